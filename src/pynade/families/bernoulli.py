@@ -1,0 +1,70 @@
+"""Binary variables: eta is the logit of p(x = 1)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pynade.families.base import Family
+
+
+class Bernoulli(Family):
+    """x in {0, 1}, p(x = 1) = sigm(eta) (eq. 2).
+
+    Nothing is clamped: a logit of ±40 is a probability of e⁻⁴⁰, not of some floor.
+
+    Example:
+        >>> import torch
+        >>> family = Bernoulli()
+        >>> family.log_prob(torch.tensor([1.0, 0.0]), torch.zeros(2, 1)).exp().tolist()
+        [0.5, 0.5]
+    """
+
+    n_params = 1
+
+    def check(self, x: Tensor) -> None:
+        """Every value must be exactly 0 or 1."""
+        wrong = (x != 0) & (x != 1)
+        if wrong.any():
+            row, column = wrong.nonzero()[0].tolist()
+            value = x[row, column].item()
+            what = "missing or not a number" if value != value else f"{value:g}"
+            raise ValueError(
+                f"a Bernoulli model needs values that are exactly 0 or 1, "
+                f"but row {row}, column {column} is {what}"
+            )
+
+    def encode(self, x: Tensor, i: Tensor | None = None) -> Tensor:
+        """The value itself."""
+        return x.unsqueeze(-1)
+
+    def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """log sigm(±eta): the sign picks the outcome, so large logits lose no digits."""
+        return functional.logsigmoid((2 * x - 1) * eta[..., 0])
+
+    def sample(
+        self, eta: Tensor, i: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """1 with probability sigm(eta)."""
+        p = self.mean(eta)
+        uniform = torch.rand(p.shape, generator=generator, dtype=p.dtype, device=p.device)
+        return (uniform < p).to(p.dtype)
+
+    def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """p(x = 1)."""
+        return torch.sigmoid(eta[..., 0])
+
+    def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """0 below zero, p(x = 0) below one, then 1."""
+        p0 = torch.sigmoid(-eta[..., 0])
+        return torch.where(x < 0, torch.zeros_like(p0), torch.where(x < 1, p0, torch.ones_like(p0)))
+
+    def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """0 up to p(x = 0), 1 above."""
+        return (q > torch.sigmoid(-eta[..., 0])).to(eta.dtype)
+
+    def eta_from_marginal(self, x: Tensor) -> Tensor:
+        """Logits of the column means, each with one imaginary 0 and one imaginary 1 added."""
+        ones = x.sum(0, dtype=torch.float64)
+        return torch.logit((ones + 1) / (x.shape[0] + 2)).unsqueeze(-1)

@@ -1,0 +1,297 @@
+"""The training loop, top to bottom."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pynade.atomic import write_atomically
+from pynade.learn.checkpoint import load_checkpoint, save_checkpoint
+from pynade.learn.how import Gradient
+from pynade.learn.optimizer import Optimizer, clip
+from pynade.likelihood import Estimate, log_likelihood
+from pynade.models import Density
+from pynade.store import save_density
+
+CHECK_EVERY = 50  # updates between looks at whether the loss is still finite
+CHECKPOINT_SECONDS = 20.0  # between checkpoints; any of them resumes to the identical result
+REPORT_SECONDS = 0.2  # between reports within an epoch
+
+
+class Diverged(ArithmeticError):
+    """The loss stopped being finite; the model has been put back to its last good weights."""
+
+
+@dataclass
+class Progress:
+    """What a callback is told, several times a second and at the end of every epoch."""
+
+    model: Density
+    epoch: int  # 1, 2, …
+    epochs: int
+    update: int  # updates done, over all epochs
+    updates: int  # updates if training runs to its last epoch
+    learning_rate: float
+    train_nll: float  # mean loss over the rows of this epoch so far
+    epoch_done: bool
+    valid: Estimate | None = None  # at the end of an epoch, where there are validation rows
+    best_valid: float | None = None  # best validation log-likelihood so far
+    seconds: float = 0.0
+
+
+Callback = Callable[[Progress], "bool | None"]
+
+
+@dataclass
+class History:
+    """What happened, epoch by epoch (the lines of metrics.jsonl), and how it ended."""
+
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    best_epoch: int = 0
+    best_valid: float | None = None
+    seconds: float = 0.0
+    stopped: str = ""
+
+    @property
+    def train_log_likelihood(self) -> float:
+        """Training log-likelihood of the epoch whose weights were kept."""
+        return -float(self.epochs[self.best_epoch - 1]["train_nll"])
+
+
+def fit(
+    model: Density,
+    train: Tensor | np.ndarray,
+    valid: Tensor | np.ndarray | None = None,
+    how: Gradient | None = None,
+    *,
+    seed: int = 0,
+    folder: Path | str | None = None,
+    resume: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> History:
+    """Train `model` in place; with validation rows, end with the weights that scored best on them.
+
+    Args:
+        model: a density (or anything with `loss`, `check` and parameters).
+        train: rows (N, D).
+        valid: rows for early stopping, scored by their exact log-likelihood after every epoch.
+        how: the settings.
+        seed: of the shuffling and of whatever the loss draws; the same seed gives the same run on CPU.
+        folder: where to keep metrics.jsonl and checkpoint.safetensors; None keeps nothing.
+        resume: go on from the checkpoint in `folder`, to the identical result.
+        callbacks: called with a `Progress`; one that returns True ends training after the epoch.
+
+    Raises:
+        Diverged: the loss became infinite or not a number.
+
+    Example:
+        >>> import torch
+        >>> from pynade.families import Bernoulli
+        >>> from pynade.models import Autoregressive
+        >>> from pynade.nets import FVSBNNet
+        >>> from pynade.ordering import Ordering
+        >>> x = torch.eye(4).repeat(25, 1)
+        >>> model = Autoregressive(FVSBNNet(4), Bernoulli(), Ordering.natural(4))
+        >>> history = fit(model, x, how=Gradient(epochs=100, learning_rate=0.1))
+        >>> bool(model.log_prob(x).mean() > -1.5)  # the entropy is log 4 = 1.386
+        True
+    """
+    how = how or Gradient()
+    folder = None if folder is None else Path(folder)
+    x = _rows(model, train)
+    v = None if valid is None else _rows(model, valid)
+    per_epoch = how.updates_per_epoch or math.ceil(len(x) / how.batch_size)
+    total = how.epochs * per_epoch
+
+    generator = torch.Generator(model.device).manual_seed(seed)
+    params: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    optimizer = Optimizer(how.optimizer, params, _decays(model, params, how))
+    history, first_epoch = History(), 1
+    good = best = _copy(model)  # weights after the last finite epoch, and after the best one
+    if resume and folder is not None:
+        best, first_epoch = _restore(folder, model, optimizer, generator, history)
+        good = _copy(model)
+    elif folder is not None:
+        (folder / "metrics.jsonl").write_text("", encoding="utf-8")
+
+    started = time.monotonic() - history.seconds
+    saved = reported = time.monotonic()
+    for epoch in range(first_epoch, how.epochs + 1):
+        if history.stopped:
+            break
+        momentum = how.momentum if epoch > how.momentum_after else 0.0
+        loss_sum, rows = torch.zeros((), dtype=torch.float64, device=x.device), 0
+        for batch in _minibatches(
+            len(x), how.batch_size, per_epoch, how.updates_per_epoch is None, generator
+        ):
+            rate = how.rate(optimizer.t, total)
+            loss = model.loss(x[batch].to(model.dtype), generator)
+            grads = dict(zip(params, torch.autograd.grad(loss.mean(), list(params.values())), strict=True))
+            if how.clip is not None:
+                clip(grads, how.clip)
+            optimizer.step(grads, rate, momentum)
+
+            loss_sum += loss.detach().sum()
+            rows += len(batch)
+            if optimizer.t % CHECK_EVERY == 0 and not math.isfinite(float(loss_sum)):
+                break
+            if callbacks and time.monotonic() - reported > REPORT_SECONDS:
+                reported = time.monotonic()
+                now = Progress(
+                    model, epoch, how.epochs, optimizer.t, total, rate, float(loss_sum) / rows, False
+                )
+                now.best_valid, now.seconds = history.best_valid, reported - started
+                for callback in callbacks:
+                    callback(now)
+
+        train_nll = float(loss_sum) / rows
+        score = (
+            None if v is None or not math.isfinite(train_nll) else log_likelihood(model, v, how.batch_size)
+        )
+        history.seconds = time.monotonic() - started
+        if not (math.isfinite(train_nll) and _finite(model) and (score is None or math.isfinite(score.mean))):
+            _put(model, good)
+            kept = (
+                f"the weights of epoch {epoch - 1} were kept"
+                if epoch > 1
+                else "the initial weights were kept"
+            )
+            if folder is not None:
+                save_density(model, folder / "last_good.safetensors")
+                kept += f" in {folder / 'last_good.safetensors'}"
+            raise Diverged(
+                f"the loss stopped being finite in epoch {epoch} (learning rate {rate:g}); {kept}. "
+                f"Try a smaller learning rate or gradient clipping."
+            )
+
+        good = _copy(model)
+        if score is None or history.best_valid is None or score.mean > history.best_valid:
+            best, history.best_epoch = good, epoch
+            history.best_valid = None if score is None else score.mean
+        history.epochs.append(
+            {
+                "epoch": epoch,
+                "updates": optimizer.t,
+                "learning_rate": rate,
+                "train_nll": train_nll,
+                "valid_nll": None if score is None else -score.mean,
+                "valid_stderr": None if score is None else score.stderr,
+                "best": history.best_epoch == epoch,
+                "seconds": round(history.seconds, 3),
+            }
+        )
+
+        now = Progress(model, epoch, how.epochs, optimizer.t, total, rate, train_nll, True)
+        now.valid, now.best_valid, now.seconds = score, history.best_valid, history.seconds
+        asked = [callback(now) for callback in callbacks]
+        if how.stop_at_train is not None and -train_nll > how.stop_at_train:
+            history.stopped = "training likelihood passed the given value"
+        elif score is not None and how.patience is not None and epoch - history.best_epoch >= how.patience:
+            history.stopped = f"no better validation score for {how.patience} epochs"
+        elif any(asked):
+            history.stopped = "a callback asked for it"
+        elif epoch == how.epochs:
+            history.stopped = "all epochs done"
+
+        if folder is not None:
+            with open(folder / "metrics.jsonl", "a", encoding="utf-8") as f:
+                f.write(json.dumps(history.epochs[-1]) + "\n")
+            if history.stopped or time.monotonic() - saved > CHECKPOINT_SECONDS:
+                _save(folder, epoch, model, best, optimizer, generator, history)
+                saved = time.monotonic()
+
+    if v is not None:
+        _put(model, best)
+    return history
+
+
+def _rows(model: Density, x: Tensor | np.ndarray) -> Tensor:
+    """Checked rows on the model's device, in their own (small) dtype."""
+    rows = torch.as_tensor(x)
+    if len(rows) == 0:
+        raise ValueError("there are no rows to train on")
+    model.check(rows)
+    return rows.to(model.device)
+
+
+def _minibatches(
+    n: int, batch_size: int, count: int, one_pass: bool, generator: torch.Generator
+) -> Sequence[Tensor]:
+    """Row indexes of an epoch's minibatches: one shuffled pass, or `count` of them from as many as needed."""
+    passes = 1 if one_pass else math.ceil(count * batch_size / n)
+    rows = torch.cat([torch.randperm(n, generator=generator, device=generator.device) for _ in range(passes)])
+    return rows.split(batch_size)[:count]
+
+
+def _decays(model: Density, params: dict[str, Tensor], how: Gradient) -> dict[str, Any]:
+    """Weight decay by parameter name: all of them, or the net's input weights only."""
+    if how.weight_decay == 0:
+        return {}
+    if how.decay_on == "all":
+        return dict.fromkeys(params, how.weight_decay)
+    net = getattr(model, "net", None)
+    names = {f"net.{n}" for n in getattr(net, "input_weights", ())}
+    if not names:
+        raise ValueError(f"{type(model).__name__} has no input matrix to decay; use decay_on='all'")
+    return {n: how.weight_decay for n in params if n in names}
+
+
+def _copy(model: torch.nn.Module) -> dict[str, Tensor]:
+    return {n: t.detach().clone() for n, t in model.state_dict().items()}
+
+
+def _put(model: torch.nn.Module, weights: dict[str, Tensor]) -> None:
+    model.load_state_dict(weights)
+
+
+def _finite(model: torch.nn.Module) -> bool:
+    return all(bool(torch.isfinite(p).all()) for p in model.parameters())
+
+
+def _save(
+    folder: Path,
+    epoch: int,
+    model: torch.nn.Module,
+    best: dict[str, Tensor],
+    optimizer: Optimizer,
+    generator: torch.Generator,
+    history: History,
+) -> None:
+    tensors = {
+        "model": _copy(model),
+        "best": best,
+        "optimizer": optimizer.state,
+        "generator": {"state": generator.get_state()},
+    }
+    facts = {"epoch": epoch, "t": optimizer.t, "history": vars(history)}
+    save_checkpoint(folder / "checkpoint.safetensors", tensors, facts)
+
+
+def _restore(
+    folder: Path,
+    model: torch.nn.Module,
+    optimizer: Optimizer,
+    generator: torch.Generator,
+    history: History,
+) -> tuple[dict[str, Tensor], int]:
+    """Put everything back as it was; lines of metrics.jsonl that came after the checkpoint are dropped."""
+    tensors, facts = load_checkpoint(folder / "checkpoint.safetensors")
+    _put(model, tensors["model"])
+    for name, t in tensors.get("optimizer", {}).items():
+        optimizer.state[name].copy_(t)
+    optimizer.t = facts["t"]
+    generator.set_state(tensors["generator"]["state"])
+    vars(history).update(facts["history"])
+    lines = "".join(json.dumps(line) + "\n" for line in history.epochs)
+    write_atomically(folder / "metrics.jsonl", lambda p: p.write_text(lines, encoding="utf-8"))
+    device = next(iter(model.state_dict().values())).device
+    return {n: t.to(device) for n, t in tensors["best"].items()}, facts["epoch"] + 1

@@ -1,0 +1,89 @@
+"""Option objects: how a model is to be trained."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+OPTIMIZERS = ("sgd", "adam", "adamw")
+SCHEDULES = ("constant", "linear", "inverse", "cosine")
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """Minibatch gradient descent on `model.loss`.
+
+    Attributes:
+        optimizer: "sgd" (with momentum), "adam", or "adamw" (decoupled weight decay).
+        learning_rate: eta, the initial step size.
+        schedule: "constant"; "linear" to zero at the last update; "inverse", eta / (1 + gamma t) at
+            update t; "cosine" to zero.
+        gamma: constant of the inverse schedule.
+        momentum: factor of SGD's velocity.
+        momentum_after: epochs before momentum sets in.
+        weight_decay: strength of the L2 penalty's gradient (or of AdamW's shrinkage).
+        decay_on: "all" parameters, or only the "input" matrix as in the paper's RNADE.
+        clip: largest norm of the whole gradient; None leaves it alone.
+        batch_size: rows per update.
+        epochs: how many at most.
+        updates_per_epoch: minibatches in an epoch; None makes an epoch one pass over the data.
+        patience: stop when validation has not improved for this many epochs (look-ahead); None runs on.
+        stop_at_train: stop when the epoch's training log-likelihood passes this value (the paper's rule
+            when retraining on train + valid).
+
+    Example:
+        >>> how = Gradient(learning_rate=0.1, schedule="linear")
+        >>> [how.rate(t, total=4) for t in range(4)]
+        [0.1, 0.07..., 0.05, 0.02...]
+    """
+
+    optimizer: str = "adam"
+    learning_rate: float = 0.001
+    schedule: str = "constant"
+    gamma: float = 0.0
+    momentum: float = 0.0
+    momentum_after: int = 0
+    weight_decay: float = 0.0
+    decay_on: str = "all"
+    clip: float | None = None
+    batch_size: int = 100
+    epochs: int = 200
+    updates_per_epoch: int | None = None
+    patience: int | None = 10
+    stop_at_train: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("optimizer", self.optimizer, OPTIMIZERS),
+            ("schedule", self.schedule, SCHEDULES),
+            ("decay_on", self.decay_on, ("all", "input")),
+        ):
+            if value not in known:
+                raise ValueError(f"unknown {name} {value!r}; known: {', '.join(known)}")
+        for name, number, least in (
+            ("gamma", self.gamma, 0),
+            ("momentum_after", self.momentum_after, 0),
+            ("weight_decay", self.weight_decay, 0),
+            ("batch_size", self.batch_size, 1),
+            ("epochs", self.epochs, 1),
+            ("updates_per_epoch", self.updates_per_epoch, 1),
+            ("patience", self.patience, 1),
+        ):
+            if number is not None and not number >= least:
+                raise ValueError(f"{name} must be at least {least}, not {number}")
+        if not self.learning_rate > 0 or not math.isfinite(self.learning_rate):
+            raise ValueError(f"learning_rate must be positive, not {self.learning_rate}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must be in [0, 1), not {self.momentum}")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip must be positive, not {self.clip}")
+
+    def rate(self, t: int, total: int) -> float:
+        """Learning rate of update t = 0, 1, …, total - 1."""
+        if self.schedule == "linear":
+            return self.learning_rate * (1 - t / total)
+        if self.schedule == "inverse":
+            return self.learning_rate / (1 + self.gamma * t)
+        if self.schedule == "cosine":
+            return self.learning_rate * (1 + math.cos(math.pi * t / total)) / 2
+        return self.learning_rate

@@ -1,0 +1,98 @@
+"""Log-likelihood of a data set: a number with its standard error, its n, and whether it is exact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pynade.models import Density
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Mean log-likelihood per row, in nats, and how far to trust it.
+
+    Attributes:
+        mean: average over rows.
+        stderr: standard error due to the finite number of rows.
+        n: number of rows.
+        exact: True if every row's log-probability is exact.
+        mc_stderr: standard error due to drawn masks or orderings; zero when exact.
+
+    Example:
+        >>> print(Estimate.from_rows([-10.0, -12.0, -11.0]))
+        -11.000 ± 0.577 nats (n = 3, exact)
+    """
+
+    mean: float
+    stderr: float
+    n: int
+    exact: bool = True
+    mc_stderr: float = 0.0
+
+    @classmethod
+    def from_rows(cls, log_probs: Any, row_variance: Any = None) -> Estimate:
+        """From one log-probability per row.
+
+        Args:
+            log_probs: (N,), exact values or unbiased estimates.
+            row_variance: (N,), the Monte-Carlo variance of each row's estimate; None means exact.
+        """
+        rows = np.asarray(log_probs, dtype=np.float64)
+        n = len(rows)
+        if n == 0:
+            raise ValueError("a log-likelihood needs at least one row")
+        stderr = float(rows.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan
+        if row_variance is None:
+            return cls(float(rows.mean()), stderr, n)
+        mc_stderr = math.sqrt(float(np.asarray(row_variance, dtype=np.float64).sum())) / n
+        return cls(float(rows.mean()), stderr, n, exact=False, mc_stderr=mc_stderr)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dictionary, as stored in result files."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        kind = "exact" if self.exact else f"estimate, Monte-Carlo s.e. {self.mc_stderr:.3f}"
+        return f"{self.mean:.3f} ± {self.stderr:.3f} nats (n = {self.n:,}, {kind})"
+
+
+@torch.no_grad()
+def row_log_probs(
+    density: Density,
+    x: Tensor | np.ndarray,
+    batch_size: int = 500,
+    progress: Callable[[int, int], None] | None = None,
+) -> Tensor:
+    """Exact log p of every row, float64 on the CPU, computed batch by batch on the density's device.
+
+    Args:
+        density: the model.
+        x: rows (N, D), any numeric dtype.
+        batch_size: rows at a time.
+        progress: called as progress(rows_done, rows) after each batch.
+    """
+    rows = torch.as_tensor(x)
+    parts = []
+    for start in range(0, len(rows), batch_size):
+        part = rows[start : start + batch_size].to(density.device)
+        parts.append(density.log_prob(part).double().cpu())
+        if progress is not None:
+            progress(min(start + batch_size, len(rows)), len(rows))
+    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
+
+
+def log_likelihood(
+    density: Density,
+    x: Tensor | np.ndarray,
+    batch_size: int = 500,
+    progress: Callable[[int, int], None] | None = None,
+) -> Estimate:
+    """Exact mean log-likelihood of rows x under a density."""
+    return Estimate.from_rows(row_log_probs(density, x, batch_size, progress).numpy())

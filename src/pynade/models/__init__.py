@@ -1,0 +1,8 @@
+"""Densities: exact log-probabilities and samples."""
+
+from pynade.models.autoregressive import Autoregressive, ancestral
+from pynade.models.density import Density
+from pynade.models.independent import Independent
+from pynade.models.mixture import Ensemble, Mixture
+
+__all__ = ["Autoregressive", "Density", "Ensemble", "Independent", "Mixture", "ancestral"]

@@ -1,0 +1,69 @@
+"""What a density is: something with an exact log-probability that can be drawn from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Density(nn.Module, ABC):
+    """Abstract normalised probability model of D variables.
+
+    A density is a torch module, so `.to(device)`, `.double()` and `state_dict()` work as usual.
+    `log_prob` checks its input and is exact; what training minimises (`loss`) is derived from it.
+    """
+
+    n_variables: int
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """Exact log p(x) of each row in nats: (B, D) -> (B,), summed in float64.
+
+        Raises:
+            ValueError: wrong number of columns, or values outside the family's domain.
+        """
+        self.check(x)
+        return self._log_prob(x.to(self.dtype))
+
+    @abstractmethod
+    def _log_prob(self, x: Tensor) -> Tensor:
+        """log_prob of rows already known to be valid."""
+
+    @abstractmethod
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """n independent rows (n, D), exact draws from this density."""
+
+    @abstractmethod
+    def check(self, x: Tensor) -> None:
+        """Raise a ValueError in one sentence if rows x (B, D) cannot be scored."""
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments as JSON; parts are objects with a `config` of their own."""
+
+    def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """What training minimises, per row (B,); its mean is the negative log-likelihood or a bound on it.
+
+        Rows must be valid already and in the dtype of the parameters. The generator serves densities that
+        draw something (an ordering, a mask) at every update.
+        """
+        return -self._log_prob(x)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating-point type of the parameters."""
+        tensors = (*self.parameters(), *self.buffers())
+        return next((t.dtype for t in tensors if t.is_floating_point()), torch.get_default_dtype())
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next((t.device for t in (*self.parameters(), *self.buffers())), torch.device("cpu"))
+
+
+def check_columns(x: Tensor, n_variables: int) -> None:
+    """Rows must be (B, D)."""
+    if x.ndim != 2 or x.shape[1] != n_variables:
+        raise ValueError(f"expected rows of {n_variables} columns, got an array of shape {tuple(x.shape)}")

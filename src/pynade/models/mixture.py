@@ -1,0 +1,157 @@
+"""Averages of densities: probabilities are averaged, never logits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pynade.families import Family
+from pynade.models.autoregressive import Autoregressive, ancestral, check_parts
+from pynade.models.density import Density, check_columns
+from pynade.nets import Net
+from pynade.ordering import Ordering
+
+
+class Mixture(Density):
+    """p(x) = Σ_k w_k p_k(x) for any densities over the same variables.
+
+    Args:
+        components: the densities p_k.
+        weights: positive, normalised here; equal when not given.
+
+    Example:
+        >>> import torch
+        >>> from pynade.families import Bernoulli
+        >>> from pynade.models import Independent
+        >>> fair, sure = Independent(Bernoulli(), 2), Independent(Bernoulli(), 2)
+        >>> _ = sure.eta.data.fill_(50.0)
+        >>> round(Mixture([fair, sure]).log_prob(torch.ones(1, 2)).exp().item(), 6)
+        0.625
+    """
+
+    log_weights: Tensor
+
+    def __init__(self, components: Sequence[Density], weights: Sequence[float] | None = None) -> None:
+        super().__init__()
+        if not components:
+            raise ValueError("a mixture needs at least one component")
+        sizes = {c.n_variables for c in components}
+        if len(sizes) > 1:
+            raise ValueError(f"all components must have the same number of variables, not {sorted(sizes)}")
+        w = [1.0] * len(components) if weights is None else [float(v) for v in weights]
+        if len(w) != len(components) or not all(v > 0 for v in w):
+            raise ValueError("a mixture needs one positive weight for each component")
+        self.components = nn.ModuleList(components)
+        self.n_variables = sizes.pop()
+        self.register_buffer("log_weights", (torch.tensor(w, dtype=torch.float64) / sum(w)).log())
+
+    def _log_prob(self, x: Tensor) -> Tensor:
+        each = torch.stack([c._log_prob(x) for c in self._densities()], dim=-1)
+        return torch.logsumexp(each + self.log_weights, dim=-1)
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """Choose a component for each row, then draw from it."""
+        weights = self.log_weights.exp()
+        choice = torch.multinomial(weights, n, replacement=True, generator=generator) if n else weights[:0]
+        x = torch.empty(n, self.n_variables, dtype=self.dtype, device=self.device)
+        for k, component in enumerate(self._densities()):
+            rows = (choice == k).nonzero().squeeze(-1)
+            if len(rows):
+                x[rows] = component.sample(len(rows), generator).to(x.dtype)
+        return x
+
+    def check(self, x: Tensor) -> None:
+        """A row must be in the domain of every component."""
+        for component in self._densities():
+            component.check(x)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating-point type of the components (the weights stay in float64)."""
+        return self._densities()[0].dtype
+
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments."""
+        weights = self.log_weights.exp()
+        return {"components": list(self._densities()), "weights": weights.tolist()}
+
+    def _densities(self) -> list[Density]:
+        return list(self.components)  # type: ignore[arg-type]
+
+
+class Ensemble(Density):
+    """One net under K orderings, averaged: p(x) = 1/K Σ_k p(x | o⁽ᵏ⁾) (section "Ensembles").
+
+    Training draws one of the orderings for each update and maximises its exact likelihood, so all K
+    members are trained jointly in the shared weights (MADE-E); the average is never below the mean of the
+    members' log-likelihoods.
+
+    Args:
+        net: shared by all members.
+        family: says what eta means.
+        orderings: a (K, D) batch.
+    """
+
+    order: Tensor
+
+    def __init__(self, net: Net, family: Family, orderings: Ordering) -> None:
+        super().__init__()
+        check_parts(net, family, orderings)
+        if not orderings.is_batch:
+            raise ValueError("an Ensemble takes a (K, D) batch of orderings; one ordering is Autoregressive")
+        self.net, self.family = net, family
+        self.n_variables = net.n_variables
+        self.register_buffer("order", orderings.order)
+
+    @property
+    def orderings(self) -> Ordering:
+        """The K orderings, on this model's device."""
+        return Ordering.trusted(self.order)
+
+    def member(self, k: int) -> Autoregressive:
+        """The density under ordering k (it shares this ensemble's net)."""
+        return Autoregressive(self.net, self.family, self.orderings[k])
+
+    def member_log_probs(self, x: Tensor) -> Tensor:
+        """log p(x | o⁽ᵏ⁾) of every row under every ordering, (B, K)."""
+        return torch.stack([self._under(k, x) for k in range(len(self.orderings))], dim=-1)
+
+    def _under(self, k: int, x: Tensor) -> Tensor:
+        eta = self.net(self.family.encode(x), self.orderings[k])
+        return self.family.log_prob(x, eta).sum(-1, dtype=torch.float64)
+
+    def _log_prob(self, x: Tensor) -> Tensor:
+        return torch.logsumexp(self.member_log_probs(x), -1) - math.log(len(self.orderings))
+
+    def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Minus log p(x | o⁽ᵏ⁾) for one k drawn uniformly: on average the mean member's NLL."""
+        k = int(torch.randint(len(self.orderings), (1,), generator=generator, device=_where(generator)))
+        return -self._under(k, x)
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """Each row picks an ordering uniformly and is drawn along it; all rows walk together."""
+        k = torch.randint(len(self.orderings), (n,), generator=generator, device=_where(generator))
+        return ancestral(self.net, self.family, self.orderings[k.to(self.device)], generator)
+
+    def conditional_means(self, x: Tensor) -> Tensor:
+        """E[x_i | variables before i] under the first ordering, (B, D)."""
+        return self.member(0).conditional_means(x)
+
+    def check(self, x: Tensor) -> None:
+        """Columns must match, values must be in the family's domain."""
+        check_columns(x, self.n_variables)
+        self.family.check(x)
+
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments."""
+        return {"net": self.net, "family": self.family, "orderings": self.orderings}
+
+
+def _where(generator: torch.Generator | None) -> torch.device:
+    return generator.device if generator is not None else torch.device("cpu")

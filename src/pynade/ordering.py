@@ -1,0 +1,140 @@
+"""Orderings of the variables: which one is said first, which one next (the *o* of eq. 1).
+
+An `Ordering` is an immutable value. `order[d]` is the variable at step d, `rank[i]` the step of
+variable i; both count from zero. A batch of orderings is one (K, D) tensor: K members of an
+ensemble, or one ordering for each of B rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+
+class Ordering:
+    """One permutation of D variables, or a batch of them.
+
+    Args:
+        order: integers of shape (D,) or (K, D); every row must be a permutation of 0 … D-1.
+
+    Example:
+        >>> o = Ordering([2, 0, 1])
+        >>> o.rank.tolist()
+        [1, 2, 0]
+        >>> o.before.int().tolist()  # row i marks the variables that come before i
+        [[0, 0, 1], [1, 0, 1], [0, 0, 0]]
+    """
+
+    __slots__ = ("_order",)
+
+    def __init__(self, order: Tensor | Sequence[int] | Sequence[Sequence[int]]) -> None:
+        tensor = torch.as_tensor(order)
+        if tensor.ndim not in (1, 2) or tensor.numel() == 0:
+            raise ValueError(f"an ordering has shape (D,) or (K, D) and D >= 1, not {tuple(tensor.shape)}")
+        if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+            raise TypeError(f"an ordering holds integers, not {tensor.dtype}")
+        tensor = tensor.long()
+        expected = torch.arange(tensor.shape[-1], device=tensor.device).expand_as(tensor)
+        wrong = (tensor.sort(dim=-1).values != expected).any(-1)
+        if wrong.any():
+            where = "" if tensor.ndim == 1 else f" (row {int(wrong.nonzero()[0, 0])})"
+            raise ValueError(f"an ordering must be a permutation of 0 … {tensor.shape[-1] - 1}{where}")
+        self._order = tensor.clone()
+
+    @classmethod
+    def trusted(cls, order: Tensor) -> Ordering:
+        """Wrap a tensor that is already known to hold permutations (no check, no copy)."""
+        self = object.__new__(cls)
+        self._order = order
+        return self
+
+    @classmethod
+    def natural(cls, n_variables: int) -> Ordering:
+        """0, 1, …, D-1."""
+        return cls(torch.arange(n_variables))
+
+    @classmethod
+    def raster(cls, height: int, width: int, channels: int = 1) -> Ordering:
+        """Row by row through an image stored as (channels, height, width); all channels of a pixel together.
+
+        Example:
+            >>> Ordering.raster(1, 2, channels=2).order.tolist()
+            [0, 2, 1, 3]
+        """
+        pixels = torch.arange(channels * height * width).view(channels, height * width)
+        return cls(pixels.T.reshape(-1))
+
+    @classmethod
+    def random(
+        cls, n_variables: int, k: int | None = None, generator: torch.Generator | None = None
+    ) -> Ordering:
+        """A uniformly drawn ordering, or `k` independent ones as a (k, D) batch."""
+        draws = torch.stack([torch.randperm(n_variables, generator=generator) for _ in range(k or 1)])
+        return cls(draws[0] if k is None else draws)
+
+    @property
+    def order(self) -> Tensor:
+        """Variable at each step, (D,) or (K, D)."""
+        return self._order
+
+    @property
+    def rank(self) -> Tensor:
+        """Step of each variable, (D,) or (K, D)."""
+        return self._order.argsort(dim=-1)
+
+    @property
+    def before(self) -> Tensor:
+        """Bool (…, D, D): entry [i, j] says that variable j comes before variable i."""
+        rank = self.rank
+        return rank.unsqueeze(-2) < rank.unsqueeze(-1)
+
+    @property
+    def n_variables(self) -> int:
+        """D."""
+        return self._order.shape[-1]
+
+    @property
+    def is_batch(self) -> bool:
+        """True when this holds several orderings, shape (K, D)."""
+        return self._order.ndim == 2
+
+    def rows(self, batch: int) -> Ordering:
+        """One ordering per row: a single ordering is repeated, a batch must already have `batch` rows."""
+        if not self.is_batch:
+            return Ordering.trusted(self._order.expand(batch, -1))
+        if len(self) != batch:
+            raise ValueError(f"{len(self)} orderings were given for {batch} rows")
+        return self
+
+    def to(self, device: torch.device | str) -> Ordering:
+        """The same ordering on another device."""
+        return Ordering.trusted(self._order.to(device))
+
+    def __len__(self) -> int:
+        if not self.is_batch:
+            raise TypeError("a single ordering has no length; its number of variables is n_variables")
+        return self._order.shape[0]
+
+    def __getitem__(self, k: int | slice | Tensor) -> Ordering:
+        if not self.is_batch:
+            raise TypeError("a single ordering cannot be indexed; its steps are in .order")
+        return Ordering.trusted(self._order[k])
+
+    def __iter__(self) -> Iterator[Ordering]:
+        return (self[k] for k in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Ordering):
+            return NotImplemented
+        return torch.equal(self._order, other._order)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._order.flatten().tolist()))
+
+    def __repr__(self) -> str:
+        shape = " × ".join(map(str, self._order.shape))
+        head = ", ".join(map(str, self._order.flatten()[:6].tolist()))
+        dots = ", …" if self._order.numel() > 6 else ""
+        return f"Ordering({shape}: {head}{dots})"

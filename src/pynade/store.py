@@ -1,0 +1,124 @@
+"""Saved models: one safetensors file with the full spec in its metadata.
+
+No pickle: the file holds tensors and JSON. Loading builds only the classes named in `KINDS`, on the meta
+device (no memory, no initial weights), and then puts the tensors in; nothing in a file is executed.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pynade._version import __version__
+from pynade.atomic import write_atomically
+from pynade.models import Density
+from pynade.ordering import Ordering
+
+FORMAT = 1  # of the metadata; raise it when an old reader would misunderstand a new file
+
+KINDS = {
+    "Autoregressive": "pynade.models",
+    "Ensemble": "pynade.models",
+    "Independent": "pynade.models",
+    "Mixture": "pynade.models",
+    "NADENet": "pynade.nets",
+    "MADENet": "pynade.nets",
+    "FVSBNNet": "pynade.nets",
+    "Bernoulli": "pynade.families",
+}
+
+
+def describe(value: Any) -> Any:
+    """The spec of a model: nested JSON with a "kind" for every part and its constructor arguments.
+
+    Example:
+        >>> from pynade.families import Bernoulli
+        >>> from pynade.models import Independent
+        >>> describe(Independent(Bernoulli(), 3))
+        {'kind': 'Independent', 'family': {'kind': 'Bernoulli'}, 'n_variables': 3}
+    """
+    if isinstance(value, Ordering):  # the permutation itself is a buffer of the model, stored as a tensor
+        return {"kind": "Ordering", "shape": list(value.order.shape)}
+    if isinstance(value, torch.nn.Module):
+        name = type(value).__name__
+        if name not in KINDS:
+            raise TypeError(f"a {name} cannot be saved: it is not a part of pynade")
+        return {"kind": name} | {k: describe(v) for k, v in value.config().items()}  # type: ignore[operator]
+    if isinstance(value, list | tuple):
+        return [describe(v) for v in value]
+    return value
+
+
+def build(spec: Any) -> Any:
+    """The object a spec describes, with fresh weights (and natural orderings)."""
+    if isinstance(spec, list):
+        return [build(v) for v in spec]
+    if not (isinstance(spec, dict) and "kind" in spec):
+        return spec
+    arguments = {k: build(v) for k, v in spec.items() if k != "kind"}
+    if spec["kind"] == "Ordering":
+        *batch, n = arguments["shape"]
+        return Ordering.trusted(torch.arange(n).expand(*batch, n).contiguous())
+    if spec["kind"] not in KINDS:
+        raise ValueError(f"unknown part {spec['kind']!r} in the spec; it may come from a newer pynade")
+    return getattr(import_module(KINDS[spec["kind"]]), spec["kind"])(**arguments)
+
+
+def save_density(model: Density, path: Path | str, extra: dict[str, Any] | None = None) -> None:
+    """Write a density to `path`; `extra` facts (JSON) travel in the metadata."""
+    from safetensors.torch import save_file
+
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise ValueError(f"cannot write {path.name}: the folder {path.parent} does not exist")
+    header = {"format": FORMAT, "version": __version__, "spec": describe(model)} | (extra or {})
+    tensors = {n: t.detach().cpu().contiguous().clone() for n, t in model.state_dict().items()}
+    write_atomically(path, lambda p: save_file(tensors, p, {"pynade": json.dumps(header)}))
+
+
+def load_density(path: Path | str) -> tuple[Density, dict[str, Any]]:
+    """Read a density and the metadata it was saved with.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is damaged, is no pynade model, or was written by a newer pynade.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no model file at {path}")
+    try:
+        with safe_open(path, framework="pt") as f:
+            metadata = f.metadata() or {}
+            tensors = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is damaged or no model file: {error}") from None
+    if "pynade" not in metadata:
+        raise ValueError(f"{path} is a safetensors file, but not one that pynade wrote")
+    try:
+        header = json.loads(metadata["pynade"])
+        number = int(header["format"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"the metadata of {path} is damaged: {error}") from None
+    if number > FORMAT:
+        raise ValueError(
+            f"{path} has format {number}, written by pynade {header.get('version')}; this is pynade "
+            f"{__version__}, which reads up to format {FORMAT}: update pynade to load it"
+        )
+    try:
+        with torch.device("meta"):
+            model = build(header["spec"])
+        if not isinstance(model, Density):
+            raise ValueError("it does not describe a density")
+        model.load_state_dict(tensors, assign=True)
+        for name, buffer in model.named_buffers():
+            if name.split(".")[-1] == "order":
+                Ordering(buffer)  # a permutation, or a clear error
+    except (ValueError, TypeError, KeyError, RuntimeError, AttributeError) as error:
+        raise ValueError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from None
+    return model, header
