@@ -1,0 +1,58 @@
+"""`pynade.load`: any saved model back as what it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pynade.estimators.base import BinaryDensity
+from pynade.estimators.fixed_order import FVSBN, MADE, NADE
+from pynade.learn import History
+from pynade.models import Density
+from pynade.store import load_density
+
+ESTIMATORS: dict[str, type[BinaryDensity]] = {"nade": NADE, "made": MADE, "fvsbn": FVSBN}
+
+
+def load(path: Path | str) -> BinaryDensity | Density:
+    """Load a model file, or the model of a run folder.
+
+    Nothing in the file is executed. An estimator comes back as that estimator, a density saved with
+    `pynade.store.save_density` as that density.
+
+    Args:
+        path: a .safetensors file written by `save`, or a run folder written by `pynade fit`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is damaged, foreign, or from a newer pynade.
+    """
+    return load_with_facts(path)[0]
+
+
+def load_with_facts(path: Path | str) -> tuple[BinaryDensity | Density, dict[str, Any]]:
+    """`load`, and the metadata the model was saved with."""
+    path = Path(path)
+    if path.is_dir():
+        if not (path / "model.safetensors").is_file():
+            raise FileNotFoundError(f"{path} is no finished run folder: it has no model.safetensors")
+        path = path / "model.safetensors"
+    density, header = load_density(path)
+    if "estimator" not in header:
+        return density, header
+    try:
+        facts = header["estimator"]
+        kinds = {kind.__name__: kind for kind in ESTIMATORS.values()}
+        estimator = kinds[facts["name"]](**facts["params"])
+        fitted = facts["fitted"]
+        estimator.model_ = density
+        estimator.history_ = History(**fitted["history_"])
+        estimator.n_iter_ = len(estimator.history_.epochs)
+        estimator.n_features_in_ = int(fitted["n_features_in_"])
+        if "feature_names_in_" in fitted:
+            estimator.feature_names_in_ = np.asarray(fitted["feature_names_in_"], dtype=object)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path} cannot be loaded: unknown estimator or parameter {error}") from None
+    return estimator, header
