@@ -1,0 +1,1 @@
+"""The command line: every command a few lines over the library."""

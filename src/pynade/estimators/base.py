@@ -104,7 +104,7 @@ class BinaryDensity(DensityMixin, BaseEstimator):
             train, valid = self._hold_out(rows, seed)
         model = self.build(train, seed)
         history = fit(
-            model.to(_device(self.device)),
+            model.to(torch_device(self.device)),
             train,
             valid,
             how,
@@ -117,6 +117,15 @@ class BinaryDensity(DensityMixin, BaseEstimator):
         self.history_ = history
         self.n_iter_ = len(history.epochs)
         return self
+
+    def check_request(self, X: Any, X_valid: Any = None) -> None:
+        """Raise whatever `fit` would raise about its input and parameters, without training."""
+        self.how()
+        torch_device(self.device)
+        train = self._rows(X, reset=True)
+        if X_valid is not None:
+            self._rows(X_valid, reset=False)
+        self.build(train[:2], seed=0)
 
     def build(self, train: np.ndarray, seed: int) -> Density:
         """The untrained model for rows like `train`; its output bias starts at their marginals."""
@@ -133,7 +142,7 @@ class BinaryDensity(DensityMixin, BaseEstimator):
         """Exact log p of each row, in nats, computed in float64: (N, D) -> (N,)."""
         check_is_fitted(self, "model_")
         rows = self._rows(X, reset=False)
-        model = copy.deepcopy(self.model_).double().to(_device(self.device))
+        model = copy.deepcopy(self.model_).double().to(torch_device(self.device))
         return row_log_probs(model, rows).numpy()
 
     def score(self, X: Any, y: Any = None) -> float:
@@ -146,9 +155,11 @@ class BinaryDensity(DensityMixin, BaseEstimator):
         if n_samples < 1:
             raise ValueError(f"n_samples must be at least 1, not {n_samples}")
         seed = int(check_random_state(random_state).randint(2**31 - 1))
-        device = _device(self.device)
+        device = torch_device(self.device)
         model = copy.deepcopy(self.model_).to(device)
-        return model.sample(n_samples, torch.Generator(device).manual_seed(seed)).cpu().numpy().astype(np.int64)
+        return (
+            model.sample(n_samples, torch.Generator(device).manual_seed(seed)).cpu().numpy().astype(np.int64)
+        )
 
     def save(self, path: Path | str, **facts: Any) -> None:
         """Write the fitted model as safetensors; `pynade.load(path)` gives this estimator back.
@@ -218,7 +229,8 @@ class BinaryDensity(DensityMixin, BaseEstimator):
         return Ordering(torch.cat((first.order[None], others.order[1:])))
 
 
-def _device(name: str) -> torch.device:
+def torch_device(name: str) -> torch.device:
+    """The device a user means; "auto" is a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -36,9 +36,7 @@ class NADE(BinaryDensity):
     activation: str = "sigmoid"
 
     def _net(self, n_variables: int, generator: torch.Generator) -> Net:
-        return NADENet(
-            n_variables, hidden=self.hidden, activation=self.activation, generator=generator
-        )
+        return NADENet(n_variables, hidden=self.hidden, activation=self.activation, generator=generator)
 
 
 @dataclass(eq=False, repr=False)

@@ -1,0 +1,1 @@
+"""Runs, figures and the demo: what the command line does, as functions."""

@@ -1,0 +1,169 @@
+"""`pynade fit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pynade.cli.screen import console, training_bar
+
+HELP = """Train a model and keep it in a run folder.
+
+DATA is a registered name (see `pynade data list`) or a file: .csv, .parquet, .npy or .npz of zeros and ones.
+
+Examples:
+
+  pynade fit digits --model nade --hidden 200 --out runs/digits
+
+  pynade fit mushrooms --model nade --optimizer sgd --learning-rate 0.05 --batch-size 10 --out runs/mushrooms
+
+  pynade fit table.csv --model made --hidden 500 --hidden 500 --orderings 16 --out runs/table
+
+  pynade fit --resume runs/digits
+"""
+
+MODEL, TRAINING, WHERE = "Model", "Training", "Data and output"
+
+
+def fit(
+    data: Annotated[
+        str | None, typer.Argument(metavar="DATA", help="A registered data set or a file.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="nade, made or fvsbn.", rich_help_panel=MODEL)] = "nade",
+    hidden: Annotated[
+        list[int] | None,
+        typer.Option(help="Hidden units; repeat for more layers (made).", rich_help_panel=MODEL),
+    ] = None,
+    activation: Annotated[
+        str | None, typer.Option(help="sigmoid, relu or tanh.", rich_help_panel=MODEL)
+    ] = None,
+    ordering: Annotated[
+        str | None, typer.Option(help="random (default) or natural.", rich_help_panel=MODEL)
+    ] = None,
+    orderings: Annotated[
+        int | None, typer.Option(help="Train this many orderings jointly (made).", rich_help_panel=MODEL)
+    ] = None,
+    direct: Annotated[
+        bool | None,
+        typer.Option("--direct", help="Direct input-output connections (made).", rich_help_panel=MODEL),
+    ] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="adam (default), adamw or sgd.", rich_help_panel=TRAINING)
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Initial step size [0.001].", rich_help_panel=TRAINING)
+    ] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(help="constant (default), linear, inverse or cosine.", rich_help_panel=TRAINING),
+    ] = None,
+    gamma: Annotated[
+        float | None,
+        typer.Option(help="Of the inverse schedule, rate / (1 + gamma t).", rich_help_panel=TRAINING),
+    ] = None,
+    momentum: Annotated[float | None, typer.Option(help="Of SGD [0].", rich_help_panel=TRAINING)] = None,
+    momentum_after: Annotated[
+        int | None, typer.Option(help="Epochs before momentum sets in [0].", rich_help_panel=TRAINING)
+    ] = None,
+    weight_decay: Annotated[
+        float | None, typer.Option(help="L2 strength [0].", rich_help_panel=TRAINING)
+    ] = None,
+    decay_on: Annotated[
+        str | None,
+        typer.Option(help="all parameters (default) or the input matrix.", rich_help_panel=TRAINING),
+    ] = None,
+    clip: Annotated[
+        float | None, typer.Option(help="Largest gradient norm.", rich_help_panel=TRAINING)
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Rows per update [100].", rich_help_panel=TRAINING)
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="At most this many [200].", rich_help_panel=TRAINING)
+    ] = None,
+    updates_per_epoch: Annotated[
+        int | None, typer.Option(help="Minibatches in an epoch; default one pass.", rich_help_panel=TRAINING)
+    ] = None,
+    patience: Annotated[
+        int | None,
+        typer.Option(
+            help="Epochs without a better validation score before stopping [10].", rich_help_panel=TRAINING
+        ),
+    ] = None,
+    stop_at_train: Annotated[
+        float | None,
+        typer.Option(help="Stop when the training log-likelihood passes this.", rich_help_panel=TRAINING),
+    ] = None,
+    validation_fraction: Annotated[
+        float | None,
+        typer.Option(help="Held out where the data have no validation part [0.1].", rich_help_panel=WHERE),
+    ] = None,
+    binarize: Annotated[
+        float | None, typer.Option(help="Threshold: values above become 1, others 0.", rich_help_panel=WHERE)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of ordering, weights and shuffling.", rich_help_panel=WHERE)] = 0,
+    device: Annotated[
+        str | None, typer.Option(help="auto (default), cpu or cuda.", rich_help_panel=WHERE)
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder to make.", rich_help_panel=WHERE)] = None,
+    overwrite: Annotated[
+        bool,
+        typer.Option("--overwrite", help="Replace an earlier run in that folder.", rich_help_panel=WHERE),
+    ] = False,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Go on with an interrupted run.", rich_help_panel=WHERE),
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].", rich_help_panel=WHERE)
+    ] = None,
+) -> None:
+    """Train a model (the help is HELP above)."""
+    given: dict[str, Any] = {k: v for k, v in locals().items() if v is not None}
+    from pynade.experiments.run import resume_run, start_run
+
+    with training_bar() as bar:
+        if resume is not None:
+            if data is not None or out is not None:
+                raise ValueError(
+                    "--resume RUN takes everything from the run folder; give no DATA and no --out"
+                )
+            folder, result = resume, resume_run(resume, data_dir=data_dir, callbacks=[bar])
+        else:
+            if data is None or out is None:
+                raise ValueError("say what to train on and where to keep it: pynade fit DATA --out RUN")
+            folder = out
+            result = start_run(
+                out,
+                model,
+                _parameters(given),
+                data,
+                data_dir=data_dir,
+                overwrite=overwrite,
+                callbacks=[bar],
+            )
+    valid = result["valid"]
+    score = "" if valid is None else f", validation {valid['mean']:.3f} ± {valid['stderr']:.3f} nats"
+    console.print(
+        f"{folder}: {result['epochs']} epochs, best {result['best_epoch']}{score}, {result['seconds']:.1f} s"
+        f" ({result['stopped']})"
+    )
+
+
+NOT_PARAMETERS = {"data", "model", "out", "overwrite", "resume", "data_dir"}
+
+
+def _parameters(given: dict[str, Any]) -> dict[str, Any]:
+    """The options as parameters of an estimator, under its names."""
+    parameters = {k: v for k, v in given.items() if k not in NOT_PARAMETERS}
+    parameters["random_state"] = parameters.pop("seed")
+    if "orderings" in parameters:
+        parameters["n_orderings"] = parameters.pop("orderings")
+    if "hidden" in parameters:
+        hidden = parameters["hidden"]
+        if given["model"] == "nade" and len(hidden) > 1:
+            raise ValueError("a nade has one hidden layer; give --hidden once")
+        parameters["hidden"] = hidden[0] if len(hidden) == 1 else hidden
+    return parameters

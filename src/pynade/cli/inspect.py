@@ -1,0 +1,79 @@
+"""`pynade info` and `pynade demo`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pynade.cli.screen import console, errors, plain_table
+
+INFO_HELP = """What a run folder or a model file holds: model, data, training, result.
+
+Example:
+
+  pynade info runs/digits
+"""
+
+DEMO_HELP = """Train four models on the embedded digits in under a minute; prints a table, writes a picture.
+
+Example:
+
+  pynade demo --out demo.png
+"""
+
+
+def info(run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or a model file.")]) -> None:
+    """Show a run (the help is INFO_HELP above)."""
+    from pynade.experiments.run import read_spec
+    from pynade.store import load_density
+
+    table = plain_table("", "")
+    table.show_header = False
+    table.columns[1].justify = "left"
+    file = run
+    if run.is_dir():
+        spec = read_spec(run)
+        table.add_row("model", spec["model"])
+        table.add_row("data", f"{spec['data']} (checksum {spec['data_checksum'][:12]}…)")
+        for name, value in spec["parameters"].items():
+            table.add_row(f"  {name}", str(value))
+        for part in ("provenance", "result"):
+            path = run / f"{part}.json"
+            if path.is_file():
+                for name, value in json.loads(path.read_text(encoding="utf-8")).items():
+                    table.add_row(
+                        name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                    )
+        if not (run / "result.json").is_file():
+            table.add_row("status", "unfinished: continue with `pynade fit --resume`")
+        file = run / "model.safetensors"
+    if file.is_file() or not run.is_dir():
+        density, header = load_density(file)
+        table.add_row("weights", f"{sum(p.numel() for p in density.parameters()):,}")
+        table.add_row("variables", f"{density.n_variables:,}")
+        table.add_row("density", json.dumps(header["spec"]))
+        table.add_row("written by", f"pynade {header['version']}, format {header['format']}")
+    console.print(table)
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Picture to write.")] = Path("pynade-demo.png"),
+) -> None:
+    """Run the demo (the help is DEMO_HELP above)."""
+    from pynade.experiments.demo import demo as run_demo
+
+    with errors.status("loading"):
+        pass
+    with errors.status("digits") as status:
+        lines = run_demo(out, lambda name: status.update(f"training {name}"))
+    table = plain_table("model", "test log-likelihood (nats)", "seconds")
+    for line in lines:
+        table.add_row(line.model, f"{line.test.mean:.2f} ± {line.test.stderr:.2f}", f"{line.seconds:.1f}")
+    console.print(
+        f"Binarized 8×8 digits, {lines[0].test.n} test images, exact log-likelihoods (higher is better)"
+    )
+    console.print(table)
+    console.print(f"Real digits, samples and pixel probabilities: {out}")

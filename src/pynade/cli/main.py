@@ -1,0 +1,76 @@
+"""`pynade`: the entry point and its error handling."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from pynade._version import __version__
+from pynade.cli import data, fit, inspect, sample, score
+from pynade.cli.screen import errors
+
+HELP = """Exact probability models for tables and images.
+
+Fit a model, score rows, draw samples:
+
+  pynade demo
+
+  pynade fit digits --model nade --out runs/digits
+
+  pynade score runs/digits digits --split test
+
+  pynade sample runs/digits -n 64 --plot samples.png
+"""
+
+app = typer.Typer(
+    help=HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("fit", help=fit.HELP)(fit.fit)
+app.command("score", help=score.HELP)(score.score)
+app.command("sample", help=sample.HELP)(sample.sample)
+app.command("info", help=inspect.INFO_HELP)(inspect.info)
+app.command("demo", help=inspect.DEMO_HELP)(inspect.demo)
+app.add_typer(data.app, name="data")
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"pynade {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; what a user can mend is one sentence, not a traceback."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        errors.print("Stopped. A run folder can be continued with `pynade fit --resume RUN`.")
+        sys.exit(130)
+    except Exception as error:
+        from pynade.data import DownloadError
+        from pynade.learn import Diverged
+
+        if not isinstance(error, ValueError | OSError | DownloadError | Diverged):
+            raise  # a bug of ours: show where
+        errors.print(f"Error: {error}")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""`pynade sample`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pynade.cli.screen import console
+
+HELP = """Draw new rows from a trained model: as a table, a picture, or both.
+
+Examples:
+
+  pynade sample runs/digits -n 64 --plot samples.png
+
+  pynade sample runs/table -n 1000 --seed 7 --out new_rows.csv
+"""
+
+
+def sample(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or a model file.")],
+    n: Annotated[int, typer.Option("-n", help="How many rows.")] = 16,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same rows.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Write the rows here (.csv or .npy).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Picture of samples and the probabilities they were drawn with.")
+    ] = None,
+    shape: Annotated[
+        str | None, typer.Option(metavar="HxW", help="Image shape of a row, such as 28x28.")
+    ] = None,
+) -> None:
+    """Draw rows (the help is HELP above)."""
+    from pynade.experiments.sampling import draw, plot_samples, write_samples
+
+    drawn = draw(run, n, seed, shape)
+    if out is not None:
+        write_samples(out, drawn)
+    if plot is not None:
+        plot_samples(plot, drawn)
+    if out is None and plot is None:
+        for row in drawn.rows:
+            console.print(" ".join(map(str, row)), soft_wrap=True)
+    else:
+        console.print(
+            f"{n} rows of {drawn.rows.shape[1]} variables -> {', '.join(str(p) for p in (out, plot) if p)}"
+        )

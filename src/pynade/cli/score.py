@@ -1,0 +1,44 @@
+"""`pynade score`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pynade.cli.screen import console
+
+HELP = """Exact log-likelihood of data under a trained model, with its standard error.
+
+Examples:
+
+  pynade score runs/digits digits --split test
+
+  pynade score runs/table new_rows.csv --rows scores.csv
+
+  pynade score runs/mushrooms mushrooms --split test --record result.json
+"""
+
+
+def score(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or a model file.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A registered data set or a file.")],
+    split: Annotated[
+        str | None, typer.Option(help="train, valid, test or all [test; all rows of a plain file].")
+    ] = None,
+    rows: Annotated[Path | None, typer.Option(help="Write each row's log p here (.csv or .npy).")] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="Write the result with its provenance here (.json).")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].")] = None,
+) -> None:
+    """Score rows (the help is HELP above)."""
+    from pynade.experiments.score import score_run, write_record, write_rows
+
+    result = score_run(run, data, split, data_dir)
+    if rows is not None:
+        write_rows(rows, result.log_probs)
+    if record is not None:
+        write_record(record, run, result)
+    console.print(f"{result.data.name} {result.split}: {result.estimate}")

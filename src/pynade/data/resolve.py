@@ -1,0 +1,45 @@
+"""What a user means by a word that says which data to take."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pynade.data.dataset import Dataset
+from pynade.data.download import Progress
+from pynade.data.files import dataset_from_file
+from pynade.data.registry import load, names, suggestion
+
+
+def resolve(
+    data: str | os.PathLike[str],
+    data_dir: str | os.PathLike[str] | None = None,
+    download: bool = True,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Return the data set that a name or a file stands for.
+
+    Args:
+        data: The name of a registered data set, or a file (see `pynade.data.read_file`). A registered name
+            wins over a file of the same name; write ``./adult`` for the file.
+        data_dir: Folder of the registered data sets.
+        download: Whether a registered data set may be downloaded.
+        progress: Called during a download, see `pynade.data.load`.
+
+    Raises:
+        ValueError: It is neither, or the file holds no table of numbers.
+
+    Example:
+        >>> resolve("digits").n_variables
+        64
+    """
+    if not isinstance(data, str | os.PathLike):
+        raise TypeError(f"expected a data set's name or a file, but got {type(data).__name__}")
+    if isinstance(data, str) and data in names():
+        return load(data, data_dir, download, progress)
+    path = Path(data).expanduser()
+    if path.exists():
+        return dataset_from_file(path)
+    if isinstance(data, str):
+        raise ValueError(f"no file {data!r} exists, and it is no registered data set: {suggestion(data)}")
+    raise FileNotFoundError(f"there is no file {path}")

@@ -1,0 +1,66 @@
+"""Pictures. Figures are made with matplotlib's object interface: no global state, no window."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def tile(rows: np.ndarray, shape: Sequence[int], columns: int | None = None, gap: float = 0.5) -> np.ndarray:
+    """One picture from many: rows (N, D) as images of `shape`, in a grid with a grey gap."""
+    height, width = shape
+    n = len(rows)
+    columns = columns or math.ceil(math.sqrt(n))
+    lines = math.ceil(n / columns)
+    grid = np.full((lines * (height + 1) + 1, columns * (width + 1) + 1), gap)
+    for k, image in enumerate(np.asarray(rows, dtype=float).reshape(n, height, width)):
+        top, left = (k // columns) * (height + 1) + 1, (k % columns) * (width + 1) + 1
+        grid[top : top + height, left : left + width] = image
+    return grid
+
+
+def image_panels(panels: dict[str, np.ndarray], shape: Sequence[int], columns: int | None = None) -> Figure:
+    """Several sets of images side by side, white on black, a title over each."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.2 * len(panels), 4.5), layout="constrained")
+    axes: Any = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axis, (title, rows) in zip(axes, panels.items(), strict=True):
+        axis.imshow(tile(rows, shape, columns), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        axis.set_title(title, fontsize=13)
+        axis.set_axis_off()
+    return figure
+
+
+def table_panels(panels: dict[str, np.ndarray]) -> Figure:
+    """Several tables of values in [0, 1] side by side: a line per row, a column per variable."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6 * len(panels), 5), layout="constrained")
+    axes: Any = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axis, (title, rows) in zip(axes, panels.items(), strict=True):
+        axis.imshow(rows, cmap="gray_r", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+        axis.set_title(title, fontsize=13)
+        axis.set_xlabel("variable")
+        axis.set_ylabel("row")
+    return figure
+
+
+def save_figure(figure: Figure, path: Path | str) -> None:
+    """Write a figure; the kind is taken from the ending (.png, .pdf, .svg)."""
+    path = Path(path)
+    known = figure.canvas.get_supported_filetypes()
+    if path.suffix[1:].lower() not in known:
+        raise ValueError(
+            f"cannot write a plot to {path.name}: its ending must be one of {', '.join(sorted(known))}"
+        )
+    if not path.parent.is_dir():
+        raise ValueError(f"cannot write {path.name}: the folder {path.parent} does not exist")
+    figure.savefig(path, dpi=150)

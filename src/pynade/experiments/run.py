@@ -1,0 +1,189 @@
+"""Run folders: one training run with everything that belongs to it.
+
+spec.json           model, its parameters, data: what was asked, fully resolved
+provenance.json     code, libraries, device, data checksum, seed
+metrics.jsonl       one line per epoch
+checkpoint.safetensors   while training, for --resume
+model.safetensors   the weights, loadable with `pynade.load(folder)`
+result.json         how training ended and the validation score
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pynade.atomic import write_json
+from pynade.data import Dataset, resolve
+from pynade.estimators import ESTIMATORS, BinaryDensity
+from pynade.estimators.base import torch_device
+from pynade.experiments.provenance import provenance
+from pynade.learn import Callback, Diverged
+from pynade.likelihood import Estimate
+
+FILES = (
+    "spec.json",
+    "provenance.json",
+    "metrics.jsonl",
+    "checkpoint.safetensors",
+    "last_good.safetensors",
+    "model.safetensors",
+    "result.json",
+)
+
+
+def estimator_named(model: str, parameters: dict[str, Any]) -> BinaryDensity:
+    """An unfitted estimator; unknown models and parameters are answered with the nearest known name."""
+    if model not in ESTIMATORS:
+        raise ValueError(f"unknown model {model!r}{_nearest(model, list(ESTIMATORS))}")
+    kind = ESTIMATORS[model]
+    known = kind._get_param_names()
+    for name in parameters:
+        if name not in known:
+            raise ValueError(f"model {model!r} has no parameter {name!r}{_nearest(name, known)}")
+    return kind(**parameters)
+
+
+def start_run(
+    folder: Path,
+    model: str,
+    parameters: dict[str, Any],
+    data: str,
+    *,
+    data_dir: Path | None = None,
+    overwrite: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> dict[str, Any]:
+    """Train from scratch into a new run folder; returns the content of result.json.
+
+    Everything that can be wrong with the request is found before the folder is made.
+
+    Args:
+        folder: the run folder to make.
+        model: "nade", "made" or "fvsbn".
+        parameters: of the estimator; what is not given takes its default. `random_state` is the seed.
+        data: a registered data set or a file.
+        data_dir: folder of the registered data sets.
+        overwrite: replace an earlier run in this folder.
+        callbacks: told of progress.
+    """
+    parameters = {"random_state": 0} | parameters
+    estimator = estimator_named(model, parameters)
+    dataset = _dataset(data, data_dir, estimator)
+    estimator.check_request(dataset.train, dataset.valid)
+    _claim(folder, overwrite)
+    spec = {
+        "model": model,
+        "parameters": estimator.get_params(),
+        "data": data if not Path(data).exists() else str(Path(data).resolve()),
+        "data_checksum": dataset.checksum,
+    }
+    write_json(folder / "spec.json", spec)
+    device = torch_device(estimator.device)
+    write_json(folder / "provenance.json", provenance(dataset, seed=estimator.random_state, device=device))
+    return _train(folder, estimator, dataset, resume=False, callbacks=callbacks)
+
+
+def resume_run(
+    folder: Path, *, data_dir: Path | None = None, callbacks: Sequence[Callback] = ()
+) -> dict[str, Any]:
+    """Go on with an interrupted run, to the same result as if it had not been interrupted."""
+    spec = read_spec(folder)
+    if (folder / "result.json").is_file():
+        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        if result["status"] == "finished":
+            return dict(result)
+        raise ValueError(f"the run in {folder} ended with: {result['stopped']}; it cannot go on from there")
+    estimator = estimator_named(spec["model"], spec["parameters"])
+    dataset = _dataset(spec["data"], data_dir, estimator)
+    if dataset.checksum != spec["data_checksum"]:
+        raise ValueError(
+            f"the data {spec['data']!r} are not those the run in {folder} began with "
+            f"(checksum {dataset.checksum[:12]}…, expected {spec['data_checksum'][:12]}…)"
+        )
+    begun = (folder / "checkpoint.safetensors").is_file()  # a run killed before its first starts over
+    return _train(folder, estimator, dataset, resume=begun, callbacks=callbacks)
+
+
+def read_spec(folder: Path) -> dict[str, Any]:
+    """The spec of a run folder, or a clear error."""
+    try:
+        spec = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
+        return dict(spec)
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(f"{folder} is no run folder: it has no spec.json") from None
+    except ValueError as error:
+        raise ValueError(f"{folder / 'spec.json'} is damaged: {error}") from None
+
+
+def _dataset(data: str, data_dir: Path | None, estimator: BinaryDensity) -> Dataset:
+    """The data, with a validation part if the estimator wants one and the data have none."""
+    dataset = resolve(data, data_dir)
+    if dataset.valid is None and estimator.validation_fraction > 0:
+        dataset = dataset.with_validation(estimator.validation_fraction, seed=estimator.random_state)
+    return dataset
+
+
+def _train(
+    folder: Path,
+    estimator: BinaryDensity,
+    dataset: Dataset,
+    *,
+    resume: bool,
+    callbacks: Sequence[Callback],
+) -> dict[str, Any]:
+    if dataset.valid is None:
+        estimator.set_params(validation_fraction=0.0)
+    try:
+        estimator.fit(dataset.train, X_valid=dataset.valid, folder=folder, resume=resume, callbacks=callbacks)
+    except Diverged as error:
+        write_json(folder / "result.json", {"status": "diverged", "stopped": str(error)})
+        raise
+    names = list(dataset.schema.names)
+    estimator.save(folder / "model.safetensors", columns=names, image_shape=dataset.image_shape)
+    history = estimator.history_
+    valid = None
+    if dataset.valid is not None:
+        valid = Estimate.from_rows(estimator.score_samples(dataset.valid)).to_json()
+    result = {
+        "status": "finished",
+        "stopped": history.stopped,
+        "epochs": len(history.epochs),
+        "best_epoch": history.best_epoch,
+        "train_log_likelihood": history.train_log_likelihood,
+        "valid": valid,
+        "seconds": round(history.seconds, 2),
+    }
+    write_json(folder / "result.json", result)
+    (folder / "checkpoint.safetensors").unlink(missing_ok=True)
+    return result
+
+
+def _claim(folder: Path, overwrite: bool) -> None:
+    """Make the run folder, or clear an earlier run out of it; never touch files that are not a run's."""
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            if not overwrite:
+                raise ValueError(f"{folder} already exists; give --overwrite to replace it")
+            if not (folder / "spec.json").is_file():
+                raise ValueError(f"{folder} is not a run folder, so --overwrite will not touch it")
+            for name in FILES:
+                (folder / name).unlink(missing_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError
+    except (PermissionError, NotADirectoryError, FileExistsError) as error:
+        raise ValueError(
+            f"cannot write to the output folder {folder}: {error.strerror or 'no permission'}"
+        ) from None
+    except OSError as error:
+        raise ValueError(f"cannot make the output folder {folder}: {error.strerror}") from None
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    return (f": did you mean {close[0]!r}?" if close else "") + f" (known: {', '.join(known)})"

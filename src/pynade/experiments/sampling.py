@@ -1,0 +1,80 @@
+"""Drawing from a trained run: rows, their column names, and a picture of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pynade.atomic import write_atomically
+from pynade.estimators import BinaryDensity
+from pynade.estimators.io import load_with_facts
+from pynade.experiments.figures import image_panels, save_figure, table_panels
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Samples, and for each value its expectation given those drawn before it (None for some models)."""
+
+    rows: np.ndarray
+    means: np.ndarray | None
+    columns: list[str] | None
+    image_shape: tuple[int, int] | None
+
+
+def draw(run: Path, n: int, seed: int, shape: str | None = None) -> Drawn:
+    """n samples of a run's model; `shape` such as "28x28" overrides the data's own image shape."""
+    if n < 1:
+        raise ValueError(f"the number of rows must be at least 1, not {n}")
+    model, facts = load_with_facts(run)
+    if isinstance(model, BinaryDensity):
+        rows, density = model.sample(n, random_state=seed), model.model_
+    else:
+        rows = model.sample(n, torch.Generator().manual_seed(seed)).numpy().astype(np.int64)
+        density = model
+    means = None
+    if hasattr(density, "conditional_means"):
+        means = density.conditional_means(torch.as_tensor(rows)).detach().numpy()
+    known = facts.get("image_shape")
+    image_shape = (int(known[0]), int(known[1])) if known else None
+    if shape is not None:
+        image_shape = _parse(shape, rows.shape[1])
+    return Drawn(rows, means, facts.get("columns"), image_shape)
+
+
+def write_samples(path: Path, drawn: Drawn) -> None:
+    """As .csv with the columns' names, or .npy."""
+    if path.suffix not in (".csv", ".npy"):
+        raise ValueError(f"cannot write samples to {path.name}: its ending must be .csv or .npy")
+    if not path.parent.is_dir():
+        raise ValueError(f"cannot write {path.name}: the folder {path.parent} does not exist")
+    if path.suffix == ".npy":
+        with open(path, "wb") as f:
+            np.save(f, drawn.rows)
+        return
+    columns = drawn.columns or [f"x{i}" for i in range(drawn.rows.shape[1])]
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in drawn.rows.tolist())]
+    write_atomically(path, lambda p: p.write_text("\n".join(lines) + "\n", encoding="utf-8"))
+
+
+def plot_samples(path: Path, drawn: Drawn) -> None:
+    """Samples and probabilities side by side: images where the data have an image shape, else a table."""
+    panels = {"samples": drawn.rows}
+    if drawn.means is not None:
+        panels["probabilities"] = drawn.means
+    if drawn.image_shape is not None:
+        save_figure(image_panels(panels, drawn.image_shape), path)
+    else:
+        save_figure(table_panels(panels), path)
+
+
+def _parse(shape: str, n_variables: int) -> tuple[int, int]:
+    try:
+        height, width = map(int, shape.lower().split("x"))
+    except ValueError:
+        raise ValueError(f"an image shape is written HxW, such as 28x28, not {shape!r}") from None
+    if height * width != n_variables:
+        raise ValueError(f"{shape} has {height * width} pixels but the model has {n_variables} variables")
+    return height, width
