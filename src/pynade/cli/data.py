@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
 from pynade.cli.screen import console, errors, plain_table
 
@@ -63,14 +63,14 @@ def get(
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     for name in names:
         with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
-            tasks: dict[str, int] = {}
+            tasks: dict[str, TaskID] = {}
 
             def show(
                 done: int, total: int | None, file: str, bar: Progress = bar, tasks: dict = tasks
             ) -> None:
                 if file not in tasks:
                     tasks[file] = bar.add_task(file, total=total)
-                bar.update(tasks[file], completed=done, total=total)  # type: ignore[arg-type]
+                bar.update(tasks[file], completed=done, total=total)
 
             dataset = registry.load(name, data_dir, progress=show)
         sizes = ", ".join(f"{part} {n:,}" for part, n in dataset.sizes.items())

@@ -65,8 +65,6 @@ def demo(
     """Run the demo (the help is DEMO_HELP above)."""
     from pynade.experiments.demo import demo as run_demo
 
-    with errors.status("loading"):
-        pass
     with errors.status("digits") as status:
         lines = run_demo(out, lambda name: status.update(f"training {name}"))
     table = plain_table("model", "test log-likelihood (nats)", "seconds")

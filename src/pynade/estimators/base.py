@@ -98,10 +98,9 @@ class BinaryDensity(DensityMixin, BaseEstimator):
         how = self.how()
         rows = self._rows(X, reset=True)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        if X_valid is not None:
-            train, valid = rows, self._rows(X_valid, reset=False)
-        else:
-            train, valid = self._hold_out(rows, seed)
+        train, valid = (
+            self._hold_out(rows, seed) if X_valid is None else (rows, self._rows(X_valid, reset=False))
+        )
         model = self.build(train, seed)
         history = fit(
             model.to(torch_device(self.device)),

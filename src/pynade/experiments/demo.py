@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,7 +15,7 @@ from pynade.estimators import FVSBN, MADE, NADE, BinaryDensity
 from pynade.experiments.figures import image_panels, save_figure
 from pynade.families import Bernoulli
 from pynade.likelihood import Estimate, log_likelihood
-from pynade.models import Independent
+from pynade.models import Autoregressive, Independent
 
 SEED = 0
 
@@ -30,11 +31,11 @@ class Line:
 
 def models() -> dict[str, BinaryDensity]:
     """The trained models of the demo; their settings were chosen on the validation part."""
-    common = {"learning_rate": 0.003, "schedule": "linear", "batch_size": 50, "random_state": SEED}
+    common: Any = {"schedule": "linear", "batch_size": 50, "random_state": SEED}
     return {
-        "FVSBN (logistic regressions)": FVSBN(**common, epochs=60),
-        "MADE (one hidden layer)": MADE(hidden=(300,), **common, epochs=60),
-        "NADE": NADE(hidden=150, **common, epochs=60),
+        "FVSBN (logistic regressions)": FVSBN(learning_rate=0.02, epochs=60, **common),
+        "MADE (500 hidden units)": MADE(hidden=(500,), learning_rate=0.003, epochs=80, **common),
+        "NADE (200 hidden units)": NADE(hidden=200, learning_rate=0.01, epochs=80, **common),
     }
 
 
@@ -46,7 +47,9 @@ def demo(picture: Path, started: Callable[[str], None] = lambda name: None) -> l
         started: called with a model's name before it is trained.
     """
     digits = load("digits")
-    assert digits.valid is not None and digits.test is not None and digits.image_shape is not None
+    assert digits.valid is not None
+    assert digits.test is not None
+    assert digits.image_shape is not None
     begin = time.perf_counter()
     floor = Independent.fitted(Bernoulli(), torch.as_tensor(digits.train)).double()
     lines = [Line("independent Bernoullis", log_likelihood(floor, digits.test), time.perf_counter() - begin)]
@@ -58,7 +61,9 @@ def demo(picture: Path, started: Callable[[str], None] = lambda name: None) -> l
         lines.append(Line(name, Estimate.from_rows(model.score_samples(digits.test)), seconds))
 
     samples = model.sample(49, random_state=SEED)
-    means = model.model_.conditional_means(torch.as_tensor(samples)).detach().numpy()
+    density = model.model_
+    assert isinstance(density, Autoregressive)
+    means = density.conditional_means(torch.as_tensor(samples)).detach().numpy()
     panels = {"Real digits": digits.test[:49], "NADE samples": samples, "Pixel probabilities": means}
     save_figure(image_panels(panels, digits.image_shape), picture)
     return lines

@@ -12,6 +12,7 @@ from pynade.atomic import write_atomically
 from pynade.estimators import BinaryDensity
 from pynade.estimators.io import load_with_facts
 from pynade.experiments.figures import image_panels, save_figure, table_panels
+from pynade.models import Autoregressive, Density, Ensemble
 
 
 @dataclass(frozen=True)
@@ -29,14 +30,12 @@ def draw(run: Path, n: int, seed: int, shape: str | None = None) -> Drawn:
     if n < 1:
         raise ValueError(f"the number of rows must be at least 1, not {n}")
     model, facts = load_with_facts(run)
-    if isinstance(model, BinaryDensity):
-        rows, density = model.sample(n, random_state=seed), model.model_
-    else:
-        rows = model.sample(n, torch.Generator().manual_seed(seed)).numpy().astype(np.int64)
-        density = model
+    density: Density = model.model_ if isinstance(model, BinaryDensity) else model
+    drawn = density.sample(n, torch.Generator().manual_seed(seed))
     means = None
-    if hasattr(density, "conditional_means"):
-        means = density.conditional_means(torch.as_tensor(rows)).detach().numpy()
+    if isinstance(density, Autoregressive | Ensemble):
+        means = density.conditional_means(drawn).detach().numpy()
+    rows = drawn.numpy().astype(np.int64)
     known = facts.get("image_shape")
     image_shape = (int(known[0]), int(known[1])) if known else None
     if shape is not None:
