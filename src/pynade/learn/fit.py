@@ -166,8 +166,7 @@ def fit(
                 else "the initial weights were kept"
             )
             if folder is not None:
-                save_density(model, folder / "last_good.safetensors")
-                kept += f" in {folder / 'last_good.safetensors'}"
+                kept += f" in {_save_last_good(folder, model)}"
             raise Diverged(
                 f"the loss stopped being finite in epoch {epoch} (learning rate {rate:g}); {kept}. "
                 f"Try a smaller learning rate or gradient clipping."
@@ -274,6 +273,16 @@ def _save(
     }
     facts = {"epoch": epoch, "t": optimizer.t, "history": vars(history)}
     save_checkpoint(folder / "checkpoint.safetensors", tensors, facts)
+
+
+def _save_last_good(folder: Path, model: Density) -> Path:
+    """A loadable model file; of a model with parts of the user's own, the bare weights."""
+    path = folder / "last_good.safetensors"
+    try:
+        save_density(model, path)
+    except TypeError:
+        save_checkpoint(path, {"model": _copy(model)}, {})
+    return path
 
 
 def _restore(

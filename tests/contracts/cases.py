@@ -1,0 +1,65 @@
+"""Every net and every density in one list: a new model joins here and is held to all contracts."""
+
+import itertools
+
+import torch
+
+from pynade.families import Bernoulli
+from pynade.models import Autoregressive, Ensemble, Independent, Mixture
+from pynade.nets import FVSBNNet, MADENet, NADENet
+from pynade.ordering import Ordering
+
+NETS = {
+    "nade-sigmoid": lambda D, **kw: NADENet(D, hidden=7, activation="sigmoid", **kw),
+    "nade-relu": lambda D, **kw: NADENet(D, hidden=7, activation="relu", **kw),
+    "nade-one-unit": lambda D, **kw: NADENet(D, hidden=1, activation="tanh", **kw),
+    "fvsbn": lambda D, **kw: FVSBNNet(D, **kw),
+    "made-0": lambda D, **kw: MADENet(D, hidden=(), **kw),
+    "made-1": lambda D, **kw: MADENet(D, hidden=(11,), **kw),
+    "made-3": lambda D, **kw: MADENet(D, hidden=(13, 4, 9), activation="tanh", **kw),
+    "made-direct": lambda D, **kw: MADENet(D, hidden=(6,), direct=True, **kw),
+}
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def shaken(module, seed=0, scale=1.0):
+    """All parameters drawn anew, large enough that every dependence shows, in float64."""
+    g = generator(seed)
+    for p in module.parameters():
+        p.data = scale * torch.randn(p.shape, generator=g, dtype=torch.float64)
+    return module.double()
+
+
+def net(name, D, seed=0, **kw):
+    return shaken(NETS[name](D, **kw), seed)
+
+
+def _under(name):
+    def build(D):
+        return Autoregressive(net(name, D), Bernoulli(), Ordering.random(D, generator=generator(1)))
+
+    return build
+
+
+def _ensemble(name):
+    return lambda D: Ensemble(net(name, D), Bernoulli(), Ordering.random(D, k=3, generator=generator(2)))
+
+
+def _mixture(D):
+    parts = [_under("nade-sigmoid")(D), shaken(Independent(Bernoulli(), D), 5), _ensemble("made-1")(D)]
+    return Mixture(parts, weights=[0.5, 0.2, 0.3])
+
+
+DENSITIES = {name: _under(name) for name in NETS} | {
+    "ensemble-nade": _ensemble("nade-sigmoid"),
+    "ensemble-made": _ensemble("made-direct"),
+    "independent": lambda D: shaken(Independent(Bernoulli(), D)),
+    "mixture": _mixture,
+}
+
+
+def all_states(D):
+    return torch.tensor(list(itertools.product([0.0, 1.0], repeat=D)), dtype=torch.float64)
