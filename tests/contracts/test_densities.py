@@ -26,11 +26,13 @@ def test_probabilities_of_all_states_sum_to_one(build, D):
 def test_loss_is_minus_log_p_on_average(build):
     """Also catches a loss that takes probabilities for logits."""
     model, x = build(5), all_states(5)
-    draws = torch.stack([model.loss(x, generator(s)) for s in range(300 if isinstance(model, Ensemble) else 1)])
+    draws = torch.stack(
+        [model.loss(x, generator(s)) for s in range(300 if isinstance(model, Ensemble) else 1)]
+    )
     if isinstance(model, Ensemble):  # one member at a time: the mean over members, never above the ensemble
         members = -model.member_log_probs(x)
         assert all((draws[k] == members.T).all(-1).any() for k in range(len(draws)))
-        assert {int((members.T == d).all(-1).nonzero()[0, 0]) for d in draws} == {0, 1, 2}
+        assert {int((d == members.T).all(-1).nonzero()[0, 0]) for d in draws} == {0, 1, 2}
         assert (members.mean(-1) >= -model.log_prob(x) - 1e-12).all()
     else:
         torch.testing.assert_close(draws[0], -model.log_prob(x), rtol=0, atol=0)

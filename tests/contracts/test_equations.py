@@ -82,7 +82,9 @@ def test_nade_with_v_zero_is_independent_bernoullis():
     nade = Autoregressive(model, Bernoulli(), Ordering.random(D, generator=generator(6)))
     coins = Independent(Bernoulli(), D).double()
     coins.eta.data.copy_(model.bias.data)
-    torch.testing.assert_close(nade.log_prob(all_states(D)), coins.log_prob(all_states(D)), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        nade.log_prob(all_states(D)), coins.log_prob(all_states(D)), rtol=0, atol=1e-12
+    )
 
 
 def test_nade_with_tied_weights_is_one_mean_field_pass_of_the_rbm():

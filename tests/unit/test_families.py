@@ -15,7 +15,9 @@ def test_bernoulli_against_torch_distributions(eta):
     family, reference = Bernoulli(), torch.distributions.Bernoulli(logits=eta)
     for value in (0.0, 1.0):
         x = torch.full_like(eta, value)
-        torch.testing.assert_close(family.log_prob(x, eta[:, None]), reference.log_prob(x), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(
+            family.log_prob(x, eta[:, None]), reference.log_prob(x), rtol=1e-9, atol=1e-12
+        )
     torch.testing.assert_close(family.mean(eta[:, None]), reference.mean)
 
 

@@ -47,5 +47,7 @@ def test_rows_are_scored_in_batches_with_progress():
     rows = row_log_probs(model, x, batch_size=3, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(3, 7), (6, 7), (7, 7)]
     assert rows.dtype == torch.float64
-    torch.testing.assert_close(rows, torch.full((7,), -3 * math.log(2), dtype=torch.float64), rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        rows, torch.full((7,), -3 * math.log(2), dtype=torch.float64), rtol=1e-6, atol=0
+    )
     assert log_likelihood(model, x).mean == pytest.approx(-3 * math.log(2), rel=1e-6)

@@ -13,7 +13,7 @@ from pynade.cli.screen import console, errors, plain_table
 app = typer.Typer(
     help="Named data sets: what there is, fetching it, what is known of it.",
     no_args_is_help=True,
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -24,8 +24,8 @@ DataDir = Annotated[Path | None, typer.Option(help="Folder of the data sets [$PY
     "list",
     help="""All registered data sets, and whether they are on this machine.
 
+\b
 Example:
-
   pynade data list
 """,
 )
@@ -46,8 +46,8 @@ def list_(data_dir: DataDir = None) -> None:
 @app.command(
     help="""Download data sets and convert them once.
 
+\b
 Example:
-
   pynade data get mushrooms binarized_mnist
 """
 )
@@ -80,8 +80,8 @@ def get(
 @app.command(
     help="""What is known of a data set: sizes, source, licence, traps, checksum.
 
+\b
 Example:
-
   pynade data info mushrooms
 """
 )

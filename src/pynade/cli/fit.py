@@ -13,14 +13,11 @@ HELP = """Train a model and keep it in a run folder.
 
 DATA is a registered name (see `pynade data list`) or a file: .csv, .parquet, .npy or .npz of zeros and ones.
 
+\b
 Examples:
-
   pynade fit digits --model nade --hidden 200 --out runs/digits
-
   pynade fit mushrooms --model nade --optimizer sgd --learning-rate 0.05 --batch-size 10 --out runs/mushrooms
-
   pynade fit table.csv --model made --hidden 500 --hidden 500 --orderings 16 --out runs/table
-
   pynade fit --resume runs/digits
 """
 

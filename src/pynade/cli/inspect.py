@@ -12,15 +12,15 @@ from pynade.cli.screen import console, errors, plain_table
 
 INFO_HELP = """What a run folder or a model file holds: model, data, training, result.
 
+\b
 Example:
-
   pynade info runs/digits
 """
 
 DEMO_HELP = """Train four models on the embedded digits in under a minute; prints a table, writes a picture.
 
+\b
 Example:
-
   pynade demo --out demo.png
 """
 

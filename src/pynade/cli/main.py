@@ -13,14 +13,11 @@ from pynade.cli.screen import errors
 
 HELP = """Exact probability models for tables and images.
 
+\b
 Fit a model, score rows, draw samples:
-
   pynade demo
-
   pynade fit digits --model nade --out runs/digits
-
   pynade score runs/digits digits --split test
-
   pynade sample runs/digits -n 64 --plot samples.png
 """
 
@@ -28,7 +25,7 @@ app = typer.Typer(
     help=HELP,
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

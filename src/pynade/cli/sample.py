@@ -11,10 +11,9 @@ from pynade.cli.screen import console
 
 HELP = """Draw new rows from a trained model: as a table, a picture, or both.
 
+\b
 Examples:
-
   pynade sample runs/digits -n 64 --plot samples.png
-
   pynade sample runs/table -n 1000 --seed 7 --out new_rows.csv
 """
 

@@ -11,12 +11,10 @@ from pynade.cli.screen import console
 
 HELP = """Exact log-likelihood of data under a trained model, with its standard error.
 
+\b
 Examples:
-
   pynade score runs/digits digits --split test
-
   pynade score runs/table new_rows.csv --rows scores.csv
-
   pynade score runs/mushrooms mushrooms --split test --record result.json
 """
 

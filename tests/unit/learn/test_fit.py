@@ -26,7 +26,9 @@ def rows(n=300, D=6, seed=0):
 def model(D=6, seed=0, kind="nade"):
     g = torch.Generator().manual_seed(seed)
     if kind == "made-e":
-        return Ensemble(MADENet(D, hidden=(16,), generator=g), Bernoulli(), Ordering.random(D, k=3, generator=g))
+        return Ensemble(
+            MADENet(D, hidden=(16,), generator=g), Bernoulli(), Ordering.random(D, k=3, generator=g)
+        )
     return Autoregressive(NADENet(D, hidden=8, generator=g), Bernoulli(), Ordering.natural(D))
 
 
@@ -62,7 +64,9 @@ def test_best_weights_on_validation_are_restored():
         if p.epoch_done:
             seen.append((p.valid.mean, weights(m)))
 
-    history = fit(m, rows(30), valid, Gradient(epochs=60, learning_rate=0.1, patience=None), callbacks=[watch])
+    history = fit(
+        m, rows(30), valid, Gradient(epochs=60, learning_rate=0.1, patience=None), callbacks=[watch]
+    )
     best = int(np.argmax([s for s, _ in seen]))
     assert history.best_epoch == best + 1 < len(seen)  # it did overfit after the best epoch
     assert same(weights(m), seen[best][1])
@@ -125,7 +129,10 @@ def test_momentum_may_start_later():
 
 
 def test_weight_decay_on_the_input_matrix_only():
-    m, g = model(), Gradient(optimizer="adamw", learning_rate=0.1, weight_decay=9.0, epochs=30, decay_on="input")
+    m, g = (
+        model(),
+        Gradient(optimizer="adamw", learning_rate=0.1, weight_decay=9.0, epochs=30, decay_on="input"),
+    )
     fit(m, rows(), how=g)
     assert m.net.weight.abs().mean() < 0.1 * m.net.output.abs().mean()
     with pytest.raises(ValueError, match="no input matrix"):
@@ -134,7 +141,9 @@ def test_weight_decay_on_the_input_matrix_only():
 
 def test_the_learning_rate_follows_the_schedule():
     history = fit(
-        model(), rows(100), how=Gradient(schedule="inverse", gamma=1.0, learning_rate=1e-3, epochs=3, batch_size=100)
+        model(),
+        rows(100),
+        how=Gradient(schedule="inverse", gamma=1.0, learning_rate=1e-3, epochs=3, batch_size=100),
     )
     assert [e["learning_rate"] for e in history.epochs] == pytest.approx([1e-3, 1e-3 / 2, 1e-3 / 3])
 
@@ -176,7 +185,9 @@ def test_resume_gives_the_identical_result(tmp_path, monkeypatch, kind, optimize
     import importlib
 
     loop = importlib.import_module("pynade.learn.fit")
-    how = Gradient(epochs=12, optimizer=optimizer, learning_rate=0.02, momentum=0.5, schedule="linear", patience=5)
+    how = Gradient(
+        epochs=12, optimizer=optimizer, learning_rate=0.02, momentum=0.5, schedule="linear", patience=5
+    )
     valid = rows(60, seed=1)
     whole = model(kind=kind)
     (tmp_path / "whole").mkdir()
@@ -274,5 +285,5 @@ def test_checkpoints_appear_whole_or_not_at_all(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("x", [np.zeros((0, 6)), np.full((3, 6), 2), np.zeros((3, 5))])
 def test_bad_rows_are_refused_before_training(x):
-    with pytest.raises(ValueError, match="no rows|exactly 0 or 1|6 columns"):
+    with pytest.raises(ValueError, match=r"no rows|exactly 0 or 1|6 columns"):
         fit(model(), x)

@@ -1,0 +1,40 @@
+# make demo   train four small models, print a table, write a picture (about half a minute of computing)
+# make test   linters, type checker and the quick tests
+# Both set up their own virtual environment in .venv the first time.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-slow lint format clean
+
+demo: .venv/core
+	$(BIN)/pynade demo --out pynade-demo.png
+
+test: lint
+	$(BIN)/pytest -n auto
+
+test-slow: .venv/dev
+	$(BIN)/pytest -m "slow and not gpu"
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Stamps: each is newer than what it was installed from. The constraints pin a CPU-friendly torch and the rest.
+.venv/core: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "pynade needs Python 3.11 or newer; try: make PYTHON=python3.11 $(MAKECMDGOALS)")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	touch $@
+
+.venv/dev: .venv/core
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

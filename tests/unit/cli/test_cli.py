@@ -1,0 +1,327 @@
+"""Every command as a user types it, and every mistake the issue tracker has thought of."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import pynade
+from pynade.cli.main import main
+
+FIT = ["--hidden", "6", "--epochs", "2"]
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Run `pynade …` in an empty folder; returns exit code, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["pynade", *map(str, words)])
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def table(tmp_path):
+    rng = np.random.default_rng(0)
+    X = (rng.random((60, 4)) < [0.2, 0.5, 0.7, 0.9]).astype(int)
+    lines = ["rain,sun,wind,snow", *(",".join(map(str, row)) for row in X)]
+    (tmp_path / "table.csv").write_text("\n".join(lines) + "\n")
+    return X
+
+
+def test_the_whole_way_on_the_embedded_digits(run, tmp_path):
+    code, out, err = run("fit", "digits", *FIT, "--out", "r")
+    assert code == 0, err
+    assert "r: 2 epochs, best 2, validation -" in out
+    folder = tmp_path / "r"
+    assert {p.name for p in folder.iterdir()} == {
+        "spec.json",
+        "provenance.json",
+        "metrics.jsonl",
+        "model.safetensors",
+        "result.json",
+    }
+    spec = json.loads((folder / "spec.json").read_text())
+    assert spec["model"] == "nade"
+    assert spec["parameters"]["hidden"] == 6
+    assert spec["parameters"]["learning_rate"] == 0.001  # defaults are written out
+    origin = json.loads((folder / "provenance.json").read_text())
+    assert origin["code"].startswith(pynade.__version__)
+    assert origin["libraries"]["torch"]
+    assert origin["seed"] == 0
+    assert origin["data"]["checksum"] == spec["data_checksum"]
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
+
+    code, out, _ = run(
+        "score", "r", "digits", "--split", "test", "--record", "record.json", "--rows", "rows.csv"
+    )
+    assert code == 0
+    record = json.loads((tmp_path / "record.json").read_text())
+    rows = np.loadtxt(tmp_path / "rows.csv", skiprows=1)
+    assert record["test"]["n"] == len(rows) == 300
+    assert record["test"]["mean"] == pytest.approx(rows.mean())
+    assert record["test"]["exact"] is True
+    assert f"{rows.mean():.3f} ± " in out
+    assert record["data_checksum"] == spec["data_checksum"]
+
+    code, out, _ = run("sample", "r", "-n", "9", "--plot", "s.png", "--out", "s.csv")
+    assert code == 0
+    assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
+    assert np.loadtxt(tmp_path / "s.csv", skiprows=1, delimiter=",").shape == (9, 64)
+    code, out, _ = run("sample", "r", "-n", "3", "--seed", "5")
+    assert (code, len(out.splitlines())) == (0, 3)
+    assert out == run("sample", "r", "-n", "3", "--seed", "5")[1]
+
+    code, out, _ = run("info", "r")
+    assert code == 0
+    assert "nade" in out
+    assert "digits" in out
+    assert pynade.load(folder).score_samples(np.zeros((1, 64))).shape == (1,)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [
+            "--model",
+            "made",
+            "--hidden",
+            "6",
+            "--hidden",
+            "5",
+            "--orderings",
+            "2",
+            "--direct",
+            "--activation",
+            "tanh",
+        ],
+        [
+            "--model",
+            "fvsbn",
+            "--optimizer",
+            "sgd",
+            "--momentum",
+            "0.9",
+            "--momentum-after",
+            "1",
+            "--clip",
+            "1",
+        ],
+        [
+            "--hidden",
+            "3",
+            "--schedule",
+            "inverse",
+            "--gamma",
+            "0.1",
+            "--updates-per-epoch",
+            "3",
+            "--ordering",
+            "natural",
+        ],
+        ["--hidden", "3", "--weight-decay", "0.1", "--decay-on", "input", "--stop-at-train", "-2.0"],
+    ],
+)
+def test_a_csv_with_names_and_many_options(run, table, tmp_path, options):
+    code, _, err = run("fit", "table.csv", *options, "--epochs", "2", "--out", "r")
+    assert code == 0, err
+    assert run("score", "r", "table.csv")[0] == 0
+    assert run("sample", "r", "--out", "new.csv")[0] == 0
+    assert (tmp_path / "new.csv").read_text().splitlines()[0] == "rain,sun,wind,snow"
+    assert run("sample", "r", "--plot", "new.png")[0] == 0
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz", "parquet"])
+def test_other_file_kinds(run, table, tmp_path, kind):
+    path = tmp_path / f"table.{kind}"
+    if kind == "npy":
+        np.save(path, table)
+    elif kind == "npz":
+        np.savez(path, train=table[:40], valid=table[40:50], test=table[50:])
+    else:
+        import polars
+
+        polars.DataFrame(table, schema=["a", "b", "c", "d"], orient="row").write_parquet(path)
+    assert run("fit", path.name, *FIT, "--out", "r")[0] == 0
+    code, out, _ = run("score", "r", path.name)
+    assert code == 0
+    assert ("test" if kind == "npz" else "all") in out
+    assert run("data", "info", path.name)[0] == 0
+
+
+def test_resume_continues_to_the_identical_result(run, tmp_path):
+    """A run killed from outside, then continued by the command a user would type."""
+    words = ["fit", "digits", "--hidden", "40", "--epochs", "25", "--batch-size", "50"]
+    assert run(*words, "--out", "whole")[0] == 0
+    script = (
+        "import sys, os, importlib; loop = importlib.import_module('pynade.learn.fit');"
+        "loop.CHECKPOINT_SECONDS = 0.0; import pynade.experiments.run as r; n = []\n"
+        "def die(p):\n"
+        "    n.append(p.epoch_done)\n"
+        "    if sum(n) == 11: os._exit(9)\n"
+        "from pathlib import Path\n"
+        "asked = dict(hidden=40, epochs=25, batch_size=50)\n"
+        "r.start_run(Path('killed'), 'nade', asked, 'digits', callbacks=[die])\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=False)
+    assert killed.returncode == 9
+    assert "unfinished" in run("info", "killed")[1]
+    code, _, err = run("fit", "--resume", "killed")
+    assert code == 0, err
+    assert (tmp_path / "killed/model.safetensors").exists()
+    whole, again = (pynade.load(tmp_path / n) for n in ("whole", "killed"))
+    x = np.eye(64)
+    assert (whole.score_samples(x) == again.score_samples(x)).all()
+    results = [json.loads((tmp_path / n / "result.json").read_text()) for n in ("whole", "killed")]
+    assert results[0]["valid"] == results[1]["valid"]
+    assert run("fit", "--resume", "killed")[0] == 0  # a finished run is left as it is
+
+
+@pytest.fixture
+def trained(run, table):
+    assert run("fit", "table.csv", *FIT, "--out", "good")[0] == 0
+
+
+BAD_TABLES = {
+    "twos.csv": "a,b\n0,2\n1,1\n" * 1 + "0,0\n" * 30,
+    "gaps.csv": "a,b\n0,\n" + "1,0\n" * 30,
+    "inf.csv": "a,b\n0,inf\n" + "1,0\n" * 30,
+    "empty.csv": "",
+    "header.csv": "a,b\n",
+    "one.csv": "a\n" + "0\n1\n" * 20,
+    "words.csv": "a,b\n0,yes\n" + "1,0\n" * 30,
+    "ragged.csv": "a,b\n0,1,1\n" + "1,0\n" * 30,
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["fit", "twos.csv", "--out", "r"], "exactly 0 or 1, but row 0, column 1 is 2"),
+        (["fit", "gaps.csv", "--out", "r"], "NaN"),
+        (["fit", "inf.csv", "--out", "r"], "inf"),
+        (["fit", "empty.csv", "--out", "r"], "empty"),
+        (["fit", "header.csv", "--out", "r"], "no rows"),
+        (["fit", "one.csv", "--out", "r"], "1 feature"),
+        (["fit", "words.csv", "--out", "r"], "yes"),
+        (["fit", "ragged.csv", "--out", "r"], "ragged.csv"),
+        (["fit", "mushroms", "--out", "r"], "did you mean 'mushrooms'?"),
+        (["fit", "nowhere.csv", "--out", "r"], "no file 'nowhere.csv'"),
+        (["fit", "table.csv", "--model", "nad", "--out", "r"], "did you mean 'nade'?"),
+        (["fit", "table.csv", "--model", "fvsbn", "--hidden", "3", "--out", "r"], "no parameter 'hidden'"),
+        (["fit", "table.csv", "--hidden", "3", "--hidden", "3", "--out", "r"], "one hidden layer"),
+        (["fit", "table.csv", "--learning-rate", "-1", "--out", "r"], "learning_rate must be positive"),
+        (["fit", "table.csv", "--device", "cuda:99x", "--out", "r"], "device"),
+        (["fit", "table.csv", "--out", "good"], "already exists; give --overwrite"),
+        (["fit", "table.csv", "--out", "notarun", "--overwrite"], "not a run folder"),
+        (["fit", "table.csv", "--out", "table.csv/r"], "table.csv/r"),
+        (["fit", "table.csv"], "pynade fit DATA --out RUN"),
+        (["fit", "table.csv", "--resume", "good"], "--resume RUN takes everything"),
+        (["fit", "--resume", "nowhere"], "no run folder"),
+        (["score", "good", "digits"], "64 features, but NADE is expecting 4"),
+        (["score", "good", "table.csv", "--split", "tset"], "tset"),
+        (["score", "good", "table.csv", "--split", "test"], "no 'test' part"),
+        (["score", "nowhere", "table.csv"], "no model file at nowhere"),
+        (["score", "damaged.safetensors", "table.csv"], "damaged"),
+        (["score", "good", "table.csv", "--rows", "x.docx"], "ending must be .csv or .npy"),
+        (["score", "good", "table.csv", "--record", "no/where.json"], "does not exist"),
+        (["sample", "good", "-n", "0"], "at least 1"),
+        (["sample", "good", "--plot", "picture.xyz"], "picture.xyz"),
+        (["sample", "good", "--plot", "s.png", "--shape", "3x3"], "9 pixels"),
+        (["sample", "good", "--plot", "s.png", "--shape", "wide"], "HxW"),
+        (["info", "nowhere"], "no model file"),
+        (["data", "get", "mushroms"], "did you mean 'mushrooms'?"),
+        (["data", "info", "mushroms"], "did you mean 'mushrooms'?"),
+    ],
+    ids=lambda v: "-".join(v[:4]).replace("/", "_") if isinstance(v, list) else "",
+)
+def test_a_mistake_gets_one_sentence_and_leaves_nothing_behind(run, trained, tmp_path, words, says):
+    for name, text in BAD_TABLES.items():
+        (tmp_path / name).write_text(text)
+    whole = (tmp_path / "good/model.safetensors").read_bytes()
+    (tmp_path / "damaged.safetensors").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "notarun").mkdir()
+    (tmp_path / "notarun/thesis.txt").write_text("mine")
+    before = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*"))
+    code, out, err = run(*words)
+    assert code != 0
+    assert out == ""
+    assert says in err
+    assert err.startswith("Error: ")
+    assert len(err.strip().splitlines()) == 1
+    assert "Traceback" not in err
+    assert sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a file system that can refuse")
+def test_an_unwritable_output_folder(run, table, tmp_path):
+    code, _, err = run("fit", "table.csv", *FIT, "--out", "/proc/r")  # refuses even the superuser
+    assert code == 1
+    assert "output folder" in err
+
+
+def test_overwrite_replaces_a_run(run, trained, tmp_path):
+    (tmp_path / "good/notes.txt").write_text("mine")
+    assert (
+        run("fit", "table.csv", "--model", "fvsbn", "--epochs", "1", "--out", "good", "--overwrite")[0] == 0
+    )
+    assert json.loads((tmp_path / "good/spec.json").read_text())["model"] == "fvsbn"
+    assert (tmp_path / "good/notes.txt").read_text() == "mine"
+
+
+def test_divergence_is_told_in_one_sentence_and_recorded(run, table, tmp_path):
+    code, _, err = run(
+        "fit", "table.csv", *FIT, "--optimizer", "sgd", "--learning-rate", "1e39", "--out", "r"
+    )
+    assert code == 1
+    assert "stopped being finite" in err
+    assert json.loads((tmp_path / "r/result.json").read_text())["status"] == "diverged"
+    assert pynade.load(tmp_path / "r/last_good.safetensors") is not None
+
+
+@pytest.mark.parametrize(
+    "command", ["fit", "score", "sample", "info", "demo", "data list", "data get", "data info"]
+)
+def test_every_command_has_help_with_an_example(run, command):
+    code, out, _ = run(*command.split(), "--help")
+    assert code == 0
+    assert f"pynade {command}" in out.split("Example")[1]
+
+
+def test_data_list_and_info(run):
+    code, out, _ = run("data", "list")
+    assert code == 0
+    for name in (
+        "adult",
+        "connect4",
+        "dna",
+        "mushrooms",
+        "nips_0_12",
+        "ocr_letters",
+        "rcv1",
+        "web",
+        "binarized_mnist",
+    ):
+        assert name in out
+    code, out, _ = run("data", "info", "digits")
+    assert code == 0
+    assert "checksum" in out
+
+
+def test_version_and_module():
+    out = subprocess.run(
+        [sys.executable, "-m", "pynade.cli.main", "--version"], capture_output=True, text=True, check=True
+    )
+    assert out.stdout.strip() == f"pynade {pynade.__version__}"
