@@ -1,4 +1,4 @@
-"""One thread per test process: pytest-xdist already uses every core, and small models gain nothing from more."""
+"""One thread per test process: pytest-xdist already uses every core."""
 
 import os
 
