@@ -53,4 +53,4 @@ def test_nade_sampling_work_is_linear_in_d():
 
     model = Autoregressive(Counting(50, hidden=6), Bernoulli(), Ordering.natural(50))
     model.sample(9, torch.Generator().manual_seed(0))
-    assert calls == [(9, 6)] * 50
+    assert calls == [(1, 9, 6)] * 50

@@ -4,9 +4,9 @@ A family knows the domain of the data, how a net should see it (`encode`), and w
 outputs mean. Nets know nothing of families; densities put the two together.
 
 Shapes: data x is (B, D), features are (B, D, F), eta is (B, D, P). Where a stepper speaks about one
-variable per row, the same methods take x of shape (B,), eta of shape (B, P) and `i` of shape (B,),
-the variable each row is at. A family whose variables differ (their own scale, their own number of
-levels) looks its constants up by `i`; `i=None` means "all D of them, in the last axis".
+variable per row, the same methods take x of shape (G, N), eta of shape (G, N, P) and `i`, the variable
+each row is at, broadcast against x. A family whose variables differ (their own scale, their own number
+of levels) looks its constants up by `i`; `i=None` means "all D of them, in the last axis".
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pynade.families import Family
 from pynade.models.density import Density, check_columns
-from pynade.nets import Net
+from pynade.nets import Net, grouped
 from pynade.ordering import Ordering
 
 
@@ -61,7 +61,7 @@ class Autoregressive(Density):
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """n rows by ancestral sampling: one walk of the stepper, O(HD) per row for NADE."""
-        return ancestral(self.net, self.family, self.ordering.rows(n), generator)
+        return ancestral(self.net, self.family, self.ordering, n, generator)
 
     def check(self, x: Tensor) -> None:
         """Columns must match, values must be in the family's domain."""
@@ -74,18 +74,18 @@ class Autoregressive(Density):
 
 
 def ancestral(
-    net: Net, family: Family, ordering: Ordering, generator: torch.Generator | None = None
+    net: Net, family: Family, ordering: Ordering, n: int, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Draw one row (D,) for each ordering of the batch (B, D): predict, draw, observe, D times."""
-    batch, device = len(ordering), ordering.order.device
-    row = torch.arange(batch, device=device)
-    x = torch.empty(batch, net.n_variables, dtype=net.bias.dtype, device=device)
-    state = net.start(batch)
-    for i in ordering.order.unbind(1):
-        x_i = family.sample(net.predict(state, i), i, generator)
-        x[row, i] = x_i
-        state = net.observe(state, i, family.encode(x_i, i))
-    return x
+    """Draw n rows along one ordering, or along one each: predict, draw, observe, D times."""
+    x = torch.empty(n, net.n_variables, dtype=net.bias.dtype, device=net.bias.device)
+    x, order = grouped(x, ordering)  # a view: (G, N, D)
+    group = torch.arange(len(order), device=order.device)
+    state = net.start(*x.shape[:2])
+    for i in order.unbind(1):
+        x_i = family.sample(net.predict(state, i), i[:, None], generator)
+        x[group, :, i] = x_i
+        state = net.observe(state, i, family.encode(x_i, i[:, None]))
+    return x.flatten(0, 1)
 
 
 def check_parts(net: Net, family: Family, ordering: Ordering) -> None:

@@ -137,7 +137,7 @@ class Ensemble(Density):
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """Each row picks an ordering uniformly and is drawn along it; all rows walk together."""
         k = torch.randint(len(self.orderings), (n,), generator=generator, device=_where(generator))
-        return ancestral(self.net, self.family, self.orderings[k.to(self.device)], generator)
+        return ancestral(self.net, self.family, self.orderings[k.to(self.device)], n, generator)
 
     def conditional_means(self, x: Tensor) -> Tensor:
         """E[x_i | variables before i] under the first ordering, (B, D)."""

@@ -1,8 +1,8 @@
 """Nets: from features of the variables seen so far to raw parameters eta of the next."""
 
-from pynade.nets.base import Net, stepwise
+from pynade.nets.base import Net, grouped, stepwise
 from pynade.nets.fvsbn import FVSBNNet
 from pynade.nets.made import MADENet
 from pynade.nets.nade import NADENet
 
-__all__ = ["FVSBNNet", "MADENet", "NADENet", "Net", "stepwise"]
+__all__ = ["FVSBNNet", "MADENet", "NADENet", "Net", "grouped", "stepwise"]

@@ -2,8 +2,11 @@
 
 *Parallel*: `net(features, ordering)` gives eta of all D variables at once, each a function of the
 variables before it only. *Sequential* (the stepper): `start`, then `predict` and `observe` in turn;
-sampling, conditioning and imputing are loops over it, and each row may be at its own variable.
-Tests hold the two views equal for every net.
+sampling, conditioning and imputing are loops over it. Tests hold the two views equal for every net.
+
+The stepper works on G groups of N rows, and the rows of a group are at the same variable: i has shape
+(G,). One ordering for all rows is one group, so that weights are read once for the whole batch; an
+ordering for each row is as many groups of one.
 """
 
 from __future__ import annotations
@@ -56,16 +59,16 @@ class Net(nn.Module, ABC):
         """Eta (B, D, P) from features (B, D, F) under one ordering shared by all rows."""
 
     @abstractmethod
-    def start(self, batch: int) -> State:
-        """State of `batch` rows of which nothing is observed yet."""
+    def start(self, groups: int, rows: int) -> State:
+        """State of (G, N) rows of which nothing is observed yet."""
 
     @abstractmethod
     def predict(self, state: State, i: Tensor) -> Tensor:
-        """Eta (B, P) of variable i[b] for row b, given what row b has observed."""
+        """Eta (G, N, P) of variable i[g] for the rows of group g, given what each has observed."""
 
     @abstractmethod
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
-        """State after row b has also seen the features (B, F) of its variable i[b]."""
+        """State after each row of group g has also seen its features (G, N, F) of variable i[g]."""
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
@@ -83,15 +86,24 @@ class Net(nn.Module, ABC):
 
 def stepwise(net: Net, features: Tensor, ordering: Ordering) -> Tensor:
     """Eta (B, D, P) by walking the stepper along the ordering(s): the sequential view of a whole batch."""
-    batch = features.shape[0]
-    ordering = ordering.rows(batch).to(features.device)
-    row = torch.arange(batch, device=features.device)
-    state, etas = net.start(batch), []
-    for i in ordering.order.unbind(1):
+    features, order = grouped(features, ordering)
+    groups, rows = features.shape[:2]
+    group = torch.arange(groups, device=features.device)
+    state, etas = net.start(groups, rows), []
+    for i in order.unbind(1):
         etas.append(net.predict(state, i))
-        state = net.observe(state, i, features[row, i])
-    rank = ordering.rank.unsqueeze(-1).expand(-1, -1, net.n_params)
-    return torch.stack(etas, 1).gather(1, rank)
+        state = net.observe(state, i, features[group, :, i])
+    eta = torch.stack(etas, 2)  # (G, N, D, P), by step
+    rank = order.argsort(dim=1)[:, None, :, None].expand_as(eta)
+    return eta.gather(2, rank).flatten(0, 1)
+
+
+def grouped(rows: Tensor, ordering: Ordering) -> tuple[Tensor, Tensor]:
+    """Rows (B, …) as (G, N, …) with the order (G, D) of each group: all in one, or each on its own."""
+    order = ordering.order.to(rows.device)
+    if not ordering.is_batch:
+        return rows.unsqueeze(0), order.unsqueeze(0)
+    return rows.unsqueeze(1), ordering.rows(len(rows)).order.to(rows.device)
 
 
 def activation_named(name: str) -> Callable[[Tensor], Tensor]:

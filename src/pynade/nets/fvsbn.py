@@ -35,17 +35,17 @@ class FVSBNNet(Net):
         before = ordering.before.to(features.device)
         return masked_direct(features, self.weight, before) + self.bias
 
-    def start(self, batch: int) -> State:
+    def start(self, groups: int, rows: int) -> State:
         """Nothing observed: every eta is its bias."""
-        return {"eta": self.bias.expand(batch, -1, -1)}
+        return {"eta": self.bias.expand(groups, rows, -1, -1)}
 
     def predict(self, state: State, i: Tensor) -> Tensor:
         """What has been added up for variable i so far."""
-        return state["eta"][torch.arange(len(i), device=i.device), i]
+        return state["eta"][torch.arange(len(i), device=i.device), :, i]
 
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
         """Add variable i's share to all variables, O(D)."""
-        return {"eta": state["eta"] + torch.einsum("bf,dpbf->bdp", features, self.weight[:, :, i])}
+        return {"eta": state["eta"] + torch.einsum("gnf,dpgf->gndp", features, self.weight[:, :, i])}
 
     def config(self) -> dict[str, Any]:
         """Constructor arguments."""

@@ -101,14 +101,14 @@ class MADENet(Net):
             eta = eta + masked_direct(features, self.direct_weight, ordering.before.to(features.device))
         return eta.expand(len(features), -1, -1)
 
-    def start(self, batch: int) -> State:
+    def start(self, groups: int, rows: int) -> State:
         """Pre-activations at their biases, nothing pushed yet."""
-        state = {f"a{n}": c.expand(batch, -1) for n, c in enumerate(self.hidden_bias)}
-        return state | {"eta": self.bias.expand(batch, -1, -1)}
+        state = {f"a{n}": c.expand(groups, rows, -1) for n, c in enumerate(self.hidden_bias)}
+        return state | {"eta": self.bias.expand(groups, rows, -1, -1)}
 
     def predict(self, state: State, i: Tensor) -> Tensor:
         """What has been pushed to variable i so far."""
-        return state["eta"][torch.arange(len(i), device=i.device), i]
+        return state["eta"][torch.arange(len(i), device=i.device), :, i]
 
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
         """Push x_i, then every unit at home in i, to all that follows.
@@ -116,16 +116,17 @@ class MADENet(Net):
         No mask is needed: whatever must not see this value is already final and is never read again.
         """
         new = dict(state)
-        value, rows = features, i[:, None] * self.n_features + torch.arange(self.n_features, device=i.device)
+        value, units = features, i[:, None] * self.n_features + torch.arange(self.n_features, device=i.device)
         for n, (weight, home) in enumerate(zip(self.weights, self._homes(), strict=True)):
-            new[f"a{n}"] = new[f"a{n}"] + torch.einsum("bm,bmh->bh", value, weight[rows])
-            rows, exists = _residents(home, self.n_variables, i)
-            value = self._act(new[f"a{n}"]).gather(1, rows) * exists
+            new[f"a{n}"] = new[f"a{n}"] + value @ weight[units]
+            units, exists = _residents(home, self.n_variables, i)  # (G, m)
+            hidden = self._act(new[f"a{n}"])
+            value = hidden.gather(2, units[:, None].expand(-1, hidden.shape[1], -1)) * exists[:, None]
         if self.hidden:
-            pushed = torch.einsum("bm,bmo->bo", value, self.output[rows])
-            new["eta"] = new["eta"] + pushed.view(-1, self.n_variables, self.n_params)
+            pushed = value @ self.output[units]
+            new["eta"] = new["eta"] + pushed.unflatten(-1, (self.n_variables, self.n_params))
         if hasattr(self, "direct_weight"):
-            new["eta"] = new["eta"] + torch.einsum("bf,dpbf->bdp", features, self.direct_weight[:, :, i])
+            new["eta"] = new["eta"] + torch.einsum("gnf,dpgf->gndp", features, self.direct_weight[:, :, i])
         return new
 
     def config(self) -> dict[str, Any]:
@@ -150,7 +151,7 @@ def _spread(units: int, n_variables: int, generator: torch.Generator | None) -> 
 
 
 def _residents(home: Tensor, n_variables: int, i: Tensor) -> tuple[Tensor, Tensor]:
-    """Units at home in i[b], padded to the fullest home: indexes (B, m) and which of them exist."""
+    """Units at home in i[g], padded to the fullest home: indexes (G, m) and which of them exist."""
     count = torch.bincount(home, minlength=n_variables)
     by_home = home.argsort(stable=True)
     first = count.cumsum(0) - count

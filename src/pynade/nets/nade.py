@@ -63,18 +63,17 @@ class NADENet(Net):
         order = ordering.order.to(features.device)
         return recurrence(features, self.weight, self.hidden_bias, self.output, self.bias, order, self._act)
 
-    def start(self, batch: int) -> State:
+    def start(self, groups: int, rows: int) -> State:
         """a_1 = c (eq. 4)."""
-        return {"a": self.hidden_bias.expand(batch, -1)}
+        return {"a": self.hidden_bias.expand(groups, rows, -1)}
 
     def predict(self, state: State, i: Tensor) -> Tensor:
         """V[i] act(a) + b_i (eq. 2), O(H)."""
-        hidden = self._act(state["a"])
-        return torch.einsum("bh,bph->bp", hidden, self.output[i]) + self.bias[i]
+        return self._act(state["a"]) @ self.output[i].mT + self.bias[i].unsqueeze(1)
 
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
         """a + W[:, i] x_i (eq. 5), O(H)."""
-        return {"a": state["a"] + torch.einsum("bf,bfh->bh", features, self.weight[i])}
+        return {"a": state["a"] + features @ self.weight[i]}
 
     def config(self) -> dict[str, Any]:
         """Constructor arguments."""
