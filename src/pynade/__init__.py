@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pynade._version import __version__
 
 if TYPE_CHECKING:
-    from pynade.estimators import FVSBN, MADE, NADE, load
+    from pynade.estimators import FVSBN, MADE, NADE, DeepNADE, EoNADE, load
     from pynade.likelihood import Estimate
     from pynade.ordering import Ordering
 
@@ -22,12 +22,14 @@ _HOMES = {  # exported name -> module, imported on first use so that `import pyn
     "NADE": "pynade.estimators",
     "MADE": "pynade.estimators",
     "FVSBN": "pynade.estimators",
+    "DeepNADE": "pynade.estimators",
+    "EoNADE": "pynade.estimators",
     "load": "pynade.estimators",
     "Estimate": "pynade.likelihood",
     "Ordering": "pynade.ordering",
 }
 
-__all__ = ["FVSBN", "MADE", "NADE", "Estimate", "Ordering", "__version__", "load"]
+__all__ = ["FVSBN", "MADE", "NADE", "DeepNADE", "EoNADE", "Estimate", "Ordering", "__version__", "load"]
 
 
 def __getattr__(name: str) -> Any:

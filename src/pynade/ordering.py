@@ -138,3 +138,48 @@ class Ordering:
         head = ", ".join(map(str, self._order.flatten()[:6].tolist()))
         dots = ", …" if self._order.numel() > 6 else ""
         return f"Ordering({shape}: {head}{dots})"
+
+
+def random_observed(
+    batch: int,
+    n_variables: int,
+    generator: torch.Generator | None = None,
+    *,
+    exists: Tensor | None = None,
+    stratified: bool = True,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Which variables come first in a random ordering cut at a random place: bool (batch, D).
+
+    Each row's number of observed variables is uniform over 0 … D-1, and given the number every set is
+    equally likely: the prefix o_<d of the orderless objective, with d-1 = number observed.
+
+    Args:
+        batch: number of rows.
+        n_variables: D.
+        generator: source of randomness.
+        exists: bool (batch, D), the cells that are not missing. Only these are ever observed, and a row's
+            number observed is uniform over 0 … (number that exist) - 1.
+        stratified: spread the prefix lengths of a batch evenly over 0 … D-1. Each row's law is the same as
+            without, so averages stay unbiased, with less variance.
+        device: where to draw.
+
+    Example:
+        >>> import torch
+        >>> observed = random_observed(5, 5, torch.Generator().manual_seed(0))
+        >>> sorted(observed.sum(1).tolist())
+        [0, 1, 2, 3, 4]
+    """
+    place = torch.rand(batch, generator=generator, device=device, dtype=torch.float64)
+    if stratified:
+        strata = torch.rand(batch, generator=generator, device=device).argsort()
+        place = (strata + place) / batch
+    keys = torch.rand(batch, n_variables, generator=generator, device=device)
+    available: int | Tensor = n_variables
+    if exists is not None:
+        keys = torch.where(exists, keys, 2.0)  # missing cells come last
+        available = exists.sum(1)
+    count = (place * available).long()
+    steps = torch.arange(n_variables, device=device)
+    early = steps < count[:, None]
+    return torch.zeros_like(early).scatter_(1, keys.argsort(1), early)

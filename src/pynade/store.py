@@ -15,7 +15,7 @@ import torch
 
 from pynade._version import __version__
 from pynade.atomic import write_atomically
-from pynade.models import Density
+from pynade.models import Density, Orderless
 from pynade.ordering import Ordering
 
 FORMAT = 1  # of the metadata; raise it when an old reader would misunderstand a new file
@@ -25,9 +25,11 @@ KINDS = {
     "Ensemble": "pynade.models",
     "Independent": "pynade.models",
     "Mixture": "pynade.models",
+    "Orderless": "pynade.models",
     "NADENet": "pynade.nets",
     "MADENet": "pynade.nets",
     "FVSBNNet": "pynade.nets",
+    "MaskedMLP": "pynade.nets",
     "Bernoulli": "pynade.families",
 }
 
@@ -68,7 +70,7 @@ def build(spec: Any) -> Any:
     return getattr(import_module(KINDS[spec["kind"]]), spec["kind"])(**arguments)
 
 
-def save_density(model: Density, path: Path | str, extra: dict[str, Any] | None = None) -> None:
+def save_density(model: Density | Orderless, path: Path | str, extra: dict[str, Any] | None = None) -> None:
     """Write a density to `path`; `extra` facts (JSON) travel in the metadata."""
     from safetensors.torch import save_file
 
@@ -80,7 +82,7 @@ def save_density(model: Density, path: Path | str, extra: dict[str, Any] | None 
     write_atomically(path, lambda p: save_file(tensors, p, {"pynade": json.dumps(header)}))
 
 
-def load_density(path: Path | str) -> tuple[Density, dict[str, Any]]:
+def load_density(path: Path | str) -> tuple[Density | Orderless, dict[str, Any]]:
     """Read a density and the metadata it was saved with.
 
     Raises:
@@ -113,8 +115,8 @@ def load_density(path: Path | str) -> tuple[Density, dict[str, Any]]:
     try:
         with torch.device("meta"):
             model = build(header["spec"])
-        if not isinstance(model, Density):
-            raise ValueError("it does not describe a density")
+        if not isinstance(model, Density | Orderless):
+            raise ValueError("it describes no model")
         model.load_state_dict(tensors, assign=True)
         for name, buffer in model.named_buffers():
             if name.split(".")[-1] == "order":

@@ -6,7 +6,7 @@ import torch
 
 from pynade.families import Bernoulli
 from pynade.models import Autoregressive, Ensemble, Independent, Mixture
-from pynade.nets import FVSBNNet, MADENet, NADENet
+from pynade.nets import FVSBNNet, MADENet, MaskedMLP, NADENet
 from pynade.ordering import Ordering
 
 NETS = {
@@ -18,7 +18,16 @@ NETS = {
     "made-1": lambda D, **kw: MADENet(D, hidden=(11,), **kw),
     "made-3": lambda D, **kw: MADENet(D, hidden=(13, 4, 9), activation="tanh", **kw),
     "made-direct": lambda D, **kw: MADENet(D, hidden=(6,), direct=True, **kw),
+    "mlp-1": lambda D, **kw: MaskedMLP(D, hidden=9, activation="tanh", **kw),
+    "mlp-3": lambda D, **kw: MaskedMLP(
+        D, hidden=(8, 8, 5), activation="silu", residual=True, dropout=0.3, **kw
+    ),
+    "mlp-norm": lambda D, **kw: MaskedMLP(D, hidden=(8, 8), layer_norm=True, residual=True, **kw),
+    "mlp-no-flags": lambda D, **kw: MaskedMLP(
+        D, hidden=(8, 6), activation="sigmoid", input_observed=False, **kw
+    ),
 }
+ANY_ORDER = [name for name in NETS if name.startswith("mlp")]
 
 
 def generator(seed=0):
@@ -56,6 +65,7 @@ def _mixture(D):
 DENSITIES = {name: _under(name) for name in NETS} | {
     "ensemble-nade": _ensemble("nade-sigmoid"),
     "ensemble-made": _ensemble("made-direct"),
+    "ensemble-mlp": _ensemble("mlp-norm"),
     "independent": lambda D: shaken(Independent(Bernoulli(), D)),
     "mixture": _mixture,
 }

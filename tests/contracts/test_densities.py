@@ -117,7 +117,7 @@ def test_bad_rows_are_refused_in_one_sentence(build, x, words):
         build(5).log_prob(x)
 
 
-@pytest.mark.parametrize("name", ["ensemble-nade", "ensemble-made"])
+@pytest.mark.parametrize("name", ["ensemble-nade", "ensemble-made", "ensemble-mlp"])
 def test_ensemble_is_the_mean_of_probabilities(name):
     """And never the probability of mean logits; so it is at least the mean of the members' logs."""
     model, x = DENSITIES[name](6), all_states(6)
@@ -127,7 +127,7 @@ def test_ensemble_is_the_mean_of_probabilities(name):
     assert (model.log_prob(x) > members.mean(0) + 1e-3).any()
 
 
-@pytest.mark.parametrize("name", [n for n in DENSITIES if n.startswith(("nade", "made", "fvsbn"))])
+@pytest.mark.parametrize("name", [n for n in DENSITIES if n.startswith(("nade", "made", "fvsbn", "mlp"))])
 def test_chain_rule_along_the_ordering(name):
     """log p(a, b) = log p(a) + log p(b | a): a prefix's marginal is the product of its own conditionals."""
     D, prefix = 6, 3

@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from pynade.families import Bernoulli
 from pynade.learn import Callback, Gradient, fit
 from pynade.likelihood import row_log_probs
-from pynade.models import Density
+from pynade.models import Autoregressive, Density, Orderless
 from pynade.nets import Net
 from pynade.ordering import Ordering
 from pynade.store import save_density
@@ -59,6 +59,7 @@ class BinaryDensity(DensityMixin, BaseEstimator):
     epochs: int = 200
     updates_per_epoch: int | None = None
     patience: int | None = 10
+    ema: float | None = None
     stop_at_train: float | None = None
     validation_fraction: float = 0.1
     binarize: float | None = None
@@ -69,10 +70,8 @@ class BinaryDensity(DensityMixin, BaseEstimator):
     def _net(self, n_variables: int, generator: torch.Generator) -> Net:
         """The untrained net."""
 
-    def _model(self, net: Net, generator: torch.Generator) -> Density:
-        """The density over the net; one fixed ordering unless an estimator says otherwise."""
-        from pynade.models import Autoregressive
-
+    def _model(self, net: Net, generator: torch.Generator) -> Density | Orderless:
+        """The model over the net; one fixed ordering unless an estimator says otherwise."""
         return Autoregressive(net, Bernoulli(), self._ordering(net.n_variables, generator))
 
     def fit(
@@ -101,9 +100,11 @@ class BinaryDensity(DensityMixin, BaseEstimator):
         train, valid = (
             self._hold_out(rows, seed) if X_valid is None else (rows, self._rows(X_valid, reset=False))
         )
-        model = self.build(train, seed)
+        model = self.build(train, seed).to(torch_device(self.device))
+        if not resume:
+            model = self._warm_up(model, train, seed, callbacks)
         history = fit(
-            model.to(torch_device(self.device)),
+            model,
             train,
             valid,
             how,
@@ -112,7 +113,8 @@ class BinaryDensity(DensityMixin, BaseEstimator):
             resume=resume,
             callbacks=callbacks,
         )
-        self.model_ = model.cpu()
+        self.model_: Any = model.cpu()
+        self.seed_ = seed
         self.history_ = history
         self.n_iter_ = len(history.epochs)
         return self
@@ -126,7 +128,13 @@ class BinaryDensity(DensityMixin, BaseEstimator):
             self._rows(X_valid, reset=False)
         self.build(train[:2], seed=0)
 
-    def build(self, train: np.ndarray, seed: int) -> Density:
+    def _warm_up(
+        self, model: Density | Orderless, train: np.ndarray, seed: int, callbacks: Sequence[Callback]
+    ) -> Density | Orderless:
+        """What is done to the untrained model before training proper: nothing, unless overridden."""
+        return model
+
+    def build(self, train: np.ndarray, seed: int) -> Density | Orderless:
         """The untrained model for rows like `train`; its output bias starts at their marginals."""
         generator = torch.Generator().manual_seed(seed)
         net = self._net(train.shape[1], generator)
@@ -141,8 +149,7 @@ class BinaryDensity(DensityMixin, BaseEstimator):
         """Exact log p of each row, in nats, computed in float64: (N, D) -> (N,)."""
         check_is_fitted(self, "model_")
         rows = self._rows(X, reset=False)
-        model = copy.deepcopy(self.model_).double().to(torch_device(self.device))
-        return row_log_probs(model, rows).numpy()
+        return row_log_probs(self.density().double(), rows).numpy()
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean log-likelihood per row, in nats; higher is better."""
@@ -151,14 +158,18 @@ class BinaryDensity(DensityMixin, BaseEstimator):
     def sample(self, n_samples: int = 1, random_state: Any = None) -> np.ndarray:
         """Exact draws from the model: integers 0/1, (n_samples, D)."""
         check_is_fitted(self, "model_")
-        if n_samples < 1:
-            raise ValueError(f"n_samples must be at least 1, not {n_samples}")
+        draws = self.density().sample(_count(n_samples), self._generator(random_state))
+        return draws.cpu().numpy().astype(np.int64)
+
+    def density(self) -> Density:
+        """The fitted density, a copy on this estimator's device: what `score_samples` and `sample` ask."""
+        check_is_fitted(self, "model_")
+        density: Density = copy.deepcopy(self.model_).to(torch_device(self.device))
+        return density
+
+    def _generator(self, random_state: Any) -> torch.Generator:
         seed = int(check_random_state(random_state).randint(2**31 - 1))
-        device = torch_device(self.device)
-        model = copy.deepcopy(self.model_).to(device)
-        return (
-            model.sample(n_samples, torch.Generator(device).manual_seed(seed)).cpu().numpy().astype(np.int64)
-        )
+        return torch.Generator(torch_device(self.device)).manual_seed(seed)
 
     def save(self, path: Path | str, **facts: Any) -> None:
         """Write the fitted model as safetensors; `pynade.load(path)` gives this estimator back.
@@ -173,7 +184,11 @@ class BinaryDensity(DensityMixin, BaseEstimator):
         }
         if not isinstance(self.random_state, int | None):
             parameters["random_state"] = None
-        fitted = {"n_features_in_": self.n_features_in_, "history_": vars(self.history_)}
+        fitted = {
+            "n_features_in_": self.n_features_in_,
+            "history_": vars(self.history_),
+            "seed_": self.seed_,
+        }
         if hasattr(self, "feature_names_in_"):
             fitted["feature_names_in_"] = self.feature_names_in_.tolist()
         extra = {"estimator": {"name": type(self).__name__, "params": parameters, "fitted": fitted}} | facts
@@ -191,6 +206,10 @@ class BinaryDensity(DensityMixin, BaseEstimator):
             ensure_min_samples=least,
             ensure_min_features=least,
         )
+        return self._binary(X)
+
+    def _binary(self, X: np.ndarray) -> np.ndarray:
+        """Zeros and ones as uint8, thresholded if asked for."""
         if X.dtype.kind == "f" and not np.isfinite(X).all():
             row, column = np.argwhere(~np.isfinite(X))[0]
             kind = "NaN" if np.isnan(X[row, column]) else "inf"
@@ -226,6 +245,12 @@ class BinaryDensity(DensityMixin, BaseEstimator):
             return first
         others = Ordering.random(n_variables, k, generator)
         return Ordering(torch.cat((first.order[None], others.order[1:])))
+
+
+def _count(n: int) -> int:
+    if n < 1:
+        raise ValueError(f"n_samples must be at least 1, not {n}")
+    return n
 
 
 def torch_device(name: str) -> torch.device:

@@ -9,7 +9,7 @@ import torch
 
 from pynade.estimators.base import BinaryDensity
 from pynade.families import Bernoulli
-from pynade.models import Density, Ensemble
+from pynade.models import Density, Ensemble, Orderless
 from pynade.nets import FVSBNNet, MADENet, NADENet, Net
 
 
@@ -73,7 +73,7 @@ class MADE(BinaryDensity):
             generator=generator,
         )
 
-    def _model(self, net: Net, generator: torch.Generator) -> Density:
+    def _model(self, net: Net, generator: torch.Generator) -> Density | Orderless:
         if self.n_orderings < 1:
             raise ValueError(f"n_orderings must be at least 1, not {self.n_orderings}")
         if self.n_orderings == 1:

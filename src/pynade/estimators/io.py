@@ -9,14 +9,23 @@ import numpy as np
 
 from pynade.estimators.base import BinaryDensity
 from pynade.estimators.fixed_order import FVSBN, MADE, NADE
+from pynade.estimators.orderless import DeepNADE, EoNADE
 from pynade.learn import History
-from pynade.models import Density
+from pynade.models import Density, Orderless
 from pynade.store import load_density
 
-ESTIMATORS: dict[str, type[BinaryDensity]] = {"nade": NADE, "made": MADE, "fvsbn": FVSBN}
+ESTIMATORS: dict[str, type[BinaryDensity]] = {
+    "nade": NADE,
+    "made": MADE,
+    "fvsbn": FVSBN,
+    "deepnade": DeepNADE,
+    "eonade": EoNADE,
+}
+
+Loaded = BinaryDensity | Density | Orderless
 
 
-def load(path: Path | str) -> BinaryDensity | Density:
+def load(path: Path | str) -> Loaded:
     """Load a model file, or the model of a run folder.
 
     Nothing in the file is executed. An estimator comes back as that estimator, a density saved with
@@ -32,7 +41,7 @@ def load(path: Path | str) -> BinaryDensity | Density:
     return load_with_facts(path)[0]
 
 
-def load_with_facts(path: Path | str) -> tuple[BinaryDensity | Density, dict[str, Any]]:
+def load_with_facts(path: Path | str) -> tuple[Loaded, dict[str, Any]]:
     """`load`, and the metadata the model was saved with."""
     path = Path(path)
     if path.is_dir():
@@ -48,6 +57,7 @@ def load_with_facts(path: Path | str) -> tuple[BinaryDensity | Density, dict[str
         estimator = kinds[facts["name"]](**facts["params"])
         fitted = facts["fitted"]
         estimator.model_ = density
+        estimator.seed_ = int(fitted["seed_"])
         estimator.history_ = History(**fitted["history_"])
         estimator.n_iter_ = len(estimator.history_.epochs)
         estimator.n_features_in_ = int(fitted["n_features_in_"])

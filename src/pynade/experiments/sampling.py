@@ -12,7 +12,7 @@ from pynade.atomic import write_atomically
 from pynade.estimators import BinaryDensity
 from pynade.estimators.io import load_with_facts
 from pynade.experiments.figures import image_panels, save_figure, table_panels
-from pynade.models import Autoregressive, Density, Ensemble
+from pynade.models import Autoregressive, Density, Ensemble, Orderless
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,11 @@ def draw(run: Path, n: int, seed: int, shape: str | None = None) -> Drawn:
     if n < 1:
         raise ValueError(f"the number of rows must be at least 1, not {n}")
     model, facts = load_with_facts(run)
-    density: Density = model.model_ if isinstance(model, BinaryDensity) else model
+    density: Density | Orderless = model.density().cpu() if isinstance(model, BinaryDensity) else model
+    if isinstance(density, Orderless):
+        raise ValueError(
+            f"{run} holds an orderless model, which is drawn from along an ordering: use `.under(…)`"
+        )
     drawn = density.sample(n, torch.Generator().manual_seed(seed))
     means = None
     if isinstance(density, Autoregressive | Ensemble):

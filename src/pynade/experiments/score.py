@@ -17,6 +17,7 @@ from pynade.estimators.base import torch_device
 from pynade.experiments.provenance import provenance
 from pynade.experiments.run import read_spec
 from pynade.likelihood import Estimate, row_log_probs
+from pynade.models import Orderless
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,10 @@ def score_run(run: Path, data: str, split: str | None = None, data_dir: Path | N
     begin = time.perf_counter()
     if isinstance(model, BinaryDensity):
         log_probs = model.score_samples(rows)
+    elif isinstance(model, Orderless):
+        raise ValueError(
+            f"{run} holds an orderless model, which is scored along an ordering: use `.under(…)`"
+        )
     else:
         log_probs = row_log_probs(model.double(), rows).numpy()
     return Score(dataset, split, log_probs, time.perf_counter() - begin)

@@ -52,6 +52,10 @@ class Family(nn.Module, ABC):
         """Expected value: (…, P) -> (…)."""
 
     @abstractmethod
+    def best_guess(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """The single value to fill in: mode of a discrete variable, mean of a real one: (…, P) -> (…)."""
+
+    @abstractmethod
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """P(X <= x): the shape of x."""
 

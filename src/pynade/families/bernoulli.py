@@ -55,6 +55,10 @@ class Bernoulli(Family):
         """p(x = 1)."""
         return torch.sigmoid(eta[..., 0])
 
+    def best_guess(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """The likelier of 0 and 1."""
+        return (eta[..., 0] > 0).to(eta.dtype)
+
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """0 below zero, p(x = 0) below one, then 1."""
         p0 = torch.sigmoid(-eta[..., 0])
@@ -65,6 +69,7 @@ class Bernoulli(Family):
         return (q > torch.sigmoid(-eta[..., 0])).to(eta.dtype)
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
-        """Logits of the column means, each with one imaginary 0 and one imaginary 1 added."""
-        ones = x.sum(0, dtype=torch.float64)
-        return torch.logit((ones + 1) / (x.shape[0] + 2)).unsqueeze(-1)
+        """Logits of the column means, each with one imaginary 0 and one imaginary 1 added (NaN: no row)."""
+        ones = x.nansum(0, dtype=torch.float64) if x.is_floating_point() else x.sum(0, dtype=torch.float64)
+        known = x.shape[0] - torch.isnan(x).sum(0)
+        return torch.logit((ones + 1) / (known + 2)).unsqueeze(-1)

@@ -2,5 +2,6 @@
 
 from pynade.learn.fit import Callback, Diverged, History, Progress, fit
 from pynade.learn.how import Gradient
+from pynade.learn.pretrain import pretrain
 
-__all__ = ["Callback", "Diverged", "Gradient", "History", "Progress", "fit"]
+__all__ = ["Callback", "Diverged", "Gradient", "History", "Progress", "fit", "pretrain"]

@@ -17,9 +17,10 @@ from torch import Tensor
 from pynade.atomic import write_atomically
 from pynade.learn.checkpoint import load_checkpoint, save_checkpoint
 from pynade.learn.how import Gradient
-from pynade.learn.optimizer import Optimizer, clip
-from pynade.likelihood import Estimate, log_likelihood
-from pynade.models import Density
+from pynade.learn.optimizer import Optimizer
+from pynade.learn.step import Step, Trainable, averaged, fast_matmul
+from pynade.likelihood import Estimate, log_likelihood, orderless_estimate
+from pynade.models import Orderless
 from pynade.store import save_density
 
 CHECK_EVERY = 50  # updates between looks at whether the loss is still finite
@@ -35,7 +36,7 @@ class Diverged(ArithmeticError):
 class Progress:
     """What a callback is told, several times a second and at the end of every epoch."""
 
-    model: Density
+    model: Trainable
     epoch: int  # 1, 2, …
     epochs: int
     update: int  # updates done, over all epochs
@@ -68,7 +69,7 @@ class History:
 
 
 def fit(
-    model: Density,
+    model: Trainable,
     train: Tensor | np.ndarray,
     valid: Tensor | np.ndarray | None = None,
     how: Gradient | None = None,
@@ -81,9 +82,10 @@ def fit(
     """Train `model` in place; with validation rows, end with the weights that scored best on them.
 
     Args:
-        model: a density (or anything with `loss`, `check` and parameters).
+        model: a density, or an orderless model.
         train: rows (N, D).
-        valid: rows for early stopping, scored by their exact log-likelihood after every epoch.
+        valid: rows for early stopping, scored after every epoch: exactly, or for an orderless model by an
+            unbiased estimate on the same random prefixes every time.
         how: the settings.
         seed: of the shuffling and of whatever the loss draws; the same seed gives the same run on CPU.
         folder: where to keep metrics.jsonl and checkpoint.safetensors; None keeps nothing.
@@ -115,10 +117,11 @@ def fit(
     generator = torch.Generator(model.device).manual_seed(seed)
     params: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p.requires_grad}
     optimizer = Optimizer(how.optimizer, params, _decays(model, params, how))
+    step = Step(model, x, how, generator, optimizer)
     history, first_epoch = History(), 1
     good = best = _copy(model)  # weights after the last finite epoch, and after the best one
     if resume and folder is not None:
-        best, first_epoch = _restore(folder, model, optimizer, generator, history)
+        best, first_epoch = _restore(folder, step, history)
         good = _copy(model)
     elif folder is not None:
         (folder / "metrics.jsonl").write_text("", encoding="utf-8")
@@ -129,36 +132,35 @@ def fit(
         if history.stopped:
             break
         momentum = how.momentum if epoch > how.momentum_after else 0.0
-        loss_sum, rows = torch.zeros((), dtype=torch.float64, device=x.device), 0
+        step.loss_sum.zero_()
+        rows = 0
         for batch in _minibatches(
             len(x), how.batch_size, per_epoch, how.updates_per_epoch is None, generator
         ):
             rate = how.rate(optimizer.t, total)
-            loss = model.loss(x[batch].to(model.dtype), generator)
-            grads = dict(zip(params, torch.autograd.grad(loss.mean(), list(params.values())), strict=True))
-            if how.clip is not None:
-                clip(grads, how.clip)
-            optimizer.step(grads, rate, momentum)
-
-            loss_sum += loss.detach().sum()
+            with fast_matmul():
+                step(batch, rate, momentum)
             rows += len(batch)
-            if optimizer.t % CHECK_EVERY == 0 and not math.isfinite(float(loss_sum)):
+            if optimizer.t % CHECK_EVERY == 0 and not math.isfinite(float(step.loss_sum)):
                 break
             if callbacks and time.monotonic() - reported > REPORT_SECONDS:
                 reported = time.monotonic()
-                now = Progress(
-                    model, epoch, how.epochs, optimizer.t, total, rate, float(loss_sum) / rows, False
-                )
+                nll = float(step.loss_sum) / rows
+                now = Progress(model, epoch, how.epochs, optimizer.t, total, rate, nll, False)
                 now.best_valid, now.seconds = history.best_valid, reported - started
                 for callback in callbacks:
                     callback(now)
 
-        train_nll = float(loss_sum) / rows
-        score = (
-            None if v is None or not math.isfinite(train_nll) else log_likelihood(model, v, how.batch_size)
-        )
+        train_nll = float(step.loss_sum) / rows
+        score = None
+        with averaged(model, step.average):
+            finite = math.isfinite(train_nll) and _finite(model)
+            if finite and v is not None:
+                score = _score(model, v)
+                finite = math.isfinite(score.mean)
+            candidate = _copy(model) if finite else good
         history.seconds = time.monotonic() - started
-        if not (math.isfinite(train_nll) and _finite(model) and (score is None or math.isfinite(score.mean))):
+        if not finite:
             _put(model, good)
             kept = (
                 f"the weights of epoch {epoch - 1} were kept"
@@ -172,7 +174,7 @@ def fit(
                 f"Try a smaller learning rate or gradient clipping."
             )
 
-        good = _copy(model)
+        good = candidate
         if score is None or history.best_valid is None or score.mean > history.best_valid:
             best, history.best_epoch = good, epoch
             history.best_valid = None if score is None else score.mean
@@ -184,6 +186,7 @@ def fit(
                 "train_nll": train_nll,
                 "valid_nll": None if score is None else -score.mean,
                 "valid_stderr": None if score is None else score.stderr,
+                "valid_mc_stderr": None if score is None else score.mc_stderr,
                 "best": history.best_epoch == epoch,
                 "seconds": round(history.seconds, 3),
             }
@@ -205,15 +208,21 @@ def fit(
             with open(folder / "metrics.jsonl", "a", encoding="utf-8") as f:
                 f.write(json.dumps(history.epochs[-1]) + "\n")
             if history.stopped or time.monotonic() - saved > CHECKPOINT_SECONDS:
-                _save(folder, epoch, model, best, optimizer, generator, history)
+                _save(folder, epoch, step, best, history)
                 saved = time.monotonic()
 
-    if v is not None:
-        _put(model, best)
+    _put(model, best)
     return history
 
 
-def _rows(model: Density, x: Tensor | np.ndarray) -> Tensor:
+def _score(model: Trainable, v: Tensor) -> Estimate:
+    """Validation: exact for a density, stochastic (the same prefixes every time) for an orderless model."""
+    if isinstance(model, Orderless):
+        return orderless_estimate(model, v)
+    return log_likelihood(model, v)
+
+
+def _rows(model: Trainable, x: Tensor | np.ndarray) -> Tensor:
     """Checked rows on the model's device, in their own (small) dtype."""
     rows = torch.as_tensor(x)
     if len(rows) == 0:
@@ -231,7 +240,7 @@ def _minibatches(
     return rows.split(batch_size)[:count]
 
 
-def _decays(model: Density, params: dict[str, Tensor], how: Gradient) -> dict[str, Any]:
+def _decays(model: Trainable, params: dict[str, Tensor], how: Gradient) -> dict[str, Any]:
     """Weight decay by parameter name: all of them, or the net's input weights only."""
     if how.weight_decay == 0:
         return {}
@@ -256,26 +265,19 @@ def _finite(model: torch.nn.Module) -> bool:
     return all(bool(torch.isfinite(p).all()) for p in model.parameters())
 
 
-def _save(
-    folder: Path,
-    epoch: int,
-    model: torch.nn.Module,
-    best: dict[str, Tensor],
-    optimizer: Optimizer,
-    generator: torch.Generator,
-    history: History,
-) -> None:
+def _save(folder: Path, epoch: int, step: Step, best: dict[str, Tensor], history: History) -> None:
     tensors = {
-        "model": _copy(model),
+        "model": _copy(step.model),
         "best": best,
-        "optimizer": optimizer.state,
-        "generator": {"state": generator.get_state()},
+        "average": step.average,
+        "optimizer": step.optimizer.state,
+        "generator": {"state": step.generator.get_state()},
     }
-    facts = {"epoch": epoch, "t": optimizer.t, "history": vars(history)}
+    facts = {"epoch": epoch, "t": step.optimizer.t, "history": vars(history)}
     save_checkpoint(folder / "checkpoint.safetensors", tensors, facts)
 
 
-def _save_last_good(folder: Path, model: Density) -> Path:
+def _save_last_good(folder: Path, model: Trainable) -> Path:
     """A loadable model file; of a model with parts of the user's own, the bare weights."""
     path = folder / "last_good.safetensors"
     try:
@@ -285,22 +287,17 @@ def _save_last_good(folder: Path, model: Density) -> Path:
     return path
 
 
-def _restore(
-    folder: Path,
-    model: torch.nn.Module,
-    optimizer: Optimizer,
-    generator: torch.Generator,
-    history: History,
-) -> tuple[dict[str, Tensor], int]:
+def _restore(folder: Path, step: Step, history: History) -> tuple[dict[str, Tensor], int]:
     """Put everything back as it was; lines of metrics.jsonl that came after the checkpoint are dropped."""
     tensors, facts = load_checkpoint(folder / "checkpoint.safetensors")
-    _put(model, tensors["model"])
+    _put(step.model, tensors["model"])
     for name, t in tensors.get("optimizer", {}).items():
-        optimizer.state[name].copy_(t)
-    optimizer.t = facts["t"]
-    generator.set_state(tensors["generator"]["state"])
+        step.optimizer.state[name].copy_(t)
+    for name, t in tensors.get("average", {}).items():
+        step.average[name].copy_(t)
+    step.optimizer.t = facts["t"]
+    step.generator.set_state(tensors["generator"]["state"])
     vars(history).update(facts["history"])
     lines = "".join(json.dumps(line) + "\n" for line in history.epochs)
     write_atomically(folder / "metrics.jsonl", lambda p: p.write_text(lines, encoding="utf-8"))
-    device = next(iter(model.state_dict().values())).device
-    return {n: t.to(device) for n, t in tensors["best"].items()}, facts["epoch"] + 1
+    return {n: t.to(step.model.device) for n, t in tensors["best"].items()}, facts["epoch"] + 1

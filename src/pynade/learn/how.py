@@ -28,6 +28,8 @@ class Gradient:
         epochs: how many at most.
         updates_per_epoch: minibatches in an epoch; None makes an epoch one pass over the data.
         patience: stop when validation has not improved for this many epochs (look-ahead); None runs on.
+        ema: decay of a running average of the weights (such as 0.999), which is then what is validated and
+            kept; None keeps the weights themselves.
         stop_at_train: stop when the epoch's training log-likelihood passes this value (the paper's rule
             when retraining on train + valid).
 
@@ -50,6 +52,7 @@ class Gradient:
     epochs: int = 200
     updates_per_epoch: int | None = None
     patience: int | None = 10
+    ema: float | None = None
     stop_at_train: float | None = None
 
     def __post_init__(self) -> None:
@@ -75,6 +78,8 @@ class Gradient:
             raise ValueError(f"learning_rate must be positive, not {self.learning_rate}")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must be in [0, 1), not {self.momentum}")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise ValueError(f"ema must be between 0 and 1, not {self.ema}")
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"clip must be positive, not {self.clip}")
 

@@ -29,14 +29,30 @@ class Optimizer:
         slots = ("velocity",) if rule == "sgd" else ("first", "second")
         self.state = {f"{slot}/{n}": torch.zeros_like(p) for slot in slots for n, p in params.items()}
 
-    @torch.no_grad()
     def step(self, grads: dict[str, Tensor], learning_rate: Number, momentum: Number = 0.0) -> None:
         """One update from the gradients of the loss."""
         self.t += 1
+        self.apply(grads, learning_rate, momentum, *self.corrections(self.t))
+
+    @staticmethod
+    def corrections(t: int) -> tuple[float, float]:
+        """Adam's corrections of its two averages at update t = 1, 2, …"""
+        return 1 - BETA1**t, 1 - BETA2**t
+
+    @torch.no_grad()
+    def apply(
+        self,
+        grads: dict[str, Tensor],
+        learning_rate: Number,
+        momentum: Number,
+        first_: Number,
+        second_: Number,
+    ) -> None:
+        """The arithmetic of an update; all numbers may be tensors, so that a CUDA graph can hold it."""
         for name, p in self.params.items():
             grad, rate = grads[name], per_member(learning_rate, p)
             decay = per_member(self.decay.get(name, 0.0), p)
-            if self.rule == "adamw":
+            if self.rule == "adamw" and name in self.decay:
                 p.mul_(1 - rate * decay)
             elif name in self.decay:
                 grad = grad + decay * p
@@ -48,8 +64,8 @@ class Optimizer:
                 first, second = self.state[f"first/{name}"], self.state[f"second/{name}"]
                 first.lerp_(grad, 1 - BETA1)
                 second.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
-                scale = (second / (1 - BETA2**self.t)).sqrt_().add_(EPSILON)
-                p.sub_(rate / (1 - BETA1**self.t) * (first / scale))
+                scale = (second / second_).sqrt_().add_(EPSILON)
+                p.sub_(rate / first_ * (first / scale))
 
 
 def clip(grads: dict[str, Tensor], largest: float) -> None:

@@ -4,5 +4,6 @@ from pynade.models.autoregressive import Autoregressive, ancestral
 from pynade.models.density import Density
 from pynade.models.independent import Independent
 from pynade.models.mixture import Ensemble, Mixture
+from pynade.models.orderless import Orderless
 
-__all__ = ["Autoregressive", "Density", "Ensemble", "Independent", "Mixture", "ancestral"]
+__all__ = ["Autoregressive", "Density", "Ensemble", "Independent", "Mixture", "Orderless", "ancestral"]

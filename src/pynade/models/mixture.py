@@ -98,6 +98,7 @@ class Ensemble(Density):
     """
 
     order: Tensor
+    capturable = False  # the ordering of an update is chosen on the host
 
     def __init__(self, net: Net, family: Family, orderings: Ordering) -> None:
         super().__init__()

@@ -27,6 +27,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
     "relu": torch.relu,
     "tanh": torch.tanh,
+    "silu": torch.nn.functional.silu,
 }
 
 

@@ -61,7 +61,9 @@ class NADENet(Net):
     def parallel(self, features: Tensor, ordering: Ordering) -> Tensor:
         """Eta (B, D, P), O(HD) per row."""
         order = ordering.order.to(features.device)
-        return recurrence(features, self.weight, self.hidden_bias, self.output, self.bias, order, self._act)
+        return recurrence(
+            features, self.weight, self.hidden_bias, self.output, self.bias, order, self.activation
+        )
 
     def start(self, groups: int, rows: int) -> State:
         """a_1 = c (eq. 4)."""

@@ -1,0 +1,133 @@
+"""One training update: eager, or captured in a CUDA graph and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from pynade.learn.how import Gradient
+from pynade.learn.optimizer import Optimizer, clip
+from pynade.models import Density, Orderless
+
+Trainable = Density | Orderless
+
+
+class Step:
+    """Loss, gradient, update, and running average of the weights, for rows of x given by index.
+
+    On a GPU small updates spend their time launching kernels, so full minibatches are replayed from a
+    captured graph: the same arithmetic and the same random numbers as the eager step.
+
+    Args:
+        model: what is trained, in place.
+        x: all training rows, on the model's device.
+        how: the settings.
+        generator: on the model's device; whatever the loss draws comes from it.
+        optimizer: over the model's parameters.
+        capture: replay a CUDA graph; None does so wherever it can.
+    """
+
+    def __init__(
+        self,
+        model: Trainable,
+        x: Tensor,
+        how: Gradient,
+        generator: torch.Generator,
+        optimizer: Optimizer,
+        capture: bool | None = None,
+    ) -> None:
+        self.model, self.x, self.how, self.generator, self.optimizer = model, x, how, generator, optimizer
+        self.average = {} if how.ema is None else {n: p.detach().clone() for n, p in optimizer.params.items()}
+        self.loss_sum = torch.zeros((), dtype=torch.float64, device=x.device)
+        possible = x.device.type == "cuda" and getattr(model, "capturable", True)
+        self.capture = possible if capture is None else capture and possible
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, batch: Tensor, rate: float, momentum: float) -> None:
+        """One update on the rows `batch`; their loss is added to `loss_sum`."""
+        self.optimizer.t += 1
+        t = self.optimizer.t
+        numbers = (rate, momentum, *Optimizer.corrections(t), self._average_rate(t))
+        if not self.capture or len(batch) != self.how.batch_size:
+            self._update(batch, *numbers)
+            return
+        if self.graph is None:
+            self._capture(batch)
+        assert self.graph is not None
+        self._batch.copy_(batch)
+        self._numbers.copy_(torch.tensor(numbers, dtype=torch.float64), non_blocking=True)
+        self.graph.replay()
+
+    def _update(self, batch: Tensor, rate, momentum, first, second, average) -> None:  # type: ignore[no-untyped-def]
+        loss = self.model.loss(self.x[batch].to(self.model.dtype), self.generator)
+        params = self.optimizer.params
+        grads = dict(zip(params, torch.autograd.grad(loss.mean(), list(params.values())), strict=True))
+        if self.how.clip is not None:
+            clip(grads, self.how.clip)
+        self.optimizer.apply(grads, rate, momentum, first, second)
+        with torch.no_grad():
+            self.loss_sum += loss.sum()
+            for name, mean in self.average.items():
+                mean += average * (params[name] - mean)
+
+    def _average_rate(self, t: int) -> float:
+        """How far the running average moves at update t: quicker at first, then 1 - ema."""
+        return 0.0 if self.how.ema is None else 1 - min(self.how.ema, (1 + t) / (10 + t))
+
+    def _capture(self, batch: Tensor) -> None:
+        """Warm up, put everything back as it was, and record one update."""
+        self._batch = batch.clone()
+        self._numbers = torch.zeros(5, dtype=torch.float64, device=batch.device)
+        tensors = [
+            *self.optimizer.params.values(),
+            *self.optimizer.state.values(),
+            *self.average.values(),
+            self.loss_sum,
+        ]
+        before = [t.detach().clone() for t in tensors]
+        drawn = self.generator.get_state()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self._update(self._batch, *self._numbers)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.generator)
+        with torch.cuda.graph(graph):
+            self._update(self._batch, *self._numbers)
+        with torch.no_grad():
+            for tensor, value in zip(tensors, before, strict=True):
+                tensor.copy_(value)
+        self.generator.set_state(drawn)
+        self.graph = graph
+
+
+@contextmanager
+def averaged(model: Trainable, average: dict[str, Tensor]) -> Iterator[None]:
+    """Within this block the model has the averaged weights (or its own, if there is no average)."""
+    params = dict(model.named_parameters())
+    own = {n: params[n].detach().clone() for n in average}
+    with torch.no_grad():
+        for name, value in average.items():
+            params[name].copy_(value)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, value in own.items():
+                params[name].copy_(value)
+
+
+@contextmanager
+def fast_matmul() -> Iterator[None]:
+    """TF32 matrix products on GPUs that have them, while this block runs."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

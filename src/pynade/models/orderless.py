@@ -1,0 +1,119 @@
+"""One network for every ordering: trained on random prefixes, asked under any."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pynade.families import Family
+from pynade.models.autoregressive import Autoregressive
+from pynade.models.density import check_columns
+from pynade.models.mixture import Ensemble
+from pynade.nets import AnyOrderNet
+from pynade.ordering import Ordering, random_observed
+
+
+class Orderless(nn.Module):
+    """An any-order net with a family: D! densities that share their parameters.
+
+    It is no density itself, because its conditionals need not agree across orderings. `under(ordering)` is
+    one, `ensemble(orderings)` is one.
+
+    Args:
+        net: any-order net.
+        family: says what eta means.
+        stratified: spread prefix lengths evenly over each training batch (lower variance, still unbiased).
+
+    Example:
+        >>> import torch
+        >>> from pynade.families import Bernoulli
+        >>> from pynade.nets import MaskedMLP
+        >>> deep = Orderless(MaskedMLP(3, hidden=(8, 8)), Bernoulli())
+        >>> x = torch.tensor([[0.0, 1.0, 1.0]])
+        >>> deep.under(Ordering([2, 0, 1])).log_prob(x).shape
+        torch.Size([1])
+        >>> deep.ensemble(Ordering.random(3, k=4)).log_prob(x).shape
+        torch.Size([1])
+    """
+
+    def __init__(self, net: AnyOrderNet, family: Family, stratified: bool = True) -> None:
+        super().__init__()
+        if (net.n_params, net.n_features) != (family.n_params, family.n_features):
+            raise ValueError(
+                f"{type(family).__name__} needs n_params={family.n_params} and "
+                f"n_features={family.n_features}, not {net.n_params} and {net.n_features}"
+            )
+        self.net, self.family, self.stratified = net, family, stratified
+        self.n_variables = net.n_variables
+
+    def under(self, ordering: Ordering) -> Autoregressive:
+        """The density along one ordering; it shares this model's parameters."""
+        return Autoregressive(self.net, self.family, ordering.to(self.device))
+
+    def ensemble(self, orderings: Ordering) -> Ensemble:
+        """The average of the densities along K orderings; it shares this model's parameters."""
+        return Ensemble(self.net, self.family, orderings.to(self.device))
+
+    def conditionals(self, x: Tensor, observed: Tensor) -> Tensor:
+        """Eta (B, D, P) of p(x_i | observed variables) for all unobserved i, in one pass.
+
+        Exact for every ordering in which the observed variables come first and i comes next.
+        """
+        return self.net.conditionals(self._features(x.to(self.dtype)), observed)
+
+    def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """An unbiased estimate of each row's mean negative log-likelihood over all orderings (eq. hatloss).
+
+        Missing cells (NaN) are never conditioned on and never predicted.
+        """
+        exists = ~torch.isnan(x) if x.is_floating_point() else None
+        observed = random_observed(
+            len(x),
+            self.n_variables,
+            generator,
+            exists=exists,
+            stratified=self.stratified,
+            device=x.device,
+        )
+        return self.loss_given(x, observed, generator)
+
+    def loss_given(self, x: Tensor, observed: Tensor, noise: torch.Generator | None = None) -> Tensor:
+        """The loss for a given prefix: D / (D - n) Σ_{i not observed} -log p(x_i | observed), n = |observed|.
+
+        With missing cells, D is the number of cells that exist and the sum runs over those.
+        """
+        exists = ~torch.isnan(x)
+        x = torch.where(exists, x, 0)
+        eta = self.net.conditionals(self.family.encode(x), observed, noise)
+        predicted = exists & ~observed
+        nll = -self.family.log_prob(x, eta).masked_fill(~predicted, 0).sum(-1, dtype=torch.float64)
+        total = exists.sum(-1)
+        return nll * total / (total - observed.sum(-1))
+
+    def check(self, x: Tensor) -> None:
+        """Columns must match; values are in the family's domain or missing (NaN); no row is all missing."""
+        check_columns(x, self.n_variables)
+        missing = torch.isnan(x)
+        self.family.check(torch.where(missing, 0, x))
+        empty = missing.all(-1)
+        if empty.any():
+            raise ValueError(f"row {int(empty.nonzero()[0, 0])} has no value at all: every cell is missing")
+
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments."""
+        return {"net": self.net, "family": self.family, "stratified": self.stratified}
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating-point type of the parameters."""
+        return self.net.bias.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return self.net.bias.device
+
+    def _features(self, x: Tensor) -> Tensor:
+        return self.family.encode(torch.where(torch.isnan(x), 0, x))

@@ -1,0 +1,58 @@
+"""Nets that can be asked for any variable given any others, and so under every ordering."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from pynade.nets.base import Net, State, stepwise
+from pynade.ordering import Ordering
+
+
+class AnyOrderNet(Net):
+    """Abstract net whose outputs depend on *which* variables are observed, not on the way there.
+
+    The stepper here is the plain one: it keeps what has been observed and runs the whole net at every
+    step. A net that can do better overrides it; tests hold the two equal.
+    """
+
+    @abstractmethod
+    def conditionals(
+        self, features: Tensor, observed: Tensor, noise: torch.Generator | None = None
+    ) -> Tensor:
+        """Eta (B, D, P) of every variable given the observed ones, in one pass.
+
+        Args:
+            features: (B, D, F); those of unobserved variables have no influence, whatever they are.
+            observed: bool (B, D), True = given. Outputs of observed variables mean nothing.
+            noise: source of training noise such as dropout; None evaluates without any.
+        """
+
+    def parallel(self, features: Tensor, ordering: Ordering) -> Tensor:
+        """Eta (B, D, P): the stepper's walk, since each step conditions on another set."""
+        return stepwise(self, features, ordering)
+
+    def start(self, groups: int, rows: int) -> State:
+        """Nothing observed."""
+        shape = (groups, rows, self.n_variables)
+        return {
+            "features": self.bias.new_zeros(*shape, self.n_features),
+            "observed": torch.zeros(shape, dtype=torch.bool, device=self.bias.device),
+        }
+
+    def predict(self, state: State, i: Tensor) -> Tensor:
+        """The whole net, of which one variable per group is kept."""
+        features, observed = state["features"], state["observed"]
+        eta = self.conditionals(features.flatten(0, 1), observed.flatten(0, 1))
+        eta = eta.unflatten(0, observed.shape[:2])
+        return eta[torch.arange(len(i), device=i.device), :, i]
+
+    def observe(self, state: State, i: Tensor, features: Tensor) -> State:
+        """Remember variable i."""
+        group = torch.arange(len(i), device=i.device)
+        new = {name: tensor.clone() for name, tensor in state.items()}
+        new["features"][group, :, i] = features
+        new["observed"][group, :, i] = True
+        return new

@@ -1,0 +1,150 @@
+"""DeepNADE's net: a feed-forward net on the observed values and the flags that say which they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pynade.nets.any_order import AnyOrderNet
+from pynade.nets.base import State, activation_named, glorot
+
+
+class MaskedMLP(AnyOrderNet):
+    """Any-order net of any depth (section "Orderless and Deep NADE").
+
+        h⁰ = concat(x ⊙ observed, observed),   hˡ = act(Wˡ hˡ⁻¹ + bˡ),   eta_i = V_i hᴸ + b_i
+
+    The flag is one more feature of its variable, so the first layer is one matrix, and observing one more
+    variable adds one of its rows: the stepper does O(H) work before the second layer.
+
+    Args:
+        n_variables: D.
+        n_params: P, raw outputs per variable.
+        hidden: units of each layer; an int for one layer.
+        n_features: F, inputs per variable.
+        activation: "relu", "tanh", "sigmoid" or "silu".
+        input_observed: give the net the flags too; False is the tables' "no input masks".
+        residual: add a layer's input to its output where the widths agree.
+        layer_norm: normalise the pre-activations of every layer.
+        dropout: share of hidden activations dropped in training.
+        generator: source of the initial weights.
+
+    Example:
+        >>> import torch
+        >>> net = MaskedMLP(4, hidden=(8, 8))
+        >>> observed = torch.tensor([[True, False, True, False]])
+        >>> net.conditionals(torch.ones(1, 4, 1), observed).shape
+        torch.Size([1, 4, 1])
+    """
+
+    input_weights = ("weight",)
+
+    def __init__(
+        self,
+        n_variables: int,
+        n_params: int = 1,
+        hidden: int | Sequence[int] = (500, 500),
+        *,
+        n_features: int = 1,
+        activation: str = "relu",
+        input_observed: bool = True,
+        residual: bool = False,
+        layer_norm: bool = False,
+        dropout: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(n_variables, n_params, n_features)
+        self.hidden = (hidden,) if isinstance(hidden, int) else tuple(hidden)
+        if not self.hidden or any(h < 1 for h in self.hidden):
+            raise ValueError(f"a MaskedMLP needs hidden layers of at least one unit each, not {self.hidden}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), not {dropout}")
+        self.activation, self._act = activation, activation_named(activation)
+        self.input_observed, self.residual, self.layer_norm = input_observed, residual, layer_norm
+        self.dropout = dropout
+
+        inputs = n_features + int(input_observed)  # per variable
+        sizes = (n_variables * inputs, *self.hidden)
+        first = self.hidden[0]
+        self.weight = glorot(n_variables, inputs, first, fan_in=sizes[0], fan_out=first, generator=generator)
+        self.weights = nn.ParameterList(
+            glorot(a, b, fan_in=a, fan_out=b, generator=generator)
+            for a, b in zip(self.hidden, self.hidden[1:], strict=False)
+        )
+        self.hidden_bias = nn.ParameterList(nn.Parameter(torch.zeros(h)) for h in self.hidden)
+        self.gains = nn.ParameterList(nn.Parameter(torch.ones(h)) for h in self.hidden if layer_norm)
+        last = self.hidden[-1]
+        self.output = glorot(
+            n_variables, n_params, last, fan_in=last, fan_out=n_variables * n_params, generator=generator
+        )
+
+    def conditionals(
+        self, features: Tensor, observed: Tensor, noise: torch.Generator | None = None
+    ) -> Tensor:
+        """Eta (B, D, P) given the observed variables, in one pass."""
+        flags = observed.unsqueeze(-1).to(features.dtype)
+        inputs = features.masked_fill(~observed.unsqueeze(-1), 0)
+        if self.input_observed:
+            inputs = torch.cat((inputs, flags), dim=-1)
+        a = torch.addmm(self.hidden_bias[0], inputs.flatten(1), self.weight.flatten(0, 1))
+        h = self._above(a, noise)
+        return torch.addmm(self.bias.flatten(), h, self.output.flatten(0, 1).mT).view(-1, *self.bias.shape)
+
+    def start(self, groups: int, rows: int) -> State:
+        """The first layer's pre-activation with nothing observed: its bias."""
+        return {"a": self.hidden_bias[0].expand(groups, rows, -1)}
+
+    def predict(self, state: State, i: Tensor) -> Tensor:
+        """Layers above the first, then the outputs of variable i alone."""
+        return self._above(state["a"], None) @ self.output[i].mT + self.bias[i].unsqueeze(1)
+
+    def observe(self, state: State, i: Tensor, features: Tensor) -> State:
+        """Add variable i's row (and its flag's) to the first layer: O(H)."""
+        if self.input_observed:
+            features = functional.pad(features, (0, 1), value=1.0)
+        return {"a": torch.baddbmm(state["a"], features, self.weight[i])}
+
+    def deeper(self, hidden: int, generator: torch.Generator | None = None) -> MaskedMLP:
+        """This net with its output layer removed, a fresh hidden layer and a fresh output layer added."""
+        config = self.config() | {"hidden": [*self.hidden, hidden]}
+        new = MaskedMLP(**config, generator=generator)
+        fresh = {"output", "bias"}
+        kept = {n: p for n, p in self.state_dict().items() if n not in fresh}
+        new.load_state_dict(new.state_dict() | kept)
+        return new.to(self.bias)
+
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments."""
+        return {
+            "n_variables": self.n_variables,
+            "n_params": self.n_params,
+            "hidden": list(self.hidden),
+            "n_features": self.n_features,
+            "activation": self.activation,
+            "input_observed": self.input_observed,
+            "residual": self.residual,
+            "layer_norm": self.layer_norm,
+            "dropout": self.dropout,
+        }
+
+    def _above(self, a: Tensor, noise: torch.Generator | None) -> Tensor:
+        """From the first layer's pre-activation (…, H) to the last hidden layer."""
+        h = self._layer(0, a, noise)
+        for n, weight in enumerate(self.weights, start=1):
+            a = torch.addmm(self.hidden_bias[n], h.flatten(0, -2), weight).unflatten(0, h.shape[:-1])
+            new = self._layer(n, a, noise)
+            h = h + new if self.residual and new.shape == h.shape else new
+        return h
+
+    def _layer(self, n: int, a: Tensor, noise: torch.Generator | None) -> Tensor:
+        if self.layer_norm:
+            a = functional.layer_norm(a, a.shape[-1:], weight=self.gains[n])
+        h = self._act(a)
+        if noise is not None and self.dropout > 0:
+            keep = torch.rand(h.shape, generator=noise, device=h.device, dtype=h.dtype) >= self.dropout
+            h = h * keep / (1 - self.dropout)
+        return h
