@@ -18,6 +18,7 @@ Examples:
   pynade fit digits --model nade --hidden 200 --out runs/digits
   pynade fit mushrooms --model nade --optimizer sgd --learning-rate 0.05 --batch-size 10 --out runs/mushrooms
   pynade fit table.csv --model made --hidden 500 --hidden 500 --orderings 16 --out runs/table
+  pynade fit digits --model eonade --hidden 500 --hidden 500 --orderings 16 --out runs/deep
   pynade fit --resume runs/digits
 """
 
@@ -28,10 +29,12 @@ def fit(
     data: Annotated[
         str | None, typer.Argument(metavar="DATA", help="A registered data set or a file.")
     ] = None,
-    model: Annotated[str, typer.Option(help="nade, made or fvsbn.", rich_help_panel=MODEL)] = "nade",
+    model: Annotated[
+        str, typer.Option(help="nade, made, fvsbn, deepnade or eonade.", rich_help_panel=MODEL)
+    ] = "nade",
     hidden: Annotated[
         list[int] | None,
-        typer.Option(help="Hidden units; repeat for more layers (made).", rich_help_panel=MODEL),
+        typer.Option(help="Hidden units; repeat for more layers (not nade).", rich_help_panel=MODEL),
     ] = None,
     activation: Annotated[
         str | None, typer.Option(help="sigmoid, relu or tanh.", rich_help_panel=MODEL)
@@ -40,11 +43,38 @@ def fit(
         str | None, typer.Option(help="random (default) or natural.", rich_help_panel=MODEL)
     ] = None,
     orderings: Annotated[
-        int | None, typer.Option(help="Train this many orderings jointly (made).", rich_help_panel=MODEL)
+        int | None,
+        typer.Option(help="Orderings trained jointly (made) or averaged (eonade).", rich_help_panel=MODEL),
     ] = None,
     direct: Annotated[
         bool | None,
         typer.Option("--direct", help="Direct input-output connections (made).", rich_help_panel=MODEL),
+    ] = None,
+    input_observed: Annotated[
+        bool | None,
+        typer.Option(
+            help="Tell the net which inputs are observed (deepnade, eonade).", rich_help_panel=MODEL
+        ),
+    ] = None,
+    residual: Annotated[
+        bool | None,
+        typer.Option("--residual", help="Residual layers (deepnade, eonade).", rich_help_panel=MODEL),
+    ] = None,
+    layer_norm: Annotated[
+        bool | None,
+        typer.Option("--layer-norm", help="Normalise layers (deepnade, eonade).", rich_help_panel=MODEL),
+    ] = None,
+    dropout: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of hidden units dropped in training (deepnade, eonade).", rich_help_panel=MODEL
+        ),
+    ] = None,
+    pretrain_epochs: Annotated[
+        int | None,
+        typer.Option(
+            help="Epochs after each new layer before training (deepnade, eonade).", rich_help_panel=MODEL
+        ),
     ] = None,
     optimizer: Annotated[
         str | None, typer.Option(help="adam (default), adamw or sgd.", rich_help_panel=TRAINING)
@@ -88,6 +118,10 @@ def fit(
         typer.Option(
             help="Epochs without a better validation score before stopping [10].", rich_help_panel=TRAINING
         ),
+    ] = None,
+    ema: Annotated[
+        float | None,
+        typer.Option(help="Keep a running average of the weights, such as 0.999.", rich_help_panel=TRAINING),
     ] = None,
     stop_at_train: Annotated[
         float | None,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pynade.cli.screen import console
+from pynade.cli.screen import console, row_bar
 
 HELP = """Exact log-likelihood of data under a trained model, with its standard error.
 
@@ -16,6 +16,7 @@ Examples:
   pynade score runs/digits digits --split test
   pynade score runs/table new_rows.csv --rows scores.csv
   pynade score runs/mushrooms mushrooms --split test --record result.json
+  pynade score runs/deep binarized_mnist --orderings 128
 """
 
 
@@ -24,6 +25,9 @@ def score(
     data: Annotated[str, typer.Argument(metavar="DATA", help="A registered data set or a file.")],
     split: Annotated[
         str | None, typer.Option(help="train, valid, test or all [test; all rows of a plain file].")
+    ] = None,
+    orderings: Annotated[
+        int | None, typer.Option(help="Score an orderless model under K orderings: typical and ensemble.")
     ] = None,
     rows: Annotated[Path | None, typer.Option(help="Write each row's log p here (.csv or .npy).")] = None,
     record: Annotated[
@@ -34,9 +38,17 @@ def score(
     """Score rows (the help is HELP above)."""
     from pynade.experiments.score import score_run, write_record, write_rows
 
-    result = score_run(run, data, split, data_dir)
+    with row_bar("scoring") as bar:
+        result = score_run(run, data, split, data_dir, orderings, bar)
     if rows is not None:
         write_rows(rows, result.log_probs)
     if record is not None:
         write_record(record, run, result)
-    console.print(f"{result.data.name} {result.split}: {result.estimate}")
+    if result.orderings is None:
+        console.print(f"{result.data.name} {result.split}: {result.estimate}")
+        return
+    k = result.orderings.log_probs.shape[1]
+    console.print(f"{result.data.name} {result.split}: one of {k} orderings: {result.orderings.mean()}")
+    curve = result.orderings.curve()
+    for n in result.powers():
+        console.print(f"{result.data.name} {result.split}: ensemble of {n}: {curve[n - 1]}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich import box
@@ -67,9 +67,9 @@ def training_bar() -> Iterator[Callback]:
 
 
 @contextmanager
-def row_bar(what: str) -> Iterator[Callback]:
+def row_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """A progress bar over rows; yields a function of (done, total)."""
-    columns = (TextColumn(what), BarColumn(), TextColumn("{task.completed:,.0f} rows"), TimeRemainingColumn())
+    columns = (TextColumn(what), BarColumn(), TextColumn("{task.percentage:3.0f} %"), TimeRemainingColumn())
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)  # type: ignore[misc]
+        yield lambda done, total: bar.update(task, completed=done, total=total)

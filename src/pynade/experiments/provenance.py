@@ -27,8 +27,13 @@ def provenance(data: Dataset, seed: int, device: torch.device) -> dict[str, Any]
         "threads": torch.get_num_threads(),
         "data": {"name": data.name, "checksum": data.checksum, "sizes": data.sizes} | data.provenance,
         "seed": seed,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "started": now(),
     }
+
+
+def now() -> str:
+    """The time, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def code_version() -> str:

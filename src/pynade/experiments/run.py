@@ -25,6 +25,8 @@ from pynade.experiments.provenance import provenance
 from pynade.learn import Callback, Diverged
 from pynade.likelihood import Estimate
 
+OPTION_NAMES = {"n_orderings": "orderings", "random_state": "seed"}  # where the option is not the parameter
+
 FILES = (
     "spec.json",
     "provenance.json",
@@ -107,6 +109,24 @@ def resume_run(
         )
     begun = (folder / "checkpoint.safetensors").is_file()  # a run killed before its first starts over
     return _train(folder, estimator, dataset, resume=begun, callbacks=callbacks)
+
+
+def as_command(spec: dict[str, Any], folder: str) -> str:
+    """The command that makes a run with this spec: what differs from the defaults, as options."""
+    usual = ESTIMATORS[spec["model"]]().get_params()
+    words = ["pynade fit", spec["data"], "--model", spec["model"]]
+    for name, value in spec["parameters"].items():
+        values = value if isinstance(value, list | tuple) else [value]
+        default = usual[name] if not isinstance(usual[name], tuple) else list(usual[name])
+        if value in (default, usual[name]) or name == "random_state":
+            continue
+        option = OPTION_NAMES.get(name, name.replace("_", "-"))
+        if isinstance(value, bool):
+            words.append(f"--{option}" if value else f"--no-{option}")
+        else:
+            words += [f"--{option} {v}" for v in values]
+    seed = spec["parameters"]["random_state"]
+    return " ".join([*words, *([f"--seed {seed}"] if seed else []), "--out", folder])
 
 
 def read_spec(folder: Path) -> dict[str, Any]:

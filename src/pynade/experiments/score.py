@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,37 +13,72 @@ import numpy as np
 
 from pynade.atomic import write_atomically, write_json
 from pynade.data import Dataset, resolve
-from pynade.estimators import BinaryDensity, load
+from pynade.estimators import BinaryDensity, OrderlessDensity, load
 from pynade.estimators.base import torch_device
-from pynade.experiments.provenance import provenance
-from pynade.experiments.run import read_spec
+from pynade.evaluation import OrderingScores
+from pynade.experiments.provenance import code_version, device_name, now
+from pynade.experiments.run import as_command, read_spec
 from pynade.likelihood import Estimate, row_log_probs
 from pynade.models import Orderless
 
 
 @dataclass(frozen=True)
 class Score:
-    """Log-probabilities of one part of a data set."""
+    """Log-probabilities of one part of a data set; under many orderings where that was asked."""
 
     data: Dataset
     split: str
     log_probs: np.ndarray
     seconds: float
+    orderings: OrderingScores | None = None
 
     @property
     def estimate(self) -> Estimate:
         """Their mean with its standard error."""
         return Estimate.from_rows(self.log_probs)
 
+    def powers(self) -> list[int]:
+        """Ensemble sizes worth a line: 1, 2, 4, … and the last."""
+        assert self.orderings is not None
+        k = self.orderings.log_probs.shape[1]
+        return sorted({2**p for p in range(k.bit_length()) if 2**p <= k} | {k} | ({10} if k > 10 else set()))
 
-def score_run(run: Path, data: str, split: str | None = None, data_dir: Path | None = None) -> Score:
-    """Exact log p of every row of a part of the data: by default the test part, or all of a plain file."""
+
+def score_run(
+    run: Path,
+    data: str,
+    split: str | None = None,
+    data_dir: Path | None = None,
+    orderings: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Score:
+    """Exact log p of every row of a part of the data: by default the test part, or all of a plain file.
+
+    Args:
+        run: run folder or model file.
+        data: registered name or file.
+        split: train, valid, test or all.
+        data_dir: folder of the registered data sets.
+        orderings: score an orderless model under this many orderings (finished chunks are kept in the run
+            folder until all are there, so a killed call goes on where it was).
+        progress: called as progress(done, total).
+    """
     model = load(run)
     dataset = resolve(data, data_dir)
     if split is None:
         split = "test" if dataset.test is not None else "all"
     rows = dataset.split(split)
     begin = time.perf_counter()
+    if orderings is not None:
+        if not isinstance(model, OrderlessDensity):
+            raise ValueError("only an orderless model (deepnade, eonade) can be scored under many orderings")
+        folder = run / f"chunks-{dataset.name}-{split}" if run.is_dir() else None
+        scores = model.score_orderings(rows, orderings, folder=folder, progress=progress)
+        if folder is not None:
+            for file in folder.iterdir():
+                file.unlink()
+            folder.rmdir()
+        return Score(dataset, split, scores.ensemble_rows(), time.perf_counter() - begin, scores)
     if isinstance(model, BinaryDensity):
         log_probs = model.score_samples(rows)
     elif isinstance(model, Orderless):
@@ -73,19 +109,32 @@ def write_record(path: Path, run: Path, score: Score) -> None:
     spec = read_spec(run)
     trained = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
     result = json.loads((run / "result.json").read_text(encoding="utf-8"))
-    scored = provenance(
-        score.data,
-        seed=spec["parameters"]["random_state"],
-        device=torch_device(spec["parameters"]["device"]),
-    )
-    record: dict[str, Any] = {
-        score.split: score.estimate.to_json() | {"orderings": spec["parameters"].get("n_orderings", 1)},
+    parameters = spec["parameters"]
+    k = parameters.get("n_orderings", 1)
+    many: dict[str, Any] = {}
+    asked = f"pynade score RUN {score.data.name} --split {score.split}"
+    if score.orderings is not None:
+        k = score.orderings.log_probs.shape[1]
+        asked += f" --orderings {k}"
+        curve = score.orderings.curve()
+        spread = score.orderings.ordering_means()
+        many = {
+            "mean_over_orderings": OrderingScores(score.orderings.log_probs[:, :10]).mean().to_json()
+            | {"orderings": min(k, 10)},
+            "ensembles": {str(n): curve[n - 1].to_json() for n in score.powers()},
+            "ordering_std": float(spread.std(ddof=1)) if k > 1 else None,
+        }
+    record = {
+        score.split: score.estimate.to_json() | {"orderings": k},
+        **many,
         "valid": result["valid"],
-        "spec": {"model": spec["model"], "parameters": spec["parameters"], "data": score.data.name},
+        "spec": {"model": spec["model"], "parameters": parameters, "data": score.data.name},
+        "commands": [as_command(spec, "RUN"), f"{asked} --record {path.name}"],
         "epochs": result["epochs"],
         "best_epoch": result["best_epoch"],
+        "train_log_likelihood": result["train_log_likelihood"],
         "stopped": result["stopped"],
-        "seed": spec["parameters"]["random_state"],
+        "seed": parameters["random_state"],
         "data_checksum": score.data.checksum,
         "code": trained["code"],
         "libraries": trained["libraries"],
@@ -93,7 +142,11 @@ def write_record(path: Path, run: Path, score: Score) -> None:
         "device": trained["device"],
         "threads": trained["threads"],
         "trained": trained["started"],
-        "scored": {"code": scored["code"], "at": scored["started"]},
+        "scored": {
+            "code": code_version(),
+            "device": device_name(torch_device(parameters["device"])),
+            "at": now(),
+        },
         "wall_seconds": {"fit": result["seconds"], "score": round(score.seconds, 2)},
     }
     write_json(path, record)

@@ -48,24 +48,45 @@ class Optimizer:
         first_: Number,
         second_: Number,
     ) -> None:
-        """The arithmetic of an update; all numbers may be tensors, so that a CUDA graph can hold it."""
-        for name, p in self.params.items():
-            grad, rate = grads[name], per_member(learning_rate, p)
-            decay = per_member(self.decay.get(name, 0.0), p)
-            if self.rule == "adamw" and name in self.decay:
-                p.mul_(1 - rate * decay)
+        """The arithmetic of an update; all numbers may be tensors, so that a CUDA graph can hold it.
+
+        Written over lists (torch's foreach functions): a handful of kernels for all parameters together.
+        """
+        params, slopes = list(self.params.values()), [grads[name] for name in self.params]
+        for k, (name, p) in enumerate(self.params.items()):
+            if name in self.decay and self.rule == "adamw":
+                p.mul_(1 - per_member(learning_rate, p) * per_member(self.decay[name], p))
             elif name in self.decay:
-                grad = grad + decay * p
-            if self.rule == "sgd":
-                velocity = self.state[f"velocity/{name}"]
-                velocity.mul_(per_member(momentum, p)).add_(grad)
-                p.sub_(rate * velocity)
-            else:
-                first, second = self.state[f"first/{name}"], self.state[f"second/{name}"]
-                first.lerp_(grad, 1 - BETA1)
-                second.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
-                scale = (second / second_).sqrt_().add_(EPSILON)
-                p.sub_(rate / first_ * (first / scale))
+                slopes[k] = slopes[k] + per_member(self.decay[name], p) * p
+        if self.rule == "sgd":
+            change = self._slot("velocity")
+            _scale(change, momentum)
+            torch._foreach_add_(change, slopes)
+            change = [v.clone() for v in change]
+        else:
+            first, second = self._slot("first"), self._slot("second")
+            torch._foreach_lerp_(first, slopes, 1 - BETA1)
+            torch._foreach_mul_(second, BETA2)
+            torch._foreach_addcmul_(second, slopes, slopes, 1 - BETA2)
+            root = torch._foreach_sqrt(second)
+            _scale(root, second_**-0.5)
+            torch._foreach_add_(root, EPSILON)
+            change = list(torch._foreach_div(first, root))
+            _scale(change, 1 / first_)
+        _scale(change, learning_rate)
+        torch._foreach_sub_(params, change)
+
+    def _slot(self, slot: str) -> list[Tensor]:
+        return [self.state[f"{slot}/{name}"] for name in self.params]
+
+
+def _scale(tensors: list[Tensor] | tuple[Tensor, ...], number: Number) -> None:
+    """Multiply all in place by one number, or by one per member."""
+    if isinstance(number, Tensor) and number.ndim:
+        for t in tensors:
+            t.mul_(per_member(number, t))
+    else:
+        torch._foreach_mul_(tensors, number)
 
 
 def clip(grads: dict[str, Tensor], largest: float) -> None:

@@ -58,7 +58,7 @@ class Step:
             self._capture(batch)
         assert self.graph is not None
         self._batch.copy_(batch)
-        self._numbers.copy_(torch.tensor(numbers, dtype=torch.float64), non_blocking=True)
+        self._numbers.copy_(torch.tensor(numbers, dtype=self._numbers.dtype), non_blocking=True)
         self.graph.replay()
 
     def _update(self, batch: Tensor, rate, momentum, first, second, average) -> None:  # type: ignore[no-untyped-def]
@@ -70,8 +70,8 @@ class Step:
         self.optimizer.apply(grads, rate, momentum, first, second)
         with torch.no_grad():
             self.loss_sum += loss.sum()
-            for name, mean in self.average.items():
-                mean += average * (params[name] - mean)
+            if self.average:
+                torch._foreach_lerp_(list(self.average.values()), [params[n] for n in self.average], average)
 
     def _average_rate(self, t: int) -> float:
         """How far the running average moves at update t: quicker at first, then 1 - ema."""
@@ -80,7 +80,7 @@ class Step:
     def _capture(self, batch: Tensor) -> None:
         """Warm up, put everything back as it was, and record one update."""
         self._batch = batch.clone()
-        self._numbers = torch.zeros(5, dtype=torch.float64, device=batch.device)
+        self._numbers = torch.ones(5, dtype=self.model.dtype, device=batch.device)
         tensors = [
             *self.optimizer.params.values(),
             *self.optimizer.state.values(),

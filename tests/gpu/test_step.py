@@ -1,0 +1,82 @@
+"""On a GPU the captured update is the eager update, and training and scoring run where the model is."""
+
+import numpy as np
+import pytest
+import torch
+
+import pynade
+from pynade.evaluation import score_orderings
+from pynade.families import Bernoulli
+from pynade.learn import Gradient, fit
+from pynade.learn.optimizer import Optimizer
+from pynade.learn.step import Step
+from pynade.models import Autoregressive, Orderless
+from pynade.nets import MADENet, MaskedMLP
+from pynade.ordering import Ordering
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
+
+
+def model(kind):
+    g = torch.Generator().manual_seed(0)
+    if kind == "deep":
+        return Orderless(MaskedMLP(30, hidden=(40, 40), dropout=0.1, generator=g), Bernoulli()).cuda()
+    return Autoregressive(MADENet(30, hidden=(40,), generator=g), Bernoulli(), Ordering.natural(30)).cuda()
+
+
+@pytest.mark.parametrize("kind", ["deep", "made"])
+@pytest.mark.parametrize("rule", ["sgd", "adam", "adamw"])
+def test_captured_step_equals_eager_step(kind, rule):
+    x = (torch.rand(500, 30, device="cuda", generator=torch.Generator("cuda").manual_seed(1)) < 0.3).to(
+        torch.uint8
+    )
+    how = Gradient(
+        optimizer=rule, learning_rate=0.01, momentum=0.9, weight_decay=0.01, clip=5.0, ema=0.9, batch_size=100
+    )
+    ends = []
+    for capture in (False, True):
+        m = model(kind)
+        params = dict(m.named_parameters())
+        g = torch.Generator("cuda").manual_seed(2)
+        step = Step(m, x, how, g, Optimizer(rule, params, dict.fromkeys(params, 0.01)), capture=capture)
+        for _ in range(25):
+            step(torch.randperm(500, generator=g, device="cuda")[:100], 0.01, 0.9)
+        assert (step.graph is not None) == capture
+        ends.append(({n: p.detach().clone() for n, p in params.items()}, step.average, float(step.loss_sum)))
+    (eager, eager_mean, eager_loss), (graph, graph_mean, graph_loss) = ends
+    assert graph_loss == pytest.approx(eager_loss, rel=1e-5)
+    for name in eager:
+        torch.testing.assert_close(graph[name], eager[name], rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(graph_mean[name], eager_mean[name], rtol=1e-3, atol=1e-4)
+
+
+def test_fit_and_score_on_the_gpu_agree_with_the_cpu():
+    rng = np.random.default_rng(0)
+    X = (rng.random((400, 30)) < 0.3).astype(np.uint8)
+    deep = pynade.DeepNADE(hidden=(32, 32), epochs=3, device="cuda", random_state=0).fit(X)
+    there = deep.score_samples(X, orderings=4)
+    here = deep.set_params(device="cpu").score_samples(X, orderings=4)
+    np.testing.assert_allclose(there, here, rtol=0, atol=2e-2)  # TF32 against float64
+    assert abs(there.mean() - here.mean()) < 2e-3
+    nade = pynade.NADE(hidden=16, epochs=2, device="cuda", random_state=0).fit(X)
+    assert np.isfinite(nade.score(X))
+    assert nade.sample(5).shape == (5, 30)
+
+
+def test_orderings_are_scored_alike_in_any_chunks():
+    m = model("deep")
+    x = (torch.rand(64, 30, device="cuda") < 0.5).float()
+    orderings = Ordering.random(30, k=5, generator=torch.Generator().manual_seed(3))
+    whole = score_orderings(m, x, orderings).log_probs
+    parts = score_orderings(m, x, orderings, rows_at_once=64).log_probs
+    np.testing.assert_allclose(whole, parts, rtol=0, atol=1e-3)
+
+
+def test_training_on_the_gpu_repeats_itself():
+    x = np.eye(30, dtype=np.uint8).repeat(10, axis=0)
+    weights = []
+    for _ in range(2):
+        m = model("deep")
+        fit(m, x, how=Gradient(epochs=3, batch_size=50), seed=4)
+        weights.append(torch.cat([p.detach().flatten() for p in m.parameters()]))
+    torch.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-5)
