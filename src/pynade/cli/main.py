@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pynade._version import __version__
-from pynade.cli import data, fit, inspect, sample, score
+from pynade.cli import data, fill, fit, inspect, sample, score
 from pynade.cli.screen import errors
 
 HELP = """Exact probability models for tables and images.
@@ -32,6 +32,8 @@ app = typer.Typer(
 app.command("fit", help=fit.HELP)(fit.fit)
 app.command("score", help=score.HELP)(score.score)
 app.command("sample", help=sample.HELP)(sample.sample)
+app.command("impute", help=fill.IMPUTE_HELP)(fill.impute)
+app.command("inpaint", help=fill.INPAINT_HELP)(fill.inpaint)
 app.command("info", help=inspect.INFO_HELP)(inspect.info)
 app.command("demo", help=inspect.DEMO_HELP)(inspect.demo)
 app.add_typer(data.app, name="data")

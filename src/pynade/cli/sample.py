@@ -15,12 +15,16 @@ HELP = """Draw new rows from a trained model: as a table, a picture, or both.
 Examples:
   pynade sample runs/digits -n 64 --plot samples.png
   pynade sample runs/table -n 1000 --seed 7 --out new_rows.csv
+  pynade sample runs/deep -n 10 --given "3=1,17=0"
 """
 
 
 def sample(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or a model file.")],
     n: Annotated[int, typer.Option("-n", help="How many rows.")] = 16,
+    given: Annotated[
+        str | None, typer.Option(help='Known values by index or column, "3=1,17=0" (deepnade, eonade).')
+    ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same rows.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the rows here (.csv or .npy).")] = None,
     plot: Annotated[
@@ -33,7 +37,7 @@ def sample(
     """Draw rows (the help is HELP above)."""
     from pynade.experiments.sampling import draw, plot_samples, write_samples
 
-    drawn = draw(run, n, seed, shape)
+    drawn = draw(run, n, seed, shape, given)
     if out is not None:
         write_samples(out, drawn)
     if plot is not None:

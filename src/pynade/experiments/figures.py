@@ -64,3 +64,22 @@ def save_figure(figure: Figure, path: Path | str) -> None:
     if not path.parent.is_dir():
         raise ValueError(f"cannot write {path.name}: the folder {path.parent} does not exist")
     figure.savefig(path, dpi=150)
+
+
+def completion_figure(completions: Sequence[Any], shape: Sequence[int]) -> Figure:
+    """One line per image: the image, the image with its hole (and log p of the rest), the completions."""
+    from matplotlib.figure import Figure
+
+    columns = 2 + len(completions[0].draws)
+    figure = Figure(figsize=(1.5 * columns, 1.75 * len(completions)), layout="constrained")
+    axes: Any = figure.subplots(len(completions), columns, squeeze=False)
+    for line, c in zip(axes, completions, strict=True):
+        hollow = np.where(c.hole, 0.5, c.image)
+        for axis, picture in zip(line, [c.image, hollow, *c.draws], strict=True):
+            axis.imshow(np.reshape(picture, shape), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+            axis.set_axis_off()
+        line[1].set_title(f"log p = {c.log_prob:.1f}", fontsize=10)
+    axes[0][0].set_title("image", fontsize=10)
+    for n, axis in enumerate(axes[0][2:], start=1):
+        axis.set_title(f"completion {n}", fontsize=10)
+    return figure

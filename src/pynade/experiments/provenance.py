@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import subprocess
 from datetime import UTC, datetime
@@ -37,14 +38,27 @@ def now() -> str:
 
 
 def code_version() -> str:
-    """The version, and the commit if the code runs from a checkout ("+" marks uncommitted changes)."""
-    here = Path(__file__).parent
+    """The version, a digest of the source, and the commit if the code runs from a checkout.
+
+    A "+" marks uncommitted changes. The digest is the same wherever the same files are.
+    """
+    root = Path(__file__).parent.parent
+    source = f"source {source_digest(root)[:12]}"
     try:
-        commit = _git(here, "rev-parse", "--short=12", "HEAD")
-        changed = _git(here, "status", "--porcelain", "--", str(here.parent))
+        commit = _git(root, "rev-parse", "--short=12", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--", str(root))
     except (OSError, subprocess.SubprocessError):
-        return __version__
-    return f"{__version__} ({commit}{'+' if changed else ''})"
+        return f"{__version__} ({source})"
+    return f"{__version__} ({source}, commit {commit}{'+' if changed else ''})"
+
+
+def source_digest(root: Path) -> str:
+    """sha256 over the names and contents of all Python files of the package."""
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0")
+        digest.update(path.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 def device_name(device: torch.device) -> str:

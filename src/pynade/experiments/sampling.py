@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from pynade.atomic import write_atomically
-from pynade.estimators import BinaryDensity
+from pynade.estimators import BinaryDensity, OrderlessDensity
 from pynade.estimators.io import load_with_facts
 from pynade.experiments.figures import image_panels, save_figure, table_panels
+from pynade.experiments.fill import parse_given
 from pynade.models import Autoregressive, Density, Ensemble, Orderless
 
 
@@ -25,8 +26,8 @@ class Drawn:
     image_shape: tuple[int, int] | None
 
 
-def draw(run: Path, n: int, seed: int, shape: str | None = None) -> Drawn:
-    """n samples of a run's model; `shape` such as "28x28" overrides the data's own image shape."""
+def draw(run: Path, n: int, seed: int, shape: str | None = None, given: str | None = None) -> Drawn:
+    """n samples of a run's model; `shape` such as "28x28" overrides the data's, `given` fixes some values."""
     if n < 1:
         raise ValueError(f"the number of rows must be at least 1, not {n}")
     model, facts = load_with_facts(run)
@@ -35,11 +36,18 @@ def draw(run: Path, n: int, seed: int, shape: str | None = None) -> Drawn:
         raise ValueError(
             f"{run} holds an orderless model, which is drawn from along an ordering: use `.under(…)`"
         )
-    drawn = density.sample(n, torch.Generator().manual_seed(seed))
     means = None
-    if isinstance(density, Autoregressive | Ensemble):
-        means = density.conditional_means(drawn).detach().numpy()
-    rows = drawn.numpy().astype(np.int64)
+    if given is not None:
+        if not isinstance(model, OrderlessDensity):
+            raise ValueError(
+                f"{run} can only be drawn from as a whole; --given takes a deepnade or an eonade"
+            )
+        rows = model.sample(n, random_state=seed, given=parse_given(given))
+    else:
+        drawn = density.sample(n, torch.Generator().manual_seed(seed))
+        if isinstance(density, Autoregressive | Ensemble):
+            means = density.conditional_means(drawn).detach().numpy()
+        rows = drawn.numpy().astype(np.int64)
     known = facts.get("image_shape")
     image_shape = (int(known[0]), int(known[1])) if known else None
     if shape is not None:

@@ -53,11 +53,14 @@ class Optimizer:
         Written over lists (torch's foreach functions): a handful of kernels for all parameters together.
         """
         params, slopes = list(self.params.values()), [grads[name] for name in self.params]
-        for k, (name, p) in enumerate(self.params.items()):
-            if name in self.decay and self.rule == "adamw":
-                p.mul_(1 - per_member(learning_rate, p) * per_member(self.decay[name], p))
-            elif name in self.decay:
-                slopes[k] = slopes[k] + per_member(self.decay[name], p) * p
+        for decay, group in self._decayed():
+            if self.rule == "adamw":
+                _scale([params[k] for k in group], 1 - learning_rate * decay)
+            else:
+                pull = [params[k].clone() for k in group]
+                _scale(pull, decay)
+                for k, extra in zip(group, torch._foreach_add(pull, [slopes[k] for k in group]), strict=True):
+                    slopes[k] = extra
         if self.rule == "sgd":
             change = self._slot("velocity")
             _scale(change, momentum)
@@ -75,6 +78,16 @@ class Optimizer:
             _scale(change, 1 / first_)
         _scale(change, learning_rate)
         torch._foreach_sub_(params, change)
+
+    def _decayed(self) -> list[tuple[Number, list[int]]]:
+        """Each decay that occurs, with the positions of the parameters that have it."""
+        groups: dict[int, tuple[Number, list[int]]] = {}
+        for k, name in enumerate(self.params):
+            if name in self.decay:
+                decay = self.decay[name]
+                key = id(decay) if isinstance(decay, Tensor) else hash(decay)
+                groups.setdefault(key, (decay, []))[1].append(k)
+        return list(groups.values())
 
     def _slot(self, slot: str) -> list[Tensor]:
         return [self.state[f"{slot}/{name}"] for name in self.params]

@@ -62,7 +62,7 @@ class Step:
         self.graph.replay()
 
     def _update(self, batch: Tensor, rate, momentum, first, second, average) -> None:  # type: ignore[no-untyped-def]
-        loss = self.model.loss(self.x[batch].to(self.model.dtype), self.generator)
+        loss = self.model.loss(self.x[batch], self.generator)
         params = self.optimizer.params
         grads = dict(zip(params, torch.autograd.grad(loss.mean(), list(params.values())), strict=True))
         if self.how.clip is not None:
@@ -71,7 +71,10 @@ class Step:
         with torch.no_grad():
             self.loss_sum += loss.sum()
             if self.average:
-                torch._foreach_lerp_(list(self.average.values()), [params[n] for n in self.average], average)
+                means = list(self.average.values())
+                gaps = torch._foreach_sub([params[n] for n in self.average], means)
+                torch._foreach_mul_(gaps, average)
+                torch._foreach_add_(means, gaps)
 
     def _average_rate(self, t: int) -> float:
         """How far the running average moves at update t: quicker at first, then 1 - ema."""

@@ -46,10 +46,10 @@ class Density(nn.Module, ABC):
     def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """What training minimises, per row (B,); its mean is the negative log-likelihood or a bound on it.
 
-        Rows must be valid already and in the dtype of the parameters. The generator serves densities that
-        draw something (an ordering, a mask) at every update.
+        Rows must be valid already, in any numeric dtype. The generator serves densities that draw
+        something (an ordering, a mask) at every update.
         """
-        return -self._log_prob(x)
+        return -self._log_prob(x.to(self.dtype))
 
     @property
     def dtype(self) -> torch.dtype:

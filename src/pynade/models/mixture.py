@@ -132,7 +132,7 @@ class Ensemble(Density):
     def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Minus log p(x | o⁽ᵏ⁾) for one k drawn uniformly: on average the mean member's NLL."""
         k = int(torch.randint(len(self.orderings), (1,), generator=generator, device=_where(generator)))
-        return -self._under(k, x)
+        return -self._under(k, x.to(self.dtype))
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:

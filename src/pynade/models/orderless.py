@@ -84,13 +84,17 @@ class Orderless(nn.Module):
 
         With missing cells, D is the number of cells that exist and the sum runs over those.
         """
-        exists = ~torch.isnan(x)
-        x = torch.where(exists, x, 0)
+        total: int | Tensor = self.n_variables
+        ignored = observed
+        if x.is_floating_point():  # integers have no NaN, so nothing is missing
+            missing = torch.isnan(x)
+            x = x.masked_fill(missing, 0)
+            ignored = observed | missing
+            total = self.n_variables - missing.sum(-1)
+        x = x.to(self.dtype)
         eta = self.net.conditionals(self.family.encode(x), observed, noise)
-        predicted = exists & ~observed
-        nll = -self.family.log_prob(x, eta).masked_fill(~predicted, 0).sum(-1, dtype=torch.float64)
-        total = exists.sum(-1)
-        return nll * total / (total - observed.sum(-1))
+        log_p = self.family.log_prob(x, eta).masked_fill(ignored, 0).sum(-1, dtype=torch.float64)
+        return -log_p * (total / (total - observed.sum(-1)).double())
 
     def check(self, x: Tensor) -> None:
         """Columns must match; values are in the family's domain or missing (NaN); no row is all missing."""

@@ -1,0 +1,83 @@
+"""`pynade impute` and `pynade inpaint`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pynade.cli.screen import console, errors
+
+IMPUTE_HELP = """Fill the gaps of a table with an orderless model (deepnade, eonade).
+
+\b
+Examples:
+  pynade impute runs/table gaps.csv --out filled.csv
+  pynade impute runs/table gaps.csv --draws 5 --out five_fillings.csv
+"""
+
+INPAINT_HELP = """Cut a random hole into images and complete them.
+
+\b
+Examples:
+  pynade inpaint runs/deep --rows 0,2500,5000,7500,9999 --hole 10x10 --plot out.png
+  pynade inpaint runs/deep --data digits --rows 0,1,2 --hole 4x4 --draws 8 --plot out.png
+"""
+
+
+def impute(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or a model file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Table with blanks where values are missing.")],
+    out: Annotated[Path, typer.Option(help="Where to write (.csv or .npy).")],
+    draws: Annotated[
+        int | None, typer.Option(help="Joint draws (multiple imputation); default: the likelier values.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+) -> None:
+    """Fill gaps (the help is IMPUTE_HELP above)."""
+    from pynade.experiments.fill import impute_file
+
+    with errors.status("imputing"):
+        gaps, rows = impute_file(run, file, out, draws, seed)
+    console.print(f"{gaps:,} gaps in {rows:,} rows filled -> {out}")
+
+
+def inpaint(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    plot: Annotated[Path, typer.Option(help="Picture to write.")],
+    rows: Annotated[str, typer.Option(help="Which rows of the part, such as 0,10,20.")] = "0,1,2,3,4",
+    hole: Annotated[str, typer.Option(metavar="HxW", help="Size of the hole.")] = "10x10",
+    data: Annotated[str | None, typer.Option(help="Data set or file [the run's own].")] = None,
+    split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
+    draws: Annotated[int, typer.Option(help="Completions per image.")] = 5,
+    seed: Annotated[int, typer.Option(help="Of holes and completions.")] = 0,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].")] = None,
+) -> None:
+    """Complete images (the help is INPAINT_HELP above)."""
+    from pynade.experiments.fill import inpaint as complete
+    from pynade.experiments.fill import plot_completions
+    from pynade.experiments.run import read_spec
+
+    try:
+        height, width = map(int, hole.lower().split("x"))
+        chosen = [int(row) for row in rows.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"write rows like 0,1,2 and the hole like 10x10, not {rows!r} and {hole!r}"
+        ) from None
+    with errors.status("completing"):
+        made, shape = complete(
+            run,
+            data or read_spec(run)["data"],
+            chosen,
+            (height, width),
+            split=split,
+            draws=draws,
+            seed=seed,
+            data_dir=data_dir,
+        )
+        plot_completions(plot, made, shape)
+    for row, c in zip(chosen, made, strict=True):
+        console.print(f"row {row}: log p without the hole {c.log_prob:.3f} nats")
+    console.print(f"-> {plot}")

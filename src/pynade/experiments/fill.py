@@ -1,0 +1,156 @@
+"""Filling gaps: impute a file, complete images with a hole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pynade.atomic import write_atomically
+from pynade.data import read_file, resolve
+from pynade.estimators import OrderlessDensity
+from pynade.estimators.io import load_with_facts
+from pynade.experiments.figures import completion_figure, save_figure
+
+
+def load_orderless(run: Path, what: str) -> tuple[OrderlessDensity, dict]:
+    """The orderless model of a run, or a sentence that says which models can do `what`."""
+    model, facts = load_with_facts(run)
+    if not isinstance(model, OrderlessDensity):
+        name = type(model).__name__
+        raise ValueError(f"{run} is a {name}; to {what} takes an orderless model: deepnade or eonade")
+    return model, facts
+
+
+def impute_file(run: Path, file: Path, out: Path, draws: int | None = None, seed: int = 0) -> tuple[int, int]:
+    """Fill the gaps of a table; returns the number of cells filled and of rows.
+
+    Args:
+        run: run folder or model file of an orderless model.
+        file: .csv, .parquet, .npy or .npz with blanks (NaN) where values are missing.
+        out: .csv or .npy to write. With draws, one block of rows per draw, marked in a first column
+            `draw` (.csv), or an array (draws, rows, columns) (.npy).
+        draws: None fills in each cell's likelier value; a number gives that many joint draws.
+        seed: of the draws.
+    """
+    model, _ = load_orderless(run, "impute")
+    if out.suffix not in (".csv", ".npy"):
+        raise ValueError(f"cannot write {out.name}: its ending must be .csv or .npy")
+    if not out.parent.is_dir():
+        raise ValueError(f"cannot write {out.name}: the folder {out.parent} does not exist")
+    rows, names = read_file(file)
+    if draws is not None and draws < 1:
+        raise ValueError(f"the number of draws must be at least 1, not {draws}")
+    filled = model.impute(rows, draws, random_state=seed)
+    gaps = int(np.isnan(rows).sum()) if rows.dtype.kind == "f" else 0
+    if out.suffix == ".npy":
+        write_atomically(out, lambda p: _save(p, filled))
+        return gaps, len(rows)
+    columns = list(names) if names else [f"x{i}" for i in range(rows.shape[1])]
+    if draws is None:
+        lines = [columns, *filled.tolist()]
+    else:
+        lines = [["draw", *columns], *([d, *row] for d, block in enumerate(filled.tolist()) for row in block)]
+    text = "".join(",".join(map(str, line)) + "\n" for line in lines)
+    write_atomically(out, lambda p: p.write_text(text, encoding="utf-8"))
+    return gaps, len(rows)
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One image: as it is, where its hole is, log p of the rest with the hole marginalised, completions."""
+
+    image: np.ndarray  # (D,)
+    hole: np.ndarray  # bool (D,), True = inside
+    log_prob: float
+    draws: np.ndarray  # (n, D)
+
+
+def inpaint(
+    run: Path,
+    data: str,
+    rows: Sequence[int],
+    hole: tuple[int, int],
+    *,
+    split: str = "test",
+    draws: int = 5,
+    seed: int = 0,
+    data_dir: Path | None = None,
+) -> tuple[list[Completion], tuple[int, int]]:
+    """The paper's figure "mnist-inpainting": a random hole in each image, log p of the rest, completions.
+
+    Both numbers and draws are exact for the run's own number of orderings, those that put the hole last.
+
+    Args:
+        run: run folder of an orderless model of images.
+        data: registered name or file.
+        rows: which rows of the part.
+        hole: height and width of the hole, placed at random in each image.
+        split: part of the data.
+        draws: completions per image.
+        seed: of holes and completions.
+        data_dir: folder of the registered data sets.
+    """
+    model, facts = load_orderless(run, "inpaint")
+    dataset = resolve(data, data_dir)
+    shape = facts.get("image_shape") or dataset.image_shape
+    if shape is None:
+        raise ValueError(f"the data {data!r} have no image shape, so there is no hole to cut")
+    height, width = int(shape[0]), int(shape[1])
+    if not (1 <= hole[0] <= height and 1 <= hole[1] <= width):
+        raise ValueError(f"a hole of {hole[0]}x{hole[1]} does not fit into images of {height}x{width}")
+    if draws < 1:
+        raise ValueError(f"the number of completions must be at least 1, not {draws}")
+    part = dataset.split(split)
+    for row in rows:
+        if not 0 <= row < len(part):
+            raise ValueError(f"row {row} does not exist: {dataset.name} {split} has rows 0 … {len(part) - 1}")
+    rng = np.random.default_rng(seed)
+    images = model._rows(part[list(rows)], reset=False)
+    holes = np.zeros((len(images), height, width), dtype=bool)
+    for k in range(len(images)):
+        top, left = rng.integers(height - hole[0] + 1), rng.integers(width - hole[1] + 1)
+        holes[k, top : top + hole[0], left : left + hole[1]] = True
+    flat = holes.reshape(len(images), -1)
+    gaps = np.where(flat, np.nan, images.astype(np.float64))
+    log_probs = model.score_samples(gaps)
+    filled = model.impute(gaps, draws, random_state=seed)
+    made = [Completion(images[k], flat[k], float(log_probs[k]), filled[:, k]) for k in range(len(images))]
+    return made, (height, width)
+
+
+def plot_completions(path: Path, completions: Sequence[Completion], shape: tuple[int, int]) -> None:
+    """The digit, the digit with its hole and its log p, the completions: one line per image."""
+    save_figure(completion_figure(completions, shape), path)
+
+
+def parse_given(text: str) -> dict[int | str, float]:
+    """ "3=1,17=0" or "rain=1" as evidence.
+
+    Example:
+        >>> parse_given("3=1, rain=0")
+        {3: 1.0, 'rain': 0.0}
+    """
+    given: dict[int | str, float] = {}
+    for part in text.split(","):
+        name, sign, value = part.partition("=")
+        key: int | str = int(name) if name.strip().isdigit() else name.strip()
+        try:
+            number = float(value)
+        except ValueError:
+            number = float("nan")
+        if not sign or not name.strip() or number != number:
+            raise ValueError(
+                f"evidence is written like 3=1,17=0 (index or column = value), not {part.strip()!r}"
+            )
+        if key in given:
+            raise ValueError(f"variable {key!r} is given twice")
+        given[key] = number
+    return given
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    with open(path, "wb") as f:
+        np.save(f, array)
