@@ -57,7 +57,7 @@ def conditional_log_prob(
         1.0
     """
     D = model.n_variables
-    is_given, is_target = _flags(given, D, "given"), _flags(target, D, "target")
+    is_given, is_target = variable_flags(given, D, "given"), variable_flags(target, D, "target")
     if (is_given & is_target).any():
         both = int((is_given & is_target).nonzero()[0, 0])
         raise ValueError(f"variable {both} is both asked for and given")
@@ -226,8 +226,8 @@ def conditional(model: Model, i: int, given: dict[int, float]) -> Conditional:
         given: values of the known variables, by index.
     """
     D = model.n_variables
-    is_given = _flags(list(given), D, "given")
-    _flags([i], D, "asked")
+    is_given = variable_flags(list(given), D, "given")
+    variable_flags([i], D, "asked")
     if i in given:
         raise ValueError(f"variable {i} is both asked for and given")
     x = torch.zeros(1, D, dtype=model.dtype, device=model.device)
@@ -244,7 +244,7 @@ def conditional(model: Model, i: int, given: dict[int, float]) -> Conditional:
     return Conditional(model.family, model.net.predict(state, at)[0], at)
 
 
-def _flags(variables: Variables, D: int, word: str) -> Tensor:
+def variable_flags(variables: Variables, D: int, word: str) -> Tensor:
     """Bool (D,) from indexes; each must exist and stand once."""
     indexes = [int(v) for v in variables]
     for v in indexes:

@@ -248,7 +248,9 @@ class OrderlessDensity(BinaryDensity):
 
     def _given(self, given: Mapping[int | str, float]) -> dict[int, float]:
         check_is_fitted(self, "model_")
-        return {self._index(variable): float(value) for variable, value in given.items()}
+        known = {self._index(variable): float(value) for variable, value in given.items()}
+        queries.variable_flags(list(known), self.n_features_in_, "given")
+        return known
 
 
 @dataclass(eq=False, repr=False)

@@ -42,7 +42,9 @@ def draw(run: Path, n: int, seed: int, shape: str | None = None, given: str | No
             raise ValueError(
                 f"{run} can only be drawn from as a whole; --given takes a deepnade or an eonade"
             )
-        rows = model.sample(n, random_state=seed, given=parse_given(given))
+        columns = facts.get("columns") or []
+        evidence = {columns.index(k) if k in columns else k: v for k, v in parse_given(given).items()}
+        rows = model.sample(n, random_state=seed, given=evidence)
     else:
         drawn = density.sample(n, torch.Generator().manual_seed(seed))
         if isinstance(density, Autoregressive | Ensemble):

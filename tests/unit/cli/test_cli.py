@@ -242,6 +242,10 @@ BAD_TABLES = {
         (["sample", "good", "--plot", "s.png", "--shape", "3x3"], "9 pixels"),
         (["sample", "good", "--plot", "s.png", "--shape", "wide"], "HxW"),
         (["info", "nowhere"], "no model file"),
+        (["score", "good", "table.csv", "--orderings", "4"], "only an orderless model"),
+        (["sample", "good", "--given", "0=1"], "deepnade or an eonade"),
+        (["impute", "good", "gaps.csv", "--out", "x.csv"], "takes an orderless model"),
+        (["inpaint", "good", "--plot", "x.png"], "takes an orderless model"),
         (["data", "get", "mushroms"], "did you mean 'mushrooms'?"),
         (["data", "info", "mushroms"], "did you mean 'mushrooms'?"),
     ],
@@ -263,6 +267,65 @@ def test_a_mistake_gets_one_sentence_and_leaves_nothing_behind(run, trained, tmp
     assert len(err.strip().splitlines()) == 1
     assert "Traceback" not in err
     assert sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*")) == before
+
+
+def test_orderless_models_fill_complete_and_answer(run, table, tmp_path):
+    options = ["--model", "eonade", "--hidden", "6", "--hidden", "5", "--orderings", "2", "--dropout", "0.1"]
+    more = ["--no-input-observed", "--residual", "--layer-norm", "--pretrain-epochs", "1", "--ema", "0.9"]
+    code, _, err = run("fit", "table.csv", *options, *more, "--epochs", "2", "--out", "r")
+    assert code == 0, err
+    assert run("score", "r", "table.csv")[0] == 0
+    code, out, _ = run("score", "r", "table.csv", "--orderings", "6", "--record", "record.json")
+    assert code == 0
+    assert "ensemble of 6: -" in out
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert record["all"]["orderings"] == 6
+    assert set(record["ensembles"]) == {"1", "2", "4", "6"}
+    assert record["mean_over_orderings"]["mean"] <= record["all"]["mean"]
+    assert {p.name for p in (tmp_path / "r").iterdir()} >= {"model.safetensors", "spec.json"}
+    assert not list((tmp_path / "r").glob("chunks*"))  # kept only until all are there
+
+    words = record["commands"][0].split()
+    words[words.index("RUN")] = "again"
+    assert run(*words[1:])[0] == 0  # the recorded command makes the same run
+    x = table[:5]
+    assert (
+        pynade.load(tmp_path / "again").score_samples(x) == pynade.load(tmp_path / "r").score_samples(x)
+    ).all()
+
+    (tmp_path / "gaps.csv").write_text("rain,sun,wind,snow\n1,,0,1\n,1,1,\n")
+    assert run("impute", "r", "gaps.csv", "--out", "filled.csv")[1].startswith("3 gaps in 2 rows filled")
+    filled = (tmp_path / "filled.csv").read_text().splitlines()
+    assert filled[0] == "rain,sun,wind,snow"
+    assert filled[1][0] == "1"
+    assert run("impute", "r", "gaps.csv", "--draws", "3", "--out", "draws.csv")[0] == 0
+    assert len((tmp_path / "draws.csv").read_text().splitlines()) == 7
+    assert run("impute", "r", "gaps.csv", "--draws", "3", "--out", "draws.npy")[0] == 0
+    assert np.load(tmp_path / "draws.npy").shape == (3, 2, 4)
+    code, out, _ = run("sample", "r", "-n", "5", "--given", "0=1,snow=0")
+    assert code == 0
+    assert all(line.split()[0] == "1" and line.split()[3] == "0" for line in out.splitlines())
+
+
+def test_inpaint(run, tmp_path):
+    assert run("fit", "digits", "--model", "deepnade", "--hidden", "8", "--epochs", "1", "--out", "r")[0] == 0
+    code, out, err = run(
+        "inpaint", "r", "--rows", "0,5", "--hole", "3x4", "--draws", "2", "--plot", "holes.png"
+    )
+    assert code == 0, err
+    assert "row 5: log p without the hole -" in out
+    assert (tmp_path / "holes.png").read_bytes().startswith(b"\x89PNG")
+    for bad, says in (
+        (["--hole", "9x9"], "a hole of 9x9 does not fit into images of 8x8"),
+        (["--hole", "wide"], "the hole like 10x10"),
+        (["--rows", "300"], "row 300 does not exist"),
+        (["--draws", "0"], "at least 1"),
+        (["--data", "mushroms"], "did you mean 'mushrooms'?"),
+    ):
+        code, out, err = run("inpaint", "r", "--plot", "x.png", "--hole", "3x3", *bad)
+        assert (code, out) == (1, "")
+        assert says in err
+        assert not (tmp_path / "x.png").exists()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a file system that can refuse")
@@ -292,7 +355,8 @@ def test_divergence_is_told_in_one_sentence_and_recorded(run, table, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", ["fit", "score", "sample", "info", "demo", "data list", "data get", "data info"]
+    "command",
+    ["fit", "score", "sample", "impute", "inpaint", "info", "demo", "data list", "data get", "data info"],
 )
 def test_every_command_has_help_with_an_example(run, command):
     code, out, _ = run(*command.split(), "--help")
