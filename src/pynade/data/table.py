@@ -74,7 +74,8 @@ def _fill_missing(body: str, delimiter: str) -> str:
     blank = rf'[ \t]*"?[ \t]*(?:{words})?[ \t]*"?[ \t]*'
     after = re.compile(rf"(?<={delimiter}){blank}(?=[{delimiter}\n]|\Z)", re.IGNORECASE)
     before = re.compile(rf"^{blank}(?={delimiter})", re.IGNORECASE | re.MULTILINE)
-    alone = re.compile(rf'^[ \t]*"?(?:{words})"?[ \t]*$', re.IGNORECASE | re.MULTILINE)
+    quoted = rf'"[ \t]*(?:{words})?[ \t]*"'  # of a table of one column: an empty line is no row, "" is a gap
+    alone = re.compile(rf"^[ \t]*(?:{quoted}|{words})[ \t]*$", re.IGNORECASE | re.MULTILINE)
     return alone.sub("nan", before.sub("nan", after.sub("nan", body)))
 
 

@@ -1,5 +1,9 @@
-"""The NADE recurrence. Today one implementation, the torch reference; faster ones keep its signature."""
+"""The NADE recurrence (eqs. 2, 4, 5) and its samplers: one signature, three implementations.
 
-from pynade.kernels.reference import recurrence
+`reference` is plain torch; `numba` and `triton` are fused loops for the CPU and for CUDA that never store the
+(B, D, H) activations. All three agree to rounding, and autograd works through all of them.
+"""
 
-__all__ = ["recurrence"]
+from pynade.kernels.dispatch import recurrence, recurrence_population, sample_bernoulli, sample_mixture
+
+__all__ = ["recurrence", "recurrence_population", "sample_bernoulli", "sample_mixture"]

@@ -51,6 +51,8 @@ class NADENet(Net):
         if hidden < 1:
             raise ValueError(f"hidden must be at least 1, not {hidden}")
         self.hidden = hidden
+        if activation not in ("sigmoid", "relu", "tanh"):  # those the fused kernels know
+            raise ValueError(f"unknown activation {activation!r}; known: sigmoid, relu, tanh")
         self.activation = activation
         self._act = activation_named(activation)
         fans = {"fan_in": n_variables * n_features, "fan_out": hidden}

@@ -1,0 +1,129 @@
+"""The fused kernels as differentiable functions of torch.
+
+Both functions carry a leading member axis M, and mapping them over a new axis (`torch.func.vmap`) multiplies
+M: a population is one call of the kernel. The backward pass is a function of its own so that it can be
+mapped too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+from torch.autograd import Function
+
+from pynade.kernels import backends
+
+Dims = tuple[int | None, ...]
+
+
+class Recurrence(Function):
+    """(x, W, c, V, b, order, activation, kernel) → (eta, tape), shapes as in `cpu.forward`.
+
+    The tape is whatever the kernel wants back for its gradients; its second axis may have any length.
+    """
+
+    @staticmethod
+    def forward(
+        x: Tensor,
+        weight: Tensor,
+        hidden_bias: Tensor,
+        output: Tensor,
+        bias: Tensor,
+        order: Tensor,
+        activation: str,
+        kernel: str,
+    ) -> tuple[Tensor, Tensor]:
+        """Call the kernel."""
+        return backends.load(kernel).forward(x, weight, hidden_bias, output, bias, order, activation)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        """Keep the inputs and the tape, no activations."""
+        x, weight, hidden_bias, v, _, order, ctx.activation, ctx.kernel = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(x, weight, hidden_bias, v, order, output[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad_eta: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        """All gradients, from one walk back."""
+        need_x = ctx.needs_input_grad[0]
+        gx, gw, gc, gv = RecurrenceBackward.apply(
+            *ctx.saved_tensors, grad_eta, ctx.activation, ctx.kernel, need_x
+        )
+        return (gx if need_x else None), gw, gc, gv, grad_eta.sum(1), None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Dims, *args: Any) -> tuple[tuple[Tensor, ...], Dims]:
+        """More members."""
+        *tensors, order, activation, kernel = args
+        tensors, order, members = _members(info.batch_size, in_dims, tensors, order, in_dims[5])
+        outputs = Recurrence.apply(*tensors, order, activation, kernel)
+        return _split(outputs, info.batch_size, members)
+
+
+class RecurrenceBackward(Function):
+    """(x, W, c, V, order, tape, grad_eta, activation, kernel, need_x) → gradients of x, W, c, V."""
+
+    @staticmethod
+    def forward(
+        x: Tensor,
+        weight: Tensor,
+        hidden_bias: Tensor,
+        output: Tensor,
+        order: Tensor,
+        tape: Tensor,
+        grad_eta: Tensor,
+        activation: str,
+        kernel: str,
+        need_x: bool,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Call the kernel."""
+        run = backends.load(kernel).backward
+        return run(x, weight, hidden_bias, output, order, tape, grad_eta, activation, need_x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Nothing to keep."""
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Not available."""
+        raise NotImplementedError(
+            "the fused kernels have first derivatives only; use kernel='reference' for more"
+        )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Dims, *args: Any) -> tuple[tuple[Tensor, ...], Dims]:
+        """More members."""
+        x, weight, hidden_bias, output, order, tape, grad_eta, activation, kernel, need_x = args
+        dims = (*in_dims[:4], *in_dims[5:7])
+        tensors = [x, weight, hidden_bias, output, tape, grad_eta]
+        tensors, order, members = _members(info.batch_size, dims, tensors, order, in_dims[4])
+        outputs = RecurrenceBackward.apply(*tensors[:4], order, *tensors[4:], activation, kernel, need_x)
+        return _split(outputs, info.batch_size, members)
+
+
+def _members(
+    size: int, dims: Dims, tensors: list[Tensor], order: Tensor, order_dim: int | None
+) -> tuple[list[Tensor], Tensor, int]:
+    """Merge the mapped axis into the member axis; an order shared by all stays shared."""
+    members = tensors[0].shape[0 if dims[0] is None else int(dims[0] == 0)]
+    merged = [_merge(tensor, dim, size) for tensor, dim in zip(tensors, dims, strict=False)]
+    if order_dim is not None or len(order) > 1:
+        shape = (size, members, order.shape[-1])
+        order = (
+            (order if order_dim is None else order.movedim(order_dim, 0)).expand(shape).reshape(-1, shape[2])
+        )
+    return merged, order, members
+
+
+def _merge(tensor: Tensor, dim: int | None, size: int) -> Tensor:
+    moved = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+    return moved.reshape(math.prod(moved.shape[:2]), *moved.shape[2:])
+
+
+def _split(outputs: tuple[Tensor, ...], size: int, members: int) -> tuple[tuple[Tensor, ...], Dims]:
+    parts = tuple(output.reshape(size, members, *output.shape[1:]) for output in outputs)
+    return parts, (0,) * len(parts)

@@ -1,0 +1,285 @@
+"""Vector primitives of the CPU kernels: the inner loops over hidden units, written so that LLVM vectorises
+them.
+
+Everything here works on *lanes*: flat, aligned buffers cut into runs of `LANE` values. The lanes of one
+row's state (pre-activation, activation, …) lie at constant distances from each other, and so do the rows of
+a tile of weights. That is what lets the compiler see, with one comparison, that the arrays do not overlap;
+with separate arrays it gives up and emits scalar code. For the same reason nothing here raises on division
+by zero, and buffers come whole with unsigned offsets (s, o): no index can be negative, and no view has to be
+counted.
+
+Rounding may be reordered (`reassoc`) and fused (`contract`), but NaN and infinity keep their meaning.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+# (numba reads the arguments' types off the call, and compares signatures with annotations included)
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+from numba.extending import overload
+
+from pynade.kernels.reference import ACTIVATIONS
+
+Compiled = Callable[..., Any]
+STAMP = zlib.crc32(Path(__file__).read_bytes())
+
+REORDER = {"reassoc", "contract", "nsz"}
+STRICT = {"contract", "nsz"}  # for sums whose order is the algorithm
+CODES = {name: code for code, name in enumerate(ACTIVATIONS)}
+SIGMOID, RELU = CODES["sigmoid"], CODES["relu"]
+
+LANE = 256  # hidden units worked on together: a few such lanes per row fit the first two cache levels
+ROUND = 64  # widths are padded to this many units, the step of the unrolled vector loop
+FORWARD_STATE = 2 * LANE  # a row's lanes: pre-activation a, activation h
+BACKWARD_STATE = 4 * LANE  # … then g = d/da, and q = d/dh not yet in g
+PAIR = 2 * LANE  # a tile row of the backward pass: the weights, then their gradient
+H, G, Q, GRAD, TILE, TWIN = (np.uint64(n * LANE) for n in (1, 2, 3, 1, 1, 2))  # offsets
+
+
+def jit(fastmath: set[str] = REORDER) -> Callable[[Compiled], Compiled]:
+    """Compile with our options, cached on disk wherever a cache can be written.
+
+    numba renews its cache when the file of a function changes, but not when a function it calls does; so the
+    state of this file, whose functions go into all others, becomes part of their names.
+    """
+    options: dict[str, Any] = {"fastmath": fastmath, "error_model": "numpy", "nogil": True}
+
+    def decorate(function: Compiled) -> Compiled:
+        function.__qualname__ += f"_{STAMP:x}"
+        try:
+            return numba.njit(cache=True, **options)(function)
+        except RuntimeError:  # numba found no writable place for its cache
+            return numba.njit(**options)(function)
+
+    return decorate
+
+
+# e^z = 2^n 2^f with n whole and |f| <= 1/2: 2^f by a polynomial, 2^n by adding n to the exponent bits.
+# Adding MAGIC rounds to a whole number and leaves it in the low bits.
+LOG2E, MAGIC, LIMIT, ONE = (
+    np.float32(1.4426950408889634),
+    np.float32(12582912.0),
+    np.float32(87.0),
+    np.float32(1),
+)
+E0, E1, E2 = np.float32(1.0), np.float32(0.693147), np.float32(0.24022242)
+E3, E4, E5 = np.float32(0.055507336), np.float32(0.009671513), np.float32(0.0013264727)
+
+
+def logistic(x: float) -> float:
+    """1 / (1 + e^-x). In float32 an approximation, error at most 2e-7 everywhere; exact in float64."""
+    raise NotImplementedError("compiled code only")
+
+
+def rectify(x: float) -> float:
+    """max(x, 0), NaN staying NaN."""
+    raise NotImplementedError("compiled code only")
+
+
+def tanh(x: float) -> float:
+    """2 logistic(2x) - 1."""
+    raise NotImplementedError("compiled code only")
+
+
+@overload(logistic, jit_options={"fastmath": STRICT, "error_model": "numpy"})
+def _logistic(x):
+    def single(x):
+        z = -x
+        z = LIMIT if z > LIMIT else z  # these comparisons let NaN through
+        z = -LIMIT if z < -LIMIT else z
+        z = z * LOG2E
+        whole = np.float32(z + MAGIC)
+        f = z - (whole - MAGIC)
+        power = np.float32(((((E5 * f + E4) * f + E3) * f + E2) * f + E1) * f + E0)
+        bits = power.view(np.int32) + (whole.view(np.int32) << np.int32(23))
+        return ONE / (ONE + np.int32(bits).view(np.float32))
+
+    def double(x):
+        return 1.0 / (1.0 + math.exp(-x))
+
+    return single if x == numba.float32 else double
+
+
+@overload(rectify, jit_options={"fastmath": STRICT, "error_model": "numpy"})
+def _rectify(x):
+    zero = np.float32(0) if x == numba.float32 else np.float64(0)
+    return lambda x: zero if x < zero else x
+
+
+@overload(tanh, jit_options={"fastmath": STRICT, "error_model": "numpy"})
+def _tanh(x):
+    kind = np.float32 if x == numba.float32 else np.float64
+    one, two = kind(1), kind(2)
+    return lambda x: two * logistic(two * x) - one
+
+
+@jit()
+def squash(x, code):
+    """The activation; the branch on its code is lifted out of the loops that call this."""
+    if code == SIGMOID:
+        return logistic(x)
+    if code == RELU:
+        return rectify(x)
+    return tanh(x)
+
+
+@jit()
+def slope(h, one, code):
+    """d act / d a, from the activation h itself."""
+    if code == SIGMOID:
+        return h * (one - h)
+    if code == RELU:
+        return one if h > 0 else one - one
+    return one - h * h
+
+
+@jit()
+def aligned(size, like):
+    """Zeros that start on a cache line, so that no vector straddles two."""
+    raw = np.zeros(size + 64 // like.itemsize, like.dtype)
+    skip = ((64 - raw.ctypes.data % 64) % 64) // like.itemsize
+    return raw[skip : skip + size]
+
+
+@jit()
+def copy(to, j, rows, i, width):
+    """So many values of a matrix from i on into a tile; returns 0, or NaN if they are not finite."""
+    zero = to.dtype.type(0)
+    nothing = zero
+    for k in range(width):
+        value = rows[i + k]
+        to[j + k] = value
+        nothing += zero * value
+    return nothing
+
+
+@jit()
+def add(to, i, tile, j, width, first):
+    """The other way, adding to what is there unless this is the first."""
+    if first:
+        for k in range(width):
+            to[i + k] = tile[j + k]
+    else:
+        for k in range(width):
+            to[i + k] += tile[j + k]
+
+
+@jit()
+def permute(to, rows, order, n_params):
+    """rows (D, P) flattened in step order."""
+    for d in range(len(order)):
+        i = order[d] * n_params
+        for p in range(n_params):
+            to[d * n_params + p] = rows[i + p]
+
+
+@jit()
+def activate(s, o, width, code):
+    """h = act(a)."""
+    for k in range(width):
+        s[o + H + k] = squash(s[o + k], code)
+
+
+@jit()
+def advance(s, o, x, w, i, width, code):
+    """a += x w; h = act(a)."""
+    for k in range(width):
+        a = s[o + k] + x * w[i + k]
+        s[o + k] = a
+        s[o + H + k] = squash(a, code)
+
+
+@jit()
+def advance_dot(s, o, x, w, i, v, j, width, code):
+    """`advance`, and the first output of the new h in the same pass."""
+    y = s.dtype.type(0)
+    for k in range(width):
+        a = s[o + k] + x * w[i + k]
+        s[o + k] = a
+        h = squash(a, code)
+        s[o + H + k] = h
+        y += h * v[j + k]
+    return y
+
+
+@jit()
+def dot(s, o, v, j, width):
+    """The lane of s at o, times v."""
+    y = s.dtype.type(0)
+    for k in range(width):
+        y += s[o + k] * v[j + k]
+    return y
+
+
+@jit()
+def dot4(s, o, v, j, width):
+    """`dot` with four tile rows at once: s is loaded once."""
+    zero = s.dtype.type(0)
+    y0, y1, y2, y3 = zero, zero, zero, zero
+    for k in range(width):
+        h = s[o + k]
+        y0 += h * v[j + k]
+        y1 += h * v[j + TILE + k]
+        y2 += h * v[j + TILE + TILE + k]
+        y3 += h * v[j + TILE + TILE + TILE + k]
+    return y0, y1, y2, y3
+
+
+@jit()
+def flush(s, o, width, code):
+    """g += q act'(h); q = 0: to be done before h changes."""
+    one = s.dtype.type(1)
+    for k in range(width):
+        s[o + G + k] += s[o + Q + k] * slope(s[o + H + k], one, code)
+        s[o + Q + k] = one - one
+
+
+@jit()
+def collect(s, o, x, w, i, width):
+    """gW += x g."""
+    for k in range(width):
+        w[i + GRAD + k] += x * s[o + G + k]
+
+
+@jit()
+def retreat(s, o, x, w, i, e, v, j, width, code):
+    """A step back in one pass: `flush`, `collect`, a -= x W, h = act(a), `gather` one output of that h."""
+    one = s.dtype.type(1)
+    for k in range(width):
+        g = s[o + G + k] + s[o + Q + k] * slope(s[o + H + k], one, code)
+        s[o + G + k] = g
+        w[i + GRAD + k] += x * g
+        a = s[o + k] - x * w[i + k]
+        s[o + k] = a
+        h = squash(a, code)
+        s[o + H + k] = h
+        s[o + Q + k] = e * v[j + k]
+        v[j + GRAD + k] += e * h
+
+
+@jit()
+def gather(s, o, e, v, j, width):
+    """q += e V; gV += e h, for one output whose gradient is e."""
+    for k in range(width):
+        s[o + Q + k] += e * v[j + k]
+        v[j + GRAD + k] += e * s[o + H + k]
+
+
+@jit()
+def gather4(s, o, e0, e1, e2, e3, v, j, width):
+    """`gather` for four tile rows at once."""
+    j1, j2, j3 = j + TWIN, j + TWIN + TWIN, j + TWIN + TWIN + TWIN
+    for k in range(width):
+        h = s[o + H + k]
+        s[o + Q + k] += e0 * v[j + k] + e1 * v[j1 + k] + e2 * v[j2 + k] + e3 * v[j3 + k]
+        v[j + GRAD + k] += e0 * h
+        v[j1 + GRAD + k] += e1 * h
+        v[j2 + GRAD + k] += e2 * h
+        v[j3 + GRAD + k] += e3 * h

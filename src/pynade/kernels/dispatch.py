@@ -1,0 +1,205 @@
+"""The public functions: check, choose a kernel, call it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pynade.kernels import backends, reference
+from pynade.kernels.autograd import Recurrence
+
+
+def recurrence(
+    features: Tensor,
+    weight: Tensor,
+    hidden_bias: Tensor,
+    output: Tensor,
+    bias: Tensor,
+    order: Tensor,
+    activation: str,
+    kernel: str = "auto",
+) -> Tensor:
+    """All D conditionals in O(HD) per row (eqs. 2, 4, 5).
+
+    With a_1 = c and a_d = a_{d-1} + W[o_{d-1}] x_{o_{d-1}}, the outputs are eta_{o_d} = V[o_d] act(a_d) +
+    b_{o_d}.
+
+    Args:
+        features: (B, D, F). The fused kernels take F = 1; more goes to the reference. weight: W, (D, F, H).
+        hidden_bias: c, (H,). output: V, (D, P, H). bias: b, (D, P). order: (D,), the variable at each step.
+        activation: "sigmoid", "relu" or "tanh". kernel: "auto", "reference", "numba" (CPU) or "triton"
+        (CUDA). "auto" takes the fused one for the device
+            of the features, and the reference where its compiler is missing (with one warning) or for types
+            other than float32 and float64.
+
+    Returns:
+        eta (B, D, P), indexed by variable (not by step).
+
+    Example:
+        >>> import torch
+        >>> x, w, v = torch.ones(2, 3, 1), torch.zeros(3, 1, 4), torch.ones(3, 1, 4)
+        >>> recurrence(x, w, torch.zeros(4), v, torch.zeros(3, 1), torch.arange(3), "sigmoid")[0, :, 0]
+        tensor([2., 2., 2.])
+    """
+    activation = getattr(activation, "__name__", activation)  # until NADENet passes the name
+    if features.shape[2] != 1:
+        if kernel not in ("auto", "reference"):
+            raise ValueError(f"kernel {kernel!r} takes one feature per variable, not {features.shape[2]}")
+        kernel = "reference"
+    kernel = _checked(activation, kernel, features, weight, hidden_bias, output, bias)
+    if kernel == "reference":
+        return reference.recurrence(features, weight, hidden_bias, output, bias, order, activation)
+    one = (features.squeeze(2), weight.squeeze(1), hidden_bias, output, bias, order)
+    return _fused(*(tensor.unsqueeze(0) for tensor in one), activation=activation, kernel=kernel).squeeze(0)
+
+
+def recurrence_population(
+    features: Tensor,
+    weight: Tensor,
+    hidden_bias: Tensor,
+    output: Tensor,
+    bias: Tensor,
+    order: Tensor,
+    activation: str,
+    kernel: str = "auto",
+) -> Tensor:
+    """`recurrence` for M members at once: every tensor has one more leading axis, order may be (D,) or (M,
+    D).
+
+    `torch.func.vmap` over `recurrence` arrives at the same kernel call.
+    """
+    if order.dim() == 1:
+        order = order.unsqueeze(0)
+    fused = features.shape[3] == 1 or kernel not in ("auto", "reference")
+    kernel = kernel if fused else "reference"
+    kernel = _checked(activation, kernel, features, weight, hidden_bias, output, bias)
+    if kernel == "reference":
+        orders = order.expand(len(features), -1)
+        members = zip(features, weight, hidden_bias, output, bias, orders, strict=True)
+        etas = [reference.recurrence(x, w, c, v, b, o, activation) for x, w, c, v, b, o in members]
+        return torch.stack(etas)
+    if features.shape[3] != 1:
+        raise ValueError(f"kernel {kernel!r} takes one feature per variable, not {features.shape[3]}")
+    tensors = (features.squeeze(3), weight.squeeze(2), hidden_bias, output, bias)
+    return _fused(*tensors, order, activation=activation, kernel=kernel)
+
+
+def sample_bernoulli(
+    weight: Tensor,
+    hidden_bias: Tensor,
+    output: Tensor,
+    bias: Tensor,
+    order: Tensor,
+    uniforms: Tensor,
+    activation: str,
+    kernel: str = "auto",
+) -> Tensor:
+    """Draw binary rows (B, D) by ancestral sampling in one pass; no gradients.
+
+    Args:
+        weight: W, (D, H) or (D, 1, H).
+        hidden_bias: c, (H,).
+        output: V, (D, 1, H).
+        bias: b, (D, 1).
+        order: (D,).
+        uniforms: (B, D), the randomness: at step d, x = 1 where uniforms[:, d] < sigmoid(eta).
+        activation: as for `recurrence`.
+        kernel: as for `recurrence`.
+    """
+    weight = weight.reshape(len(weight), weight.shape[-1])
+    kernel = _checked(activation, kernel, weight, hidden_bias, output, bias, uniforms)
+    arguments = (weight, hidden_bias, output, bias, order, uniforms)
+    with torch.no_grad():
+        if kernel == "reference":
+            return reference.sample_bernoulli(*arguments, activation)
+        return _sampler(*arguments, None, activation, kernel)
+
+
+def sample_mixture(
+    weight: Tensor,
+    hidden_bias: Tensor,
+    output: Tensor,
+    bias: Tensor,
+    order: Tensor,
+    uniforms: Tensor,
+    noise: Tensor,
+    activation: str,
+    kernel: str = "auto",
+) -> Tensor:
+    """Draw real rows (B, D) from mixtures with eta = [K logits | K locations | K log scales]; no gradients.
+
+    At step d, uniforms[:, d] picks the component by the inverse of the cumulative mixture weights, and x =
+    location + scale × noise[:, d]: standard normal noise for mixtures of Gaussians, standard Laplace noise
+    for mixtures of Laplaces. The other arguments are those of `sample_bernoulli`, with V (D, 3K, H) and b
+    (D, 3K).
+    """
+    if output.shape[1] % 3:
+        raise ValueError(f"mixtures have 3K parameters per variable, not {output.shape[1]}")
+    weight = weight.reshape(len(weight), weight.shape[-1])
+    kernel = _checked(activation, kernel, weight, hidden_bias, output, bias, uniforms, noise)
+    arguments = (weight, hidden_bias, output, bias, order, uniforms, noise)
+    with torch.no_grad():
+        if kernel == "reference":
+            return reference.sample_mixture(*arguments, activation)
+        return _sampler(*arguments, activation, kernel)
+
+
+def _checked(activation: str, kernel: str, *tensors: Tensor) -> str:
+    if activation not in reference.ACTIVATIONS:
+        known = ", ".join(reference.ACTIVATIONS)
+        raise ValueError(f"unknown activation {activation!r}; known: {known}")
+    return backends.choose(kernel, tensors[0].device, *tensors)
+
+
+def _fused(*tensors: Tensor, activation: str, kernel: str) -> Tensor:
+    """Eta (M, B, D, P) from tensors that all have the member axis and no feature axis."""
+    x, weight, hidden_bias, output, bias, order = _alike(*tensors)
+    members, _, n_variables = x.shape
+    hidden, n_params = hidden_bias.shape[-1], bias.shape[-1]
+    _expect("weight", weight, members, n_variables, hidden)
+    _expect("hidden_bias", hidden_bias, members, hidden)
+    _expect("output", output, members, n_variables, n_params, hidden)
+    _expect("bias", bias, members, n_variables, n_params)
+    _expect("order", order, len(order) if len(order) == 1 else members, n_variables)
+    eta: Tensor = Recurrence.apply(x, weight, hidden_bias, output, bias, order, activation, kernel)[0]
+    return eta
+
+
+def _expect(name: str, tensor: Tensor, *shape: int) -> None:
+    """Compiled loops do not look where they read, so shapes are compared here."""
+    if tensor.shape != shape:
+        raise ValueError(
+            f"{name} should have shape {shape}, not {tuple(tensor.shape)} (members first, if any)"
+        )
+
+
+def _sampler(
+    weight: Tensor,
+    hidden_bias: Tensor,
+    output: Tensor,
+    bias: Tensor,
+    order: Tensor,
+    uniforms: Tensor,
+    noise: Tensor | None,
+    activation: str,
+    kernel: str,
+) -> Tensor:
+    """Check, and call a fused sampler."""
+    n_variables, n_params, hidden = output.shape
+    _expect("weight", weight, n_variables, hidden)
+    _expect("hidden_bias", hidden_bias, hidden)
+    _expect("bias", bias, n_variables, n_params)
+    _expect("order", order, n_variables)
+    _expect("uniforms", uniforms, len(uniforms), n_variables)
+    _expect("noise", uniforms if noise is None else noise, len(uniforms), n_variables)
+    floats = _alike(weight, hidden_bias, output, bias, uniforms, *([] if noise is None else [noise]))
+    rest = floats[5] if noise is not None else None
+    draws: Tensor = backends.load_sampler(kernel).sample(*floats[:4], order, floats[4], rest, activation)
+    return draws
+
+
+def _alike(*tensors: Tensor) -> list[Tensor]:
+    """All floating-point tensors in their common type."""
+    floats = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
+    dtype = torch.float64 if torch.float64 in floats else floats[0]
+    return [tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in tensors]

@@ -1,0 +1,225 @@
+"""The NADE recurrence on CUDA, in Triton: many short recurrences instead of one long one.
+
+The D steps are cut into segments. The pre-activation at the start of a segment is a plain matrix product of
+the inputs before it, so all segments, blocks of rows and blocks of hidden units run at the same time; each
+program keeps its pre-activations in registers and walks a few dozen steps.
+
+The backward pass also walks forwards, once. Let p_d be the sum of (d/da) over the steps of the segment up to
+and including d, and G the sum over all steps from the start of the segment to the end. The gradient that
+reaches the update at step d is G - p_d, so that gW[d] = Σ_b x_bd (G_b - p_bd): the first part is a matrix
+product per segment, the second is collected during the walk, as is gV. Nothing is subtracted from the
+pre-activation, nothing is added by two programs to the same place: partial sums over blocks go to places of
+their own and are reduced afterwards, in fixed order. No step reads a value back to the host, so all of it
+can be captured in a CUDA graph.
+
+Which axis lies across the threads of a warp decides what is cheap. Forward sums over hidden units, so these
+lie in registers and rows across threads; backward sums over rows, so it is the other way round.
+"""
+
+# mypy: disable-error-code="import-untyped, import-not-found"
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pynade.kernels.reference import ACTIVATIONS
+
+CODES = {name: code for code, name in enumerate(ACTIVATIONS)}
+PROGRAMS = 2048  # programs (warps of 32 rows or units) that keep a large GPU busy
+SHORTEST = 8  # steps in a segment, at least
+WARP = 32
+
+
+@triton.jit
+def squash(a, ACT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The activation."""
+    if ACT == 0:
+        h = 1 / (1 + tl.exp(-a))
+    elif ACT == 1:
+        h = tl.where(a < 0, 0.0, a)
+    else:
+        h = 2 / (1 + tl.exp(-2 * a)) - 1
+    return h
+
+
+@triton.jit
+def slope(h, ACT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Its derivative, from its value."""
+    if ACT == 0:
+        s = h * (1 - h)
+    elif ACT == 1:
+        s = tl.where(h > 0, 1.0, 0.0)
+    else:
+        s = 1 - h * h
+    return s
+
+
+@triton.jit
+def _forward(  # type: ignore[no-untyped-def]
+    x, weight, output, start, eta, B, D, H, P, S, LENGTH,
+    ACT: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
+):  # fmt: skip
+    """Partial eta (M, blocks of units, D, P, B) of one segment, block of rows and block of units.
+
+    x (M, D, B), W (M, D, H), V (M, D, P, H), all by step; start (M, S, B, H).
+    """
+    block, row_blocks = tl.program_id(0), tl.cdiv(B, ROWS)
+    m, rows = (block // row_blocks).to(tl.int64), (block % row_blocks) * ROWS + tl.arange(0, ROWS)
+    unit_block, unit_blocks = tl.program_id(1), tl.num_programs(1)
+    units = unit_block * UNITS + tl.arange(0, UNITS)
+    segment = tl.program_id(2)
+    in_rows, in_units = rows < B, units < H
+    both = in_units[:, None] & in_rows[None, :]
+    a = tl.load(start + ((m * S + segment) * B + rows[None, :]) * H + units[:, None], mask=both, other=0.0)
+    for d in range(segment * LENGTH, tl.minimum(D, (segment + 1) * LENGTH)):
+        step = m * D + d
+        h = squash(a, ACT)
+        for p in range(P):
+            v = tl.load(output + (step * P + p) * H + units, mask=in_units, other=0.0)
+            y = tl.sum(h * v[:, None], axis=0)
+            tl.store(eta + (((m * unit_blocks + unit_block) * D + d) * P + p) * B + rows, y, mask=in_rows)
+        w = tl.load(weight + step * H + units, mask=in_units, other=0.0)
+        a += w[:, None] * tl.load(x + step * B + rows, mask=in_rows, other=0.0)[None, :]
+
+
+@triton.jit
+def _backward(  # type: ignore[no-untyped-def]
+    x, weight, output, start, grad_eta, total, grad_weight, grad_output, grad_x, B, D, H, P, S, LENGTH,
+    ACT: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr, NEED_X: tl.constexpr,
+):  # fmt: skip
+    """One segment's p at its end, `total` (M, S, B, H), and the parts of the gradients that need p_d.
+
+    grad_eta (M, D, P, B) by step; grad_weight (blocks of rows, M, D, H) and grad_x (blocks of units, M, D,
+    B) get Σ x p and Σ W p, to be subtracted; grad_output (blocks of rows, M, D, P, H).
+    """
+    block, row_blocks = tl.program_id(0), tl.cdiv(B, ROWS)
+    members = tl.num_programs(0) // row_blocks
+    m, row_block = (block // row_blocks).to(tl.int64), block % row_blocks
+    rows = row_block * ROWS + tl.arange(0, ROWS)
+    unit_block = tl.program_id(1)
+    units = unit_block * UNITS + tl.arange(0, UNITS)
+    segment = tl.program_id(2)
+    in_rows, in_units = rows < B, units < H
+    both = in_rows[:, None] & in_units[None, :]
+    here = ((m * S + segment) * B + rows[:, None]) * H + units[None, :]
+    a = tl.load(start + here, mask=both, other=0.0)
+    so_far = tl.zeros_like(a)
+    for d in range(segment * LENGTH, tl.minimum(D, (segment + 1) * LENGTH)):
+        step = m * D + d
+        mine = (row_block * members + m) * D + d  # this block of rows' own place
+        h = squash(a, ACT)
+        grad_h = tl.zeros_like(a)
+        for p in range(P):
+            v = tl.load(output + (step * P + p) * H + units, mask=in_units, other=0.0)
+            e = tl.load(grad_eta + (step * P + p) * B + rows, mask=in_rows, other=0.0)
+            grad_h += e[:, None] * v[None, :]
+            tl.store(grad_output + (mine * P + p) * H + units, tl.sum(e[:, None] * h, axis=0), mask=in_units)
+        so_far += grad_h * slope(h, ACT)
+        xs = tl.load(x + step * B + rows, mask=in_rows, other=0.0)
+        w = tl.load(weight + step * H + units, mask=in_units, other=0.0)
+        tl.store(grad_weight + mine * H + units, tl.sum(xs[:, None] * so_far, axis=0), mask=in_units)
+        if NEED_X:
+            place = ((unit_block * members + m) * D + d) * B
+            tl.store(grad_x + place + rows, tl.sum(so_far * w[None, :], axis=1), mask=in_rows)
+        a += xs[:, None] * w[None, :]
+    tl.store(total + here, so_far, mask=both)
+
+
+def plan(members: int, batch: int, n_variables: int, hidden: int) -> tuple[int, int, int, int]:
+    """(rows per program, hidden units per program, steps per segment, segments) for these sizes."""
+    rows = min(128, max(WARP, triton.next_power_of_2(batch)))
+    units = WARP
+    warps = members * -(-batch // rows) * -(-hidden // units) * (rows // WARP)
+    segments = max(1, min(-(-PROGRAMS // warps), n_variables // SHORTEST))
+    length = -(-n_variables // segments)
+    return rows, units, length, -(-n_variables // length)
+
+
+def forward(
+    x: Tensor,
+    weight: Tensor,
+    hidden_bias: Tensor,
+    output: Tensor,
+    bias: Tensor,
+    order: Tensor,
+    activation: str,
+) -> tuple[Tensor, Tensor]:
+    """Eta (M, B, D, P) and the tape (M, S, B, H), the pre-activations at the start of each segment."""
+    members, batch, n_variables = x.shape
+    n_params, hidden = output.shape[2:]
+    rows, units, length, segments = plan(members, batch, n_variables, hidden)
+    order = order.expand(members, -1)
+    x, weight, output = _by_step(x.transpose(1, 2), order), _by_step(weight, order), _by_step(output, order)
+    start = _starts(x, weight, hidden_bias, length, segments)
+    unit_blocks = -(-hidden // units)
+    parts = x.new_empty(members, unit_blocks, n_variables, n_params, batch)
+    grid = (members * -(-batch // rows), unit_blocks, segments)
+    sizes = (batch, n_variables, hidden, n_params, segments, length)
+    if batch:
+        _forward[grid](
+            x, weight, output, start, parts, *sizes, CODES[activation], rows, units, num_warps=rows // WARP
+        )
+    eta = _by_step(parts.sum(1), order.argsort(1)).permute(0, 3, 1, 2)
+    return eta + bias.unsqueeze(1), start
+
+
+def backward(
+    x: Tensor,
+    weight: Tensor,
+    hidden_bias: Tensor,
+    output: Tensor,
+    order: Tensor,
+    tape: Tensor,
+    grad_eta: Tensor,
+    activation: str,
+    need_x: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of x (empty unless `need_x`), W, c and V."""
+    members, batch, n_variables = x.shape
+    n_params, hidden = output.shape[2:]
+    rows, units, length, segments = plan(members, batch, n_variables, hidden)
+    order = order.expand(members, -1)
+    rank = order.argsort(1)
+    x, weight, output = _by_step(x.transpose(1, 2), order), _by_step(weight, order), _by_step(output, order)
+    grad_eta = _by_step(grad_eta.permute(0, 2, 3, 1), order)
+    row_blocks, unit_blocks = -(-batch // rows), -(-hidden // units)
+    total = torch.empty_like(tape)
+    gw = x.new_empty(row_blocks, *weight.shape)
+    gv = x.new_empty(row_blocks, *output.shape)
+    gx = x.new_empty(unit_blocks if need_x else 0, *x.shape)
+    grid = (members * row_blocks, unit_blocks, segments)
+    tensors = (x, weight, output, tape.contiguous(), grad_eta, total, gw, gv, gx)
+    sizes = (batch, n_variables, hidden, n_params, segments, length)
+    if batch:
+        _backward[grid](*tensors, *sizes, CODES[activation], rows, units, need_x, num_warps=rows // WARP)
+    reach = total.flip(1).cumsum(1).flip(1)  # G: from the start of each segment to the end
+    grad_weight = _segment_product(x, reach, length, segments) - gw.sum(0)
+    grad_x = x.new_empty(members, 0, 0)
+    if need_x:
+        grad_x = _segment_product(weight, reach.transpose(2, 3), length, segments) - gx.sum(0)
+        grad_x = _by_step(grad_x, rank).transpose(1, 2)
+    return grad_x, _by_step(grad_weight, rank), reach[:, 0].sum(1), _by_step(gv.sum(0), rank)
+
+
+def _by_step(tensor: Tensor, order: Tensor) -> Tensor:
+    """(M, D, …) with axis 1 taken in the given order, contiguous."""
+    members = torch.arange(len(order), device=order.device).unsqueeze(1)
+    return tensor[members, order].contiguous()
+
+
+def _starts(x: Tensor, weight: Tensor, hidden_bias: Tensor, length: int, segments: int) -> Tensor:
+    """Pre-activations (M, S, B, H) at the start of each segment: c plus all segments before it."""
+    cut = (segments - 1, length)
+    whole = (segments - 1) * length
+    updates = x[:, :whole].unflatten(1, cut).transpose(2, 3) @ weight[:, :whole].unflatten(1, cut)
+    first = hidden_bias[:, None, None].expand(-1, 1, x.shape[2], -1)
+    return torch.cat((first, updates), 1).cumsum(1)
+
+
+def _segment_product(left: Tensor, right: Tensor, length: int, segments: int) -> Tensor:
+    """left (M, D, K) times right (M, S, K, N), each step with the matrix of its segment: (M, D, N)."""
+    whole = (segments - 1) * length
+    head = left[:, :whole].unflatten(1, (segments - 1, length)) @ right[:, :-1]
+    return torch.cat((head.flatten(1, 2), left[:, whole:] @ right[:, -1]), 1)

@@ -1,0 +1,78 @@
+"""Threads for compiled loops that release the interpreter's lock: torch's own, where they can be reached.
+
+After each parallel operation torch's worker threads spin for some milliseconds, waiting for the next one. A
+second set of threads would have to share the cores with them and run at half speed, so we borrow the team
+that torch keeps: its OpenMP library lies beside it, and `GOMP_parallel` runs a function once on every thread
+of the team. (numba's parallel loops bring a second set too, and abort a process that was forked after their
+first use.)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_forked = False
+
+
+def share(task: Callable[[int], None], count: int, threads: int) -> None:
+    """Run task(0) … task(count - 1) on so many threads, the caller's among them, in any order."""
+    threads = min(threads, count)
+    numbers = iter(range(count))
+    errors: list[BaseException] = []
+
+    def run(_: Any = None) -> None:
+        try:
+            for number in numbers:
+                task(number)
+        except BaseException as error:  # no exception may cross into the C library
+            errors.append(error)
+
+    team = None if _forked else _torch_team()
+    if threads < 2:
+        run()
+    elif team is not None:
+        team.GOMP_parallel(_CALLBACK(run), None, threads, 0)
+    else:
+        others = [_pool(threads - 1, os.getpid()).submit(run) for _ in range(threads - 1)]
+        run()
+        for other in others:
+            other.result()
+    if errors:
+        raise errors[0]
+
+
+_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+@cache
+def _torch_team() -> ctypes.CDLL | None:
+    """The GNU OpenMP library that this torch brought along and has loaded, if it did."""
+    for path in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*")):
+        library = ctypes.CDLL(str(path))
+        if hasattr(library, "GOMP_parallel"):
+            library.GOMP_parallel.argtypes = (_CALLBACK, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+            library.GOMP_parallel.restype = None
+            return library
+    return None
+
+
+@cache
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="pynade-kernel")
+
+
+def _after_fork() -> None:
+    """A forked child inherits the team's records but not its threads, and would wait for them for ever."""
+    global _forked
+    _forked = True
+
+
+os.register_at_fork(after_in_child=_after_fork)

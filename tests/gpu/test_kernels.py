@@ -1,0 +1,121 @@
+"""The Triton kernels on a GPU, against the float64 reference on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.kernels.cases import EDGES, Case, compare, evaluate
+
+from pynade.kernels import recurrence, sample_bernoulli, sample_mixture
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+LARGE = [
+    Case(batch=100, n_variables=784, hidden=500, density=0.13),
+    Case(batch=1000, n_variables=100, hidden=500, binary=False),
+    Case(batch=25, n_variables=63, hidden=512, n_params=30, binary=False),
+    Case(batch=3, n_variables=3000, hidden=40, activation="tanh"),
+]
+
+
+@given(
+    case=st.builds(
+        Case,
+        batch=st.integers(1, 300),
+        n_variables=st.integers(1, 90),
+        hidden=st.integers(1, 200),
+        n_params=st.integers(1, 6),
+        activation=st.sampled_from(["sigmoid", "tanh"]),
+        binary=st.booleans(),
+        seed=st.integers(0, 2**30),
+        density=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    ),
+    need_x=st.booleans(),
+)
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_random_shapes(case: Case, need_x: bool) -> None:
+    poison()
+    compare(case, "triton", torch.float32, 1e-5, need_x=need_x, device="cuda")
+
+
+@pytest.mark.parametrize("case", [*EDGES, *LARGE], ids=str)
+def test_edges(case: Case) -> None:
+    poison()
+    compare(case, "triton", torch.float32, 3e-5, device="cuda")
+    compare(case, "triton", torch.float64, 1e-11, device="cuda")
+
+
+def poison() -> None:
+    """Fill the memory that outputs will be given next with NaN: what a kernel leaves unwritten shows."""
+    blocks = [torch.full((size,), float("nan"), device="cuda") for size in (2**8, 2**14, 2**18, 2**22, 2**24)]
+    torch.cuda.synchronize()
+    del blocks
+
+
+def test_same_call_same_bits() -> None:
+    tensors = Case(130, 90, 300, 2, binary=False).tensors(torch.float32)
+    first, second = (evaluate(tensors, "sigmoid", "triton", device="cuda") for _ in range(2))
+    for name, want in first.items():
+        assert torch.equal(second[name], want), name
+
+
+def test_auto_is_triton() -> None:
+    *tensors, order, _ = (t.cuda() for t in Case().tensors(torch.float32))
+    auto, fused = (recurrence(*tensors, order, "sigmoid", kernel=k) for k in ("auto", "triton"))
+    assert torch.equal(auto, fused)
+
+
+def test_forward_and_backward_in_a_cuda_graph() -> None:
+    *leaves, order, grad = (t.cuda() for t in Case(64, 100, 70).tensors(torch.float32))
+    weights = [w.requires_grad_() for w in leaves[1:]]
+
+    def step() -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(recurrence(leaves[0], *weights, order, "sigmoid"), weights, grad)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    leaves[0].copy_(1 - leaves[0])
+    graph.replay()
+    torch.testing.assert_close(captured, step(), rtol=0, atol=0)
+
+
+def test_vmap_of_grad_is_the_loop_over_members() -> None:
+    members = [[t.cuda() for t in Case(30, 20, 50, seed=seed).tensors(torch.float32)] for seed in range(4)]
+    x, *weights = (torch.stack([m[k] for m in members]) for k in range(5))
+
+    def loss(*t: torch.Tensor) -> torch.Tensor:
+        return recurrence(*t, members[0][5], "sigmoid").square().sum()
+
+    gradient = torch.func.grad(loss, argnums=(1, 2, 3, 4))
+    together = torch.func.vmap(gradient)(x, *weights)
+    for k in range(4):
+        alone = gradient(x[k], *(w[k] for w in weights))
+        torch.testing.assert_close([g[k] for g in together], list(alone), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("hidden", [1, 100, 500])
+def test_samplers(hidden: int) -> None:
+    """Float64, so that no draw lies within rounding of its threshold."""
+    g = torch.Generator().manual_seed(0)
+    uniforms, noise = torch.rand(1000, 40, generator=g).double(), torch.randn(1000, 40, generator=g).double()
+    _, *weights, order, _ = Case(1, 40, hidden).tensors()
+    arguments = (*weights, order, uniforms)
+    wanted = sample_bernoulli(*arguments, "sigmoid", kernel="reference")
+    assert torch.equal(sample_bernoulli(*(t.cuda() for t in arguments), "sigmoid").cpu(), wanted)
+    _, *weights, order, _ = Case(1, 40, hidden, 30).tensors()
+    arguments = (*(0.2 * w for w in weights), order, uniforms, noise)
+    wanted = sample_mixture(*arguments, "relu", kernel="reference")
+    drawn = sample_mixture(*(t.cuda() for t in arguments), "relu").cpu()
+    torch.testing.assert_close(drawn, wanted, rtol=1e-8, atol=1e-8)

@@ -1,0 +1,78 @@
+"""The samplers: same randomness, same rows, whichever kernel draws them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pynade.kernels import recurrence, sample_bernoulli, sample_mixture
+
+from .cases import Case
+
+sizes = {
+    "batch": st.integers(1, 70),
+    "n_variables": st.integers(1, 30),
+    "hidden": st.sampled_from([1, 7, 64, 100, 300]),
+    "activation": st.sampled_from(["sigmoid", "relu", "tanh"]),
+    "seed": st.integers(0, 2**30),
+}
+
+
+def randomness(case: Case, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(case.seed + 1)
+    shape = (case.batch, case.n_variables)
+    return torch.rand(shape, generator=g, dtype=dtype), torch.randn(shape, generator=g, dtype=dtype)
+
+
+@given(case=st.builds(Case, **sizes), dtype=st.sampled_from([torch.float32, torch.float64]))
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_bernoulli_draws_are_those_of_the_reference(case: Case, dtype: torch.dtype) -> None:
+    _, *weights, order, _ = case.tensors(dtype)
+    uniforms, _ = randomness(case, dtype)
+    wanted = sample_bernoulli(*weights, order, uniforms, case.activation, kernel="reference")
+    assert torch.equal(sample_bernoulli(*weights, order, uniforms, case.activation, kernel="numba"), wanted)
+
+
+@given(case=st.builds(Case, n_params=st.sampled_from([3, 6, 15, 60]), **sizes))
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_mixture_draws_are_those_of_the_reference(case: Case) -> None:
+    _, *weights, order, _ = case.tensors()
+    weights = [0.2 * w for w in weights]
+    arguments = (*weights, order, *randomness(case, torch.float64), case.activation)
+    wanted = sample_mixture(*arguments, kernel="reference")
+    torch.testing.assert_close(sample_mixture(*arguments, kernel="numba"), wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kernel", ["reference", "numba"])
+def test_bernoulli_draws_follow_their_own_probabilities(kernel: str) -> None:
+    """uniforms[:, d] < sigmoid(eta) where eta is what `recurrence` says of the drawn rows."""
+    case = Case(200, 12, 9)
+    _, *weights, order, _ = case.tensors()
+    uniforms, _ = randomness(case, torch.float64)
+    x = sample_bernoulli(*weights, order, uniforms, "sigmoid", kernel=kernel)
+    eta = recurrence(x.unsqueeze(2), *weights, order, "sigmoid", kernel="reference")[..., 0]
+    assert torch.equal(x[:, order], (uniforms < torch.sigmoid(eta[:, order])).double())
+
+
+@pytest.mark.parametrize("kernel", ["reference", "numba"])
+def test_mixture_moments(kernel: str) -> None:
+    """One variable, known mixture: 0.25 N(-1, 0.5²) + 0.75 N(2, 1)."""
+    n = 200_000
+    g = torch.Generator().manual_seed(0)
+    bias = torch.tensor([[0.25, 0.75]]).log(), torch.tensor([[-1.0, 2.0]]), torch.tensor([[0.5, 1.0]]).log()
+    weights = torch.zeros(1, 1, 4), torch.zeros(4), torch.zeros(1, 6, 4), torch.cat(bias, 1)
+    uniforms, noise = torch.rand(n, 1, generator=g), torch.randn(n, 1, generator=g)
+    x = sample_mixture(*weights, torch.tensor([0]), uniforms, noise, "relu", kernel=kernel)
+    mean, square = 0.25 * -1 + 0.75 * 2, 0.25 * (1 + 0.25) + 0.75 * (4 + 1)
+    assert abs(x.mean().item() - mean) < 5 * (square / n) ** 0.5
+    assert abs(x.var().item() - (square - mean**2)) < 0.05
+
+
+def test_no_rows() -> None:
+    _, *weights, order, _ = Case().tensors()
+    assert sample_bernoulli(*weights, order, torch.empty(0, 5).double(), "sigmoid", kernel="numba").shape == (
+        0,
+        5,
+    )
