@@ -41,7 +41,6 @@ def recurrence(
         >>> recurrence(x, w, torch.zeros(4), v, torch.zeros(3, 1), torch.arange(3), "sigmoid")[0, :, 0]
         tensor([2., 2., 2.])
     """
-    activation = getattr(activation, "__name__", activation)  # until NADENet passes the name
     if features.shape[2] != 1:
         if kernel not in ("auto", "reference"):
             raise ValueError(f"kernel {kernel!r} takes one feature per variable, not {features.shape[2]}")

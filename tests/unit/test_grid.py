@@ -1,0 +1,20 @@
+import json
+
+from pynade.experiments.grid import run_grid
+
+
+def test_a_grid_chooses_on_validation_and_resumes(tmp_path):
+    fixed = {"hidden": 4, "epochs": 3}
+    grid = {"learning_rate": [1e-6, 0.05], "gamma": [0.0]}
+    record = tmp_path / "record.json"
+    chosen = run_grid(tmp_path / "runs", record, "nade", "digits", fixed, grid)
+    assert chosen == {"learning_rate": 0.05, "gamma": 0.0}
+    content = json.loads(record.read_text())
+    assert content["test"]["n"] == 300
+    tried = content["validation_grid"]
+    assert [t["learning_rate"] for t in tried] == [1e-6, 0.05]
+    assert tried[1]["valid"] == content["valid"]
+    assert tried[1]["valid"]["mean"] > tried[0]["valid"]["mean"]
+    stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").rglob("model.safetensors")}
+    assert run_grid(tmp_path / "runs", record, "nade", "digits", fixed, grid) == chosen
+    assert stamps == {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").rglob("model.safetensors")}
