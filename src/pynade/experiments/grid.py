@@ -1,10 +1,10 @@
 """A grid of settings: train each, choose on validation, score the test part once, leave one record.
 
-    python -m pynade.experiments.grid mushrooms --runs runs/mushrooms --record results/binary/mushrooms/nade.json
+    python -m pynade.experiments.grid DATA --runs FOLDER --record results/binary/DATA/nade.json
 
-runs the paper's grid for NADE (500 sigmoid units, fixed random order, SGD: learning rates 0.05, 0.005, 0.0005 ×
-gamma 0, 0.001, 0.000001). Every setting is a run folder; finished ones are kept and interrupted ones go on, so
-the command may be killed and given again.
+runs the paper's grid for NADE (500 sigmoid units, fixed random order, SGD: learning rates 0.05, 0.005,
+0.0005 × gamma 0, 0.001, 0.000001). Every setting is a run folder; finished ones are kept and interrupted
+ones go on, so the command may be killed and given again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 from pynade.experiments.run import resume_run, start_run
 from pynade.experiments.score import score_run, write_record
 
-PAPER_NADE = {
+PAPER_NADE: dict[str, dict[str, Any]] = {
     "fixed": {
         "hidden": 500,
         "activation": "sigmoid",
