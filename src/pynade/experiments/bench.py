@@ -1,0 +1,297 @@
+"""`pynade bench`: how fast NADE is here, beside what one would otherwise write or install.
+
+Everything is measured in one run on one machine, contenders in turn, after a warm-up: absolute times mean
+little on a busy machine, ratios more. The ceiling is measured too: how many sigmoids per second plain torch
+computes on data that fits the cache, and how many bytes per second it copies.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pynade.experiments.provenance import code_version, device_name, now
+from pynade.families import Bernoulli
+from pynade.kernels import recurrence, sample_bernoulli
+from pynade.nets import NADENet
+from pynade.ordering import Ordering
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One problem: B rows, D variables, H hidden units, and the share of ones (None: dense real inputs)."""
+
+    B: int = 100
+    D: int = 784
+    H: int = 500
+    ones: float | None = 0.13
+
+
+@dataclass
+class Timing:
+    """Seconds of one contender at one task: every repeat, their median and spread."""
+
+    task: str
+    contender: str
+    shape: Shape
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        """The middle repeat."""
+        return statistics.median(self.seconds)
+
+    @property
+    def spread(self) -> float:
+        """Half the distance between the quartiles, as a share of the median."""
+        low, high = np.quantile(self.seconds, [0.25, 0.75])
+        return float((high - low) / 2 / self.median)
+
+
+class Problem:
+    """Inputs and parameters of a shape on a device, and each contender's way of doing each task."""
+
+    def __init__(self, shape: Shape, device: torch.device, seed: int = 0) -> None:
+        g = torch.Generator().manual_seed(seed)
+        self.shape, self.device = shape, device
+        self.net = NADENet(shape.D, hidden=shape.H, generator=g).to(device)
+        x = torch.rand(shape.B, shape.D, generator=g)
+        x = torch.randn(x.shape, generator=g) if shape.ones is None else (x < shape.ones).float()
+        self.x = x.to(device)
+        self.target = (self.x > 0).float()  # what the Bernoulli outputs are scored on
+        self.ordering = Ordering.random(shape.D, generator=g).to(device)
+        self.params = list(self.net.parameters())
+
+    # the contenders' forward passes: eta (B, D)
+
+    def ours(self) -> Tensor:
+        """The fused kernel, chosen for the device."""
+        return self.net(self.x.unsqueeze(-1), self.ordering).squeeze(-1)
+
+    def loop(self) -> Tensor:
+        """The loop over D that everyone writes."""
+        net, a, etas = self.net, self.net.hidden_bias.expand(self.shape.B, -1), []
+        order = self.ordering.order.tolist()
+        for i in order:
+            h = torch.sigmoid(a)
+            etas.append(h @ net.output[i, 0] + net.bias[i, 0])
+            a = a + self.x[:, i, None] * net.weight[i, 0]
+        return torch.stack(etas, 1)[:, self.ordering.rank]
+
+    def cumulative(self) -> Tensor:
+        """The vectorised version: the whole (B, D, H) tensor by a cumulative sum."""
+        net, order = self.net, self.ordering.order
+        update = self.x[:, order, None] * net.weight[order, 0]
+        a = net.hidden_bias + update.cumsum(1) - update
+        eta = (torch.sigmoid(a) * net.output[order, 0]).sum(-1) + net.bias[order, 0]
+        return eta[:, self.ordering.rank]
+
+    # the tasks
+
+    def log_prob(self, forward: Callable[[], Tensor]) -> Tensor:
+        """log p of every row."""
+        with torch.no_grad():
+            return functional.logsigmoid((2 * self.target - 1) * forward()).sum(-1)
+
+    def train(self, forward: Callable[[], Tensor]) -> Any:
+        """Loss and gradients of all parameters."""
+        loss = -functional.logsigmoid((2 * self.target - 1) * forward()).sum(-1).mean()
+        return torch.autograd.grad(loss, self.params)
+
+    def sample_ours(self, n: int) -> Tensor:
+        """The fused sampler."""
+        net, uniforms = self.net, torch.rand(n, self.shape.D, device=self.device)
+        return sample_bernoulli(
+            net.weight, net.hidden_bias, net.output, net.bias, self.ordering.order, uniforms, "sigmoid"
+        )
+
+    @torch.no_grad()
+    def sample_loop(self, n: int) -> Tensor:
+        """Ancestral sampling as everyone writes it."""
+        net, a = self.net, self.net.hidden_bias.expand(n, -1)
+        x = torch.empty(n, self.shape.D, device=self.device)
+        for i in self.ordering.order.tolist():
+            p = torch.sigmoid(torch.sigmoid(a) @ net.output[i, 0] + net.bias[i, 0])
+            x[:, i] = torch.bernoulli(p)
+            a = a + x[:, i, None] * net.weight[i, 0]
+        return x
+
+
+def tasks(problem: Problem, samples: int = 1000) -> dict[tuple[str, str], Callable[[], Any]]:
+    """Every (task, contender) of a problem."""
+    forwards = {"ours": problem.ours, "loop": problem.loop, "cumulative": problem.cumulative}
+    todo: dict[tuple[str, str], Callable[[], Any]] = {}
+    for name, forward in forwards.items():
+        todo["train step", name] = lambda f=forward: problem.train(f)
+        todo["log_prob", name] = lambda f=forward: problem.log_prob(f)
+    if problem.shape.ones is not None:
+        todo["sample", "ours"] = lambda: problem.sample_ours(samples)
+        todo["sample", "loop"] = lambda: problem.sample_loop(samples)
+    return todo
+
+
+def measure(
+    shape: Shape,
+    device: torch.device,
+    repeats: int = 15,
+    only: tuple[str, ...] = ("ours", "loop", "cumulative"),
+    wanted: tuple[str, ...] = ("train step", "log_prob", "sample"),
+) -> list[Timing]:
+    """Time the contenders in turn, `repeats` times, after two warm-up rounds."""
+    problem = Problem(shape, device)
+    todo = {k: f for k, f in tasks(problem).items() if k[1] in only and k[0] in wanted}
+    if device.type == "cuda":  # as training does: ours is replayed from a graph
+        todo = {k: (captured(f) if k[1] == "ours" else f) for k, f in todo.items()}
+    timings = {k: Timing(*k, shape) for k in todo}
+    for round_ in range(repeats + 2):
+        for key, function in todo.items():
+            slow = key[1] != "ours" and round_ > 2 + repeats // 3  # the slow need fewer repeats
+            if slow:
+                continue
+            seconds = clock(function, device)
+            if round_ >= 2:
+                timings[key].seconds.append(seconds)
+    return list(timings.values())
+
+
+def clock(function: Callable[[], Any], device: torch.device) -> float:
+    """Seconds of one call, with the device's work done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    begin = time.perf_counter()
+    function()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin
+
+
+def captured(function: Callable[[], Any]) -> Callable[[], Any]:
+    """The function as a CUDA graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            function()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        function()
+    return graph.replay
+
+
+def ceiling(device: torch.device, repeats: int = 20) -> dict[str, float]:
+    """What the machine can do: sigmoids per second on data in cache, bytes per second copied in memory."""
+    size = 2**22 if device.type == "cuda" else 2**15
+    small = torch.randn(size, device=device)
+    out = torch.empty_like(small)
+    rounds = 50
+
+    def many() -> None:
+        for _ in range(rounds):
+            torch.sigmoid(small, out=out)
+
+    large = torch.randn(2**28 if device.type == "cuda" else 2**25, device=device)
+    other = torch.empty_like(large)
+    run_many = captured(many) if device.type == "cuda" else many
+    sigmoids = statistics.median(clock(run_many, device) for _ in range(repeats))
+    copy = statistics.median(clock(lambda: other.copy_(large), device) for _ in range(repeats))
+    return {"sigmoids_per_second": rounds * size / sigmoids, "bytes_per_second": 8 * large.numel() / copy}
+
+
+def needed_sigmoids(shape: Shape) -> float:
+    """Hidden activations that a forward pass must compute: for binary inputs only where the state changes."""
+    changes = shape.D if shape.ones is None else 1 + shape.ones * shape.D
+    return shape.B * shape.H * min(shape.D, changes)
+
+
+def growth(sizes: list[float], seconds: list[float]) -> float:
+    """Exponent of the fitted power law time ~ size^e."""
+    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
+
+
+SWEEPS: dict[str, list[Any]] = {
+    "D": [98, 196, 392, 784, 1568],
+    "H": [64, 128, 256, 512, 1024],
+    "B": [16, 32, 64, 128, 256],
+    "ones": [0.02, 0.04, 0.08, 0.16, 0.32],
+}
+
+
+def sweep(device: torch.device, repeats: int = 9) -> Iterator[tuple[str, list[Any], dict[str, list[float]]]]:
+    """Our times against D, H, B and the share of ones, each from the same middle shape."""
+    for name, values in SWEEPS.items():
+        series: dict[str, list[float]] = {}
+        for value in values:
+            shape = replace(Shape(), **{name: value})
+            for t in measure(shape, device, repeats, ("ours",), ("train step", "log_prob")):
+                series.setdefault(t.task, []).append(t.median)
+        yield name, values, series
+
+
+def bench(
+    device: torch.device,
+    shapes: list[Shape],
+    repeats: int = 15,
+    sweeps: bool = True,
+    said: Callable[[str], None] = lambda what: None,
+) -> dict[str, Any]:
+    """The whole benchmark as one JSON object."""
+    result: dict[str, Any] = {
+        "device": device_name(device),
+        "threads": torch.get_num_threads(),
+        "code": code_version(),
+        "torch": torch.__version__,
+        "at": now(),
+    }
+    said("ceiling")
+    result["ceiling"] = ceiling(device)
+    result["shapes"] = []
+    for shape in shapes:
+        said(f"{shape}")
+        timings = measure(shape, device, repeats)
+        entry: dict[str, Any] = {"shape": asdict(shape), "tasks": {}}
+        for t in timings:
+            entry["tasks"].setdefault(t.task, {})[t.contender] = {
+                "median": t.median,
+                "spread": t.spread,
+                "repeats": len(t.seconds),
+            }
+        for contenders in entry["tasks"].values():
+            ours = contenders["ours"]["median"]
+            contenders["ratios"] = {
+                name: c["median"] / ours for name, c in contenders.items() if name not in ("ours", "ratios")
+            }
+        rate = needed_sigmoids(shape) / entry["tasks"]["log_prob"]["ours"]["median"]
+        entry["share_of_sigmoid_ceiling"] = rate / result["ceiling"]["sigmoids_per_second"]
+        result["shapes"].append(entry)
+    if sweeps:
+        result["growth"] = {}
+        for name, values, series in sweep(device):
+            said(f"growth in {name}")
+            result["growth"][name] = {
+                "values": values,
+                "seconds": series,
+                "exponent": {task: growth(values, s) for task, s in series.items()},
+            }
+    return result
+
+
+def check_agreement(shape: Shape, device: torch.device) -> float:
+    """Largest difference between ours and the reference in float64, over the largest value: a sanity check."""
+    problem = Problem(shape, device)
+    net = problem.net
+    parts = [t.double() for t in (net.weight, net.hidden_bias, net.output, net.bias)]
+    exact = recurrence(
+        problem.x.double().unsqueeze(-1), *parts, problem.ordering.order, "sigmoid", "reference"
+    )
+    gap = (problem.ours() - exact.squeeze(-1)).abs().max() / exact.abs().max()
+    return float(gap) if math.isfinite(float(gap)) else math.inf
