@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from pynade.experiments.provenance import code_version, device_name, now
-from pynade.families import Bernoulli
 from pynade.kernels import recurrence, sample_bernoulli
 from pynade.nets import NADENet
 from pynade.ordering import Ordering
@@ -28,12 +27,16 @@ from pynade.ordering import Ordering
 
 @dataclass(frozen=True)
 class Shape:
-    """One problem: B rows, D variables, H hidden units, and the share of ones (None: dense real inputs)."""
+    """One problem: B rows, D variables, H hidden units, share of ones, K Gaussians per conditional.
+
+    `ones=None` means dense real inputs; K = 0 means Bernoulli conditionals, K > 0 mixtures of K Gaussians.
+    """
 
     B: int = 100
     D: int = 784
     H: int = 500
     ones: float | None = 0.13
+    K: int = 0
 
 
 @dataclass
@@ -63,7 +66,7 @@ class Problem:
     def __init__(self, shape: Shape, device: torch.device, seed: int = 0) -> None:
         g = torch.Generator().manual_seed(seed)
         self.shape, self.device = shape, device
-        self.net = NADENet(shape.D, hidden=shape.H, generator=g).to(device)
+        self.net = NADENet(shape.D, max(1, 3 * shape.K), shape.H, generator=g).to(device)
         x = torch.rand(shape.B, shape.D, generator=g)
         x = torch.randn(x.shape, generator=g) if shape.ones is None else (x < shape.ones).float()
         self.x = x.to(device)
@@ -71,11 +74,11 @@ class Problem:
         self.ordering = Ordering.random(shape.D, generator=g).to(device)
         self.params = list(self.net.parameters())
 
-    # the contenders' forward passes: eta (B, D)
+    # the contenders' forward passes: eta (B, D, P)
 
     def ours(self) -> Tensor:
         """The fused kernel, chosen for the device."""
-        return self.net(self.x.unsqueeze(-1), self.ordering).squeeze(-1)
+        return self.net(self.x.unsqueeze(-1), self.ordering)  # type: ignore[no-any-return]
 
     def loop(self) -> Tensor:
         """The loop over D that everyone writes."""
@@ -83,7 +86,7 @@ class Problem:
         order = self.ordering.order.tolist()
         for i in order:
             h = torch.sigmoid(a)
-            etas.append(h @ net.output[i, 0] + net.bias[i, 0])
+            etas.append(h @ net.output[i].T + net.bias[i])
             a = a + self.x[:, i, None] * net.weight[i, 0]
         return torch.stack(etas, 1)[:, self.ordering.rank]
 
@@ -92,7 +95,7 @@ class Problem:
         net, order = self.net, self.ordering.order
         update = self.x[:, order, None] * net.weight[order, 0]
         a = net.hidden_bias + update.cumsum(1) - update
-        eta = (torch.sigmoid(a) * net.output[order, 0]).sum(-1) + net.bias[order, 0]
+        eta = torch.einsum("bdh,dph->bdp", torch.sigmoid(a), net.output[order]) + net.bias[order]
         return eta[:, self.ordering.rank]
 
     # the tasks
@@ -100,12 +103,19 @@ class Problem:
     def log_prob(self, forward: Callable[[], Tensor]) -> Tensor:
         """log p of every row."""
         with torch.no_grad():
-            return functional.logsigmoid((2 * self.target - 1) * forward()).sum(-1)
+            return self._rows(forward())
 
     def train(self, forward: Callable[[], Tensor]) -> Any:
         """Loss and gradients of all parameters."""
-        loss = -functional.logsigmoid((2 * self.target - 1) * forward()).sum(-1).mean()
-        return torch.autograd.grad(loss, self.params)
+        return torch.autograd.grad(-self._rows(forward()).mean(), self.params)
+
+    def _rows(self, eta: Tensor) -> Tensor:
+        if self.shape.K == 0:
+            return functional.logsigmoid((2 * self.target - 1) * eta.squeeze(-1)).sum(-1)
+        weight, mean, log_scale = eta.chunk(3, dim=-1)
+        z = (self.x.unsqueeze(-1) - mean) * torch.exp(-log_scale)
+        parts = functional.log_softmax(weight, -1) - 0.5 * z * z - log_scale - 0.5 * math.log(2 * math.pi)
+        return torch.logsumexp(parts, -1).sum(-1)
 
     def sample_ours(self, n: int) -> Tensor:
         """The fused sampler."""
@@ -133,7 +143,7 @@ def tasks(problem: Problem, samples: int = 1000) -> dict[tuple[str, str], Callab
     for name, forward in forwards.items():
         todo["train step", name] = lambda f=forward: problem.train(f)
         todo["log_prob", name] = lambda f=forward: problem.log_prob(f)
-    if problem.shape.ones is not None:
+    if problem.shape.K == 0 and problem.shape.ones is not None:
         todo["sample", "ours"] = lambda: problem.sample_ours(samples)
         todo["sample", "loop"] = lambda: problem.sample_loop(samples)
     return todo
@@ -285,13 +295,12 @@ def bench(
     return result
 
 
+@torch.no_grad()
 def check_agreement(shape: Shape, device: torch.device) -> float:
-    """Largest difference between ours and the reference in float64, over the largest value: a sanity check."""
+    """Largest difference between ours and the reference in float64, over the largest value."""
     problem = Problem(shape, device)
     net = problem.net
-    parts = [t.double() for t in (net.weight, net.hidden_bias, net.output, net.bias)]
-    exact = recurrence(
-        problem.x.double().unsqueeze(-1), *parts, problem.ordering.order, "sigmoid", "reference"
-    )
-    gap = (problem.ours() - exact.squeeze(-1)).abs().max() / exact.abs().max()
-    return float(gap) if math.isfinite(float(gap)) else math.inf
+    w, c, v, b = (t.double() for t in (net.weight, net.hidden_bias, net.output, net.bias))
+    x, order = problem.x.double().unsqueeze(-1), problem.ordering.order
+    exact = recurrence(x, w, c, v, b, order, "sigmoid", "reference")
+    return ((problem.ours() - exact).abs().max() / exact.abs().max()).item()
