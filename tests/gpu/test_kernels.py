@@ -115,7 +115,8 @@ def test_samplers(hidden: int) -> None:
     wanted = sample_bernoulli(*arguments, "sigmoid", kernel="reference")
     assert torch.equal(sample_bernoulli(*(t.cuda() for t in arguments), "sigmoid").cpu(), wanted)
     _, *weights, order, _ = Case(1, 40, hidden, 30).tensors()
-    arguments = (*(0.2 * w for w in weights), order, uniforms, noise)
+    arguments = (*(0.3 * hidden**-0.5 * w for w in weights), order, uniforms, noise)  # values stay finite
     wanted = sample_mixture(*arguments, "relu", kernel="reference")
+    assert torch.isfinite(wanted).all()
     drawn = sample_mixture(*(t.cuda() for t in arguments), "relu").cpu()
     torch.testing.assert_close(drawn, wanted, rtol=1e-8, atol=1e-8)

@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,9 +67,13 @@ class Problem:
     def __init__(self, shape: Shape, device: torch.device, seed: int = 0) -> None:
         g = torch.Generator().manual_seed(seed)
         self.shape, self.device = shape, device
-        self.net = NADENet(shape.D, max(1, 3 * shape.K), shape.H, generator=g).to(device)
+        self.net = NADENet(shape.D, max(1, 3 * shape.K), shape.H, generator=g)
+        if shape.K == 0 and shape.ones is not None:  # so that samples have that share of ones too
+            half = self.net.output.sum(-1) / 2  # what half-active hidden units contribute
+            self.net.set_output_bias(math.log(shape.ones / (1 - shape.ones)) - half)
         x = torch.rand(shape.B, shape.D, generator=g)
         x = torch.randn(x.shape, generator=g) if shape.ones is None else (x < shape.ones).float()
+        self.net = self.net.to(device)
         self.x = x.to(device)
         self.target = (self.x > 0).float()  # what the Bernoulli outputs are scored on
         self.ordering = Ordering.random(shape.D, generator=g).to(device)
@@ -78,7 +83,8 @@ class Problem:
 
     def ours(self) -> Tensor:
         """The fused kernel, chosen for the device."""
-        return self.net(self.x.unsqueeze(-1), self.ordering)  # type: ignore[no-any-return]
+        eta: Tensor = self.net(self.x.unsqueeze(-1), self.ordering)
+        return eta
 
     def loop(self) -> Tensor:
         """The loop over D that everyone writes."""
@@ -141,11 +147,11 @@ def tasks(problem: Problem, samples: int = 1000) -> dict[tuple[str, str], Callab
     forwards = {"ours": problem.ours, "loop": problem.loop, "cumulative": problem.cumulative}
     todo: dict[tuple[str, str], Callable[[], Any]] = {}
     for name, forward in forwards.items():
-        todo["train step", name] = lambda f=forward: problem.train(f)
-        todo["log_prob", name] = lambda f=forward: problem.log_prob(f)
+        todo["train step", name] = partial(problem.train, forward)
+        todo["log_prob", name] = partial(problem.log_prob, forward)
     if problem.shape.K == 0 and problem.shape.ones is not None:
-        todo["sample", "ours"] = lambda: problem.sample_ours(samples)
-        todo["sample", "loop"] = lambda: problem.sample_loop(samples)
+        todo["sample", "ours"] = partial(problem.sample_ours, samples)
+        todo["sample", "loop"] = partial(problem.sample_loop, samples)
     return todo
 
 

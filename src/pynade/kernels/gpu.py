@@ -150,7 +150,6 @@ def forward(
     members, batch, n_variables = x.shape
     n_params, hidden = output.shape[2:]
     rows, units, length, segments = plan(members, batch, n_variables, hidden)
-    order = order.expand(members, -1)
     x, weight, output = _by_step(x.transpose(1, 2), order), _by_step(weight, order), _by_step(output, order)
     start = _starts(x, weight, hidden_bias, length, segments)
     unit_blocks = -(-hidden // units)
@@ -161,7 +160,7 @@ def forward(
         _forward[grid](
             x, weight, output, start, parts, *sizes, CODES[activation], rows, units, num_warps=rows // WARP
         )
-    eta = _by_step(parts.sum(1), order.argsort(1)).permute(0, 3, 1, 2)
+    eta = _by_step(parts.sum(1), _rank(order)).permute(0, 3, 1, 2)
     return eta + bias.unsqueeze(1), start
 
 
@@ -180,8 +179,7 @@ def backward(
     members, batch, n_variables = x.shape
     n_params, hidden = output.shape[2:]
     rows, units, length, segments = plan(members, batch, n_variables, hidden)
-    order = order.expand(members, -1)
-    rank = order.argsort(1)
+    rank = _rank(order)
     x, weight, output = _by_step(x.transpose(1, 2), order), _by_step(weight, order), _by_step(output, order)
     grad_eta = _by_step(grad_eta.permute(0, 2, 3, 1), order)
     row_blocks, unit_blocks = -(-batch // rows), -(-hidden // units)
@@ -204,9 +202,17 @@ def backward(
 
 
 def _by_step(tensor: Tensor, order: Tensor) -> Tensor:
-    """(M, D, …) with axis 1 taken in the given order, contiguous."""
+    """(M, D, …) with axis 1 taken in the given order, (1, D) for all members or (M, D), contiguous."""
+    if len(order) == 1:
+        return tensor.index_select(1, order[0])
     members = torch.arange(len(order), device=order.device).unsqueeze(1)
     return tensor[members, order].contiguous()
+
+
+def _rank(order: Tensor) -> Tensor:
+    """The inverse permutation; scattering is far cheaper than sorting."""
+    steps = torch.arange(order.shape[1], device=order.device).expand_as(order)
+    return torch.empty_like(order).scatter_(1, order, steps)
 
 
 def _starts(x: Tensor, weight: Tensor, hidden_bias: Tensor, length: int, segments: int) -> Tensor:
