@@ -23,6 +23,7 @@ from pynade.likelihood import Estimate
 from pynade.models import Ensemble, Orderless
 from pynade.nets import Net
 from pynade.ordering import Ordering
+from pynade.store import describe
 
 GPU_ROWS = 640_000  # orderings × rows walked together on a GPU: a few GB of activations for H = 500
 CPU_ROWS = 4_000  # on a CPU: activations that stay near the caches
@@ -101,6 +102,8 @@ def score_orderings(
     members = (model if isinstance(model, Ensemble) else model.ensemble(orderings)).to(model.device)
     members.check(rows)
     n_rows, k = len(rows), len(orderings)
+    if n_rows == 0:
+        raise ValueError("there are no rows to score")
     limit = rows_at_once or (GPU_ROWS if model.device.type == "cuda" else CPU_ROWS)
     row_step = min(n_rows, limit)
     group_step = max(1, limit // row_step)
@@ -142,7 +145,7 @@ class _Chunks:
     """Finished chunks on disk, under a fingerprint of everything they depend on."""
 
     def __init__(self, folder: Path | str, model: Any, rows: Tensor, orderings: Ordering) -> None:
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(json.dumps([describe(model), list(rows.shape), str(rows.dtype)]).encode())
         for name, tensor in sorted(model.state_dict().items()):
             digest.update(name.encode())
             digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())

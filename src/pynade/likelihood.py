@@ -56,8 +56,8 @@ class Estimate:
         return cls(float(rows.mean()), stderr, n, exact=False, mc_stderr=mc_stderr)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dictionary, as stored in result files."""
-        return asdict(self)
+        """Plain dictionary, as stored in result files; the standard error of one row is null."""
+        return {k: None if v != v else v for k, v in asdict(self).items()}
 
     def __str__(self) -> str:
         kind = "exact" if self.exact else f"estimate, Monte-Carlo s.e. {self.mc_stderr:.3f}"

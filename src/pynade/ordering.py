@@ -71,12 +71,14 @@ class Ordering:
         cls, n_variables: int, k: int | None = None, generator: torch.Generator | None = None
     ) -> Ordering:
         """A uniformly drawn ordering, or `k` independent ones as a (k, D) batch."""
+        if k is not None and k < 1:
+            raise ValueError(f"the number of orderings must be at least 1, not {k}")
         draws = torch.stack([torch.randperm(n_variables, generator=generator) for _ in range(k or 1)])
         return cls(draws[0] if k is None else draws)
 
     @property
     def order(self) -> Tensor:
-        """Variable at each step, (D,) or (K, D)."""
+        """Variable at each step, (D,) or (K, D); to be read, never written to."""
         return self._order
 
     @property

@@ -2,9 +2,12 @@
 
 Every function says for which object its number is exact. An `Orderless` model is asked under orderings made
 for the question: what is given comes first, what is asked next, the rest last (and is never visited). With
-`orderings=K` the object is the ensemble of K such orderings; a conditional of an ensemble weighs each
-ordering by its probability of what is given. `Autoregressive` and `Ensemble` have orderings of their own and
-can only answer where these put the given variables first; otherwise the question is refused.
+`orderings=K` the object is the ensemble of K such orderings, drawn by the generator; with a (K, D) batch of
+orderings it is these, each with its variables moved into the three parts and otherwise kept in order. A
+conditional of an ensemble weighs each ordering by its probability of what is given.
+
+`Autoregressive` and `Ensemble` have orderings of their own and can only answer where these put the given
+variables first; otherwise the question is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from torch import Tensor
 
 from pynade.families import Family
 from pynade.models import Autoregressive, Ensemble, Orderless
-from pynade.nets import Net
+from pynade.nets import AnyOrderNet, Net
 from pynade.ordering import Ordering
 
 Model = Orderless | Autoregressive | Ensemble
@@ -31,7 +34,7 @@ def conditional_log_prob(
     target: Variables,
     given: Variables,
     *,
-    orderings: int = 1,
+    orderings: int | Ordering = 1,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """log p(x_target | x_given) of each row, in nats: (B, D) -> (B,).
@@ -44,7 +47,7 @@ def conditional_log_prob(
         x: rows (B, D); only target and given columns are read.
         target: indexes of the variables asked for.
         given: indexes of the variables known; may be empty.
-        orderings: K, for an orderless model.
+        orderings: K or a (K, D) batch, for an orderless model.
         generator: draws the order within the parts; None keeps the natural one (and needs K = 1).
 
     Example:
@@ -78,7 +81,7 @@ def marginal_log_prob(
     x: Tensor,
     observed: Tensor,
     *,
-    orderings: int = 1,
+    orderings: int | Ordering = 1,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """log p of the observed cells of each row, the others marginalised: (B, D) -> (B,).
@@ -90,7 +93,7 @@ def marginal_log_prob(
         model: the model.
         x: rows (B, D); cells that are not observed may hold anything, NaN too.
         observed: bool (B, D) or (D,), True = observed.
-        orderings: K, for an orderless model.
+        orderings: K or a (K, D) batch, for an orderless model.
         generator: draws the order within the parts; None keeps the natural one (and needs K = 1).
     """
     observed = _observed(observed, x)
@@ -111,7 +114,7 @@ def sample_given(
     observed: Tensor,
     n: int = 1,
     *,
-    orderings: int = 1,
+    orderings: int | Ordering = 1,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """n completions of each row: (B, D) -> (n, B, D), equal to x where observed.
@@ -145,7 +148,7 @@ def impute(
     x: Tensor,
     n: int | None = None,
     *,
-    orderings: int = 1,
+    orderings: int | Ordering = 1,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Rows with their missing cells (NaN) filled.
@@ -156,7 +159,7 @@ def impute(
         n: None fills each missing cell with the best guess (mode, or mean of a real variable) of
             p(x_i | observed cells), each cell for itself, (B, D). A number gives that many joint draws
             from p(missing | observed), (n, B, D): multiple imputation.
-        orderings: K, for joint draws from an orderless model (see `sample_given`).
+        orderings: K or a (K, D) batch, for joint draws from an orderless model (see `sample_given`).
         generator: for the draws.
     """
     observed = ~torch.isnan(x)
@@ -218,13 +221,18 @@ def conditional(model: Model, i: int, given: dict[int, float]) -> Conditional:
 
     Exact for every ordering that puts the given variables first and i next: all of them agree, since an
     any-order net depends on what is given and not on its order. A fixed-order density answers only if
-    its ordering does so.
+    its ordering does so, and an ensemble of a fixed-order net not at all: ask `conditional_log_prob`.
 
     Args:
         model: the model.
         i: the variable asked for.
         given: values of the known variables, by index.
     """
+    if isinstance(model, Ensemble) and not isinstance(model.net, AnyOrderNet):
+        raise ValueError(
+            "the members of this ensemble differ in p(given), so its conditional is a mixture of their laws; "
+            "ask conditional_log_prob, which weighs them"
+        )
     D = model.n_variables
     is_given = variable_flags(list(given), D, "given")
     variable_flags([i], D, "asked")
@@ -274,11 +282,17 @@ def _check_cells(model: Model, x: Tensor, used: Tensor) -> None:
     model.family.check(torch.where(used, x, 0))
 
 
-def _orders(model: Model, parts: Tensor, k: int, generator: torch.Generator | None) -> Tensor:
+def _orders(model: Model, parts: Tensor, k: int | Ordering, generator: torch.Generator | None) -> Tensor:
     """Orders (K, B, D) in which, for each row, part 0 comes first, then part 1, then the rest."""
+    parts = parts.to(model.device)
+    if isinstance(model, Orderless) and isinstance(k, Ordering):
+        base = k.order.to(parts.device).view(-1, 1, parts.shape[1]).expand(-1, len(parts), -1)
+        along = parts.expand(len(base), -1, -1).gather(-1, base)
+        return base.gather(-1, along.argsort(dim=-1, stable=True))
+    if isinstance(k, Ordering):
+        raise ValueError("this model has orderings of its own; only an orderless model can be given others")
     if k < 1:
         raise ValueError(f"the number of orderings must be at least 1, not {k}")
-    parts = parts.to(model.device)
     if isinstance(model, Orderless):
         if k > 1 and generator is None:
             raise ValueError("several orderings are drawn at random: give a generator")

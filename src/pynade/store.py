@@ -105,7 +105,8 @@ def load_density(path: Path | str) -> tuple[Density | Orderless, dict[str, Any]]
     try:
         header = json.loads(metadata["pynade"])
         number = int(header["format"])
-    except (ValueError, KeyError, TypeError) as error:
+        header.setdefault("version", "unknown")
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"the metadata of {path} is damaged: {error}") from None
     if number > FORMAT:
         raise ValueError(
@@ -118,9 +119,12 @@ def load_density(path: Path | str) -> tuple[Density | Orderless, dict[str, Any]]
         if not isinstance(model, Density | Orderless):
             raise ValueError("it describes no model")
         model.load_state_dict(tensors, assign=True)
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise ValueError(f"its weights {name!r} are not finite")
         for name, buffer in model.named_buffers():
             if name.split(".")[-1] == "order":
                 Ordering(buffer)  # a permutation, or a clear error
-    except (ValueError, TypeError, KeyError, RuntimeError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, RuntimeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from None
     return model, header

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from pynade.experiments.tables import results_table
+from pynade.experiments.tables import highlights, results_page
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_readme_table_is_the_one_made_from_the_records():
-    assert results_table(ROOT / "results") in (ROOT / "README.md").read_text(encoding="utf-8")
+def test_documents_show_what_the_records_say():
+    assert highlights(ROOT / "results") in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert results_page(ROOT / "results") == (ROOT / "docs/results.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda p: p.name)

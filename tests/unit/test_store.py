@@ -100,6 +100,22 @@ def test_an_order_that_is_no_permutation_is_refused(file):
         load_density(file)
 
 
+def test_weights_that_are_not_finite_are_refused(file):
+    model, _ = load_density(file)
+    tensors = {n: t.clone() for n, t in model.state_dict().items()}
+    tensors["net.bias"][0] = float("nan")
+    rewrite(file, lambda h: None, tensors)
+    with pytest.raises(ValueError, match="not finite"):
+        load_density(file)
+
+
+def test_absurd_metadata_is_one_sentence(file):
+    for text in ('{"format": Infinity}', '{"format": 1, "spec": ' + "[" * 100_000 + "]" * 100_000 + "}"):
+        save_file({"w": torch.zeros(1)}, file, {"pynade": text})
+        with pytest.raises(ValueError, match=r"damaged|cannot be loaded"):
+            load_density(file)
+
+
 def test_only_parts_of_pynade_can_be_saved(tmp_path):
     class Odd(Independent):
         pass

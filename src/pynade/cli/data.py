@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
@@ -118,6 +119,6 @@ def info(
             table.add_row(part, f"{n:,} rows")
         table.add_row("columns", ", ".join(sorted(set(dataset.schema.kinds))))
     if dataset is not None:
-        table.add_row("ones", f"{100 * float(dataset.train.mean()):.1f} % of the training cells")
+        table.add_row("ones", f"{100 * float(np.nanmean(dataset.train)):.1f} % of the training cells")
         table.add_row("checksum", dataset.checksum)
     console.print(table)

@@ -37,7 +37,8 @@ def fit(
         typer.Option(help="Hidden units; repeat for more layers (not nade).", rich_help_panel=MODEL),
     ] = None,
     activation: Annotated[
-        str | None, typer.Option(help="sigmoid, relu or tanh.", rich_help_panel=MODEL)
+        str | None,
+        typer.Option(help="sigmoid, relu or tanh; silu too for deepnade, eonade.", rich_help_panel=MODEL),
     ] = None,
     ordering: Annotated[
         str | None, typer.Option(help="random (default) or natural.", rich_help_panel=MODEL)
@@ -161,6 +162,9 @@ def fit(
                 raise ValueError(
                     "--resume RUN takes everything from the run folder; give no DATA and no --out"
                 )
+            extra = set(given) - {"model", "seed", "overwrite", "resume", "data_dir"}
+            if extra or model != "nade" or seed != 0 or overwrite:
+                raise ValueError("--resume RUN goes on with the run's own settings; give no others")
             folder, result = resume, resume_run(resume, data_dir=data_dir, callbacks=[bar])
         else:
             if data is None or out is None:

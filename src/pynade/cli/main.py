@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pynade._version import __version__
-from pynade.cli import data, fill, fit, inspect, sample, score
+from pynade.cli import bench, data, fill, fit, inspect, sample, score
 from pynade.cli.screen import errors
 
 HELP = """Exact probability models for tables and images.
@@ -36,6 +36,7 @@ app.command("impute", help=fill.IMPUTE_HELP)(fill.impute)
 app.command("inpaint", help=fill.INPAINT_HELP)(fill.inpaint)
 app.command("info", help=inspect.INFO_HELP)(inspect.info)
 app.command("demo", help=inspect.DEMO_HELP)(inspect.demo)
+app.command("bench", help=bench.HELP)(bench.bench)
 app.add_typer(data.app, name="data")
 
 
@@ -58,14 +59,15 @@ def main() -> None:
     """Run the command line; what a user can mend is one sentence, not a traceback."""
     try:
         app()
-    except KeyboardInterrupt:
-        errors.print("Stopped. A run folder can be continued with `pynade fit --resume RUN`.")
-        sys.exit(130)
+    except SystemExit as stop:
+        if stop.code == 130:  # how typer ends after Ctrl-C
+            errors.print("Stopped. A run folder can be continued with `pynade fit --resume RUN`.")
+        raise
     except Exception as error:
         from pynade.data import DownloadError
         from pynade.learn import Diverged
 
-        if not isinstance(error, ValueError | OSError | DownloadError | Diverged):
+        if not isinstance(error, ValueError | OSError | ImportError | DownloadError | Diverged):
             raise  # a bug of ours: show where
         errors.print(f"Error: {error}")
         sys.exit(1)

@@ -36,14 +36,22 @@ def score(
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].")] = None,
 ) -> None:
     """Score rows (the help is HELP above)."""
-    from pynade.experiments.score import score_run, write_record, write_rows
+    from pynade.experiments.run import read_spec
+    from pynade.experiments.score import forget_chunks, score_run, write_record, write_rows
+    from pynade.experiments.tabular import check_destination
 
+    if rows is not None:
+        check_destination(rows, ".csv", ".npy")
+    if record is not None:
+        check_destination(record, ".json")
+        read_spec(run)
     with row_bar("scoring") as bar:
         result = score_run(run, data, split, data_dir, orderings, bar)
     if rows is not None:
         write_rows(rows, result.log_probs)
     if record is not None:
         write_record(record, run, result)
+    forget_chunks(run, result)
     if result.orderings is None:
         console.print(f"{result.data.name} {result.split}: {result.estimate}")
         return

@@ -7,6 +7,7 @@ declared, typed and defaulted once. What they share is here; a concrete one says
 from __future__ import annotations
 
 import copy
+import operator
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -37,7 +38,7 @@ class BinaryDensity(DensityMixin, BaseEstimator):
     Training parameters are those of `pynade.learn.Gradient`. The others:
 
     Attributes:
-        ordering: "random" (seeded by random_state), "natural", or a permutation of 0 … D-1.
+        ordering: "random" (seeded by random_state), "natural", a permutation of 0 … D-1, or an `Ordering`.
         validation_fraction: share of the rows held out for early stopping when no X_valid is given;
             0 trains on everything for all epochs.
         binarize: threshold; values above it become 1, the others 0. None expects exact 0/1.
@@ -45,7 +46,7 @@ class BinaryDensity(DensityMixin, BaseEstimator):
         random_state: seeds the ordering, the initial weights and the shuffling.
     """
 
-    ordering: str | Sequence[int] = "random"
+    ordering: str | Sequence[int] | Ordering = "random"
     optimizer: str = "adam"
     learning_rate: float = 0.001
     schedule: str = "constant"
@@ -102,7 +103,7 @@ class BinaryDensity(DensityMixin, BaseEstimator):
         )
         model = self.build(train, seed).to(torch_device(self.device))
         if not resume:
-            model = self._warm_up(model, train, seed, callbacks)
+            model = self._warm_up(model, train, seed, folder, callbacks)
         history = fit(
             model,
             train,
@@ -123,13 +124,19 @@ class BinaryDensity(DensityMixin, BaseEstimator):
         """Raise whatever `fit` would raise about its input and parameters, without training."""
         self.how()
         torch_device(self.device)
+        check_random_state(self.random_state)
         train = self._rows(X, reset=True)
         if X_valid is not None:
             self._rows(X_valid, reset=False)
         self.build(train[:2], seed=0)
 
     def _warm_up(
-        self, model: Density | Orderless, train: np.ndarray, seed: int, callbacks: Sequence[Callback]
+        self,
+        model: Density | Orderless,
+        train: np.ndarray,
+        seed: int,
+        folder: Path | str | None,
+        callbacks: Sequence[Callback],
     ) -> Density | Orderless:
         """What is done to the untrained model before training proper: nothing, unless overridden."""
         return model
@@ -179,11 +186,7 @@ class BinaryDensity(DensityMixin, BaseEstimator):
             **facts: further JSON facts to keep in the metadata.
         """
         check_is_fitted(self, "model_")
-        parameters = {
-            n: list(v) if isinstance(v, tuple | np.ndarray) else v for n, v in self.get_params().items()
-        }
-        if not isinstance(self.random_state, int | None):
-            parameters["random_state"] = None
+        parameters = {name: _plain(value) for name, value in self.get_params().items()}
         fitted = {
             "n_features_in_": self.n_features_in_,
             "history_": vars(self.history_),
@@ -214,8 +217,8 @@ class BinaryDensity(DensityMixin, BaseEstimator):
             row, column = np.argwhere(~np.isfinite(X))[0]
             kind = "NaN" if np.isnan(X[row, column]) else "inf"
             raise ValueError(
-                f"{type(self).__name__} takes no missing or infinite values, but row {row}, column {column} "
-                f"is {kind}"
+                f"{type(self).__name__} takes zeros and ones, but row {row}, column {column} is {kind}"
+                + ("; an orderless model (DeepNADE) takes missing values" if kind == "NaN" else "")
             )
         if self.binarize is not None:
             return (self.binarize < X).astype(np.uint8)
@@ -226,29 +229,44 @@ class BinaryDensity(DensityMixin, BaseEstimator):
         if not 0 <= self.validation_fraction < 1:
             raise ValueError(f"validation_fraction must be in [0, 1), not {self.validation_fraction}")
         held = round(self.validation_fraction * len(rows))
-        if held == 0:
+        if held < 2 or len(rows) - held < 2:  # too few for a score with a standard error
             return rows, None
         shuffled = np.random.default_rng(seed).permutation(len(rows))
         return rows[np.sort(shuffled[held:])], rows[np.sort(shuffled[:held])]
 
     def _ordering(self, n_variables: int, generator: torch.Generator, k: int | None = None) -> Ordering:
         """One ordering, or k of them: the first as asked, the rest random."""
-        if isinstance(self.ordering, str):
+        if isinstance(self.ordering, Ordering):
+            first = self.ordering
+        elif isinstance(self.ordering, str):
             if self.ordering not in ("random", "natural"):
                 raise ValueError(f"ordering is 'random', 'natural' or a permutation, not {self.ordering!r}")
             if self.ordering == "random":
                 return Ordering.random(n_variables, k, generator)
             first = Ordering.natural(n_variables)
         else:
-            first = Ordering(list(self.ordering))
+            first = Ordering([int(i) for i in self.ordering])
         if k is None:
             return first
         others = Ordering.random(n_variables, k, generator)
         return Ordering(torch.cat((first.order[None], others.order[1:])))
 
 
+def _plain(value: Any) -> Any:
+    """A parameter as JSON can hold it; a generator given as random_state cannot be held and becomes None."""
+    if isinstance(value, Ordering):
+        value = value.order
+    if isinstance(value, np.ndarray | np.generic | torch.Tensor):
+        return value.tolist()
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    if isinstance(value, torch.device):
+        return str(value)
+    return value if isinstance(value, str | int | float | bool | None) else None
+
+
 def _count(n: int) -> int:
-    if n < 1:
+    if operator.index(n) < 1:
         raise ValueError(f"n_samples must be at least 1, not {n}")
     return n
 

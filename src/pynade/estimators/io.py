@@ -61,6 +61,8 @@ def load_with_facts(path: Path | str) -> tuple[Loaded, dict[str, Any]]:
         estimator.history_ = History(**fitted["history_"])
         estimator.n_iter_ = len(estimator.history_.epochs)
         estimator.n_features_in_ = int(fitted["n_features_in_"])
+        if header.get("columns"):
+            estimator.columns_ = list(header["columns"])
         if "feature_names_in_" in fitted:
             estimator.feature_names_in_ = np.asarray(fitted["feature_names_in_"], dtype=object)
     except (KeyError, TypeError, AttributeError, ValueError) as error:

@@ -63,8 +63,8 @@ class OrderlessDensity(BinaryDensity):
         Args:
             X: rows, NaN = missing.
             orderings: a number K or a batch of orderings: exact for that ensemble. None takes the
-                estimator's own (one ordering, or its `n_orderings`). A row with missing cells is scored
-                under orderings that put its observed cells first; K of them.
+                estimator's own (one ordering, or its `n_orderings`). For a row with missing cells these
+                are taken with its observed cells moved to the front.
         """
         check_is_fitted(self, "model_")
         rows = self._rows(X, reset=False)
@@ -76,7 +76,7 @@ class OrderlessDensity(BinaryDensity):
             if complete.any():
                 out[complete] = score_orderings(model, rows[complete], chosen).ensemble_rows()
             if not complete.all():
-                out[~complete] = self._marginal(model, rows[~complete], len(chosen))
+                out[~complete] = self._marginal(model, rows[~complete], chosen)
         return out
 
     def score_orderings(
@@ -137,9 +137,8 @@ class OrderlessDensity(BinaryDensity):
         for i, value in known.items():
             x[0, i] = value
         generator = self._generator(random_state)
-        k = self._default_orderings()
         draws = queries.sample_given(
-            model, x, ~torch.isnan(x), _count(n_samples), orderings=k, generator=generator
+            model, x, ~torch.isnan(x), _count(n_samples), orderings=self.orderings(), generator=generator
         )
         return draws[:, 0].cpu().numpy().astype(np.int64)
 
@@ -147,7 +146,7 @@ class OrderlessDensity(BinaryDensity):
         """Fill missing cells (NaN).
 
         Args:
-            X: rows with NaN.
+            X: rows with NaN. With `binarize`, observed cells come back thresholded.
             n: None fills in each cell's likelier value given the observed cells, (N, D); a number gives
                 that many joint draws, (n, N, D), for multiple imputation.
             random_state: seed of the draws.
@@ -156,10 +155,11 @@ class OrderlessDensity(BinaryDensity):
         rows = self._rows(X, reset=False)
         model = self._scoring_model().float()
         generator = self._generator(random_state)
-        k = 1 if n is None else self._default_orderings()
+        chosen = self.orderings()
         parts = []
-        for part in torch.as_tensor(rows, dtype=torch.float32).split(max(1, ROWS_AT_ONCE // (k * (n or 1)))):
-            filled = queries.impute(model, part.to(model.device), n, orderings=k, generator=generator)
+        together = max(1, ROWS_AT_ONCE // (len(chosen) * (n or 1)))
+        for part in torch.as_tensor(rows, dtype=torch.float32).split(together):
+            filled = queries.impute(model, part.to(model.device), n, orderings=chosen, generator=generator)
             parts.append(filled.cpu())
         return torch.cat(parts, dim=-2).numpy().astype(np.int64)
 
@@ -193,12 +193,17 @@ class OrderlessDensity(BinaryDensity):
         )
 
     def _model(self, net: Net, generator: torch.Generator) -> Orderless:
-        self._ordering(net.n_variables, generator)  # refuses a bad `ordering` before training
+        self._ordering(net.n_variables, generator, k=self._default_orderings())  # refuses what is bad early
         assert isinstance(net, MaskedMLP)
         return Orderless(net, Bernoulli(), self.stratified)
 
     def _warm_up(
-        self, model: Density | Orderless, train: np.ndarray, seed: int, callbacks: Sequence[Callback]
+        self,
+        model: Density | Orderless,
+        train: np.ndarray,
+        seed: int,
+        folder: Path | str | None,
+        callbacks: Sequence[Callback],
     ) -> Density | Orderless:
         if self.pretrain_epochs < 0:
             raise ValueError(f"pretrain_epochs must be at least 0, not {self.pretrain_epochs}")
@@ -206,7 +211,13 @@ class OrderlessDensity(BinaryDensity):
             return model
         assert isinstance(model, Orderless)
         return pretrain(
-            model, train, self.how(), iterations=self.pretrain_epochs, seed=seed, callbacks=callbacks
+            model,
+            train,
+            self.how(),
+            iterations=self.pretrain_epochs,
+            seed=seed,
+            folder=folder,
+            callbacks=callbacks,
         )
 
     def _binary(self, X: np.ndarray) -> np.ndarray:
@@ -217,6 +228,9 @@ class OrderlessDensity(BinaryDensity):
         if missing.all(1).any():
             row = int(missing.all(1).argmax())
             raise ValueError(f"row {row} has no value at all: every cell is missing")
+        if np.isinf(X).any():
+            row, column = np.argwhere(np.isinf(X))[0]
+            raise ValueError(f"row {row}, column {column} is inf; missing cells are marked by NaN")
         filled = super()._binary(np.where(missing, 0.0 if self.binarize is None else self.binarize, X))
         return np.where(missing, np.float32(np.nan), filled.astype(np.float32))
 
@@ -226,19 +240,17 @@ class OrderlessDensity(BinaryDensity):
         model: Orderless = copy.deepcopy(self.model_)
         return model.double() if device.type == "cpu" else model.float().to(device)
 
-    def _marginal(self, model: Orderless, rows: np.ndarray, k: int) -> np.ndarray:
-        generator = torch.Generator(model.device).manual_seed(self.seed_)
+    def _marginal(self, model: Orderless, rows: np.ndarray, chosen: Ordering) -> np.ndarray:
         out = []
         with torch.no_grad():
-            for part in torch.as_tensor(rows, dtype=model.dtype).split(max(1, ROWS_AT_ONCE // k)):
+            for part in torch.as_tensor(rows, dtype=model.dtype).split(max(1, ROWS_AT_ONCE // len(chosen))):
                 x = part.to(model.device)
-                log_p = queries.marginal_log_prob(model, x, ~torch.isnan(x), orderings=k, generator=generator)
-                out.append(log_p.cpu())
+                out.append(queries.marginal_log_prob(model, x, ~torch.isnan(x), orderings=chosen).cpu())
         return torch.cat(out).numpy()
 
     def _index(self, variable: int | str) -> int:
         if isinstance(variable, str):
-            names = list(getattr(self, "feature_names_in_", ()))
+            names = list(getattr(self, "feature_names_in_", getattr(self, "columns_", ())))
             if variable not in names:
                 raise ValueError(
                     f"there is no column {variable!r}" + (f" among {names[:8]}" if names else "")
@@ -248,8 +260,12 @@ class OrderlessDensity(BinaryDensity):
 
     def _given(self, given: Mapping[int | str, float]) -> dict[int, float]:
         check_is_fitted(self, "model_")
-        known = {self._index(variable): float(value) for variable, value in given.items()}
-        queries.variable_flags(list(known), self.n_features_in_, "given")
+        indexes = [self._index(variable) for variable in given]
+        queries.variable_flags(indexes, self.n_features_in_, "given")
+        known = dict(zip(indexes, map(float, given.values()), strict=True))
+        for variable, value in known.items():
+            if value != value:
+                raise ValueError(f"variable {variable} is given as NaN; leave out what is not known")
         return known
 
 

@@ -83,3 +83,21 @@ def completion_figure(completions: Sequence[Any], shape: Sequence[int]) -> Figur
     for n, axis in enumerate(axes[0][2:], start=1):
         axis.set_title(f"completion {n}", fontsize=10)
     return figure
+
+
+def growth_figure(growth: dict[str, Any]) -> Figure:
+    """Time against each size, log-log, with the exponent of the fitted power law."""
+    from matplotlib.figure import Figure
+
+    labels = {"D": "variables D", "H": "hidden units H", "B": "rows B", "ones": "share of ones"}
+    figure = Figure(figsize=(3.6 * len(growth), 3.4), layout="constrained")
+    axes: Any = figure.subplots(1, len(growth), squeeze=False, sharey=True)[0]
+    for axis, (name, grown) in zip(axes, growth.items(), strict=True):
+        for task, seconds in grown["seconds"].items():
+            label = f"{task}, exponent {grown['exponent'][task]:.2f}"
+            axis.loglog(grown["values"], [1e3 * s for s in seconds], marker="o", label=label)
+        axis.set_xlabel(labels.get(name, name))
+        axis.grid(which="both", alpha=0.3)
+        axis.legend(fontsize=8)
+    axes[0].set_ylabel("milliseconds")
+    return figure

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from pynade.atomic import write_atomically
 from pynade.data import read_file, resolve
 from pynade.estimators import OrderlessDensity
 from pynade.estimators.io import load_with_facts
 from pynade.experiments.figures import completion_figure, save_figure
+from pynade.experiments.tabular import align, check_destination, default_names, write_table
 
 
 def load_orderless(run: Path, what: str) -> tuple[OrderlessDensity, dict]:
@@ -35,26 +35,20 @@ def impute_file(run: Path, file: Path, out: Path, draws: int | None = None, seed
         draws: None fills in each cell's likelier value; a number gives that many joint draws.
         seed: of the draws.
     """
-    model, _ = load_orderless(run, "impute")
-    if out.suffix not in (".csv", ".npy"):
-        raise ValueError(f"cannot write {out.name}: its ending must be .csv or .npy")
-    if not out.parent.is_dir():
-        raise ValueError(f"cannot write {out.name}: the folder {out.parent} does not exist")
-    rows, names = read_file(file)
+    model, facts = load_orderless(run, "impute")
+    check_destination(out, ".csv", ".npy")
     if draws is not None and draws < 1:
         raise ValueError(f"the number of draws must be at least 1, not {draws}")
+    rows, names = read_file(file)
+    columns = facts.get("columns")
+    rows = align(rows, names, columns)
     filled = model.impute(rows, draws, random_state=seed)
     gaps = int(np.isnan(rows).sum()) if rows.dtype.kind == "f" else 0
-    if out.suffix == ".npy":
-        write_atomically(out, lambda p: _save(p, filled))
-        return gaps, len(rows)
-    columns = list(names) if names else [f"x{i}" for i in range(rows.shape[1])]
-    if draws is None:
-        lines = [columns, *filled.tolist()]
-    else:
-        lines = [["draw", *columns], *([d, *row] for d, block in enumerate(filled.tolist()) for row in block)]
-    text = "".join(",".join(map(str, line)) + "\n" for line in lines)
-    write_atomically(out, lambda p: p.write_text(text, encoding="utf-8"))
+    header = list((names and columns) or names or default_names(rows.shape[1]))
+    if draws is not None and out.suffix == ".csv":
+        number = np.repeat(np.arange(draws), len(rows))[:, None]
+        header, filled = ["draw", *header], np.hstack([number, filled.reshape(-1, rows.shape[1])])
+    write_table(out, header, filled)
     return gaps, len(rows)
 
 
@@ -101,6 +95,8 @@ def inpaint(
     height, width = int(shape[0]), int(shape[1])
     if not (1 <= hole[0] <= height and 1 <= hole[1] <= width):
         raise ValueError(f"a hole of {hole[0]}x{hole[1]} does not fit into images of {height}x{width}")
+    if hole == (height, width):
+        raise ValueError(f"a hole of {hole[0]}x{hole[1]} leaves nothing of the images")
     if draws < 1:
         raise ValueError(f"the number of completions must be at least 1, not {draws}")
     part = dataset.split(split)
@@ -135,13 +131,13 @@ def parse_given(text: str) -> dict[int | str, float]:
     """
     given: dict[int | str, float] = {}
     for part in text.split(","):
-        name, sign, value = part.partition("=")
-        key: int | str = int(name) if name.strip().isdigit() else name.strip()
+        name, sign, value = (piece.strip() for piece in part.rpartition("="))
+        key: int | str = int(name) if name.isdigit() else name
         try:
             number = float(value)
         except ValueError:
             number = float("nan")
-        if not sign or not name.strip() or number != number:
+        if not sign or not name or number != number:
             raise ValueError(
                 f"evidence is written like 3=1,17=0 (index or column = value), not {part.strip()!r}"
             )
@@ -149,8 +145,3 @@ def parse_given(text: str) -> dict[int | str, float]:
             raise ValueError(f"variable {key!r} is given twice")
         given[key] = number
     return given
-
-
-def _save(path: Path, array: np.ndarray) -> None:
-    with open(path, "wb") as f:
-        np.save(f, array)

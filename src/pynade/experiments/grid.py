@@ -20,8 +20,10 @@ from typing import Any
 
 import torch
 
-from pynade.experiments.run import resume_run, start_run
+from pynade.atomic import write_json
+from pynade.experiments.run import read_spec, resume_run, start_run
 from pynade.experiments.score import score_run, write_record
+from pynade.learn import Diverged
 
 PAPER_NADE: dict[str, dict[str, Any]] = {
     "fixed": {
@@ -69,16 +71,20 @@ def run_grid(
     ]
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         results = list(pool.map(_train, todo))
+    kept = ("status", "valid", "best_epoch", "epochs")
     tried = [
-        {**setting, "valid": result["valid"], "best_epoch": result["best_epoch"], "epochs": result["epochs"]}
+        {**setting, **{name: result.get(name) for name in kept}}
         for setting, result in zip(settings(grid), results, strict=True)
     ]
-    best = max(range(len(tried)), key=lambda k: tried[k]["valid"]["mean"])
+    finished = [k for k, line in enumerate(tried) if line["valid"] is not None]
+    if not finished:
+        raise ValueError("every setting of the grid diverged")
+    best = max(finished, key=lambda k: tried[k]["valid"]["mean"])
     folder = todo[best][0]
     write_record(record, folder, score_run(folder, data, "test", data_dir))
     content = json.loads(record.read_text(encoding="utf-8"))
     content["validation_grid"] = tried
-    record.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(record, content)
     return settings(grid)[best]
 
 
@@ -86,8 +92,18 @@ def _train(job: tuple[Path, str, dict[str, Any], str, Path | None]) -> dict[str,
     folder, model, parameters, data, data_dir = job
     torch.set_num_threads(1)
     if (folder / "spec.json").is_file():
+        spec = read_spec(folder)
+        asked = spec["parameters"] | parameters
+        if (spec["model"], spec["data"], spec["parameters"]) != (model, data, asked):
+            raise ValueError(f"{folder} holds a run of other settings; give another --runs folder")
+        result = folder / "result.json"
+        if result.is_file():
+            return dict(json.loads(result.read_text(encoding="utf-8")))
         return resume_run(folder, data_dir=data_dir)
-    return start_run(folder, model, parameters, data, data_dir=data_dir)
+    try:
+        return start_run(folder, model, parameters, data, data_dir=data_dir)
+    except Diverged as error:  # a setting that diverges is a result too
+        return {"status": "diverged", "stopped": str(error)}
 
 
 def _name(setting: Mapping[str, Any]) -> str:

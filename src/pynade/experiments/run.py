@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,9 @@ def estimator_named(model: str, parameters: dict[str, Any]) -> BinaryDensity:
     known = kind._get_param_names()
     for name in parameters:
         if name not in known:
-            raise ValueError(f"model {model!r} has no parameter {name!r}{_nearest(name, known)}")
+            raise ValueError(
+                f"model {model!r} has no parameter {OPTION_NAMES.get(name, name)!r}{_nearest(name, known)}"
+            )
     return kind(**parameters)
 
 
@@ -66,7 +69,7 @@ def start_run(
 
     Args:
         folder: the run folder to make.
-        model: "nade", "made" or "fvsbn".
+        model: a name in `pynade.estimators.ESTIMATORS`.
         parameters: of the estimator; what is not given takes its default. `random_state` is the seed.
         data: a registered data set or a file.
         data_dir: folder of the registered data sets.
@@ -75,8 +78,9 @@ def start_run(
     """
     parameters = {"random_state": 0} | parameters
     estimator = estimator_named(model, parameters)
-    dataset = _dataset(data, data_dir, estimator)
-    estimator.check_request(dataset.train, dataset.valid)
+    whole = resolve(data, data_dir)
+    estimator.check_request(whole.train, whole.valid)  # before any split, so that rows are the file's
+    dataset = _with_validation(whole, estimator)
     _claim(folder, overwrite)
     spec = {
         "model": model,
@@ -101,7 +105,7 @@ def resume_run(
             return dict(result)
         raise ValueError(f"the run in {folder} ended with: {result['stopped']}; it cannot go on from there")
     estimator = estimator_named(spec["model"], spec["parameters"])
-    dataset = _dataset(spec["data"], data_dir, estimator)
+    dataset = _with_validation(resolve(spec["data"], data_dir), estimator)
     if dataset.checksum != spec["data_checksum"]:
         raise ValueError(
             f"the data {spec['data']!r} are not those the run in {folder} began with "
@@ -114,7 +118,7 @@ def resume_run(
 def as_command(spec: dict[str, Any], folder: str) -> str:
     """The command that makes a run with this spec: what differs from the defaults, as options."""
     usual = ESTIMATORS[spec["model"]]().get_params()
-    words = ["pynade fit", spec["data"], "--model", spec["model"]]
+    words = ["pynade fit", shlex.quote(spec["data"]), "--model", spec["model"]]
     for name, value in spec["parameters"].items():
         values = value if isinstance(value, list | tuple) else [value]
         default = usual[name] if not isinstance(usual[name], tuple) else list(usual[name])
@@ -140,12 +144,12 @@ def read_spec(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{folder / 'spec.json'} is damaged: {error}") from None
 
 
-def _dataset(data: str, data_dir: Path | None, estimator: BinaryDensity) -> Dataset:
-    """The data, with a validation part if the estimator wants one and the data have none."""
-    dataset = resolve(data, data_dir)
-    if dataset.valid is None and estimator.validation_fraction > 0:
-        dataset = dataset.with_validation(estimator.validation_fraction, seed=estimator.random_state)
-    return dataset
+def _with_validation(dataset: Dataset, estimator: BinaryDensity) -> Dataset:
+    """The data with a validation part, if the estimator wants one and there are rows enough for it."""
+    rows = round(estimator.validation_fraction * len(dataset.train))
+    if dataset.valid is not None or rows < 2 or len(dataset.train) - rows < 2:
+        return dataset
+    return dataset.with_validation(estimator.validation_fraction, seed=estimator.random_state)
 
 
 def _train(

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pynade.atomic import write_atomically
 from pynade.estimators import BinaryDensity, OrderlessDensity
 from pynade.estimators.io import load_with_facts
 from pynade.experiments.figures import image_panels, save_figure, table_panels
 from pynade.experiments.fill import parse_given
+from pynade.experiments.tabular import default_names, write_table
 from pynade.models import Autoregressive, Density, Ensemble, Orderless
 
 
@@ -43,7 +43,12 @@ def draw(run: Path, n: int, seed: int, shape: str | None = None, given: str | No
                 f"{run} can only be drawn from as a whole; --given takes a deepnade or an eonade"
             )
         columns = facts.get("columns") or []
-        evidence = {columns.index(k) if k in columns else k: v for k, v in parse_given(given).items()}
+        evidence: dict[int | str, float] = {}
+        for key, value in parse_given(given).items():  # a column's name wins over an index
+            index = columns.index(str(key)) if str(key) in columns else key
+            if index in evidence:
+                raise ValueError(f"variable {key!r} is given twice")
+            evidence[index] = value
         rows = model.sample(n, random_state=seed, given=evidence)
     else:
         drawn = density.sample(n, torch.Generator().manual_seed(seed))
@@ -59,17 +64,7 @@ def draw(run: Path, n: int, seed: int, shape: str | None = None, given: str | No
 
 def write_samples(path: Path, drawn: Drawn) -> None:
     """As .csv with the columns' names, or .npy."""
-    if path.suffix not in (".csv", ".npy"):
-        raise ValueError(f"cannot write samples to {path.name}: its ending must be .csv or .npy")
-    if not path.parent.is_dir():
-        raise ValueError(f"cannot write {path.name}: the folder {path.parent} does not exist")
-    if path.suffix == ".npy":
-        with open(path, "wb") as f:
-            np.save(f, drawn.rows)
-        return
-    columns = drawn.columns or [f"x{i}" for i in range(drawn.rows.shape[1])]
-    lines = [",".join(columns), *(",".join(map(str, row)) for row in drawn.rows.tolist())]
-    write_atomically(path, lambda p: p.write_text("\n".join(lines) + "\n", encoding="utf-8"))
+    write_table(path, drawn.columns or default_names(drawn.rows.shape[1]), drawn.rows)
 
 
 def plot_samples(path: Path, drawn: Drawn) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,13 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from pynade.atomic import write_atomically, write_json
+from pynade.atomic import write_json
 from pynade.data import Dataset, resolve
-from pynade.estimators import BinaryDensity, OrderlessDensity, load
+from pynade.estimators import BinaryDensity, OrderlessDensity
 from pynade.estimators.base import torch_device
+from pynade.estimators.io import load_with_facts
 from pynade.evaluation import OrderingScores
 from pynade.experiments.provenance import code_version, device_name, now
 from pynade.experiments.run import as_command, read_spec
+from pynade.experiments.tabular import align, check_destination, write_table
 from pynade.likelihood import Estimate, row_log_probs
 from pynade.models import Orderless
 
@@ -63,21 +66,17 @@ def score_run(
             folder until all are there, so a killed call goes on where it was).
         progress: called as progress(done, total).
     """
-    model = load(run)
+    model, facts = load_with_facts(run)
     dataset = resolve(data, data_dir)
     if split is None:
         split = "test" if dataset.test is not None else "all"
-    rows = dataset.split(split)
+    rows = align(dataset.split(split), dataset.schema.names, facts.get("columns"))
     begin = time.perf_counter()
     if orderings is not None:
         if not isinstance(model, OrderlessDensity):
             raise ValueError("only an orderless model (deepnade, eonade) can be scored under many orderings")
-        folder = run / f"chunks-{dataset.name}-{split}" if run.is_dir() else None
+        folder = chunk_folder(run, dataset.name, split) if run.is_dir() else None
         scores = model.score_orderings(rows, orderings, folder=folder, progress=progress)
-        if folder is not None:
-            for file in folder.iterdir():
-                file.unlink()
-            folder.rmdir()
         return Score(dataset, split, scores.ensemble_rows(), time.perf_counter() - begin, scores)
     if isinstance(model, BinaryDensity):
         log_probs = model.score_samples(rows)
@@ -90,29 +89,35 @@ def score_run(
     return Score(dataset, split, log_probs, time.perf_counter() - begin)
 
 
+def chunk_folder(run: Path, data: str, split: str) -> Path:
+    """Where the finished chunks of an evaluation under many orderings are kept."""
+    return run / f"chunks-{data}-{split}"
+
+
+def forget_chunks(run: Path, score: Score) -> None:
+    """Remove the chunks of a finished evaluation, once what was wanted of it has been written."""
+    folder = chunk_folder(run, score.data.name, score.split)
+    if folder.is_dir():
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()
+
+
 def write_rows(path: Path, log_probs: np.ndarray) -> None:
     """One log-probability per row, as .csv (with a header) or .npy."""
-    if path.suffix not in (".csv", ".npy"):
-        raise ValueError(f"cannot write rows to {path.name}: its ending must be .csv or .npy")
-    _needs_folder(path)
-    if path.suffix == ".csv":
-        text = "log_prob\n" + "".join(f"{float(v)!r}\n" for v in log_probs)
-        write_atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
-    else:
-        with open(path, "wb") as f:
-            np.save(f, log_probs)
+    write_table(path, ["log_prob"], log_probs[:, None] if path.suffix == ".csv" else log_probs)
 
 
 def write_record(path: Path, run: Path, score: Score) -> None:
     """The result of a run folder with everything needed to make it again."""
-    _needs_folder(path)
+    check_destination(path, ".json")
     spec = read_spec(run)
     trained = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
     result = json.loads((run / "result.json").read_text(encoding="utf-8"))
     parameters = spec["parameters"]
     k = parameters.get("n_orderings", 1)
     many: dict[str, Any] = {}
-    asked = f"pynade score RUN {score.data.name} --split {score.split}"
+    asked = f"pynade score RUN {shlex.quote(str(spec['data']))} --split {score.split}"
     if score.orderings is not None:
         k = score.orderings.log_probs.shape[1]
         asked += f" --orderings {k}"
@@ -150,8 +155,3 @@ def write_record(path: Path, run: Path, score: Score) -> None:
         "wall_seconds": {"fit": result["seconds"], "score": round(score.seconds, 2)},
     }
     write_json(path, record)
-
-
-def _needs_folder(path: Path) -> None:
-    if not path.parent.is_dir():
-        raise ValueError(f"cannot write {path.name}: the folder {path.parent} does not exist")

@@ -133,7 +133,7 @@ def fit(
             break
         momentum = how.momentum if epoch > how.momentum_after else 0.0
         step.loss_sum.zero_()
-        rows = 0
+        rows, asked_early = 0, False
         for batch in _minibatches(
             len(x), how.batch_size, per_epoch, how.updates_per_epoch is None, generator
         ):
@@ -148,8 +148,8 @@ def fit(
                 nll = float(step.loss_sum) / rows
                 now = Progress(model, epoch, how.epochs, optimizer.t, total, rate, nll, False)
                 now.best_valid, now.seconds = history.best_valid, reported - started
-                for callback in callbacks:
-                    callback(now)
+                answers = [callback(now) for callback in callbacks]
+                asked_early = asked_early or any(answers)
 
         train_nll = float(step.loss_sum) / rows
         score = None
@@ -168,7 +168,7 @@ def fit(
                 else "the initial weights were kept"
             )
             if folder is not None:
-                kept += f" in {_save_last_good(folder, model)}"
+                kept += f" in {save_last_good(folder, model)}"
             raise Diverged(
                 f"the loss stopped being finite in epoch {epoch} (learning rate {rate:g}); {kept}. "
                 f"Try a smaller learning rate or gradient clipping."
@@ -182,10 +182,10 @@ def fit(
             {
                 "epoch": epoch,
                 "updates": optimizer.t,
-                "learning_rate": rate,
+                "learning_rate": float(rate),
                 "train_nll": train_nll,
                 "valid_nll": None if score is None else -score.mean,
-                "valid_stderr": None if score is None else score.stderr,
+                "valid_stderr": None if score is None or math.isnan(score.stderr) else score.stderr,
                 "valid_mc_stderr": None if score is None else score.mc_stderr,
                 "best": history.best_epoch == epoch,
                 "seconds": round(history.seconds, 3),
@@ -199,7 +199,7 @@ def fit(
             history.stopped = "training likelihood passed the given value"
         elif score is not None and how.patience is not None and epoch - history.best_epoch >= how.patience:
             history.stopped = f"no better validation score for {how.patience} epochs"
-        elif any(asked):
+        elif asked_early or any(asked):
             history.stopped = "a callback asked for it"
         elif epoch == how.epochs:
             history.stopped = "all epochs done"
@@ -277,7 +277,7 @@ def _save(folder: Path, epoch: int, step: Step, best: dict[str, Tensor], history
     save_checkpoint(folder / "checkpoint.safetensors", tensors, facts)
 
 
-def _save_last_good(folder: Path, model: Trainable) -> Path:
+def save_last_good(folder: Path, model: Trainable) -> Path:
     """A loadable model file; of a model with parts of the user's own, the bare weights."""
     path = folder / "last_good.safetensors"
     try:

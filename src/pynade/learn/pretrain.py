@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pynade.learn.fit import Callback, fit
+from pynade.learn.fit import Callback, Diverged, fit, save_last_good
 from pynade.learn.how import Gradient
 from pynade.models import Orderless
 from pynade.nets import MaskedMLP
@@ -22,6 +23,7 @@ def pretrain(
     *,
     iterations: int = 20,
     seed: int = 0,
+    folder: Path | str | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Orderless:
     """A model of the same shape whose layers were added and trained one after the other.
@@ -36,6 +38,7 @@ def pretrain(
         how: the settings; its epochs are replaced by `iterations` and nothing is stopped early.
         iterations: epochs after each new layer.
         seed: of new layers and of the training.
+        folder: where the last good weights go if training diverges.
         callbacks: told of progress.
     """
     net = model.net
@@ -49,13 +52,14 @@ def pretrain(
     for depth, width in enumerate(rest, start=2):
         grown = grown.deeper(width, generator)
         grown.set_output_bias(marginal)
-        fit(
-            Orderless(grown, model.family, model.stratified),
-            train,
-            how=how,
-            seed=seed + depth,
-            callbacks=callbacks,
-        )
+        deeper = Orderless(grown, model.family, model.stratified)
+        try:
+            fit(deeper, train, how=how, seed=seed + depth, callbacks=callbacks)
+        except Diverged as error:
+            if folder is None:
+                raise
+            kept = save_last_good(Path(folder), deeper)
+            raise Diverged(f"in pretraining ({depth} layers) {error} They are in {kept}.") from None
     if not rest:
         grown.set_output_bias(marginal)
     return Orderless(grown, model.family, model.stratified)

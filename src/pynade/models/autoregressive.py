@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pynade.families import Family
+from pynade.families import Bernoulli, Family
+from pynade.kernels import sample_bernoulli
 from pynade.models.density import Density, check_columns
-from pynade.nets import Net, grouped
+from pynade.nets import NADENet, Net, grouped
 from pynade.ordering import Ordering
 
 
@@ -40,7 +41,7 @@ class Autoregressive(Density):
             raise ValueError("Autoregressive takes one ordering; several make an Ensemble")
         self.net, self.family = net, family
         self.n_variables = net.n_variables
-        self.register_buffer("order", ordering.order)
+        self.register_buffer("order", ordering.order.clone())
 
     @property
     def ordering(self) -> Ordering:
@@ -60,8 +61,15 @@ class Autoregressive(Density):
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """n rows by ancestral sampling: one walk of the stepper, O(HD) per row for NADE."""
-        return ancestral(self.net, self.family, self.ordering, n, generator)
+        """n rows by ancestral sampling, O(HD) per row for NADE, whose walk is a fused kernel."""
+        net = self.net
+        if type(net) is NADENet and isinstance(self.family, Bernoulli):
+            uniforms = torch.rand(
+                n, net.n_variables, generator=generator, dtype=self.dtype, device=self.device
+            )
+            parts = (net.weight, net.hidden_bias, net.output, net.bias)
+            return sample_bernoulli(*parts, self.order, uniforms, net.activation)
+        return ancestral(net, self.family, self.ordering, n, generator)
 
     def check(self, x: Tensor) -> None:
         """Columns must match, values must be in the family's domain."""

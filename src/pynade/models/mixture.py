@@ -72,7 +72,7 @@ class Mixture(Density):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Floating-point type of the components (the weights stay in float64)."""
+        """Floating-point type of the components."""
         return self._densities()[0].dtype
 
     def config(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Ensemble(Density):
             raise ValueError("an Ensemble takes a (K, D) batch of orderings; one ordering is Autoregressive")
         self.net, self.family = net, family
         self.n_variables = net.n_variables
-        self.register_buffer("order", orderings.order)
+        self.register_buffer("order", orderings.order.clone())
 
     @property
     def orderings(self) -> Ordering:

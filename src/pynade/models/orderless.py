@@ -59,8 +59,13 @@ class Orderless(nn.Module):
     def conditionals(self, x: Tensor, observed: Tensor) -> Tensor:
         """Eta (B, D, P) of p(x_i | observed variables) for all unobserved i, in one pass.
 
-        Exact for every ordering in which the observed variables come first and i comes next.
+        Exact for every ordering in which the observed variables come first and i comes next. Values of
+        unobserved variables are not read and may be NaN.
         """
+        check_columns(x, self.n_variables)
+        if (torch.isnan(x) & observed).any():
+            raise ValueError("a value that is observed cannot be missing (NaN)")
+        self.family.check(torch.where(observed, x, 0))
         return self.net.conditionals(self._features(x.to(self.dtype)), observed)
 
     def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:

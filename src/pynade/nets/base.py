@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -113,6 +113,11 @@ def activation_named(name: str) -> Callable[[Tensor], Tensor]:
         return ACTIVATIONS[name]
     except KeyError:
         raise ValueError(f"unknown activation {name!r}; known: {', '.join(ACTIVATIONS)}") from None
+
+
+def layer_sizes(hidden: int | Sequence[int]) -> tuple[int, ...]:
+    """Units of each layer, from one number or several (NumPy's integers too)."""
+    return tuple(int(h) for h in hidden) if isinstance(hidden, Iterable) else (int(hidden),)
 
 
 def glorot(*shape: int, fan_in: int, fan_out: int, generator: torch.Generator | None = None) -> nn.Parameter:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pynade.nets.base import Net, State, activation_named, glorot
+from pynade.nets.base import Net, State, activation_named, glorot, layer_sizes
 from pynade.nets.fvsbn import masked_direct
 from pynade.ordering import Ordering
 
@@ -56,7 +56,7 @@ class MADENet(Net):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(n_variables, n_params, n_features)
-        self.hidden = (hidden,) if isinstance(hidden, int) else tuple(hidden)
+        self.hidden = layer_sizes(hidden)
         if any(h < 1 for h in self.hidden):
             raise ValueError(f"every hidden layer needs at least one unit, not {self.hidden}")
         self.activation = activation

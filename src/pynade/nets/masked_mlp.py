@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pynade.nets.any_order import AnyOrderNet
-from pynade.nets.base import State, activation_named, glorot
+from pynade.nets.base import State, activation_named, glorot, layer_sizes
 
 
 class MaskedMLP(AnyOrderNet):
@@ -58,7 +58,7 @@ class MaskedMLP(AnyOrderNet):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(n_variables, n_params, n_features)
-        self.hidden = (hidden,) if isinstance(hidden, int) else tuple(hidden)
+        self.hidden = layer_sizes(hidden)
         if not self.hidden or any(h < 1 for h in self.hidden):
             raise ValueError(f"a MaskedMLP needs hidden layers of at least one unit each, not {self.hidden}")
         if not 0 <= dropout < 1:

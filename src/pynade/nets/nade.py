@@ -25,6 +25,8 @@ class NADENet(Net):
         hidden: H.
         n_features: F, inputs per variable.
         activation: "sigmoid" (the paper's choice for binary data), "relu" or "tanh".
+        kernel: which implementation computes the recurrence, "auto", "reference", "numba" or "triton"
+            (see `pynade.kernels`); not part of a saved model.
         generator: source of the initial weights.
 
     Example:
@@ -45,12 +47,13 @@ class NADENet(Net):
         *,
         n_features: int = 1,
         activation: str = "sigmoid",
+        kernel: str = "auto",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(n_variables, n_params, n_features)
         if hidden < 1:
             raise ValueError(f"hidden must be at least 1, not {hidden}")
-        self.hidden = hidden
+        self.hidden, self.kernel = int(hidden), kernel
         if activation not in ("sigmoid", "relu", "tanh"):  # those the fused kernels know
             raise ValueError(f"unknown activation {activation!r}; known: sigmoid, relu, tanh")
         self.activation = activation
@@ -64,7 +67,14 @@ class NADENet(Net):
         """Eta (B, D, P), O(HD) per row."""
         order = ordering.order.to(features.device)
         return recurrence(
-            features, self.weight, self.hidden_bias, self.output, self.bias, order, self.activation
+            features,
+            self.weight,
+            self.hidden_bias,
+            self.output,
+            self.bias,
+            order,
+            self.activation,
+            self.kernel,
         )
 
     def start(self, groups: int, rows: int) -> State:

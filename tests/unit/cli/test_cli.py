@@ -307,6 +307,75 @@ def test_orderless_models_fill_complete_and_answer(run, table, tmp_path):
     assert all(line.split()[0] == "1" and line.split()[3] == "0" for line in out.splitlines())
 
 
+def test_columns_are_matched_by_name(run, table, tmp_path):
+    assert run("fit", "table.csv", "--model", "deepnade", *FIT, "--out", "r")[0] == 0
+    lines = ["sun,rain,snow,wind", *(f"{r[1]},{r[0]},{r[3]},{r[2]}" for r in table.tolist())]
+    (tmp_path / "swapped.csv").write_text("\n".join(lines) + "\n")
+    plain, swapped = run("score", "r", "table.csv")[1], run("score", "r", "swapped.csv")[1]
+    assert plain.split("all:")[1] == swapped.split("all:")[1]
+    assert run("impute", "r", "swapped.csv", "--out", "f.csv")[0] == 0
+    assert (tmp_path / "f.csv").read_text() == (tmp_path / "table.csv").read_text()
+    (tmp_path / "other.csv").write_text("sun,rain,snow,hail\n" + "0,1,0,1\n" * 3)
+    code, _, err = run("score", "r", "other.csv")
+    assert code == 1
+    assert "there is no column 'wind'" in err
+
+
+def test_odd_column_names_survive(run, tmp_path):
+    rows = "".join(f"{a},{b},{c}\n" for a, b, c in np.random.default_rng(0).integers(0, 2, (40, 3)))
+    (tmp_path / "odd.csv").write_text('"rain, heavy",wind speed,2020\n' + rows)
+    assert run("fit", "odd.csv", "--model", "deepnade", *FIT, "--out", "r")[0] == 0
+    assert run("sample", "r", "-n", "4", "--out", "s.csv")[0] == 0
+    assert run("score", "r", "s.csv")[0] == 0
+    code, out, _ = run("sample", "r", "-n", "4", "--given", "2020=1,wind speed=0")
+    assert code == 0
+    assert all(line.split()[1:] == ["0", "1"] for line in out.splitlines())
+    assert "given twice" in run("sample", "r", "--given", "wind speed=1,1=0")[2]
+    assert pynade.load(tmp_path / "r").sample(2, given={"wind speed": 1})[:, 1].tolist() == [1, 1]
+
+
+def test_rows_in_messages_are_rows_of_the_file(run, tmp_path):
+    lines = ["0,1,0"] * 137 + ["0,1,7"] + ["1,1,0"] * 100
+    (tmp_path / "bad.csv").write_text("\n".join(lines) + "\n")
+    assert "row 137, column 2 is 7" in run("fit", "bad.csv", "--out", "r")[2]
+
+
+def test_very_few_rows(run, tmp_path):
+    (tmp_path / "two.csv").write_text("0,1,0\n1,1,0\n")
+    assert run("fit", "two.csv", *FIT, "--out", "r")[0] == 0
+    for name in ("result.json", "metrics.jsonl"):
+        assert "NaN" not in (tmp_path / "r" / name).read_text()
+
+
+def test_bad_requests_leave_no_run_folder(run, table, tmp_path):
+    for words in (["--model", "eonade", "--orderings", "0"], ["--seed", "99999999999"]):
+        code, out, _ = run("fit", "table.csv", *words, "--out", "r")
+        assert (code, out) == (1, "")
+        assert not (tmp_path / "r").exists()
+
+
+def test_divergence_in_pretraining_keeps_weights_too(run, table, tmp_path):
+    words = ["--model", "deepnade", "--hidden", "4", "--hidden", "4", "--pretrain-epochs", "2"]
+    code, _, err = run(
+        "fit", "table.csv", *words, "--optimizer", "sgd", "--learning-rate", "1e39", "--out", "r"
+    )
+    assert code == 1
+    assert "pretraining" in err
+    assert pynade.load(tmp_path / "r/last_good.safetensors") is not None
+
+
+def test_destinations_are_checked_before_the_work_and_chunks_kept_until_it_is_written(run, tmp_path):
+    assert run("fit", "digits", "--model", "deepnade", "--hidden", "4", "--epochs", "1", "--out", "r")[0] == 0
+    for words in (["--record", "no/x.json"], ["--rows", "x.txt"]):
+        assert run("score", "r", "digits", "--orderings", "2", *words)[0] == 1
+        assert not list((tmp_path / "r").glob("chunks*"))
+    assert run("score", "r/model.safetensors", "digits", "--record", "x.json")[0] == 1
+
+
+def test_resume_takes_no_other_settings(run, trained):
+    assert "own settings" in run("fit", "--resume", "good", "--epochs", "500")[2]
+
+
 def test_inpaint(run, tmp_path):
     assert run("fit", "digits", "--model", "deepnade", "--hidden", "8", "--epochs", "1", "--out", "r")[0] == 0
     code, out, err = run(
@@ -317,6 +386,7 @@ def test_inpaint(run, tmp_path):
     assert (tmp_path / "holes.png").read_bytes().startswith(b"\x89PNG")
     for bad, says in (
         (["--hole", "9x9"], "a hole of 9x9 does not fit into images of 8x8"),
+        (["--hole", "8x8"], "leaves nothing"),
         (["--hole", "wide"], "the hole like 10x10"),
         (["--rows", "300"], "row 300 does not exist"),
         (["--draws", "0"], "at least 1"),
@@ -382,6 +452,21 @@ def test_data_list_and_info(run):
     code, out, _ = run("data", "info", "digits")
     assert code == 0
     assert "checksum" in out
+
+
+def test_bench_measures_and_draws(run, tmp_path):
+    code, out, err = run(
+        "bench", "--quick", "--repeats", "3", "--device", "cpu", "--out", "b.json", "--plot", "b.png"
+    )
+    assert code == 0, err
+    assert "train step" in out
+    result = json.loads((tmp_path / "b.json").read_text())
+    for entry in result["shapes"]:
+        for row in entry["tasks"].values():
+            assert row["ratios"]["loop"] == pytest.approx(row["loop"]["median"] / row["ours"]["median"])
+    assert set(result["growth"]) == {"D", "H", "B", "ones"}
+    assert result["ceiling"]["sigmoids_per_second"] > 1e6
+    assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_version_and_module():

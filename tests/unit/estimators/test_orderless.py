@@ -232,3 +232,34 @@ def test_deeper_keeps_all_but_the_output():
     assert torch.equal(deep.weight, net.weight)
     assert torch.equal(deep.weights[0], net.weights[0])
     assert deep.output.shape == (4, 1, 7)
+
+
+def test_numpy_and_torch_parameters_fit_and_save(X, tmp_path):
+    for change in (
+        {"hidden": np.int64(4)},
+        {"hidden": np.array([4, 5])},
+        {"ordering": np.arange(5)},
+        {"ordering": Ordering.natural(5)},
+        {"learning_rate": np.float32(0.01), "random_state": np.int64(3), "device": torch.device("cpu").type},
+    ):
+        model = pynade.DeepNADE(epochs=1, **({"hidden": 4, "random_state": 0} | change)).fit(X)
+        model.save(tmp_path / "m.safetensors")
+        again = pynade.load(tmp_path / "m.safetensors")
+        assert (again.score_samples(X) == model.score_samples(X)).all()
+        if "random_state" in change:
+            assert again.random_state == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [({0: np.nan}, "given as NaN"), ({"a": 1, 0: 0}, "named twice")],
+)
+def test_evidence_is_never_dropped_or_overridden(X, given, words):
+    model = clone(SMALL[0]).fit(pd.DataFrame(X, columns=list("abcde")))
+    with pytest.raises(ValueError, match=words):
+        model.sample(3, given=given)
+
+
+def test_a_bad_number_of_orderings_is_found_before_training(X):
+    with pytest.raises(ValueError, match="at least 1"):
+        pynade.EoNADE(n_orderings=0).fit(X)
