@@ -82,15 +82,16 @@ def results_page(results: Path) -> str:
     """docs/results.md."""
     return f"""# Results
 
-Test log-likelihood in nats per row (higher is better), exact, with its standard error over rows, beside the number printed in
-the paper. DeepNADE: mean over ten orderings; EoNADE: ensemble of orderings. Static binarized MNIST is the standard file. Each
-record holds its spec, seed, data checksum, code version, device and wall time, and the commands that make it again.
+Test log-likelihood in nats per row (higher is better), exact, with its standard error over rows, beside
+the number printed in the paper. DeepNADE: mean over ten orderings; EoNADE: ensemble of orderings. Static
+binarized MNIST is the standard file. Each record holds its spec, seed, data checksum, code version, device
+and wall time, and the commands that make it again.
 
 {results_table(results, link="../results")}
 
 Settings were chosen on validation: the grid stands in each record, for DeepNADE in
-[validation-grid.json](../results/mnist/binarized_mnist/validation-grid.json). This page is made from the records by
-`python -m pynade.experiments.tables`.
+[validation-grid.json](../results/mnist/binarized_mnist/validation-grid.json). This page is made from the
+records by `python -m pynade.experiments.tables`.
 """
 
 
