@@ -25,12 +25,16 @@ def recurrence(
     b_{o_d}.
 
     Args:
-        features: (B, D, F). The fused kernels take F = 1; more goes to the reference. weight: W, (D, F, H).
-        hidden_bias: c, (H,). output: V, (D, P, H). bias: b, (D, P). order: (D,), the variable at each step.
-        activation: "sigmoid", "relu" or "tanh". kernel: "auto", "reference", "numba" (CPU) or "triton"
-        (CUDA). "auto" takes the fused one for the device
-            of the features, and the reference where its compiler is missing (with one warning) or for types
-            other than float32 and float64.
+        features: (B, D, F). The fused kernels take F = 1; more goes to the reference.
+        weight: W, (D, F, H).
+        hidden_bias: c, (H,).
+        output: V, (D, P, H).
+        bias: b, (D, P).
+        order: (D,), the variable at each step.
+        activation: "sigmoid", "relu" or "tanh".
+        kernel: "auto", "reference", "numba" (CPU) or "triton" (CUDA). "auto" takes the fused one for the
+            device of the features, and the reference where its compiler is missing (with one warning) or
+            for types other than float32 and float64.
 
     Returns:
         eta (B, D, P), indexed by variable (not by step).
@@ -62,8 +66,7 @@ def recurrence_population(
     activation: str,
     kernel: str = "auto",
 ) -> Tensor:
-    """`recurrence` for M members at once: every tensor has one more leading axis, order may be (D,) or (M,
-    D).
+    """`recurrence` for M members at once: every tensor has one more leading axis; order is (D,) or (M, D).
 
     `torch.func.vmap` over `recurrence` arrives at the same kernel call.
     """
