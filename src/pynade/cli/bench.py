@@ -9,10 +9,11 @@ import typer
 
 from pynade.cli.screen import console, errors, plain_table
 
-HELP = """How fast NADE is on this machine, beside the loop and the cumulative sum one would otherwise write.
+HELP = """How fast NADE is on this machine, beside what one would otherwise write or install.
 
-Everything in one run, contenders in turn, medians; the share of the machine's measured ceiling; growth with
-D, H, B and the share of ones.
+Against the plain loop over D, the cumulative sum, and (where zuko is installed) a masked autoregressive
+flow of equal size. Everything in one run, contenders in turn, medians; the share of the machine's measured
+ceiling; growth with D, H, B and the share of ones.
 
 \b
 Examples:
@@ -57,7 +58,9 @@ def bench(
         f"ceiling: {ceiling['sigmoids_per_second'] / 1e9:.2f} G sigmoids/s, "
         f"{ceiling['bytes_per_second'] / 1e9:.0f} GB/s copied"
     )
-    table = plain_table("problem", "task", "ours (ms)", "spread", "× loop", "× cumulative sum", "of ceiling")
+    table = plain_table(
+        "problem", "task", "ours (ms)", "spread", "× loop", "× cumsum", "× zuko", "of ceiling"
+    )
     for entry in result["shapes"]:
         name = ", ".join(f"{k}={v}" for k, v in entry["shape"].items() if v not in (None, 0))
         for task, row in entry["tasks"].items():
@@ -69,6 +72,7 @@ def bench(
                 f"±{100 * row['ours']['spread']:.0f} %",
                 f"{ratios['loop']:.1f}",
                 f"{ratios['cumulative']:.1f}" if "cumulative" in ratios else "–",
+                f"{ratios['zuko MAF']:.1f}" if "zuko MAF" in ratios else "–",
                 f"{100 * row['share_of_ceiling']:.0f} %" if "share_of_ceiling" in row else "–",
             )
             name = ""

@@ -155,6 +155,36 @@ def tasks(problem: Problem, samples: int = 1000) -> dict[tuple[str, str], Callab
     return todo
 
 
+def peer(shape: Shape, device: torch.device, samples: int = 1000) -> list[Timing]:
+    """zuko's masked autoregressive flow with as many parameters, if it is installed: log_prob and sample.
+
+    Another model (of real-valued data), but the same job: an exact log-likelihood in one pass, samples one
+    variable after the other. Sampling it takes D passes, so it is timed once.
+    """
+    try:
+        import zuko
+    except ImportError:
+        return []
+    wanted = 2 * shape.D * shape.H + shape.D + shape.H
+    width = round(
+        wanted / (3 * shape.D)
+    )  # D inputs to its hidden layer, a shift and a scale out per variable
+    flow = zuko.flows.MAF(shape.D, transforms=1, hidden_features=(width,)).to(device)
+    x = torch.randn(shape.B, shape.D, device=device)
+    out = []
+    with torch.no_grad():
+        for task, call, repeats in (
+            ("log_prob", lambda: flow().log_prob(x), 10),
+            ("sample", lambda: flow().sample((samples,)), 1),
+        ):
+            if repeats > 1:
+                call()
+            timing = Timing(task, "zuko MAF", shape)
+            timing.seconds = [clock(call, device) for _ in range(repeats)]
+            out.append(timing)
+    return out
+
+
 def measure(
     shape: Shape,
     device: torch.device,
@@ -296,6 +326,8 @@ def bench(
     for shape in shapes:
         said(f"{shape}")
         timings = measure(shape, device, repeats)
+        if shape == Shape():  # one peer, at the middle shape
+            timings += peer(shape, device)
         entry: dict[str, Any] = {"shape": asdict(shape), "tasks": {}}
         for t in timings:
             entry["tasks"].setdefault(t.task, {})[t.contender] = {

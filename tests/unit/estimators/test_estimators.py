@@ -169,3 +169,13 @@ def test_bad_parameters_are_found_by_fit(X, parameters, words):
 def test_n_orderings_must_be_positive(X):
     with pytest.raises(ValueError, match="n_orderings"):
         pynade.MADE(n_orderings=0).fit(X)
+
+
+def test_training_parameters_are_those_of_the_option_object():
+    """Declared once for scikit-learn and once for torch: the names and defaults must be the same."""
+    from dataclasses import fields
+
+    from pynade.learn import Gradient
+
+    for field in fields(Gradient):
+        assert getattr(pynade.NADE(), field.name) == field.default, field.name
