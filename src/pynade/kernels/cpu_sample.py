@@ -67,7 +67,7 @@ def sample(
     return x
 
 
-@jit()
+@jit(inline=True)
 def _mixture(eta, start, components, uniform, noise):  # type: ignore[no-untyped-def]
     """One value from [K logits | K locations | K log scales], which begin at eta[start]."""
     top = eta[start : start + components].max()

@@ -43,13 +43,19 @@ PAIR = 2 * LANE  # a tile row of the backward pass: the weights, then their grad
 H, G, Q, GRAD, TILE, TWIN = (np.uint64(n * LANE) for n in (1, 2, 3, 1, 1, 2))  # offsets
 
 
-def jit(fastmath: set[str] = REORDER) -> Callable[[Compiled], Compiled]:
+def jit(fastmath: set[str] = REORDER, inline: bool = False) -> Callable[[Compiled], Compiled]:
     """Compile with our options, cached on disk wherever a cache can be written.
+
+    Whatever another compiled function calls is forced into it (`inline`). Left to LLVM, a process that
+    compiles would call the callee's own copy where a process that loads from the cache calls the copy
+    compiled into its caller, and the two may round differently: a run resumed by another process would no
+    longer be identical.
 
     numba renews its cache when the file of a function changes, but not when a function it calls does; so the
     state of this file, whose functions go into all others, becomes part of their names.
     """
     options: dict[str, Any] = {"fastmath": fastmath, "error_model": "numpy", "nogil": True}
+    options["forceinline"] = inline
 
     def decorate(function: Compiled) -> Compiled:
         function.__qualname__ += f"_{STAMP:x}"
@@ -73,6 +79,9 @@ E0, E1, E2 = np.float32(1.0), np.float32(0.693147), np.float32(0.24022242)
 E3, E4, E5 = np.float32(0.055507336), np.float32(0.009671513), np.float32(0.0013264727)
 
 
+INLINE = {"fastmath": STRICT, "error_model": "numpy", "forceinline": True}
+
+
 def logistic(x: float) -> float:
     """1 / (1 + e^-x). In float32 an approximation, error at most 2e-7 everywhere; exact in float64."""
     raise NotImplementedError("compiled code only")
@@ -88,7 +97,7 @@ def tanh(x: float) -> float:
     raise NotImplementedError("compiled code only")
 
 
-@overload(logistic, jit_options={"fastmath": STRICT, "error_model": "numpy"})
+@overload(logistic, jit_options=INLINE)
 def _logistic(x):
     def single(x):
         z = -x
@@ -107,20 +116,20 @@ def _logistic(x):
     return single if x == numba.float32 else double
 
 
-@overload(rectify, jit_options={"fastmath": STRICT, "error_model": "numpy"})
+@overload(rectify, jit_options=INLINE)
 def _rectify(x):
     zero = np.float32(0) if x == numba.float32 else np.float64(0)
     return lambda x: zero if x < zero else x
 
 
-@overload(tanh, jit_options={"fastmath": STRICT, "error_model": "numpy"})
+@overload(tanh, jit_options=INLINE)
 def _tanh(x):
     kind = np.float32 if x == numba.float32 else np.float64
     one, two = kind(1), kind(2)
     return lambda x: two * logistic(two * x) - one
 
 
-@jit()
+@jit(inline=True)
 def squash(x, code):
     """The activation; the branch on its code is lifted out of the loops that call this."""
     if code == SIGMOID:
@@ -130,7 +139,7 @@ def squash(x, code):
     return tanh(x)
 
 
-@jit()
+@jit(inline=True)
 def slope(h, one, code):
     """d act / d a, from the activation h itself."""
     if code == SIGMOID:
@@ -140,7 +149,7 @@ def slope(h, one, code):
     return one - h * h
 
 
-@jit()
+@jit(inline=True)
 def aligned(size, like):
     """Zeros that start on a cache line, so that no vector straddles two."""
     raw = np.zeros(size + 64 // like.itemsize, like.dtype)
@@ -148,7 +157,7 @@ def aligned(size, like):
     return raw[skip : skip + size]
 
 
-@jit()
+@jit(inline=True)
 def copy(to, j, rows, i, width):
     """So many values of a matrix from i on into a tile; returns 0, or NaN if they are not finite."""
     zero = to.dtype.type(0)
@@ -160,7 +169,7 @@ def copy(to, j, rows, i, width):
     return nothing
 
 
-@jit()
+@jit(inline=True)
 def add(to, i, tile, j, width, first):
     """The other way, adding to what is there unless this is the first."""
     if first:
@@ -171,7 +180,7 @@ def add(to, i, tile, j, width, first):
             to[i + k] += tile[j + k]
 
 
-@jit()
+@jit(inline=True)
 def permute(to, rows, order, n_params):
     """rows (D, P) flattened in step order."""
     for d in range(len(order)):
@@ -180,14 +189,14 @@ def permute(to, rows, order, n_params):
             to[d * n_params + p] = rows[i + p]
 
 
-@jit()
+@jit(inline=True)
 def activate(s, o, width, code):
     """h = act(a)."""
     for k in range(width):
         s[o + H + k] = squash(s[o + k], code)
 
 
-@jit()
+@jit(inline=True)
 def advance(s, o, x, w, i, width, code):
     """a += x w; h = act(a)."""
     for k in range(width):
@@ -196,7 +205,7 @@ def advance(s, o, x, w, i, width, code):
         s[o + H + k] = squash(a, code)
 
 
-@jit()
+@jit(inline=True)
 def advance_dot(s, o, x, w, i, v, j, width, code):
     """`advance`, and the first output of the new h in the same pass."""
     y = s.dtype.type(0)
@@ -209,7 +218,7 @@ def advance_dot(s, o, x, w, i, v, j, width, code):
     return y
 
 
-@jit()
+@jit(inline=True)
 def dot(s, o, v, j, width):
     """The lane of s at o, times v."""
     y = s.dtype.type(0)
@@ -218,7 +227,7 @@ def dot(s, o, v, j, width):
     return y
 
 
-@jit()
+@jit(inline=True)
 def dot4(s, o, v, j, width):
     """`dot` with four tile rows at once: s is loaded once."""
     zero = s.dtype.type(0)
@@ -232,7 +241,7 @@ def dot4(s, o, v, j, width):
     return y0, y1, y2, y3
 
 
-@jit()
+@jit(inline=True)
 def flush(s, o, width, code):
     """g += q act'(h); q = 0: to be done before h changes."""
     one = s.dtype.type(1)
@@ -241,14 +250,14 @@ def flush(s, o, width, code):
         s[o + Q + k] = one - one
 
 
-@jit()
+@jit(inline=True)
 def collect(s, o, x, w, i, width):
     """gW += x g."""
     for k in range(width):
         w[i + GRAD + k] += x * s[o + G + k]
 
 
-@jit()
+@jit(inline=True)
 def retreat(s, o, x, w, i, e, v, j, width, code):
     """A step back in one pass: `flush`, `collect`, a -= x W, h = act(a), `gather` one output of that h."""
     one = s.dtype.type(1)
@@ -264,7 +273,7 @@ def retreat(s, o, x, w, i, e, v, j, width, code):
         v[j + GRAD + k] += e * h
 
 
-@jit()
+@jit(inline=True)
 def gather(s, o, e, v, j, width):
     """q += e V; gV += e h, for one output whose gradient is e."""
     for k in range(width):
@@ -272,7 +281,7 @@ def gather(s, o, e, v, j, width):
         v[j + GRAD + k] += e * s[o + H + k]
 
 
-@jit()
+@jit(inline=True)
 def gather4(s, o, e0, e1, e2, e3, v, j, width):
     """`gather` for four tile rows at once."""
     j1, j2, j3 = j + TWIN, j + TWIN + TWIN, j + TWIN + TWIN + TWIN

@@ -167,3 +167,28 @@ def test_extra_memory_of_a_training_step() -> None:
         print(kilobytes("VmHWM") - before)
     """)
     assert 1024 * int(out) / 4 <= 3 * (100 * 500 + 100 * 784 + 2 * 784 * 500)
+
+
+def test_a_process_that_compiles_and_one_that_loads_get_the_same_bits(tmp_path) -> None:
+    """Else a run resumed by another process would not be identical."""
+    script = """
+import hashlib, torch
+from pynade.nets import NADENet
+from pynade.ordering import Ordering
+torch.set_num_threads(1)
+g = torch.Generator().manual_seed(0)
+net, ordering = NADENet(64, hidden=40, generator=g), Ordering.random(64, generator=g)
+x, w = (torch.rand(50, 64, 1, generator=g) < 0.3).float(), torch.randn(50, 64, 1, generator=g)
+eta = net(x, ordering)
+tensors = (eta, *torch.autograd.grad((eta * w).sum(), list(net.parameters())))
+print(hashlib.sha256(b"".join(t.detach().numpy().tobytes() for t in tensors)).hexdigest())
+"""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    digests = [
+        subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+        ).stdout
+        for _ in range(2)
+    ]
+    assert list(tmp_path.rglob("*.nbc"))  # the second process had something to load
+    assert digests[0] == digests[1]
