@@ -79,7 +79,7 @@ E0, E1, E2 = np.float32(1.0), np.float32(0.693147), np.float32(0.24022242)
 E3, E4, E5 = np.float32(0.055507336), np.float32(0.009671513), np.float32(0.0013264727)
 
 
-INLINE = {"fastmath": STRICT, "error_model": "numpy", "forceinline": True}
+INLINE: Any = {"fastmath": STRICT, "error_model": "numpy", "forceinline": True}
 
 
 def logistic(x: float) -> float:
