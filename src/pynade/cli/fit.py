@@ -81,7 +81,7 @@ def fit(
         str | None, typer.Option(help="adam (default), adamw or sgd.", rich_help_panel=TRAINING)
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help="Initial step size [0.001].", rich_help_panel=TRAINING)
+        float | None, typer.Option(help="Initial step size [0.001; nade 0.003].", rich_help_panel=TRAINING)
     ] = None,
     schedule: Annotated[
         str | None,
@@ -117,7 +117,8 @@ def fit(
     patience: Annotated[
         int | None,
         typer.Option(
-            help="Epochs without a better validation score before stopping [10].", rich_help_panel=TRAINING
+            help="Epochs without a better validation score before stopping [10; deepnade, eonade 30].",
+            rich_help_panel=TRAINING,
         ),
     ] = None,
     ema: Annotated[

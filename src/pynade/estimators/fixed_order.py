@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -34,6 +34,7 @@ class NADE(BinaryDensity):
 
     hidden: int = 500
     activation: str = "sigmoid"
+    learning_rate: float = field(default=0.003, kw_only=True)  # sigmoid units bear, and want, larger steps
 
     def _net(self, n_variables: int, generator: torch.Generator) -> Net:
         return NADENet(n_variables, hidden=self.hidden, activation=self.activation, generator=generator)

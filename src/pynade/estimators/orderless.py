@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ class OrderlessDensity(BinaryDensity):
     dropout: float = 0.0
     pretrain_epochs: int = 0
     stratified: bool = True
+    patience: int | None = field(default=30, kw_only=True)  # the validation score is an estimate: wait longer
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -56,7 +56,7 @@ def test_the_whole_way_on_the_embedded_digits(run, tmp_path):
     spec = json.loads((folder / "spec.json").read_text())
     assert spec["model"] == "nade"
     assert spec["parameters"]["hidden"] == 6
-    assert spec["parameters"]["learning_rate"] == 0.001  # defaults are written out
+    assert spec["parameters"]["learning_rate"] == 0.003  # defaults are written out
     origin = json.loads((folder / "provenance.json").read_text())
     assert origin["code"].startswith(pynade.__version__)
     assert origin["libraries"]["torch"]
