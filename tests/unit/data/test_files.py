@@ -171,7 +171,8 @@ def test_parquet_without_a_reader_names_the_extra(tmp_path, monkeypatch):
 
 
 def test_parquet_with_pandas(tmp_path, monkeypatch):
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     path = tmp_path / "toy.parquet"
     path.write_bytes(b"PAR1")
     frame = pandas.DataFrame({"a": pandas.array([1, None], dtype="Int64"), "b": [0.5, 1.5]})
