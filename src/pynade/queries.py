@@ -7,7 +7,8 @@ orderings it is these, each with its variables moved into the three parts and ot
 conditional of an ensemble weighs each ordering by its probability of what is given.
 
 `Autoregressive` and `Ensemble` have orderings of their own and can only answer where these put the given
-variables first; otherwise the question is refused.
+variables first; otherwise the question is refused. A `Marginalisable` density (a mixture, a tree, a
+Gaussian) answers every question exactly, and takes no orderings.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ import torch
 from torch import Tensor
 
 from pynade.families import Family
-from pynade.models import Autoregressive, Ensemble, Orderless
+from pynade.models import Autoregressive, Ensemble, Marginalisable, Orderless
 from pynade.nets import AnyOrderNet, Net
 from pynade.ordering import Ordering
 
-Model = Orderless | Autoregressive | Ensemble
+Walked = Orderless | Autoregressive | Ensemble  # answers by walking a stepper
+Model = Walked | Marginalisable
 Variables = Sequence[int] | Tensor
 
 
@@ -68,6 +70,10 @@ def conditional_log_prob(
         raise ValueError("there is no target variable to ask for")
     _check_cells(model, x, is_given | is_target)
     batch = len(x)
+    if isinstance(model, Marginalisable):
+        _no_orderings(orderings)
+        given_, both_ = (_observed(flags, x) for flags in (is_given, is_given | is_target))
+        return model.marginal_log_prob(x, both_) - model.marginal_log_prob(x, given_)
     parts = torch.where(is_given, 0, torch.where(is_target, 1, 2)).expand(batch, D)
     order = _orders(model, parts, orderings, generator)  # (K, B, D)
     n_given, n_target = int(is_given.sum()), int(is_target.sum())
@@ -98,6 +104,9 @@ def marginal_log_prob(
     """
     observed = _observed(observed, x)
     _check_cells(model, x, observed)
+    if isinstance(model, Marginalisable):
+        _no_orderings(orderings)
+        return model.marginal_log_prob(x, observed)
     order = _orders(model, (~observed).long(), orderings, generator)
     counts = observed.sum(-1)
     longest = int(counts.max())
@@ -126,6 +135,9 @@ def sample_given(
         raise ValueError(f"the number of draws must be at least 1, not {n}")
     observed = _observed(observed, x)
     _check_cells(model, x, observed)
+    if isinstance(model, Marginalisable):
+        _no_orderings(orderings)
+        return model.sample_given(x, observed, n, generator)
     order = _orders(model, (~observed).long(), orderings, generator)  # (K, B, D)
     k, batch, D = order.shape
     if k == 1:
@@ -165,6 +177,9 @@ def impute(
     observed = ~torch.isnan(x)
     if n is not None:
         return sample_given(model, x, observed, n, orderings=orderings, generator=generator)
+    if isinstance(model, Marginalisable):
+        _check_cells(model, x, observed)
+        return model.best_guess(x, observed)
     if not isinstance(model, Orderless):
         raise ValueError(
             "a single best guess needs every missing cell's conditional, which only an orderless model has; "
@@ -242,13 +257,16 @@ def conditional(model: Model, i: int, given: dict[int, float]) -> Conditional:
     for variable, value in given.items():
         x[0, variable] = value
     _check_cells(model, x, is_given)
+    at = torch.tensor([i], device=model.device)
+    if isinstance(model, Marginalisable):
+        family, eta = model.law(i, x, _observed(is_given, x))
+        return Conditional(family, eta, at)
     parts = torch.where(is_given, 0, 2).expand(1, D).clone()
     parts[0, i] = 1
     order = _orders(model, parts, 1, None)
     state = model.net.start(1, 1)
     for v in order[0, 0, : len(given)]:
         state = model.net.observe(state, v[None], model.family.encode(x[:, v, None], v[None, None]))
-    at = torch.tensor([i], device=model.device)
     return Conditional(model.family, model.net.predict(state, at)[0], at)
 
 
@@ -265,6 +283,11 @@ def variable_flags(variables: Variables, D: int, word: str) -> Tensor:
     return flags
 
 
+def _no_orderings(orderings: int | Ordering) -> None:
+    if orderings != 1:
+        raise ValueError("this model's answers are exact without orderings; give none")
+
+
 def _observed(observed: Tensor, x: Tensor) -> Tensor:
     if observed.dtype != torch.bool:
         raise TypeError(f"observed is bool, True = given, not {observed.dtype}")
@@ -279,10 +302,13 @@ def _check_cells(model: Model, x: Tensor, used: Tensor) -> None:
     if (torch.isnan(x) & used).any():
         row, column = (torch.isnan(x) & used).nonzero()[0].tolist()
         raise ValueError(f"row {row}, column {column} is given or asked for, but missing")
-    model.family.check(torch.where(used, x, 0))
+    if isinstance(model, Marginalisable):
+        model.check_cells(x, used)
+    else:
+        model.family.check(torch.where(used, x, 0))
 
 
-def _orders(model: Model, parts: Tensor, k: int | Ordering, generator: torch.Generator | None) -> Tensor:
+def _orders(model: Walked, parts: Tensor, k: int | Ordering, generator: torch.Generator | None) -> Tensor:
     """Orders (K, B, D) in which, for each row, part 0 comes first, then part 1, then the rest."""
     parts = parts.to(model.device)
     if isinstance(model, Orderless) and isinstance(k, Ordering):
@@ -313,7 +339,7 @@ def _orders(model: Model, parts: Tensor, k: int | Ordering, generator: torch.Gen
     return order
 
 
-def _prefix_log_probs(model: Model, x: Tensor, order: Tensor, length: int) -> Tensor:
+def _prefix_log_probs(model: Walked, x: Tensor, order: Tensor, length: int) -> Tensor:
     """log p(x_{o_d} | x_{o_<d}) along the first `length` steps of orders (K, B, D): (K, B, length)."""
     net, family = model.net, model.family
     k, batch, _ = order.shape

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pynade.families import Family
+
 
 class Density(nn.Module, ABC):
     """Abstract normalised probability model of D variables.
@@ -61,6 +63,36 @@ class Density(nn.Module, ABC):
     def device(self) -> torch.device:
         """Where the parameters are."""
         return next((t.device for t in (*self.parameters(), *self.buffers())), torch.device("cpu"))
+
+
+class Marginalisable(Density):
+    """Abstract density of which any marginal and any conditional is exact and cheap (mixtures, trees, …).
+
+    `pynade.queries` asks these methods; x is (B, D), `observed` is bool (B, D), and other cells
+    may hold anything, NaN too. Rows are already checked.
+    """
+
+    @abstractmethod
+    def check_cells(self, x: Tensor, observed: Tensor) -> None:
+        """Raise a ValueError in one sentence if an observed cell is outside the domain."""
+
+    @abstractmethod
+    def marginal_log_prob(self, x: Tensor, observed: Tensor) -> Tensor:
+        """log p of the observed cells of each row, the others summed or integrated out: (B,), float64."""
+
+    @abstractmethod
+    def sample_given(
+        self, x: Tensor, observed: Tensor, n: int = 1, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """n joint draws of the unobserved cells of each row: (n, B, D), equal to x where observed."""
+
+    @abstractmethod
+    def best_guess(self, x: Tensor, observed: Tensor) -> Tensor:
+        """Rows with each unobserved cell at the mode (discrete) or mean (real) of its own law: (B, D)."""
+
+    @abstractmethod
+    def law(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
+        """p(x_i | observed cells) as a one-dimensional family and its eta (B, P)."""
 
 
 def check_columns(x: Tensor, n_variables: int) -> None:
