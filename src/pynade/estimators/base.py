@@ -1,7 +1,8 @@
 """The scikit-learn door: arrays or data frames in, NumPy out.
 
 Estimators are dataclasses, so the constructor stores and does nothing else, and each parameter is
-declared, typed and defaulted once. What they share is here; a concrete one says how to build its model.
+declared, typed and defaulted once. What all of them share is here; `domain` says what the cells of a table
+may be, `gradient` how nets are trained, `questions` what may be asked of models that answer everything.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import copy
 import operator
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,61 +21,29 @@ from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from pynade.families import Bernoulli
-from pynade.learn import Callback, Gradient, fit
+from pynade.learn import Callback
 from pynade.likelihood import row_log_probs
-from pynade.models import Autoregressive, Density, Orderless
-from pynade.nets import Net
+from pynade.models import Density
 from pynade.ordering import Ordering
 from pynade.store import save_density
 
-_HOW = {f.name for f in fields(Gradient)}
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class BinaryDensity(DensityMixin, BaseEstimator):
-    """What the estimators for binary tables share.
-
-    Training parameters are those of `pynade.learn.Gradient`. The others:
+class DensityEstimator(DensityMixin, BaseEstimator):
+    """What all estimators share: validated rows in, a fitted density, its scores and its samples.
 
     Attributes:
-        ordering: "random" (seeded by random_state), "natural", a permutation of 0 … D-1, or an `Ordering`.
         validation_fraction: share of the rows held out for early stopping when no X_valid is given;
-            0 trains on everything for all epochs.
-        binarize: threshold; values above it become 1, the others 0. None expects exact 0/1.
+            0 trains on everything.
         device: "auto" takes a GPU if there is one, else the CPU; or a torch device such as "cuda:1".
-        random_state: seeds the ordering, the initial weights and the shuffling.
+        random_state: seeds everything that is random in training.
     """
 
-    ordering: str | Sequence[int] | Ordering = "random"
-    optimizer: str = "adam"
-    learning_rate: float = 0.001
-    schedule: str = "constant"
-    gamma: float = 0.0
-    momentum: float = 0.0
-    momentum_after: int = 0
-    weight_decay: float = 0.0
-    decay_on: str = "all"
-    clip: float | None = None
-    batch_size: int = 100
-    epochs: int = 200
-    updates_per_epoch: int | None = None
-    patience: int | None = 10
-    ema: float | None = None
-    stop_at_train: float | None = None
     validation_fraction: float = 0.1
-    binarize: float | None = None
     device: str = "auto"
     random_state: Any = None
 
     @abstractmethod
-    def _net(self, n_variables: int, generator: torch.Generator) -> Net:
-        """The untrained net."""
-
-    def _model(self, net: Net, generator: torch.Generator) -> Density | Orderless:
-        """The model over the net; one fixed ordering unless an estimator says otherwise."""
-        return Autoregressive(net, Bernoulli(), self._ordering(net.n_variables, generator))
-
     def fit(
         self,
         X: Any,
@@ -85,72 +54,19 @@ class BinaryDensity(DensityMixin, BaseEstimator):
         resume: bool = False,
         callbacks: Sequence[Callback] = (),
     ) -> Self:
-        """Fit by maximum likelihood, with early stopping on validation rows.
+        """Fit to rows X (N, D), with early stopping on X_valid or on a seeded share of X."""
 
-        Args:
-            X: rows (N, D) of zeros and ones: array or data frame.
-            y: ignored.
-            X_valid: rows for early stopping; without them a seeded share of X is held out.
-            folder: keep metrics.jsonl and checkpoints here (see `pynade.learn.fit`).
-            resume: go on from the checkpoint in `folder`.
-            callbacks: told of progress (see `pynade.learn.fit`).
-        """
-        how = self.how()
-        rows = self._rows(X, reset=True)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        train, valid = (
-            self._hold_out(rows, seed) if X_valid is None else (rows, self._rows(X_valid, reset=False))
-        )
-        model = self.build(train, seed).to(torch_device(self.device))
-        if not resume:
-            model = self._warm_up(model, train, seed, folder, callbacks)
-        history = fit(
-            model,
-            train,
-            valid,
-            how,
-            seed=seed,
-            folder=folder,
-            resume=resume,
-            callbacks=callbacks,
-        )
-        self.model_: Any = model.cpu()
-        self.seed_ = seed
-        self.history_ = history
-        self.n_iter_ = len(history.epochs)
-        return self
-
+    @abstractmethod
     def check_request(self, X: Any, X_valid: Any = None) -> None:
         """Raise whatever `fit` would raise about its input and parameters, without training."""
-        self.how()
-        torch_device(self.device)
-        check_random_state(self.random_state)
-        train = self._rows(X, reset=True)
-        if X_valid is not None:
-            self._rows(X_valid, reset=False)
-        self.build(train[:2], seed=0)
 
-    def _warm_up(
-        self,
-        model: Density | Orderless,
-        train: np.ndarray,
-        seed: int,
-        folder: Path | str | None,
-        callbacks: Sequence[Callback],
-    ) -> Density | Orderless:
-        """What is done to the untrained model before training proper: nothing, unless overridden."""
-        return model
+    @abstractmethod
+    def _convert(self, X: np.ndarray, *, reset: bool) -> np.ndarray:
+        """Numbers as the model takes them, or one clear sentence; `reset` when these are to be fitted."""
 
-    def build(self, train: np.ndarray, seed: int) -> Density | Orderless:
-        """The untrained model for rows like `train`; its output bias starts at their marginals."""
-        generator = torch.Generator().manual_seed(seed)
-        net = self._net(train.shape[1], generator)
-        net.set_output_bias(Bernoulli().eta_from_marginal(torch.as_tensor(train)))
-        return self._model(net, generator)
-
-    def how(self) -> Gradient:
-        """The training parameters as an option object."""
-        return Gradient(**{name: getattr(self, name) for name in sorted(_HOW)})
+    @abstractmethod
+    def _native(self, draws: torch.Tensor) -> np.ndarray:
+        """Draws as a user's table holds them."""
 
     def score_samples(self, X: Any) -> np.ndarray:
         """Exact log p of each row, in nats, computed in float64: (N, D) -> (N,)."""
@@ -163,10 +79,9 @@ class BinaryDensity(DensityMixin, BaseEstimator):
         return float(self.score_samples(X).mean())
 
     def sample(self, n_samples: int = 1, random_state: Any = None) -> np.ndarray:
-        """Exact draws from the model: integers 0/1, (n_samples, D)."""
+        """Exact draws from the model, (n_samples, D): integers 0/1 of a binary table, else floats."""
         check_is_fitted(self, "model_")
-        draws = self.density().sample(_count(n_samples), self._generator(random_state))
-        return draws.cpu().numpy().astype(np.int64)
+        return self._native(self.density().sample(_count(n_samples), self._generator(random_state)))
 
     def density(self) -> Density:
         """The fitted density, a copy on this estimator's device: what `score_samples` and `sample` ask."""
@@ -198,7 +113,7 @@ class BinaryDensity(DensityMixin, BaseEstimator):
         save_density(self.model_, path, extra)
 
     def _rows(self, X: Any, *, reset: bool) -> np.ndarray:
-        """Valid zeros and ones as uint8, or one clear sentence."""
+        """Valid rows, or one clear sentence."""
         least = 2 if reset else 1
         X = validate_data(
             self,
@@ -209,21 +124,10 @@ class BinaryDensity(DensityMixin, BaseEstimator):
             ensure_min_samples=least,
             ensure_min_features=least,
         )
-        return self._binary(X)
+        return self._convert(X, reset=reset)
 
-    def _binary(self, X: np.ndarray) -> np.ndarray:
-        """Zeros and ones as uint8, thresholded if asked for."""
-        if X.dtype.kind == "f" and not np.isfinite(X).all():
-            row, column = np.argwhere(~np.isfinite(X))[0]
-            kind = "NaN" if np.isnan(X[row, column]) else "inf"
-            raise ValueError(
-                f"{type(self).__name__} takes zeros and ones, but row {row}, column {column} is {kind}"
-                + ("; an orderless model (DeepNADE) takes missing values" if kind == "NaN" else "")
-            )
-        if self.binarize is not None:
-            return (self.binarize < X).astype(np.uint8)
-        Bernoulli().check(torch.as_tensor(np.ascontiguousarray(X)))
-        return X.astype(np.uint8)
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _hold_out(self, rows: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
         if not 0 <= self.validation_fraction < 1:
@@ -233,23 +137,6 @@ class BinaryDensity(DensityMixin, BaseEstimator):
             return rows, None
         shuffled = np.random.default_rng(seed).permutation(len(rows))
         return rows[np.sort(shuffled[held:])], rows[np.sort(shuffled[:held])]
-
-    def _ordering(self, n_variables: int, generator: torch.Generator, k: int | None = None) -> Ordering:
-        """One ordering, or k of them: the first as asked, the rest random."""
-        if isinstance(self.ordering, Ordering):
-            first = self.ordering
-        elif isinstance(self.ordering, str):
-            if self.ordering not in ("random", "natural"):
-                raise ValueError(f"ordering is 'random', 'natural' or a permutation, not {self.ordering!r}")
-            if self.ordering == "random":
-                return Ordering.random(n_variables, k, generator)
-            first = Ordering.natural(n_variables)
-        else:
-            first = Ordering([int(i) for i in self.ordering])
-        if k is None:
-            return first
-        others = Ordering.random(n_variables, k, generator)
-        return Ordering(torch.cat((first.order[None], others.order[1:])))
 
 
 def _plain(value: Any) -> Any:

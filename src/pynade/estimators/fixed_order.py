@@ -7,20 +7,21 @@ from dataclasses import dataclass, field
 
 import torch
 
-from pynade.estimators.base import BinaryDensity
-from pynade.families import Bernoulli
+from pynade.estimators.domain import BinaryTable
+from pynade.estimators.gradient import GradientEstimator
+from pynade.families import Family
 from pynade.models import Density, Ensemble, Orderless
 from pynade.nets import FVSBNNet, MADENet, NADENet, Net
 
 
 @dataclass(eq=False, repr=False)
-class NADE(BinaryDensity):
+class NADE(BinaryTable, GradientEstimator):
     """Neural autoregressive distribution estimator with one hidden layer and a fixed ordering.
 
     Args:
         hidden: H, hidden units.
         activation: "sigmoid" (the paper's), "relu" or "tanh".
-        **parameters: see `BinaryDensity`.
+        **parameters: see `GradientEstimator` and `BinaryTable`.
 
     Example:
         >>> import numpy as np
@@ -36,12 +37,12 @@ class NADE(BinaryDensity):
     activation: str = "sigmoid"
     learning_rate: float = field(default=0.003, kw_only=True)  # sigmoid units bear, and want, larger steps
 
-    def _net(self, n_variables: int, generator: torch.Generator) -> Net:
+    def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
         return NADENet(n_variables, hidden=self.hidden, activation=self.activation, generator=generator)
 
 
 @dataclass(eq=False, repr=False)
-class MADE(BinaryDensity):
+class MADE(BinaryTable, GradientEstimator):
     """Masked autoencoder for distribution estimation; with several orderings, the ensemble MADE-E.
 
     Args:
@@ -50,7 +51,7 @@ class MADE(BinaryDensity):
         direct: direct input-to-output connections.
         n_orderings: 1 for a fixed ordering; K > 1 trains K orderings (and masks) jointly and averages
             their probabilities.
-        **parameters: see `BinaryDensity`.
+        **parameters: see `GradientEstimator` and `BinaryTable`.
 
     Example:
         >>> import numpy as np
@@ -65,7 +66,7 @@ class MADE(BinaryDensity):
     direct: bool = False
     n_orderings: int = 1
 
-    def _net(self, n_variables: int, generator: torch.Generator) -> Net:
+    def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
         return MADENet(
             n_variables,
             hidden=self.hidden,
@@ -74,20 +75,20 @@ class MADE(BinaryDensity):
             generator=generator,
         )
 
-    def _model(self, net: Net, generator: torch.Generator) -> Density | Orderless:
+    def _model(self, net: Net, family: Family, generator: torch.Generator) -> Density | Orderless:
         if self.n_orderings < 1:
             raise ValueError(f"n_orderings must be at least 1, not {self.n_orderings}")
         if self.n_orderings == 1:
-            return super()._model(net, generator)
-        return Ensemble(net, Bernoulli(), self._ordering(net.n_variables, generator, k=self.n_orderings))
+            return super()._model(net, family, generator)
+        return Ensemble(net, family, self._ordering(net.n_variables, generator, k=self.n_orderings))
 
 
 @dataclass(eq=False, repr=False)
-class FVSBN(BinaryDensity):
+class FVSBN(BinaryTable, GradientEstimator):
     """Fully visible sigmoid belief network: one logistic regression per variable.
 
     Args:
-        **parameters: see `BinaryDensity`.
+        **parameters: see `GradientEstimator` and `BinaryTable`.
 
     Example:
         >>> import numpy as np
@@ -96,5 +97,5 @@ class FVSBN(BinaryDensity):
         -2.1
     """
 
-    def _net(self, n_variables: int, generator: torch.Generator) -> Net:
+    def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
         return FVSBNNet(n_variables)

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from pynade.estimators.base import BinaryDensity
+from pynade.estimators.base import DensityEstimator
 from pynade.estimators.fixed_order import FVSBN, MADE, NADE
 from pynade.estimators.orderless import DeepNADE, EoNADE
 from pynade.learn import History
 from pynade.models import Density, Orderless
 from pynade.store import load_density
 
-ESTIMATORS: dict[str, type[BinaryDensity]] = {
+ESTIMATORS: dict[str, type[DensityEstimator]] = {
     "nade": NADE,
     "made": MADE,
     "fvsbn": FVSBN,
@@ -22,7 +22,7 @@ ESTIMATORS: dict[str, type[BinaryDensity]] = {
     "eonade": EoNADE,
 }
 
-Loaded = BinaryDensity | Density | Orderless
+Loaded = DensityEstimator | Density | Orderless
 
 
 def load(path: Path | str) -> Loaded:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,22 +12,22 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from pynade import queries
-from pynade.estimators.base import BinaryDensity, _count, torch_device
+from pynade.estimators.base import torch_device
+from pynade.estimators.domain import BinaryTable
+from pynade.estimators.gradient import GradientEstimator
+from pynade.estimators.questions import Questions
 from pynade.evaluation import OrderingScores, score_orderings
-from pynade.families import Bernoulli
+from pynade.families import Family
 from pynade.learn import Callback, pretrain
 from pynade.learn.step import fast_matmul
 from pynade.models import Density, Orderless
 from pynade.nets import MaskedMLP, Net
 from pynade.ordering import Ordering
 
-ROWS_AT_ONCE = 2_000  # (row, ordering) pairs of a query that walk together
-
 
 @dataclass(eq=False, repr=False)
-class OrderlessDensity(BinaryDensity):
-    """What DeepNADE and EoNADE share: training on random orderings, and every question afterwards.
+class OrderlessDensity(GradientEstimator, Questions):
+    """What orderless estimators share: training on random orderings, and every question afterwards.
 
     NaN marks a missing value, in training, scoring and queries alike.
 
@@ -53,11 +53,6 @@ class OrderlessDensity(BinaryDensity):
     stratified: bool = True
     patience: int | None = field(default=30, kw_only=True)  # the validation score is an estimate: wait longer
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
-
     def score_samples(self, X: Any, orderings: int | Ordering | None = None) -> np.ndarray:
         """Exact log p of each row, in nats: (N, D) -> (N,); missing cells are marginalised.
 
@@ -70,7 +65,7 @@ class OrderlessDensity(BinaryDensity):
         check_is_fitted(self, "model_")
         rows = self._rows(X, reset=False)
         chosen = self.orderings(orderings)
-        model = self._scoring_model()
+        model = self._orderless()
         complete = ~np.isnan(rows).any(1)
         out = np.empty(len(rows))
         with fast_matmul():
@@ -92,7 +87,7 @@ class OrderlessDensity(BinaryDensity):
             )
         with fast_matmul():
             return score_orderings(
-                self._scoring_model(), rows, self.orderings(orderings), folder=folder, progress=progress
+                self._orderless(), rows, self.orderings(orderings), folder=folder, progress=progress
             )
 
     def orderings(self, k: int | Ordering | None = None) -> Ordering:
@@ -115,75 +110,22 @@ class OrderlessDensity(BinaryDensity):
         model: Orderless = copy.deepcopy(self.model_).to(torch_device(self.device))
         return model.under(chosen[0]) if len(chosen) == 1 else model.ensemble(chosen)
 
-    def sample(
-        self,
-        n_samples: int = 1,
-        random_state: Any = None,
-        *,
-        given: Mapping[int | str, float] | None = None,
-    ) -> np.ndarray:
-        """Exact draws, integers 0/1 (n_samples, D); with `given`, draws that agree with it.
+    def _orderless(self) -> Orderless:
+        model = self._asked()
+        assert isinstance(model, Orderless)
+        return model
 
-        Args:
-            n_samples: how many.
-            random_state: seed.
-            given: values of known variables by index or column name. Exact for orderings that put
-                them first.
-        """
-        if given is None:
-            return super().sample(n_samples, random_state)
-        known = self._given(given)
-        model = self._scoring_model().float()
-        x = torch.full((1, model.n_variables), torch.nan, device=model.device)
-        for i, value in known.items():
-            x[0, i] = value
-        generator = self._generator(random_state)
-        draws = queries.sample_given(
-            model, x, ~torch.isnan(x), _count(n_samples), orderings=self.orderings(), generator=generator
-        )
-        return draws[:, 0].cpu().numpy().astype(np.int64)
-
-    def impute(self, X: Any, n: int | None = None, random_state: Any = None) -> np.ndarray:
-        """Fill missing cells (NaN).
-
-        Args:
-            X: rows with NaN. With `binarize`, observed cells come back thresholded.
-            n: None fills in each cell's likelier value given the observed cells, (N, D); a number gives
-                that many joint draws, (n, N, D), for multiple imputation.
-            random_state: seed of the draws.
-        """
-        check_is_fitted(self, "model_")
-        rows = self._rows(X, reset=False)
-        model = self._scoring_model().float()
-        generator = self._generator(random_state)
-        chosen = self.orderings()
-        parts = []
-        together = max(1, ROWS_AT_ONCE // (len(chosen) * (n or 1)))
-        for part in torch.as_tensor(rows, dtype=torch.float32).split(together):
-            filled = queries.impute(model, part.to(model.device), n, orderings=chosen, generator=generator)
-            parts.append(filled.cpu())
-        return torch.cat(parts, dim=-2).numpy().astype(np.int64)
-
-    def conditional(
-        self, i: int | str, given: Mapping[int | str, float] | None = None
-    ) -> queries.Conditional:
-        """p(x_i | given) as a distribution with mean, pmf, cdf and quantiles.
-
-        Args:
-            i: the variable asked for, by index or column name.
-            given: values of known variables.
-        """
-        check_is_fitted(self, "model_")
-        return queries.conditional(
-            copy.deepcopy(self.model_).double(), self._index(i), self._given(given or {})
-        )
+    def _query_orderings(self) -> Ordering:
+        return self.orderings()
 
     def _default_orderings(self) -> int:
         return 1
 
-    def _net(self, n_variables: int, generator: torch.Generator) -> Net:
+    def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
         return MaskedMLP(
             n_variables,
+            family.n_params,
+            n_features=family.n_features,
             hidden=self.hidden,
             activation=self.activation,
             input_observed=self.input_observed,
@@ -193,10 +135,10 @@ class OrderlessDensity(BinaryDensity):
             generator=generator,
         )
 
-    def _model(self, net: Net, generator: torch.Generator) -> Orderless:
+    def _model(self, net: Net, family: Family, generator: torch.Generator) -> Orderless:
         self._ordering(net.n_variables, generator, k=self._default_orderings())  # refuses what is bad early
         assert isinstance(net, MaskedMLP)
-        return Orderless(net, Bernoulli(), self.stratified)
+        return Orderless(net, family, self.stratified)
 
     def _warm_up(
         self,
@@ -221,61 +163,13 @@ class OrderlessDensity(BinaryDensity):
             callbacks=callbacks,
         )
 
-    def _binary(self, X: np.ndarray) -> np.ndarray:
-        """Zeros and ones as uint8; as float32 with NaN where cells are missing."""
-        missing = np.isnan(X) if X.dtype.kind == "f" else np.zeros(1, dtype=bool)
-        if not missing.any():
-            return super()._binary(X)
-        if missing.all(1).any():
-            row = int(missing.all(1).argmax())
-            raise ValueError(f"row {row} has no value at all: every cell is missing")
-        if np.isinf(X).any():
-            row, column = np.argwhere(np.isinf(X))[0]
-            raise ValueError(f"row {row}, column {column} is inf; missing cells are marked by NaN")
-        filled = super()._binary(np.where(missing, 0.0 if self.binarize is None else self.binarize, X))
-        return np.where(missing, np.float32(np.nan), filled.astype(np.float32))
-
-    def _scoring_model(self) -> Orderless:
-        """A copy on the device: float64 on a CPU, float32 (TF32 products) on a GPU."""
-        device = torch_device(self.device)
-        model: Orderless = copy.deepcopy(self.model_)
-        return model.double() if device.type == "cpu" else model.float().to(device)
-
-    def _marginal(self, model: Orderless, rows: np.ndarray, chosen: Ordering) -> np.ndarray:
-        out = []
-        with torch.no_grad():
-            for part in torch.as_tensor(rows, dtype=model.dtype).split(max(1, ROWS_AT_ONCE // len(chosen))):
-                x = part.to(model.device)
-                out.append(queries.marginal_log_prob(model, x, ~torch.isnan(x), orderings=chosen).cpu())
-        return torch.cat(out).numpy()
-
-    def _index(self, variable: int | str) -> int:
-        if isinstance(variable, str):
-            names = list(getattr(self, "feature_names_in_", getattr(self, "columns_", ())))
-            if variable not in names:
-                raise ValueError(
-                    f"there is no column {variable!r}" + (f" among {names[:8]}" if names else "")
-                )
-            return names.index(variable)
-        return int(variable)
-
-    def _given(self, given: Mapping[int | str, float]) -> dict[int, float]:
-        check_is_fitted(self, "model_")
-        indexes = [self._index(variable) for variable in given]
-        queries.variable_flags(indexes, self.n_features_in_, "given")
-        known = dict(zip(indexes, map(float, given.values()), strict=True))
-        for variable, value in known.items():
-            if value != value:
-                raise ValueError(f"variable {variable} is given as NaN; leave out what is not known")
-        return known
-
 
 @dataclass(eq=False, repr=False)
-class DeepNADE(OrderlessDensity):
+class DeepNADE(BinaryTable, OrderlessDensity):
     """Deep, order-agnostic NADE; scored and sampled along one ordering, asked any conditional.
 
     Args:
-        **parameters: see `OrderlessDensity` and `BinaryDensity`.
+        **parameters: see `OrderlessDensity`, `GradientEstimator` and `BinaryTable`.
 
     Example:
         >>> import numpy as np
@@ -289,7 +183,7 @@ class DeepNADE(OrderlessDensity):
 
 
 @dataclass(eq=False, repr=False)
-class EoNADE(OrderlessDensity):
+class EoNADE(BinaryTable, OrderlessDensity):
     """Ensemble of orderings of one deep NADE: p(x) is the mean of their probabilities.
 
     The number of orderings costs nothing in training and may be changed afterwards. With one hidden
@@ -297,7 +191,7 @@ class EoNADE(OrderlessDensity):
 
     Args:
         n_orderings: K.
-        **parameters: see `OrderlessDensity` and `BinaryDensity`.
+        **parameters: see `OrderlessDensity`, `GradientEstimator` and `BinaryTable`.
 
     Example:
         >>> import numpy as np

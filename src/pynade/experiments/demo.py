@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from pynade.data import load
-from pynade.estimators import FVSBN, MADE, NADE, BinaryDensity
+from pynade.estimators import FVSBN, MADE, NADE, DensityEstimator
 from pynade.experiments.figures import image_panels, save_figure
 from pynade.families import Bernoulli
 from pynade.likelihood import Estimate, log_likelihood
@@ -29,7 +29,7 @@ class Line:
     seconds: float
 
 
-def models() -> dict[str, BinaryDensity]:
+def models() -> dict[str, DensityEstimator]:
     """The trained models of the demo; their settings were chosen on the validation part."""
     common: Any = {"schedule": "linear", "batch_size": 50, "random_state": SEED}
     return {

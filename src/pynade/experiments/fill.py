@@ -9,18 +9,18 @@ from pathlib import Path
 import numpy as np
 
 from pynade.data import read_file, resolve
-from pynade.estimators import OrderlessDensity
+from pynade.estimators import ESTIMATORS, Questions
 from pynade.estimators.io import load_with_facts
 from pynade.experiments.figures import completion_figure, save_figure
 from pynade.experiments.tabular import align, check_destination, default_names, write_table
 
 
-def load_orderless(run: Path, what: str) -> tuple[OrderlessDensity, dict]:
-    """The orderless model of a run, or a sentence that says which models can do `what`."""
+def load_answering(run: Path, what: str) -> tuple[Questions, dict]:
+    """The model of a run that answers every question, or a sentence that says which models can do `what`."""
     model, facts = load_with_facts(run)
-    if not isinstance(model, OrderlessDensity):
-        name = type(model).__name__
-        raise ValueError(f"{run} is a {name}; to {what} takes an orderless model: deepnade or eonade")
+    if not isinstance(model, Questions):
+        able = ", ".join(name for name, kind in ESTIMATORS.items() if issubclass(kind, Questions))
+        raise ValueError(f"{run} is a {type(model).__name__}; to {what} takes one of: {able}")
     return model, facts
 
 
@@ -35,7 +35,7 @@ def impute_file(run: Path, file: Path, out: Path, draws: int | None = None, seed
         draws: None fills in each cell's likelier value; a number gives that many joint draws.
         seed: of the draws.
     """
-    model, facts = load_orderless(run, "impute")
+    model, facts = load_answering(run, "impute")
     check_destination(out, ".csv", ".npy")
     if draws is not None and draws < 1:
         raise ValueError(f"the number of draws must be at least 1, not {draws}")
@@ -87,7 +87,7 @@ def inpaint(
         seed: of holes and completions.
         data_dir: folder of the registered data sets.
     """
-    model, facts = load_orderless(run, "inpaint")
+    model, facts = load_answering(run, "inpaint")
     dataset = resolve(data, data_dir)
     shape = facts.get("image_shape") or dataset.image_shape
     if shape is None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from pynade.atomic import write_json
 from pynade.data import Dataset, resolve
-from pynade.estimators import ESTIMATORS, BinaryDensity
+from pynade.estimators import ESTIMATORS, DensityEstimator
 from pynade.estimators.base import torch_device
 from pynade.experiments.provenance import provenance
 from pynade.learn import Callback, Diverged
@@ -39,7 +39,7 @@ FILES = (
 )
 
 
-def estimator_named(model: str, parameters: dict[str, Any]) -> BinaryDensity:
+def estimator_named(model: str, parameters: dict[str, Any]) -> DensityEstimator:
     """An unfitted estimator; unknown models and parameters are answered with the nearest known name."""
     if model not in ESTIMATORS:
         raise ValueError(f"unknown model {model!r}{_nearest(model, list(ESTIMATORS))}")
@@ -144,7 +144,7 @@ def read_spec(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{folder / 'spec.json'} is damaged: {error}") from None
 
 
-def _with_validation(dataset: Dataset, estimator: BinaryDensity) -> Dataset:
+def _with_validation(dataset: Dataset, estimator: DensityEstimator) -> Dataset:
     """The data with a validation part, if the estimator wants one and there are rows enough for it."""
     rows = round(estimator.validation_fraction * len(dataset.train))
     if dataset.valid is not None or rows < 2 or len(dataset.train) - rows < 2:
@@ -154,7 +154,7 @@ def _with_validation(dataset: Dataset, estimator: BinaryDensity) -> Dataset:
 
 def _train(
     folder: Path,
-    estimator: BinaryDensity,
+    estimator: DensityEstimator,
     dataset: Dataset,
     *,
     resume: bool,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pynade.estimators import BinaryDensity, OrderlessDensity
+from pynade.estimators import ESTIMATORS, DensityEstimator, Questions
 from pynade.estimators.io import load_with_facts
 from pynade.experiments.figures import image_panels, save_figure, table_panels
 from pynade.experiments.fill import parse_given
@@ -31,17 +31,16 @@ def draw(run: Path, n: int, seed: int, shape: str | None = None, given: str | No
     if n < 1:
         raise ValueError(f"the number of rows must be at least 1, not {n}")
     model, facts = load_with_facts(run)
-    density: Density | Orderless = model.density().cpu() if isinstance(model, BinaryDensity) else model
+    density: Density | Orderless = model.density().cpu() if isinstance(model, DensityEstimator) else model
     if isinstance(density, Orderless):
         raise ValueError(
             f"{run} holds an orderless model, which is drawn from along an ordering: use `.under(…)`"
         )
     means = None
     if given is not None:
-        if not isinstance(model, OrderlessDensity):
-            raise ValueError(
-                f"{run} can only be drawn from as a whole; --given takes a deepnade or an eonade"
-            )
+        if not isinstance(model, Questions):
+            able = ", ".join(name for name, kind in ESTIMATORS.items() if issubclass(kind, Questions))
+            raise ValueError(f"{run} can only be drawn from as a whole; --given takes one of: {able}")
         columns = facts.get("columns") or []
         evidence: dict[int | str, float] = {}
         for key, value in parse_given(given).items():  # a column's name wins over an index
@@ -54,7 +53,7 @@ def draw(run: Path, n: int, seed: int, shape: str | None = None, given: str | No
         drawn = density.sample(n, torch.Generator().manual_seed(seed))
         if isinstance(density, Autoregressive | Ensemble):
             means = density.conditional_means(drawn).detach().numpy()
-        rows = drawn.numpy().astype(np.int64)
+        rows = model._native(drawn) if isinstance(model, DensityEstimator) else drawn.numpy()
     known = facts.get("image_shape")
     image_shape = (int(known[0]), int(known[1])) if known else None
     if shape is not None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from pynade.atomic import write_json
 from pynade.data import Dataset, resolve
-from pynade.estimators import BinaryDensity, OrderlessDensity
+from pynade.estimators import DensityEstimator, OrderlessDensity
 from pynade.estimators.base import torch_device
 from pynade.estimators.io import load_with_facts
 from pynade.evaluation import OrderingScores
@@ -78,7 +78,7 @@ def score_run(
         folder = chunk_folder(run, dataset.name, split) if run.is_dir() else None
         scores = model.score_orderings(rows, orderings, folder=folder, progress=progress)
         return Score(dataset, split, scores.ensemble_rows(), time.perf_counter() - begin, scores)
-    if isinstance(model, BinaryDensity):
+    if isinstance(model, DensityEstimator):
         log_probs = model.score_samples(rows)
     elif isinstance(model, Orderless):
         raise ValueError(
