@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -122,18 +122,19 @@ def orderless_estimate(
     """
     if draws < 2:
         raise ValueError(f"an estimate with a standard error needs at least 2 draws, not {draws}")
-    generator = torch.Generator(model.device).manual_seed(seed)
     means, variances = [], []
-    for part in torch.as_tensor(x).split(max(1, batch_size // draws)):
-        rows = part.to(model.device, model.dtype)
-        observed = random_observed(
-            draws * len(rows),
-            model.n_variables,
-            generator,
-            exists=~torch.isnan(rows).repeat(draws, 1),
-            device=model.device,
-        )
-        log_p = -model.loss_given(rows.repeat(draws, 1), observed).view(draws, -1)
+    rows = torch.as_tensor(x).to(model.device, model.dtype)
+    for part, observed in prefixes(rows, draws, seed, batch_size):
+        log_p = -model.loss_given(part, observed).view(draws, -1)
         means.append(log_p.mean(0).cpu())
         variances.append(log_p.var(0).cpu() / draws)
     return Estimate.from_rows(torch.cat(means).numpy(), torch.cat(variances).numpy())
+
+
+def prefixes(x: Tensor, draws: int, seed: int, batch_size: int = 2000) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows repeated `draws` times, each with a random prefix, a batch at a time; the seed decides them."""
+    generator = torch.Generator(x.device).manual_seed(seed)
+    for part in x.split(max(1, batch_size // draws)):
+        rows = part.repeat(draws, 1)
+        exists = ~torch.isnan(rows)
+        yield rows, random_observed(len(rows), x.shape[1], generator, exists=exists, device=x.device)

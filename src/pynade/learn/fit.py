@@ -109,14 +109,14 @@ def fit(
     """
     how = how or Gradient()
     folder = None if folder is None else Path(folder)
-    x = _rows(model, train)
-    v = None if valid is None else _rows(model, valid)
+    x = checked_rows(model, train)
+    v = None if valid is None else checked_rows(model, valid)
     per_epoch = how.updates_per_epoch or math.ceil(len(x) / how.batch_size)
     total = how.epochs * per_epoch
 
     generator = torch.Generator(model.device).manual_seed(seed)
     params: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    optimizer = Optimizer(how.optimizer, params, _decays(model, params, how))
+    optimizer = Optimizer(how.optimizer, params, decays(model, params, how))
     step = Step(model, x, how, generator, optimizer)
     history, first_epoch = History(), 1
     good = best = _copy(model)  # weights after the last finite epoch, and after the best one
@@ -134,9 +134,7 @@ def fit(
         momentum = how.momentum if epoch > how.momentum_after else 0.0
         step.loss_sum.zero_()
         rows, asked_early = 0, False
-        for batch in _minibatches(
-            len(x), how.batch_size, per_epoch, how.updates_per_epoch is None, generator
-        ):
+        for batch in minibatches(len(x), how.batch_size, per_epoch, how.updates_per_epoch is None, generator):
             rate = how.rate(optimizer.t, total)
             with fast_matmul():
                 step(batch, rate, momentum)
@@ -222,7 +220,7 @@ def _score(model: Trainable, v: Tensor) -> Estimate:
     return log_likelihood(model, v)
 
 
-def _rows(model: Trainable, x: Tensor | np.ndarray) -> Tensor:
+def checked_rows(model: Trainable, x: Tensor | np.ndarray) -> Tensor:
     """Checked rows on the model's device, in their own (small) dtype."""
     rows = torch.as_tensor(x)
     if len(rows) == 0:
@@ -231,7 +229,7 @@ def _rows(model: Trainable, x: Tensor | np.ndarray) -> Tensor:
     return rows.to(model.device)
 
 
-def _minibatches(
+def minibatches(
     n: int, batch_size: int, count: int, one_pass: bool, generator: torch.Generator
 ) -> Sequence[Tensor]:
     """Row indexes of an epoch's minibatches: one shuffled pass, or `count` of them from as many as needed."""
@@ -240,7 +238,7 @@ def _minibatches(
     return rows.split(batch_size)[:count]
 
 
-def _decays(model: Trainable, params: dict[str, Tensor], how: Gradient) -> dict[str, Any]:
+def decays(model: Trainable, params: dict[str, Tensor], how: Gradient) -> dict[str, Any]:
     """Weight decay by parameter name: all of them, or the net's input weights only."""
     if how.weight_decay == 0:
         return {}
@@ -271,7 +269,7 @@ def _save(folder: Path, epoch: int, step: Step, best: dict[str, Tensor], history
         "best": best,
         "average": step.average,
         "optimizer": step.optimizer.state,
-        "generator": {"state": step.generator.get_state()},
+        "generator": {"state": step.generators[0].get_state()},
     }
     facts = {"epoch": epoch, "t": step.optimizer.t, "history": vars(history)}
     save_checkpoint(folder / "checkpoint.safetensors", tensors, facts)
@@ -296,7 +294,7 @@ def _restore(folder: Path, step: Step, history: History) -> tuple[dict[str, Tens
     for name, t in tensors.get("average", {}).items():
         step.average[name].copy_(t)
     step.optimizer.t = facts["t"]
-    step.generator.set_state(tensors["generator"]["state"])
+    step.generators[0].set_state(tensors["generator"]["state"])
     vars(history).update(facts["history"])
     lines = "".join(json.dumps(line) + "\n" for line in history.epochs)
     write_atomically(folder / "metrics.jsonl", lambda p: p.write_text(lines, encoding="utf-8"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
 SCHEDULES = ("constant", "linear", "inverse", "cosine")
@@ -85,10 +86,15 @@ class Gradient:
 
     def rate(self, t: int, total: int) -> float:
         """Learning rate of update t = 0, 1, …, total - 1."""
-        if self.schedule == "linear":
-            return self.learning_rate * (1 - t / total)
-        if self.schedule == "inverse":
-            return self.learning_rate / (1 + self.gamma * t)
-        if self.schedule == "cosine":
-            return self.learning_rate * (1 + math.cos(math.pi * t / total)) / 2
-        return self.learning_rate
+        return self.learning_rate * decline(self.schedule, self.gamma, t, total)
+
+
+def decline(schedule: str, gamma: Any, t: int, total: int) -> Any:
+    """What a schedule leaves of the initial rate at update t; gamma may hold a value per member."""
+    if schedule == "linear":
+        return 1 - t / total
+    if schedule == "inverse":
+        return 1 / (1 + gamma * t)
+    if schedule == "cosine":
+        return (1 + math.cos(math.pi * t / total)) / 2
+    return 1.0

@@ -55,15 +55,15 @@ class Optimizer:
         params, slopes = list(self.params.values()), [grads[name] for name in self.params]
         for decay, group in self._decayed():
             if self.rule == "adamw":
-                _scale([params[k] for k in group], 1 - learning_rate * decay)
+                scale([params[k] for k in group], 1 - learning_rate * decay)
             else:
                 pull = [params[k].clone() for k in group]
-                _scale(pull, decay)
+                scale(pull, decay)
                 for k, extra in zip(group, torch._foreach_add(pull, [slopes[k] for k in group]), strict=True):
                     slopes[k] = extra
         if self.rule == "sgd":
             change = self._slot("velocity")
-            _scale(change, momentum)
+            scale(change, momentum)
             torch._foreach_add_(change, slopes)
             change = [v.clone() for v in change]
         else:
@@ -72,11 +72,11 @@ class Optimizer:
             torch._foreach_mul_(second, BETA2)
             torch._foreach_addcmul_(second, slopes, slopes, 1 - BETA2)
             root = torch._foreach_sqrt(second)
-            _scale(root, second_**-0.5)
+            scale(root, second_**-0.5)
             torch._foreach_add_(root, EPSILON)
             change = list(torch._foreach_div(first, root))
-            _scale(change, 1 / first_)
-        _scale(change, learning_rate)
+            scale(change, 1 / first_)
+        scale(change, learning_rate)
         torch._foreach_sub_(params, change)
 
     def _decayed(self) -> list[tuple[Number, list[int]]]:
@@ -93,7 +93,7 @@ class Optimizer:
         return [self.state[f"{slot}/{name}"] for name in self.params]
 
 
-def _scale(tensors: list[Tensor] | tuple[Tensor, ...], number: Number) -> None:
+def scale(tensors: list[Tensor] | tuple[Tensor, ...], number: Number) -> None:
     """Multiply all in place by one number, or by one per member."""
     if isinstance(number, Tensor) and number.ndim:
         for t in tensors:
@@ -102,12 +102,14 @@ def _scale(tensors: list[Tensor] | tuple[Tensor, ...], number: Number) -> None:
         torch._foreach_mul_(tensors, number)
 
 
-def clip(grads: dict[str, Tensor], largest: float) -> None:
-    """Scale all gradients in place so that their joint norm is at most `largest`."""
-    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in grads.values()]))
-    factor = (largest / (norm + 1e-6)).clamp(max=1.0)
-    for grad in grads.values():
-        grad.mul_(factor)
+def clip(grads: dict[str, Tensor], largest: float, members: bool = False) -> None:
+    """Scale gradients in place so that their joint norm, each member's own, is at most `largest`."""
+    parts = [
+        torch.linalg.vector_norm(g.flatten(1) if members else g, dim=-1 if members else None)
+        for g in grads.values()
+    ]
+    norm = torch.linalg.vector_norm(torch.stack(parts), dim=0)
+    scale(list(grads.values()), (largest / (norm + 1e-6)).clamp(max=1.0))
 
 
 def per_member(value: Number, p: Tensor) -> Number:

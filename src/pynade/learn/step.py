@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pynade.learn.how import Gradient
-from pynade.learn.optimizer import Optimizer, clip
+from pynade.learn.optimizer import Number, Optimizer, clip, scale
 from pynade.models import Density, Orderless
 
 Trainable = Density | Orderless
@@ -19,61 +20,69 @@ class Step:
     """Loss, gradient, update, and running average of the weights, for rows of x given by index.
 
     On a GPU small updates spend their time launching kernels, so full minibatches are replayed from a
-    captured graph: the same arithmetic and the same random numbers as the eager step.
+    captured graph: the same arithmetic and the same random numbers as the eager step. A population is
+    stepped by the same lines: its batch is (M, B), its losses are (M, B) and its numbers one per member.
 
     Args:
-        model: what is trained, in place.
+        model: what is trained, in place: its `loss(rows, generator)` is (B,), or (M, B) of a population.
         x: all training rows, on the model's device.
         how: the settings.
-        generator: on the model's device; whatever the loss draws comes from it.
+        generator: on the model's device; whatever the loss draws comes from it. A population has several.
         optimizer: over the model's parameters.
         capture: replay a CUDA graph; None does so wherever it can.
+        members: M of a population, None for a single model.
     """
 
     def __init__(
         self,
-        model: Trainable,
+        model: Any,
         x: Tensor,
         how: Gradient,
-        generator: torch.Generator,
+        generator: torch.Generator | Sequence[torch.Generator],
         optimizer: Optimizer,
         capture: bool | None = None,
+        members: int | None = None,
     ) -> None:
         self.model, self.x, self.how, self.generator, self.optimizer = model, x, how, generator, optimizer
+        self.generators = [generator] if isinstance(generator, torch.Generator) else list(generator)
         self.average = {} if how.ema is None else {n: p.detach().clone() for n, p in optimizer.params.items()}
-        self.loss_sum = torch.zeros((), dtype=torch.float64, device=x.device)
+        self.shape = () if members is None else (members,)
+        self.loss_sum = torch.zeros(self.shape, dtype=torch.float64, device=x.device)
         possible = x.device.type == "cuda" and getattr(model, "capturable", True)
         self.capture = possible if capture is None else capture and possible
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def __call__(self, batch: Tensor, rate: float, momentum: float) -> None:
+    def __call__(self, batch: Tensor, rate: Number, momentum: Number) -> None:
         """One update on the rows `batch`; their loss is added to `loss_sum`."""
         self.optimizer.t += 1
         t = self.optimizer.t
-        numbers = (rate, momentum, *Optimizer.corrections(t), self._average_rate(t))
-        if not self.capture or len(batch) != self.how.batch_size:
+        numbers: tuple[Number, ...] = (rate, momentum, *Optimizer.corrections(t), self._average_rate(t))
+        if not self.capture or batch.shape[-1] != self.how.batch_size:
             self._update(batch, *numbers)
             return
         if self.graph is None:
             self._capture(batch)
         assert self.graph is not None
         self._batch.copy_(batch)
-        self._numbers.copy_(torch.tensor(numbers, dtype=self._numbers.dtype), non_blocking=True)
+        rows = [torch.as_tensor(n, dtype=self._numbers.dtype).expand(self.shape) for n in numbers]
+        self._numbers.copy_(torch.stack(rows), non_blocking=True)
         self.graph.replay()
 
     def _update(self, batch: Tensor, rate, momentum, first, second, average) -> None:  # type: ignore[no-untyped-def]
         loss = self.model.loss(self.x[batch], self.generator)
         params = self.optimizer.params
-        grads = dict(zip(params, torch.autograd.grad(loss.mean(), list(params.values())), strict=True))
+        grads = dict(
+            zip(params, torch.autograd.grad(loss.mean(-1).sum(), list(params.values())), strict=True)
+        )
         if self.how.clip is not None:
-            clip(grads, self.how.clip)
+            clip(grads, self.how.clip, members=bool(self.shape))
         self.optimizer.apply(grads, rate, momentum, first, second)
         with torch.no_grad():
-            self.loss_sum += loss.sum()
+            self.loss_sum += loss.sum(-1)
             if self.average:
                 means = list(self.average.values())
                 gaps = torch._foreach_sub([params[n] for n in self.average], means)
-                torch._foreach_mul_(gaps, average)
+                scale(gaps, average)
                 torch._foreach_add_(means, gaps)
 
     def _average_rate(self, t: int) -> float:
@@ -83,7 +92,7 @@ class Step:
     def _capture(self, batch: Tensor) -> None:
         """Warm up, put everything back as it was, and record one update."""
         self._batch = batch.clone()
-        self._numbers = torch.ones(5, dtype=self.model.dtype, device=batch.device)
+        self._numbers = torch.ones(5, *self.shape, dtype=self.model.dtype, device=batch.device)
         tensors = [
             *self.optimizer.params.values(),
             *self.optimizer.state.values(),
@@ -91,7 +100,7 @@ class Step:
             self.loss_sum,
         ]
         before = [t.detach().clone() for t in tensors]
-        drawn = self.generator.get_state()
+        drawn = [g.get_state() for g in self.generators]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -99,13 +108,15 @@ class Step:
                 self._update(self._batch, *self._numbers)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(self.generator)
+        for g in self.generators:
+            graph.register_generator_state(g)
         with torch.cuda.graph(graph):
             self._update(self._batch, *self._numbers)
         with torch.no_grad():
             for tensor, value in zip(tensors, before, strict=True):
                 tensor.copy_(value)
-        self.generator.set_state(drawn)
+        for g, state in zip(self.generators, drawn, strict=True):
+            g.set_state(state)
         self.graph = graph
 
 

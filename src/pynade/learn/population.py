@@ -1,0 +1,476 @@
+"""Many models of one architecture, trained as one program.
+
+Folds × learning rates × weight decays × seeds: the members' parameters are stacked on a leading axis, every
+update is one batched computation, and each member has its own numbers, its own rows and its own early stop.
+A member ends as it would have ended alone (up to rounding), because its shuffling and its prefixes come from
+a generator seeded as `fit` seeds it; members with the same rows and the same seed share one such stream.
+(Dropout is the exception: its noise is drawn for all members at once.)
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from pynade.learn.checkpoint import load_checkpoint, save_checkpoint
+from pynade.learn.fit import CHECKPOINT_SECONDS, History, checked_rows, decays, minibatches
+from pynade.learn.how import Gradient, decline
+from pynade.learn.optimizer import Optimizer
+from pynade.learn.step import Step, Trainable, fast_matmul
+from pynade.likelihood import prefixes
+from pynade.models import Ensemble, Orderless
+from pynade.ordering import random_observed
+from pynade.store import describe
+
+OWN = ("learning_rate", "gamma", "momentum", "weight_decay", "patience", "stop_at_train")  # may differ
+SCORED_AT_ONCE = 200_000  # (member, row) pairs of a validation pass that are in memory together
+DRAWS = 4  # prefixes per validation row of an orderless model, as in `orderless_estimate`
+
+
+@dataclass
+class Member:
+    """One model with its rows, its settings and its seed: the arguments of `fit`.
+
+    Members that share rows should hold the same array object, which is then kept once.
+    """
+
+    model: Trainable
+    train: Tensor | np.ndarray
+    valid: Tensor | np.ndarray | None
+    how: Gradient
+    seed: int = 0
+
+
+@dataclass
+class PopulationProgress:
+    """What a callback is told after every epoch; one that returns True ends training."""
+
+    epoch: int
+    epochs: int
+    training: np.ndarray  # bool (M,), who is still being trained
+    train_nll: np.ndarray  # (M,), of this epoch; NaN for members that have stopped
+    best_valid: np.ndarray  # (M,), best validation log-likelihood so far, NaN where there is none
+    seconds: float
+
+
+class Population(nn.Module):
+    """M members of one architecture as one stacked model: `loss` of rows (M, B, D) is (M, B).
+
+    Args:
+        models: the members; they are copied.
+        stream: (M,), which of the generators each member listens to.
+    """
+
+    def __init__(self, models: Sequence[Trainable], stream: np.ndarray) -> None:
+        super().__init__()
+        if any(isinstance(model, Ensemble) for model in models):
+            raise ValueError("an ensemble draws its ordering on the host and cannot be one of a population")
+        if len({_architecture(model) for model in models}) > 1:
+            raise ValueError("the members of a population must share one architecture")
+        params, buffers = stack_module_state(list(models))
+        trained = {n for n, p in models[0].named_parameters() if p.requires_grad}
+        self.trained = {n: params[n].detach().clone().requires_grad_() for n in params if n in trained}
+        self.fixed = {n: t.detach().clone() for n, t in (params | buffers).items() if n not in trained}
+        self.skeleton = _RowLoss(copy.deepcopy(models[0]).to("meta"))
+        self.dtype, self.orderless = models[0].dtype, isinstance(models[0], Orderless)
+        self.listen(stream)
+
+    def listen(self, stream: np.ndarray) -> None:
+        """Say which generator each member listens to: 0 … S-1, each of them heard by somebody."""
+        device = next(iter(self.trained.values())).device
+        self.stream = torch.as_tensor(stream, device=device)
+        self.first = [int((stream == s).argmax()) for s in range(int(stream.max()) + 1)]
+
+    def loss(self, rows: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """Every member's loss of its own rows: (M, B, D) -> (M, B)."""
+        if not self.orderless:
+            return self.row_loss(rows)
+        drawn = []
+        for member, generator in zip(self.first, generators, strict=True):
+            x = rows[member]
+            exists = ~torch.isnan(x) if x.is_floating_point() else None
+            stratified = self.skeleton.model.stratified
+            drawn.append(
+                random_observed(
+                    len(x),
+                    x.shape[1],
+                    generator,
+                    exists=exists,
+                    stratified=stratified,
+                    device=x.device,
+                )
+            )
+        return self.row_loss(rows, torch.stack(drawn)[self.stream], generators[0])
+
+    def row_loss(
+        self, rows: Tensor, observed: Tensor | None = None, noise: torch.Generator | None = None
+    ) -> Tensor:
+        """The loss of rows (M, B, D), of an orderless model given its prefixes `observed` (M, B, D)."""
+
+        def one(tensors: dict[str, Tensor], x: Tensor, seen: Tensor | None) -> Tensor:
+            out: Tensor = functional_call(self.skeleton, tensors, (x, seen, noise))
+            return out
+
+        tensors = {f"model.{n}": t for n, t in (self.trained | self.fixed).items()}
+        dims = (0, 0, None if observed is None else 0)
+        out: Tensor = vmap(one, dims, randomness="different")(tensors, rows, observed)
+        return out
+
+    def keep(self, members: Tensor) -> None:
+        """Go on with these members only."""
+        self.trained = {n: t.detach()[members].clone().requires_grad_() for n, t in self.trained.items()}
+        self.fixed = {n: t[members].clone() for n, t in self.fixed.items()}
+
+
+@dataclass
+class Histories:
+    """What happened to every member, epoch by epoch: arrays (epochs, M), NaN after a member has stopped."""
+
+    train_nll: np.ndarray
+    valid: np.ndarray  # validation log-likelihood
+    best_epoch: np.ndarray  # (M,), from 1; 0 if there was no good epoch
+    stopped: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def of(self, member: int) -> History:
+        """One member's history, as `fit` gives it."""
+        ran = int(np.isfinite(self.train_nll[:, member]).sum())
+        best = int(self.best_epoch[member])
+        epochs = [
+            {
+                "epoch": e + 1,
+                "train_nll": float(self.train_nll[e, member]),
+                "valid_nll": None if np.isnan(self.valid[e, member]) else -float(self.valid[e, member]),
+            }
+            for e in range(ran)
+        ]
+        valid = None if best == 0 or np.isnan(self.valid[best - 1, member]) else self.valid[best - 1, member]
+        known = None if valid is None else float(valid)
+        return History(epochs, best, known, self.seconds, self.stopped[member])
+
+
+def fit_population(
+    members: Sequence[Member],
+    *,
+    folder: Path | str | None = None,
+    resume: bool = False,
+    callbacks: Sequence[Callable[[PopulationProgress], bool | None]] = (),
+) -> Histories:
+    """Train all members in place, as `fit` would train each; those with validation rows end at their best.
+
+    A member that diverges stops with its best weights and leaves the others alone.
+
+    Args:
+        members: of one architecture, on one device. Their settings may differ in learning_rate, gamma,
+            momentum, weight_decay, patience and stop_at_train; their rows in number, if
+            `updates_per_epoch` is set.
+        folder: where to keep a checkpoint; None keeps nothing.
+        resume: go on from the checkpoint in `folder`.
+        callbacks: told of every epoch.
+
+    Example:
+        >>> import torch
+        >>> from pynade.families import Bernoulli
+        >>> from pynade.models import Autoregressive
+        >>> from pynade.nets import FVSBNNet
+        >>> from pynade.ordering import Ordering
+        >>> x = torch.eye(4).repeat(25, 1)
+        >>> def member(rate):
+        ...     model = Autoregressive(FVSBNNet(4), Bernoulli(), Ordering.natural(4))
+        ...     return Member(model, x, x, Gradient(epochs=30, learning_rate=rate))
+        >>> two = [member(0.0001), member(0.1)]
+        >>> histories = fit_population(two)
+        >>> bool(two[1].model.log_prob(x).mean() > two[0].model.log_prob(x).mean() + 0.5)
+        True
+    """
+    how = _shared(members)
+    run = _Run(members, how)
+    checkpoint = None if folder is None else Path(folder) / "population.safetensors"
+    if resume and checkpoint is not None and checkpoint.is_file():
+        run.restore(checkpoint)
+    started = time.monotonic() - run.seconds
+    saved = time.monotonic()
+    while run.training.any():
+        run.train_one_epoch()
+        run.seconds = time.monotonic() - started
+        train = run.train_nll[run.epoch - 1]
+        now = PopulationProgress(run.epoch, how.epochs, run.training, train, run.best_valid, run.seconds)
+        answers = [callback(now) for callback in callbacks]
+        if any(answers):
+            run.stop(run.training, "a callback asked for it")
+        run.shrink()
+        if checkpoint is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
+            run.save(checkpoint)
+            saved = time.monotonic()
+    run.put_back()
+    if checkpoint is not None:
+        checkpoint.unlink(missing_ok=True)
+    train, valid = run.train_nll[: run.epoch], run.valid[: run.epoch]
+    return Histories(train, valid, run.best_epoch, run.stopped, run.seconds)
+
+
+class _Run:
+    """A population in training: who is in the stack, what each has reached, and one epoch at a time."""
+
+    def __init__(self, members: Sequence[Member], how: Gradient) -> None:
+        self.members, self.how = members, how
+        self.device, self.dtype = members[0].model.device, members[0].model.dtype
+        sets, data_of = _distinct([m.train for m in members])
+        rows = [checked_rows(members[0].model, x) for x in sets]
+        self.sizes = [len(r) for r in rows]
+        if how.updates_per_epoch is None and len(set(self.sizes)) > 1:
+            least, most = min(self.sizes), max(self.sizes)
+            raise ValueError(f"members with {least} to {most} training rows need updates_per_epoch to be set")
+        self.per_epoch = how.updates_per_epoch or -(-self.sizes[0] // how.batch_size)
+        self.total = how.epochs * self.per_epoch
+        self.offsets = np.cumsum([0, *self.sizes]).tolist()
+        self.x = torch.cat(rows)
+        self.key_of = [(d, m.seed) for d, m in zip(data_of, members, strict=True)]  # (rows, seed)
+
+        n = len(members)
+        self.held = np.arange(n)  # the members in the stack
+        self.keys = sorted(set(self.key_of))  # of the streams somebody in the stack listens to
+        self.population = Population([m.model for m in members], self._stream())
+        self.best = {name: t.detach().clone() for name, t in self.population.trained.items()}
+        self.stopped = [""] * n
+        self.epoch, self.seconds = 0, 0.0
+        self.train_nll = np.full((how.epochs, n), np.nan)
+        self.valid = np.full((how.epochs, n), np.nan)
+        self.best_epoch = np.zeros(n, dtype=int)
+        self.best_valid = np.full(n, np.nan)
+        self._prepare_validation()
+        generators = [torch.Generator(self.device).manual_seed(seed) for _, seed in self.keys]
+        self.step = self._step(generators)
+
+    @property
+    def training(self) -> np.ndarray:
+        """bool (M,), True for members that have not stopped."""
+        return np.array([not why for why in self.stopped])
+
+    def train_one_epoch(self) -> None:
+        """All updates of an epoch, then the validation scores and what follows from them."""
+        how, step = self.how, self.step
+        hows = [self.members[m].how for m in self.held.tolist()]
+        self.epoch += 1
+        momentum = self._numbers([h.momentum if self.epoch > h.momentum_after else 0.0 for h in hows])
+        rate, gamma = (self._numbers([getattr(h, n) for h in hows]) for n in ("learning_rate", "gamma"))
+        streams = []
+        for (data, _), generator in zip(self.keys, step.generators, strict=True):
+            one_pass = how.updates_per_epoch is None
+            parts = minibatches(self.sizes[data], how.batch_size, self.per_epoch, one_pass, generator)
+            streams.append([part + self.offsets[data] for part in parts])
+        step.loss_sum.zero_()
+        rows = 0
+        for parts in zip(*streams, strict=True):
+            batch = torch.stack(parts)[self.population.stream]  # (M, B)
+            now = rate * decline(how.schedule, gamma, step.optimizer.t, self.total)
+            with fast_matmul():
+                step(batch, now, momentum)
+            rows += batch.shape[1]
+        train = (step.loss_sum / rows).cpu().numpy()
+        self._decide(train, self._score())
+
+    def _decide(self, train: np.ndarray, valid: np.ndarray | None) -> None:
+        """Who has improved, and who stops (arrays are of those in the stack)."""
+        held, e = self.held, self.epoch
+        running = self.training[held]
+        finite = np.isfinite(train) & (np.isfinite(valid) if valid is not None else True)
+        good = running & finite
+        self.train_nll[e - 1, held[good]] = train[good]
+        better = good
+        if valid is not None:
+            self.valid[e - 1, held[good]] = valid[good]
+            best = self.best_valid[held]
+            better = good & (np.isnan(best) | (valid > best))
+            self.best_valid[held[better]] = valid[better]
+        self.best_epoch[held[better]] = e
+        here = torch.as_tensor(np.flatnonzero(better), device=self.device)
+        there = torch.as_tensor(held[better], device=self.device)
+        weights = self.step.average or self.population.trained
+        for name, tensor in self.best.items():
+            tensor.index_copy_(0, there, weights[name].detach()[here])
+        for k, m in enumerate(held.tolist()):
+            own = self.members[m].how
+            patience = own.patience if valid is not None else None
+            if not finite[k]:
+                self.stop([m], "diverged")
+            elif own.stop_at_train is not None and -train[k] > own.stop_at_train:
+                self.stop([m], "training likelihood passed the given value")
+            elif patience is not None and e - self.best_epoch[m] >= patience:
+                self.stop([m], f"no better validation score for {patience} epochs")
+            elif e == self.how.epochs:
+                self.stop([m], "all epochs done")
+
+    def stop(self, members: Sequence[int] | np.ndarray, why: str) -> None:
+        """These members (indexes or flags) are done, unless they were already."""
+        for m in np.arange(len(self.members))[members]:
+            self.stopped[m] = self.stopped[m] or why
+
+    def shrink(self) -> None:
+        """Take the stopped members out of the stack when they are half of it."""
+        running = self.training[self.held]
+        if not running.any() or 2 * running.sum() > len(running):
+            return
+        old, chosen = self.step, torch.as_tensor(np.flatnonzero(running), device=self.device)
+        self.held = self.held[running]
+        heard = dict(zip(self.keys, old.generators, strict=True))
+        self.keys = sorted({self.key_of[m] for m in self.held})
+        self.population.keep(chosen)
+        self.population.listen(self._stream())
+        self.step = self._step([heard[key] for key in self.keys])
+        self.step.optimizer.t = old.optimizer.t
+        self.step.optimizer.state = {n: t[chosen] for n, t in old.optimizer.state.items()}
+        self.step.average = {n: t[chosen] for n, t in old.average.items()}
+
+    def put_back(self) -> None:
+        """The best weights into the members' own models."""
+        for m, member in enumerate(self.members):
+            params = dict(member.model.named_parameters())
+            with torch.no_grad():
+                for name, tensor in self.best.items():
+                    params[name].copy_(tensor[m])
+
+    def save(self, path: Path) -> None:
+        """Everything needed to go on."""
+        tensors = {
+            "trained": self.population.trained,
+            "best": self.best,
+            "average": self.step.average,
+            "optimizer": self.step.optimizer.state,
+            "generators": {str(k): g.get_state() for k, g in enumerate(self.step.generators)},
+            "arrays": {
+                n: torch.as_tensor(getattr(self, n))
+                for n in ("train_nll", "valid", "best_epoch", "best_valid")
+            },
+        }
+        facts = {n: getattr(self, n) for n in ("stopped", "epoch", "seconds")}
+        facts |= {"held": self.held.tolist(), "t": self.step.optimizer.t}
+        save_checkpoint(path, tensors, facts)
+
+    def restore(self, path: Path) -> None:
+        """Put everything back as `save` found it."""
+        tensors, facts = load_checkpoint(path)
+        held = np.array(facts["held"])
+        here = torch.as_tensor(held, device=self.device)
+        self.population.keep(here)
+        self.held, self.keys = held, sorted({self.key_of[m] for m in held})
+        self.population.listen(self._stream())
+        self.stopped, self.epoch, self.seconds = (facts[n] for n in ("stopped", "epoch", "seconds"))
+        for name, array in tensors["arrays"].items():
+            setattr(self, name, array.numpy())
+        with torch.no_grad():
+            for name, t in tensors["trained"].items():
+                self.population.trained[name].copy_(t)
+            for name, t in tensors["best"].items():
+                self.best[name].copy_(t)
+        generators = []
+        for k in range(len(self.keys)):
+            generators.append(torch.Generator(self.device))
+            generators[k].set_state(tensors["generators"][str(k)])
+        self.step = self._step(generators)
+        self.step.optimizer.t = facts["t"]
+        self.step.optimizer.state = {n: t.to(self.device) for n, t in tensors["optimizer"].items()}
+        self.step.average = {n: t.to(self.device) for n, t in tensors.get("average", {}).items()}
+
+    def _stream(self) -> np.ndarray:
+        return np.array([self.keys.index(self.key_of[m]) for m in self.held.tolist()])
+
+    def _numbers(self, values: list[float]) -> Tensor:
+        return torch.tensor(values, dtype=self.dtype)
+
+    def _step(self, generators: list[torch.Generator]) -> Step:
+        """The update of those in the stack."""
+        trained = self.population.trained
+        decay = self._numbers([self.members[m].how.weight_decay for m in self.held.tolist()]).to(self.device)
+        how = replace(self.how, weight_decay=float(decay.any()))
+        decayed = decays(self.members[0].model, trained, how)
+        optimizer = Optimizer(how.optimizer, trained, dict.fromkeys(decayed, decay))
+        return Step(self.population, self.x, how, generators, optimizer, members=len(self.held))
+
+    def _prepare_validation(self) -> None:
+        """Validation rows of every distinct set, padded to one length; with prefixes for orderless models."""
+        members = self.members
+        self.valid_of: list[int] = []
+        if all(m.valid is None for m in members):
+            return
+        if any(m.valid is None for m in members):
+            raise ValueError("either all members of a population have validation rows, or none has")
+        arrays, self.valid_of = _distinct([m.valid for m in members])
+        sets = [checked_rows(members[0].model, x) for x in arrays]
+        self.seen: Tensor | None = None
+        if self.population.orderless:
+            parts = [list(prefixes(x.to(self.dtype), DRAWS, seed=0)) for x in sets]
+            sets = [torch.cat([rows for rows, _ in part]) for part in parts]
+            self.seen = _padded([torch.cat([observed for _, observed in part]) for part in parts])
+        self.counts = torch.tensor([len(x) for x in sets], device=self.device)
+        self.rows = _padded(sets)
+
+    @torch.no_grad()
+    def _score(self) -> np.ndarray | None:
+        """Validation log-likelihood of everybody in the stack."""
+        if not self.valid_of:
+            return None
+        mine = torch.tensor([self.valid_of[m] for m in self.held.tolist()], device=self.device)
+        counts = self.counts[mine]
+        total = torch.zeros(len(mine), dtype=torch.float64, device=self.device)
+        width = max(1, SCORED_AT_ONCE // len(mine))
+        own = self.population.trained
+        self.population.trained = self.step.average or own
+        for start in range(0, self.rows.shape[1], width):
+            part = slice(start, start + width)
+            seen = None if self.seen is None else self.seen[mine, part]
+            with fast_matmul():
+                loss = self.population.row_loss(self.rows[mine, part], seen)
+            inside = torch.arange(start, start + loss.shape[1], device=self.device) < counts[:, None]
+            total -= torch.where(inside, loss, 0).sum(-1)
+        self.population.trained = own
+        return (total / counts).cpu().numpy()
+
+
+class _RowLoss(nn.Module):
+    """A model's loss as a forward pass, which is what `functional_call` calls."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, observed: Tensor | None, noise: torch.Generator | None) -> Tensor:
+        """Loss (B,)."""
+        loss: Tensor = self.model.loss(x) if observed is None else self.model.loss_given(x, observed, noise)
+        return loss
+
+
+def _shared(members: Sequence[Member]) -> Gradient:
+    """The settings that all members share."""
+    if not members:
+        raise ValueError("a population needs at least one member")
+    plain = {name: getattr(Gradient, name) for name in OWN}
+    hows = {replace(m.how, **plain) for m in members}
+    if len(hows) > 1:
+        raise ValueError(f"members of a population may differ only in {', '.join(OWN)}")
+    return hows.pop()
+
+
+def _architecture(model: Trainable) -> str:
+    return json.dumps(describe(model))
+
+
+def _distinct(arrays: Sequence[Any]) -> tuple[list[Any], list[int]]:
+    """The distinct objects among these, and for each the number of its object."""
+    numbers: dict[int, int] = {}
+    which = [numbers.setdefault(id(a), len(numbers)) for a in arrays]
+    return [arrays[which.index(k)] for k in range(len(numbers))], which
+
+
+def _padded(rows: list[Tensor]) -> Tensor:
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True)

@@ -1,0 +1,175 @@
+"""A population's members end as they would have ended alone."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from pynade.families import Bernoulli
+from pynade.learn import Gradient, Member, fit, fit_population
+from pynade.models import Autoregressive, Ensemble, Orderless
+from pynade.nets import FVSBNNet, MADENet, MaskedMLP, NADENet
+from pynade.ordering import Ordering
+
+D = 6
+
+
+def rows(n, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    hidden = torch.rand(n, 1, generator=g) < 0.5
+    return (torch.rand(n, D, generator=g) < torch.where(hidden, 0.8, 0.3)).to(torch.uint8)
+
+
+def generator(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+MODELS = {
+    "nade": lambda s: Autoregressive(
+        NADENet(D, hidden=5, generator=generator(s)), Bernoulli(), Ordering.random(D, generator=generator(s))
+    ).double(),
+    "fvsbn": lambda s: Autoregressive(
+        FVSBNNet(D), Bernoulli(), Ordering.random(D, generator=generator(s))
+    ).double(),
+    "made": lambda s: Autoregressive(
+        MADENet(D, hidden=(7,), generator=generator(s)),
+        Bernoulli(),
+        Ordering.random(D, generator=generator(s)),
+    ).double(),
+    "deepnade": lambda s: Orderless(
+        MaskedMLP(D, hidden=(6, 5), generator=generator(s)), Bernoulli()
+    ).double(),
+}
+
+HOWS = {
+    "sgd": Gradient(optimizer="sgd", schedule="linear", momentum=0.5, momentum_after=1, decay_on="input"),
+    "adam": Gradient(optimizer="adam", schedule="inverse", clip=0.5, updates_per_epoch=3),
+    "adamw": Gradient(optimizer="adamw", schedule="cosine", ema=0.9),
+}
+
+
+def settings(how, batch_size=16, epochs=6):
+    """Four members' settings: every number that may differ does."""
+    how = replace(how, batch_size=batch_size, epochs=epochs, patience=None)
+    momentum = [0.5, 0.0, 0.9, 0.1] if how.optimizer == "sgd" else [0.0] * 4
+    numbers = zip([0.05, 0.2, 0.1, 0.02], [0.0, 0.01, 0.1, 0.0], [0.0, 0.1, 0.01, 0.0], momentum, strict=True)
+    return [
+        replace(how, learning_rate=rate, weight_decay=decay, gamma=gamma, momentum=m)
+        for rate, decay, gamma, m in numbers
+    ]
+
+
+@pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("how", HOWS.values(), ids=HOWS)
+def test_a_member_ends_as_if_it_had_been_alone(build, how):
+    if how.decay_on == "input" and not getattr(build(0).net, "input_weights", ()):
+        how = replace(how, decay_on="all")
+    folds = [(rows(50, 1), rows(20, 2)), (rows(50, 3), rows(17, 4))]
+    members = [Member(build(k), *folds[k % 2], own, seed=k // 2) for k, own in enumerate(settings(how))]
+    alone = [copy.deepcopy(m.model) for m in members]
+    histories = fit_population(members)
+    for k, (member, model) in enumerate(zip(members, alone, strict=True)):
+        history = fit(model, member.train, member.valid, member.how, seed=member.seed)
+        of = histories.of(k)
+        assert of.best_epoch == history.best_epoch
+        assert of.stopped == history.stopped
+        for mine, its in zip(of.epochs, history.epochs, strict=True):
+            assert mine["train_nll"] == pytest.approx(its["train_nll"], rel=1e-10)
+            assert mine["valid_nll"] == pytest.approx(its["valid_nll"], rel=1e-10)
+        for name, p in model.named_parameters():
+            torch.testing.assert_close(dict(member.model.named_parameters())[name], p, rtol=1e-8, atol=1e-10)
+
+
+def test_members_stop_each_at_its_own_time_and_the_stack_shrinks():
+    train, valid = rows(60), rows(30, 1)
+    how = Gradient(batch_size=20, epochs=40, learning_rate=0.3, patience=3)
+    hows = [
+        how,
+        replace(how, patience=8),
+        replace(how, learning_rate=0.001),
+        replace(how, stop_at_train=-4.0),
+    ]
+    members = [Member(MODELS["nade"](k), train, valid, h) for k, h in enumerate(hows)]
+    alone = [copy.deepcopy(m.model) for m in members]
+    told = []
+    histories = fit_population(members, callbacks=[lambda now: told.append(now.training.sum()) and None])
+    lengths = []
+    for k, (member, model) in enumerate(zip(members, alone, strict=True)):
+        history = fit(model, train, valid, member.how)
+        assert histories.of(k).stopped == history.stopped
+        assert len(histories.of(k).epochs) == len(history.epochs)
+        assert histories.of(k).best_valid == pytest.approx(history.best_valid, rel=1e-9)
+        lengths.append(len(history.epochs))
+    assert len(set(lengths)) > 2  # they did stop at different times
+    assert told[0] == 4
+    assert told[-1] == 0
+
+
+def test_one_that_diverges_leaves_the_others_alone():
+    train, valid = rows(60), rows(30, 1)
+    how = Gradient(optimizer="sgd", batch_size=20, epochs=4, learning_rate=0.1)
+    wild = replace(how, weight_decay=1e40)
+    members = [Member(MODELS["nade"](0), train, valid, h) for h in (how, wild)]
+    alone = copy.deepcopy(members[0].model)
+    histories = fit_population(members)
+    fit(alone, train, valid, how)
+    assert histories.stopped[1] == "diverged"
+    assert all(bool(torch.isfinite(p).all()) for p in members[1].model.parameters())
+    torch.testing.assert_close(members[0].model.net.weight, alone.net.weight, rtol=1e-9, atol=1e-12)
+
+
+def test_an_interrupted_population_goes_on_to_the_same_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("pynade.learn.population.CHECKPOINT_SECONDS", 0.0)
+
+    def members():
+        how = Gradient(batch_size=20, epochs=9, learning_rate=0.1, patience=None, ema=0.9)
+        hows = [how, replace(how, stop_at_train=-10.0), replace(how, stop_at_train=-10.0)]
+        return [Member(MODELS["deepnade"](k), train, valid, h, seed=k) for k, h in enumerate(hows)]
+
+    class Killed(Exception):
+        pass
+
+    def kill(now):
+        if now.epoch == 5:
+            raise Killed
+
+    train, valid = rows(60), rows(30, 1)
+    whole, pieces = members(), members()
+    expected = fit_population(whole)
+    with pytest.raises(Killed):
+        fit_population(pieces, folder=tmp_path, callbacks=[kill])
+    fresh = members()
+    got = fit_population(fresh, folder=tmp_path, resume=True)
+    np.testing.assert_array_equal(got.train_nll, expected.train_nll)
+    np.testing.assert_array_equal(got.valid, expected.valid)
+    assert torch.equal(fresh[0].model.net.weight, whole[0].model.net.weight)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_validation_rows_the_last_weights_are_kept():
+    how = Gradient(batch_size=30, epochs=3)
+    member = Member(MODELS["nade"](0), rows(60), None, how)
+    alone = copy.deepcopy(member.model)
+    histories = fit_population([member])
+    fit(alone, member.train, None, how)
+    assert histories.of(0).best_epoch == 3
+    torch.testing.assert_close(member.model.net.weight, alone.net.weight, rtol=1e-9, atol=1e-12)
+
+
+def test_what_cannot_be_one_population_is_refused():
+    train = rows(60)
+    how = Gradient(batch_size=30, epochs=3)
+    ensemble = Ensemble(NADENet(D, hidden=5), Bernoulli(), Ordering.random(D, k=2))
+    one = Member(MODELS["nade"](0), train, None, how)
+    for others, words in (
+        ([], "at least one member"),
+        ([one, Member(MODELS["fvsbn"](0), train, None, how)], "one architecture"),
+        ([one, Member(MODELS["nade"](1), train, None, replace(how, batch_size=10))], "may differ only in"),
+        ([one, Member(MODELS["nade"](1), rows(40), None, how)], "updates_per_epoch"),
+        ([one, Member(MODELS["nade"](1), train, train, how)], "all members"),
+        ([Member(ensemble, train, None, how)], "ensemble"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            fit_population(others)
