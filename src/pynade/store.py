@@ -31,6 +31,14 @@ KINDS = {
     "FVSBNNet": "pynade.nets",
     "MaskedMLP": "pynade.nets",
     "Bernoulli": "pynade.families",
+    "FixedVarianceGaussian": "pynade.families",
+    "Gaussian": "pynade.families",
+    "Laplace": "pynade.families",
+    "MixtureOfGaussians": "pynade.families",
+    "MixtureOfLaplaces": "pynade.families",
+    "MixtureOfLogistics": "pynade.families",
+    "SinhArcsinh": "pynade.families",
+    "StudentT": "pynade.families",
 }
 
 

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pynade.families import Bernoulli
@@ -10,6 +10,7 @@ logits = st.lists(st.floats(-80, 80), min_size=1, max_size=20).map(
 )
 
 
+@settings(deadline=None)  # the first call imports torch.distributions
 @given(logits)
 def test_bernoulli_against_torch_distributions(eta):
     family, reference = Bernoulli(), torch.distributions.Bernoulli(logits=eta)

@@ -67,6 +67,19 @@ class Family(nn.Module, ABC):
     def eta_from_marginal(self, x: Tensor) -> Tensor:
         """Eta (D, P) of the best constant prediction for data x (N, D): a net's initial output bias."""
 
+    def fit_constants(self, x: Tensor) -> None:
+        """Start the family's own parameters from data x (N, D), NaN = missing; most families have none.
+
+        They (a sigma shared by all rows, say) are no outputs of a net, so not in `eta_from_marginal`.
+        """
+
+    def fill(self, x: Tensor, keep: Tensor) -> Tensor:
+        """x with every cell that is not to be kept replaced by some value of the domain: rows (B, D).
+
+        For cells that are missing or not asked for, which still pass through `check` and `encode`.
+        """
+        return torch.where(keep, x, 0)
+
     def config(self) -> dict[str, Any]:
         """Constructor arguments, as JSON; what a saved model needs to build this again."""
         return {}

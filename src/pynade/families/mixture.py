@@ -1,0 +1,177 @@
+"""Mixtures of K one-dimensional laws: RNADE-MoG and its relatives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pynade.families.laws import LAPLACE, LOGISTIC, NORMAL, Law, uniforms
+from pynade.families.real import Real, moments, probability_nodes
+
+WITHIN = 0.25  # share of a column's variance that the initial components have within themselves
+
+
+class _MixtureFamily(Real):
+    """Abstract Σ_c pi_c f((x - mu_c) / sigma_c) / sigma_c, with f a standard law's density.
+
+    Eta is [K logits of pi | K locations mu | K logarithms of sigma] along its last axis (eqs.
+    RNADE-outputs-pi, -mu, -sigma).
+    """
+
+    law: Law
+
+    def __init__(
+        self, n_components: int, sigma_floor: float = 0.0, scale_mean_gradient: bool = False
+    ) -> None:
+        super().__init__(sigma_floor, scale_mean_gradient)
+        if n_components < 1:
+            raise ValueError(f"n_components must be at least 1, not {n_components}")
+        self.n_components = int(n_components)
+        self.n_params = 3 * self.n_components
+
+    def parameters_of(self, eta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """pi, mu and sigma, each (…, K)."""
+        logits, mu, raw = self._parts(eta)
+        return logits.softmax(-1), mu, torch.exp(self.log_scale(raw))
+
+    def _parts(self, eta: Tensor) -> tuple[Tensor, ...]:
+        return eta.split(self.n_components, -1)
+
+    def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """Log of the sum over components, by logsumexp."""
+        logits, mu, raw = self._parts(eta)
+        log_sigma = self.log_scale(raw)
+        z = self.standardise(x.unsqueeze(-1), mu, log_sigma)
+        each = logits.log_softmax(-1) - log_sigma + self.law.log_kernel(z)
+        return torch.logsumexp(each, -1) + self.law.log_constant
+
+    def sample(
+        self, eta: Tensor, i: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """A component is drawn, then its law."""
+        pi, mu, sigma = self.parameters_of(eta)
+        edges = pi.cumsum(-1)
+        u = uniforms(mu[..., 0], generator).unsqueeze(-1) * edges[..., -1:]
+        which = (edges[..., :-1] < u).sum(-1, keepdim=True)
+        mu, sigma = mu.gather(-1, which)[..., 0], sigma.gather(-1, which)[..., 0]
+        return mu + sigma * self.law.noise(mu, generator)
+
+    def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """Σ pi_c mu_c."""
+        pi, mu, _ = self.parameters_of(eta)
+        return (pi * mu).sum(-1)
+
+    def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """Σ pi_c F((x - mu_c) / sigma_c)."""
+        pi, mu, sigma = self.parameters_of(eta)
+        each = self.law.cdf((x.unsqueeze(-1) - mu) / sigma)
+        return (pi * each).sum(-1).clamp(max=1)
+
+    def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """By bisection between the lowest and the highest of the components' quantiles, in float64."""
+        exact = eta.double()
+        _, mu, sigma = self.parameters_of(exact)
+        each = mu + sigma * self.law.quantile(q.double()).unsqueeze(-1)
+        found = bisect(lambda x: self.cdf(x, exact), q.double(), each.amin(-1), each.amax(-1))
+        return found.to(eta.dtype)
+
+    def expectation(
+        self, function: Callable[[Tensor], Tensor], eta: Tensor, i: Tensor | None = None
+    ) -> Tensor:
+        """Σ pi_c E_c[function(X)], each an integral over the component's quantiles (see `Real`)."""
+        pi, mu, sigma = self.parameters_of(eta)
+        total = torch.zeros_like(mu)
+        for u, weight in probability_nodes():
+            z = self.law.quantile(mu.new_tensor(u, dtype=torch.float64)).to(mu.dtype)
+            total = total + weight * function((mu + sigma * z).movedim(-1, 0)).movedim(0, -1)
+        return (pi * total).sum(-1)
+
+    def eta_from_marginal(self, x: Tensor) -> Tensor:
+        """Equal weights, locations spread about the mean as normal quantiles, one common sigma per column.
+
+        The mixture has the mean and the variance of the column: a share `WITHIN` of the variance lies within
+        the components (all of it if K = 1), the rest between them. So sigma is the column's deviation
+        times sqrt(WITHIN), over that of the standard law, and no ties can make it 0. NaN: no row.
+        """
+        k = self.n_components
+        mean, deviation = moments(x)
+        grid = torch.special.ndtri((torch.arange(k, dtype=torch.float64, device=x.device) + 0.5) / k)
+        within = WITHIN if k > 1 else 1.0
+        if k > 1:
+            grid = grid * math.sqrt((1 - within) / grid.square().mean().item())
+        mu = mean[:, None] + deviation[:, None] * grid
+        sigma = (deviation * math.sqrt(within) / self.law.deviation)[:, None].expand_as(mu)
+        return torch.cat([torch.zeros_like(mu), mu, self.raw_scale(sigma)], -1)
+
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments."""
+        return {"n_components": self.n_components} | super().config()
+
+
+class MixtureOfGaussians(_MixtureFamily):
+    """RNADE-MoG: p(x) = Σ_c pi_c N(x; mu_c, sigma_c²) (eqs. RNADE-outputs-pi, -mu, -sigma).
+
+    Args:
+        n_components: K.
+        sigma_floor: sigma = sigma_floor + exp(·).
+        scale_mean_gradient: multiply the gradient of each mu_c by sigma_c.
+
+    Example:
+        >>> import torch
+        >>> family = MixtureOfGaussians(2)
+        >>> eta = torch.tensor([[0.0, 0.0, -3.0, 3.0, 0.0, 0.0]])
+        >>> family.mean(eta).item(), round(family.cdf(torch.zeros(1), eta).item(), 6)
+        (0.0, 0.5)
+    """
+
+    law = NORMAL
+
+
+class MixtureOfLaplaces(_MixtureFamily):
+    """RNADE-MoL: as `MixtureOfGaussians`, each component exp(-|x - mu_c| / sigma_c) / 2 sigma_c.
+
+    Args:
+        n_components: K.
+        sigma_floor: sigma = sigma_floor + exp(·).
+        scale_mean_gradient: multiply the gradient of each mu_c by sigma_c.
+
+    Example:
+        >>> import torch
+        >>> MixtureOfLaplaces(1).log_prob(torch.zeros(1), torch.zeros(1, 3)).exp().item()
+        0.5
+    """
+
+    law = LAPLACE
+
+
+class MixtureOfLogistics(_MixtureFamily):
+    """As `MixtureOfGaussians`, each component with cdf sigm((x - mu_c) / sigma_c).
+
+    Args:
+        n_components: K.
+        sigma_floor: sigma = sigma_floor + exp(·).
+        scale_mean_gradient: multiply the gradient of each mu_c by sigma_c.
+
+    Example:
+        >>> import torch
+        >>> MixtureOfLogistics(1).log_prob(torch.zeros(1), torch.zeros(1, 3)).exp().item()
+        0.25
+    """
+
+    law = LOGISTIC
+
+
+def bisect(cdf: Callable[[Tensor], Tensor], q: Tensor, low: Tensor, high: Tensor, steps: int = 100) -> Tensor:
+    """The smallest x with cdf(x) >= q, known to lie between low and high; infinite ends stay as they are."""
+    edge = torch.where(torch.isinf(low), low, high)
+    known = torch.isinf(low) | torch.isinf(high)
+    low, high = (torch.where(known, torch.zeros_like(q), side) for side in (low, high))
+    for _ in range(steps):
+        middle = low + 0.5 * (high - low)
+        enough = cdf(middle) >= q
+        low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
+    return torch.where(known, edge, high)
