@@ -1,10 +1,10 @@
 """Data: schemas, data sets, the registry of named data sets, and users' own files."""
 
+from pynade.data.catalogue import Entry, Form, Upstream
 from pynade.data.dataset import Dataset
 from pynade.data.download import DownloadError
-from pynade.data.entries import Entry, Upstream
 from pynade.data.files import dataset_from_file, read_file
-from pynade.data.registry import data_directory, entry, load, load_entry, names
+from pynade.data.registry import data_directory, entry, folds, load, load_entry, names
 from pynade.data.resolve import resolve
 from pynade.data.schema import Column, Schema
 
@@ -13,11 +13,13 @@ __all__ = [
     "Dataset",
     "DownloadError",
     "Entry",
+    "Form",
     "Schema",
     "Upstream",
     "data_directory",
     "dataset_from_file",
     "entry",
+    "folds",
     "load",
     "load_entry",
     "names",
