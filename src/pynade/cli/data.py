@@ -96,24 +96,25 @@ def info(
     table = plain_table("", "")
     table.show_header = False
     table.columns[1].justify = "left"
-    dataset = None
     if registry.is_registered(name):
         entry = registry.entry(name)
         table.add_row("title", entry.title)
         table.add_row("columns", entry.kind)
         table.add_row("variables", str(entry.D))
-        for part, n in entry.sizes.items():
+        here = entry.bundled or registry.prepared_path(name, data_dir).is_file()
+        dataset = registry.load(name, data_dir, download=False) if here else None
+        for part, n in (entry.sizes if dataset is None else dataset.sizes).items():
             table.add_row(part, f"{n:,} rows")
         for file in entry.upstream:
             table.add_row("upstream", file.address)
         table.add_row("citation", entry.citation)
-        if entry.folds:
-            table.add_row("folds", f"{entry.name}/{entry.folds[0]} … {entry.name}/{entry.folds[-1]}")
+        if any(entry.variants):
+            table.add_row(
+                "also", ", ".join(f"{entry.name}/{variant}" for variant in entry.variants if variant)
+            )
         for note in entry.notes:
             table.add_row("note", note)
-        if entry.bundled or registry.prepared_path(name, data_dir).is_file():
-            dataset = registry.load(name, data_dir, download=False)
-        else:
+        if dataset is None:
             table.add_row("here", "no: " + (entry.by_hand or f"fetch it with `pynade data get {entry.name}`"))
     else:
         dataset = resolve(name, data_dir)

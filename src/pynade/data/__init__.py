@@ -7,6 +7,7 @@ from pynade.data.files import dataset_from_file, read_file
 from pynade.data.registry import data_directory, entry, folds, load, load_entry, names
 from pynade.data.resolve import resolve
 from pynade.data.schema import Column, Schema
+from pynade.data.source import RowSource
 
 __all__ = [
     "Column",
@@ -14,6 +15,7 @@ __all__ = [
     "DownloadError",
     "Entry",
     "Form",
+    "RowSource",
     "Schema",
     "Upstream",
     "data_directory",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from pynade.data import uci
+from pynade.data import bsds, uci
 from pynade.data.catalogue import Entry, Form, Upstream
-from pynade.data.digests import check_file
+from pynade.data.digests import check_file, check_tar
 
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
 _WINE = "Cortez, Cerdeira, Almeida, Matos and Reis (2009), UCI Wine Quality, CC BY 4.0"
@@ -86,5 +86,32 @@ _PARKINSONS = Entry(
     ),
 )
 
+_BSDS = Entry(
+    name="bsds300",
+    title="BSDS300: patches of 8 × 8 grey pixels from photographs, their last pixel dropped",
+    D=63,
+    sizes=bsds.ROWS,
+    citation=(
+        "Martin, Fowlkes, Tal and Malik (2001), Berkeley Segmentation Dataset; for non-commercial research"
+        " and education; used as by Zoran and Weiss (2011)"
+    ),
+    upstream=(
+        Upstream("https://www2.eecs.berkeley.edu/Research/Projects/CS/vision/bsds/BSDS300-images.tgz"),
+    ),
+    notes=(
+        "the parts are fixed draws; training may draw fresh patches from the source of the data set",
+        "20 of the 200 training images, chosen by a seed, are for validation; bsds300/all trains on all 200",
+        "densities are those of the 63 values of a patch in [0, 1] less its mean",
+    ),
+    kind="real",
+    form=Form(
+        files=("bsds300/bsds300_images.tar",),
+        read=bsds.read_patches,
+        check=partial(check_tar, digest="607795de925f4678b1942de77f9897a11e9c4ef59815c1907e061d1d7fb94d47"),
+        write=bsds.write_archive,
+        variants=("", bsds.ALL_IMAGES),
+    ),
+)
+
 #: In the order of the paper's sections.
-REAL_ENTRIES: tuple[Entry, ...] = (_RED, _WHITE, _PARKINSONS)
+REAL_ENTRIES: tuple[Entry, ...] = (_RED, _WHITE, _PARKINSONS, _BSDS)
