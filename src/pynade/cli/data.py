@@ -34,12 +34,12 @@ def list_(data_dir: DataDir = None) -> None:
     """List the registry."""
     from pynade.data import registry
 
-    table = plain_table("name", "D", "train", "valid", "test", "here")
+    table = plain_table("name", "kind", "D", "train", "valid", "test", "here")
     for name in registry.names():
         entry = registry.entry(name)
         here = entry.bundled or registry.prepared_path(name, data_dir).is_file()
         sizes = [f"{entry.sizes.get(part, 0):,}" for part in ("train", "valid", "test")]
-        table.add_row(name, str(entry.D), *sizes, "yes" if here else "no")
+        table.add_row(name, entry.kind, str(entry.D), *sizes, "yes" if here else "no")
     console.print(table)
     console.print(f"data directory: {registry.data_directory(data_dir)}", soft_wrap=True)
 
@@ -96,22 +96,26 @@ def info(
     table = plain_table("", "")
     table.show_header = False
     table.columns[1].justify = "left"
-    dataset = None
-    if name in registry.names():
+    if registry.is_registered(name):
         entry = registry.entry(name)
         table.add_row("title", entry.title)
+        table.add_row("columns", entry.kind)
         table.add_row("variables", str(entry.D))
-        for part, n in entry.sizes.items():
+        here = entry.bundled or registry.prepared_path(name, data_dir).is_file()
+        dataset = registry.load(name, data_dir, download=False) if here else None
+        for part, n in (entry.sizes if dataset is None else dataset.sizes).items():
             table.add_row(part, f"{n:,} rows")
         for file in entry.upstream:
             table.add_row("upstream", file.address)
         table.add_row("citation", entry.citation)
+        if any(entry.variants):
+            table.add_row(
+                "also", ", ".join(f"{entry.name}/{variant}" for variant in entry.variants if variant)
+            )
         for note in entry.notes:
             table.add_row("note", note)
-        if entry.bundled or registry.prepared_path(name, data_dir).is_file():
-            dataset = registry.load(name, data_dir, download=False)
-        else:
-            table.add_row("here", f"no: fetch it with `pynade data get {name}`")
+        if dataset is None:
+            table.add_row("here", "no: " + (entry.by_hand or f"fetch it with `pynade data get {entry.name}`"))
     else:
         dataset = resolve(name, data_dir)
         table.add_row("variables", str(dataset.n_variables))
@@ -119,6 +123,10 @@ def info(
             table.add_row(part, f"{n:,} rows")
         table.add_row("columns", ", ".join(sorted(set(dataset.schema.kinds))))
     if dataset is not None:
-        table.add_row("ones", f"{100 * float(np.nanmean(dataset.train)):.1f} % of the training cells")
+        if set(dataset.schema.kinds) == {"binary"}:
+            table.add_row("ones", f"{100 * float(np.nanmean(dataset.train)):.1f} % of the training cells")
+        else:
+            low, high = float(np.nanmin(dataset.train)), float(np.nanmax(dataset.train))
+            table.add_row("range", f"{low:.4g} to {high:.4g} in the training cells")
         table.add_row("checksum", dataset.checksum)
     console.print(table)

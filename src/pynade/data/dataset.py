@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pynade.data.schema import Schema
+from pynade.data.source import RowSource
 
 PARTS = ("train", "valid", "test")
 
@@ -18,7 +19,8 @@ PARTS = ("train", "valid", "test")
 class Dataset:
     """A table cut into parts, with its schema and its provenance.
 
-    Binary data are ``uint8`` zeros and ones; any other table is ``float64``, where NaN means missing.
+    Binary data are ``uint8`` zeros and ones; any other table is ``float64``, where NaN means missing. Rows
+    of a source (patches of images, windows of speech) are ``float32``, as it draws them.
 
     Attributes:
         name: A short name, such as ``"adult"``.
@@ -28,6 +30,8 @@ class Dataset:
         schema: One column for each variable.
         provenance: Where the rows came from; plain values that ``json`` can write.
         image_shape: Shape of a row seen as an image, or None.
+        source: Where there are more training rows than ``train`` holds, what draws them: training may take
+            fresh rows from it for every update. ``train`` is then a fixed sample, for what needs one.
 
     Example:
         >>> data = Dataset("toy", np.eye(3, dtype=np.uint8), None, None, Schema.binary(3), {})
@@ -42,6 +46,7 @@ class Dataset:
     schema: Schema
     provenance: dict[str, Any] = field(default_factory=dict)
     image_shape: tuple[int, ...] | None = None
+    source: RowSource | None = None
 
     def __post_init__(self) -> None:
         for part, rows in self.parts.items():
@@ -56,6 +61,11 @@ class Dataset:
                 )
         if len(self.train) == 0:
             raise ValueError(f"data set {self.name!r} has no training rows")
+        if self.source is not None and self.source.n_variables != len(self.schema):
+            raise ValueError(
+                f"the source of data set {self.name!r} draws rows of {self.source.n_variables} columns,"
+                f" but its schema has {len(self.schema)}"
+            )
         if self.image_shape is not None and int(np.prod(self.image_shape)) != len(self.schema):
             raise ValueError(
                 f"data set {self.name!r} has {len(self.schema)} variables,"

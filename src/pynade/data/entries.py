@@ -1,18 +1,18 @@
-"""The table of named data sets: what they are, where they are published, how a copy is recognised."""
+"""The table of named data sets; here those of zeros and ones, see `real_entries` for the others."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
+from pynade.data.catalogue import Entry, Upstream
 from pynade.data.convert import (
-    Converter,
     amat_parts,
     amat_parts_with_target,
     digits_parts,
     letters_parts,
     libsvm_parts,
 )
+from pynade.data.real_entries import REAL_ENTRIES
 
 _LAROCHELLE = "https://www.cs.toronto.edu/~larocheh/public/datasets/"
 _LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/"
@@ -20,60 +20,6 @@ _SPLIT = "Larochelle, Bengio and Turian (2010), Neural Computation 22(9), for th
 _PRESPLIT = (
     "downloaded as Larochelle's three files, one for each part; the unsplit originals are on the LIBSVM page"
 )
-
-
-@dataclass(frozen=True)
-class Upstream:
-    """A published file: its address, and its SHA-256 where one is known.
-
-    Example:
-        >>> Upstream("https://example.org/a5a").sha256 is None
-        True
-    """
-
-    address: str
-    sha256: str | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Entry:
-    """A named data set.
-
-    Attributes:
-        name: The name it is asked for by, and of its prepared file.
-        title: A line for people.
-        D: Number of variables.
-        sizes: Rows of each part of the loaded data set.
-        citation: Where it comes from, and its licence as far as one is stated.
-        upstream: The published files, in the order the converter expects.
-        convert: Makes the parts from the published files.
-        content: Order-free digests (see `pynade.data.packed.content_digest`) of parts, or of parts together
-            (``"train+valid"``), that every copy must match.
-        partitions: Digests of a train part, where more than one partition is about, and what to say of them.
-        notes: Traps; they travel in the provenance of the loaded data set.
-        image_shape: Shape of a row seen as an image.
-        stored: Rows of each part in the prepared file, where it is cut differently from ``sizes``.
-        bundled: True if the rows come with an installed package, and neither file nor download is needed.
-    """
-
-    name: str
-    title: str
-    D: int
-    sizes: Mapping[str, int]
-    citation: str
-    upstream: tuple[Upstream, ...]
-    convert: Converter
-    content: Mapping[str, str] = field(default_factory=dict)
-    partitions: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    image_shape: tuple[int, ...] | None = None
-    stored: Mapping[str, int] | None = None
-    bundled: bool = False
-
-    @property
-    def stored_sizes(self) -> Mapping[str, int]:
-        """Rows of each part in the prepared file."""
-        return self.sizes if self.stored is None else self.stored
 
 
 def _sizes(train: int, valid: int, test: int) -> dict[str, int]:
@@ -285,7 +231,7 @@ _DIGITS = Entry(
     bundled=True,
 )
 
-#: Every named data set, in the order of the paper's table, then the others.
+#: Every named data set: the binary ones in the order of the paper's table, others, then real-valued ones.
 ENTRIES: Mapping[str, Entry] = {
     entry.name: entry
     for entry in (
@@ -300,5 +246,6 @@ ENTRIES: Mapping[str, Entry] = {
         _MNIST,
         _DIGITS,
         _RCV1_VALID_ONLY,
+        *REAL_ENTRIES,
     )
 }

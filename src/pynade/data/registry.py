@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import os
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from pynade.atomic import write_atomically
+from pynade.data.catalogue import Entry, Form
 from pynade.data.convert import cut, shuffled
 from pynade.data.dataset import Dataset
+from pynade.data.digests import file_digest
 from pynade.data.download import DownloadError, Progress, fetch
-from pynade.data.entries import ENTRIES, Entry
+from pynade.data.entries import ENTRIES
 from pynade.data.packed import content_digest, pack, read_packed, unpack, write_packed
 from pynade.data.schema import Schema
 
@@ -42,19 +47,52 @@ def suggestion(name: str) -> str:
     return (f"did you mean {close[0]!r}? " if close else "") + f"(known: {', '.join(names())})"
 
 
+def split_name(name: str) -> tuple[str, str]:
+    """Return the name of a data set, and what follows it after a slash.
+
+    Example:
+        >>> split_name("red_wine/3"), split_name("adult")
+        (('red_wine', '3'), ('adult', ''))
+    """
+    base, _, variant = name.partition("/")
+    return base, variant
+
+
 def entry(name: str) -> Entry:
-    """Return what is known of a named data set.
+    """Return what is known of a named data set, or of a variant of it such as ``"red_wine/3"``.
 
     Raises:
-        ValueError: There is no data set of that name; the sentence suggests the nearest.
+        ValueError: There is no data set of that name (the sentence suggests the nearest), or no such variant.
 
     Example:
         >>> entry("dna").D
         180
     """
-    if name not in ENTRIES:
-        raise ValueError(f"unknown data set {name!r}: {suggestion(name)}")
-    return ENTRIES[name]
+    base, variant = split_name(name)
+    if base not in ENTRIES:
+        raise ValueError(f"unknown data set {name!r}: {suggestion(base)}")
+    item = ENTRIES[base]
+    if name != base and variant not in filter(None, item.variants):
+        known = ", ".join(f"{base}/{other}" for other in item.variants if other)
+        raise ValueError(
+            f"there is no {name!r}: " + (f"expected one of {known}" if known else f"{base!r} has no folds")
+        )
+    return item
+
+
+def is_registered(data: str) -> bool:
+    """Return whether a word means a registered data set rather than a file.
+
+    A name wins over a file, but a folder may have the name of a data set, and files in it.
+
+    Example:
+        >>> is_registered("red_wine"), is_registered("red_wine/3"), is_registered("./red_wine")
+        (True, True, False)
+    """
+    base, variant = split_name(data)
+    if base not in ENTRIES:
+        return False
+    return data == base or variant in filter(None, ENTRIES[base].variants) or not Path(data).exists()
 
 
 def data_directory(path: str | os.PathLike[str] | None = None) -> Path:
@@ -83,7 +121,15 @@ def prepared_path(name: str, data_dir: str | os.PathLike[str] | None = None) -> 
         >>> prepared_path("dna", "somewhere").as_posix()
         'somewhere/binary/dna.npz'
     """
-    return data_directory(data_dir) / "binary" / f"{name}.npz"
+    base, _ = split_name(name)
+    files = ENTRIES[base].files if base in ENTRIES else (f"binary/{base}.npz",)
+    return _first_of(files, data_dir)
+
+
+def _first_of(files: tuple[str, ...], data_dir: str | os.PathLike[str] | None) -> Path:
+    """Return the first file that exists in the data directory, or the last of them."""
+    places = [data_directory(data_dir) / file for file in files]
+    return next((place for place in places if place.exists()), places[-1])
 
 
 def load(
@@ -95,7 +141,8 @@ def load(
     """Load a named data set, downloading it the first time.
 
     Args:
-        name: One of `names`.
+        name: One of `names`, perhaps with a variant: ``"red_wine/3"`` is the third fold of red wine, and
+            ``"red_wine"`` the first.
         data_dir: Folder of the data sets, see `data_directory`.
         download: Whether the published files may be downloaded if there is no prepared file yet.
         progress: Called as ``progress(done_bytes, total_bytes, file_name)`` during a download.
@@ -109,7 +156,41 @@ def load(
         >>> load("digits").sizes
         {'train': 1197, 'valid': 300, 'test': 300}
     """
-    return load_entry(entry(name), data_dir, download, progress)
+    return load_entry(entry(name), data_dir, download, progress, split_name(name)[1])
+
+
+def folds(
+    name: str,
+    data_dir: str | os.PathLike[str] | None = None,
+    download: bool = True,
+    progress: Progress | None = None,
+) -> list[Dataset]:
+    """Load all folds of a data set, in order.
+
+    Each is a data set of its own: ``train`` and ``valid`` are the 90 % of the rows to learn from,
+    ``test`` the others. See `pynade.data.uci` for how they are cut and normalised.
+
+    Args:
+        name: The name of a data set with folds: ``red_wine``, ``white_wine`` or ``parkinsons``.
+        data_dir: Folder of the data sets, see `data_directory`.
+        download: Whether the published files may be downloaded, as in `load`.
+        progress: As in `load`.
+
+    Raises:
+        ValueError: The data set has no folds.
+
+    Example:
+        >>> try:
+        ...     folds("digits")
+        ... except ValueError as error:
+        ...     print(error)
+        data set 'digits' has no folds; those with folds are: red_wine, white_wine, parkinsons
+    """
+    item = entry(name)
+    if not item.folds:
+        known = ", ".join(other.name for other in ENTRIES.values() if other.folds)
+        raise ValueError(f"data set {name!r} has no folds; those with folds are: {known}")
+    return [load_entry(item, data_dir, download, progress, fold) for fold in item.folds]
 
 
 def load_entry(
@@ -117,6 +198,7 @@ def load_entry(
     data_dir: str | os.PathLike[str] | None = None,
     download: bool = True,
     progress: Progress | None = None,
+    variant: str = "",
 ) -> Dataset:
     """Load the data set an entry describes: as `load`, for entries that are not registered.
 
@@ -124,25 +206,39 @@ def load_entry(
         >>> load_entry(entry("digits")).image_shape
         (8, 8)
     """
-    provenance = {
+    provenance: dict[str, Any] = {
         "source": item.name,
         "upstream": [file.address for file in item.upstream],
         "citation": item.citation,
         "notes": list(item.notes),
     }
-    if item.bundled:
-        packed = {part: pack(rows) for part, rows in item.convert((), item.D, item.sizes).items()}
-        _verify(item, packed, item.D)
-    else:
-        path = prepared_path(item.name, data_dir)
+    path = _first_of(item.files, data_dir)
+    if not item.bundled:
         if not path.exists():
             _prepare(item, path, download, progress)
+        provenance |= {"file": path.name, "sha256": file_digest(path)}
+    if item.form is None:
+        return _packed_dataset(item, path, provenance)
+    try:
+        item.form.check(path)
+    except ValueError as error:
+        raise ValueError(f"the data file {path} is not data set {item.name!r}: {error}") from error
+    variant = variant or item.form.variants[0]
+    dataset = item.form.read(path, variant)
+    name = f"{item.name}/{variant}" if variant else item.name
+    return replace(dataset, name=name, provenance=provenance | dataset.provenance)
+
+
+def _packed_dataset(item: Entry, path: Path, provenance: dict[str, Any]) -> Dataset:
+    """Return a data set of zeros and ones, from its file of packed bits or from an installed package."""
+    if item.bundled:
+        packed = _convert(item, [])
+    else:
         packed, n_features = read_packed(path)
         try:
             _verify(item, packed, n_features)
         except ValueError as error:
             raise ValueError(f"the data file {path} is not data set {item.name!r}: {error}") from error
-        provenance |= {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
     if item.partitions:
         other = f"train and valid as in the files at {item.upstream[0].address.rsplit('/', 1)[0]}"
         provenance["partition"] = item.partitions.get(content_digest([packed["train"]], item.D), other)
@@ -169,6 +265,8 @@ def _prepare(item: Entry, path: Path, download: bool, progress: Progress | None)
             "; the file rcv1_valid_only.npz beside it is its validation part alone, which loads as"
             " 'rcv1_valid_only' and is not comparable"
         )
+    if item.by_hand:
+        raise FileNotFoundError(f"data set {item.name!r} is not at {path}: {item.by_hand}")
     if not download:
         raise FileNotFoundError(
             f"data set {item.name!r} is not at {path}; run `pynade data get {item.name}` to download it{trap}"
@@ -179,8 +277,11 @@ def _prepare(item: Entry, path: Path, download: bool, progress: Progress | None)
     except DownloadError as error:
         raise DownloadError(f"data set {item.name!r} is not at {path}, and {error}{trap}") from error
     try:
-        packed = {part: pack(rows) for part, rows in item.convert(files, item.D, item.stored_sizes).items()}
-        _verify(item, packed, item.D)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if item.form is not None:
+            write_atomically(path, partial(_write_checked, item.form, files))
+        else:
+            write_packed(path, _convert(item, files), item.D)
     except ValueError as error:
         for file in files:  # out of the way of the next try, but not lost
             file.replace(file.with_name(file.name + ".rejected"))
@@ -188,10 +289,23 @@ def _prepare(item: Entry, path: Path, download: bool, progress: Progress | None)
             f"the published files of data set {item.name!r} are not those expected: {error};"
             f" they were renamed to *.rejected in {folder}"
         ) from error
-    try:
-        write_packed(path, packed, item.D)
     except OSError as error:
         raise DownloadError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _write_checked(form: Form, files: list[Path], draft: Path) -> None:
+    """Make the prepared file of a form, and hold it against what is known of it before it gets its name."""
+    assert form.write is not None
+    form.write(files, draft)
+    form.check(draft)
+
+
+def _convert(item: Entry, files: list[Path]) -> dict[str, np.ndarray]:
+    """Make the packed parts from published files, or from an installed package, and verify them."""
+    assert item.convert is not None
+    packed = {part: pack(rows) for part, rows in item.convert(files, item.D, item.stored_sizes).items()}
+    _verify(item, packed, item.D)
+    return packed
 
 
 def _verify(item: Entry, packed: Mapping[str, np.ndarray], n_features: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from pynade.data.dataset import Dataset
 from pynade.data.download import Progress
 from pynade.data.files import dataset_from_file
-from pynade.data.registry import load, names, suggestion
+from pynade.data.registry import is_registered, load, suggestion
 
 
 def resolve(
@@ -20,8 +20,9 @@ def resolve(
     """Return the data set that a name or a file stands for.
 
     Args:
-        data: The name of a registered data set, or a file (see `pynade.data.read_file`). A registered name
-            wins over a file of the same name; write ``./adult`` for the file.
+        data: The name of a registered data set, such as ``"adult"`` or ``"red_wine/3"`` (its third fold), or
+            a file (see `pynade.data.read_file`). A registered name wins over a file of the same name; write
+            ``./adult`` for the file.
         data_dir: Folder of the registered data sets.
         download: Whether a registered data set may be downloaded.
         progress: Called during a download, see `pynade.data.load`.
@@ -35,7 +36,7 @@ def resolve(
     """
     if not isinstance(data, str | os.PathLike):
         raise TypeError(f"expected a data set's name or a file, but got {type(data).__name__}")
-    if isinstance(data, str) and data in names():
+    if isinstance(data, str) and is_registered(data):
         return load(data, data_dir, download, progress)
     path = Path(data).expanduser()
     if path.exists():

@@ -49,7 +49,7 @@ def test_names_and_entries():
     for name in names():
         item = entry(name)
         assert item.name == name
-        assert item.bundled or item.upstream
+        assert item.bundled or item.upstream or item.by_hand
         assert set(item.sizes) == {"train", "valid", "test"}
         assert all(part in item.stored_sizes for key in item.content for part in key.split("+"))
 

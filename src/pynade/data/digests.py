@@ -1,0 +1,64 @@
+"""How a file is recognised: by its bytes, or by what an archive holds."""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from pathlib import Path
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "empty"
+        >>> path.touch()
+        >>> file_digest(path)[:12]
+        'e3b0c44298fc'
+    """
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def check_file(path: Path, sha256: str) -> None:
+    """Raise ValueError unless a file has the SHA-256 given."""
+    found = file_digest(path)
+    if found != sha256:
+        raise ValueError(f"its SHA-256 is {found}, not {sha256}")
+
+
+def read_tar(path: Path) -> dict[str, bytes]:
+    """Return the plain files of a tar archive by name, packed or not.
+
+    Raises:
+        ValueError: The file is damaged or no tar archive.
+    """
+    try:
+        with tarfile.open(path) as archive:
+            members = {member.name: archive.extractfile(member) for member in archive if member.isfile()}
+            return {name: stream.read() for name, stream in members.items() if stream is not None}
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise ValueError(f"the data file {path} is damaged or no tar archive ({error})") from error
+
+
+def tar_digest(files: dict[str, bytes]) -> str:
+    """Return the SHA-256 of what an archive holds, whatever the order, times and owners of its members.
+
+    The digest takes the lines ``"<sha256 of the member> <name>\\n"``, sorted by name.
+
+    Example:
+        >>> tar_digest({"a": b"1", "b": b"2"}) == tar_digest({"b": b"2", "a": b"1"})
+        True
+    """
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(f"{hashlib.sha256(files[name]).hexdigest()} {name}\n".encode())
+    return digest.hexdigest()
+
+
+def check_tar(path: Path, digest: str) -> None:
+    """Raise ValueError unless an archive holds the files that `tar_digest` was recorded of."""
+    found = tar_digest(read_tar(path))
+    if found != digest:
+        raise ValueError(f"what it holds has the digest {found}, not {digest}")
