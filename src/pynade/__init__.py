@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pynade._version import __version__
 
 if TYPE_CHECKING:
-    from pynade.estimators import FVSBN, MADE, NADE, DeepNADE, EoNADE, load
+    from pynade.estimators import FVSBN, MADE, NADE, RNADE, DeepNADE, DeepRNADE, EoNADE, load
     from pynade.likelihood import Estimate
     from pynade.ordering import Ordering
 
@@ -24,12 +24,26 @@ _HOMES = {  # exported name -> module, imported on first use so that `import pyn
     "FVSBN": "pynade.estimators",
     "DeepNADE": "pynade.estimators",
     "EoNADE": "pynade.estimators",
+    "RNADE": "pynade.estimators",
+    "DeepRNADE": "pynade.estimators",
     "load": "pynade.estimators",
     "Estimate": "pynade.likelihood",
     "Ordering": "pynade.ordering",
 }
 
-__all__ = ["FVSBN", "MADE", "NADE", "DeepNADE", "EoNADE", "Estimate", "Ordering", "__version__", "load"]
+__all__ = [
+    "FVSBN",
+    "MADE",
+    "NADE",
+    "RNADE",
+    "DeepNADE",
+    "DeepRNADE",
+    "EoNADE",
+    "Estimate",
+    "Ordering",
+    "__version__",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:

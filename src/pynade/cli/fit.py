@@ -11,7 +11,8 @@ from pynade.cli.screen import console, training_bar
 
 HELP = """Train a model and keep it in a run folder.
 
-DATA is a registered name (see `pynade data list`) or a file: .csv, .parquet, .npy or .npz of zeros and ones.
+DATA is a registered name (see `pynade data list`) or a file: .csv, .parquet, .npy or .npz, of zeros and ones
+(nade, made, fvsbn, deepnade, eonade) or of real numbers (rnade, deep-rnade).
 
 \b
 Examples:
@@ -19,6 +20,8 @@ Examples:
   pynade fit mushrooms --model nade --optimizer sgd --learning-rate 0.05 --batch-size 10 --out runs/mushrooms
   pynade fit table.csv --model made --hidden 500 --hidden 500 --orderings 16 --out runs/table
   pynade fit digits --model eonade --hidden 500 --hidden 500 --orderings 16 --out runs/deep
+  pynade fit measurements.csv --model rnade --components 10 --out runs/table
+  pynade fit measurements.csv --model deep-rnade --hidden 200 --hidden 200 --out runs/with-gaps
   pynade fit --resume runs/digits
 """
 
@@ -30,7 +33,8 @@ def fit(
         str | None, typer.Argument(metavar="DATA", help="A registered data set or a file.")
     ] = None,
     model: Annotated[
-        str, typer.Option(help="nade, made, fvsbn, deepnade or eonade.", rich_help_panel=MODEL)
+        str,
+        typer.Option(help="nade, made, fvsbn, deepnade, eonade, rnade or deep-rnade.", rich_help_panel=MODEL),
     ] = "nade",
     hidden: Annotated[
         list[int] | None,
@@ -50,6 +54,33 @@ def fit(
     direct: Annotated[
         bool | None,
         typer.Option("--direct", help="Direct input-output connections (made).", rich_help_panel=MODEL),
+    ] = None,
+    family: Annotated[
+        str | None,
+        typer.Option(
+            help="Law of each conditional: mog (default), mol, mologistic, gaussian, fv, laplace, sas, "
+            "student (rnade, deep-rnade).",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    components: Annotated[
+        int | None, typer.Option(help="Components of the mixtures [10] (rnade).", rich_help_panel=MODEL)
+    ] = None,
+    standardise: Annotated[
+        bool | None,
+        typer.Option(help="Standardise columns inside the model [yes] (rnade).", rich_help_panel=MODEL),
+    ] = None,
+    sigma_floor: Annotated[
+        float | None,
+        typer.Option(help="Smallest scale of a law, standardised [0.001] (rnade).", rich_help_panel=MODEL),
+    ] = None,
+    scale_mean_gradient: Annotated[
+        bool | None,
+        typer.Option(
+            "--scale-mean-gradient",
+            help="Multiply the gradient of each location by its scale (rnade).",
+            rich_help_panel=MODEL,
+        ),
     ] = None,
     input_observed: Annotated[
         bool | None,
@@ -149,6 +180,10 @@ def fit(
         Path | None,
         typer.Option(metavar="RUN", help="Go on with an interrupted run.", rich_help_panel=WHERE),
     ] = None,
+    drop_constant: Annotated[
+        bool,
+        typer.Option("--drop-constant", help="Leave out columns that never vary.", rich_help_panel=WHERE),
+    ] = False,
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].", rich_help_panel=WHERE)
     ] = None,
@@ -163,8 +198,8 @@ def fit(
                 raise ValueError(
                     "--resume RUN takes everything from the run folder; give no DATA and no --out"
                 )
-            extra = set(given) - {"model", "seed", "overwrite", "resume", "data_dir"}
-            if extra or model != "nade" or seed != 0 or overwrite:
+            extra = set(given) - {"model", "seed", "overwrite", "resume", "data_dir", "drop_constant"}
+            if extra or model != "nade" or seed != 0 or overwrite or drop_constant:
                 raise ValueError("--resume RUN goes on with the run's own settings; give no others")
             folder, result = resume, resume_run(resume, data_dir=data_dir, callbacks=[bar])
         else:
@@ -178,6 +213,7 @@ def fit(
                 data,
                 data_dir=data_dir,
                 overwrite=overwrite,
+                drop_constant=drop_constant,
                 callbacks=[bar],
             )
     valid = result["valid"]
@@ -188,7 +224,7 @@ def fit(
     )
 
 
-NOT_PARAMETERS = {"data", "model", "out", "overwrite", "resume", "data_dir"}
+NOT_PARAMETERS = {"data", "model", "out", "overwrite", "resume", "data_dir", "drop_constant"}
 
 
 def _parameters(given: dict[str, Any]) -> dict[str, Any]:
@@ -197,9 +233,11 @@ def _parameters(given: dict[str, Any]) -> dict[str, Any]:
     parameters["random_state"] = parameters.pop("seed")
     if "orderings" in parameters:
         parameters["n_orderings"] = parameters.pop("orderings")
+    if "components" in parameters:
+        parameters["n_components"] = parameters.pop("components")
     if "hidden" in parameters:
         hidden = parameters["hidden"]
-        if given["model"] == "nade" and len(hidden) > 1:
-            raise ValueError("a nade has one hidden layer; give --hidden once")
+        if given["model"] in ("nade", "rnade") and len(hidden) > 1:
+            raise ValueError(f"a {given['model']} has one hidden layer; give --hidden once")
         parameters["hidden"] = hidden[0] if len(hidden) == 1 else hidden
     return parameters

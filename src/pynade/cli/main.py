@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pynade._version import __version__
-from pynade.cli import bench, data, fill, fit, inspect, sample, score
+from pynade.cli import bench, data, fill, fit, inspect, sample, score, sweep
 from pynade.cli.screen import errors
 
 HELP = """Exact probability models for tables and images.
@@ -30,6 +30,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("fit", help=fit.HELP)(fit.fit)
+app.command("sweep", help=sweep.HELP)(sweep.sweep)
 app.command("score", help=score.HELP)(score.score)
 app.command("sample", help=sample.HELP)(sample.sample)
 app.command("impute", help=fill.IMPUTE_HELP)(fill.impute)

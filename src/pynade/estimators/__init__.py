@@ -6,13 +6,16 @@ from pynade.estimators.gradient import GradientEstimator
 from pynade.estimators.io import ESTIMATORS, load
 from pynade.estimators.orderless import DeepNADE, EoNADE, OrderlessDensity
 from pynade.estimators.questions import Questions
+from pynade.estimators.real import RNADE, DeepRNADE
 
 __all__ = [
     "ESTIMATORS",
     "FVSBN",
     "MADE",
     "NADE",
+    "RNADE",
     "DeepNADE",
+    "DeepRNADE",
     "DensityEstimator",
     "EoNADE",
     "GradientEstimator",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from pynade import families
 from pynade.estimators.questions import Questions
 from pynade.families import Bernoulli, Family
 
@@ -40,6 +41,88 @@ class BinaryTable:
             return (self.binarize < X).astype(np.uint8)
         Bernoulli().check(torch.as_tensor(np.ascontiguousarray(X)))
         return X.astype(np.uint8)
+
+
+REAL_FAMILIES: dict[str, type[Family]] = {
+    "fv": families.FixedVarianceGaussian,
+    "gaussian": families.Gaussian,
+    "laplace": families.Laplace,
+    "sas": families.SinhArcsinh,
+    "student": families.StudentT,
+    "mog": families.MixtureOfGaussians,
+    "mol": families.MixtureOfLaplaces,
+    "mologistic": families.MixtureOfLogistics,
+}
+MIXTURES = ("mog", "mol", "mologistic")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class RealTable:
+    """Real numbers.
+
+    Attributes:
+        family: law of each conditional: "mog", "mol" or "mologistic" (mixtures of Gaussians, Laplaces or
+            logistics), "gaussian", "fv" (Gaussian with one learned sigma per column), "laplace", "sas"
+            (sinh-arcsinh) or "student".
+        n_components: K of the mixtures.
+        standardise: model (x - mean) / deviation of the training rows; densities, conditionals and samples
+            are in the units of the data all the same. False takes the numbers as they are.
+        sigma_floor: smallest scale a law may have, in standardised units (or the data's own). Rounded or
+            repeated values invite infinitely narrow laws; 0 allows them.
+        scale_mean_gradient: multiply the gradient of each location by its scale (the paper's
+            advice with SGD).
+    """
+
+    family: str = "mog"
+    n_components: int = 10
+    standardise: bool = True
+    sigma_floor: float = 0.001
+    scale_mean_gradient: bool = False
+
+    def _family(self, train: np.ndarray) -> Family:
+        if self.family not in REAL_FAMILIES:
+            raise ValueError(f"unknown family {self.family!r}; known: {', '.join(REAL_FAMILIES)}")
+        options = {"sigma_floor": self.sigma_floor, "scale_mean_gradient": self.scale_mean_gradient}
+        kind, x = REAL_FAMILIES[self.family], torch.as_tensor(train, dtype=torch.float64)
+        if self.family in MIXTURES:
+            base = kind(self.n_components, **options)
+        elif self.family == "fv":
+            base = kind(train.shape[1], **options)
+        else:
+            base = kind(**options)
+        whole = families.standardised(base, x) if self.standardise else base
+        if isinstance(base, families.FixedVarianceGaussian):
+            base.fit_constants(whole.encode(x)[..., 0])
+        return whole
+
+    def _native(self, draws: torch.Tensor) -> np.ndarray:
+        return draws.double().cpu().numpy()
+
+    def _convert(self, X: np.ndarray, *, reset: bool) -> np.ndarray:
+        """Finite float64 (NaN where cells are missing); to fit, columns that have a density."""
+        missing_cells(self, X, "finite numbers")
+        X = X.astype(np.float64)
+        if reset:
+            self._check_columns(X)
+        return X
+
+    def _check_columns(self, X: np.ndarray) -> None:
+        """A constant column has no density; one with two values has an infinite one without a floor."""
+        names = getattr(self, "feature_names_in_", None)
+        for column in range(X.shape[1]):
+            values = X[:, column][np.isfinite(X[:, column])]
+            least, most = (values.min(), values.max()) if len(values) else (0.0, 0.0)
+            name = f"column {column}" if names is None else f"column {names[column]!r}"
+            if least == most:
+                raise ValueError(
+                    f"{name} is constant ({least:g}), so it has no density; leave it out "
+                    "(`pynade fit --drop-constant` does)"
+                )
+            if self.sigma_floor == 0 and np.isin(values, (least, most)).all():
+                raise ValueError(
+                    f"{name} has only two distinct values ({least:g} and {most:g}), on which a density of "
+                    "real numbers grows without bound; leave it out, or set sigma_floor above 0"
+                )
 
 
 def missing_cells(estimator: object, X: np.ndarray, takes: str) -> np.ndarray | None:

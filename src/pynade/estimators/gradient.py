@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -14,10 +14,13 @@ from sklearn.utils import check_random_state
 
 from pynade.estimators.base import DensityEstimator, torch_device
 from pynade.families import Family
-from pynade.learn import Callback, Gradient, fit
+from pynade.learn import Callback, Gradient, History, fit
 from pynade.models import Autoregressive, Density, Orderless
 from pynade.nets import Net
 from pynade.ordering import Ordering
+
+if TYPE_CHECKING:
+    from pynade.data.source import RowSource
 
 _HOW = {f.name for f in fields(Gradient)}
 
@@ -74,6 +77,7 @@ class GradientEstimator(DensityEstimator):
         folder: Path | str | None = None,
         resume: bool = False,
         callbacks: Sequence[Callback] = (),
+        source: RowSource | None = None,
     ) -> Self:
         """Fit by maximum likelihood, with early stopping on validation rows.
 
@@ -84,6 +88,8 @@ class GradientEstimator(DensityEstimator):
             folder: keep metrics.jsonl and checkpoints here (see `pynade.learn.fit`).
             resume: go on from the checkpoint in `folder`.
             callbacks: told of progress (see `pynade.learn.fit`).
+            source: draw fresh training rows from here, `updates_per_epoch` minibatches an epoch; X then only
+                sets what is taken from the data before training (scales, initial biases).
         """
         how = self.how()
         rows = self._rows(X, reset=True)
@@ -96,7 +102,7 @@ class GradientEstimator(DensityEstimator):
             model = self._warm_up(model, train, seed, folder, callbacks)
         history = fit(
             model,
-            train,
+            train if source is None else source,
             valid,
             how,
             seed=seed,
@@ -104,6 +110,10 @@ class GradientEstimator(DensityEstimator):
             resume=resume,
             callbacks=callbacks,
         )
+        return self.adopt(model, history, seed)
+
+    def adopt(self, model: Density | Orderless, history: History, seed: int) -> Self:
+        """Take a trained model as this estimator's own."""
         self.model_: Any = model.cpu()
         self.seed_ = seed
         self.history_ = history

@@ -10,6 +10,7 @@ import numpy as np
 from pynade.estimators.base import DensityEstimator
 from pynade.estimators.fixed_order import FVSBN, MADE, NADE
 from pynade.estimators.orderless import DeepNADE, EoNADE
+from pynade.estimators.real import RNADE, DeepRNADE
 from pynade.learn import History
 from pynade.models import Density, Orderless
 from pynade.store import load_density
@@ -20,6 +21,8 @@ ESTIMATORS: dict[str, type[DensityEstimator]] = {
     "fvsbn": FVSBN,
     "deepnade": DeepNADE,
     "eonade": EoNADE,
+    "rnade": RNADE,
+    "deep-rnade": DeepRNADE,
 }
 
 Loaded = DensityEstimator | Density | Orderless

@@ -41,7 +41,7 @@ def impute_file(run: Path, file: Path, out: Path, draws: int | None = None, seed
         raise ValueError(f"the number of draws must be at least 1, not {draws}")
     rows, names = read_file(file)
     columns = facts.get("columns")
-    rows = align(rows, names, columns)
+    rows = align(rows, names, columns, facts.get("dropped", ()))
     filled = model.impute(rows, draws, random_state=seed)
     gaps = int(np.isnan(rows).sum()) if rows.dtype.kind == "f" else 0
     header = list((names and columns) or names or default_names(rows.shape[1]))

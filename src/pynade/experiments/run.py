@@ -15,18 +15,25 @@ import json
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pynade.atomic import write_json
-from pynade.data import Dataset, resolve
-from pynade.estimators import ESTIMATORS, DensityEstimator
+from pynade.data import Dataset, Schema, resolve
+from pynade.estimators import ESTIMATORS, DensityEstimator, GradientEstimator
 from pynade.estimators.base import torch_device
 from pynade.experiments.provenance import provenance
 from pynade.learn import Callback, Diverged
 from pynade.likelihood import Estimate
 
-OPTION_NAMES = {"n_orderings": "orderings", "random_state": "seed"}  # where the option is not the parameter
+OPTION_NAMES = {
+    "n_orderings": "orderings",
+    "n_components": "components",
+    "random_state": "seed",
+}  # where the option is not the parameter
 
 FILES = (
     "spec.json",
@@ -61,6 +68,7 @@ def start_run(
     *,
     data_dir: Path | None = None,
     overwrite: bool = False,
+    drop_constant: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> dict[str, Any]:
     """Train from scratch into a new run folder; returns the content of result.json.
@@ -74,11 +82,12 @@ def start_run(
         data: a registered data set or a file.
         data_dir: folder of the registered data sets.
         overwrite: replace an earlier run in this folder.
+        drop_constant: leave out the columns that never vary in the training rows.
         callbacks: told of progress.
     """
     parameters = {"random_state": 0} | parameters
     estimator = estimator_named(model, parameters)
-    whole = resolve(data, data_dir)
+    whole = _varying(resolve(data, data_dir), drop_constant)
     estimator.check_request(whole.train, whole.valid)  # before any split, so that rows are the file's
     dataset = _with_validation(whole, estimator)
     _claim(folder, overwrite)
@@ -87,7 +96,7 @@ def start_run(
         "parameters": estimator.get_params(),
         "data": data if not Path(data).exists() else str(Path(data).resolve()),
         "data_checksum": dataset.checksum,
-    }
+    } | ({"drop_constant": True} if drop_constant else {})
     write_json(folder / "spec.json", spec)
     device = torch_device(estimator.device)
     write_json(folder / "provenance.json", provenance(dataset, seed=estimator.random_state, device=device))
@@ -105,7 +114,8 @@ def resume_run(
             return dict(result)
         raise ValueError(f"the run in {folder} ended with: {result['stopped']}; it cannot go on from there")
     estimator = estimator_named(spec["model"], spec["parameters"])
-    dataset = _with_validation(resolve(spec["data"], data_dir), estimator)
+    dropped = spec.get("drop_constant", False)
+    dataset = _with_validation(_varying(resolve(spec["data"], data_dir), dropped), estimator)
     if dataset.checksum != spec["data_checksum"]:
         raise ValueError(
             f"the data {spec['data']!r} are not those the run in {folder} began with "
@@ -130,6 +140,7 @@ def as_command(spec: dict[str, Any], folder: str) -> str:
         else:
             words += [f"--{option} {v}" for v in values]
     seed = spec["parameters"]["random_state"]
+    words += ["--drop-constant"] if spec.get("drop_constant") else []
     return " ".join([*words, *([f"--seed {seed}"] if seed else []), "--out", folder])
 
 
@@ -142,6 +153,21 @@ def read_spec(folder: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{folder} is no run folder: it has no spec.json") from None
     except ValueError as error:
         raise ValueError(f"{folder / 'spec.json'} is damaged: {error}") from None
+
+
+def _varying(dataset: Dataset, wanted: bool) -> Dataset:
+    """The data without the columns that are constant in the training rows, if that is wanted."""
+    if not wanted:
+        return dataset
+    known = dataset.train.astype(np.float64)
+    kept = np.flatnonzero([len(np.unique(c[~np.isnan(c)])) > 1 for c in known.T])
+    if len(kept) == 0:
+        raise ValueError("every column is constant")
+    parts: dict[str, Any] = {part: rows[:, kept] for part, rows in dataset.parts.items()}
+    schema = Schema(tuple(dataset.schema.columns[i] for i in kept))
+    dropped = [name for name in dataset.schema.names if name not in schema.names]
+    provenance = {**dataset.provenance, "dropped_columns": dropped}
+    return replace(dataset, **parts, schema=schema, image_shape=None, provenance=provenance, source=None)
 
 
 def _with_validation(dataset: Dataset, estimator: DensityEstimator) -> Dataset:
@@ -163,12 +189,17 @@ def _train(
     if dataset.valid is None:
         estimator.set_params(validation_fraction=0.0)
     try:
-        estimator.fit(dataset.train, X_valid=dataset.valid, folder=folder, resume=resume, callbacks=callbacks)
+        endless = {} if dataset.source is None or not fresh(estimator) else {"source": dataset.source}
+        estimator.fit(
+            dataset.train, X_valid=dataset.valid, folder=folder, resume=resume, callbacks=callbacks, **endless
+        )
     except Diverged as error:
         write_json(folder / "result.json", {"status": "diverged", "stopped": str(error)})
         raise
     names = list(dataset.schema.names)
-    estimator.save(folder / "model.safetensors", columns=names, image_shape=dataset.image_shape)
+    dropped = dataset.provenance.get("dropped_columns", [])
+    facts: dict[str, Any] = {"columns": names, "dropped": dropped, "image_shape": dataset.image_shape}
+    estimator.save(folder / "model.safetensors", **facts)
     history = estimator.history_
     valid = None
     if dataset.valid is not None:
@@ -185,6 +216,11 @@ def _train(
     write_json(folder / "result.json", result)
     (folder / "checkpoint.safetensors").unlink(missing_ok=True)
     return result
+
+
+def fresh(estimator: DensityEstimator) -> bool:
+    """Whether training draws fresh rows from a source: epochs must then have a length of their own."""
+    return isinstance(estimator, GradientEstimator) and estimator.updates_per_epoch is not None
 
 
 def _claim(folder: Path, overwrite: bool) -> None:

@@ -70,7 +70,7 @@ def score_run(
     dataset = resolve(data, data_dir)
     if split is None:
         split = "test" if dataset.test is not None else "all"
-    rows = align(dataset.split(split), dataset.schema.names, facts.get("columns"))
+    rows = align(dataset.split(split), dataset.schema.names, facts.get("columns"), facts.get("dropped", ()))
     begin = time.perf_counter()
     if orderings is not None:
         if not isinstance(model, OrderlessDensity):

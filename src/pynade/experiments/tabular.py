@@ -25,13 +25,26 @@ def default_names(n: int) -> list[str]:
     return [f"x{i + 1}" for i in range(n)]
 
 
-def align(rows: np.ndarray, names: Sequence[str] | None, wanted: Sequence[str] | None) -> np.ndarray:
-    """Rows with their columns in the order of the model's, where both sides have names.
+def align(
+    rows: np.ndarray,
+    names: Sequence[str] | None,
+    wanted: Sequence[str] | None,
+    dropped: Sequence[str] = (),
+) -> np.ndarray:
+    """Rows with the model's columns in the model's order, where both sides have names.
+
+    Columns that were dropped before training are dropped here too.
 
     Example:
         >>> align(np.array([[1, 0]]), ["b", "a"], ["a", "b"]).tolist()
         [[0, 1]]
     """
+    if dropped and wanted is not None:
+        names = default_names(rows.shape[1]) if names is None else names
+        kept = [k for k, name in enumerate(names) if name not in dropped]
+        rows, names = rows[:, kept], [names[k] for k in kept]
+        if list(names) == list(wanted):
+            return rows
     for side in (names, wanted):
         if side is None or list(side) == default_names(len(side)):
             return rows

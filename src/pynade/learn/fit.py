@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ from pynade.learn.step import Step, Trainable, averaged, fast_matmul
 from pynade.likelihood import Estimate, log_likelihood, orderless_estimate
 from pynade.models import Orderless
 from pynade.store import save_density
+
+if TYPE_CHECKING:
+    from pynade.data.source import RowSource
 
 CHECK_EVERY = 50  # updates between looks at whether the loss is still finite
 CHECKPOINT_SECONDS = 20.0  # between checkpoints; any of them resumes to the identical result
@@ -70,7 +73,7 @@ class History:
 
 def fit(
     model: Trainable,
-    train: Tensor | np.ndarray,
+    train: Tensor | np.ndarray | RowSource,
     valid: Tensor | np.ndarray | None = None,
     how: Gradient | None = None,
     *,
@@ -83,7 +86,7 @@ def fit(
 
     Args:
         model: a density, or an orderless model.
-        train: rows (N, D).
+        train: rows (N, D), or a source of rows: then every epoch draws `updates_per_epoch` fresh minibatches.
         valid: rows for early stopping, scored after every epoch: exactly, or for an orderless model by an
             unbiased estimate on the same random prefixes every time.
         how: the settings.
@@ -109,12 +112,18 @@ def fit(
     """
     how = how or Gradient()
     folder = None if folder is None else Path(folder)
-    x = checked_rows(model, train)
+    generator = torch.Generator(model.device).manual_seed(seed)
+    source = None if isinstance(train, Tensor | np.ndarray) else train.to(model.device)
+    if source is not None:
+        if how.updates_per_epoch is None:
+            raise ValueError("rows that are drawn on the fly have no end: set updates_per_epoch")
+        x = source.draw(how.updates_per_epoch * how.batch_size, torch.Generator(model.device).manual_seed(0))
+        model.check(x)
+    else:
+        x = checked_rows(model, train)  # type: ignore[arg-type]
     v = None if valid is None else checked_rows(model, valid)
     per_epoch = how.updates_per_epoch or math.ceil(len(x) / how.batch_size)
     total = how.epochs * per_epoch
-
-    generator = torch.Generator(model.device).manual_seed(seed)
     params: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p.requires_grad}
     optimizer = Optimizer(how.optimizer, params, decays(model, params, how))
     step = Step(model, x, how, generator, optimizer)

@@ -1,0 +1,158 @@
+"""`pynade sweep`."""
+
+from __future__ import annotations
+
+import ast
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.live import Live
+from rich.table import Table
+
+from pynade.cli.screen import LINE_SECONDS, console, errors, plain_table
+
+HELP = """Try a grid of settings, all trained at once; choose on validation, score the test part once.
+
+Settings × folds that share an architecture are trained as one batched program. Data sets with folds
+(red_wine, white_wine, parkinsons) are swept over all of them, `red_wine/3` over one. On each fold the best
+setting is trained again on train + valid, until its training likelihood passes that of its best validation
+epoch. The folder keeps everything; an interrupted sweep goes on when the command is given again.
+
+\b
+Examples:
+  pynade sweep red_wine --model rnade --grid learning_rate=0.01,0.003 --grid n_components=5,10 --out sweeps/a
+  pynade sweep my.csv --model deep-rnade --set hidden=200+200 --grid dropout=0,0.1,0.2 --out sweeps/mine
+  pynade sweep mushrooms --model nade --set hidden=500 --grid learning_rate=0.01,0.003,0.001 --out sweeps/nade
+"""
+
+
+def sweep(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A registered data set or a file.")],
+    out: Annotated[Path, typer.Option(help="Folder of the sweep.")],
+    grid: Annotated[
+        list[str], typer.Option(metavar="NAME=V1,V2,…", help="Values to try; repeat for more parameters.")
+    ],
+    model: Annotated[
+        str, typer.Option(help="nade, made, fvsbn, deepnade, eonade, rnade, deep-rnade.")
+    ] = "rnade",
+    fixed: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A parameter that does not vary; repeat for more."),
+    ] = None,
+    retrain: Annotated[
+        bool, typer.Option(help="Train the chosen settings again on train + valid before the test.")
+    ] = True,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Two folds, a tenth of the epochs: a trial that does not count.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of orderings, weights and shuffling.")] = 0,
+    record: Annotated[Path | None, typer.Option(help="Write the result here too (.json).")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].")] = None,
+) -> None:
+    """Sweep a grid (the help is HELP above)."""
+    from pynade.atomic import write_json
+    from pynade.experiments.sweep import run_sweep
+    from pynade.experiments.tabular import check_destination
+
+    if record is not None:
+        check_destination(record, ".json")
+    values = dict(parse_values(text) for text in grid)
+    plain = {name: single(name, given) for name, given in map(parse_values, fixed or [])}
+    with Live(console=errors, transient=True, auto_refresh=False) as live:
+        result = run_sweep(
+            out,
+            model,
+            data,
+            plain,
+            values,
+            seed=seed,
+            data_dir=data_dir,
+            retrain=retrain,
+            quick=quick,
+            told=_Teller(live),
+        )
+    if record is not None:
+        write_json(record, result)
+    table = plain_table("fold", *values, "validation", "best epoch", "test")
+    means = result["test"].get("folds", [result["test"]["mean"]])
+    for line, test in zip(result["chosen"], means, strict=True):
+        settings = [str(line[name]) for name in values]
+        table.add_row(
+            str(line["fold"]), *settings, f"{line['valid']:.3f}", str(line["best_epoch"]), f"{test:.3f}"
+        )
+    console.print(table)
+    test = result["test"]
+    over = "folds" if len(means) > 1 else f"{test['n']:,} rows"
+    note = " (quick: does not count)" if quick else ""
+    console.print(f"test {test['mean']:.3f} ± {test['stderr']:.3f} nats (s.e. over {over}){note} -> {out}")
+
+
+def parse_values(text: str) -> tuple[str, list[Any]]:
+    """ "hidden=500,200+200" as a name and its values.
+
+    Example:
+        >>> parse_values("learning-rate=0.1,1e-3"), parse_values("hidden=50,20+20")
+        (('learning_rate', [0.1, 0.001]), ('hidden', [50, (20, 20)]))
+    """
+    name, sign, values = text.partition("=")
+    if not sign or not name.strip() or not values.strip():
+        raise ValueError(f"parameters are written NAME=VALUE or NAME=V1,V2,…, not {text!r}")
+    return name.strip().replace("-", "_"), [_value(word.strip()) for word in values.split(",")]
+
+
+def single(name: str, values: list[Any]) -> Any:
+    """The one value of a fixed parameter."""
+    if len(values) != 1:
+        raise ValueError(f"--set takes one value for {name}; --grid takes several")
+    return values[0]
+
+
+def _value(word: str) -> Any:
+    if "+" in word[1:] and "e+" not in word.lower():
+        return tuple(_value(part) for part in word.split("+"))
+    try:
+        return ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(word.lower(), word))
+    except (ValueError, SyntaxError):
+        return word
+
+
+class _Teller:
+    """The live table: how the settings of the present population stand."""
+
+    def __init__(self, live: Live) -> None:
+        self.live, self.said, self.drawn = live, time.monotonic(), 0.0
+
+    def __call__(self, p: Any) -> None:
+        now, moment = p.now, time.monotonic()
+        head = (
+            f"{p.what} {p.part}/{p.parts}, epoch {now.epoch}/{now.epochs}, "
+            f"{int(now.training.sum())} of {len(now.training)} in training, {now.seconds:.0f} s"
+        )
+        if not errors.is_terminal:
+            if moment - self.said > LINE_SECONDS:
+                self.said = moment
+                errors.print(head)
+            return
+        if moment - self.drawn > 0.5:
+            self.drawn = moment
+            self.live.update(standings(head, p.settings, now.best_valid), refresh=True)
+
+
+def standings(head: str, settings: list[dict[str, Any]], best: np.ndarray, lines: int = 12) -> Table:
+    """The settings with the best validation scores, averaged over folds."""
+    scores: dict[str, list[float]] = {}
+    for setting, value in zip(settings, best, strict=True):
+        label = ", ".join(f"{k} {v}" for k, v in setting.items() if k not in ("stop_at_train", "patience"))
+        scores.setdefault(label, []).append(float(value))
+    table = plain_table("setting", "validation (mean over folds)")
+    table.title = head
+    means = {label: float(np.mean(values)) for label, values in scores.items()}
+    order = sorted(means, key=lambda label: -means[label] if means[label] == means[label] else np.inf)
+    for label in order[:lines]:
+        table.add_row(label, "–" if means[label] != means[label] else f"{means[label]:.3f}")
+    if len(order) > lines:
+        table.add_row(f"… {len(order) - lines} more", "")
+    return table

@@ -1,0 +1,302 @@
+"""A grid of settings on one data set (and its folds), trained as populations.
+
+Settings × folds that share an architecture are one population. On every fold the setting that is best on
+validation is chosen, trained again on train + valid until its training likelihood passes that of the chosen
+run's best iteration (the paper's rule), and asked for the test part once.
+
+A sweep lives in a folder: spec.json, one file per finished population, a checkpoint of the one in progress,
+and at the end result.json with the models of all folds. Given again, the command goes on where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pynade.atomic import write_json
+from pynade.data import entry, folds, names, resolve
+from pynade.estimators import GradientEstimator
+from pynade.estimators.base import torch_device
+from pynade.experiments.provenance import provenance
+from pynade.experiments.run import estimator_named
+from pynade.learn import Member, PopulationProgress, fit_population
+from pynade.learn.population import OWN
+
+Setting = dict[str, Any]
+Job = tuple[Setting, int]  # a setting and the number of a fold, from 0
+
+
+@dataclass(frozen=True)
+class SweepProgress:
+    """What a callback is told: which population of how many, and how its members stand."""
+
+    what: str  # "grid" or "final"
+    part: int
+    parts: int
+    settings: list[Setting]  # of the members of this population
+    now: PopulationProgress
+
+
+Told = Callable[[SweepProgress], None]
+
+
+def settings(grid: Mapping[str, Sequence[Any]]) -> list[Setting]:
+    """All combinations.
+
+    Example:
+        >>> settings({"a": [1, 2], "b": [3]})
+        [{'a': 1, 'b': 3}, {'a': 2, 'b': 3}]
+    """
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def run_sweep(
+    folder: Path,
+    model: str,
+    data: str,
+    fixed: Setting,
+    grid: Mapping[str, Sequence[Any]],
+    *,
+    seed: int = 0,
+    data_dir: Path | None = None,
+    retrain: bool = True,
+    quick: bool = False,
+    told: Told | None = None,
+) -> dict[str, Any]:
+    """Train the whole grid, choose on validation, score the test part once; returns the record.
+
+    Args:
+        folder: where the sweep lives; an interrupted one goes on.
+        model: a gradient-trained estimator's name.
+        data: a registered name (with its folds, if it has any and none is named) or a file.
+        fixed: parameters of the estimator that do not vary.
+        grid: values to try for each of the others.
+        seed: of orderings, weights and shuffling.
+        data_dir: folder of the registered data sets.
+        retrain: train the chosen settings again on train + valid before the test.
+        quick: two folds and a tenth of the epochs: shows that everything works; the record says so and
+            does not count.
+        told: called after every epoch of every population.
+    """
+    parts = folds(data, data_dir) if data in names() and entry(data).folds else [resolve(data, data_dir)]
+    if quick:
+        parts = parts[:2]
+        fixed = {**fixed, "epochs": max(2, estimator_named(model, fixed).get_params()["epochs"] // 10)}
+    tried = settings(grid)
+    first = _estimator(model, fixed, tried[0], seed)
+    parts = [part.with_validation(first.validation_fraction, seed) for part in parts]
+    spec: dict[str, Any] = {
+        "model": model,
+        "data": data,
+        "fixed": fixed,
+        "grid": {name: list(values) for name, values in grid.items()},
+        "seed": seed,
+        "retrain": retrain,
+        "quick": quick,
+        "data_checksums": [part.checksum for part in parts],
+    }
+    _claim(folder, spec)
+    where = provenance(parts[0], seed=seed, device=torch_device(first.device))
+    sweep = _Sweep(folder, model, fixed, seed, told)
+
+    train, valid = [part.train for part in parts], [part.valid for part in parts]
+    outcomes, seconds = sweep.grid(tried, train, valid)
+    chosen = [max(_finite(outcomes, fold), key=lambda o: o["valid"]) for fold in range(len(parts))]
+    jobs = [(o["setting"], o["fold"]) for o in chosen]
+    if retrain:
+        jobs = [(o["setting"] | {"stop_at_train": o["train"], "patience": None}, o["fold"]) for o in chosen]
+        train = [np.concatenate([part.train, part.split("valid")]) for part in parts]
+        valid = [None] * len(parts)
+    final = sweep.final(jobs, train, valid)
+    scores = []
+    for fold, (estimator, part) in enumerate(zip(final, parts, strict=True), start=1):
+        estimator.save(folder / f"fold-{fold}.safetensors", columns=list(part.schema.names))
+        scores.append(estimator.score_samples(part.split("test")))
+    record = {
+        "test": _test(scores) | {"orderings": getattr(final[0], "n_orderings", 1)},
+        "quick": quick,
+        "protocol": _protocol(len(parts), len(tried), retrain),
+        "spec": {name: spec[name] for name in ("model", "data", "fixed", "grid", "retrain")},
+        "chosen": [
+            {"fold": o["fold"] + 1, **o["setting"], "valid": o["valid"], "best_epoch": o["best_epoch"]}
+            for o in chosen
+        ],
+        "validation_grid": _by_setting(outcomes, tried, len(parts)),
+        "commands": [as_sweep_command(spec)],
+        "seed": seed,
+        "data_checksum": hashlib.sha256("".join(spec["data_checksums"]).encode()).hexdigest(),
+        **{name: where[name] for name in ("code", "libraries", "python", "device", "threads")},
+        "trained": where["started"],
+        "wall_seconds": {"grid": round(seconds, 1), "final": round(final[0].history_.seconds, 1)},
+    }
+    write_json(folder / "result.json", record)
+    return record
+
+
+def as_sweep_command(spec: Mapping[str, Any]) -> str:
+    """The command that makes the sweep again."""
+    words = ["pynade sweep", str(spec["data"]), "--model", spec["model"]]
+    words += [f"--set {name}={_word(value)}" for name, value in spec["fixed"].items()]
+    words += [f"--grid {name}={','.join(map(_word, values))}" for name, values in spec["grid"].items()]
+    words += [] if spec["retrain"] else ["--no-retrain"]
+    return " ".join([*words, "--quick"] if spec["quick"] else words) + f" --seed {spec['seed']} --out FOLDER"
+
+
+def _word(value: Any) -> str:
+    return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _protocol(n_folds: int, n_settings: int, retrain: bool) -> str:
+    parts = "one split" if n_folds == 1 else f"{n_folds} folds"
+    again = ", retrained on train + valid until the training likelihood of the best validation iteration"
+    return f"{parts}, {n_settings} settings, chosen on validation on each fold{again if retrain else ''}"
+
+
+def _estimator(model: str, fixed: Setting, setting: Setting, seed: int) -> GradientEstimator:
+    estimator = estimator_named(model, {**fixed, **setting, "random_state": seed})
+    if not isinstance(estimator, GradientEstimator):
+        raise ValueError(f"a sweep trains populations of nets; {model!r} is not learned by gradient")
+    return estimator
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """What the two phases of a sweep share."""
+
+    folder: Path
+    model: str
+    fixed: Setting
+    seed: int
+    told: Told | None
+
+    def grid(
+        self, tried: list[Setting], train: list[np.ndarray], valid: list[np.ndarray | None]
+    ) -> tuple[list[dict[str, Any]], float]:
+        """One outcome for every setting and fold, and the seconds they took; finished ones are read back."""
+        groups = _architectures([(setting, fold) for setting in tried for fold in range(len(train))])
+        outcomes, seconds = [], 0.0
+        for number, (key, jobs) in enumerate(groups.items(), start=1):
+            file = self.folder / f"population-{key}.json"
+            if not file.is_file():
+                done = self._train(key, jobs, train, valid, ("grid", number, len(groups)))
+                lines = [
+                    {
+                        "setting": setting,
+                        "fold": fold,
+                        "valid": e.history_.best_valid,
+                        "train": e.history_.train_log_likelihood if e.history_.best_epoch else None,
+                        "best_epoch": e.history_.best_epoch,
+                        "stopped": e.history_.stopped,
+                    }
+                    for (setting, fold), e in zip(jobs, done, strict=True)
+                ]
+                write_json(file, {"seconds": done[0].history_.seconds, "outcomes": lines})
+            content = json.loads(file.read_text(encoding="utf-8"))
+            outcomes += content["outcomes"]
+            seconds += content["seconds"]
+        return outcomes, seconds
+
+    def final(
+        self, jobs: list[Job], train: list[np.ndarray], valid: list[np.ndarray | None]
+    ) -> list[GradientEstimator]:
+        """The chosen settings' trained estimators, in the order of the jobs."""
+        groups = _architectures(jobs)
+        made: dict[int, GradientEstimator] = {}  # by fold
+        for number, (key, some) in enumerate(groups.items(), start=1):
+            done = self._train(f"final-{key}", some, train, valid, ("final", number, len(groups)))
+            made |= {fold: estimator for (_, fold), estimator in zip(some, done, strict=True)}
+        return [made[fold] for _, fold in jobs]
+
+    def _train(
+        self,
+        name: str,
+        jobs: list[Job],
+        train: list[np.ndarray],
+        valid: list[np.ndarray | None],
+        at: tuple[str, int, int],
+    ) -> list[GradientEstimator]:
+        """Settings of one architecture on their folds, as one population."""
+        estimators, members = [], []
+        for setting, fold in jobs:
+            estimator = _estimator(self.model, self.fixed, setting, self.seed)
+            seed = estimator._seed()
+            model = estimator.build(estimator._rows(train[fold], reset=True), seed)
+            model = model.to(torch_device(estimator.device))
+            members.append(Member(model, train[fold], valid[fold], estimator.how(), seed))
+            estimators.append(estimator)
+        callbacks = []
+        if self.told is not None:
+            told = self.told
+            callbacks = [lambda now: told(SweepProgress(*at, [setting for setting, _ in jobs], now))]
+        place = self.folder / name
+        place.mkdir(exist_ok=True)
+        histories = fit_population(members, folder=place, resume=True, callbacks=callbacks)
+        place.rmdir()
+        for k, (estimator, member) in enumerate(zip(estimators, members, strict=True)):
+            estimator.adopt(member.model, histories.of(k), member.seed)
+        return estimators
+
+
+def _architectures(jobs: list[Job]) -> dict[str, list[Job]]:
+    """Jobs by what decides the shapes of their parameters."""
+    groups: dict[str, list[Job]] = {}
+    for setting, fold in jobs:
+        shape = json.dumps({n: v for n, v in setting.items() if n not in OWN}, sort_keys=True)
+        groups.setdefault(hashlib.sha256(shape.encode()).hexdigest()[:12], []).append((setting, fold))
+    return groups
+
+
+def _finite(outcomes: list[dict[str, Any]], fold: int) -> list[dict[str, Any]]:
+    mine = [o for o in outcomes if o["fold"] == fold and o["valid"] is not None]
+    if not mine:
+        raise ValueError(f"every setting diverged on fold {fold + 1}")
+    return mine
+
+
+def _by_setting(outcomes: list[dict[str, Any]], tried: list[Setting], n_folds: int) -> list[dict[str, Any]]:
+    """Every setting with its validation log-likelihood on each fold (None where it diverged)."""
+    lines = []
+    for setting in tried:
+        mine = {o["fold"]: o for o in outcomes if o["setting"] == setting}
+        valid = [mine[f]["valid"] for f in range(n_folds)]
+        lines.append(setting | {"valid": [None if v is None else round(v, 4) for v in valid]})
+    return lines
+
+
+def _test(scores: list[np.ndarray]) -> dict[str, Any]:
+    """Mean over folds of the mean over rows; with several folds the standard error is over folds."""
+    means = np.array([s.mean() for s in scores])
+    rows = np.concatenate(scores)
+    if len(scores) == 1:
+        stderr = rows.std(ddof=1) / np.sqrt(len(rows))
+    else:
+        stderr = means.std(ddof=1) / np.sqrt(len(means))
+    facts = {
+        "mean": float(means.mean()),
+        "stderr": float(stderr),
+        "mc_stderr": None,
+        "n": len(rows),
+        "exact": True,
+    }
+    return facts | ({"folds": means.tolist()} if len(scores) > 1 else {})
+
+
+def _claim(folder: Path, spec: dict[str, Any]) -> None:
+    """A new folder, or that of the same sweep."""
+    file = folder / "spec.json"
+    if file.is_file():
+        known = json.loads(file.read_text(encoding="utf-8"))
+        if known != json.loads(json.dumps(spec)):
+            raise ValueError(f"{folder} holds a sweep of other settings or data; give another folder")
+        return
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} already exists and is no sweep; give another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(file, spec)

@@ -1,0 +1,101 @@
+"""Sweeps: chosen on validation, retrained by the paper's rule, resumable."""
+
+import json
+
+import numpy as np
+import pytest
+
+from pynade.data import Dataset, Schema
+from pynade.estimators import RNADE, load
+from pynade.experiments import sweep as module
+from pynade.experiments.sweep import run_sweep, settings
+
+FIXED = {
+    "hidden": 8,
+    "epochs": 6,
+    "batch_size": 20,
+    "updates_per_epoch": 4,
+    "patience": None,
+    "schedule": "linear",
+    "device": "cpu",
+}
+GRID = {"family": ["gaussian", "mog"], "learning_rate": [0.01, 0.1], "n_components": [2]}
+
+
+def fold(seed):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(120, 1))
+    rows = np.hstack([x, np.sin(2 * x), x**2]) + 0.1 * rng.normal(size=(120, 3))
+    return Dataset(f"f{seed}", rows[:80], rows[80:100], rows[100:], Schema.uniform("real", 3))
+
+
+@pytest.fixture
+def folds(monkeypatch):
+    made = [fold(1), fold(2)]
+    monkeypatch.setattr(module, "folds", lambda name, data_dir: made)
+    monkeypatch.setattr(module, "names", lambda: ["toy"])
+    monkeypatch.setattr(module, "entry", lambda name: type("E", (), {"folds": ("1", "2")}))
+    return made
+
+
+def test_the_best_on_validation_is_chosen_on_each_fold_and_the_test_asked_once(folds, tmp_path):
+    record = run_sweep(tmp_path / "s", "rnade", "toy", FIXED, GRID, seed=3)
+    assert len(record["validation_grid"]) == 4
+    for number, chosen in enumerate(record["chosen"]):
+        best = max(record["validation_grid"], key=lambda line: line["valid"][number])
+        assert all(chosen[name] == best[name] for name in GRID)
+    models = [load(tmp_path / "s" / f"fold-{k}.safetensors") for k in (1, 2)]
+    means = [model.score(part.test) for model, part in zip(models, folds, strict=True)]
+    np.testing.assert_allclose(record["test"]["folds"], means, rtol=1e-12)
+    assert record["test"]["mean"] == pytest.approx(np.mean(means))
+    assert record["test"]["stderr"] == pytest.approx(np.std(means, ddof=1) / np.sqrt(2))
+    assert record["test"]["n"] == 40
+    assert "--grid learning_rate=0.01,0.1" in record["commands"][0]
+    for model in models:  # stopped by the rule, or at the end
+        assert model.history_.stopped in ("training likelihood passed the given value", "all epochs done")
+
+
+def test_a_member_of_the_grid_is_what_the_estimator_alone_would_be(folds, tmp_path):
+    record = run_sweep(tmp_path / "s", "rnade", "toy", FIXED, {"learning_rate": [0.02, 0.1]}, seed=3)
+    for line in record["validation_grid"]:
+        alone = RNADE(**FIXED, learning_rate=line["learning_rate"], random_state=3)
+        alone.fit(folds[1].train, X_valid=folds[1].valid)
+        assert alone.history_.best_valid == pytest.approx(line["valid"][1], abs=2e-3)
+
+
+def test_an_interrupted_sweep_goes_on_to_the_same_record(folds, tmp_path):
+    class Killed(Exception):
+        pass
+
+    def kill(p):
+        if p.what == "grid" and p.part == 2:
+            raise Killed
+
+    whole = run_sweep(tmp_path / "a", "rnade", "toy", FIXED, GRID)
+    with pytest.raises(Killed):
+        run_sweep(tmp_path / "b", "rnade", "toy", FIXED, GRID, told=kill)
+    told = []
+    again = run_sweep(
+        tmp_path / "b", "rnade", "toy", FIXED, GRID, told=lambda p: told.append((p.what, p.part))
+    )
+    assert ("grid", 1) not in told  # the first population was finished and is not trained again
+    same = ("test", "chosen", "validation_grid")
+    assert json.dumps({k: whole[k] for k in same}) == json.dumps({k: again[k] for k in same})
+
+
+def test_another_sweep_does_not_go_into_the_same_folder(folds, tmp_path):
+    run_sweep(tmp_path / "s", "rnade", "toy", FIXED, {"learning_rate": [0.1]})
+    with pytest.raises(ValueError, match="other settings"):
+        run_sweep(tmp_path / "s", "rnade", "toy", FIXED, {"learning_rate": [0.2]})
+
+
+def test_quick_says_so_and_is_smaller(folds, tmp_path):
+    record = run_sweep(
+        tmp_path / "s", "rnade", "toy", {**FIXED, "epochs": 50}, {"learning_rate": [0.1]}, quick=True
+    )
+    assert record["quick"] is True
+    assert record["spec"]["fixed"]["epochs"] == 5
+
+
+def test_settings_are_all_combinations():
+    assert len(settings({"a": [1, 2, 3], "b": [1, 2]})) == 6
