@@ -39,6 +39,10 @@ KINDS = {
     "MixtureOfLogistics": "pynade.families",
     "SinhArcsinh": "pynade.families",
     "StudentT": "pynade.families",
+    "Transformed": "pynade.families",
+    "Affine": "pynade.families",
+    "Log": "pynade.families",
+    "Logit": "pynade.families",
 }
 
 

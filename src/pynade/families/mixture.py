@@ -83,12 +83,11 @@ class _MixtureFamily(Real):
         self, function: Callable[[Tensor], Tensor], eta: Tensor, i: Tensor | None = None
     ) -> Tensor:
         """Σ pi_c E_c[function(X)], each an integral over the component's quantiles (see `Real`)."""
-        pi, mu, sigma = self.parameters_of(eta)
+        pi, mu, sigma = (part.movedim(-1, 0) for part in self.parameters_of(eta.double()))  # (K, …)
         total = torch.zeros_like(mu)
         for u, weight in probability_nodes():
-            z = self.law.quantile(mu.new_tensor(u, dtype=torch.float64)).to(mu.dtype)
-            total = total + weight * function((mu + sigma * z).movedim(-1, 0)).movedim(0, -1)
-        return (pi * total).sum(-1)
+            total = total + weight * function(mu + sigma * self.law.quantile(mu.new_tensor(u)))
+        return (pi * total).sum(0).to(eta.dtype)
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
         """Equal weights, locations spread about the mean as normal quantiles, one common sigma per column.

@@ -53,10 +53,11 @@ class Real(Family):
         The part of the law beyond probabilities of 1e-16 is left out, so a function that grows too
         fast for the mean to exist still gives a number.
         """
-        total = torch.zeros_like(eta[..., 0])
+        exact = eta.double()  # in float32 a probability near 1 would round to it
+        total = torch.zeros_like(exact[..., 0])
         for u, weight in probability_nodes():
-            total = total + weight * function(self.quantile(torch.full_like(total, u), eta, i))
-        return total
+            total = total + weight * function(self.quantile(torch.full_like(total, u), exact, i))
+        return total.to(eta.dtype)
 
     def log_scale(self, raw: Tensor) -> Tensor:
         """Log sigma from a raw output."""
