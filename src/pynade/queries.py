@@ -151,7 +151,7 @@ def sample_given(
         which = torch.multinomial(weights, n, replacement=True, generator=generator).T  # (n, B)
         chosen = order.gather(0, which[:, :, None].expand(n, batch, D))
     known = observed.expand(n, batch, D).flatten(0, 1)
-    rows = torch.where(known, x.expand(n, batch, D).flatten(0, 1), 0).to(model.dtype)
+    rows = model.family.fill(x.expand(n, batch, D).flatten(0, 1), known).to(model.dtype)
     return _complete(model.net, model.family, rows, known, chosen.flatten(0, 1), generator).view(n, batch, D)
 
 
@@ -305,7 +305,7 @@ def _check_cells(model: Model, x: Tensor, used: Tensor) -> None:
     if isinstance(model, Marginalisable):
         model.check_cells(x, used)
     else:
-        model.family.check(torch.where(used, x, 0))
+        model.family.check(model.family.fill(x, used))
 
 
 def _orders(model: Walked, parts: Tensor, k: int | Ordering, generator: torch.Generator | None) -> Tensor:
@@ -343,7 +343,7 @@ def _prefix_log_probs(model: Walked, x: Tensor, order: Tensor, length: int) -> T
     """log p(x_{o_d} | x_{o_<d}) along the first `length` steps of orders (K, B, D): (K, B, length)."""
     net, family = model.net, model.family
     k, batch, _ = order.shape
-    clean = torch.where(torch.isnan(x), 0, x).to(model.dtype)
+    clean = family.fill(x, ~torch.isnan(x)).to(model.dtype)
     rows = clean.expand(k, -1, -1).flatten(0, 1)  # every (ordering, row) pair is a group of one
     steps = order.flatten(0, 1)[:, :length]
     state = net.start(k * batch, 1)

@@ -69,7 +69,7 @@ class DensityEstimator(DensityMixin, BaseEstimator):
         """Draws as a user's table holds them."""
 
     def score_samples(self, X: Any) -> np.ndarray:
-        """Exact log p of each row, in nats: (N, D) -> (N,); in float64, on a GPU in float32 summed in float64."""
+        """Exact log p of each row, in nats: (N, D) -> (N,); in float64 (GPU: float32, summed in float64)."""
         check_is_fitted(self, "model_")
         rows = self._rows(X, reset=False)
         density = self.density()

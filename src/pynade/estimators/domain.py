@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ import torch
 from pynade import families
 from pynade.estimators.questions import Questions
 from pynade.families import Bernoulli, Family
+from pynade.nets import Net
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -43,7 +45,7 @@ class BinaryTable:
         return X.astype(np.uint8)
 
 
-REAL_FAMILIES: dict[str, type[Family]] = {
+REAL_FAMILIES: dict[str, type[families.Real]] = {
     "fv": families.FixedVarianceGaussian,
     "gaussian": families.Gaussian,
     "laplace": families.Laplace,
@@ -82,7 +84,10 @@ class RealTable:
     def _family(self, train: np.ndarray) -> Family:
         if self.family not in REAL_FAMILIES:
             raise ValueError(f"unknown family {self.family!r}; known: {', '.join(REAL_FAMILIES)}")
-        options = {"sigma_floor": self.sigma_floor, "scale_mean_gradient": self.scale_mean_gradient}
+        options: dict[str, Any] = {
+            "sigma_floor": self.sigma_floor,
+            "scale_mean_gradient": self.scale_mean_gradient,
+        }
         kind, x = REAL_FAMILIES[self.family], torch.as_tensor(train, dtype=torch.float64)
         if self.family in MIXTURES:
             base = kind(self.n_components, **options)
@@ -90,10 +95,16 @@ class RealTable:
             base = kind(train.shape[1], **options)
         else:
             base = kind(**options)
-        whole = families.standardised(base, x) if self.standardise else base
-        if isinstance(base, families.FixedVarianceGaussian):
-            base.fit_constants(whole.encode(x)[..., 0])
+        whole: Family = families.standardised(base, x) if self.standardise else base
+        whole.fit_constants(x)
         return whole
+
+    @staticmethod
+    def _quiet(net: Net) -> Net:
+        """Output weights a tenth of the usual: laws with exponentials in them start near the marginals."""
+        with torch.no_grad():
+            net.get_parameter("output").mul_(0.1)
+        return net
 
     def _native(self, draws: torch.Tensor) -> np.ndarray:
         return draws.double().cpu().numpy()

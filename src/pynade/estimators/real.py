@@ -39,7 +39,7 @@ class RNADE(RealTable, GradientEstimator):
     patience: int | None = field(default=20, kw_only=True)
 
     def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
-        return NADENet(
+        net = NADENet(
             n_variables,
             family.n_params,
             self.hidden,
@@ -47,6 +47,7 @@ class RNADE(RealTable, GradientEstimator):
             activation=self.activation,
             generator=generator,
         )
+        return self._quiet(net)
 
 
 @dataclass(eq=False, repr=False)
@@ -71,3 +72,6 @@ class DeepRNADE(RealTable, OrderlessDensity):
 
     def _default_orderings(self) -> int:
         return self.n_orderings
+
+    def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
+        return self._quiet(super()._net(n_variables, family, generator))

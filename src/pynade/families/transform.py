@@ -113,6 +113,10 @@ class Transformed(Family):
         constant = next(self.bijections.buffers())
         return torch.where(keep, x, self._from_base(torch.zeros_like(constant), None).to(x))
 
+    def to_data(self, y: Tensor) -> Tensor:
+        """Values (B, D) of the base's variables as values of the data."""
+        return self._from_base(y, None)
+
     def config(self) -> dict[str, Any]:
         """Constructor arguments."""
         return {"base": self.base, "bijections": self._chain()}

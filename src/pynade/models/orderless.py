@@ -65,7 +65,7 @@ class Orderless(nn.Module):
         check_columns(x, self.n_variables)
         if (torch.isnan(x) & observed).any():
             raise ValueError("a value that is observed cannot be missing (NaN)")
-        self.family.check(torch.where(observed, x, 0))
+        self.family.check(self.family.fill(x, observed))
         return self.net.conditionals(self._features(x.to(self.dtype)), observed)
 
     def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -93,7 +93,7 @@ class Orderless(nn.Module):
         ignored = observed
         if x.is_floating_point():  # integers have no NaN, so nothing is missing
             missing = torch.isnan(x)
-            x = x.masked_fill(missing, 0)
+            x = self.family.fill(x, ~missing)
             ignored = observed | missing
             total = self.n_variables - missing.sum(-1)
         x = x.to(self.dtype)
@@ -105,7 +105,7 @@ class Orderless(nn.Module):
         """Columns must match; values are in the family's domain or missing (NaN); no row is all missing."""
         check_columns(x, self.n_variables)
         missing = torch.isnan(x)
-        self.family.check(torch.where(missing, 0, x))
+        self.family.check(self.family.fill(x, ~missing))
         empty = missing.all(-1)
         if empty.any():
             raise ValueError(f"row {int(empty.nonzero()[0, 0])} has no value at all: every cell is missing")
@@ -125,4 +125,4 @@ class Orderless(nn.Module):
         return self.net.bias.device
 
     def _features(self, x: Tensor) -> Tensor:
-        return self.family.encode(torch.where(torch.isnan(x), 0, x))
+        return self.family.encode(self.family.fill(x, ~torch.isnan(x)))
