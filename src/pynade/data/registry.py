@@ -19,11 +19,9 @@ from pynade.data.dataset import Dataset
 from pynade.data.digests import file_digest
 from pynade.data.download import DownloadError, Progress, fetch
 from pynade.data.entries import ENTRIES
+from pynade.data.folder import data_directory
 from pynade.data.packed import content_digest, pack, read_packed, unpack, write_packed
 from pynade.data.schema import Schema
-
-#: The environment variable that says where data sets are kept.
-DATA_VARIABLE = "PYNADE_DATA"
 
 
 def names() -> list[str]:
@@ -93,25 +91,6 @@ def is_registered(data: str) -> bool:
     if base not in ENTRIES:
         return False
     return data == base or variant in filter(None, ENTRIES[base].variants) or not Path(data).exists()
-
-
-def data_directory(path: str | os.PathLike[str] | None = None) -> Path:
-    """Return the folder where data sets are kept; it need not exist yet.
-
-    Args:
-        path: The folder, if the caller knows it. Otherwise it is the environment variable ``PYNADE_DATA``,
-            and failing that the user's cache folder.
-
-    Example:
-        >>> data_directory("somewhere").name
-        'somewhere'
-    """
-    chosen = path or os.environ.get(DATA_VARIABLE)
-    if chosen:
-        return Path(chosen).expanduser()
-    import pooch
-
-    return Path(pooch.os_cache("pynade"))
 
 
 def prepared_path(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path:
