@@ -56,8 +56,8 @@ def write_features(
     """Write the frames of the recordings, so that a machine without soundfile can use them.
 
     Where the file lies as ``speech/librispeech_features.npz`` in the data directory, it is read instead of
-    the archive, and gives the same data set. It holds ``frames`` (float32, not normalised), the ``lengths`` and
-    ``parts`` of the recordings, the ``digest`` of what the archive holds, and the ``settings`` of the features.
+    the archive, and gives the same data set. It holds ``frames`` (float32, not normalised), the ``lengths``
+    and ``parts`` of the recordings, the ``digest`` of what the archive holds, and the features' ``settings``.
 
     Args:
         path: Where to write; its usual place in the data directory when left out.

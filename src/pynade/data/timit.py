@@ -5,8 +5,8 @@ validation; test is the 24 speakers of the core test set. The two SA sentences, 
 left out as is usual. Features and windows are those of `pynade.data.speech`.
 
 The paper speaks of 605 training and 25 test speakers. TIMIT has 462 training speakers, 24 in the core test
-set and 630 altogether, so that the paper may have trained on all speakers but those of the test. Numbers obtained
-here are of the same kind as the paper's, but not of the very same rows.
+set and 630 altogether, so that the paper may have trained on all speakers but those of the test. Numbers
+obtained here are of the same kind as the paper's, but not of the very same rows.
 """
 
 from __future__ import annotations

@@ -116,6 +116,8 @@ def test_to_moves_every_tensor():
     source = Patches.of(random_images([(9, 9)])).to("meta")
     assert {value.device.type for value in vars(source).values() if torch.is_tensor(value)} == {"meta"}
     assert source.n_places == 4
+    places = torch.zeros(5, dtype=torch.int64, device="meta")
+    assert source.at(places).shape == (5, 64)  # a tensor without values: nothing may ask for one
 
 
 @pytest.mark.parametrize(

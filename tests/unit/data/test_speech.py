@@ -212,6 +212,8 @@ def test_to_moves_every_tensor():
     moved = Windows.of(tagged([12])).to("meta")
     assert {value.device.type for value in vars(moved).values() if torch.is_tensor(value)} == {"meta"}
     assert moved.n_variables == 22
+    places = torch.zeros(5, dtype=torch.int64, device="meta")
+    assert moved.at(places).shape == (5, 22)  # a tensor without values: nothing may ask for one
 
 
 # Data sets
