@@ -147,6 +147,17 @@ def test_a_source_must_fit_the_schema():
         Dataset("toy", np.zeros((1, 2)), None, None, Schema.uniform("real", 2), source=source)
 
 
+def test_rows_kept_for_validation_are_not_drawn_for_training():
+    source = Patches.of(random_images([(9, 9)]))
+    data = Dataset("toy", np.zeros((9, 63)), None, None, Schema.uniform("real", 63), source=source)
+    cut = data.with_validation(0.3, seed=0)
+    assert cut.sizes == {"train": 6, "valid": 3}
+    assert cut.source is None
+    assert cut.with_validation(0.3, seed=0) is cut
+    whole = replace(data, valid=np.zeros((2, 63)))
+    assert whole.with_validation(0.3, seed=0).source is source
+
+
 @given(st.integers(0, 255), st.integers(0, 255), st.integers(0, 255))
 def test_grey_is_the_integer_formula(r, g, b):
     assert bsds.grey(np.array([[[r, g, b]]], np.uint8))[0, 0] == (299 * r + 587 * g + 114 * b + 500) // 1000
