@@ -32,7 +32,7 @@ Example:
 )
 def list_(data_dir: DataDir = None) -> None:
     """List the registry."""
-    from pynade.data import registry
+    from pynade.data import data_directory, registry
 
     table = plain_table("name", "kind", "D", "train", "valid", "test", "here")
     for name in registry.names():
@@ -41,7 +41,7 @@ def list_(data_dir: DataDir = None) -> None:
         sizes = [f"{entry.sizes.get(part, 0):,}" for part in ("train", "valid", "test")]
         table.add_row(name, entry.kind, str(entry.D), *sizes, "yes" if here else "no")
     console.print(table)
-    console.print(f"data directory: {registry.data_directory(data_dir)}", soft_wrap=True)
+    console.print(f"data directory: {data_directory(data_dir)}", soft_wrap=True)
 
 
 @app.command(

@@ -127,7 +127,7 @@ class Dataset:
         """Return a data set that has a validation part, cut at random from train if there was none.
 
         The rows of both parts keep their order. A data set that already has a validation part is returned
-        as it is.
+        as it is. One that is cut loses its source, which would go on drawing the rows kept for validation.
 
         Args:
             fraction: Share of the training rows that become validation rows, between 0 and 1.
@@ -149,4 +149,5 @@ class Dataset:
         chosen = np.zeros(n, dtype=bool)
         chosen[np.random.Generator(np.random.PCG64(seed)).permutation(n)[:n_valid]] = True
         provenance = {**self.provenance, "validation": {"fraction": fraction, "seed": seed}}
-        return replace(self, train=self.train[~chosen], valid=self.train[chosen], provenance=provenance)
+        train, valid = self.train[~chosen], self.train[chosen]
+        return replace(self, train=train, valid=valid, provenance=provenance, source=None)

@@ -13,7 +13,7 @@ import numpy as np
 from pynade.data.dataset import PARTS, Dataset
 from pynade.data.packed import DAMAGE, unpack
 from pynade.data.schema import Kind, Schema
-from pynade.data.table import read_csv
+from pynade.data.table import is_number, read_csv
 
 SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
 
@@ -79,7 +79,7 @@ def read_parts(path: str | Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]
         parts = {"train": rows}
     else:
         raise ValueError(f"{path} has an unknown format; expected one of: {', '.join(SUFFIXES)}")
-    parts = {part: _as_table(rows, f"{path}, part {part!r}") for part, rows in parts.items()}
+    parts = {part: _as_table(rows, f"{path}, part {part!r}", names) for part, rows in parts.items()}
     widths = {rows.shape[1] for rows in parts.values()}
     if len(widths) > 1:
         raise ValueError(f"the parts of {path} differ in their number of columns: {sorted(widths)}")
@@ -117,14 +117,31 @@ def _kinds(parts: Sequence[np.ndarray]) -> list[Kind]:
     return ["binary" if fit else "real" for fit in fits & seen]
 
 
-def _as_table(rows: np.ndarray, where: str) -> np.ndarray:
+def _as_table(rows: np.ndarray, where: str, names: tuple[str, ...] | None) -> np.ndarray:
     if rows.dtype.kind not in "buif":
-        raise ValueError(f"{where}: expected numbers, but values of type {rows.dtype} were found")
+        words = (place for place, cell in np.ndenumerate(rows) if not is_number(str(cell)))
+        place = next(words, None)
+        example = "" if place is None else f", such as {str(rows[place])!r} {_place(place, names)}"
+        raise ValueError(f"{where}: expected numbers, but values of type {rows.dtype} were found{example}")
     if rows.ndim != 2:
         raise ValueError(f"{where}: expected rows and columns, but an array of shape {rows.shape} was found")
     if rows.size == 0:
         raise ValueError(f"{where}: expected at least one row and one column, but it is empty")
+    if rows.dtype.kind == "f" and np.isinf(rows).any():
+        place = tuple(int(i) for i in np.argwhere(np.isinf(rows))[0])
+        raise ValueError(
+            f"{where}: expected finite numbers, but {rows[place]} was found {_place(place, names)};"
+            " missing values are marked by NaN"
+        )
     return rows
+
+
+def _place(place: tuple[int, ...], names: tuple[str, ...] | None) -> str:
+    """Say where a cell is."""
+    if len(place) != 2:
+        return f"at {place}"
+    row, column = place
+    return f"in row {row}, column {column if names is None else repr(names[column])} (counted from 0)"
 
 
 def _read_numpy(path: Path) -> dict[str, np.ndarray]:
@@ -169,9 +186,7 @@ def _read_parquet(path: Path) -> Table:
         raise ValueError(f"{path} could not be read as a parquet file ({error})") from error
     for name, kind in frame.schema.items():
         if not (kind.is_numeric() or kind == polars.Boolean):
-            raise ValueError(
-                f"{path}, column {name!r}: expected numbers, but values of type {kind} were found"
-            )
+            raise _no_numbers(path, name, kind, frame[name].to_list())
     columns = [frame[name].cast(polars.Float64).fill_null(float("nan")).to_numpy() for name in frame.columns]
     return _stack(columns), tuple(frame.columns)
 
@@ -185,11 +200,18 @@ def _read_parquet_pandas(path: Path) -> Table:
         ) from error
     for name, kind in frame.dtypes.items():
         if kind.kind not in "buif":
-            raise ValueError(
-                f"{path}, column {name!r}: expected numbers, but values of type {kind} were found"
-            )
+            raise _no_numbers(path, name, kind, frame[name].tolist())
     columns = [frame[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in frame.columns]
     return _stack(columns), tuple(str(name) for name in frame.columns)
+
+
+def _no_numbers(path: Path, name: str, kind: object, cells: list[Any]) -> ValueError:
+    """Name the column, and the first of its cells that cannot be taken for a number."""
+    row = next((i for i, cell in enumerate(cells) if not is_number(str(cell))), None)
+    example = "" if row is None else f", such as {cells[row]!r} in row {row} (counted from 0)"
+    return ValueError(
+        f"{path}, column {name!r}: expected numbers, but values of type {kind} were found{example}"
+    )
 
 
 def _stack(columns: list[np.ndarray]) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from pynade.data import bsds, uci
+from pynade.data import bsds, librispeech, uci
 from pynade.data.catalogue import Entry, Form, Upstream
 from pynade.data.digests import check_file, check_tar
 
@@ -113,5 +113,30 @@ _BSDS = Entry(
     ),
 )
 
+_SPEECH = Entry(
+    name="librispeech",
+    title="Speech: 11 frames of 20 mel filter banks and energy, from 89 speakers of LibriSpeech",
+    D=231,
+    sizes={"train": 78796, "valid": 10326, "test": 20848},
+    citation="Panayotov, Chen, Povey and Khudanpur (2015), LibriSpeech, CC BY 4.0; a small part of it",
+    upstream=(),
+    notes=(
+        "an open stand-in for TIMIT: numbers on it do not compare with those on TIMIT, their order may",
+        "split by speaker: 62 for train, 10 for valid, 17 for test",
+        "every feature is normalised over the frames of the training recordings: these are the data",
+        "the parts hold all windows; the source of the data set draws training windows on the fly",
+    ),
+    kind="real",
+    form=Form(
+        files=(librispeech.FEATURES, librispeech.ARCHIVE),
+        read=librispeech.read,
+        check=librispeech.check,
+    ),
+    by_hand=(
+        "this part of LibriSpeech is not published as a file of its own, so put your copy there; recordings"
+        " of your own, in folders train, valid and test, can be given as speech:FOLDER"
+    ),
+)
+
 #: In the order of the paper's sections.
-REAL_ENTRIES: tuple[Entry, ...] = (_RED, _WHITE, _PARKINSONS, _BSDS)
+REAL_ENTRIES: tuple[Entry, ...] = (_RED, _WHITE, _PARKINSONS, _BSDS, _SPEECH)

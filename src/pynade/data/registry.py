@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pynade.atomic import write_atomically
-from pynade.data.catalogue import Entry, Form
+from pynade.data.catalogue import Entry
 from pynade.data.convert import cut, shuffled
 from pynade.data.dataset import Dataset
 from pynade.data.digests import file_digest
-from pynade.data.download import DownloadError, Progress, fetch
+from pynade.data.download import Progress
 from pynade.data.entries import ENTRIES
-from pynade.data.packed import content_digest, pack, read_packed, unpack, write_packed
+from pynade.data.folder import data_directory
+from pynade.data.packed import content_digest, read_packed, unpack
+from pynade.data.prepare import packed_parts, prepare, verify
 from pynade.data.schema import Schema
-
-#: The environment variable that says where data sets are kept.
-DATA_VARIABLE = "PYNADE_DATA"
 
 
 def names() -> list[str]:
@@ -93,25 +89,6 @@ def is_registered(data: str) -> bool:
     if base not in ENTRIES:
         return False
     return data == base or variant in filter(None, ENTRIES[base].variants) or not Path(data).exists()
-
-
-def data_directory(path: str | os.PathLike[str] | None = None) -> Path:
-    """Return the folder where data sets are kept; it need not exist yet.
-
-    Args:
-        path: The folder, if the caller knows it. Otherwise it is the environment variable ``PYNADE_DATA``,
-            and failing that the user's cache folder.
-
-    Example:
-        >>> data_directory("somewhere").name
-        'somewhere'
-    """
-    chosen = path or os.environ.get(DATA_VARIABLE)
-    if chosen:
-        return Path(chosen).expanduser()
-    import pooch
-
-    return Path(pooch.os_cache("pynade"))
 
 
 def prepared_path(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path:
@@ -215,7 +192,7 @@ def load_entry(
     path = _first_of(item.files, data_dir)
     if not item.bundled:
         if not path.exists():
-            _prepare(item, path, download, progress)
+            prepare(item, path, download, progress)
         provenance |= {"file": path.name, "sha256": file_digest(path)}
     if item.form is None:
         return _packed_dataset(item, path, provenance)
@@ -232,11 +209,11 @@ def load_entry(
 def _packed_dataset(item: Entry, path: Path, provenance: dict[str, Any]) -> Dataset:
     """Return a data set of zeros and ones, from its file of packed bits or from an installed package."""
     if item.bundled:
-        packed = _convert(item, [])
+        packed = packed_parts(item, [])
     else:
         packed, n_features = read_packed(path)
         try:
-            _verify(item, packed, n_features)
+            verify(item, packed, n_features)
         except ValueError as error:
             raise ValueError(f"the data file {path} is not data set {item.name!r}: {error}") from error
     if item.partitions:
@@ -255,68 +232,3 @@ def _packed_dataset(item: Entry, path: Path, provenance: dict[str, Any]) -> Data
         provenance,
         item.image_shape,
     )
-
-
-def _prepare(item: Entry, path: Path, download: bool, progress: Progress | None) -> None:
-    """Download the published files, convert them and write the prepared file."""
-    trap = ""
-    if item.name == "rcv1" and path.with_name("rcv1_valid_only.npz").exists():
-        trap = (
-            "; the file rcv1_valid_only.npz beside it is its validation part alone, which loads as"
-            " 'rcv1_valid_only' and is not comparable"
-        )
-    if item.by_hand:
-        raise FileNotFoundError(f"data set {item.name!r} is not at {path}: {item.by_hand}")
-    if not download:
-        raise FileNotFoundError(
-            f"data set {item.name!r} is not at {path}; run `pynade data get {item.name}` to download it{trap}"
-        )
-    folder = path.parent.parent / "upstream" / item.name
-    try:
-        files = [fetch(file.address, folder, file.sha256, progress) for file in item.upstream]
-    except DownloadError as error:
-        raise DownloadError(f"data set {item.name!r} is not at {path}, and {error}{trap}") from error
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if item.form is not None:
-            write_atomically(path, partial(_write_checked, item.form, files))
-        else:
-            write_packed(path, _convert(item, files), item.D)
-    except ValueError as error:
-        for file in files:  # out of the way of the next try, but not lost
-            file.replace(file.with_name(file.name + ".rejected"))
-        raise DownloadError(
-            f"the published files of data set {item.name!r} are not those expected: {error};"
-            f" they were renamed to *.rejected in {folder}"
-        ) from error
-    except OSError as error:
-        raise DownloadError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def _write_checked(form: Form, files: list[Path], draft: Path) -> None:
-    """Make the prepared file of a form, and hold it against what is known of it before it gets its name."""
-    assert form.write is not None
-    form.write(files, draft)
-    form.check(draft)
-
-
-def _convert(item: Entry, files: list[Path]) -> dict[str, np.ndarray]:
-    """Make the packed parts from published files, or from an installed package, and verify them."""
-    assert item.convert is not None
-    packed = {part: pack(rows) for part, rows in item.convert(files, item.D, item.stored_sizes).items()}
-    _verify(item, packed, item.D)
-    return packed
-
-
-def _verify(item: Entry, packed: Mapping[str, np.ndarray], n_features: int) -> None:
-    """Raise ValueError unless the packed parts have the sizes and the content the entry says."""
-    if n_features != item.D:
-        raise ValueError(f"expected {item.D} columns, but {n_features} were found")
-    sizes = {part: len(rows) for part, rows in packed.items()}
-    if sizes != dict(item.stored_sizes):
-        raise ValueError(f"expected the rows {dict(item.stored_sizes)}, but {sizes} were found")
-    width = -(-n_features // 8)
-    for key, expected in item.content.items():
-        rows = [packed[part] for part in key.split("+")]
-        if any(part.shape[1] != width for part in rows) or content_digest(rows, n_features) != expected:
-            raise ValueError(f"the rows of {key} are not the recorded ones")

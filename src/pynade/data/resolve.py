@@ -9,6 +9,11 @@ from pynade.data.dataset import Dataset
 from pynade.data.download import Progress
 from pynade.data.files import dataset_from_file
 from pynade.data.registry import is_registered, load, suggestion
+from pynade.data.speech import speech_dataset
+from pynade.data.timit import timit
+
+#: What may stand before a colon, and what reads the folder after it.
+_FOLDERS = {"timit": timit, "speech": speech_dataset}
 
 
 def resolve(
@@ -22,7 +27,8 @@ def resolve(
     Args:
         data: The name of a registered data set, such as ``"adult"`` or ``"red_wine/3"`` (its third fold), or
             a file (see `pynade.data.read_file`). A registered name wins over a file of the same name; write
-            ``./adult`` for the file.
+            ``./adult`` for the file. ``timit:FOLDER`` is the user's own copy of TIMIT (`pynade.data.timit`),
+            and ``speech:FOLDER`` other recordings (`pynade.data.speech.speech_dataset`).
         data_dir: Folder of the registered data sets.
         download: Whether a registered data set may be downloaded.
         progress: Called during a download, see `pynade.data.load`.
@@ -38,6 +44,9 @@ def resolve(
         raise TypeError(f"expected a data set's name or a file, but got {type(data).__name__}")
     if isinstance(data, str) and is_registered(data):
         return load(data, data_dir, download, progress)
+    if isinstance(data, str) and data.partition(":")[0] in _FOLDERS:
+        kind, _, folder = data.partition(":")
+        return _FOLDERS[kind](folder)
     path = Path(data).expanduser()
     if path.exists():
         return dataset_from_file(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from pathlib import Path
 
@@ -24,8 +25,8 @@ def read_csv(path: str | Path) -> tuple[np.ndarray, tuple[str, ...] | None]:
         and the column names or None.
 
     Raises:
-        ValueError: A cell is no number, a row is too short or too long, or there are no rows; the sentence
-            names the file, the line and the column.
+        ValueError: A cell is no number or an infinite one, a row is too short or too long, or there are no
+            rows; the sentence names the file, the line and the column.
 
     Example:
         >>> import tempfile
@@ -47,7 +48,7 @@ def read_csv(path: str | Path) -> tuple[np.ndarray, tuple[str, ...] | None]:
         raise ValueError(f"{path} is empty; expected rows of numbers")
     delimiter = ";" if first.count(";") > first.count(",") else ","
     cells = [cell.strip() for cell in next(csv.reader([first], delimiter=delimiter))]
-    names = _unique(cells) if any(not _is_number(cell) for cell in cells) else None
+    names = _unique(cells) if any(not is_number(cell) for cell in cells) else None
     body = text[skipped + len(first) + 1 :] if names else text[skipped:]
     if not body.strip():
         raise ValueError(f"{path} has column names but no rows")
@@ -55,7 +56,7 @@ def read_csv(path: str | Path) -> tuple[np.ndarray, tuple[str, ...] | None]:
     rows = _parse(body, delimiter)
     if rows is None:
         rows = _parse(_fill_missing(body, delimiter), delimiter)
-    if rows is None or rows.shape[1] != len(cells):
+    if rows is None or rows.shape[1] != len(cells) or np.isinf(rows).any():
         raise ValueError(f"{path}, {_first_fault(body, delimiter, len(cells), names, start)}")
     return rows, names
 
@@ -89,13 +90,21 @@ def _first_fault(body: str, delimiter: str, width: int, names: tuple[str, ...] |
         if len(cells) != width:
             return f"line {line}: expected {width} columns, but {len(cells)} were found"
         for i, cell in enumerate(cells):
-            if not _is_number(cell.strip()):
+            text = cell.strip()
+            expected = "a number" if not is_number(text) else "a finite number" if _is_infinite(text) else ""
+            if expected:
                 column = repr(names[i]) if names else str(i + 1)
-                return f"line {line}, column {column}: expected a number, but {cell.strip()!r} was found"
+                return f"line {line}, column {column}: expected {expected}, but {text!r} was found"
     return "the rows could not be read as numbers"
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
+    """Return whether a cell reads as a number, or as missing.
+
+    Example:
+        >>> is_number("1e3"), is_number("NA"), is_number("high")
+        (True, True, False)
+    """
     if cell.lower() in MISSING:
         return True
     try:
@@ -103,6 +112,10 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _is_infinite(cell: str) -> bool:
+    return cell.lower() not in MISSING and math.isinf(float(cell))
 
 
 def _unique(cells: list[str]) -> tuple[str, ...]:

@@ -70,6 +70,9 @@ def test_csv_forms(tmp_path, text, rows, names):
         ("1,2\n3\n", r"line 2: expected 2 columns, but 1 were found"),
         ("a,b\n1,2,3\n", r"line 2: expected 2 columns, but 3 were found"),
         ("1,\n3,4,5\n", r"line 2: expected 2 columns, but 3 were found"),
+        ("a,b\n1,2\n\n3,inf\n", r"line 4, column 'b': expected a finite number, but 'inf' was found"),
+        ("1,2\n-Infinity,x\n", r"line 2, column 1: expected a finite number, but '-Infinity' was found"),
+        ("1,1e999\n,3\n", r"line 1, column 2: expected a finite number, but '1e999' was found"),
         ("", r"toy.csv is empty"),
         ("\n\n", r"toy.csv is empty"),
         ("a,b\n", r"toy.csv has column names but no rows"),
@@ -128,7 +131,16 @@ def test_npz_forms(tmp_path):
         ({"train": pack(BITS), "n_features": 30}, r"part 'train': expected 30 columns packed"),
         ({"train": BITS[0]}, r"expected rows and columns, but an array of shape \(3,\)"),
         ({"train": BITS[:0]}, r"it is empty"),
-        ({"train": np.array([["a"]])}, r"expected numbers, but values of type <U1"),
+        (
+            {"train": np.array([["a"]])},
+            r"expected numbers, but values of type <U1 were found, such as 'a' in row 0, col",
+        ),
+        ({"train": np.array([["1", "2"]])}, r"expected numbers, but values of type <U1 were found$"),
+        ({"train": np.array(["a"])}, r"were found, such as 'a' at \(0,\)$"),
+        (
+            {"train": BITS * 0.5, "test": np.array([[1, 2, 3], [4, -np.inf, np.nan]])},
+            r"part 'test': expected finite numbers, but -inf was found in row 1, column 1 \(counted from 0\)",
+        ),
         ({"train": np.array([[None]])}, r"toy.npz is damaged or holds no plain arrays"),
     ],
 )
@@ -155,9 +167,13 @@ def test_parquet(tmp_path):
     assert data.schema.names == ("a", "b")
     assert data.schema.kinds == ("real", "binary")
     polars.DataFrame({"a": [1], "b": ["x"]}).write_parquet(path)
-    with pytest.raises(
-        ValueError, match=r"toy.parquet, column 'b': expected numbers, but values of type String"
-    ):
+    message = (
+        r"toy.parquet, column 'b': expected numbers, but values of type String were found, such as 'x' in"
+    )
+    with pytest.raises(ValueError, match=message):
+        read_file(path)
+    polars.DataFrame({"a": [1, None, 2], "b": [0.5, None, float("inf")]}).write_parquet(path)
+    with pytest.raises(ValueError, match=r"finite numbers, but inf was found in row 2, column 'b' \(counted"):
         read_file(path)
 
 

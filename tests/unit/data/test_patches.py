@@ -116,6 +116,8 @@ def test_to_moves_every_tensor():
     source = Patches.of(random_images([(9, 9)])).to("meta")
     assert {value.device.type for value in vars(source).values() if torch.is_tensor(value)} == {"meta"}
     assert source.n_places == 4
+    places = torch.zeros(5, dtype=torch.int64, device="meta")
+    assert source.at(places).shape == (5, 64)  # a tensor without values: nothing may ask for one
 
 
 @pytest.mark.parametrize(
@@ -143,6 +145,17 @@ def test_a_source_must_fit_the_schema():
         ValueError, match="the source of data set 'toy' draws rows of 63 columns, but its schema has 2"
     ):
         Dataset("toy", np.zeros((1, 2)), None, None, Schema.uniform("real", 2), source=source)
+
+
+def test_rows_kept_for_validation_are_not_drawn_for_training():
+    source = Patches.of(random_images([(9, 9)]))
+    data = Dataset("toy", np.zeros((9, 63)), None, None, Schema.uniform("real", 63), source=source)
+    cut = data.with_validation(0.3, seed=0)
+    assert cut.sizes == {"train": 6, "valid": 3}
+    assert cut.source is None
+    assert cut.with_validation(0.3, seed=0) is cut
+    whole = replace(data, valid=np.zeros((2, 63)))
+    assert whole.with_validation(0.3, seed=0).source is source
 
 
 @given(st.integers(0, 255), st.integers(0, 255), st.integers(0, 255))
