@@ -20,6 +20,7 @@ FIXED = {
     "device": "cpu",
 }
 GRID = {"family": ["gaussian", "mog"], "learning_rate": [0.01, 0.1], "n_components": [2]}
+DEEP = {"hidden": [(6,), (4, 4)], "dropout": [0.0, 0.2]}
 
 
 def fold(seed):
@@ -99,3 +100,10 @@ def test_quick_says_so_and_is_smaller(folds, tmp_path):
 
 def test_settings_are_all_combinations():
     assert len(settings({"a": [1, 2, 3], "b": [1, 2]})) == 6
+
+
+def test_several_layers_and_dropout_may_vary(folds, tmp_path):
+    fixed = {k: v for k, v in FIXED.items() if k != "hidden"} | {"n_components": 2, "learning_rate": 0.01}
+    record = run_sweep(tmp_path / "s", "deep-rnade", "toy", fixed, DEEP)
+    assert [line["hidden"] for line in record["validation_grid"]] == [[6], [6], [4, 4], [4, 4]]
+    assert np.isfinite(record["test"]["mean"])

@@ -264,9 +264,10 @@ def _by_setting(outcomes: list[dict[str, Any]], tried: list[Setting], n_folds: i
     """Every setting with its validation log-likelihood on each fold (None where it diverged)."""
     lines = []
     for setting in tried:
-        mine = {o["fold"]: o for o in outcomes if o["setting"] == setting}
+        plain = json.loads(json.dumps(setting))  # tuples come back from files as lists
+        mine = {o["fold"]: o for o in outcomes if o["setting"] == plain}
         valid = [mine[f]["valid"] for f in range(n_folds)]
-        lines.append(setting | {"valid": [None if v is None else round(v, 4) for v in valid]})
+        lines.append(plain | {"valid": [None if v is None else round(v, 4) for v in valid]})
     return lines
 
 

@@ -10,7 +10,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-KERNELS = ("auto", "reference", "numba", "triton")
+KERNELS = ("auto", "reference", "dense", "numba", "triton")
 MODULES = {"numba": "pynade.kernels.cpu", "triton": "pynade.kernels.gpu"}
 DEVICES = {"numba": "cpu", "triton": "cuda"}
 SAMPLERS = {"numba": "pynade.kernels.cpu_sample", "triton": "pynade.kernels.gpu_sample"}
@@ -34,7 +34,7 @@ def choose(kernel: str, device: torch.device, *tensors: Tensor) -> str:
     if kernel == "auto":
         fused = {"cpu": "numba", "cuda": "triton"}.get(device.type)
         return fused if fused and supported and available(fused) else "reference"
-    if kernel != "reference":
+    if kernel not in ("reference", "dense"):
         if device.type != DEVICES[kernel] and not (kernel == "triton" and interpreting()):
             raise ValueError(f"kernel {kernel!r} runs on {DEVICES[kernel]} tensors, not on {device.type}")
         if not supported:

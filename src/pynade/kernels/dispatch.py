@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pynade.kernels import backends, reference
+from pynade.kernels import backends, dense, reference
 from pynade.kernels.autograd import Recurrence
 
 
@@ -32,9 +32,9 @@ def recurrence(
         bias: b, (D, P).
         order: (D,), the variable at each step.
         activation: "sigmoid", "relu" or "tanh".
-        kernel: "auto", "reference", "numba" (CPU) or "triton" (CUDA). "auto" takes the fused one for the
-            device of the features, and the reference where its compiler is missing (with one warning) or
-            for types other than float32 and float64.
+        kernel: "auto", "reference", "dense", "numba" (CPU) or "triton" (CUDA). "auto" takes the fused one for
+            the device of the features (on CUDA `dense` where D is small and P is large), and the reference
+            where its compiler is missing (with one warning) or for types other than float32 and float64.
 
     Returns:
         eta (B, D, P), indexed by variable (not by step).
@@ -45,13 +45,16 @@ def recurrence(
         >>> recurrence(x, w, torch.zeros(4), v, torch.zeros(3, 1), torch.arange(3), "sigmoid")[0, :, 0]
         tensor([2., 2., 2.])
     """
+    if kernel == "auto" and features.device.type == "cuda" and dense.suits(features, output):
+        kernel = "dense"
     if features.shape[2] != 1:
-        if kernel not in ("auto", "reference"):
+        if kernel not in ("auto", "reference", "dense"):
             raise ValueError(f"kernel {kernel!r} takes one feature per variable, not {features.shape[2]}")
-        kernel = "reference"
+        kernel = "reference" if kernel == "auto" else kernel
     kernel = _checked(activation, kernel, features, weight, hidden_bias, output, bias)
-    if kernel == "reference":
-        return reference.recurrence(features, weight, hidden_bias, output, bias, order, activation)
+    if kernel in ("reference", "dense"):
+        plain = dense.recurrence if kernel == "dense" else reference.recurrence
+        return plain(features, weight, hidden_bias, output, bias, order, activation)
     one = (features.squeeze(2), weight.squeeze(1), hidden_bias, output, bias, order)
     return _fused(*(tensor.unsqueeze(0) for tensor in one), activation=activation, kernel=kernel).squeeze(0)
 
@@ -75,10 +78,11 @@ def recurrence_population(
     fused = features.shape[3] == 1 or kernel not in ("auto", "reference")
     kernel = kernel if fused else "reference"
     kernel = _checked(activation, kernel, features, weight, hidden_bias, output, bias)
-    if kernel == "reference":
+    if kernel in ("reference", "dense"):
+        plain = dense.recurrence if kernel == "dense" else reference.recurrence
         orders = order.expand(len(features), -1)
         members = zip(features, weight, hidden_bias, output, bias, orders, strict=True)
-        etas = [reference.recurrence(x, w, c, v, b, o, activation) for x, w, c, v, b, o in members]
+        etas = [plain(x, w, c, v, b, o, activation) for x, w, c, v, b, o in members]
         return torch.stack(etas)
     if features.shape[3] != 1:
         raise ValueError(f"kernel {kernel!r} takes one feature per variable, not {features.shape[3]}")
