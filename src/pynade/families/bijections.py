@@ -52,7 +52,7 @@ class Bijection(nn.Module, ABC):
         """log dy/dx at x, in a shape that broadcasts against x."""
 
     def inside(self, x: Tensor, i: Tensor | None = None) -> Tensor:
-        """Where x is in the domain."""
+        """Where x is in the domain; NaN counts as such, so that it stays NaN."""
         return torch.ones_like(x, dtype=torch.bool)
 
     def centre(self, i: Tensor | None = None) -> Tensor:
@@ -166,7 +166,7 @@ class Log(Bijection):
 
     def inside(self, x: Tensor, i: Tensor | None = None) -> Tensor:
         """Where x > offset."""
-        return ~at(self.active, i) | (x > at(self.offset, i))
+        return ~(at(self.active, i) & (x <= at(self.offset, i)))
 
     def centre(self, i: Tensor | None = None) -> Tensor:
         """Offset + 1."""
@@ -233,7 +233,7 @@ class Logit(Bijection):
 
     def inside(self, x: Tensor, i: Tensor | None = None) -> Tensor:
         """Where low < x < high."""
-        return ~at(self.active, i) | ((x > at(self.low, i)) & (x < at(self.high, i)))
+        return ~(at(self.active, i) & ((x <= at(self.low, i)) | (x >= at(self.high, i))))
 
     def centre(self, i: Tensor | None = None) -> Tensor:
         """Half way."""

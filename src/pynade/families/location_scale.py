@@ -17,21 +17,23 @@ class _LocationScale(Real):
     law: Law
     n_params = 2
 
-    def _log_sigma(self, eta: Tensor, i: Tensor | None) -> Tensor:
-        return self.log_scale(eta[..., 1])
+    def _parts(self, eta: Tensor, i: Tensor | None) -> tuple[Tensor, Tensor]:
+        """mu and log sigma."""
+        mu, raw = eta.unbind(-1)
+        return mu, self.log_scale(raw)
 
     def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Log-density of the standard law at (x - mu) / sigma, less log sigma."""
-        log_sigma = self._log_sigma(eta, i)
-        z = self.standardise(x, eta[..., 0], log_sigma)
+        mu, log_sigma = self._parts(eta, i)
+        z = self.standardise(x, mu, log_sigma)
         return self.law.log_kernel(z) - log_sigma + self.law.log_constant
 
     def sample(
         self, eta: Tensor, i: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
         """mu + sigma Z."""
-        mu = eta[..., 0]
-        return mu + torch.exp(self._log_sigma(eta, i)) * self.law.noise(mu, generator)
+        mu, log_sigma = self._parts(eta, i)
+        return mu + torch.exp(log_sigma) * self.law.noise(mu, generator)
 
     def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """mu."""
@@ -39,11 +41,12 @@ class _LocationScale(Real):
 
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """The standard law's at (x - mu) / sigma."""
-        return self.law.cdf(self.standardise(x, eta[..., 0], self._log_sigma(eta, i)))
+        return self.law.cdf(self.standardise(x, *self._parts(eta, i)))
 
     def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """mu + sigma times the standard law's."""
-        return eta[..., 0] + torch.exp(self._log_sigma(eta, i)) * self.law.quantile(q)
+        mu, log_sigma = self._parts(eta, i)
+        return mu + torch.exp(log_sigma) * self.law.quantile(q)
 
 
 class Gaussian(_LocationScale):
@@ -98,8 +101,8 @@ class FixedVarianceGaussian(_LocationScale):
         self.n_variables = int(n_variables)
         self.log_sigma = nn.Parameter(torch.zeros(self.n_variables))
 
-    def _log_sigma(self, eta: Tensor, i: Tensor | None) -> Tensor:
-        return self.log_scale(self.log_sigma if i is None else self.log_sigma[i])
+    def _parts(self, eta: Tensor, i: Tensor | None) -> tuple[Tensor, Tensor]:
+        return eta.squeeze(-1), self.log_scale(self.log_sigma if i is None else self.log_sigma[i])
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
         """Mean of each column (NaN: no row)."""
