@@ -1,7 +1,27 @@
-"""Learning: one gradient loop, its options, its checkpoints."""
+"""Learning: one gradient loop, its options, its checkpoints; EM for mixtures of Gaussians."""
 
+from pynade.learn.em import EMHistory
+from pynade.learn.em_factors import FactorTask, em_factors, em_factors_batch
+from pynade.learn.em_gaussian import em_gaussian, gaussian
 from pynade.learn.fit import Callback, Diverged, History, Progress, fit
 from pynade.learn.how import Gradient
+from pynade.learn.minibatch_em import RowSource, minibatch_em
 from pynade.learn.pretrain import pretrain
 
-__all__ = ["Callback", "Diverged", "Gradient", "History", "Progress", "fit", "pretrain"]
+__all__ = [
+    "Callback",
+    "Diverged",
+    "EMHistory",
+    "FactorTask",
+    "Gradient",
+    "History",
+    "Progress",
+    "RowSource",
+    "em_factors",
+    "em_factors_batch",
+    "em_gaussian",
+    "fit",
+    "gaussian",
+    "minibatch_em",
+    "pretrain",
+]
