@@ -100,7 +100,7 @@ def condition(means: Tensor, covariances: Tensor, x: Tensor, observed: Tensor) -
     residual = torch.where(known[:, None, None], values[:, None] - centre[:, :, None], 0.0)
     z = torch.linalg.solve_triangular(root, residual.mT, upper=False).mT * known[:, None, None]
     log_scales = (root.diagonal(dim1=-2, dim2=-1).log() * known[:, None]).sum(-1)
-    constant = 0.5 * math.log(2 * math.pi) * known.sum(-1)[:, None] + log_scales
+    constant = 0.5 * math.log(2 * math.pi) * known.sum(-1, dtype=x.dtype)[:, None] + log_scales
     log_density = -0.5 * z.square().sum(-1) - constant[..., None]
     return Conditioned(log_density, z, root, centre, known, order.argsort(-1))
 
