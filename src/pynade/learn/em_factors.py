@@ -22,6 +22,8 @@ from pynade.learn.em import (
 from pynade.learn.moments import Moments, Rows, Scale, cholesky
 from pynade.models import FactorAnalysers
 
+ROOM = {"cpu": 1 << 24, "cuda": 1 << 27}  # numbers in the covariances of the members of one batch
+
 
 @dataclass(frozen=True, eq=False)
 class FactorTask:
@@ -34,7 +36,7 @@ class FactorTask:
     n_components: int
     n_factors: int
     x_valid: Tensor | None = None
-    init: str | FactorAnalysers = "k-means++"
+    init: str | FactorAnalysers = "rows"
     stop_at_train: float | None = None
     generator: torch.Generator | None = None
 
@@ -50,7 +52,7 @@ def em_factors(
     tol: float = 1e-4,
     patience: int | None = 20,
     noise_floor: float = 1e-6,
-    init: str | FactorAnalysers = "k-means++",
+    init: str | FactorAnalysers = "rows",
     stop_at_train: float | None = None,
     generator: torch.Generator | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -69,7 +71,8 @@ def em_factors(
         tol: stop when the mean training log-likelihood changes by less.
         patience: stop when validation has not improved for this many iterations; None runs on.
         noise_floor: the smallest noise variance Ψ_ii an M-step may choose.
-        init: "k-means++", "rows", or a mixture of factor analysers to go on from.
+        init: "rows" (random rows as means, loadings from the pooled covariance), "k-means++", or a mixture
+            of factor analysers to go on from. Early stopping works best from the first, which begins broad.
         stop_at_train: stop when the mean training log-likelihood reaches this value (the paper's rule when
             retraining on train + valid: the `train_log_likelihood` of the validated run).
         generator: draws the starting point.
@@ -104,9 +107,10 @@ def em_factors_batch(
 ) -> list[tuple[FactorAnalysers, EMHistory]]:
     """Fit many mixtures of factor analysers as one program, such as settings × folds of a cross-validation.
 
-    Members are padded to the largest number of components and of factors: a padded component has weight zero
-    and a padded factor loadings of zero, which EM leaves at zero. Members of like size are best fitted
-    together. Each stops for itself and then leaves the batch; its result does not depend on the others.
+    Members of like size go together, padded to the largest number of components and of factors among them: a
+    padded component has weight zero and a padded factor loadings of zero, which EM leaves at zero. Each
+    stops for itself and then leaves the batch; its result does not depend on the others. The arguments
+    are those of `em_factors`.
 
     Example:
         >>> import torch
@@ -117,28 +121,60 @@ def em_factors_batch(
         [(1, 1), (1, 3), (2, 1), (2, 3)]
     """
     check_floor("noise_floor", noise_floor)
+    for task in tasks:
+        FactorAnalysers(task.x.shape[-1], task.n_components, task.n_factors)  # complains of impossible sizes
+        if len(task.x) < task.n_components:
+            raise ValueError(f"{task.n_components} components need at least as many rows, not {len(task.x)}")
+    found: dict[int, tuple[FactorAnalysers, EMHistory]] = {}
+    alike = _alike(tasks)
+    for done, which in enumerate(alike):
+
+        def tell(t: int, total: int, done: int = done) -> None:
+            if progress is not None:
+                progress(done * total + t, len(alike) * total)
+
+        fitted = _together([tasks[i] for i in which], iterations, tol, patience, noise_floor, tell)
+        found.update(zip(which, fitted, strict=True))
+    return [found[i] for i in range(len(tasks))]
+
+
+def _alike(tasks: Sequence[FactorTask]) -> list[list[int]]:
+    """Indexes of tasks to fit together: components equal up to a factor of two, and not too many."""
+    buckets: dict[tuple[int, int], list[int]] = {}
+    for i, task in enumerate(tasks):
+        buckets.setdefault(((task.n_components - 1).bit_length(), task.x.shape[-1]), []).append(i)
+    parts = []
+    for (bits, D), which in buckets.items():
+        room = ROOM.get(tasks[which[0]].x.device.type, ROOM["cpu"])
+        size = max(1, room // (2**bits * D * D))
+        parts += [which[i : i + size] for i in range(0, len(which), size)]
+    return parts
+
+
+def _together(
+    tasks: Sequence[FactorTask],
+    iterations: int,
+    tol: float,
+    patience: int | None,
+    noise_floor: float,
+    progress: Callable[[int, int], None],
+) -> list[tuple[FactorAnalysers, EMHistory]]:
+    """One batch, padded."""
     members: list[Member] = []
     scales: list[Scale] = []
     known: dict[object, tuple[Rows, Scale]] = {}
     for task in tasks:
-        FactorAnalysers(task.x.shape[-1], task.n_components, task.n_factors)  # complains of impossible sizes
         if id(task.x) not in known:
             x = prepare(task.x, task.n_components)
             scale = Scale.of(x)
             known[id(task.x)] = Rows(x, scale), scale
         rows, scale = known[id(task.x)]
-        if rows.n < task.n_components:
-            raise ValueError(f"{task.n_components} components need at least as many rows, not {rows.n}")
         both = id(task.x), id(task.x_valid)
         if task.x_valid is not None and both not in known:
             known[both] = Rows(prepare(task.x_valid.to(rows.filled.device), 1, "x_valid"), scale), scale
         valid = None if task.x_valid is None else known[both][0]
         members.append(Member(rows, valid, task.stop_at_train))
         scales.append(scale)
-    if not tasks:
-        return []
-    if len({m.rows.n_variables for m in members}) > 1:
-        raise ValueError("all tasks of a batch must have rows of the same number of columns")
     floors = torch.stack([noise_floor / scale.scale.square() for scale in scales])[:, None]  # (M, 1, D)
     start = _stack(tasks, members, floors)
 
