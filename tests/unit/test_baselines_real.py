@@ -477,8 +477,48 @@ def test_wrong_calls_are_refused_in_one_sentence(call, words):
         call(rows(20, 3))
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("gaps", [False, True])
+def test_a_gpu_gives_what_the_cpu_gives(gaps):
+    """Everything stays on the device; a generator may live on either."""
+    x, start_at, factors_at = rows(300, 5), start(rows(300, 5), 3), factor_start(rows(300, 5), 3, 2)
+    x = with_gaps(x) if gaps else x
+    fits = [
+        lambda y: gaussian(y, covariance_floor=1e-3),
+        lambda y: em_gaussian(y, 3, init=start_at, iterations=5)[0],
+        lambda y: em_factors(y, 3, 2, init=factors_at, iterations=5)[0],
+        lambda y: minibatch_em(y, 3, init=start_at, iterations=5, generator=generator())[0],
+        lambda y: em_gaussian(y, 3, generator=generator())[0],
+        lambda y: em_factors(y, 3, 2, generator=generator())[0],
+    ]
+    observed = ~torch.isnan(x)
+    for fit in fits:
+        cpu, gpu = fit(x), fit(x.cuda())
+        assert gpu.device.type == "cuda"
+        scores = gpu.marginal_log_prob(x.cuda(), observed.cuda()).cpu()
+        torch.testing.assert_close(scores, cpu.marginal_log_prob(x, observed), rtol=0, atol=1e-5)
+        assert gpu.best_guess(x.cuda(), observed.cuda()).device.type == "cuda"
+        for seed in (generator(), torch.Generator("cuda").manual_seed(0)):
+            drawn = gpu.sample_given(x.cuda(), observed.cuda(), 2, seed)
+            assert torch.isfinite(drawn).all()
+            assert gpu.sample(5, seed).device.type == "cuda"
+
+
 def test_progress_is_told():
     x, seen = rows(50, 2), []
     em_gaussian(x, 2, iterations=4, tol=0, generator=generator(), progress=lambda *a: seen.append(a))
     assert seen[-1] == (4, 4)
     assert seen == sorted(seen)
+    seen.clear()
+    tasks = [FactorTask(x, k, 1, generator=generator()) for k in (1, 2, 5)]
+    em_factors_batch(tasks, iterations=3, tol=0, progress=lambda *a: seen.append(a))
+    assert seen[-1][0] == seen[-1][1] >= 9
+    assert seen == sorted(seen)
+
+
+def test_tasks_of_one_batch_may_differ_in_width_and_be_none():
+    tasks = [FactorTask(rows(30, D), 2, 1, generator=generator()) for D in (1, 4, 2)]
+    fitted = em_factors_batch(tasks, iterations=3)
+    assert [model.n_variables for model, _ in fitted] == [1, 4, 2]
+    assert em_factors_batch([]) == []

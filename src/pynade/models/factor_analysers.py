@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pynade.models.gaussian_marginals import GaussianMarginals, draw_components, draw_normal
-from pynade.models.gaussian_mixture import ROWS_AT_ONCE, check_sizes
+from pynade.models.gaussian_mixture import check_sizes, rows_at_once
 
 
 class FactorAnalysers(GaussianMarginals):
@@ -93,7 +93,7 @@ class FactorAnalysers(GaussianMarginals):
         constant = self.log_weights.double() - 0.5 * log_det - 0.5 * D * math.log(2 * math.pi)
         spread, scaled = noise.rsqrt().to(x.dtype), scaled.to(x.dtype)
         out = []
-        for rows in x.split(max(1, ROWS_AT_ONCE.get(x.device.type, 1 << 20) // (K * D))):
+        for rows in x.split(rows_at_once(x.device, K * D)):
             y = (rows - self.means[:, None]) * spread[:, None]  # (K, rows, D)
             s = y @ posterior.mT
             rest = torch.baddbmm(y, s, scaled.mT, alpha=-1)

@@ -11,7 +11,8 @@ from torch import Tensor
 from pynade.models.gaussian import positive_factor
 from pynade.models.gaussian_marginals import GaussianMarginals, draw_components, draw_normal
 
-ROWS_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 28}  # numbers in the (rows, K·D) block that scoring fills
+BLOCK = {"cpu": 1 << 20, "cuda": 1 << 28}  # numbers in the (rows, K·D) block that scoring fills
+LEAST_ROWS = 256  # in a block: fewer would read the components' matrices too often
 
 
 class GaussianMixture(GaussianMarginals):
@@ -71,7 +72,7 @@ class GaussianMixture(GaussianMarginals):
         scales = inverse.diagonal(dim1=-2, dim2=-1).double().log().sum(-1)
         constant = self.log_weights.double() + scales - 0.5 * D * math.log(2 * math.pi)
         out = []
-        for rows in x.split(max(1, ROWS_AT_ONCE.get(x.device.type, 1 << 20) // (K * D))):
+        for rows in x.split(rows_at_once(x.device, K * D)):
             z = torch.addmm(shift, rows, weights).view(-1, K, D)
             squares = z.square().sum(-1, dtype=torch.float64)
             out.append(torch.logsumexp(constant - 0.5 * squares, -1))
@@ -100,6 +101,11 @@ def inverse_of(factors: Tensor) -> Tensor:
     """Inverses of lower triangular matrices (..., D, D)."""
     eye = torch.eye(factors.shape[-1], dtype=factors.dtype, device=factors.device)
     return torch.linalg.solve_triangular(factors, eye.expand_as(factors), upper=False)
+
+
+def rows_at_once(device: torch.device, numbers: int) -> int:
+    """Rows to score at a time where each needs so many numbers of room."""
+    return max(LEAST_ROWS, BLOCK.get(device.type, BLOCK["cpu"]) // numbers)
 
 
 def check_sizes(**sizes: int) -> None:
