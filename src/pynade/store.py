@@ -23,8 +23,11 @@ FORMAT = 1  # of the metadata; raise it when an old reader would misunderstand a
 KINDS = {
     "Autoregressive": "pynade.models",
     "Ensemble": "pynade.models",
+    "FactorAnalysers": "pynade.models",
+    "GaussianMixture": "pynade.models",
     "Independent": "pynade.models",
     "Mixture": "pynade.models",
+    "MultivariateGaussian": "pynade.models",
     "Orderless": "pynade.models",
     "NADENet": "pynade.nets",
     "MADENet": "pynade.nets",

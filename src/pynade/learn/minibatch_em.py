@@ -1,0 +1,137 @@
+"""EM on random rows with decreasing steps, for more rows than one wants to see at every iteration."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pynade.learn.em import EMPTY, EMHistory, Parameters, check_floor, prepare, random_rows
+from pynade.learn.em_gaussian import floor_matrix, mixture_of, starting_point
+from pynade.learn.moments import Rows, Scale, cholesky
+from pynade.models import GaussianMixture
+
+
+class RowSource(Protocol):
+    """Anything that gives random rows, such as patches cut from images on a GPU."""
+
+    def draw(self, n: int, generator: torch.Generator | None) -> Tensor:
+        """n random rows (n, D), on the device where learning is to run."""
+
+
+@torch.no_grad()
+def minibatch_em(
+    source: Tensor | RowSource,
+    n_components: int,
+    *,
+    x_valid: Tensor | None = None,
+    iterations: int = 1000,
+    batch_size: int = 20_000,
+    step_size: float = 0.1,
+    zero_means: bool = False,
+    covariance_floor: float = 1e-6,
+    init: str | GaussianMixture = "k-means++",
+    validate_every: int = 10,
+    patience: int | None = None,
+    generator: torch.Generator | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[GaussianMixture, EMHistory]:
+    """Fit a mixture of K full-covariance Gaussians as the paper did for patches and speech.
+
+    Every iteration draws fresh rows and steps towards the parameters of their EM update (weights, means,
+    covariances): θ_t = (1 - η) θ_{t-1} + η θ_EM, with η falling linearly from `step_size` to 0. A covariance
+    is then a convex combination of covariances and stays positive definite; a component without rows in the
+    batch keeps its mean and covariance. Everything runs in float64 on the device of the rows.
+
+    Args:
+        source: rows (N, D), or an object with `draw(n, generator) -> (n, D)`.
+        n_components: K.
+        x_valid: validation rows; the best of the validated parameters are returned.
+        iterations: updates.
+        batch_size: rows per update.
+        step_size: η at the first update.
+        zero_means: keep all means at zero (Zoran and Weiss); the rows are then not centred either.
+        covariance_floor: added to the diagonal of every covariance at every update.
+        init: "k-means++", "rows", or a mixture to go on from.
+        validate_every: iterations between validations (the last one is always validated).
+        patience: stop when this many validations in a row have not improved; None runs on.
+        generator: draws rows and starting point; on the device of the rows or on the CPU.
+        progress: called as progress(iterations_done, iterations).
+
+    Raises:
+        ValueError: a covariance is singular in spite of the floor.
+
+    Example:
+        >>> import torch
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = torch.cat([torch.randn(500, 2, generator=g) - 4, torch.randn(500, 2, generator=g) + 4])
+        >>> model, history = minibatch_em(x, 2, iterations=20, batch_size=200, generator=g)
+        >>> model.means.sort(0).values.round().tolist()
+        [[-4.0, -4.0], [4.0, 4.0]]
+    """
+    check_floor("covariance_floor", covariance_floor)
+    if not 0 < step_size <= 1:
+        raise ValueError(f"step_size must be in (0, 1], not {step_size}")
+    began = time.perf_counter()
+
+    def draw() -> Tensor:
+        if isinstance(source, Tensor):
+            return random_rows(source, batch_size, generator)
+        return source.draw(batch_size, generator)
+
+    if isinstance(source, Tensor) and len(source) < n_components:
+        raise ValueError(f"{n_components} components need at least as many rows, not {len(source)}")
+    first = prepare(draw(), n_components, "the first batch")
+    scale = Scale.of(first)
+    if zero_means:
+        scale = Scale(torch.zeros_like(scale.shift), first.square().nanmean(0).sqrt().clamp_min(1e-300))
+    rows = Rows(first, scale, keep=False)
+    params = starting_point(rows, n_components, init, covariance_floor, generator, zero_means)
+    params["weights"] = params.pop("log_weights").exp()
+    floor = floor_matrix(scale, covariance_floor)
+    valid = None if x_valid is None else Rows(prepare(x_valid.to(first.device), 1, "x_valid"), scale)
+    history, train = EMHistory(), []
+    best, kept = -math.inf, params
+    for t in range(iterations + 1):
+        roots = cholesky(params["covariances"], "covariance_floor", covariance_floor)[None]
+        log_weights, means = params["weights"].log()[None], params["means"][None]
+        if valid is not None and (t % validate_every == 0 or t == iterations):
+            score = float(valid.log_likelihood(log_weights, means, roots))
+            history.valid.append(score)
+            history.valid_at.append(t)
+            if score > best:
+                best, kept, history.best_iteration = score, params, t
+            since = len(history.valid) - 1 - history.valid_at.index(history.best_iteration)
+            if patience is not None and since >= patience:
+                history.stopped = "validation no longer improved"
+                break
+        if t == iterations:
+            break
+        if t:
+            rows = Rows(draw().double(), scale, keep=False)
+        moments = rows.moments(log_weights, means, roots)
+        train.append(rows.per_row(moments.log_likelihood)[0])
+        seen = moments.counts[0] > EMPTY * rows.n
+        new: Parameters = {
+            "weights": moments.counts[0] / rows.n,
+            "means": torch.where(seen[:, None] & (not zero_means), moments.means()[0], params["means"]),
+            "covariances": torch.where(
+                seen[:, None, None], moments.covariances(zero_means)[0] + floor, params["covariances"]
+            ),
+        }
+        eta = step_size * (1 - t / iterations)
+        params = {name: torch.lerp(params[name], new[name], eta) for name in new}
+        if progress is not None:
+            progress(t + 1, iterations)
+    history.train = [float(v) for v in torch.stack(train)] if train else []
+    history.stopped = history.stopped or "iterations"
+    if valid is None:
+        kept, history.best_iteration = params, len(train)
+    history.seconds = time.perf_counter() - began
+    result = dict(kept)
+    result["log_weights"] = result.pop("weights").log()
+    return mixture_of(result, scale), history
