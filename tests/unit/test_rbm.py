@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pynade.learn import Diverged, contrastive, contrastive_population
 from pynade.learn.contrastive import exact_log_likelihood
 from pynade.models import RBM, nade_from_rbm, rbm_sum
+from pynade.models.rbm_states import HiddenStates, VisibleStates
 from pynade.ordering import Ordering
 from tests.reference import binary
 from tests.reference.loops import mean_field_pass
@@ -126,6 +127,25 @@ def test_gibbs_sampling_comes_to_the_models_means():
     assert torch.equal(rbm.gibbs(3, 0, start=same), same.double())
     with pytest.raises(ValueError, match="3 rows to start from were given for 4 chains"):
         rbm.gibbs(4, 1, start=same)
+
+
+@pytest.mark.parametrize("scale", [0.3, 30.0])
+def test_sums_over_hidden_and_over_visible_states_agree(scale):
+    """Twelve hidden units have an outer and an inner part; strong voices need the slow way of summing."""
+    rbm, g = machine(7, 12, seed=7, scale=0.5), generator(8)
+    told = scale * torch.randn(6, 12, generator=g, dtype=torch.float64)
+    told[0] *= 40  # so far apart that products of exponentials underflow
+    with torch.no_grad():
+        hidden, visible = (kind(rbm.W * scale, rbm.b) for kind in (HiddenStates, VisibleStates))
+        torch.testing.assert_close(hidden.log_sum(told), visible.log_sum(told), rtol=1e-12, atol=1e-10)
+        which = torch.tensor([0, 3, 6])
+        laws = hidden.logits(told, which)
+        torch.testing.assert_close(laws, visible.logits(told, which), rtol=1e-8, atol=1e-8)
+        for states in (hidden, visible):
+            draws = states.draw(told, 4000, g)
+            assert draws.shape == (4000, 6, 7)
+            means = draws[..., which].mean(0)
+            torch.testing.assert_close(means, torch.sigmoid(laws), rtol=0, atol=5 * 0.5 / math.sqrt(4000))
 
 
 def test_a_normalised_rbm_is_a_frozen_copy():

@@ -147,8 +147,9 @@ def spanning_tree(information: Tensor, root: int = 0) -> Tensor:
 
     if not 0 <= root < len(information):
         raise ValueError(f"root must be a variable from 0 to {len(information) - 1}, not {root}")
-    # an entry of zero means "no edge" to scipy: a constant column would fall out of the tree without the 1
-    cost = -(information.double().cpu().numpy() + 1)
+    # an entry of zero means "no edge" to scipy: a constant column would fall out of the tree without the 1;
+    # rounded, because equal edges should tie on every machine
+    cost = -(information.double().cpu().numpy().round(12) + 1)
     np.fill_diagonal(cost, 0)
     tree = minimum_spanning_tree(cost)
     parent = breadth_first_order(tree, root, directed=False)[1]
