@@ -129,6 +129,8 @@ def test_early_stopping_keeps_the_best_iteration():
         (lambda: em_bernoulli(np.eye(3), 0), "n_components must be at least 1"),
         (lambda: em_bernoulli(np.eye(3), 2, smoothing=0), "smoothing must be above 0"),
         (lambda: em_bernoulli(np.eye(3), 2, patience=0), "patience=0"),
+        (lambda: em_bernoulli(np.eye(3), 2, np.eye(4)), "validation rows have 4 columns, the model has 3"),
+        (lambda: chow_liu_chosen(np.eye(3), np.eye(4)), "validation rows have 4 columns"),
         (lambda: chow_liu(np.array([[np.nan, 1.0]])), "missing values"),
         (lambda: chow_liu(np.eye(3), alpha=0), "alpha must be above 0"),
         (lambda: chow_liu(np.eye(3), root=3), "from 0 to 2, not 3"),

@@ -247,7 +247,7 @@ def test_bad_questions_are_refused():
     ]:
         with pytest.raises(ValueError, match=words):
             contrastive(RBM(3, 2), x, **options)
-    with pytest.raises(ValueError, match="columns, the RBM has 5"):
+    with pytest.raises(ValueError, match="3 columns, the model has 5"):
         contrastive(RBM(5, 2), x)
     with pytest.raises(ValueError, match="same shape"):
         contrastive_population([RBM(3, 2), RBM(3, 4)], x, learning_rates=[0.1, 0.1])

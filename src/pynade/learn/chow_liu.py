@@ -123,7 +123,7 @@ def chow_liu_chosen(
     if not len(alphas):
         raise ValueError("there is no alpha to choose from")
     counts = PairCounts.of(binary_rows(x_train, "training")[0])
-    valid = binary_rows(x_valid, "validation")[0].to(counts.ones.device)
+    valid = binary_rows(x_valid, "validation", len(counts.ones))[0].to(counts.ones.device)
     parent = spanning_tree(counts.mutual_information(), root)
     scores, best = {}, None
     for alpha in alphas:

@@ -150,8 +150,8 @@ def contrastive_population(
     if evaluate is None and min(D, H) <= MOST_UNITS:
         evaluate = exact_log_likelihood
     device, dtype = rbms[0].device, rbms[0].dtype
-    train = _rows(x_train, "training", D).to(device)
-    valid = None if x_valid is None else _rows(x_valid, "validation", D).to(device)
+    train = binary_rows(x_train, "training", D)[0].to(device)
+    valid = None if x_valid is None else binary_rows(x_valid, "validation", D)[0].to(device)
     rate = torch.tensor(list(learning_rates), dtype=dtype, device=device)[:, None, None]
     W, b, c = (torch.stack([getattr(rbm, name) for rbm in rbms]) for name in "Wbc")
     members = _Members(W, b.unsqueeze(1), c.unsqueeze(1), generator)
@@ -244,10 +244,3 @@ def _shape(rbms: Sequence[RBM], learning_rates: Sequence[float]) -> tuple[int, i
     if len(learning_rates) != len(rbms) or not all(r > 0 and math.isfinite(r) for r in learning_rates):
         raise ValueError(f"{len(rbms)} RBMs need as many positive learning rates, not {list(learning_rates)}")
     return shapes.pop()
-
-
-def _rows(x: Tensor | np.ndarray, word: str, n_variables: int) -> Tensor:
-    rows = binary_rows(x, word)[0]
-    if rows.shape[1] != n_variables:
-        raise ValueError(f"{word} rows have {rows.shape[1]} columns, the RBM has {n_variables} visible units")
-    return rows

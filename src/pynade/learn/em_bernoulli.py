@@ -68,7 +68,7 @@ def em_bernoulli(
     learner.start(generator)
     validate = None
     if x_valid is not None:
-        valid, seen = binary_rows(x_valid, "validation", missing=True)
+        valid, seen = binary_rows(x_valid, "validation", train.shape[1], missing=True)
         valid, seen = valid.to(device), None if seen is None else seen.to(device)
 
         def validate() -> float:

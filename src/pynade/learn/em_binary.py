@@ -115,17 +115,22 @@ def expectation_maximisation(
     return history
 
 
-def binary_rows(x: Tensor | np.ndarray, word: str, missing: bool = False) -> tuple[Tensor, Tensor | None]:
+def binary_rows(
+    x: Tensor | np.ndarray, word: str, n_variables: int | None = None, *, missing: bool = False
+) -> tuple[Tensor, Tensor | None]:
     """Rows as uint8 (small in memory), and which cells are observed; None if all are.
 
     Args:
         x: (N, D), values exactly 0 or 1, NaN where missing.
         word: what to call these rows in a message.
+        n_variables: D, where it is known already.
         missing: whether NaN is allowed.
     """
     rows = torch.as_tensor(x)
     if rows.ndim != 2 or not rows.numel():
         raise ValueError(f"{word} rows have shape (N, D) with at least one row, not {tuple(rows.shape)}")
+    if n_variables is not None and rows.shape[1] != n_variables:
+        raise ValueError(f"{word} rows have {rows.shape[1]} columns, the model has {n_variables} variables")
     observed = ~torch.isnan(rows) if rows.is_floating_point() else None
     if observed is None or bool(observed.all()):
         observed = None

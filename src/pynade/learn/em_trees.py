@@ -93,7 +93,7 @@ def em_trees(
 
     validate = None
     if x_valid is not None:
-        valid = binary_rows(x_valid, "validation")[0].to(device, dtype)
+        valid = binary_rows(x_valid, "validation", train.shape[1])[0].to(device, dtype)
 
         def validate() -> float:
             return float(torch.cat([model._log_prob(part) for part in valid.split(CHUNK_ROWS)]).mean())
