@@ -42,8 +42,9 @@ def clustered(n, d, seed, missing=0.0):
     smoothing=st.sampled_from([1e-20, 0.01, 1.0]),
 )
 def test_em_never_decreases_its_objective(seed, k, missing, smoothing):
-    x = clustered(60, 6, seed, missing)
-    _, history = em_bernoulli(
+    x = clustered(60, 8, seed, missing)
+    x[:, 6], x[:, 7] = 0, 1  # what never varies
+    model, history = em_bernoulli(
         x,
         k,
         iterations=25,
@@ -57,6 +58,7 @@ def test_em_never_decreases_its_objective(seed, k, missing, smoothing):
     assert (rises > -1e-12 * np.abs(history.objective[1:]) - 1e-13).all()
     assert history.objective[-1] > history.objective[0] or k == 1
     assert len(history.train) == len(history.objective) == 26 or history.stopped == "converged"
+    assert all(torch.isfinite(p).all() for p in model.parameters())
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.25])
@@ -244,6 +246,14 @@ def test_em_of_trees_never_decreases_its_objective(seed, k, alpha):
     for tree in model.trees:  # 4α rows spread over all states
         prior = prior + 4 * alpha * tree.log_prob(imaginary).mean()
     assert history.objective[-1] == pytest.approx(history.train[-1] + prior.item() / 80, abs=1e-10)
+
+
+def test_trees_of_constant_columns_are_finite_in_float32():
+    x = clustered(300, 6, 4)
+    x[:, 0], x[:, 5] = 1, 0
+    model, history = em_trees(x, 3, iterations=5, alpha=1e-20, generator=generator(1))
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+    assert np.isfinite(history.objective).all()
 
 
 def test_one_tree_is_the_tree_of_the_smoothed_counts():

@@ -180,7 +180,8 @@ def smoothed_tree(
     child = torch.arange(len(parent), device=parent.device)
     table = counts.joint()[:, :, child, parent.clamp(min=0)] + alpha  # (value, parent's value, D)
     logits = (table[1].log() - table[0].log()).T
-    alone = (counts.ones + root_alpha).log() - (counts.rows - counts.ones + root_alpha).log()
+    zeros = (counts.rows - counts.ones).clamp(min=0)  # weighted counts are rounded
+    alone = (counts.ones + root_alpha).log() - (zeros + root_alpha).log()
     tree = ChowLiuTree(len(parent), parent).to(parent.device, dtype)
     tree.logits.copy_(torch.where((parent < 0)[:, None], alone[:, None], logits))
     return tree

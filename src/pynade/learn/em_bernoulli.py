@@ -24,7 +24,7 @@ def em_bernoulli(
     iterations: int = 200,
     patience: int | None = 10,
     tolerance: float = 1e-6,
-    smoothing: float = 0.01,
+    smoothing: float = 0.1,
     empty_below: float = 1e-3,
     generator: torch.Generator | None = None,
     device: torch.device | str | None = None,
@@ -105,7 +105,8 @@ class _Learner:
         self.log_p = x.new_zeros(len(x), dtype=torch.float64)
         ones = x.sum(0, dtype=torch.float64)
         seen = len(x) if observed is None else observed.sum(0, dtype=torch.float64)
-        self.marginal = (ones + smoothing) / (seen + 2 * smoothing)
+        counts = torch.stack([seen - ones, ones]) + smoothing
+        self.marginal = counts / (seen + 2 * smoothing)  # of 0 and of 1: 1 - p would lose a tiny p
 
     def start(self, generator: torch.Generator | None) -> None:
         """Components half-way between the marginals and rows chosen at random, equal weights."""
@@ -159,10 +160,11 @@ class _Learner:
         return messages
 
     def _seed(self, rows: Tensor) -> Tensor:
-        means = (self.marginal + self.x[rows]) / 2
+        x, marginal = self.x[rows], self.marginal[:, None]
+        means = torch.stack([marginal[0] + (1 - x), marginal[1] + x])
         if self.observed is not None:
-            means = torch.where(self.observed[rows], means, self.marginal)
-        return torch.logit(means).to(self.model.dtype)
+            means = torch.where(self.observed[rows], means, marginal)
+        return (means[1].log() - means[0].log()).to(self.model.dtype)
 
 
 def chunks(
