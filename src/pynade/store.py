@@ -22,13 +22,18 @@ FORMAT = 1  # of the metadata; raise it when an old reader would misunderstand a
 
 KINDS = {
     "Autoregressive": "pynade.models",
+    "BernoulliMixture": "pynade.models",
+    "ChowLiuTree": "pynade.models",
     "Ensemble": "pynade.models",
     "FactorAnalysers": "pynade.models",
     "GaussianMixture": "pynade.models",
     "Independent": "pynade.models",
     "Mixture": "pynade.models",
     "MultivariateGaussian": "pynade.models",
+    "NormalisedRBM": "pynade.models",
     "Orderless": "pynade.models",
+    "RBM": "pynade.models",
+    "TreeMixture": "pynade.models",
     "NADENet": "pynade.nets",
     "MADENet": "pynade.nets",
     "FVSBNNet": "pynade.nets",

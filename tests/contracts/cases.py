@@ -5,7 +5,16 @@ import itertools
 import torch
 
 from pynade.families import Bernoulli
-from pynade.models import Autoregressive, Ensemble, Independent, Mixture
+from pynade.models import (
+    RBM,
+    Autoregressive,
+    BernoulliMixture,
+    ChowLiuTree,
+    Ensemble,
+    Independent,
+    Mixture,
+    TreeMixture,
+)
 from pynade.nets import FVSBNNet, MADENet, MaskedMLP, NADENet
 from pynade.ordering import Ordering
 
@@ -62,12 +71,42 @@ def _mixture(D):
     return Mixture(parts, weights=[0.5, 0.2, 0.3])
 
 
+def _tree(D, seed=0):
+    """Parents drawn at random, then relabelled, so that a parent may come after its child."""
+    g = generator(seed)
+    label = torch.randperm(D, generator=g)
+    parent = torch.full((D,), -1)
+    for d in range(1, D):
+        parent[label[d]] = label[torch.randint(d, (1,), generator=g)]
+    return shaken(ChowLiuTree(D, parent), seed)
+
+
+def _forest(D):
+    """Two trees, or a single variable."""
+    parent = [-1, *([-1] * (D > 1)), *range(D - 2)]
+    return shaken(ChowLiuTree(D, parent), 3)
+
+
+def _rbm(hidden):
+    return lambda D: shaken(RBM(D, hidden), 4).normalised()
+
+
+MARGINALISABLE = {  # densities that answer every question exactly
+    "bernoulli-mixture": lambda D: shaken(BernoulliMixture(D, 3)),
+    "chow-liu-tree": _tree,
+    "chow-liu-forest": _forest,
+    "tree-mixture": lambda D: TreeMixture([_tree(D, 1), _forest(D), _tree(D, 2)], [0.5, 0.3, 0.2]),
+    "rbm": _rbm(3),
+    "rbm-wide": _rbm(12),
+}
+
 DENSITIES = {name: _under(name) for name in NETS} | {
     "ensemble-nade": _ensemble("nade-sigmoid"),
     "ensemble-made": _ensemble("made-direct"),
     "ensemble-mlp": _ensemble("mlp-norm"),
     "independent": lambda D: shaken(Independent(Bernoulli(), D)),
     "mixture": _mixture,
+    **MARGINALISABLE,
 }
 
 

@@ -3,6 +3,14 @@
 from pynade.learn.em import EMHistory
 from pynade.learn.em_factors import FactorTask, em_factors, em_factors_batch
 from pynade.learn.em_gaussian import em_gaussian, gaussian
+
+"""Learning: one gradient loop, its options, its checkpoints; EM, trees and contrastive divergence."""
+
+from pynade.learn.chow_liu import chow_liu, chow_liu_chosen
+from pynade.learn.contrastive import ContrastiveHistory, contrastive, contrastive_population
+from pynade.learn.em_bernoulli import em_bernoulli
+from pynade.learn.em_binary import BinaryEMHistory
+from pynade.learn.em_trees import em_trees
 from pynade.learn.fit import Callback, Diverged, History, Progress, fit
 from pynade.learn.how import Gradient
 from pynade.learn.minibatch_em import RowSource, minibatch_em
@@ -10,7 +18,9 @@ from pynade.learn.population import Histories, Member, PopulationProgress, fit_p
 from pynade.learn.pretrain import pretrain
 
 __all__ = [
+    "BinaryEMHistory",
     "Callback",
+    "ContrastiveHistory",
     "Diverged",
     "EMHistory",
     "FactorTask",
@@ -21,9 +31,15 @@ __all__ = [
     "PopulationProgress",
     "Progress",
     "RowSource",
+    "chow_liu",
+    "chow_liu_chosen",
+    "contrastive",
+    "contrastive_population",
+    "em_bernoulli",
     "em_factors",
     "em_factors_batch",
     "em_gaussian",
+    "em_trees",
     "fit",
     "fit_population",
     "gaussian",

@@ -1,6 +1,9 @@
 """Densities: exact log-probabilities and samples."""
 
+from pynade.models.ais import PartitionEstimate
 from pynade.models.autoregressive import Autoregressive, ancestral
+from pynade.models.bernoulli_mixture import BernoulliMixture
+from pynade.models.chow_liu import ChowLiuTree
 from pynade.models.density import Density, Marginalisable
 from pynade.models.factor_analysers import FactorAnalysers
 from pynade.models.gaussian import MultivariateGaussian
@@ -8,10 +11,16 @@ from pynade.models.gaussian_marginals import GaussianMarginals
 from pynade.models.gaussian_mixture import GaussianMixture
 from pynade.models.independent import Independent
 from pynade.models.mixture import Ensemble, Mixture
+from pynade.models.normalised_rbm import NormalisedRBM
 from pynade.models.orderless import Orderless
+from pynade.models.rbm import RBM, nade_from_rbm
+from pynade.models.tree_mixture import TreeMixture
 
 __all__ = [
+    "RBM",
     "Autoregressive",
+    "BernoulliMixture",
+    "ChowLiuTree",
     "Density",
     "Ensemble",
     "FactorAnalysers",
@@ -21,6 +30,10 @@ __all__ = [
     "Marginalisable",
     "Mixture",
     "MultivariateGaussian",
+    "NormalisedRBM",
     "Orderless",
+    "PartitionEstimate",
+    "TreeMixture",
     "ancestral",
+    "nade_from_rbm",
 ]

@@ -1,0 +1,246 @@
+"""Contrastive divergence for RBMs, a population of them at a time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pynade.learn.em_binary import binary_rows
+from pynade.learn.fit import Diverged
+from pynade.models import RBM
+from pynade.models.rbm_sum import MOST_UNITS
+
+
+@dataclass
+class ContrastiveProgress:
+    """What a callback is told at the end of every epoch."""
+
+    epoch: int  # 1, 2, …
+    epochs: int
+    valid: list[float] | None  # of each member, where this epoch was evaluated
+    seconds: float
+
+
+@dataclass
+class ContrastiveHistory:
+    """What happened to each of M members.
+
+    Attributes:
+        evaluated: epochs after which the members were scored.
+        valid: mean validation log-likelihood, one list of M numbers for each of these epochs.
+        best_epoch: whose parameters each member kept; the last where nothing was scored.
+        best_valid: its score; None where nothing was scored.
+        stopped: why it ended.
+        seconds: wall time.
+    """
+
+    evaluated: list[int] = field(default_factory=list)
+    valid: list[list[float]] = field(default_factory=list)
+    best_epoch: list[int] = field(default_factory=list)
+    best_valid: list[float | None] = field(default_factory=list)
+    stopped: str = ""
+    seconds: float = 0.0
+
+
+Callback = Callable[[ContrastiveProgress], "bool | None"]
+
+
+@torch.no_grad()
+def exact_log_likelihood(rbm: RBM, x: Tensor) -> float:
+    """Mean log p of rows x, exact: only for RBMs whose smaller layer has at most 25 units."""
+    each = [rbm._free_energy(part.to(rbm.dtype)) for part in x.split(4096)]
+    return -float(torch.cat(each).mean()) - rbm.log_partition()
+
+
+def contrastive(
+    rbm: RBM,
+    x_train: Tensor | np.ndarray,
+    x_valid: Tensor | np.ndarray | None = None,
+    *,
+    learning_rate: float = 0.005,
+    k: int = 1,
+    persistent: bool = False,
+    epochs: int = 100,
+    batch_size: int = 100,
+    evaluate_at: Collection[int] | None = None,
+    evaluate: Callable[[RBM, Tensor], float] | None = None,
+    generator: torch.Generator | None = None,
+    callback: Callback | None = None,
+) -> ContrastiveHistory:
+    """Train one RBM in place: the population of one; see `contrastive_population`.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([[0, 0, 0, 0], [1, 1, 1, 1]]).repeat(50, 1)
+        >>> g = torch.Generator().manual_seed(0)
+        >>> rbm = RBM(4, 3, generator=g)
+        >>> history = contrastive(rbm, x, x, learning_rate=0.2, k=3, batch_size=10, generator=g)
+        >>> history.best_valid[0] > -1.5  # four fair coins have 2.77, the entropy is 0.69
+        True
+    """
+    return contrastive_population(
+        [rbm],
+        x_train,
+        x_valid,
+        learning_rates=[learning_rate],
+        k=k,
+        persistent=persistent,
+        epochs=epochs,
+        batch_size=batch_size,
+        evaluate_at=evaluate_at,
+        evaluate=evaluate,
+        generator=generator,
+        callback=callback,
+    )
+
+
+@torch.no_grad()
+def contrastive_population(
+    rbms: Sequence[RBM],
+    x_train: Tensor | np.ndarray,
+    x_valid: Tensor | np.ndarray | None = None,
+    *,
+    learning_rates: Sequence[float],
+    k: int = 1,
+    persistent: bool = False,
+    epochs: int = 100,
+    batch_size: int = 100,
+    evaluate_at: Collection[int] | None = None,
+    evaluate: Callable[[RBM, Tensor], float] | None = None,
+    generator: torch.Generator | None = None,
+    callback: Callback | None = None,
+) -> ContrastiveHistory:
+    """Train M RBMs of one shape in place, all on the same batches and the same random numbers.
+
+    An update follows ⟨h xᵀ⟩ of the batch minus ⟨h xᵀ⟩ after k rounds of Gibbs sampling that start from the
+    batch (CD-k) or go on from the last update (persistent CD). Sharing random numbers makes a member's
+    training the same as its training alone, and a comparison of learning rates less noisy. The paper's grid
+    of 3 learning rates × {100, 500, 1000} passes is three members with evaluate_at=(100, 500, 1000).
+
+    Args:
+        rbms: the members, with the same number of units, on one device.
+        x_train: rows (N, D), values exactly 0 or 1.
+        x_valid: rows on which each member's best epoch is chosen.
+        learning_rates: one for each member.
+        k: rounds of Gibbs sampling.
+        persistent: keep the chains from one update to the next.
+        epochs: passes over the training rows.
+        batch_size: rows of an update, and chains.
+        evaluate_at: epochs after which to score the validation rows; only the last when not given.
+        evaluate: gives a member's score; the exact mean log-likelihood when not given. An RBM too large for
+            that is not scored unless there is one, and keeps its last parameters.
+        generator: source of the batches and of all draws, on the members' device.
+        callback: told of each epoch; one that returns True ends training.
+
+    Raises:
+        Diverged: parameters stopped being finite.
+    """
+    D, H = _shape(rbms, learning_rates)
+    if min(k, epochs, batch_size) < 1:
+        raise ValueError(f"k, epochs and batch_size must be at least 1, not {k}, {epochs} and {batch_size}")
+    at = {epochs} if evaluate_at is None else set(evaluate_at)
+    if not at <= set(range(1, epochs + 1)):
+        raise ValueError(f"evaluate_at names epochs from 1 to {epochs}, not {sorted(at)}")
+    if evaluate is None and min(D, H) <= MOST_UNITS:
+        evaluate = exact_log_likelihood
+    device, dtype = rbms[0].device, rbms[0].dtype
+    train = binary_rows(x_train, "training", D)[0].to(device)
+    valid = None if x_valid is None else binary_rows(x_valid, "validation", D)[0].to(device)
+    rate = torch.tensor(list(learning_rates), dtype=dtype, device=device)[:, None, None]
+    W, b, c = (torch.stack([getattr(rbm, name) for rbm in rbms]) for name in "Wbc")
+    members = _Members(W, b.unsqueeze(1), c.unsqueeze(1), generator)
+    chains = None
+    if persistent:
+        first = torch.randint(len(train), (batch_size,), generator=generator, device=device)
+        chains = train[first].to(dtype).expand(len(rbms), -1, -1)
+
+    M, began = len(rbms), time.perf_counter()
+    history = ContrastiveHistory(best_epoch=[0] * M, best_valid=[None] * M)
+    for epoch in range(1, epochs + 1):
+        shuffled = torch.randperm(len(train), generator=generator, device=device)
+        for batch in shuffled.split(batch_size):
+            chains = members.update(train[batch].to(dtype), chains if persistent else None, k, rate)
+        finite = [bool(torch.isfinite(members.W[m]).all()) for m in range(M)]
+        if not all(finite):
+            m = finite.index(False)
+            raise Diverged(f"member {m} (learning rate {learning_rates[m]:g}) diverged in epoch {epoch}")
+        scores = None
+        if valid is not None and evaluate is not None and epoch in at:
+            history.evaluated.append(epoch)
+            scores = [evaluate(members.put(rbm, m), valid) for m, rbm in enumerate(_blank(rbms))]
+            history.valid.append(scores)
+            for m, score in enumerate(scores):
+                before = history.best_valid[m]
+                if before is None or score > before:
+                    history.best_valid[m], history.best_epoch[m] = score, epoch
+                    members.put(rbms[m], m)
+        history.seconds = time.perf_counter() - began
+        if callback is not None and callback(ContrastiveProgress(epoch, epochs, scores, history.seconds)):
+            history.stopped = "callback"
+            break
+    history.stopped = history.stopped or "epochs"
+    for m, rbm in enumerate(rbms):
+        if history.best_valid[m] is None:
+            history.best_epoch[m] = epoch
+            members.put(rbm, m)
+    return history
+
+
+@dataclass
+class _Members:
+    """Stacked parameters W (M, H, D), b (M, 1, D), c (M, 1, H)."""
+
+    W: Tensor
+    b: Tensor
+    c: Tensor
+    generator: torch.Generator | None
+
+    def update(self, x: Tensor, chains: Tensor | None, k: int, rate: Tensor) -> Tensor:
+        """One step on rows x (B, D) from chains (M, C, D), the rows themselves if None; the moved chains."""
+        rows = x.expand(len(self.W), -1, -1)
+        up = self._hidden(rows)
+        v = rows if chains is None else chains
+        p = up if chains is None else self._hidden(v)
+        for _ in range(k):
+            v = self._draw(torch.sigmoid(torch.baddbmm(self.b, self._draw(p), self.W)))
+            p = self._hidden(v)
+        n, m = rows.shape[1], v.shape[1]
+        self.W += rate * (up.mT @ rows / n - p.mT @ v / m)
+        self.b += rate * (rows.mean(1, keepdim=True) - v.mean(1, keepdim=True))
+        self.c += rate * (up.mean(1, keepdim=True) - p.mean(1, keepdim=True))
+        return v
+
+    def put(self, rbm: RBM, m: int) -> RBM:
+        """Copy member m's parameters into an RBM."""
+        rbm.W.copy_(self.W[m])
+        rbm.b.copy_(self.b[m, 0])
+        rbm.c.copy_(self.c[m, 0])
+        return rbm
+
+    def _hidden(self, v: Tensor) -> Tensor:
+        return torch.sigmoid(torch.baddbmm(self.c, v, self.W.mT))
+
+    def _draw(self, p: Tensor) -> Tensor:
+        """Ones with probabilities p (M, B, units), the same uniform numbers for all members."""
+        uniform = torch.rand(p.shape[1:], generator=self.generator, dtype=p.dtype, device=p.device)
+        return (uniform < p).to(p.dtype)
+
+
+def _blank(rbms: Sequence[RBM]) -> list[RBM]:
+    """Members to score without touching the best ones."""
+    return [RBM(rbm.n_visible, rbm.n_hidden, scale=0.0).to(rbm.W) for rbm in rbms]
+
+
+def _shape(rbms: Sequence[RBM], learning_rates: Sequence[float]) -> tuple[int, int]:
+    shapes = {(rbm.n_visible, rbm.n_hidden) for rbm in rbms}
+    if len(shapes) != 1:
+        raise ValueError(f"a population is one or more RBMs of the same shape, not {sorted(shapes)}")
+    if len(learning_rates) != len(rbms) or not all(r > 0 and math.isfinite(r) for r in learning_rates):
+        raise ValueError(f"{len(rbms)} RBMs need as many positive learning rates, not {list(learning_rates)}")
+    return shapes.pop()

@@ -1,0 +1,51 @@
+"""The CPU kernel of `rbm_sum`: products of 1 + U L over variables, for many pairs of states at once."""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import numpy as np
+
+from pynade.kernels.cpu_vector import jit
+
+TILE = 64  # inner states whose products are kept together: eight vectors of float64 hide each other's latency
+UNROLL = 4  # variables for each time a tile's products are loaded and stored
+
+
+@jit()
+def products(outer, inner, table, first, last):
+    """table[u, l] = Σ_g log Π_d (1 + outer[u, g, d] inner[l, g, d]) for outer states first … last - 1.
+
+    Args:
+        outer: (2^high, groups, width), the width a multiple of UNROLL.
+        inner: (tiles, groups, width, TILE), the inner states in tiles.
+        table: (2^high, tiles · TILE), the result.
+        first: outer state.
+        last: outer state, exclusive.
+    """
+    tiles, n_groups, width, _ = inner.shape
+    product = np.empty(TILE)
+    for t in range(tiles):
+        for u in range(first, last):
+            sums = table[u, t * TILE : (t + 1) * TILE]
+            sums[:] = 0.0
+            for g in range(n_groups):
+                product[:] = 1.0
+                for d in range(0, width, UNROLL):
+                    u0, u1, u2, u3 = (
+                        outer[u, g, d],
+                        outer[u, g, d + 1],
+                        outer[u, g, d + 2],
+                        outer[u, g, d + 3],
+                    )
+                    l0, l1, l2, l3 = (
+                        inner[t, g, d],
+                        inner[t, g, d + 1],
+                        inner[t, g, d + 2],
+                        inner[t, g, d + 3],
+                    )
+                    for j in range(TILE):
+                        left = (1.0 + u0 * l0[j]) * (1.0 + u1 * l1[j])
+                        right = (1.0 + u2 * l2[j]) * (1.0 + u3 * l3[j])
+                        product[j] *= left * right
+                for j in range(TILE):
+                    sums[j] += np.log(product[j])

@@ -1,0 +1,71 @@
+"""Binary baselines on a GPU: the same answers as on the CPU, and the partition function in no time."""
+
+import copy
+import time
+
+import pytest
+import torch
+from tests.contracts.cases import MARGINALISABLE, all_states
+
+from pynade.learn import chow_liu, contrastive_population, em_bernoulli, em_trees
+from pynade.models import RBM
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+
+def generator(seed=0, device="cuda"):
+    return torch.Generator(device).manual_seed(seed)
+
+
+@pytest.mark.parametrize("build", MARGINALISABLE.values(), ids=MARGINALISABLE.keys())
+def test_answers_are_those_of_the_cpu(build):
+    model, x = build(6), all_states(6)
+    there, far = copy.deepcopy(model).to("cuda"), x.to("cuda")
+    observed = torch.rand(x.shape, generator=generator(device="cpu")) < 0.5
+    nothing = torch.zeros_like(observed)
+    torch.testing.assert_close(there.log_prob(far).cpu(), model.log_prob(x), rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        there.marginal_log_prob(far, observed.to("cuda")).cpu(),
+        model.marginal_log_prob(x, observed),
+        rtol=0,
+        atol=1e-10,
+    )
+    eta = there.law(2, far, nothing.to("cuda"))[1].cpu()
+    torch.testing.assert_close(eta, model.law(2, x, nothing)[1], rtol=0, atol=1e-9)
+    assert torch.equal(there.best_guess(far, observed.to("cuda")).cpu(), model.best_guess(x, observed))
+    draws = there.sample_given(far, observed.to("cuda"), 3, generator())
+    assert torch.equal(draws[:, observed.to("cuda")].cpu(), x[observed].expand(3, -1))
+    means = (model.log_prob(x).exp()[:, None] * x).sum(0)
+    torch.testing.assert_close(there.sample(100_000, generator()).mean(0).cpu(), means, rtol=0, atol=0.01)
+
+
+def test_23_hidden_units_take_well_under_a_second():
+    rbm = RBM(500, 23, scale=0.5, generator=generator(device="cpu"))
+    there = copy.deepcopy(rbm).to("cuda")
+    there.log_partition()  # warm
+    began = time.perf_counter()
+    log_z = there.log_partition()
+    assert time.perf_counter() - began < 1.0
+    assert log_z == pytest.approx(rbm.log_partition(), rel=1e-12)
+
+
+def test_learning_goes_as_on_the_cpu():
+    x = (torch.rand(300, 20, generator=generator(device="cpu")) < 0.3).to(torch.uint8)
+    assert torch.equal(chow_liu(x.to("cuda")).parent.cpu(), chow_liu(x).parent)
+    for em in (em_bernoulli, em_trees):
+        curves = [
+            em(rows, 3, iterations=5, tolerance=0, generator=generator(device="cpu"), dtype=torch.float64)[1]
+            for rows in (x, x.to("cuda"))
+        ]
+        assert curves[0].objective == pytest.approx(curves[1].objective, abs=1e-9)
+    rbms = [RBM(20, 5, generator=generator(s, "cpu")).to("cuda") for s in range(2)]
+    history = contrastive_population(
+        rbms, x, x, learning_rates=[0.1, 0.01], k=3, persistent=True, epochs=10, generator=generator()
+    )
+    for rbm, score in zip(rbms, history.best_valid, strict=True):
+        assert rbm.normalised().log_prob(x.to("cuda")).mean().item() == pytest.approx(score, abs=1e-3)
+    estimate = rbms[0].log_partition_ais(200, 200, generator())
+    assert abs(estimate.log_z - rbms[0].log_partition()) < 6 * estimate.stderr + 1e-6
