@@ -42,7 +42,7 @@ class CausalTransformer(Net):
         >>> net(torch.zeros(2, 63, 1), Ordering.natural(63)).shape
         torch.Size([2, 63, 60])
         >>> sum(p.numel() for p in net.parameters())
-        4791492
+        4790980
     """
 
     input_weights = ("value",)
