@@ -46,8 +46,8 @@ class UNet(AnyOrderNet):
         width: maps at the first level.
         multipliers: maps at each level, as a multiple of `width`; as many levels as numbers.
         blocks: residual blocks per level on the way down (one more on the way up).
-        attention: levels, counted from 0, whose blocks are followed by self-attention. The block in the
-            middle, at the lowest level, always has it.
+        attention: levels, counted from 0, whose blocks are followed by self-attention; None is every level
+            but the first. The block in the middle, at the lowest level, always has it.
         dropout: share of activations dropped in training, inside every block.
         heads: attention heads.
         groups: groups of maps that are normalised together; `width` is a larger multiple of it.
@@ -79,7 +79,7 @@ class UNet(AnyOrderNet):
         width: int = 64,
         multipliers: Sequence[int] = (1, 2, 2),
         blocks: int = 2,
-        attention: Sequence[int] = (1, 2),
+        attention: Sequence[int] | None = None,
         dropout: float = 0.1,
         heads: int = 4,
         groups: int = 8,
@@ -92,7 +92,9 @@ class UNet(AnyOrderNet):
         shape = check_image(image_shape, channels)
         super().__init__(channels * shape[0] * shape[1], n_params, n_features)
         self.image_shape, self.channels, self.width, self.blocks = shape, channels, width, blocks
-        self.multipliers, self.attention = tuple(map(int, multipliers)), tuple(map(int, attention))
+        self.multipliers = tuple(map(int, multipliers))
+        every_low = range(1, len(self.multipliers))
+        self.attention = tuple(map(int, every_low if attention is None else attention))
         self.heads, self.groups, self.dropout = heads, groups, check_dropout(dropout)
         self.input_observed, self.signed = input_observed, signed
         self.coordinates, self.count_embedding = coordinates, count_embedding

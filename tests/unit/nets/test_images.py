@@ -207,6 +207,12 @@ def test_the_number_observed_is_told_where_asked_for():
         assert torch.equal(first, second) != tells
 
 
+def test_attention_is_at_the_low_resolutions_unless_said_otherwise():
+    assert UNet((8, 8), width=16).attention == (1, 2)
+    assert UNet((8, 8), width=16, multipliers=(1,)).attention == ()
+    assert UNet((8, 8), width=16, attention=[0]).config()["attention"] == [0]
+
+
 def test_signs_tell_a_zero_from_an_unobserved_pixel():
     for signed in (True, False):
         net = shaken(unet(input_observed=False, signed=signed, count_embedding=False))
