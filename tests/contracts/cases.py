@@ -15,8 +15,37 @@ from pynade.models import (
     Mixture,
     TreeMixture,
 )
-from pynade.nets import FVSBNNet, MADENet, MaskedMLP, NADENet
+from pynade.nets import (
+    CausalTransformer,
+    FVSBNNet,
+    Hybrid,
+    MADENet,
+    MaskedConv,
+    MaskedMLP,
+    NADENet,
+    Transformer,
+    UNet,
+)
 from pynade.ordering import Ordering
+
+
+def image_shape(D):
+    """The squarest image of D pixels: 9 is 3 × 3, a prime is one row."""
+    height = next(h for h in range(int(D**0.5), 0, -1) if D % h == 0)
+    return height, D // height
+
+
+def _conv(D, **kw):
+    """A blueprint with every type of convolution, for images of any size."""
+    return MaskedConv(
+        image_shape(D), blueprint="4@2x2(full)->3@3x3(same)->1@2x2(valid)", activation="silu", **kw
+    )
+
+
+def _unet(D, **kw):
+    small = {"width": 4, "groups": 2, "heads": 2, "multipliers": (1, 2), "blocks": 1, "attention": ()}
+    return UNet(image_shape(D), **small | kw)
+
 
 NETS = {
     "nade-sigmoid": lambda D, **kw: NADENet(D, hidden=7, activation="sigmoid", **kw),
@@ -35,8 +64,29 @@ NETS = {
     "mlp-no-flags": lambda D, **kw: MaskedMLP(
         D, hidden=(8, 6), activation="sigmoid", input_observed=False, **kw
     ),
+    "conv": _conv,
+    "conv-relu": lambda D, **kw: MaskedConv(
+        image_shape(D), blueprint="5@1x1(valid)->up@2x2->6@3x3(same)->pool@2x2->1@1x1(full)", **kw
+    ),
+    "conv-no-flags": lambda D, **kw: MaskedConv(
+        (1, D), blueprint="5@1x3(same)->1@1x2(full)->1@1x2(valid)", input_observed=False, dropout=0.2, **kw
+    ),
+    "hybrid": lambda D, **kw: Hybrid(_conv(D, **kw), MaskedMLP(D, hidden=(6, 5), activation="tanh", **kw)),
+    "unet": _unet,
+    "unet-plain": lambda D, **kw: _unet(
+        D,
+        multipliers=(1,),
+        attention=(0,),
+        input_observed=False,
+        signed=False,
+        coordinates=False,
+        count_embedding=False,
+        **kw,
+    ),
+    "transformer": lambda D, **kw: Transformer(D, width=8, depth=2, heads=2, mlp_ratio=2, **kw),
+    "causal-transformer": lambda D, **kw: CausalTransformer(D, width=8, depth=2, heads=2, mlp_ratio=2, **kw),
 }
-ANY_ORDER = [name for name in NETS if name.startswith("mlp")]
+ANY_ORDER = [n for n in NETS if n.startswith(("mlp", "conv", "hybrid", "unet", "transformer"))]
 
 
 def generator(seed=0):

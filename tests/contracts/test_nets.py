@@ -9,7 +9,16 @@ from pynade.ordering import Ordering
 from .cases import NETS, generator, net
 
 # nets in which every allowed dependence exists (no dead ReLU, no layer narrower than the variables)
-CONNECTED = ("nade-sigmoid", "nade-one-unit", "fvsbn", "made-0")
+CONNECTED = (
+    "nade-sigmoid",
+    "nade-one-unit",
+    "fvsbn",
+    "made-0",
+    "hybrid",
+    "unet",
+    "transformer",
+    "causal-transformer",
+)
 
 every_net = pytest.mark.parametrize("name", NETS)
 every_shape = pytest.mark.parametrize(("n_params", "n_features"), [(1, 1), (3, 2)])

@@ -2,9 +2,30 @@
 
 from pynade.nets.any_order import AnyOrderNet
 from pynade.nets.base import Net, grouped, stepwise
+from pynade.nets.blueprint import PAPER_BLUEPRINT
+from pynade.nets.causal_transformer import CausalTransformer
 from pynade.nets.fvsbn import FVSBNNet
+from pynade.nets.hybrid import Hybrid
 from pynade.nets.made import MADENet
+from pynade.nets.masked_conv import MaskedConv
 from pynade.nets.masked_mlp import MaskedMLP
 from pynade.nets.nade import NADENet
+from pynade.nets.transformer import Transformer
+from pynade.nets.unet import UNet
 
-__all__ = ["AnyOrderNet", "FVSBNNet", "MADENet", "MaskedMLP", "NADENet", "Net", "grouped", "stepwise"]
+__all__ = [
+    "PAPER_BLUEPRINT",
+    "AnyOrderNet",
+    "CausalTransformer",
+    "FVSBNNet",
+    "Hybrid",
+    "MADENet",
+    "MaskedConv",
+    "MaskedMLP",
+    "NADENet",
+    "Net",
+    "Transformer",
+    "UNet",
+    "grouped",
+    "stepwise",
+]

@@ -1,0 +1,178 @@
+"""Blueprints: a line of text that says what a convolutional net is made of.
+
+A blueprint is a list of layers joined by `->` (or `→`); spaces do not matter. A layer is one of
+
+    maps@HxW(type)   convolution with `maps` filters of H × W, stride 1; type is one of
+                       valid   complete windows only: a side of N becomes N - H + 1
+                       same    zeros around the map so that its shape stays
+                       full    zeros around the map, H - 1 on each side: N becomes N + H - 1
+    pool@HxW         largest value of each H × W tile; tiles must cover the map exactly
+    up@HxW           every value repeated H × W times (nearest-neighbour upsampling)
+
+The last layer is a convolution, and the map it leaves has the shape of the image. It says `1` for its
+maps, whatever the number of channels and of parameters per variable: a net makes as many as it needs.
+
+The paper's net for images of 28 × 28, symmetric in its filters, is `PAPER_BLUEPRINT`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+PAPER_BLUEPRINT = (
+    "64@8x8(valid)->64@4x4(valid)->64@6x6(valid)->64@7x7(valid)"
+    "->64@7x7(full)->64@6x6(full)->64@4x4(full)->1@8x8(full)"
+)
+TYPES = ("valid", "same", "full")
+Shape = tuple[int, int, int]  # maps, height, width
+
+_CONVOLUTION = re.compile(r"(\d+)@(\d+)x(\d+)\((\w+)\)")
+_RESIZE = re.compile(r"(pool|up)@(\d+)x(\d+)")
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """`maps@HxW(type)`."""
+
+    maps: int
+    height: int
+    width: int
+    type: str
+
+    def __str__(self) -> str:
+        return f"{self.maps}@{self.height}x{self.width}({self.type})"
+
+    def after(self, before: Shape) -> Shape:
+        """Shape of the maps this layer leaves."""
+        _, h, w = before
+        if self.type == "same":
+            return self.maps, h, w
+        sign = 1 if self.type == "full" else -1
+        shape = self.maps, h + sign * (self.height - 1), w + sign * (self.width - 1)
+        if min(shape) < 1:
+            raise ValueError(f"a {self.height}x{self.width} filter does not fit a {h}x{w} map")
+        return shape
+
+
+@dataclass(frozen=True)
+class Pool:
+    """`pool@HxW`."""
+
+    height: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"pool@{self.height}x{self.width}"
+
+    def after(self, before: Shape) -> Shape:
+        """Shape of the maps this layer leaves."""
+        maps, h, w = before
+        if h % self.height or w % self.width:
+            raise ValueError(f"tiles of {self.height}x{self.width} do not cover a {h}x{w} map exactly")
+        return maps, h // self.height, w // self.width
+
+
+@dataclass(frozen=True)
+class Up:
+    """`up@HxW`."""
+
+    height: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"up@{self.height}x{self.width}"
+
+    def after(self, before: Shape) -> Shape:
+        """Shape of the maps this layer leaves."""
+        maps, h, w = before
+        return maps, h * self.height, w * self.width
+
+
+Layer = Convolution | Pool | Up
+
+
+def parse_blueprint(text: str) -> list[Layer]:
+    """The layers a blueprint names.
+
+    Raises:
+        ValueError: a layer is not written as the grammar wants it.
+
+    Example:
+        >>> parse_blueprint("8@3x3(valid) → pool@2x2")
+        [Convolution(maps=8, height=3, width=3, type='valid'), Pool(height=2, width=2)]
+    """
+    parts = re.split(r"->|→", re.sub(r"\s", "", text))
+    return [_parse_layer(n, part) for n, part in enumerate(parts, start=1)]
+
+
+def format_blueprint(layers: Sequence[Layer]) -> str:
+    """The text of layers, in the one way that is written to files."""
+    return "->".join(map(str, layers))
+
+
+def infer_shapes(layers: Sequence[Layer], before: Shape) -> list[Shape]:
+    """Shape (maps, height, width) after each layer.
+
+    Raises:
+        ValueError: a layer does not fit the map it is given.
+
+    Example:
+        >>> infer_shapes(parse_blueprint(PAPER_BLUEPRINT), (2, 28, 28))[3:5]
+        [(64, 7, 7), (64, 13, 13)]
+    """
+    shapes = []
+    for n, layer in enumerate(layers, start=1):
+        try:
+            before = layer.after(before)
+        except ValueError as error:
+            raise ValueError(f"{_name(n, layer)}: {error}") from None
+        shapes.append(before)
+    return shapes
+
+
+def layers_for(text: str, inputs: Shape, outputs: int) -> list[Layer]:
+    """The layers of a blueprint, its last one with `outputs` maps, checked to fit an image.
+
+    Args:
+        text: the blueprint.
+        inputs: (maps, height, width) of what the first layer is given.
+        outputs: maps the last layer must have; in the blueprint it says 1 or just that.
+
+    Raises:
+        ValueError: the blueprint does not lead from the image back to its shape.
+    """
+    layers = parse_blueprint(text)
+    shape, last = infer_shapes(layers, inputs)[-1], layers[-1]
+    name = f"last {_name(len(layers), last)}"
+    if not isinstance(last, Convolution):
+        raise ValueError(f"{name}: the last layer must be a convolution")
+    if last.maps not in (1, outputs):
+        raise ValueError(f"{name}: the last layer must have 1 map or exactly {outputs}, not {last.maps}")
+    if shape[1:] != inputs[1:]:
+        raise ValueError(
+            f"{name}: it leaves a {shape[1]}x{shape[2]} map, but the image is {inputs[1]}x{inputs[2]}"
+        )
+    return [*layers[:-1], replace(last, maps=outputs)]
+
+
+def _parse_layer(n: int, text: str) -> Layer:
+    layer: Layer
+    if match := _CONVOLUTION.fullmatch(text):
+        maps, height, width = map(int, match.groups()[:3])
+        if match[4] not in TYPES:
+            raise ValueError(f"{_name(n, text)}: the type is valid, same or full, not {match[4]!r}")
+        layer = Convolution(maps, height, width, match[4])
+    elif match := _RESIZE.fullmatch(text):
+        height, width = map(int, match.groups()[1:])
+        layer = Pool(height, width) if match[1] == "pool" else Up(height, width)
+    else:
+        raise ValueError(f"{_name(n, text)}: expected maps@HxW(valid, same or full), pool@HxW or up@HxW")
+    if 0 in (layer.height, layer.width, getattr(layer, "maps", 1)):
+        raise ValueError(f"{_name(n, text)}: maps, height and width must be at least 1")
+    return layer
+
+
+def _name(n: int, layer: Layer | str) -> str:
+    return f"layer {n}, '{layer}'"

@@ -1,0 +1,107 @@
+"""Small parts that several nets share; initial weights come from a generator and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pynade.nets.base import glorot
+
+
+class Linear(nn.Module):
+    """y = W x + b with W drawn by Glorot's rule, times `scale` (0 starts a silent layer)."""
+
+    def __init__(
+        self, n_in: int, n_out: int, *, scale: float = 1.0, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.weight = glorot(n_out, n_in, fan_in=n_in, fan_out=n_out, generator=generator)
+        self.weight.data *= scale
+        self.bias = nn.Parameter(torch.zeros(n_out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, n_in) -> (…, n_out)."""
+        return functional.linear(x, self.weight, self.bias)
+
+
+class Conv(nn.Module):
+    """Convolution with an odd square filter, zeros around the map, weights as in `Linear`.
+
+    A side of N becomes N, or with stride 2 the half of N rounded up.
+    """
+
+    def __init__(
+        self,
+        n_in: int,
+        n_out: int,
+        size: int = 3,
+        *,
+        stride: int = 1,
+        scale: float = 1.0,
+        bias: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        area = size * size
+        self.weight = glorot(
+            n_out, n_in, size, size, fan_in=n_in * area, fan_out=n_out * area, generator=generator
+        )
+        self.weight.data *= scale
+        self.bias = nn.Parameter(torch.zeros(n_out)) if bias else None
+        self.stride, self.padding = stride, size // 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, n_in, H, W) -> (B, n_out, ⌈H / stride⌉, ⌈W / stride⌉)."""
+        return functional.conv2d(x, self.weight, self.bias, stride=self.stride, padding=self.padding)
+
+
+def dropped(h: Tensor, rate: float, noise: torch.Generator | None) -> Tensor:
+    """Activations with a share `rate` set to zero and the others scaled up; unchanged without noise."""
+    if noise is None or rate == 0:
+        return h
+    keep = torch.empty_like(h, dtype=torch.bool).bernoulli_(1 - rate, generator=noise)
+    return h * keep / (1 - rate)
+
+
+def attend(queries: Tensor, keys: Tensor, values: Tensor, causal: bool = False) -> Tensor:
+    """Attention of (B, heads, T, d) heads, joined again to (B, T, heads · d)."""
+    out = functional.scaled_dot_product_attention(queries, keys, values, is_causal=causal)
+    return out.transpose(1, 2).flatten(2)
+
+
+def split_heads(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values, each (B, heads, T, d), from their concatenation (B, T, 3 · heads · d)."""
+    queries, keys, values = qkv.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    return queries, keys, values
+
+
+def to_maps(features: Tensor, observed: Tensor, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Variables as images: values (B, F·C, H, W), zero where not observed, and flags (B, C, H, W)."""
+    hidden = features.masked_fill(~observed.unsqueeze(-1), 0)  # NaN there must not matter, so no product
+    flags = observed.to(features.dtype)
+    return hidden.mT.reshape(len(features), -1, *shape), flags.reshape(len(features), -1, *shape)
+
+
+def from_maps(maps: Tensor, n_variables: int) -> Tensor:
+    """Eta (B, D, P) of the variables from maps (B, P·C, H, W)."""
+    return maps.reshape(len(maps), -1, n_variables).mT
+
+
+def check_image(image_shape: Sequence[int], channels: int) -> tuple[int, int]:
+    """Height and width as two integers, or a ValueError."""
+    shape = tuple(int(side) for side in image_shape)
+    if len(shape) != 2 or min(shape) < 1:
+        raise ValueError(f"image_shape is (height, width), both at least 1, not {tuple(image_shape)}")
+    if channels < 1:
+        raise ValueError(f"channels must be at least 1, not {channels}")
+    return shape[0], shape[1]
+
+
+def check_dropout(dropout: float) -> float:
+    """A rate in [0, 1), or a ValueError."""
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout must be in [0, 1), not {dropout}")
+    return float(dropout)

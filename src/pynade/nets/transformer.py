@@ -1,0 +1,153 @@
+"""A transformer with one token per variable: any variable given any others, for vectors of any kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pynade.nets.any_order import AnyOrderNet
+from pynade.nets.base import glorot
+from pynade.nets.layers import Linear, attend, check_dropout, dropped, split_heads
+
+
+class Transformer(AnyOrderNet):
+    """Any-order transformer: every token sees every token (Vaswani et al., 2017; norms come first).
+
+    A variable's token is the sum of three things: its features through a linear map, *if observed*; which
+    variable it is; whether it is observed. So whatever attends to an unobserved token learns that the
+    variable is unknown, never its value. The output layer is shared by all variables, has a bias for each,
+    and starts at zero: before training eta is the output bias.
+
+    Args:
+        n_variables: D.
+        n_params: P, raw outputs per variable.
+        n_features: F, inputs per variable.
+        width: numbers per token.
+        depth: blocks of attention and a two-layer net.
+        heads: attention heads; they divide the width.
+        mlp_ratio: hidden units of the two-layer nets, as a multiple of `width`.
+        dropout: share of what each half of a block adds that is dropped in training.
+        generator: source of the initial weights.
+
+    Example:
+        >>> import torch
+        >>> net = Transformer(63, n_params=60)
+        >>> net.conditionals(torch.ones(2, 63, 1), torch.ones(2, 63, dtype=torch.bool)).shape
+        torch.Size([2, 63, 60])
+        >>> sum(p.numel() for p in net.parameters())
+        4775108
+    """
+
+    input_weights = ("value",)
+
+    def __init__(
+        self,
+        n_variables: int,
+        n_params: int = 1,
+        *,
+        n_features: int = 1,
+        width: int = 256,
+        depth: int = 6,
+        heads: int = 8,
+        mlp_ratio: int = 4,
+        dropout: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(n_variables, n_params, n_features)
+        check_sizes(width, depth, heads, mlp_ratio)
+        self.width, self.depth, self.heads, self.mlp_ratio = width, depth, heads, mlp_ratio
+        self.dropout = check_dropout(dropout)
+        fans = {"fan_in": n_features, "fan_out": width}
+        self.value = glorot(n_features, width, **fans, generator=generator)
+        self.position = glorot(n_variables, width, **fans, generator=generator)
+        self.flag = glorot(2, width, **fans, generator=generator)  # unobserved, observed
+        self.layers = nn.ModuleList(
+            Block(width, heads, mlp_ratio, 1 / (2 * depth) ** 0.5, generator) for _ in range(depth)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.output = nn.Parameter(torch.zeros(n_params, width))
+
+    def conditionals(
+        self, features: Tensor, observed: Tensor, noise: torch.Generator | None = None
+    ) -> Tensor:
+        """Eta (B, D, P) given the observed variables, in one pass."""
+        known = observed.unsqueeze(-1)
+        h = features.masked_fill(~known, 0) @ self.value
+        h = h + self.position + torch.where(known, self.flag[1], self.flag[0])
+        for layer in self.layers:
+            h = layer(h, dropout=self.dropout, noise=noise)
+        return functional.linear(self.norm(h), self.output) + self.bias
+
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments."""
+        return {
+            "n_variables": self.n_variables,
+            "n_params": self.n_params,
+            "n_features": self.n_features,
+            "width": self.width,
+            "depth": self.depth,
+            "heads": self.heads,
+            "mlp_ratio": self.mlp_ratio,
+            "dropout": self.dropout,
+        }
+
+
+class Block(nn.Module):
+    """h + attention(norm(h)), then h + net(norm(h)), over tokens (B, T, width).
+
+    Args:
+        width: numbers per token.
+        heads: attention heads.
+        mlp_ratio: hidden units, as a multiple of `width`.
+        scale: of the initial weights of what is added to h; many blocks add small things.
+        generator: source of the initial weights.
+    """
+
+    def __init__(
+        self, width: int, heads: int, mlp_ratio: int, scale: float, generator: torch.Generator | None
+    ) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+        self.queries_keys_values = Linear(width, 3 * width, generator=generator)
+        self.attended = Linear(width, width, scale=scale, generator=generator)
+        self.hidden = Linear(width, mlp_ratio * width, generator=generator)
+        self.out = Linear(mlp_ratio * width, width, scale=scale, generator=generator)
+
+    def forward(
+        self,
+        h: Tensor,
+        *,
+        causal: bool = False,
+        dropout: float = 0.0,
+        noise: torch.Generator | None = None,
+    ) -> Tensor:
+        """Every token given all tokens, or (causal) given itself and those before it."""
+        q, k, v = split_heads(self.queries_keys_values(self.norms[0](h)), self.heads)
+        h = h + dropped(self.attended(attend(q, k, v, causal)), dropout, noise)
+        return h + dropped(self._net(h), dropout, noise)
+
+    def step(self, h: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """One more token (B, 1, width), given the keys and values (B, heads, t, d) of those before it.
+
+        Returns the token after this block, and keys and values with its own added at the end.
+        """
+        q, k, v = split_heads(self.queries_keys_values(self.norms[0](h)), self.heads)
+        keys, values = torch.cat((keys, k), dim=2), torch.cat((values, v), dim=2)
+        h = h + self.attended(attend(q, keys, values))
+        return h + self._net(h), keys, values
+
+    def _net(self, h: Tensor) -> Tensor:
+        return self.out(functional.gelu(self.hidden(self.norms[1](h))))
+
+
+def check_sizes(width: int, depth: int, heads: int, mlp_ratio: int) -> None:
+    """Sizes of a transformer must be positive, and its heads must divide its width."""
+    for name, value in (("width", width), ("depth", depth), ("heads", heads), ("mlp_ratio", mlp_ratio)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, not {value}")
+    if width % heads:
+        raise ValueError(f"heads must divide the width {width}, not {heads}")

@@ -1,0 +1,254 @@
+"""A U-Net for images: the observed pixels seen at several resolutions, and all of them at the lowest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pynade.nets.any_order import AnyOrderNet
+from pynade.nets.layers import (
+    Conv,
+    Linear,
+    attend,
+    check_dropout,
+    check_image,
+    dropped,
+    from_maps,
+    split_heads,
+    to_maps,
+)
+
+WAVES = 32  # frequencies in which the number of observed variables is written
+LONGEST = 10_000  # of their wavelengths, over 2π
+
+
+class UNet(AnyOrderNet):
+    """Any-order residual U-Net (Ronneberger et al., 2015; blocks as in Ho et al., 2020).
+
+    Level by level the map is halved by a convolution of stride 2 and widened, then doubled again by
+    repeating pixels, with the maps of the way down given to the way up. A side that is odd is halved upwards
+    (7 → 4 → 2 → 1), and on the way up a map is brought to exactly the size it had on the way down, so
+    images of any size work without padding or cropping. Every block and the output start silent: before
+    training eta is the output bias.
+
+    Variables are the pixels of a (channels, height, width) image, flattened in that order.
+
+    Args:
+        image_shape: (height, width).
+        n_params: P, raw outputs per variable.
+        channels: C, so that D = C · height · width.
+        n_features: F, inputs per variable.
+        width: maps at the first level.
+        multipliers: maps at each level, as a multiple of `width`; as many levels as numbers.
+        blocks: residual blocks per level on the way down (one more on the way up).
+        attention: levels, counted from 0, whose blocks are followed by self-attention; None is every level
+            but the first. The block in the middle, at the lowest level, always has it.
+        dropout: share of activations dropped in training, inside every block.
+        heads: attention heads.
+        groups: groups of maps that are normalised together; `width` is a larger multiple of it.
+        input_observed: give the net the flags too.
+        signed: show the features 0 and 1 as -1 and +1, and what is not observed as 0. This tells
+            observed pixels even without flags.
+        coordinates: give the net two fixed maps with the place of every pixel, from -1 to 1.
+        count_embedding: tell every block how many variables are observed, which sets its scales and shifts.
+        generator: source of the initial weights.
+
+    Example:
+        >>> import torch
+        >>> net = UNet((28, 28))
+        >>> sum(p.numel() for p in net.parameters())
+        7280912
+        >>> net.conditionals(torch.ones(1, 784, 1), torch.ones(1, 784, dtype=torch.bool)).shape
+        torch.Size([1, 784, 1])
+    """
+
+    input_weights = ("stem.weight",)
+
+    def __init__(
+        self,
+        image_shape: Sequence[int],
+        n_params: int = 1,
+        *,
+        channels: int = 1,
+        n_features: int = 1,
+        width: int = 64,
+        multipliers: Sequence[int] = (1, 2, 2),
+        blocks: int = 2,
+        attention: Sequence[int] | None = None,
+        dropout: float = 0.1,
+        heads: int = 4,
+        groups: int = 8,
+        input_observed: bool = True,
+        signed: bool = True,
+        coordinates: bool = True,
+        count_embedding: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        shape = check_image(image_shape, channels)
+        super().__init__(channels * shape[0] * shape[1], n_params, n_features)
+        self.image_shape, self.channels, self.width, self.blocks = shape, channels, width, blocks
+        self.multipliers = tuple(map(int, multipliers))
+        every_low = range(1, len(self.multipliers))
+        self.attention = tuple(map(int, every_low if attention is None else attention))
+        self.heads, self.groups, self.dropout = heads, groups, check_dropout(dropout)
+        self.input_observed, self.signed = input_observed, signed
+        self.coordinates, self.count_embedding = coordinates, count_embedding
+        self._check()
+
+        inputs = channels * (n_features + int(input_observed)) + 2 * int(coordinates)
+        condition = 4 * width if count_embedding else 0
+        if count_embedding:
+            self.count = nn.Sequential(
+                Linear(2 * WAVES, condition, generator=generator),
+                nn.SiLU(),
+                Linear(condition, condition, generator=generator),
+                nn.SiLU(),
+            )
+
+        def block(n_in: int, n_out: int, attends: bool) -> _Block:
+            return _Block(n_in, n_out, condition, groups, heads if attends else 0, self.dropout, generator)
+
+        self.stem = Conv(inputs, width, generator=generator)
+        self.down, self.shrink = nn.ModuleList(), nn.ModuleList()
+        maps, skipped = width, [width]
+        for level, multiplier in enumerate(self.multipliers):
+            if level:
+                self.shrink.append(Conv(maps, maps, stride=2, generator=generator))
+                skipped.append(maps)
+            for _ in range(blocks):
+                self.down.append(block(maps, width * multiplier, level in self.attention))
+                maps = width * multiplier
+                skipped.append(maps)
+        self.middle = nn.ModuleList([block(maps, maps, True), block(maps, maps, False)])
+        self.up, self.enlarge = nn.ModuleList(), nn.ModuleList()
+        for level, multiplier in reversed([*enumerate(self.multipliers)]):
+            for _ in range(blocks + 1):
+                self.up.append(block(maps + skipped.pop(), width * multiplier, level in self.attention))
+                maps = width * multiplier
+            if level:
+                self.enlarge.append(Conv(maps, maps, generator=generator))
+        self.norm = nn.GroupNorm(groups, maps)
+        self.output = Conv(maps, channels * n_params, scale=0, bias=False, generator=generator)
+
+    def conditionals(
+        self, features: Tensor, observed: Tensor, noise: torch.Generator | None = None
+    ) -> Tensor:
+        """Eta (B, D, P) given the observed variables, in one pass."""
+        condition = self.count(_waves(observed.sum(1), features.dtype)) if self.count_embedding else None
+        h = self.stem(self._inputs(features, observed))
+        skipped = [h]
+        for n, block in enumerate(self.down):
+            if n and n % self.blocks == 0:
+                h = self.shrink[n // self.blocks - 1](h)
+                skipped.append(h)
+            h = block(h, condition, noise)
+            skipped.append(h)
+        for block in self.middle:
+            h = block(h, condition, noise)
+        for n, block in enumerate(self.up):
+            if n and n % (self.blocks + 1) == 0:
+                h = functional.interpolate(h, size=skipped[-1].shape[-2:], mode="nearest-exact")
+                h = self.enlarge[n // (self.blocks + 1) - 1](h)
+            h = block(torch.cat((h, skipped.pop()), dim=1), condition, noise)
+        h = self.output(functional.silu(self.norm(h)))
+        return from_maps(h, self.n_variables) + self.bias
+
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments."""
+        return {
+            "image_shape": list(self.image_shape),
+            "n_params": self.n_params,
+            "channels": self.channels,
+            "n_features": self.n_features,
+            "width": self.width,
+            "multipliers": list(self.multipliers),
+            "blocks": self.blocks,
+            "attention": list(self.attention),
+            "dropout": self.dropout,
+            "heads": self.heads,
+            "groups": self.groups,
+            "input_observed": self.input_observed,
+            "signed": self.signed,
+            "coordinates": self.coordinates,
+            "count_embedding": self.count_embedding,
+        }
+
+    def _check(self) -> None:
+        if self.blocks < 1:
+            raise ValueError(f"blocks must be at least 1, not {self.blocks}")
+        if not self.multipliers or min(self.multipliers) < 1:
+            raise ValueError(f"multipliers are whole numbers of at least 1, not {self.multipliers}")
+        if self.groups < 1 or self.width % self.groups or self.width <= self.groups:
+            # one map alone on a 1 × 1 image would always be normalised to nothing
+            raise ValueError(f"width must be a larger multiple of groups={self.groups}, not {self.width}")
+        levels = len(self.multipliers)
+        if any(not 0 <= level < levels for level in self.attention):
+            raise ValueError(f"attention names levels 0 … {levels - 1}, not {self.attention}")
+        for level in {*self.attention, levels - 1}:
+            maps = self.width * self.multipliers[level]
+            if self.heads < 1 or maps % self.heads:
+                raise ValueError(f"heads must divide the {maps} maps of level {level}, not {self.heads}")
+
+    def _inputs(self, features: Tensor, observed: Tensor) -> Tensor:
+        """What the first convolution sees: values, flags, coordinates."""
+        values, flags = to_maps(features, observed, self.image_shape)
+        inputs = [2 * values - flags.repeat(1, self.n_features, 1, 1) if self.signed else values]
+        if self.input_observed:
+            inputs.append(flags)
+        if self.coordinates:
+            sides = [
+                torch.linspace(-1, 1, n, dtype=flags.dtype, device=flags.device) for n in flags.shape[2:]
+            ]
+            places = torch.stack(torch.meshgrid(*sides, indexing="ij"))
+            inputs.append(places.expand(len(flags), -1, -1, -1))
+        return torch.cat(inputs, dim=1)
+
+
+class _Block(nn.Module):
+    """x + conv(drop(silu(modulated norm(conv(silu(norm(x))))))), then self-attention if it has heads."""
+
+    def __init__(
+        self,
+        n_in: int,
+        n_out: int,
+        condition: int,
+        groups: int,
+        heads: int,
+        dropout: float,
+        generator: torch.Generator | None,
+    ) -> None:
+        super().__init__()
+        self.dropout, self.heads = dropout, heads
+        self.norms = nn.ModuleList([nn.GroupNorm(groups, n_in), nn.GroupNorm(groups, n_out)])
+        self.first = Conv(n_in, n_out, generator=generator)
+        self.second = Conv(n_out, n_out, scale=0, generator=generator)
+        self.modulate = Linear(condition, 2 * n_out, generator=generator) if condition else None
+        self.shortcut = Conv(n_in, n_out, 1, generator=generator) if n_in != n_out else nn.Identity()
+        if heads:
+            self.norms.append(nn.GroupNorm(groups, n_out))
+            self.queries_keys_values = Linear(n_out, 3 * n_out, generator=generator)
+            self.attended = Linear(n_out, n_out, scale=0, generator=generator)
+
+    def forward(self, x: Tensor, condition: Tensor | None, noise: torch.Generator | None) -> Tensor:
+        h = self.norms[1](self.first(functional.silu(self.norms[0](x))))
+        if self.modulate is not None:
+            scale, shift = self.modulate(condition)[:, :, None, None].chunk(2, dim=1)
+            h = h * (1 + scale) + shift
+        h = self.shortcut(x) + self.second(dropped(functional.silu(h), self.dropout, noise))
+        if not self.heads:
+            return h
+        tokens = self.norms[2](h).flatten(2).mT  # (B, pixels, maps)
+        tokens = self.attended(attend(*split_heads(self.queries_keys_values(tokens), self.heads)))
+        return h + tokens.mT.unflatten(2, h.shape[2:])
+
+
+def _waves(count: Tensor, dtype: torch.dtype) -> Tensor:
+    """Sines and cosines (B, 2 · WAVES) of a number (B,), from short to long waves."""
+    steps = torch.arange(WAVES, dtype=dtype, device=count.device) / WAVES
+    angles = count.to(dtype)[:, None] * torch.exp(-math.log(LONGEST) * steps)
+    return torch.cat((angles.sin(), angles.cos()), dim=1)
