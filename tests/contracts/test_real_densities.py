@@ -55,10 +55,6 @@ REAL = {
     "factors-2-full": _factors(2, 99),
 }
 every_density = pytest.mark.parametrize("build", REAL.values(), ids=REAL.keys())
-has_laws = pytest.mark.skipif(
-    not (hasattr(families, "Gaussian") and hasattr(families, "MixtureOfGaussians")),
-    reason="the one-dimensional Gaussian families are not there yet",
-)
 
 
 def grid(D, half=14.0, n=281):
@@ -243,7 +239,6 @@ def test_completions_follow_the_conditional(build):
     assert abs(drawn.mean() - product) < 4.5 * drawn.std() / n**0.5
 
 
-@has_laws
 @every_density
 def test_laws_are_the_conditionals(build):
     model = build(3)

@@ -1,8 +1,8 @@
 """The NADE recurrence as three matrix products: for few variables with many parameters each.
 
-Where D is small and P large (a mixture of K Gaussians has P = 3K), almost all work is V h, and matrix units do
-that best. The pre-activations of all D steps come from one product of masked inputs with W, (D B, D F) × (D F,
-H): D times the arithmetic of the recurrence, but little beside V h. The (D, B, H) activations are stored.
+Where D is small and P large (a mixture of K Gaussians has P = 3K), almost all work is V h, and matrix units
+do that best. The pre-activations of all D steps come from one product of masked inputs with W: D times the
+arithmetic of the recurrence, but little beside V h. The (D, B, H) activations are stored.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
-"""Learning: one gradient loop, its options, its checkpoints; EM for mixtures of Gaussians."""
-
-from pynade.learn.em import EMHistory
-from pynade.learn.em_factors import FactorTask, em_factors, em_factors_batch
-from pynade.learn.em_gaussian import em_gaussian, gaussian
-
-"""Learning: one gradient loop, its options, its checkpoints; EM, trees and contrastive divergence."""
+"""Learning: one gradient loop and its options, populations; EM, trees, contrastive divergence."""
 
 from pynade.learn.chow_liu import chow_liu, chow_liu_chosen
 from pynade.learn.contrastive import ContrastiveHistory, contrastive, contrastive_population
+from pynade.learn.em import EMHistory
 from pynade.learn.em_bernoulli import em_bernoulli
 from pynade.learn.em_binary import BinaryEMHistory
+from pynade.learn.em_factors import FactorTask, em_factors, em_factors_batch
+from pynade.learn.em_gaussian import em_gaussian, gaussian
 from pynade.learn.em_trees import em_trees
 from pynade.learn.fit import Callback, Diverged, History, Progress, fit
 from pynade.learn.how import Gradient

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pynade.families import Family
+from pynade.families import Family, Gaussian, MixtureOfGaussians
 from pynade.models.density import Marginalisable, check_columns
 
 BUDGET = 1 << 23  # numbers in the largest array of one group of rows (64 MiB of doubles)
@@ -184,8 +184,6 @@ class GaussianMarginals(Marginalisable):
     @torch.no_grad()
     def law(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
         """p(x_i | observed cells): a mixture of K one-dimensional Gaussians, or one Gaussian where K = 1."""
-        from pynade.families import Gaussian, MixtureOfGaussians  # type: ignore[attr-defined]
-
         K = self.n_components
         eta = torch.empty(len(x), 3 * K, dtype=torch.float64, device=x.device)
         for group, log_joint, given in self._conditioned(x, observed):
