@@ -177,25 +177,25 @@ class _Sweep:
     told: Told | None
 
     def grid(
-        self, tried: list[Setting], train: list[np.ndarray], valid: list[np.ndarray | None]
+        self, tried: list[Setting], train_rows: list[np.ndarray], valid: list[np.ndarray | None]
     ) -> tuple[list[dict[str, Any]], float]:
         """One outcome for every setting and fold, and the seconds they took; finished ones are read back."""
-        groups = _architectures([(setting, fold) for setting in tried for fold in range(len(train))])
+        groups = _architectures([(setting, fold) for setting in tried for fold in range(len(train_rows))])
         outcomes, seconds = [], 0.0
         for number, (key, jobs) in enumerate(groups.items(), start=1):
             file = self.folder / f"population-{key}.json"
             if not file.is_file():
-                done = self._train(key, jobs, train, valid, ("grid", number, len(groups)))
+                done, trained = self._train(key, jobs, train_rows, valid, ("grid", number, len(groups)))
                 lines = [
                     {
                         "setting": setting,
                         "fold": fold,
                         "valid": e.history_.best_valid,
-                        "train": e.history_.train_log_likelihood if e.history_.best_epoch else None,
+                        "train": train,
                         "best_epoch": e.history_.best_epoch,
                         "stopped": e.history_.stopped,
                     }
-                    for (setting, fold), e in zip(jobs, done, strict=True)
+                    for (setting, fold), e, train in zip(jobs, done, trained, strict=True)
                 ]
                 write_json(file, {"seconds": done[0].history_.seconds, "outcomes": lines})
             content = json.loads(file.read_text(encoding="utf-8"))
@@ -210,7 +210,7 @@ class _Sweep:
         groups = _architectures(jobs)
         made: dict[int, GradientEstimator] = {}  # by fold
         for number, (key, some) in enumerate(groups.items(), start=1):
-            done = self._train(f"final-{key}", some, train, valid, ("final", number, len(groups)))
+            done, _ = self._train(f"final-{key}", some, train, valid, ("final", number, len(groups)))
             made |= {fold: estimator for (_, fold), estimator in zip(some, done, strict=True)}
         return [made[fold] for _, fold in jobs]
 
@@ -221,8 +221,8 @@ class _Sweep:
         train: list[np.ndarray],
         valid: list[np.ndarray | None],
         at: tuple[str, int, int],
-    ) -> list[GradientEstimator]:
-        """Settings of one architecture on their folds, as one population."""
+    ) -> tuple[list[GradientEstimator], list[float]]:
+        """Settings of one architecture on their folds, as one population; and their training likelihoods."""
         estimators, members = [], []
         for setting, fold in jobs:
             estimator = _estimator(self.model, self.fixed, setting, self.seed)
@@ -241,7 +241,7 @@ class _Sweep:
         place.rmdir()
         for k, (estimator, member) in enumerate(zip(estimators, members, strict=True)):
             estimator.adopt(member.model, histories.of(k), member.seed)
-        return estimators
+        return estimators, histories.train_at_best.tolist()
 
 
 def _architectures(jobs: list[Job]) -> dict[str, list[Job]]:

@@ -159,12 +159,14 @@ def fit(
                 asked_early = asked_early or any(answers)
 
         train_nll = float(step.loss_sum) / rows
-        score = None
+        score, reached = None, -math.inf
         with averaged(model, step.average):
             finite = math.isfinite(train_nll) and _finite(model)
             if finite and v is not None:
                 score = _score(model, v)
                 finite = math.isfinite(score.mean)
+            if finite and how.stop_at_train is not None:
+                reached = _score(model, x).mean
             candidate = _copy(model) if finite else good
         history.seconds = time.monotonic() - started
         if not finite:
@@ -202,7 +204,7 @@ def fit(
         now = Progress(model, epoch, how.epochs, optimizer.t, total, rate, train_nll, True)
         now.valid, now.best_valid, now.seconds = score, history.best_valid, history.seconds
         asked = [callback(now) for callback in callbacks]
-        if how.stop_at_train is not None and -train_nll > how.stop_at_train:
+        if how.stop_at_train is not None and reached > how.stop_at_train:
             history.stopped = "training likelihood passed the given value"
         elif score is not None and how.patience is not None and epoch - history.best_epoch >= how.patience:
             history.stopped = f"no better validation score for {how.patience} epochs"

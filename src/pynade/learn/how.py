@@ -31,8 +31,8 @@ class Gradient:
         patience: stop when validation has not improved for this many epochs (look-ahead); None runs on.
         ema: decay of a running average of the weights (such as 0.999), which is then what is validated and
             kept; None keeps the weights themselves.
-        stop_at_train: stop when the epoch's training log-likelihood passes this value (the paper's rule
-            when retraining on train + valid).
+        stop_at_train: stop when the log-likelihood of the training rows, scored after every epoch, passes
+            this value (the paper's rule when retraining on train + valid).
 
     Example:
         >>> how = Gradient(learning_rate=0.1, schedule="linear")

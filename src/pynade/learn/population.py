@@ -139,6 +139,7 @@ class Histories:
     train_nll: np.ndarray
     valid: np.ndarray  # validation log-likelihood
     best_epoch: np.ndarray  # (M,), from 1; 0 if there was no good epoch
+    train_at_best: np.ndarray  # (M,), log-likelihood of the training rows under the weights that were kept
     stopped: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -216,7 +217,7 @@ def fit_population(
     if checkpoint is not None:
         checkpoint.unlink(missing_ok=True)
     train, valid = run.train_nll[: run.epoch], run.valid[: run.epoch]
-    return Histories(train, valid, run.best_epoch, run.stopped, run.seconds)
+    return Histories(train, valid, run.best_epoch, run.train_at_best(), run.stopped, run.seconds)
 
 
 class _Run:
@@ -248,7 +249,13 @@ class _Run:
         self.valid = np.full((how.epochs, n), np.nan)
         self.best_epoch = np.zeros(n, dtype=int)
         self.best_valid = np.full(n, np.nan)
-        self._prepare_validation()
+        self.on_valid = self.on_train = None
+        if any(m.valid is not None for m in members):
+            if any(m.valid is None for m in members):
+                raise ValueError("either all members of a population have validation rows, or none has")
+            self.on_valid = _Scored(members, [m.valid for m in members], self.population.orderless)
+        if any(m.how.stop_at_train is not None for m in members):
+            self.on_train = _Scored(members, [m.train for m in members], self.population.orderless)
         generators = [torch.Generator(self.device).manual_seed(seed) for _, seed in self.keys]
         self.step = self._step(generators)
 
@@ -278,9 +285,16 @@ class _Run:
                 step(batch, now, momentum)
             rows += batch.shape[1]
         train = (step.loss_sum / rows).cpu().numpy()
-        self._decide(train, self._score())
+        own = self.population.trained
+        self.population.trained = step.average or own
+        valid, reached = (
+            None if rows is None else rows.score(self.population, self.held)
+            for rows in (self.on_valid, self.on_train)
+        )
+        self.population.trained = own
+        self._decide(train, valid, reached)
 
-    def _decide(self, train: np.ndarray, valid: np.ndarray | None) -> None:
+    def _decide(self, train: np.ndarray, valid: np.ndarray | None, reached: np.ndarray | None) -> None:
         """Who has improved, and who stops (arrays are of those in the stack)."""
         held, e = self.held, self.epoch
         running = self.training[held]
@@ -304,7 +318,7 @@ class _Run:
             patience = own.patience if valid is not None else None
             if not finite[k]:
                 self.stop([m], "diverged")
-            elif own.stop_at_train is not None and -train[k] > own.stop_at_train:
+            elif reached is not None and own.stop_at_train is not None and reached[k] > own.stop_at_train:
                 self.stop([m], "training likelihood passed the given value")
             elif patience is not None and e - self.best_epoch[m] >= patience:
                 self.stop([m], f"no better validation score for {patience} epochs")
@@ -339,6 +353,14 @@ class _Run:
             with torch.no_grad():
                 for name, tensor in self.best.items():
                     params[name].copy_(tensor[m])
+
+    def train_at_best(self) -> np.ndarray:
+        """Log-likelihood of every member's training rows, with the weights it ends with."""
+        rows = self.on_train or _Scored(
+            self.members, [m.train for m in self.members], self.population.orderless
+        )
+        everyone = np.arange(len(self.members))
+        return rows.score(Population([m.model for m in self.members], 0 * everyone), everyone)
 
     def save(self, path: Path) -> None:
         """Everything needed to go on."""
@@ -397,43 +419,37 @@ class _Run:
         optimizer = Optimizer(how.optimizer, trained, dict.fromkeys(decayed, decay))
         return Step(self.population, self.x, how, generators, optimizer, members=len(self.held))
 
-    def _prepare_validation(self) -> None:
-        """Validation rows of every distinct set, padded to one length; with prefixes for orderless models."""
-        members = self.members
-        self.valid_of: list[int] = []
-        if all(m.valid is None for m in members):
-            return
-        if any(m.valid is None for m in members):
-            raise ValueError("either all members of a population have validation rows, or none has")
-        arrays, self.valid_of = _distinct([m.valid for m in members])
-        sets = [checked_rows(members[0].model, x) for x in arrays]
+
+class _Scored:
+    """Rows on which members are scored: distinct sets padded to one length, with prefixes if orderless."""
+
+    def __init__(self, members: Sequence[Member], arrays: Sequence[Any], orderless: bool) -> None:
+        distinct, self.set_of = _distinct(arrays)
+        model = members[0].model
+        sets = [checked_rows(model, x) for x in distinct]
         self.seen: Tensor | None = None
-        if self.population.orderless:
-            parts = [list(prefixes(x.to(self.dtype), DRAWS, seed=0)) for x in sets]
+        if orderless:
+            parts = [list(prefixes(x.to(model.dtype), DRAWS, seed=0)) for x in sets]
             sets = [torch.cat([rows for rows, _ in part]) for part in parts]
             self.seen = _padded([torch.cat([observed for _, observed in part]) for part in parts])
-        self.counts = torch.tensor([len(x) for x in sets], device=self.device)
+        self.counts = torch.tensor([len(x) for x in sets], device=model.device)
         self.rows = _padded(sets)
 
     @torch.no_grad()
-    def _score(self) -> np.ndarray | None:
-        """Validation log-likelihood of everybody in the stack."""
-        if not self.valid_of:
-            return None
-        mine = torch.tensor([self.valid_of[m] for m in self.held.tolist()], device=self.device)
+    def score(self, population: Population, members: np.ndarray) -> np.ndarray:
+        """Log-likelihood of each of these members, those the population holds, on its own set."""
+        device = self.rows.device
+        mine = torch.tensor([self.set_of[m] for m in members.tolist()], device=device)
         counts = self.counts[mine]
-        total = torch.zeros(len(mine), dtype=torch.float64, device=self.device)
+        total = torch.zeros(len(mine), dtype=torch.float64, device=device)
         width = max(1, SCORED_AT_ONCE // len(mine))
-        own = self.population.trained
-        self.population.trained = self.step.average or own
         for start in range(0, self.rows.shape[1], width):
             part = slice(start, start + width)
             seen = None if self.seen is None else self.seen[mine, part]
             with fast_matmul():
-                loss = self.population.row_loss(self.rows[mine, part], seen)
-            inside = torch.arange(start, start + loss.shape[1], device=self.device) < counts[:, None]
+                loss = population.row_loss(self.rows[mine, part], seen)
+            inside = torch.arange(start, start + loss.shape[1], device=device) < counts[:, None]
             total -= torch.where(inside, loss, 0).sum(-1)
-        self.population.trained = own
         return (total / counts).cpu().numpy()
 
 
