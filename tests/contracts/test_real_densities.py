@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
-from pynade import families, queries
+from pynade import queries
 from pynade.models import FactorAnalysers, GaussianMixture, MultivariateGaussian
 from pynade.store import load_density, save_density
 from tests.reference import gaussians as reference
@@ -251,26 +251,6 @@ def test_laws_are_the_conditionals(build):
     np.testing.assert_allclose(mine, expected, atol=1e-9)
     row = torch.tensor([[0.5, torch.nan, -0.2]], dtype=torch.float64)
     assert law.mean() == pytest.approx(queries.impute(model, row)[0, 1].item(), abs=1e-9)
-
-
-def test_laws_have_the_families_raw_parameters(monkeypatch):
-    """Whatever families there are, eta is [K logits | K locations | K log scales], or [mean, log sigma]."""
-    monkeypatch.setattr(families, "Gaussian", lambda: "one", raising=False)
-    monkeypatch.setattr(families, "MixtureOfGaussians", lambda k: k, raising=False)
-    x = torch.tensor([[0.5, torch.nan, -0.2], [0.0, torch.nan, torch.nan]], dtype=torch.float64)
-    observed = ~torch.isnan(x)
-    for name, K in (("gaussian", 1), ("factors-3-2", 3)):
-        model = REAL[name](3)
-        family, eta = model.law(1, x, observed)
-        assert family == ("one" if K == 1 else K)
-        assert eta.shape == (2, 2 if K == 1 else 3 * K)
-        logits, where, scale = (torch.zeros(2, 1), *eta.split(1, -1)) if K == 1 else eta.split(K, -1)
-        filled = torch.where(observed, x, 0).clone()
-        filled[:, 1] = torch.tensor([0.3, -0.4], dtype=torch.float64)
-        mine = torch.distributions.Normal(where, scale.exp()).log_prob(filled[:, 1:2]) + logits
-        asked = observed | torch.tensor([False, True, False])
-        expected = model.marginal_log_prob(filled, asked) - model.marginal_log_prob(filled, observed)
-        torch.testing.assert_close(torch.logsumexp(mine, -1), expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(

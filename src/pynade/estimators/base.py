@@ -75,7 +75,11 @@ class DensityEstimator(DensityMixin, BaseEstimator):
         density = self.density()
         if density.device.type == "cpu":
             return row_log_probs(density.double(), rows).numpy()
-        return row_log_probs(density, rows, batch_size=20_000).numpy()
+        scores = row_log_probs(density, rows, batch_size=20_000).numpy()
+        lost = ~np.isfinite(scores)  # beyond what float32 can hold
+        if lost.any():
+            scores[lost] = row_log_probs(density.double(), rows[lost]).numpy()
+        return scores
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean log-likelihood per row, in nats; higher is better."""
