@@ -236,8 +236,9 @@ def checked_rows(model: Trainable, x: Tensor | np.ndarray) -> Tensor:
     rows = torch.as_tensor(x)
     if len(rows) == 0:
         raise ValueError("there are no rows to train on")
+    rows = rows.to(model.device)
     model.check(rows)
-    return rows.to(model.device)
+    return rows
 
 
 def minibatches(
