@@ -2,7 +2,9 @@
 
 Everything is measured in one run on one machine, contenders in turn, after a warm-up: absolute times mean
 little on a busy machine, ratios more. The ceiling is measured too: how many sigmoids per second plain torch
-computes on data that fits the cache, and how many bytes per second it copies.
+computes on data that fits the cache, how many multiply-adds per second a large matrix product does, and how
+many bytes per second are copied. From the first two follows a floor under log_prob, and so the largest ratio
+that any kernel doing the same arithmetic could have here.
 """
 
 from __future__ import annotations
@@ -235,7 +237,7 @@ def captured(function: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def ceiling(device: torch.device, repeats: int = 20) -> dict[str, float]:
-    """What the machine can do: sigmoids per second on data in cache, bytes per second copied in memory."""
+    """What the machine does in a second: sigmoids on data in cache, multiply-adds, bytes copied."""
     size = 2**22 if device.type == "cuda" else 2**15
     small = torch.randn(size, device=device)
     out = torch.empty_like(small)
@@ -250,7 +252,14 @@ def ceiling(device: torch.device, repeats: int = 20) -> dict[str, float]:
     run_many = captured(many) if device.type == "cuda" else many
     sigmoids = statistics.median(clock(run_many, device) for _ in range(repeats))
     copy = statistics.median(clock(lambda: other.copy_(large), device) for _ in range(repeats))
-    return {"sigmoids_per_second": rounds * size / sigmoids, "bytes_per_second": 8 * large.numel() / copy}
+    n = 4096 if device.type == "cuda" else 1024
+    square = torch.randn(n, n, device=device)
+    product = statistics.median(clock(lambda: torch.mm(square, square), device) for _ in range(repeats))
+    return {
+        "sigmoids_per_second": rounds * size / sigmoids,
+        "multiply_adds_per_second": n**3 / product,
+        "bytes_per_second": 8 * large.numel() / copy,
+    }
 
 
 def needed_sigmoids(shape: Shape, device: torch.device) -> float:
@@ -258,6 +267,13 @@ def needed_sigmoids(shape: Shape, device: torch.device) -> float:
     skips = shape.ones is not None and device.type == "cpu"
     changes = 1 + shape.ones * shape.D if skips and shape.ones is not None else shape.D
     return shape.B * shape.H * min(shape.D, changes)
+
+
+def least_seconds(shape: Shape, device: torch.device, best: dict[str, float]) -> float:
+    """A floor under log_prob: its sigmoids and the products V h, each as fast as the machine does them."""
+    products = shape.B * shape.D * shape.H * max(1, 3 * shape.K)
+    sigmoids = needed_sigmoids(shape, device) / best["sigmoids_per_second"]
+    return sigmoids + products / best["multiply_adds_per_second"]
 
 
 def growth(sizes: list[float], seconds: list[float]) -> float:
@@ -344,6 +360,9 @@ def bench(
             row = entry["tasks"][task]
             rate = passes * needed_sigmoids(shape, device) / row["ours"]["median"]
             row["share_of_ceiling"] = rate / result["ceiling"]["sigmoids_per_second"]
+        best = least_seconds(shape, device, result["ceiling"])
+        row = entry["tasks"]["log_prob"]
+        row["floor"] = {"seconds": best, "largest_ratio_to_loop": row["loop"]["median"] / best}
         result["shapes"].append(entry)
     result["growth"] = {}
     for name, values, series in sweep(device, sweeps or {}, middle or Shape()):

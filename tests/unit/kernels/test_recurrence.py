@@ -1,4 +1,4 @@
-"""The numba kernel against the reference: values, gradients, populations."""
+"""The numba and the dense kernel against the reference: values, gradients, populations."""
 
 from __future__ import annotations
 
@@ -33,6 +33,13 @@ LARGE = [
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_agrees_in_float64(case: Case, need_x: bool) -> None:
     compare(case, "numba", torch.float64, 1e-12, need_x=need_x)
+
+
+@given(case=cases, need_x=st.booleans())
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_dense_agrees(case: Case, need_x: bool) -> None:
+    compare(case, "dense", torch.float64, 1e-12, need_x=need_x)
+    compare(case, "dense", torch.float32, 1e-5, need_x=need_x)
 
 
 @given(case=cases, need_x=st.booleans())
@@ -73,7 +80,7 @@ def test_edges(case: Case, need_x: bool) -> None:
     compare(case, "numba", torch.float32, 1e-5, need_x=need_x)
 
 
-@pytest.mark.parametrize("kernel", ["reference", "numba"])
+@pytest.mark.parametrize("kernel", ["reference", "numba", "dense"])
 @pytest.mark.parametrize("activation", ["sigmoid", "relu", "tanh"])
 def test_gradcheck(kernel: str, activation: str) -> None:
     *leaves, order, _ = Case(2, 5, 3, 2, binary=False).tensors()

@@ -287,3 +287,43 @@ def test_checkpoints_appear_whole_or_not_at_all(tmp_path, monkeypatch):
 def test_bad_rows_are_refused_before_training(x):
     with pytest.raises(ValueError, match=r"no rows|exactly 0 or 1|6 columns"):
         fit(model(), x)
+
+
+class Endless:
+    """Rows without end; remembers how many were asked for."""
+
+    n_variables = 4
+
+    def __init__(self):
+        self.asked = []
+
+    def draw(self, n, generator):
+        self.asked.append(n)
+        return (torch.rand(n, 4, generator=generator) < torch.tensor([0.9, 0.2, 0.5, 0.5])).float()
+
+    def to(self, device):
+        return self
+
+
+def test_rows_may_be_drawn_on_the_fly():
+    source = Endless()
+    model = Autoregressive(FVSBNNet(4), Bernoulli(), Ordering.natural(4))
+    how = Gradient(epochs=30, updates_per_epoch=5, batch_size=40, learning_rate=0.1, schedule="linear")
+    fit(model, source, how=how)
+    assert source.asked[1:] == [200] * 30  # five fresh minibatches for every epoch
+    test = source.draw(4000, torch.Generator().manual_seed(9))
+    entropy = sum(-p * math.log(p) - (1 - p) * math.log(1 - p) for p in (0.9, 0.2, 0.5, 0.5))
+    assert -model.log_prob(test).mean().item() == pytest.approx(entropy, abs=0.06)
+    with pytest.raises(ValueError, match="updates_per_epoch"):
+        fit(model, source, how=Gradient(epochs=1))
+
+
+def test_the_training_likelihood_that_stops_is_scored_after_the_epoch():
+    x = torch.eye(4).repeat(25, 1)
+    model = Autoregressive(FVSBNNet(4), Bernoulli(), Ordering.natural(4))
+    history = fit(model, x, how=Gradient(epochs=500, learning_rate=0.05, stop_at_train=-1.6))
+    assert history.stopped == "training likelihood passed the given value"
+    assert model.log_prob(x).mean() > -1.6
+    again = Autoregressive(FVSBNNet(4), Bernoulli(), Ordering.natural(4))
+    fit(again, x, how=Gradient(epochs=len(history.epochs) - 1, learning_rate=0.05))
+    assert again.log_prob(x).mean() <= -1.6  # and not before
