@@ -141,6 +141,8 @@ def fit(
         if history.stopped:
             break
         momentum = how.momentum if epoch > how.momentum_after else 0.0
+        if source is not None:  # into the same memory, which a captured update reads
+            x.copy_(source.draw(len(x), generator))
         step.loss_sum.zero_()
         rows, asked_early = 0, False
         for batch in minibatches(len(x), how.batch_size, per_epoch, how.updates_per_epoch is None, generator):
