@@ -107,3 +107,23 @@ def test_several_layers_and_dropout_may_vary(folds, tmp_path):
     record = run_sweep(tmp_path / "s", "deep-rnade", "toy", fixed, DEEP)
     assert [line["hidden"] for line in record["validation_grid"]] == [[6], [6], [4, 4], [4, 4]]
     assert np.isfinite(record["test"]["mean"])
+
+
+def test_a_setting_that_diverges_in_its_last_training_gives_way_to_the_next(folds, tmp_path, monkeypatch):
+    real, grid = module.fit_population, {"learning_rate": [0.05, 0.1]}
+
+    def fragile(members, **options):
+        histories = real(members, **options)
+        if members[0].how.stop_at_train is not None and not fragile.fallen:
+            histories.stopped[0] = "diverged"
+            fragile.fallen = True
+        return histories
+
+    fragile.fallen = False
+    untouched = run_sweep(tmp_path / "a", "rnade", "toy", FIXED, grid)
+    monkeypatch.setattr(module, "fit_population", fragile)
+    record = run_sweep(tmp_path / "b", "rnade", "toy", FIXED, grid)
+    first, before = record["chosen"][0], untouched["chosen"][0]
+    assert first["diverged_before"] == 1
+    assert first["learning_rate"] != before["learning_rate"]
+    assert record["chosen"][1] == untouched["chosen"][1]

@@ -108,13 +108,11 @@ def run_sweep(
 
     train, valid = [part.train for part in parts], [part.valid for part in parts]
     outcomes, seconds = sweep.grid(tried, train, valid)
-    chosen = [max(_finite(outcomes, fold), key=lambda o: o["valid"]) for fold in range(len(parts))]
-    jobs = [(o["setting"], o["fold"]) for o in chosen]
     if retrain:
-        jobs = [(o["setting"] | {"stop_at_train": o["train"], "patience": None}, o["fold"]) for o in chosen]
         train = [np.concatenate([part.train, part.split("valid")]) for part in parts]
         valid = [None] * len(parts)
-    final = sweep.final(jobs, train, valid)
+    ranked = [_best_first(outcomes, fold) for fold in range(len(parts))]
+    chosen, final = sweep.final(ranked, train, valid, retrain)
     scores = []
     for fold, (estimator, part) in enumerate(zip(final, parts, strict=True), start=1):
         estimator.save(folder / f"fold-{fold}.safetensors", columns=list(part.schema.names))
@@ -126,6 +124,7 @@ def run_sweep(
         "spec": {name: spec[name] for name in ("model", "data", "fixed", "grid", "retrain")},
         "chosen": [
             {"fold": o["fold"] + 1, **o["setting"], "valid": o["valid"], "best_epoch": o["best_epoch"]}
+            | ({"diverged_before": rank} if (rank := ranked[o["fold"]].index(o)) else {})
             for o in chosen
         ],
         "validation_grid": _by_setting(outcomes, tried, len(parts)),
@@ -204,15 +203,32 @@ class _Sweep:
         return outcomes, seconds
 
     def final(
-        self, jobs: list[Job], train: list[np.ndarray], valid: list[np.ndarray | None]
-    ) -> list[GradientEstimator]:
-        """The chosen settings' trained estimators, in the order of the jobs."""
-        groups = _architectures(jobs)
+        self,
+        ranked: list[list[dict[str, Any]]],
+        train: list[np.ndarray],
+        valid: list[np.ndarray | None],
+        retrain: bool,
+    ) -> tuple[list[dict[str, Any]], list[GradientEstimator]]:
+        """Each fold's best outcome and its estimator; where that training diverges, the next best's."""
+        chosen = [outcomes[0] for outcomes in ranked]
         made: dict[int, GradientEstimator] = {}  # by fold
-        for number, (key, some) in enumerate(groups.items(), start=1):
-            done, _ = self._train(f"final-{key}", some, train, valid, ("final", number, len(groups)))
-            made |= {fold: estimator for (_, fold), estimator in zip(some, done, strict=True)}
-        return [made[fold] for _, fold in jobs]
+        while len(made) < len(ranked):
+            rule = {"patience": None} if retrain else {}
+            jobs = [
+                (o["setting"] | rule | ({"stop_at_train": o["train"]} if retrain else {}), fold)
+                for fold, o in enumerate(chosen)
+                if fold not in made
+            ]
+            groups = _architectures(jobs)
+            for number, (key, some) in enumerate(groups.items(), start=1):
+                done, _ = self._train(f"final-{key}", some, train, valid, ("final", number, len(groups)))
+                for (_, fold), estimator in zip(some, done, strict=True):
+                    rank = ranked[fold].index(chosen[fold]) + 1
+                    if estimator.history_.stopped != "diverged" or rank == len(ranked[fold]):
+                        made[fold] = estimator
+                    else:
+                        chosen[fold] = ranked[fold][rank]
+        return chosen, [made[fold] for fold in range(len(ranked))]
 
     def _train(
         self,
@@ -253,11 +269,12 @@ def _architectures(jobs: list[Job]) -> dict[str, list[Job]]:
     return groups
 
 
-def _finite(outcomes: list[dict[str, Any]], fold: int) -> list[dict[str, Any]]:
+def _best_first(outcomes: list[dict[str, Any]], fold: int) -> list[dict[str, Any]]:
+    """A fold's outcomes by validation score; those that diverged after a good epoch come last."""
     mine = [o for o in outcomes if o["fold"] == fold and o["valid"] is not None]
     if not mine:
         raise ValueError(f"every setting diverged on fold {fold + 1}")
-    return mine
+    return sorted(mine, key=lambda o: (o["stopped"] == "diverged", -o["valid"]))
 
 
 def _by_setting(outcomes: list[dict[str, Any]], tried: list[Setting], n_folds: int) -> list[dict[str, Any]]:
