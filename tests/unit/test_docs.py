@@ -1,12 +1,13 @@
 """Documents say what the records say."""
 
 import json
+import math
 import re
 from pathlib import Path
 
 import pytest
 
-from pynade.experiments.tables import highlights, results_page
+from pynade.experiments.tables import TABLES, Measured, best, highlights, mark, results_page, table
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +32,29 @@ def test_every_record_says_where_it_comes_from(path):
     if "grid" in record:
         assert all({"valid_nll", "epochs_done"} <= set(line) for line in record["grid"])
         return
-    wanted = {"test", "valid", "spec", "commands", "seed", "data_checksum", "code", "libraries", "device"}
+    wanted = {"test", "spec", "commands", "seed", "data_checksum", "code", "libraries", "device"}
     assert wanted <= set(record)
+    assert {"valid", "validation_grid"} & set(record)
     assert {"mean", "stderr", "mc_stderr", "n", "exact", "orderings"} <= set(record["test"])
-    assert {"fit", "score"} <= set(record["wall_seconds"])
+    assert math.isfinite(record["test"]["mean"])
+    assert all(seconds > 0 for seconds in record["wall_seconds"].values())
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_record_has_a_place_in_a_table(name):
+    shown = table(name)
+    known = {row.record.format(data=data) for row in shown.rows for data in shown.columns}
+    there = {p.relative_to(ROOT / "results").as_posix() for p in ROOT.glob(f"results/{name}/*/*.json")}
+    assert {file for file in there if "validation-grid" not in file} <= known
+
+
+def test_marks_and_bold_follow_the_papers_rules():
+    good, near, bad = (Measured(m, 0.1, True, "") for m in (-1.0, -1.3, -2.0))
+    assert [mark(good, p) for p in (-1.5, -1.1, -0.5)] == ["▲", "=", "▼"]
+    assert best({"a": good, "b": near, "c": bad}, "overlap") == {"a", "b"}
+    folds = {
+        "a": Measured(-1.0, 0.1, True, "", (-1.0, -1.1, -0.9, -1.0)),
+        "b": Measured(-1.1, 0.1, True, "", (-0.9, -1.3, -0.9, -1.3)),
+        "c": Measured(-2.0, 0.1, True, "", (-2.0, -2.1, -1.9, -2.0)),
+    }
+    assert best(folds, "paired") == {"a", "b"}

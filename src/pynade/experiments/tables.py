@@ -1,98 +1,192 @@
-"""Tables of results, made from the records: `python -m pynade.experiments.tables` writes docs/results.md.
+"""The paper's tables beside ours, made from the records: `python -m pynade.experiments.tables`.
 
-The README shows the highlights; a test fails when either document and the records disagree.
+What the paper printed stands in `paper/*.toml`, what we measured in results/*/*/*.json; this module only
+lays the two side by side and writes docs/results.md. The README shows some highlights, and a test fails when
+either document and the records disagree.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from scipy.stats import ttest_rel
 
-@dataclass(frozen=True)
-class Cell:
-    """One line of the README's table: what the paper says and where ours is recorded."""
-
-    model: str
-    data: str
-    paper: float  # test log-likelihood in nats, higher is better
-    record: str  # file under results/
-    highlight: bool = False  # stands in the README too
-    entry: tuple[str, ...] = ("test",)  # where in the record
-
-
-MNIST = "mnist/binarized_mnist/deepnade-"
-TYPICAL = ("mean_over_orderings",)
-CELLS = (
-    Cell("NADE, 500 units, fixed order", "mushrooms", -9.81, "binary/mushrooms/nade.json", True),
-    Cell("NADE, 500 units, fixed order", "dna", -84.81, "binary/dna/nade.json"),
-    Cell("NADE, 500 units, fixed order", "adult", -13.19, "binary/adult/nade.json"),
-    Cell("NADE, 500 units, fixed order", "binarized MNIST", -88.33, "mnist/binarized_mnist/nade.json", True),
-    Cell(
-        "DeepNADE 1hl, no input masks", "binarized MNIST", -99.37, f"{MNIST}1hl-no-masks.json", entry=TYPICAL
-    ),
-    Cell(
-        "DeepNADE 2hl, no input masks", "binarized MNIST", -95.33, f"{MNIST}2hl-no-masks.json", entry=TYPICAL
-    ),
-    Cell("DeepNADE 1hl", "binarized MNIST", -92.17, f"{MNIST}1hl.json", entry=TYPICAL),
-    Cell("DeepNADE 2hl", "binarized MNIST", -89.17, f"{MNIST}2hl.json", True, entry=TYPICAL),
-    Cell("DeepNADE 3hl", "binarized MNIST", -89.38, f"{MNIST}3hl.json", entry=TYPICAL),
-    Cell("DeepNADE 4hl", "binarized MNIST", -89.60, f"{MNIST}4hl.json", entry=TYPICAL),
-    Cell("EoNADE 1hl, 2 orderings", "binarized MNIST", -90.69, f"{MNIST}1hl.json", entry=("ensembles", "2")),
-    Cell(
-        "EoNADE 1hl, 128 orderings", "binarized MNIST", -87.71, f"{MNIST}1hl.json", entry=("ensembles", "128")
-    ),
-    Cell("EoNADE 2hl, 2 orderings", "binarized MNIST", -87.96, f"{MNIST}2hl.json", entry=("ensembles", "2")),
-    Cell(
-        "EoNADE 2hl, 128 orderings",
-        "binarized MNIST",
-        -85.10,
-        f"{MNIST}2hl.json",
-        True,
-        entry=("ensembles", "128"),
-    ),
+TABLES = ("binary", "mnist", "uci", "patches", "speech")
+SIGNIFICANCE = 0.05  # of the paired t-test over folds
+LEGEND = (
+    "Each cell: ours ± its standard error, linked to its record (the paper's value), and a mark: ▲ better, "
+    "= the same within two standard errors, ▼ worse. Bold by the paper's rule among our own numbers. "
+    "A dash is not measured yet."
 )
 
 
-def results_table(results: Path, cells: Sequence[Cell] = CELLS, link: str = "results") -> str:
-    """Markdown: the paper's number, ours with its standard error, and the record, for every cell we have."""
-    lines = ["| model | data | paper | ours (test, nats) | record |", "|---|---|---|---|---|"]
-    for cell in cells:
-        path = results / cell.record
-        if not path.is_file():
-            continue
-        value = json.loads(path.read_text(encoding="utf-8"))
-        for key in cell.entry:
-            value = value[key]
-        assert value["exact"]
-        ours = f"{value['mean']:.2f} ± {value['stderr']:.2f}"
-        record = f"[{path.name}]({link}/{cell.record})"
-        lines.append(f"| {cell.model} | {cell.data} | {cell.paper:.2f} | {ours} | {record} |")
+@dataclass(frozen=True)
+class Row:
+    """One model of a table: the paper's values by data set, and where ours are recorded."""
+
+    model: str
+    record: str  # file under results/, with {data} for the data set
+    paper: dict[str, float] = field(default_factory=dict)
+    entry: tuple[str, ...] = ("test",)  # where in the record
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of the paper."""
+
+    title: str
+    about: str
+    columns: list[str]
+    rows: list[Row]
+    bold_by: str  # "overlap" of two standard errors, or "paired" t-test over folds
+    compare: bool = True  # False where ours are other data than the paper's
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a record says about one cell."""
+
+    mean: float
+    stderr: float
+    exact: bool
+    file: str
+    folds: tuple[float, ...] = ()
+
+
+def table(name: str) -> Table:
+    """One of the paper's tables as a data file.
+
+    Example:
+        >>> table("uci").columns
+        ['red_wine', 'white_wine', 'parkinsons']
+    """
+    content = tomllib.loads(files("pynade.experiments").joinpath(f"paper/{name}.toml").read_text("utf-8"))
+    rows = [Row(**{**row, "entry": tuple(row.get("entry", ("test",)))}) for row in content.pop("row")]
+    return Table(rows=rows, **content)
+
+
+def measured(results: Path, row: Row, data: str) -> Measured | None:
+    """Our number, if it has been recorded (and is no trial)."""
+    file = row.record.format(data=data)
+    path = results / file
+    if not path.is_file():
+        return None
+    record: Any = json.loads(path.read_text(encoding="utf-8"))
+    if record.get("quick"):
+        return None
+    value = record
+    for key in row.entry:
+        value = value[key]
+    return Measured(value["mean"], value["stderr"], value["exact"], file, tuple(value.get("folds", ())))
+
+
+def best(cells: dict[str, Measured], rule: str) -> set[str]:
+    """The models of a column that the paper's rule prints in bold.
+
+    Example:
+        >>> ours = {"a": Measured(-1.0, 0.1, True, ""), "b": Measured(-1.1, 0.1, True, "")}
+        >>> sorted(best(ours | {"c": Measured(-9.0, 0.1, True, "")}, "overlap"))
+        ['a', 'b']
+    """
+    if not cells:
+        return set()
+    first = max(cells, key=lambda model: cells[model].mean)
+    top = cells[first]
+    if rule == "overlap":
+        edge = top.mean - 2 * top.stderr
+        return {model for model, cell in cells.items() if cell.mean + 2 * cell.stderr >= edge}
+    return {model for model, cell in cells.items() if model == first or not _worse(cell, top)}
+
+
+def _worse(cell: Measured, top: Measured) -> bool:
+    if len(cell.folds) != len(top.folds) or len(cell.folds) < 2 or not np.isfinite(cell.folds).all():
+        return True
+    return bool(ttest_rel(cell.folds, top.folds).pvalue < SIGNIFICANCE)
+
+
+def mark(ours: Measured, paper: float) -> str:
+    """Better, the same within two standard errors of ours, or worse."""
+    gap = ours.mean - paper
+    slack = 2 * ours.stderr
+    return "▲" if gap > slack else "▼" if gap < -slack else "="
+
+
+def markdown(results: Path, shown: Table, link: str) -> str:
+    """One table; columns without any number of ours or the paper's are left out."""
+    bold = {
+        data: best({r.model: m for r in shown.rows if (m := measured(results, r, data))}, shown.bold_by)
+        for data in shown.columns
+    }
+    head = " | ".join(["model", *shown.columns])
+    lines = [f"| {head} |", "|---" * (1 + len(shown.columns)) + "|"]
+    for row in shown.rows:
+        cells = [_cell(results, shown, row, data, row.model in bold[data], link) for data in shown.columns]
+        if any(cell != "–" for cell in cells):
+            lines.append(f"| {row.model} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _cell(results: Path, shown: Table, row: Row, data: str, bold: bool, link: str) -> str:
+    ours, paper = measured(results, row, data), row.paper.get(data)
+    if ours is None:
+        return "–" if paper is None else f"– ({paper:.2f})"
+    number = f"{ours.mean:.2f} ± {ours.stderr:.2f}" + ("" if ours.exact else " (estimate)")
+    text = f"[{f'**{number}**' if bold else number}]({link}/{ours.file})"
+    if paper is None:
+        return text
+    if not shown.compare:
+        return f"{text} (TIMIT: {paper:.1f})"
+    return f"{text} ({paper:.2f}) {mark(ours, paper)}"
+
+
+HIGHLIGHTS = (
+    ("binary", "NADE", "mushrooms"),
+    ("mnist", "NADE, fixed order", "binarized_mnist"),
+    ("mnist", "DeepNADE 2hl", "binarized_mnist"),
+    ("mnist", "EoNADE 2hl, 128 orderings", "binarized_mnist"),
+    ("uci", "Deep orderless RNADE-MoG, 32 orderings", "white_wine"),
+    ("patches", "RNADE-MoG, K = 10, 1024 units", "bsds300"),
+)
 
 
 def highlights(results: Path) -> str:
     """The README's table."""
-    return results_table(results, [cell for cell in CELLS if cell.highlight])
+    lines = ["| model | data | paper | ours (test, nats) |", "|---|---|---|---|"]
+    for name, model, data in HIGHLIGHTS:
+        row = next(row for row in table(name).rows if row.model == model)
+        ours, paper = measured(results, row, data), row.paper.get(data)
+        if ours is not None:
+            number = f"[{ours.mean:.2f} ± {ours.stderr:.2f}](results/{ours.file})"
+            lines.append(f"| {model} | {data} | {'' if paper is None else f'{paper:.2f}'} | {number} |")
+    return "\n".join(lines)
+
+
+def sections(results: Path) -> Iterator[str]:
+    """docs/results.md, piece by piece."""
+    yield "# Results"
+    yield (
+        "Test log-likelihood in nats per row (higher is better), beside the paper's. Choices were made on "
+        "validation rows, the test part was scored once. Each record holds its spec, validation grid, seed, "
+        "data checksum, code version, device and wall time, and the commands that make it again. " + LEGEND
+    )
+    for name in TABLES:
+        shown = table(name)
+        yield f"## {shown.title}"
+        yield shown.about
+        yield markdown(results, shown, "../results")
+    yield "This page is made from the records by `python -m pynade.experiments.tables`."
 
 
 def results_page(results: Path) -> str:
     """docs/results.md."""
-    return f"""# Results
-
-Test log-likelihood in nats per row (higher is better), exact, with its standard error over rows, beside
-the number printed in the paper. DeepNADE: mean over ten orderings; EoNADE: ensemble of orderings. Static
-binarized MNIST is the standard file. Each record holds its spec, seed, data checksum, code version, device
-and wall time, and the commands that make it again.
-
-{results_table(results, link="../results")}
-
-Settings were chosen on validation: the grid stands in each record, for DeepNADE in
-[validation-grid.json](../results/mnist/binarized_mnist/validation-grid.json). This page is made from the
-records by `python -m pynade.experiments.tables`.
-"""
+    return "\n\n".join(sections(results)) + "\n"
 
 
 if __name__ == "__main__":
