@@ -55,6 +55,6 @@ def test_marks_and_bold_follow_the_papers_rules():
     folds = {
         "a": Measured(-1.0, 0.1, True, "", (-1.0, -1.1, -0.9, -1.0)),
         "b": Measured(-1.1, 0.1, True, "", (-0.9, -1.3, -0.9, -1.3)),
-        "c": Measured(-2.0, 0.1, True, "", (-2.0, -2.1, -1.9, -2.0)),
+        "c": Measured(-2.0, 0.1, True, "", (-2.1, -2.0, -1.8, -2.1)),
     }
     assert best(folds, "paired") == {"a", "b"}
