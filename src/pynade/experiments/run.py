@@ -14,6 +14,7 @@ import difflib
 import json
 import os
 import shlex
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,15 +24,24 @@ import numpy as np
 
 from pynade.atomic import write_json
 from pynade.data import Dataset, Schema, resolve
-from pynade.estimators import ESTIMATORS, DensityEstimator, GradientEstimator
+from pynade.estimators import (
+    ESTIMATORS,
+    PRESETS,
+    BinaryTable,
+    DensityEstimator,
+    GaussianMixture,
+    GradientEstimator,
+    RealCells,
+)
 from pynade.estimators.base import torch_device
 from pynade.experiments.provenance import provenance
 from pynade.learn import Callback, Diverged
-from pynade.likelihood import Estimate
 
 OPTION_NAMES = {
     "n_orderings": "orderings",
     "n_components": "components",
+    "n_factors": "factors",
+    "n_hidden": "hidden",
     "random_state": "seed",
 }  # where the option is not the parameter
 
@@ -52,6 +62,7 @@ def estimator_named(model: str, parameters: dict[str, Any]) -> DensityEstimator:
         raise ValueError(f"unknown model {model!r}{_nearest(model, list(ESTIMATORS))}")
     kind = ESTIMATORS[model]
     known = kind._get_param_names()
+    parameters = PRESETS.get(model, {}) | parameters
     for name in parameters:
         if name not in known:
             raise ValueError(
@@ -88,7 +99,7 @@ def start_run(
     parameters = {"random_state": 0} | parameters
     estimator = estimator_named(model, parameters)
     whole = _varying(resolve(data, data_dir), drop_constant)
-    estimator.check_request(whole.train, whole.valid)  # before any split, so that rows are the file's
+    _check_request(model, estimator, whole)  # before any split, so that rows are the file's
     dataset = _with_validation(whole, estimator)
     _claim(folder, overwrite)
     spec = {
@@ -127,7 +138,7 @@ def resume_run(
 
 def as_command(spec: dict[str, Any], folder: str) -> str:
     """The command that makes a run with this spec: what differs from the defaults, as options."""
-    usual = ESTIMATORS[spec["model"]]().get_params()
+    usual = estimator_named(spec["model"], {}).get_params()
     words = ["pynade fit", shlex.quote(spec["data"]), "--model", spec["model"]]
     for name, value in spec["parameters"].items():
         values = value if isinstance(value, list | tuple) else [value]
@@ -203,7 +214,9 @@ def _train(
     history = estimator.history_
     valid = None
     if dataset.valid is not None:
-        valid = Estimate.from_rows(estimator.score_samples(dataset.valid)).to_json()
+        with warnings.catch_warnings(action="ignore"):  # the result itself says whether it is an estimate
+            valid = estimator.summary(estimator.score_samples(dataset.valid)).to_json()
+    chosen = getattr(estimator, "chosen_", {})
     result = {
         "status": "finished",
         "stopped": history.stopped,
@@ -212,7 +225,7 @@ def _train(
         "train_log_likelihood": history.train_log_likelihood,
         "valid": valid,
         "seconds": round(history.seconds, 2),
-    }
+    } | ({"chosen": chosen, "choices": estimator.choices_} if chosen else {})
     write_json(folder / "result.json", result)
     (folder / "checkpoint.safetensors").unlink(missing_ok=True)
     return result
@@ -220,7 +233,30 @@ def _train(
 
 def fresh(estimator: DensityEstimator) -> bool:
     """Whether training draws fresh rows from a source: epochs must then have a length of their own."""
+    if isinstance(estimator, GaussianMixture):
+        return estimator.minibatch
     return isinstance(estimator, GradientEstimator) and estimator.updates_per_epoch is not None
+
+
+def _check_request(model: str, estimator: DensityEstimator, dataset: Dataset) -> None:
+    """What the estimator finds wrong; where it is the kind of the data, with the models that fit."""
+    kinds = set(dataset.schema.kinds)
+    if isinstance(estimator, RealCells) and kinds == {"binary"}:
+        raise ValueError(
+            f"{model} takes real numbers, but every column of {dataset.name} holds only zeros and ones; "
+            f"models of these are {_able(BinaryTable)}"
+        )
+    try:
+        estimator.check_request(dataset.train, dataset.valid)
+    except ValueError as error:
+        if isinstance(estimator, BinaryTable) and estimator.binarize is None and kinds != {"binary"}:
+            raise ValueError(f"{error}; models of real numbers are {_able(RealCells)}") from None
+        raise
+
+
+def _able(kind: type) -> str:
+    names = [name for name, estimator in ESTIMATORS.items() if issubclass(estimator, kind)]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _claim(folder: Path, overwrite: bool) -> None:
