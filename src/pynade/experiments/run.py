@@ -27,6 +27,8 @@ from pynade.data import Dataset, Schema, resolve
 from pynade.estimators import (
     ESTIMATORS,
     PRESETS,
+    RBM,
+    Baseline,
     BinaryTable,
     DensityEstimator,
     GaussianMixture,
@@ -111,7 +113,13 @@ def start_run(
     write_json(folder / "spec.json", spec)
     device = torch_device(estimator.device)
     write_json(folder / "provenance.json", provenance(dataset, seed=estimator.random_state, device=device))
-    return _train(folder, estimator, dataset, resume=False, callbacks=callbacks)
+    try:
+        return _train(folder, estimator, dataset, resume=False, callbacks=callbacks)
+    except ValueError:  # what only learning finds out, such as a singular covariance: there is no run
+        _clear(folder)
+        if not any(folder.iterdir()):
+            folder.rmdir()
+        raise
 
 
 def resume_run(
@@ -231,6 +239,12 @@ def _train(
     return result
 
 
+def counted(model: str) -> str:
+    """What the passes of a model's learning are called: "epoch", or "iteration" where it is EM."""
+    kind = ESTIMATORS.get(model, GradientEstimator)
+    return "iteration" if issubclass(kind, Baseline) and not issubclass(kind, RBM) else "epoch"
+
+
 def fresh(estimator: DensityEstimator) -> bool:
     """Whether training draws fresh rows from a source: epochs must then have a length of their own."""
     if isinstance(estimator, GaussianMixture):
@@ -267,8 +281,7 @@ def _claim(folder: Path, overwrite: bool) -> None:
                 raise ValueError(f"{folder} already exists; give --overwrite to replace it")
             if not (folder / "spec.json").is_file():
                 raise ValueError(f"{folder} is not a run folder, so --overwrite will not touch it")
-            for name in FILES:
-                (folder / name).unlink(missing_ok=True)
+            _clear(folder)
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError
@@ -278,6 +291,11 @@ def _claim(folder: Path, overwrite: bool) -> None:
         ) from None
     except OSError as error:
         raise ValueError(f"cannot make the output folder {folder}: {error.strerror}") from None
+
+
+def _clear(folder: Path) -> None:
+    for name in FILES:
+        (folder / name).unlink(missing_ok=True)
 
 
 def _nearest(name: str, known: list[str]) -> str:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from pynade.estimators import ChowLiu
+from pynade.estimators.io import load_with_facts
+from pynade.experiments.figures import save_figure
 from pynade.models import ChowLiuTree
 
 if TYPE_CHECKING:
@@ -20,18 +24,21 @@ LABELLED = 200  # variables whose names can still be read
 def tree_figure(tree: ChowLiuTree, names: Sequence[str] | None = None) -> Figure:
     """A tree drawn in circles: roots inside, each depth one circle further out.
 
-    An edge is red where the child tends to follow its parent, p(1 | 1) > p(1 | 0), blue where it tends to
-    do the opposite, and the thicker the larger the difference.
+        An edge is red where the child tends to follow its parent, p(1 | 1) > p(1 | 0), blue where it tends to
+        do the opposite, and the thicker the larger the difference.
 
-    Args:
-        tree: the tree or forest.
-        names: of the variables; their numbers when not given. Shown for up to 200 variables.
+        Args:
+            tree: the tree or forest.
+            names: of the variables; their numbers when not given. Shown for up to 200 variables.
 
-    Example:
-        >>> from pynade.models import ChowLiuTree
-        >>> figure = tree_figure(ChowLiuTree(3, parent=[-1, 0, 0]), names=["rain", "wet", "cloudy"])
-        >>> sorted(text.get_text() for text in figure.axes[0].texts)
-        ['cloudy', 'rain', 'wet']
+        Example:
+            >>> from pynade.estimators import ChowLiu
+    from pynade.estimators.io import load_with_facts
+    from pynade.experiments.figures import save_figure
+    from pynade.models import ChowLiuTree
+            >>> figure = tree_figure(ChowLiuTree(3, parent=[-1, 0, 0]), names=["rain", "wet", "cloudy"])
+            >>> sorted(text.get_text() for text in figure.axes[0].texts)
+            ['cloudy', 'rain', 'wet']
     """
     from matplotlib.figure import Figure
 
@@ -58,13 +65,25 @@ def tree_figure(tree: ChowLiuTree, names: Sequence[str] | None = None) -> Figure
     return figure
 
 
+def plot_tree(path: Path, run: Path) -> None:
+    """Draw the tree of a run folder or model file; of a mixture of trees, the one of largest weight."""
+    model, facts = load_with_facts(run)
+    tree = model.tree_ if isinstance(model, ChowLiu) else model
+    if not isinstance(tree, ChowLiuTree):
+        raise ValueError(f"{run} is a {type(model).__name__}; only a ChowLiu (--model chow-liu) has a tree")
+    save_figure(tree_figure(tree, facts.get("columns")), path)
+
+
 def circular_layout(tree: ChowLiuTree) -> np.ndarray:
     """Places (D, 2): leaves evenly around the circle in the order of a walk, the others amid their children.
 
-    Example:
-        >>> from pynade.models import ChowLiuTree
-        >>> circular_layout(ChowLiuTree(3, parent=[-1, 0, 0])).round(6).tolist()
-        [[0.0, 0.0], [1.0, 0.0], [-1.0, 0.0]]
+        Example:
+            >>> from pynade.estimators import ChowLiu
+    from pynade.estimators.io import load_with_facts
+    from pynade.experiments.figures import save_figure
+    from pynade.models import ChowLiuTree
+            >>> circular_layout(ChowLiuTree(3, parent=[-1, 0, 0])).round(6).tolist()
+            [[0.0, 0.0], [1.0, 0.0], [-1.0, 0.0]]
     """
     children: dict[int, list[int]] = {d: [] for d in range(-1, tree.n_variables)}
     for d, parent in enumerate(tree.parent.tolist()):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pynade.learn.em_history import EMCallback, EMHistory, EMProgress
+from pynade.learn.fit import Diverged
 from pynade.learn.moments import Moments, Rows, Scale
 from pynade.models.gaussian_marginals import draw_components
 
@@ -65,7 +66,7 @@ def expectation_maximisation(
             h, member = histories[m], members[m]
             h.train.append(train_ll)
             if not math.isfinite(train_ll):
-                raise ArithmeticError(f"the log-likelihood of member {m} is {train_ll} at iteration {t}")
+                raise Diverged(f"the log-likelihood of member {m} is {train_ll} at iteration {t}")
             improved = True
             if member.valid is not None:
                 h.valid.append(valid_ll)
