@@ -518,7 +518,7 @@ def test_progress_is_told_and_a_callback_may_end_it():
     stopped = em_factors_batch(tasks, iterations=9, tol=0, callback=lambda now: now.iteration == 2)
     assert {h.stopped for _, h in stopped} == {"callback"}
     assert max(len(h.train) for _, h in stopped) == 3
-    model, history = minibatch_em(
+    _, history = minibatch_em(
         x, 2, iterations=9, batch_size=20, generator=generator(), callback=lambda now: now.iteration == 3
     )
     assert (history.stopped, len(history.train)) == ("callback", 4)

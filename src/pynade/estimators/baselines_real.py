@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,7 @@ class Gaussian(GaussianTable):
         shrinkage: None is maximum likelihood; a number a from 0 to 1 gives (1 - a) Σ + a (tr Σ / D) I;
             "ledoit-wolf" chooses a (complete rows only).
         covariance_floor: added to the diagonal of the covariance.
+        validation_fraction: 0, since nothing is chosen: all rows are fitted.
         **parameters: see `GaussianTable`, `Baseline` and `DensityEstimator`.
 
     Example:
@@ -48,13 +49,14 @@ class Gaussian(GaussianTable):
 
     shrinkage: str | float | None = None
     covariance_floor: float = 0.0
+    validation_fraction: float = field(default=0.0, kw_only=True)
 
     def check_request(self, X: Any, X_valid: Any = None) -> None:
         """Raise whatever `fit` would raise; learning is quick, so it is tried where no value is missing."""
         super().check_request(X, X_valid)
         rows = self._rows(X, reset=False)
         if not np.isnan(rows).any():
-            clone(self).set_params(validation_fraction=0.0, device="cpu").fit(rows)
+            clone(self).set_params(device="cpu").fit(rows)
 
     def _settings(self, train: np.ndarray, validated: bool) -> list[Setting]:
         positive("covariance_floor", self.covariance_floor, zero=True)

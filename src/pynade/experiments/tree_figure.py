@@ -24,21 +24,18 @@ LABELLED = 200  # variables whose names can still be read
 def tree_figure(tree: ChowLiuTree, names: Sequence[str] | None = None) -> Figure:
     """A tree drawn in circles: roots inside, each depth one circle further out.
 
-        An edge is red where the child tends to follow its parent, p(1 | 1) > p(1 | 0), blue where it tends to
-        do the opposite, and the thicker the larger the difference.
+    An edge is red where the child tends to follow its parent, p(1 | 1) > p(1 | 0), blue where it tends to
+    do the opposite, and the thicker the larger the difference.
 
-        Args:
-            tree: the tree or forest.
-            names: of the variables; their numbers when not given. Shown for up to 200 variables.
+    Args:
+        tree: the tree or forest.
+        names: of the variables; their numbers when not given. Shown for up to 200 variables.
 
-        Example:
-            >>> from pynade.estimators import ChowLiu
-    from pynade.estimators.io import load_with_facts
-    from pynade.experiments.figures import save_figure
-    from pynade.models import ChowLiuTree
-            >>> figure = tree_figure(ChowLiuTree(3, parent=[-1, 0, 0]), names=["rain", "wet", "cloudy"])
-            >>> sorted(text.get_text() for text in figure.axes[0].texts)
-            ['cloudy', 'rain', 'wet']
+    Example:
+        >>> from pynade.models import ChowLiuTree
+        >>> figure = tree_figure(ChowLiuTree(3, parent=[-1, 0, 0]), names=["rain", "wet", "cloudy"])
+        >>> sorted(text.get_text() for text in figure.axes[0].texts)
+        ['cloudy', 'rain', 'wet']
     """
     from matplotlib.figure import Figure
 
@@ -77,13 +74,10 @@ def plot_tree(path: Path, run: Path) -> None:
 def circular_layout(tree: ChowLiuTree) -> np.ndarray:
     """Places (D, 2): leaves evenly around the circle in the order of a walk, the others amid their children.
 
-        Example:
-            >>> from pynade.estimators import ChowLiu
-    from pynade.estimators.io import load_with_facts
-    from pynade.experiments.figures import save_figure
-    from pynade.models import ChowLiuTree
-            >>> circular_layout(ChowLiuTree(3, parent=[-1, 0, 0])).round(6).tolist()
-            [[0.0, 0.0], [1.0, 0.0], [-1.0, 0.0]]
+    Example:
+        >>> from pynade.models import ChowLiuTree
+        >>> circular_layout(ChowLiuTree(3, parent=[-1, 0, 0])).round(6).tolist()
+        [[0.0, 0.0], [1.0, 0.0], [-1.0, 0.0]]
     """
     children: dict[int, list[int]] = {d: [] for d in range(-1, tree.n_variables)}
     for d, parent in enumerate(tree.parent.tolist()):

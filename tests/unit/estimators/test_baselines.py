@@ -38,7 +38,10 @@ FIT_GAPS = ("mob", "gaussian", "mog", "minibatch", "mfa")
 every = pytest.mark.parametrize("name", ALL)
 
 
-@parametrize_with_checks([clone(e).set_params(binarize=0.0) for e in BINARY.values()] + list(REAL.values()))
+@parametrize_with_checks(
+    [clone(BINARY[n]).set_params(binarize=0.0) for n in ("mob", "chow-liu", "rbm")]
+    + [REAL[n] for n in ("gaussian", "mog", "mfa")]
+)
 def test_scikit_learn_conventions(estimator, check):
     check(estimator)
 
@@ -205,7 +208,7 @@ def test_fitted_to_rows_with_gaps(name):
     X = rows(name, 400)
     model, whole = (clone(ALL[name]).fit(rows_) for rows_ in (gaps(X, 0.1), X))
     assert model.score(X) > whole.score(X) - 0.5
-    assert np.isfinite(model.history_.best_valid)
+    assert np.isfinite(model.history_.train_log_likelihood)
 
 
 @pytest.mark.parametrize("name", sorted(set(ALL) - set(FIT_GAPS)))
@@ -287,7 +290,7 @@ def test_units_do_not_matter(exponents):
     """Columns in other units: the same model, log p less the logarithm of the units; floors included."""
     X, scale = real(80), np.exp(exponents)
     for model in (
-        pynade.Gaussian(shrinkage=0.3, covariance_floor=0.1, random_state=0),
+        pynade.Gaussian(shrinkage=0.3, covariance_floor=0.1, validation_fraction=0.1, random_state=0),
         pynade.GaussianMixture(n_components=2, covariance_floor=0.1, iterations=3, random_state=0),
         pynade.MFA(n_components=2, n_factors=1, noise_floor=0.1, iterations=3, random_state=0),
     ):
@@ -301,10 +304,10 @@ def test_units_do_not_matter(exponents):
 
 def test_the_gaussian_is_the_maximum_likelihood_one():
     X = real()
-    model = pynade.Gaussian(validation_fraction=0).fit(X)
+    model = pynade.Gaussian().fit(X)  # of all rows: nothing is held out
     np.testing.assert_allclose(model.model_.mean.numpy(), X.mean(0), rtol=1e-10)
     np.testing.assert_allclose(model.model_.covariance.numpy(), np.cov(X.T, bias=True), rtol=1e-8)
-    shrunk = pynade.Gaussian(shrinkage="ledoit-wolf", validation_fraction=0).fit(X)
+    shrunk = pynade.Gaussian(shrinkage="ledoit-wolf").fit(X)
     assert shrunk.score(X) < model.score(X)
 
 
