@@ -14,7 +14,22 @@ from typing import TYPE_CHECKING, Any
 from pynade._version import __version__
 
 if TYPE_CHECKING:
-    from pynade.estimators import FVSBN, MADE, NADE, RNADE, DeepNADE, DeepRNADE, EoNADE, load
+    from pynade.estimators import (
+        FVSBN,
+        MADE,
+        MFA,
+        NADE,
+        RBM,
+        RNADE,
+        BernoulliMixture,
+        ChowLiu,
+        DeepNADE,
+        DeepRNADE,
+        EoNADE,
+        Gaussian,
+        GaussianMixture,
+        load,
+    )
     from pynade.likelihood import Estimate
     from pynade.ordering import Ordering
 
@@ -26,6 +41,12 @@ _HOMES = {  # exported name -> module, imported on first use so that `import pyn
     "EoNADE": "pynade.estimators",
     "RNADE": "pynade.estimators",
     "DeepRNADE": "pynade.estimators",
+    "BernoulliMixture": "pynade.estimators",
+    "ChowLiu": "pynade.estimators",
+    "RBM": "pynade.estimators",
+    "Gaussian": "pynade.estimators",
+    "GaussianMixture": "pynade.estimators",
+    "MFA": "pynade.estimators",
     "load": "pynade.estimators",
     "Estimate": "pynade.likelihood",
     "Ordering": "pynade.ordering",
@@ -34,12 +55,18 @@ _HOMES = {  # exported name -> module, imported on first use so that `import pyn
 __all__ = [
     "FVSBN",
     "MADE",
+    "MFA",
     "NADE",
+    "RBM",
     "RNADE",
+    "BernoulliMixture",
+    "ChowLiu",
     "DeepNADE",
     "DeepRNADE",
     "EoNADE",
     "Estimate",
+    "Gaussian",
+    "GaussianMixture",
     "Ordering",
     "__version__",
     "load",

@@ -15,7 +15,7 @@ import torch
 
 from pynade._version import __version__
 from pynade.atomic import write_atomically
-from pynade.models import Density, Orderless
+from pynade.models import RBM, Density, Orderless
 from pynade.ordering import Ordering
 
 FORMAT = 1  # of the metadata; raise it when an old reader would misunderstand a new file
@@ -95,8 +95,10 @@ def build(spec: Any) -> Any:
     return getattr(import_module(KINDS[spec["kind"]]), spec["kind"])(**arguments)
 
 
-def save_density(model: Density | Orderless, path: Path | str, extra: dict[str, Any] | None = None) -> None:
-    """Write a density to `path`; `extra` facts (JSON) travel in the metadata."""
+def save_density(
+    model: Density | Orderless | RBM, path: Path | str, extra: dict[str, Any] | None = None
+) -> None:
+    """Write a density, orderless model or RBM to `path`; `extra` facts (JSON) travel in the metadata."""
     from safetensors.torch import save_file
 
     path = Path(path)
@@ -107,8 +109,8 @@ def save_density(model: Density | Orderless, path: Path | str, extra: dict[str, 
     write_atomically(path, lambda p: save_file(tensors, p, {"pynade": json.dumps(header)}))
 
 
-def load_density(path: Path | str) -> tuple[Density | Orderless, dict[str, Any]]:
-    """Read a density and the metadata it was saved with.
+def load_density(path: Path | str) -> tuple[Density | Orderless | RBM, dict[str, Any]]:
+    """Read a density (or orderless model, or RBM) and the metadata it was saved with.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -141,7 +143,7 @@ def load_density(path: Path | str) -> tuple[Density | Orderless, dict[str, Any]]
     try:
         with torch.device("meta"):
             model = build(header["spec"])
-        if not isinstance(model, Density | Orderless):
+        if not isinstance(model, Density | Orderless | RBM):
             raise ValueError("it describes no model")
         model.load_state_dict(tensors, assign=True)
         for name, tensor in tensors.items():

@@ -505,16 +505,24 @@ def test_a_gpu_gives_what_the_cpu_gives(gaps):
             assert gpu.sample(5, seed).device.type == "cuda"
 
 
-def test_progress_is_told():
+def test_progress_is_told_and_a_callback_may_end_it():
     x, seen = rows(50, 2), []
-    em_gaussian(x, 2, iterations=4, tol=0, generator=generator(), progress=lambda *a: seen.append(a))
-    assert seen[-1] == (4, 4)
-    assert seen == sorted(seen)
+    _, history = em_gaussian(x, 2, iterations=4, tol=0, generator=generator(), callback=seen.append)
+    assert [(now.iteration, now.iterations) for now in seen] == [(t, 4) for t in range(5)]
+    assert [now.train for now in seen] == history.train
     seen.clear()
-    tasks = [FactorTask(x, k, 1, generator=generator()) for k in (1, 2, 5)]
-    em_factors_batch(tasks, iterations=3, tol=0, progress=lambda *a: seen.append(a))
-    assert seen[-1][0] == seen[-1][1] >= 9
-    assert seen == sorted(seen)
+    tasks = [FactorTask(x, k, 1, x_valid=x[:9], generator=generator()) for k in (1, 2, 5)]
+    fitted = em_factors_batch(tasks, iterations=3, tol=0, callback=seen.append)
+    assert [now.iteration for now in seen] == list(range(seen[0].iterations + 1))
+    assert max(now.valid for now in seen) == max(v for _, h in fitted for v in h.valid)
+    stopped = em_factors_batch(tasks, iterations=9, tol=0, callback=lambda now: now.iteration == 2)
+    assert {h.stopped for _, h in stopped} == {"callback"}
+    assert max(len(h.train) for _, h in stopped) == 3
+    _, history = minibatch_em(
+        x, 2, iterations=9, batch_size=20, generator=generator(), callback=lambda now: now.iteration == 3
+    )
+    assert (history.stopped, len(history.train)) == ("callback", 4)
+    assert history.train_log_likelihood == history.train[-1]
 
 
 def test_tasks_of_one_batch_may_differ_in_width_and_be_none():

@@ -9,7 +9,7 @@ import typer
 
 from pynade.cli.screen import console, errors
 
-IMPUTE_HELP = """Fill the gaps of a table with an orderless model (deepnade, eonade).
+IMPUTE_HELP = """Fill the gaps of a table, with any model but nade, made, fvsbn, rnade (fixed orderings).
 
 \b
 Examples:

@@ -7,12 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
+from pynade.cli import baselines
 from pynade.cli.screen import console, training_bar
 
 HELP = """Train a model and keep it in a run folder.
 
 DATA is a registered name (see `pynade data list`) or a file: .csv, .parquet, .npy or .npz, of zeros and ones
-(nade, made, fvsbn, deepnade, eonade) or of real numbers (rnade, deep-rnade).
+(nade, made, made-e, fvsbn, deepnade, eonade, mob, chow-liu, rbm) or of real numbers (rnade, deep-rnade,
+gaussian, mog, mfa). Where an option may be repeated to choose from several, the validation rows choose.
 
 \b
 Examples:
@@ -22,10 +24,13 @@ Examples:
   pynade fit digits --model eonade --hidden 500 --hidden 500 --orderings 16 --out runs/deep
   pynade fit measurements.csv --model rnade --components 10 --out runs/table
   pynade fit measurements.csv --model deep-rnade --hidden 200 --hidden 200 --out runs/with-gaps
+  pynade fit mushrooms --model mob --components 32 --components 64 --components 128 --out runs/mob
+  pynade fit red_wine/1 --model mfa --components 2 --components 5 --factors 1 --factors 4 --out runs/mfa
   pynade fit --resume runs/digits
 """
 
 MODEL, TRAINING, WHERE = "Model", "Training", "Data and output"
+NOT_PARAMETERS = {"data", "model", "out", "overwrite", "resume", "data_dir", "drop_constant"}
 
 
 def fit(
@@ -34,11 +39,17 @@ def fit(
     ] = None,
     model: Annotated[
         str,
-        typer.Option(help="nade, made, fvsbn, deepnade, eonade, rnade or deep-rnade.", rich_help_panel=MODEL),
+        typer.Option(
+            help="nade, made, made-e, fvsbn, deepnade, eonade, mob, chow-liu, rbm; rnade, deep-rnade, "
+            "gaussian, mog, mfa.",
+            rich_help_panel=MODEL,
+        ),
     ] = "nade",
     hidden: Annotated[
         list[int] | None,
-        typer.Option(help="Hidden units; repeat for more layers (not nade).", rich_help_panel=MODEL),
+        typer.Option(
+            help="Hidden units; repeat for more layers (not nade, rnade, rbm).", rich_help_panel=MODEL
+        ),
     ] = None,
     activation: Annotated[
         str | None,
@@ -49,7 +60,9 @@ def fit(
     ] = None,
     orderings: Annotated[
         int | None,
-        typer.Option(help="Orderings trained jointly (made) or averaged (eonade).", rich_help_panel=MODEL),
+        typer.Option(
+            help="Orderings trained jointly (made; made-e 32) or averaged (eonade).", rich_help_panel=MODEL
+        ),
     ] = None,
     direct: Annotated[
         bool | None,
@@ -64,11 +77,19 @@ def fit(
         ),
     ] = None,
     components: Annotated[
-        int | None, typer.Option(help="Components of the mixtures [10] (rnade).", rich_help_panel=MODEL)
+        list[int] | None,
+        typer.Option(
+            help="Components of mixtures (rnade, mog 10; mob 32; mfa 5; chow-liu 1); repeat to choose "
+            "from several (not rnade).",
+            rich_help_panel=MODEL,
+        ),
     ] = None,
     standardise: Annotated[
         bool | None,
-        typer.Option(help="Standardise columns inside the model [yes] (rnade).", rich_help_panel=MODEL),
+        typer.Option(
+            help="Standardise columns inside the model, the default (rnade, gaussian, mog, mfa).",
+            rich_help_panel=MODEL,
+        ),
     ] = None,
     sigma_floor: Annotated[
         float | None,
@@ -112,7 +133,11 @@ def fit(
         str | None, typer.Option(help="adam (default), adamw or sgd.", rich_help_panel=TRAINING)
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help="Initial step size [0.001; nade 0.003].", rich_help_panel=TRAINING)
+        list[float] | None,
+        typer.Option(
+            help="Initial step size [0.001; nade 0.003; rbm 0.005, repeat to choose from several].",
+            rich_help_panel=TRAINING,
+        ),
     ] = None,
     schedule: Annotated[
         str | None,
@@ -140,7 +165,7 @@ def fit(
         int | None, typer.Option(help="Rows per update [100].", rich_help_panel=TRAINING)
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(help="At most this many [200].", rich_help_panel=TRAINING)
+        int | None, typer.Option(help="At most this many [200; rbm 100].", rich_help_panel=TRAINING)
     ] = None,
     updates_per_epoch: Annotated[
         int | None, typer.Option(help="Minibatches in an epoch; default one pass.", rich_help_panel=TRAINING)
@@ -148,7 +173,8 @@ def fit(
     patience: Annotated[
         int | None,
         typer.Option(
-            help="Epochs without a better validation score before stopping [10; deepnade, eonade 30].",
+            help="Epochs or iterations without a better validation score before stopping [10; deepnade, "
+            "eonade 30; mfa 20; chow-liu 5].",
             rich_help_panel=TRAINING,
         ),
     ] = None,
@@ -160,6 +186,22 @@ def fit(
         float | None,
         typer.Option(help="Stop when the training log-likelihood passes this.", rich_help_panel=TRAINING),
     ] = None,
+    factors: baselines.Factors = None,
+    alpha: baselines.Alpha = None,
+    smoothing: baselines.Smoothing = None,
+    iterations: baselines.Iterations = None,
+    tolerance: baselines.Tolerance = None,
+    cd_steps: baselines.CDSteps = None,
+    persistent: baselines.Persistent = None,
+    evaluate_every: baselines.EvaluateEvery = None,
+    ais_chains: baselines.AISChains = None,
+    ais_steps: baselines.AISSteps = None,
+    shrinkage: baselines.Shrinkage = None,
+    covariance_floor: baselines.CovarianceFloor = None,
+    noise_floor: baselines.NoiseFloor = None,
+    minibatch: baselines.Minibatch = None,
+    step_size: baselines.StepSize = None,
+    zero_means: baselines.ZeroMeans = None,
     validation_fraction: Annotated[
         float | None,
         typer.Option(help="Held out where the data have no validation part [0.1].", rich_help_panel=WHERE),
@@ -190,9 +232,10 @@ def fit(
 ) -> None:
     """Train a model (the help is HELP above)."""
     given: dict[str, Any] = {k: v for k, v in locals().items() if v is not None}
-    from pynade.experiments.run import resume_run, start_run
+    from pynade.experiments.run import counted, read_spec, resume_run, start_run
 
-    with training_bar() as bar:
+    asked = model if resume is None else read_spec(resume)["model"]
+    with training_bar(counted(asked)) as bar:
         if resume is not None:
             if data is not None or out is not None:
                 raise ValueError(
@@ -209,7 +252,9 @@ def fit(
             result = start_run(
                 out,
                 model,
-                _parameters(given),
+                baselines.parameters_of(
+                    model, {name: value for name, value in given.items() if name not in NOT_PARAMETERS}
+                ),
                 data,
                 data_dir=data_dir,
                 overwrite=overwrite,
@@ -218,26 +263,10 @@ def fit(
             )
     valid = result["valid"]
     score = "" if valid is None else f", validation {valid['mean']:.3f} ± {valid['stderr']:.3f} nats"
+    if len(result.get("choices", ())) > 1:
+        score += ", chosen " + ", ".join(f"{name} {value}" for name, value in result["chosen"].items())
+    passes = counted(asked) + ("s" if result["epochs"] != 1 else "")
     console.print(
-        f"{folder}: {result['epochs']} epochs, best {result['best_epoch']}{score}, {result['seconds']:.1f} s"
-        f" ({result['stopped']})"
+        f"{folder}: {result['epochs']} {passes}, best {result['best_epoch']}{score}, "
+        f"{result['seconds']:.1f} s ({result['stopped']})"
     )
-
-
-NOT_PARAMETERS = {"data", "model", "out", "overwrite", "resume", "data_dir", "drop_constant"}
-
-
-def _parameters(given: dict[str, Any]) -> dict[str, Any]:
-    """The options as parameters of an estimator, under its names."""
-    parameters = {k: v for k, v in given.items() if k not in NOT_PARAMETERS}
-    parameters["random_state"] = parameters.pop("seed")
-    if "orderings" in parameters:
-        parameters["n_orderings"] = parameters.pop("orderings")
-    if "components" in parameters:
-        parameters["n_components"] = parameters.pop("components")
-    if "hidden" in parameters:
-        hidden = parameters["hidden"]
-        if given["model"] in ("nade", "rnade") and len(hidden) > 1:
-            raise ValueError(f"a {given['model']} has one hidden layer; give --hidden once")
-        parameters["hidden"] = hidden[0] if len(hidden) == 1 else hidden
-    return parameters

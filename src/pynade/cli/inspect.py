@@ -13,8 +13,9 @@ from pynade.cli.screen import console, errors, plain_table
 INFO_HELP = """What a run folder or a model file holds: model, data, training, result.
 
 \b
-Example:
+Examples:
   pynade info runs/digits
+  pynade info runs/chow-liu --plot tree.png
 """
 
 DEMO_HELP = """Train four models on the embedded digits in under a minute; prints a table, writes a picture.
@@ -25,11 +26,19 @@ Example:
 """
 
 
-def info(run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or a model file.")]) -> None:
+def info(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or a model file.")],
+    plot: Annotated[Path | None, typer.Option(help="Picture of the tree of a chow-liu run.")] = None,
+) -> None:
     """Show a run (the help is INFO_HELP above)."""
     from pynade.experiments.run import read_spec
+    from pynade.models import RBM
     from pynade.store import load_density
 
+    if plot is not None:
+        from pynade.experiments.tree_figure import plot_tree
+
+        plot_tree(plot, run)
     table = plain_table("", "")
     table.show_header = False
     table.columns[1].justify = "left"
@@ -52,11 +61,17 @@ def info(run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder o
         file = run / "model.safetensors"
     if file.is_file() or not run.is_dir():
         density, header = load_density(file)
-        table.add_row("weights", f"{sum(p.numel() for p in density.parameters()):,}")
-        table.add_row("variables", f"{density.n_variables:,}")
+        numbers = sum(p.numel() for p in density.parameters())
+        if not numbers:  # Gaussians keep theirs in buffers
+            numbers = sum(b.numel() for b in density.buffers() if b.is_floating_point())
+        table.add_row("weights", f"{numbers:,}")
+        variables = density.n_visible if isinstance(density, RBM) else density.n_variables
+        table.add_row("variables", f"{variables:,}")
         table.add_row("density", json.dumps(header["spec"]))
         table.add_row("written by", f"pynade {header['version']}, format {header['format']}")
     console.print(table)
+    if plot is not None:
+        console.print(f"-> {plot}")
 
 
 def demo(

@@ -23,7 +23,8 @@ def sample(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or a model file.")],
     n: Annotated[int, typer.Option("-n", help="How many rows.")] = 16,
     given: Annotated[
-        str | None, typer.Option(help='Known values by index or column, "3=1,17=0" (deepnade, eonade).')
+        str | None,
+        typer.Option(help='Known values by index or column, "3=1,17=0" (not nade, made, fvsbn, rnade).'),
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same rows.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the rows here (.csv or .npy).")] = None,

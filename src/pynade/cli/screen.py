@@ -29,10 +29,10 @@ def plain_table(*columns: str) -> Table:
 
 
 @contextmanager
-def training_bar() -> Iterator[Callback]:
+def training_bar(what: str = "epoch") -> Iterator[Callback]:
     """A progress bar with epoch, train and validation NLL and the time left; lines where no terminal is."""
     bar = Progress(
-        TextColumn("epoch {task.fields[epoch]}"),
+        TextColumn(what + " {task.fields[epoch]}"),
         BarColumn(),
         TextColumn("train {task.fields[train]}  valid {task.fields[valid]}  best {task.fields[best]}"),
         TimeElapsedColumn(),
@@ -43,15 +43,17 @@ def training_bar() -> Iterator[Callback]:
     )
     task: TaskID | None = None
     said = time.monotonic()
-    valid = "–"
+    train = valid = "–"
 
     def show(now: Training) -> None:
-        nonlocal task, said, valid
+        nonlocal task, said, train, valid
+        if now.train_nll == now.train_nll:  # contrastive divergence knows it only now and then
+            train = f"{now.train_nll:.3f}"
         if now.valid is not None:
             valid = f"{-now.valid.mean:.3f}"
         fields = {
             "epoch": f"{now.epoch}/{now.epochs}",
-            "train": f"{now.train_nll:.3f}",
+            "train": train,
             "valid": valid,
             "best": "–" if now.best_valid is None else f"{-now.best_valid:.3f}",
         }
@@ -60,7 +62,7 @@ def training_bar() -> Iterator[Callback]:
         bar.update(task, completed=now.update, **fields)  # type: ignore[arg-type]
         if not errors.is_terminal and now.epoch_done and time.monotonic() - said > LINE_SECONDS:
             said = time.monotonic()
-            errors.print("epoch {epoch}  train {train}  valid {valid}  best {best}".format(**fields))
+            errors.print(f"{what} " + "{epoch}  train {train}  valid {valid}  best {best}".format(**fields))
 
     with bar:
         yield show

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from pynade.learn import Callback
-from pynade.likelihood import row_log_probs
+from pynade.likelihood import Estimate, row_log_probs
 from pynade.models import Density
 from pynade.ordering import Ordering
 from pynade.store import save_density
@@ -42,6 +42,8 @@ class DensityEstimator(DensityMixin, BaseEstimator):
     validation_fraction: float = 0.1
     device: str = "auto"
     random_state: Any = None
+
+    _facts: ClassVar[tuple[str, ...]] = ()  # further fitted attributes that JSON can hold, saved and loaded
 
     @abstractmethod
     def fit(
@@ -81,6 +83,10 @@ class DensityEstimator(DensityMixin, BaseEstimator):
             scores[lost] = row_log_probs(density.double(), rows[lost]).numpy()
         return scores
 
+    def summary(self, log_probs: Any) -> Estimate:
+        """The mean of scores this model gave, with its standard error and whether it is exact."""
+        return Estimate.from_rows(log_probs)
+
     def score(self, X: Any, y: Any = None) -> float:
         """Mean log-likelihood per row, in nats; higher is better."""
         return float(self.score_samples(X).mean())
@@ -109,11 +115,12 @@ class DensityEstimator(DensityMixin, BaseEstimator):
         """
         check_is_fitted(self, "model_")
         parameters = {name: _plain(value) for name, value in self.get_params().items()}
-        fitted = {
+        fitted: dict[str, Any] = {
             "n_features_in_": self.n_features_in_,
             "history_": vars(self.history_),
             "seed_": self.seed_,
         }
+        fitted |= {name: getattr(self, name) for name in self._facts}
         if hasattr(self, "feature_names_in_"):
             fitted["feature_names_in_"] = self.feature_names_in_.tolist()
         extra = {"estimator": {"name": type(self).__name__, "params": parameters, "fitted": fitted}} | facts

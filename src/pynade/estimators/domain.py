@@ -58,9 +58,47 @@ REAL_FAMILIES: dict[str, type[families.Real]] = {
 MIXTURES = ("mog", "mol", "mologistic")
 
 
+class RealCells:
+    """Real numbers, whatever is said about them.
+
+    `_floor` names the parameter that keeps laws from growing infinitely narrow, where laws could.
+    """
+
+    _floor = ""
+
+    def _native(self, draws: torch.Tensor) -> np.ndarray:
+        return draws.double().cpu().numpy()
+
+    def _convert(self, X: np.ndarray, *, reset: bool) -> np.ndarray:
+        """Finite float64 (NaN where cells are missing); to fit, columns that have a density."""
+        missing_cells(self, X, "finite numbers")
+        X = X.astype(np.float64)
+        if reset:
+            self._check_columns(X)
+        return X
+
+    def _check_columns(self, X: np.ndarray) -> None:
+        """A constant column has no density; one with two values has an infinite one without a floor."""
+        names = getattr(self, "feature_names_in_", None)
+        for column in range(X.shape[1]):
+            values = X[:, column][np.isfinite(X[:, column])]
+            least, most = (values.min(), values.max()) if len(values) else (0.0, 0.0)
+            name = f"column {column}" if names is None else f"column {names[column]!r}"
+            if least == most:
+                raise ValueError(
+                    f"{name} is constant ({least:g}), so it has no density; leave it out "
+                    "(`pynade fit --drop-constant` does)"
+                )
+            if self._floor and getattr(self, self._floor) == 0 and np.isin(values, (least, most)).all():
+                raise ValueError(
+                    f"{name} has only two distinct values ({least:g} and {most:g}), on which a density of "
+                    f"real numbers grows without bound; leave it out, or set {self._floor} above 0"
+                )
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
-class RealTable:
-    """Real numbers.
+class RealTable(RealCells):
+    """Real numbers, and the law of each conditional.
 
     Attributes:
         family: law of each conditional: "mog", "mol" or "mologistic" (mixtures of Gaussians, Laplaces or
@@ -80,6 +118,8 @@ class RealTable:
     standardise: bool = True
     sigma_floor: float = 0.001
     scale_mean_gradient: bool = False
+
+    _floor = "sigma_floor"
 
     def _family(self, train: np.ndarray) -> Family:
         if self.family not in REAL_FAMILIES:
@@ -105,35 +145,6 @@ class RealTable:
         with torch.no_grad():
             net.get_parameter("output").mul_(0.1)
         return net
-
-    def _native(self, draws: torch.Tensor) -> np.ndarray:
-        return draws.double().cpu().numpy()
-
-    def _convert(self, X: np.ndarray, *, reset: bool) -> np.ndarray:
-        """Finite float64 (NaN where cells are missing); to fit, columns that have a density."""
-        missing_cells(self, X, "finite numbers")
-        X = X.astype(np.float64)
-        if reset:
-            self._check_columns(X)
-        return X
-
-    def _check_columns(self, X: np.ndarray) -> None:
-        """A constant column has no density; one with two values has an infinite one without a floor."""
-        names = getattr(self, "feature_names_in_", None)
-        for column in range(X.shape[1]):
-            values = X[:, column][np.isfinite(X[:, column])]
-            least, most = (values.min(), values.max()) if len(values) else (0.0, 0.0)
-            name = f"column {column}" if names is None else f"column {names[column]!r}"
-            if least == most:
-                raise ValueError(
-                    f"{name} is constant ({least:g}), so it has no density; leave it out "
-                    "(`pynade fit --drop-constant` does)"
-                )
-            if self.sigma_floor == 0 and np.isin(values, (least, most)).all():
-                raise ValueError(
-                    f"{name} has only two distinct values ({least:g} and {most:g}), on which a density of "
-                    "real numbers grows without bound; leave it out, or set sigma_floor above 0"
-                )
 
 
 def missing_cells(estimator: object, X: np.ndarray, takes: str) -> np.ndarray | None:

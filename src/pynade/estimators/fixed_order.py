@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import torch
 
 from pynade.estimators.domain import BinaryTable
 from pynade.estimators.gradient import GradientEstimator
 from pynade.families import Family
-from pynade.models import Density, Ensemble, Orderless
+from pynade.learn import History
+from pynade.models import Density, Ensemble, Orderless, nade_from_rbm
 from pynade.nets import FVSBNNet, MADENet, NADENet, Net
+
+if TYPE_CHECKING:
+    from pynade.estimators.rbm import RBM
 
 
 @dataclass(eq=False, repr=False)
@@ -21,6 +28,7 @@ class NADE(BinaryTable, GradientEstimator):
     Args:
         hidden: H, hidden units.
         activation: "sigmoid" (the paper's), "relu" or "tanh".
+        warm_start: `fit` goes on from the weights and the ordering of the last fit (or of `from_rbm`).
         **parameters: see `GradientEstimator` and `BinaryTable`.
 
     Example:
@@ -36,6 +44,54 @@ class NADE(BinaryTable, GradientEstimator):
     hidden: int = 500
     activation: str = "sigmoid"
     learning_rate: float = field(default=0.003, kw_only=True)  # sigmoid units bear, and want, larger steps
+    warm_start: bool = field(default=False, kw_only=True)
+
+    @classmethod
+    def from_rbm(cls, rbm: RBM, **parameters: Any) -> Self:
+        """A fitted NADE that starts where an RBM ended (section "Relationship with the RBM").
+
+        Each conditional is one mean-field pass in the RBM: its W, b and c, and V = Wᵀ. It can be used as it
+        is or trained on: `warm_start` is set, so that `fit` begins from these weights.
+
+        Args:
+            rbm: a fitted `pynade.RBM`.
+            **parameters: of the NADE, such as `ordering`, `random_state` or `learning_rate`; its hidden units
+                are the RBM's.
+
+        Example:
+            >>> import numpy as np
+            >>> from pynade import RBM
+            >>> X = np.random.default_rng(0).integers(0, 2, (200, 1)).repeat(5, axis=1)
+            >>> rbm = RBM(n_hidden=8, learning_rate=0.05, epochs=20, random_state=0).fit(X)
+            >>> model = NADE.from_rbm(rbm, learning_rate=0.05, random_state=0)
+            >>> before = model.score(X)
+            >>> model.fit(X).score(X) > before
+            True
+        """
+        machine = rbm.machine().float()
+        own: dict[str, Any] = {"hidden": machine.n_hidden, "activation": "sigmoid", "warm_start": True}
+        for name in own.keys() & parameters.keys():
+            raise ValueError(f"{name} is {own[name]!r} in a NADE made from this RBM, and cannot be given")
+        model = cls(**{"binarize": rbm.binarize} | own | parameters)
+        seed = model._seed()
+        ordering = model._ordering(machine.n_visible, torch.Generator().manual_seed(seed))
+        model.n_features_in_ = machine.n_visible
+        if hasattr(rbm, "feature_names_in_"):
+            model.feature_names_in_ = rbm.feature_names_in_
+        return model.adopt(nade_from_rbm(machine, ordering), History(stopped="made from an RBM"), seed)
+
+    def build(self, train: np.ndarray, seed: int) -> Density | Orderless:
+        """The untrained model for rows like `train`; with `warm_start`, a copy of the fitted one."""
+        if not self.warm_start or not hasattr(self, "model_"):
+            return super().build(train, seed)
+        was = self.model_.n_variables, self.model_.net.hidden
+        if was != (train.shape[1], self.hidden):
+            raise ValueError(
+                f"a warm start keeps the {was[0]} variables and {was[1]} hidden units of the last fit, "
+                f"and cannot have {train.shape[1]} and {self.hidden}"
+            )
+        model: Density = copy.deepcopy(self.model_)
+        return model
 
     def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
         return NADENet(n_variables, hidden=self.hidden, activation=self.activation, generator=generator)
@@ -44,6 +100,8 @@ class NADE(BinaryTable, GradientEstimator):
 @dataclass(eq=False, repr=False)
 class MADE(BinaryTable, GradientEstimator):
     """Masked autoencoder for distribution estimation; with several orderings, the ensemble MADE-E.
+
+    On the command line MADE-E has a name of its own, `--model made-e`: this estimator with 32 orderings.
 
     Args:
         hidden: units of each layer, or an int for one layer.

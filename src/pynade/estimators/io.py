@@ -7,9 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from pynade import models
 from pynade.estimators.base import DensityEstimator
+from pynade.estimators.baselines_binary import BernoulliMixture, ChowLiu
+from pynade.estimators.baselines_real import MFA, Gaussian, GaussianMixture
 from pynade.estimators.fixed_order import FVSBN, MADE, NADE
 from pynade.estimators.orderless import DeepNADE, EoNADE
+from pynade.estimators.rbm import RBM
 from pynade.estimators.real import RNADE, DeepRNADE
 from pynade.learn import History
 from pynade.models import Density, Orderless
@@ -23,9 +27,19 @@ ESTIMATORS: dict[str, type[DensityEstimator]] = {
     "eonade": EoNADE,
     "rnade": RNADE,
     "deep-rnade": DeepRNADE,
+    "made-e": MADE,
+    "mob": BernoulliMixture,
+    "chow-liu": ChowLiu,
+    "rbm": RBM,
+    "gaussian": Gaussian,
+    "mog": GaussianMixture,
+    "mfa": MFA,
 }
 
-Loaded = DensityEstimator | Density | Orderless
+# what a name sets besides choosing the estimator
+PRESETS: dict[str, dict[str, Any]] = {"made-e": {"n_orderings": 32}}
+
+Loaded = DensityEstimator | Density | Orderless | models.RBM
 
 
 def load(path: Path | str) -> Loaded:
@@ -64,6 +78,8 @@ def load_with_facts(path: Path | str) -> tuple[Loaded, dict[str, Any]]:
         estimator.history_ = History(**fitted["history_"])
         estimator.n_iter_ = len(estimator.history_.epochs)
         estimator.n_features_in_ = int(fitted["n_features_in_"])
+        for name in estimator._facts:
+            setattr(estimator, name, fitted[name])
         if header.get("columns"):
             estimator.columns_ = list(header["columns"])
         if "feature_names_in_" in fitted:

@@ -28,11 +28,12 @@ def impute_file(run: Path, file: Path, out: Path, draws: int | None = None, seed
     """Fill the gaps of a table; returns the number of cells filled and of rows.
 
     Args:
-        run: run folder or model file of an orderless model.
+        run: run folder or model file of a model that answers every question.
         file: .csv, .parquet, .npy or .npz with blanks (NaN) where values are missing.
         out: .csv or .npy to write. With draws, one block of rows per draw, marked in a first column
             `draw` (.csv), or an array (draws, rows, columns) (.npy).
-        draws: None fills in each cell's likelier value; a number gives that many joint draws.
+        draws: None fills in each cell's likelier value (the mean of a real one); a number gives that many
+            joint draws.
         seed: of the draws.
     """
     model, facts = load_answering(run, "impute")
@@ -78,7 +79,7 @@ def inpaint(
     Both numbers and draws are exact for the run's own number of orderings, those that put the hole last.
 
     Args:
-        run: run folder of an orderless model of images.
+        run: run folder of a model of images that answers every question.
         data: registered name or file.
         rows: which rows of the part.
         hole: height and width of the hole, placed at random in each image.

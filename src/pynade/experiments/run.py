@@ -14,6 +14,7 @@ import difflib
 import json
 import os
 import shlex
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,15 +24,26 @@ import numpy as np
 
 from pynade.atomic import write_json
 from pynade.data import Dataset, Schema, resolve
-from pynade.estimators import ESTIMATORS, DensityEstimator, GradientEstimator
+from pynade.estimators import (
+    ESTIMATORS,
+    PRESETS,
+    RBM,
+    Baseline,
+    BinaryTable,
+    DensityEstimator,
+    GaussianMixture,
+    GradientEstimator,
+    RealCells,
+)
 from pynade.estimators.base import torch_device
 from pynade.experiments.provenance import provenance
 from pynade.learn import Callback, Diverged
-from pynade.likelihood import Estimate
 
 OPTION_NAMES = {
     "n_orderings": "orderings",
     "n_components": "components",
+    "n_factors": "factors",
+    "n_hidden": "hidden",
     "random_state": "seed",
 }  # where the option is not the parameter
 
@@ -52,6 +64,7 @@ def estimator_named(model: str, parameters: dict[str, Any]) -> DensityEstimator:
         raise ValueError(f"unknown model {model!r}{_nearest(model, list(ESTIMATORS))}")
     kind = ESTIMATORS[model]
     known = kind._get_param_names()
+    parameters = PRESETS.get(model, {}) | parameters
     for name in parameters:
         if name not in known:
             raise ValueError(
@@ -88,7 +101,7 @@ def start_run(
     parameters = {"random_state": 0} | parameters
     estimator = estimator_named(model, parameters)
     whole = _varying(resolve(data, data_dir), drop_constant)
-    estimator.check_request(whole.train, whole.valid)  # before any split, so that rows are the file's
+    _check_request(model, estimator, whole)  # before any split, so that rows are the file's
     dataset = _with_validation(whole, estimator)
     _claim(folder, overwrite)
     spec = {
@@ -100,7 +113,13 @@ def start_run(
     write_json(folder / "spec.json", spec)
     device = torch_device(estimator.device)
     write_json(folder / "provenance.json", provenance(dataset, seed=estimator.random_state, device=device))
-    return _train(folder, estimator, dataset, resume=False, callbacks=callbacks)
+    try:
+        return _train(folder, estimator, dataset, resume=False, callbacks=callbacks)
+    except ValueError:  # what only learning finds out, such as a singular covariance: there is no run
+        _clear(folder)
+        if not any(folder.iterdir()):
+            folder.rmdir()
+        raise
 
 
 def resume_run(
@@ -127,7 +146,7 @@ def resume_run(
 
 def as_command(spec: dict[str, Any], folder: str) -> str:
     """The command that makes a run with this spec: what differs from the defaults, as options."""
-    usual = ESTIMATORS[spec["model"]]().get_params()
+    usual = estimator_named(spec["model"], {}).get_params()
     words = ["pynade fit", shlex.quote(spec["data"]), "--model", spec["model"]]
     for name, value in spec["parameters"].items():
         values = value if isinstance(value, list | tuple) else [value]
@@ -203,7 +222,9 @@ def _train(
     history = estimator.history_
     valid = None
     if dataset.valid is not None:
-        valid = Estimate.from_rows(estimator.score_samples(dataset.valid)).to_json()
+        with warnings.catch_warnings(action="ignore"):  # the result itself says whether it is an estimate
+            valid = estimator.summary(estimator.score_samples(dataset.valid)).to_json()
+    chosen = getattr(estimator, "chosen_", {})
     result = {
         "status": "finished",
         "stopped": history.stopped,
@@ -212,15 +233,44 @@ def _train(
         "train_log_likelihood": history.train_log_likelihood,
         "valid": valid,
         "seconds": round(history.seconds, 2),
-    }
+    } | ({"chosen": chosen, "choices": estimator.choices_} if chosen else {})
     write_json(folder / "result.json", result)
     (folder / "checkpoint.safetensors").unlink(missing_ok=True)
     return result
 
 
+def counted(model: str) -> str:
+    """What the passes of a model's learning are called: "epoch", or "iteration" where it is EM."""
+    kind = ESTIMATORS.get(model, GradientEstimator)
+    return "iteration" if issubclass(kind, Baseline) and not issubclass(kind, RBM) else "epoch"
+
+
 def fresh(estimator: DensityEstimator) -> bool:
     """Whether training draws fresh rows from a source: epochs must then have a length of their own."""
+    if isinstance(estimator, GaussianMixture):
+        return estimator.minibatch
     return isinstance(estimator, GradientEstimator) and estimator.updates_per_epoch is not None
+
+
+def _check_request(model: str, estimator: DensityEstimator, dataset: Dataset) -> None:
+    """What the estimator finds wrong; where it is the kind of the data, with the models that fit."""
+    kinds = set(dataset.schema.kinds)
+    if isinstance(estimator, RealCells) and kinds == {"binary"}:
+        raise ValueError(
+            f"{model} takes real numbers, but every column of {dataset.name} holds only zeros and ones; "
+            f"models of these are {_able(BinaryTable)}"
+        )
+    try:
+        estimator.check_request(dataset.train, dataset.valid)
+    except ValueError as error:
+        if isinstance(estimator, BinaryTable) and estimator.binarize is None and kinds != {"binary"}:
+            raise ValueError(f"{error}; models of real numbers are {_able(RealCells)}") from None
+        raise
+
+
+def _able(kind: type) -> str:
+    names = [name for name, estimator in ESTIMATORS.items() if issubclass(estimator, kind)]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _claim(folder: Path, overwrite: bool) -> None:
@@ -231,8 +281,7 @@ def _claim(folder: Path, overwrite: bool) -> None:
                 raise ValueError(f"{folder} already exists; give --overwrite to replace it")
             if not (folder / "spec.json").is_file():
                 raise ValueError(f"{folder} is not a run folder, so --overwrite will not touch it")
-            for name in FILES:
-                (folder / name).unlink(missing_ok=True)
+            _clear(folder)
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError
@@ -242,6 +291,11 @@ def _claim(folder: Path, overwrite: bool) -> None:
         ) from None
     except OSError as error:
         raise ValueError(f"cannot make the output folder {folder}: {error.strerror}") from None
+
+
+def _clear(folder: Path) -> None:
+    for name in FILES:
+        (folder / name).unlink(missing_ok=True)
 
 
 def _nearest(name: str, known: list[str]) -> str:

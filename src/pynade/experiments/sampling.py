@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pynade.estimators import ESTIMATORS, DensityEstimator, Questions
+from pynade import models
+from pynade.estimators import ESTIMATORS, RBM, DensityEstimator, Questions
 from pynade.estimators.io import load_with_facts
 from pynade.experiments.figures import image_panels, save_figure, table_panels
 from pynade.experiments.fill import parse_given
@@ -31,11 +32,12 @@ def draw(run: Path, n: int, seed: int, shape: str | None = None, given: str | No
     if n < 1:
         raise ValueError(f"the number of rows must be at least 1, not {n}")
     model, facts = load_with_facts(run)
-    density: Density | Orderless = model.density().cpu() if isinstance(model, DensityEstimator) else model
-    if isinstance(density, Orderless):
+    if isinstance(model, Orderless):
         raise ValueError(
             f"{run} holds an orderless model, which is drawn from along an ordering: use `.under(…)`"
         )
+    if isinstance(model, models.RBM):
+        raise ValueError(f"{run} holds a bare RBM, which has no exact draws: use `.gibbs(…)`")
     means = None
     if given is not None:
         if not isinstance(model, Questions):
@@ -49,7 +51,10 @@ def draw(run: Path, n: int, seed: int, shape: str | None = None, given: str | No
                 raise ValueError(f"variable {key!r} is given twice")
             evidence[index] = value
         rows = model.sample(n, random_state=seed, given=evidence)
+    elif isinstance(model, RBM):  # a large one has no density to draw from
+        rows = model.sample(n, random_state=seed)
     else:
+        density: Density = model.density().cpu() if isinstance(model, DensityEstimator) else model
         drawn = density.sample(n, torch.Generator().manual_seed(seed))
         if isinstance(density, Autoregressive | Ensemble):
             means = density.conditional_means(drawn).detach().numpy()

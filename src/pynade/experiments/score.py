@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from pynade.experiments.provenance import code_version, device_name, now
 from pynade.experiments.run import as_command, read_spec
 from pynade.experiments.tabular import align, check_destination, write_table
 from pynade.likelihood import Estimate, row_log_probs
-from pynade.models import Orderless
+from pynade.models import RBM, Orderless
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,9 @@ class Score:
     data: Dataset
     split: str
     log_probs: np.ndarray
+    estimate: Estimate
     seconds: float
     orderings: OrderingScores | None = None
-
-    @property
-    def estimate(self) -> Estimate:
-        """Their mean with its standard error."""
-        return Estimate.from_rows(self.log_probs)
 
     def powers(self) -> list[int]:
         """Ensemble sizes worth a line: 1, 2, 4, … and the last."""
@@ -77,16 +74,23 @@ def score_run(
             raise ValueError("only an orderless model (deepnade, eonade) can be scored under many orderings")
         folder = chunk_folder(run, dataset.name, split) if run.is_dir() else None
         scores = model.score_orderings(rows, orderings, folder=folder, progress=progress)
-        return Score(dataset, split, scores.ensemble_rows(), time.perf_counter() - begin, scores)
+        log_probs = scores.ensemble_rows()
+        taken = time.perf_counter() - begin
+        return Score(dataset, split, log_probs, Estimate.from_rows(log_probs), taken, scores)
     if isinstance(model, DensityEstimator):
-        log_probs = model.score_samples(rows)
+        with warnings.catch_warnings(action="ignore"):  # the summary says whether it is an estimate
+            log_probs = model.score_samples(rows)
+        estimate = model.summary(log_probs)
     elif isinstance(model, Orderless):
         raise ValueError(
             f"{run} holds an orderless model, which is scored along an ordering: use `.under(…)`"
         )
+    elif isinstance(model, RBM):
+        raise ValueError(f"{run} holds a bare RBM, which gives no probabilities: use `.normalised()`")
     else:
         log_probs = row_log_probs(model.double(), rows).numpy()
-    return Score(dataset, split, log_probs, time.perf_counter() - begin)
+        estimate = Estimate.from_rows(log_probs)
+    return Score(dataset, split, log_probs, estimate, time.perf_counter() - begin)
 
 
 def chunk_folder(run: Path, data: str, split: str) -> Path:
@@ -139,6 +143,7 @@ def write_record(path: Path, run: Path, score: Score) -> None:
         "best_epoch": result["best_epoch"],
         "train_log_likelihood": result["train_log_likelihood"],
         "stopped": result["stopped"],
+        **{name: result[name] for name in ("chosen", "choices") if name in result},
         "seed": parameters["random_state"],
         "data_checksum": score.data.checksum,
         "code": trained["code"],

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from pynade.estimators import ChowLiu
+from pynade.estimators.io import load_with_facts
+from pynade.experiments.figures import save_figure
 from pynade.models import ChowLiuTree
 
 if TYPE_CHECKING:
@@ -56,6 +60,15 @@ def tree_figure(tree: ChowLiuTree, names: Sequence[str] | None = None) -> Figure
     axis.set_aspect("equal")
     axis.set_axis_off()
     return figure
+
+
+def plot_tree(path: Path, run: Path) -> None:
+    """Draw the tree of a run folder or model file; of a mixture of trees, the one of largest weight."""
+    model, facts = load_with_facts(run)
+    tree = model.tree_ if isinstance(model, ChowLiu) else model
+    if not isinstance(tree, ChowLiuTree):
+        raise ValueError(f"{run} is a {type(model).__name__}; only a ChowLiu (--model chow-liu) has a tree")
+    save_figure(tree_figure(tree, facts.get("columns")), path)
 
 
 def circular_layout(tree: ChowLiuTree) -> np.ndarray:

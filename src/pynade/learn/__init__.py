@@ -2,11 +2,10 @@
 
 from pynade.learn.chow_liu import chow_liu, chow_liu_chosen
 from pynade.learn.contrastive import ContrastiveHistory, contrastive, contrastive_population
-from pynade.learn.em import EMHistory
 from pynade.learn.em_bernoulli import em_bernoulli
-from pynade.learn.em_binary import BinaryEMHistory
 from pynade.learn.em_factors import FactorTask, em_factors, em_factors_batch
 from pynade.learn.em_gaussian import em_gaussian, gaussian
+from pynade.learn.em_history import EMCallback, EMHistory, EMProgress
 from pynade.learn.em_trees import em_trees
 from pynade.learn.fit import Callback, Diverged, History, Progress, fit
 from pynade.learn.how import Gradient
@@ -15,11 +14,12 @@ from pynade.learn.population import Histories, Member, PopulationProgress, fit_p
 from pynade.learn.pretrain import pretrain
 
 __all__ = [
-    "BinaryEMHistory",
     "Callback",
     "ContrastiveHistory",
     "Diverged",
+    "EMCallback",
     "EMHistory",
+    "EMProgress",
     "FactorTask",
     "Gradient",
     "Histories",

@@ -5,48 +5,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from pynade.learn.em_history import EMCallback, EMHistory, EMProgress
+from pynade.learn.fit import Diverged
 from pynade.learn.moments import Moments, Rows, Scale
 from pynade.models.gaussian_marginals import draw_components
 
 Parameters = dict[str, Tensor]  # every tensor has a leading axis of members
 EMPTY = 1e-12  # of all rows: a component responsible for fewer has none
 LIKELY = 10_000  # rows that k-means++ looks at, besides fifty for each component
-
-
-@dataclass
-class EMHistory:
-    """What happened, iteration by iteration; entry 0 is the starting point, before any update.
-
-    Attributes:
-        train: mean training log-likelihood per row, in nats (of the minibatch, in minibatch EM).
-        valid: mean validation log-likelihood, where there are validation rows.
-        valid_at: the iterations that `valid` belongs to.
-        best_iteration: the iteration whose parameters were kept.
-        stopped: why it ended.
-        seconds: how long it took.
-    """
-
-    train: list[float] = field(default_factory=list)
-    valid: list[float] = field(default_factory=list)
-    valid_at: list[int] = field(default_factory=list)
-    best_iteration: int = 0
-    stopped: str = ""
-    seconds: float = 0.0
-
-    @property
-    def train_log_likelihood(self) -> float:
-        """Training log-likelihood of the parameters that were kept: `stop_at_train` when retraining."""
-        return self.train[self.best_iteration]
-
-    @property
-    def best_valid(self) -> float | None:
-        """Validation log-likelihood of the parameters that were kept."""
-        return self.valid[self.valid_at.index(self.best_iteration)] if self.valid else None
 
 
 @dataclass(frozen=True)
@@ -67,7 +38,7 @@ def expectation_maximisation(
     iterations: int,
     tol: float,
     patience: int | None,
-    progress: Callable[[int, int], None] | None = None,
+    callback: EMCallback | None = None,
 ) -> tuple[Parameters, list[EMHistory]]:
     """Run EM on all members until each has stopped; finished members leave the batch.
 
@@ -79,7 +50,7 @@ def expectation_maximisation(
         iterations: the most M-steps.
         tol: stop when the training log-likelihood per row changes by less.
         patience: stop when validation has not improved for this many iterations.
-        progress: called as progress(iterations_done, iterations).
+        callback: told at each iteration of the member that is ahead; one that returns True ends all.
     """
     began = time.perf_counter()
     params, kept = start, {name: t.clone() for name, t in start.items()}
@@ -95,7 +66,7 @@ def expectation_maximisation(
             h, member = histories[m], members[m]
             h.train.append(train_ll)
             if not math.isfinite(train_ll):
-                raise ArithmeticError(f"the log-likelihood of member {m} is {train_ll} at iteration {t}")
+                raise Diverged(f"the log-likelihood of member {m} is {train_ll} at iteration {t}")
             improved = True
             if member.valid is not None:
                 h.valid.append(valid_ll)
@@ -119,8 +90,10 @@ def expectation_maximisation(
             target = torch.tensor([active[a] for a in better], device=roots.device)
             for name, tensor in params.items():
                 kept[name][target] = tensor[source]
-        if progress is not None:
-            progress(min(t + 1, iterations) if going else iterations, iterations)
+        if callback is not None and callback(_ahead(histories, active, t, iterations, began)):
+            for a in going:
+                histories[active[a]].stopped = "callback"
+            going = []
         if not going:
             break
         if len(going) < len(active):
@@ -131,6 +104,15 @@ def expectation_maximisation(
     for h in histories:
         h.seconds = time.perf_counter() - began
     return kept, histories
+
+
+def _ahead(
+    histories: Sequence[EMHistory], active: list[int], t: int, iterations: int, began: float
+) -> EMProgress:
+    """How the member stands that scores best now, on validation rows where there are any."""
+    h = max((histories[m] for m in active), key=lambda h: (h.valid or h.train)[-1])
+    train, valid = h.train[-1], h.valid[-1] if h.valid else None
+    return EMProgress(t, iterations, train, train, valid, time.perf_counter() - began)
 
 
 def _lists(moments: Moments, valid: Tensor) -> tuple[list[float], list[float]]:

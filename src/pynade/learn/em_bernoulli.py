@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pynade.learn.em_binary import BinaryEMHistory, EMCallback, binary_rows, expectation_maximisation
+from pynade.learn.em_binary import binary_rows, expectation_maximisation
+from pynade.learn.em_history import EMCallback, EMHistory
 from pynade.models import BernoulliMixture
 
 CHUNK = 2**24  # values of a (rows, K) or (rows, D) block: 64 MiB in float32
@@ -30,7 +31,7 @@ def em_bernoulli(
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
     callback: EMCallback | None = None,
-) -> tuple[BernoulliMixture, BinaryEMHistory]:
+) -> tuple[BernoulliMixture, EMHistory]:
     """Fit a `BernoulliMixture` by EM; the number of iterations is chosen by early stopping.
 
     Never decreases Σ_n log p(x_n) + s Σ_k (log w_k + Σ_d (log θ_kd + log(1 − θ_kd))), s being `smoothing`

@@ -4,51 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pynade.learn.em_history import EMCallback, EMHistory, EMProgress
 from pynade.models import Density
-
-
-@dataclass
-class EMProgress:
-    """What a callback is told after each iteration."""
-
-    iteration: int  # 0 is the start, t comes after t M-steps
-    iterations: int
-    objective: float  # what EM never decreases, per row: log-likelihood plus log-prior
-    train: float  # mean log-likelihood of the training rows
-    valid: float | None
-    seconds: float
-
-
-EMCallback = Callable[[EMProgress], "bool | None"]
-
-
-@dataclass
-class BinaryEMHistory:
-    """What happened; entry t of each list belongs to the parameters after t M-steps.
-
-    Attributes:
-        objective: log-likelihood plus log-prior, per row.
-        train: mean log-likelihood of the training rows.
-        valid: mean log-likelihood of the validation rows, where there are any.
-        messages: what else happened, such as an empty component that was seeded anew.
-        best_iteration: whose parameters were kept.
-        stopped: why it ended.
-        seconds: wall time.
-    """
-
-    objective: list[float] = field(default_factory=list)
-    train: list[float] = field(default_factory=list)
-    valid: list[float] = field(default_factory=list)
-    messages: list[str] = field(default_factory=list)
-    best_iteration: int = 0
-    stopped: str = ""
-    seconds: float = 0.0
 
 
 def expectation_maximisation(
@@ -61,7 +23,7 @@ def expectation_maximisation(
     patience: int | None,
     tolerance: float,
     callback: EMCallback | None,
-) -> BinaryEMHistory:
+) -> EMHistory:
     """Alternate the two steps; with validation, end with the parameters that scored best.
 
     Args:
@@ -78,7 +40,7 @@ def expectation_maximisation(
         raise ValueError(
             f"EM takes iterations >= 0 and patience >= 1, not iterations={iterations}, patience={patience}"
         )
-    history, began, best = BinaryEMHistory(), time.perf_counter(), -np.inf
+    history, began, best = EMHistory(), time.perf_counter(), -np.inf
     kept: dict[str, Tensor] = {}
     seeded = False
     for t in range(iterations + 1):
@@ -89,6 +51,7 @@ def expectation_maximisation(
         if validate is not None:
             score = validate()
             history.valid.append(score)
+            history.valid_at.append(t)
         if validate is None or score > best:
             best, history.best_iteration = score, t
             if validate is not None:

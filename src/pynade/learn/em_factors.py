@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from pynade.learn.em import (
     EMPTY,
-    EMHistory,
     Member,
     Parameters,
     check_floor,
@@ -19,6 +18,7 @@ from pynade.learn.em import (
     random_rows,
     starting_moments,
 )
+from pynade.learn.em_history import EMCallback, EMHistory, EMProgress
 from pynade.learn.moments import Moments, Rows, Scale, cholesky
 from pynade.models import FactorAnalysers
 
@@ -55,7 +55,7 @@ def em_factors(
     init: str | FactorAnalysers = "rows",
     stop_at_train: float | None = None,
     generator: torch.Generator | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    callback: EMCallback | None = None,
 ) -> tuple[FactorAnalysers, EMHistory]:
     """Fit a mixture of K factor analysers with Q factors by EM, on the device of x and in float64.
 
@@ -76,7 +76,7 @@ def em_factors(
         stop_at_train: stop when the mean training log-likelihood reaches this value (the paper's rule when
             retraining on train + valid: the `train_log_likelihood` of the validated run).
         generator: draws the starting point.
-        progress: called as progress(iterations_done, iterations).
+        callback: told of each iteration; one that returns True ends it.
 
     Raises:
         ValueError: fewer rows than components, or a covariance that is singular in spite of the floor.
@@ -91,7 +91,7 @@ def em_factors(
     """
     task = FactorTask(x, n_components, n_factors, x_valid, init, stop_at_train, generator)
     return em_factors_batch(
-        [task], iterations=iterations, tol=tol, patience=patience, noise_floor=noise_floor, progress=progress
+        [task], iterations=iterations, tol=tol, patience=patience, noise_floor=noise_floor, callback=callback
     )[0]
 
 
@@ -103,7 +103,7 @@ def em_factors_batch(
     tol: float = 1e-4,
     patience: int | None = 20,
     noise_floor: float = 1e-6,
-    progress: Callable[[int, int], None] | None = None,
+    callback: EMCallback | None = None,
 ) -> list[tuple[FactorAnalysers, EMHistory]]:
     """Fit many mixtures of factor analysers as one program, such as settings × folds of a cross-validation.
 
@@ -126,12 +126,15 @@ def em_factors_batch(
         if len(task.x) < task.n_components:
             raise ValueError(f"{task.n_components} components need at least as many rows, not {len(task.x)}")
     found: dict[int, tuple[FactorAnalysers, EMHistory]] = {}
-    alike = _alike(tasks)
+    alike, asked = _alike(tasks), False
     for done, which in enumerate(alike):
 
-        def tell(t: int, total: int, done: int = done) -> None:
-            if progress is not None:
-                progress(done * total + t, len(alike) * total)
+        def tell(now: EMProgress, done: int = done) -> bool:
+            nonlocal asked
+            steps = now.iterations + 1  # the start is one of them
+            now = replace(now, iteration=done * steps + now.iteration, iterations=len(alike) * steps - 1)
+            asked = asked or (callback is not None and bool(callback(now)))
+            return asked  # once asked, no batch goes beyond its start
 
         fitted = _together([tasks[i] for i in which], iterations, tol, patience, noise_floor, tell)
         found.update(zip(which, fitted, strict=True))
@@ -157,7 +160,7 @@ def _together(
     tol: float,
     patience: int | None,
     noise_floor: float,
-    progress: Callable[[int, int], None],
+    callback: EMCallback,
 ) -> list[tuple[FactorAnalysers, EMHistory]]:
     """One batch, padded."""
     members: list[Member] = []
@@ -191,7 +194,7 @@ def _together(
         return new
 
     params, histories = expectation_maximisation(
-        members, start, factors, update, iterations=iterations, tol=tol, patience=patience, progress=progress
+        members, start, factors, update, iterations=iterations, tol=tol, patience=patience, callback=callback
     )
     found = []
     for m, (task, scale) in enumerate(zip(tasks, scales, strict=True)):

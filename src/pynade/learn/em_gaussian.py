@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from pynade.learn.em import (
     EMPTY,
-    EMHistory,
     Member,
     Parameters,
     check_floor,
@@ -18,6 +15,7 @@ from pynade.learn.em import (
     random_rows,
     starting_moments,
 )
+from pynade.learn.em_history import EMCallback, EMHistory
 from pynade.learn.moments import Moments, Rows, Scale, cholesky
 from pynade.models import GaussianMixture, MultivariateGaussian
 
@@ -81,7 +79,7 @@ def em_gaussian(
     init: str | GaussianMixture = "k-means++",
     stop_at_train: float | None = None,
     generator: torch.Generator | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    callback: EMCallback | None = None,
 ) -> tuple[GaussianMixture, EMHistory]:
     """Fit a mixture of K full-covariance Gaussians by EM, on the device of x and in float64.
 
@@ -101,7 +99,7 @@ def em_gaussian(
         stop_at_train: stop when the mean training log-likelihood reaches this value (the paper's rule when
             retraining on train + valid: the `train_log_likelihood` of the validated run).
         generator: draws the starting point.
-        progress: called as progress(iterations_done, iterations).
+        callback: told of each iteration; one that returns True ends it.
 
     Raises:
         ValueError: fewer rows than components, or a covariance that is singular in spite of the floor.
@@ -152,7 +150,7 @@ def em_gaussian(
         iterations=iterations,
         tol=tol,
         patience=patience,
-        progress=progress,
+        callback=callback,
     )
     return mixture_of({name: t[0] for name, t in params.items()}, scale), histories[0]
 

@@ -9,7 +9,8 @@ from torch.nn import functional
 
 from pynade.learn.chow_liu import PairCounts, smoothed_tree, spanning_tree
 from pynade.learn.em_bernoulli import em_bernoulli
-from pynade.learn.em_binary import BinaryEMHistory, EMCallback, binary_rows, expectation_maximisation
+from pynade.learn.em_binary import binary_rows, expectation_maximisation
+from pynade.learn.em_history import EMCallback, EMHistory
 from pynade.models import ChowLiuTree, TreeMixture
 
 CHUNK_ROWS = 4096
@@ -30,7 +31,7 @@ def em_trees(
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
     callback: EMCallback | None = None,
-) -> tuple[TreeMixture, BinaryEMHistory]:
+) -> tuple[TreeMixture, EMHistory]:
     """Fit a `TreeMixture`: each M-step is a Chow–Liu tree for every component, from weighted counts.
 
     Never decreases Σ_n log p(x_n) plus a log-prior: that of 4α imaginary rows per component, spread evenly

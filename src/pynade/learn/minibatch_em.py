@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from pynade.learn.em import EMPTY, EMHistory, Parameters, check_floor, prepare, random_rows
+from pynade.learn.em import EMPTY, Parameters, check_floor, prepare, random_rows
 from pynade.learn.em_gaussian import floor_matrix, mixture_of, starting_point
+from pynade.learn.em_history import EMCallback, EMHistory, EMProgress
 from pynade.learn.moments import Rows, Scale, cholesky
 from pynade.models import GaussianMixture
 
@@ -38,7 +38,7 @@ def minibatch_em(
     validate_every: int = 10,
     patience: int | None = None,
     generator: torch.Generator | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    callback: EMCallback | None = None,
 ) -> tuple[GaussianMixture, EMHistory]:
     """Fit a mixture of K full-covariance Gaussians as the paper did for patches and speech.
 
@@ -60,7 +60,7 @@ def minibatch_em(
         validate_every: iterations between validations (the last one is always validated).
         patience: stop when this many validations in a row have not improved; None runs on.
         generator: draws rows and starting point; on the device of the rows or on the CPU.
-        progress: called as progress(iterations_done, iterations).
+        callback: told of each iteration; one that returns True ends it.
 
     Raises:
         ValueError: a covariance is singular in spite of the floor.
@@ -125,8 +125,12 @@ def minibatch_em(
         }
         eta = step_size * (1 - t / iterations)
         params = {name: torch.lerp(params[name], new[name], eta) for name in new}
-        if progress is not None:
-            progress(t + 1, iterations)
+        if callback is not None:
+            latest = history.valid[-1] if history.valid_at and history.valid_at[-1] == t else None
+            log_p, seconds = float(train[-1]), time.perf_counter() - began
+            if callback(EMProgress(t, iterations, log_p, log_p, latest, seconds)):
+                history.stopped = "callback"
+                break
     history.train = [float(v) for v in torch.stack(train)] if train else []
     history.stopped = history.stopped or "iterations"
     if valid is None:
