@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from scipy.stats import multivariate_normal
 
 from pynade.data import Dataset, Schema
 from pynade.estimators import RNADE, load
@@ -127,3 +128,18 @@ def test_a_setting_that_diverges_in_its_last_training_gives_way_to_the_next(fold
     assert first["diverged_before"] == 1
     assert first["learning_rate"] != before["learning_rate"]
     assert record["chosen"][1] == untouched["chosen"][1]
+
+
+def test_baselines_choose_among_their_own_settings_on_each_fold(folds, tmp_path):
+    grid = {"n_components": [1, 3], "n_factors": [1, 2]}
+    record = run_sweep(tmp_path / "s", "mfa", "toy", {"iterations": 20}, grid)
+    for number, chosen in enumerate(record["chosen"]):
+        best = max(record["validation_grid"], key=lambda line: line["valid"][number])
+        assert all(chosen[name] == best[name] for name in grid)
+    means = [load(tmp_path / "s" / f"fold-{k}.safetensors").score(folds[k - 1].test) for k in (1, 2)]
+    np.testing.assert_allclose(record["test"]["folds"], means, rtol=1e-9)
+    plain = run_sweep(tmp_path / "g", "gaussian", "toy", {}, {})
+    assert plain["test"]["mean"] < record["test"]["mean"]
+    both = np.concatenate([folds[0].train, folds[0].valid])
+    alone = multivariate_normal(both.mean(0), np.cov(both.T, bias=True)).logpdf(folds[0].test).mean()
+    assert plain["test"]["folds"][0] == pytest.approx(alone, rel=1e-9)

@@ -25,6 +25,7 @@ epoch. The folder keeps everything; an interrupted sweep goes on when the comman
 Examples:
   pynade sweep red_wine --model rnade --grid learning_rate=0.01,0.003 --grid n_components=5,10 --out sweeps/a
   pynade sweep my.csv --model deep-rnade --set hidden=200+200 --grid dropout=0,0.1,0.2 --out sweeps/mine
+  pynade sweep parkinsons --model mfa --grid n_components=2,4,8 --grid n_factors=2,4,6 --out sweeps/mfa
   pynade sweep mushrooms --model nade --set hidden=500 --grid learning_rate=0.01,0.003,0.001 --out sweeps/nade
 """
 
@@ -33,11 +34,10 @@ def sweep(
     data: Annotated[str, typer.Argument(metavar="DATA", help="A registered data set or a file.")],
     out: Annotated[Path, typer.Option(help="Folder of the sweep.")],
     grid: Annotated[
-        list[str], typer.Option(metavar="NAME=V1,V2,…", help="Values to try; repeat for more parameters.")
-    ],
-    model: Annotated[
-        str, typer.Option(help="nade, made, fvsbn, deepnade, eonade, rnade, deep-rnade.")
-    ] = "rnade",
+        list[str] | None,
+        typer.Option(metavar="NAME=V1,V2,…", help="Values to try; repeat for more parameters."),
+    ] = None,
+    model: Annotated[str, typer.Option(help="Any model of `pynade fit`.")] = "rnade",
     fixed: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A parameter that does not vary; repeat for more."),
@@ -59,7 +59,7 @@ def sweep(
 
     if record is not None:
         check_destination(record, ".json")
-    values = dict(parse_values(text) for text in grid)
+    values = dict(parse_values(text) for text in grid or [])
     plain = {name: single(name, given) for name, given in map(parse_values, fixed or [])}
     with Live(console=errors, transient=True, auto_refresh=False) as live:
         result = run_sweep(
@@ -125,7 +125,13 @@ class _Teller:
     def __init__(self, live: Live) -> None:
         self.live, self.said, self.drawn = live, time.monotonic(), 0.0
 
-    def __call__(self, p: Any) -> None:
+    def __call__(self, p: Any, *baseline: Any) -> None:
+        if baseline:  # a baseline on one fold: (what, fold, folds, progress)
+            part, parts, now = baseline
+            if time.monotonic() - self.said > LINE_SECONDS:
+                self.said = time.monotonic()
+                errors.print(f"{p} fold {part}/{parts}, step {now.epoch}, train {-now.train_nll:.3f}")
+            return
         now, moment = p.now, time.monotonic()
         head = (
             f"{p.what} {p.part}/{p.parts}, epoch {now.epoch}/{now.epochs}, "

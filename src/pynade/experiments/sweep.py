@@ -24,6 +24,8 @@ from pynade.atomic import write_json
 from pynade.data import entry, folds, names, resolve
 from pynade.estimators import GradientEstimator
 from pynade.estimators.base import torch_device
+from pynade.estimators.baselines import Baseline
+from pynade.experiments.baseline_sweep import BaselineSweep
 from pynade.experiments.provenance import provenance
 from pynade.experiments.run import estimator_named
 from pynade.learn import Member, PopulationProgress, fit_population
@@ -74,7 +76,7 @@ def run_sweep(
 
     Args:
         folder: where the sweep lives; an interrupted one goes on.
-        model: a gradient-trained estimator's name.
+        model: an estimator's name. Baselines choose among their own settings, fold by fold.
         data: a registered name (with its folds, if it has any and none is named) or a file.
         fixed: parameters of the estimator that do not vary.
         grid: values to try for each of the others.
@@ -88,10 +90,15 @@ def run_sweep(
     parts = folds(data, data_dir) if data in names() and entry(data).folds else [resolve(data, data_dir)]
     if quick:
         parts = parts[:2]
-        fixed = {**fixed, "epochs": max(2, estimator_named(model, fixed).get_params()["epochs"] // 10)}
+        usual = estimator_named(model, fixed).get_params()
+        if "epochs" in usual:
+            fixed = {**fixed, "epochs": max(2, usual["epochs"] // 10)}
     tried = settings(grid)
-    first = _estimator(model, fixed, tried[0], seed)
-    parts = [part.with_validation(first.validation_fraction, seed) for part in parts]
+    first = estimator_named(model, {**fixed, **tried[0], "random_state": seed})
+    parts = [
+        part if part.valid is not None else part.with_validation(first.validation_fraction, seed)
+        for part in parts
+    ]
     spec: dict[str, Any] = {
         "model": model,
         "data": data,
@@ -104,7 +111,7 @@ def run_sweep(
     }
     _claim(folder, spec)
     where = provenance(parts[0], seed=seed, device=torch_device(first.device))
-    sweep = _Sweep(folder, model, fixed, seed, told)
+    sweep: Any = (BaselineSweep if isinstance(first, Baseline) else _Sweep)(folder, model, fixed, seed, told)
 
     train, valid = [part.train for part in parts], [part.valid for part in parts]
     outcomes, seconds = sweep.grid(tried, train, valid)
@@ -133,7 +140,7 @@ def run_sweep(
         "data_checksum": hashlib.sha256("".join(spec["data_checksums"]).encode()).hexdigest(),
         **{name: where[name] for name in ("code", "libraries", "python", "device", "threads")},
         "trained": where["started"],
-        "wall_seconds": {"grid": round(seconds, 1), "final": round(final[0].history_.seconds, 1)},
+        "wall_seconds": {"grid": round(seconds, 2), "final": round(final[0].history_.seconds, 2) or 0.01},
     }
     write_json(folder / "result.json", record)
     return record
