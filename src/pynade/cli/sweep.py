@@ -24,7 +24,7 @@ epoch. The folder keeps everything; an interrupted sweep goes on when the comman
 \b
 Examples:
   pynade sweep red_wine --model rnade --grid learning_rate=0.01,0.003 --grid n_components=5,10 --out sweeps/a
-  pynade sweep my.csv --model deep-rnade --set hidden=200+200 --grid dropout=0,0.1,0.2 --out sweeps/mine
+  pynade sweep my.csv --folds 10 --model deep-rnade --set hidden=200+200 --grid dropout=0,0.1 --out sweeps/b
   pynade sweep parkinsons --model mfa --grid n_components=2,4,8 --grid n_factors=2,4,6 --out sweeps/mfa
   pynade sweep mushrooms --model nade --set hidden=500 --grid learning_rate=0.01,0.003,0.001 --out sweeps/nade
 """
@@ -41,6 +41,9 @@ def sweep(
     fixed: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A parameter that does not vary; repeat for more."),
+    ] = None,
+    folds: Annotated[
+        int | None, typer.Option(help="Cut data without folds of their own into this many.")
     ] = None,
     retrain: Annotated[
         bool, typer.Option(help="Train the chosen settings again on train + valid before the test.")
@@ -70,6 +73,7 @@ def sweep(
             values,
             seed=seed,
             data_dir=data_dir,
+            n_folds=folds,
             retrain=retrain,
             quick=quick,
             told=_Teller(live),

@@ -123,6 +123,42 @@ class Dataset:
             digest.update(np.ascontiguousarray(rows, dtype=rows.dtype.newbyteorder("<")).data)
         return digest.hexdigest()
 
+    def folds(self, n: int, seed: int) -> list[Dataset]:
+        """Return n data sets for cross-validation: each piece of the rows is the test part once.
+
+        All rows are permuted together and cut into n pieces; of a fold's other pieces, one is for validation.
+
+        Args:
+            n: Number of folds, at least 3.
+            seed: Seed of the permutation.
+
+        Raises:
+            ValueError: There are too few folds, or fewer than two rows for each.
+
+        Example:
+            >>> data = Dataset("toy", np.eye(20, dtype=np.uint8), None, None, Schema.binary(20))
+            >>> data.folds(10, seed=0)[0].sizes
+            {'train': 16, 'valid': 2, 'test': 2}
+        """
+        rows = self.split("all")
+        if n < 3:
+            raise ValueError(f"cross-validation needs at least 3 folds, not {n}")
+        if len(rows) < 2 * n:
+            raise ValueError(
+                f"data set {self.name!r} has {len(rows)} rows, too few for {n} folds of two rows or more"
+            )
+        order = np.random.Generator(np.random.PCG64(seed)).permutation(len(rows))
+        pieces = [rows[part] for part in np.array_split(order, n)]
+        made = []
+        for k in range(n):
+            others = [pieces[(k + i) % n] for i in range(1, n)]
+            facts = {**self.provenance, "fold": k + 1, "folds": n, "fold_seed": seed}
+            train = np.concatenate(others[:-1])
+            made.append(
+                replace(self, train=train, valid=others[-1], test=pieces[k], provenance=facts, source=None)
+            )
+        return made
+
     def with_validation(self, fraction: float, seed: int) -> Dataset:
         """Return a data set that has a validation part, cut at random from train if there was none.
 

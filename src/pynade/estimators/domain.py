@@ -79,7 +79,7 @@ class RealCells:
 
     def _check_columns(self, X: np.ndarray) -> None:
         """A constant column has no density; one with two values has an infinite one without a floor."""
-        names = getattr(self, "feature_names_in_", None)
+        names = getattr(self, "feature_names_in_", getattr(self, "columns_", None))
         for column in range(X.shape[1]):
             values = X[:, column][np.isfinite(X[:, column])]
             least, most = (values.min(), values.max()) if len(values) else (0.0, 0.0)

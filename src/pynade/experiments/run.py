@@ -101,6 +101,7 @@ def start_run(
     parameters = {"random_state": 0} | parameters
     estimator = estimator_named(model, parameters)
     whole = _varying(resolve(data, data_dir), drop_constant)
+    estimator.columns_ = list(whole.schema.names)  # for messages
     _check_request(model, estimator, whole)  # before any split, so that rows are the file's
     dataset = _with_validation(whole, estimator)
     _claim(folder, overwrite)

@@ -68,6 +68,7 @@ def run_sweep(
     *,
     seed: int = 0,
     data_dir: Path | None = None,
+    n_folds: int | None = None,
     retrain: bool = True,
     quick: bool = False,
     told: Told | None = None,
@@ -82,19 +83,30 @@ def run_sweep(
         grid: values to try for each of the others.
         seed: of orderings, weights and shuffling.
         data_dir: folder of the registered data sets.
+        n_folds: cut the rows into this many folds, for data that have none of their own.
         retrain: train the chosen settings again on train + valid before the test.
         quick: two folds and a tenth of the epochs: shows that everything works; the record says so and
             does not count.
         told: called after every epoch of every population.
     """
-    parts = folds(data, data_dir) if data in names() and entry(data).folds else [resolve(data, data_dir)]
+    tried = settings(grid)
+    first = estimator_named(model, {**fixed, **tried[0], "random_state": seed})
+    if data in names() and entry(data).folds:
+        if n_folds is not None:
+            raise ValueError(f"data set {data!r} has folds of its own; give no number of folds")
+        parts = folds(data, data_dir)
+    else:
+        whole = resolve(data, data_dir)
+        parts = [whole] if n_folds is None else whole.folds(n_folds, seed)
+        if whole.test is None and n_folds is None:
+            raise ValueError(
+                f"the data {data!r} have no test part to report: cut them with --folds, such as 10"
+            )
     if quick:
         parts = parts[:2]
         usual = estimator_named(model, fixed).get_params()
         if "epochs" in usual:
             fixed = {**fixed, "epochs": max(2, usual["epochs"] // 10)}
-    tried = settings(grid)
-    first = estimator_named(model, {**fixed, **tried[0], "random_state": seed})
     parts = [
         part if part.valid is not None else part.with_validation(first.validation_fraction, seed)
         for part in parts
@@ -105,6 +117,7 @@ def run_sweep(
         "fixed": fixed,
         "grid": {name: list(values) for name, values in grid.items()},
         "seed": seed,
+        "folds": n_folds,
         "retrain": retrain,
         "quick": quick,
         "data_checksums": [part.checksum for part in parts],
@@ -128,7 +141,7 @@ def run_sweep(
         "test": _test(scores) | {"orderings": getattr(final[0], "n_orderings", 1)},
         "quick": quick,
         "protocol": _protocol(len(parts), len(tried), retrain),
-        "spec": {name: spec[name] for name in ("model", "data", "fixed", "grid", "retrain")},
+        "spec": {name: spec[name] for name in ("model", "data", "fixed", "grid", "folds", "retrain")},
         "chosen": [
             {"fold": o["fold"] + 1, **o["setting"], "valid": o["valid"], "best_epoch": o["best_epoch"]}
             | ({"diverged_before": rank} if (rank := ranked[o["fold"]].index(o)) else {})
@@ -151,6 +164,7 @@ def as_sweep_command(spec: Mapping[str, Any]) -> str:
     words = ["pynade sweep", str(spec["data"]), "--model", spec["model"]]
     words += [f"--set {name}={_word(value)}" for name, value in spec["fixed"].items()]
     words += [f"--grid {name}={','.join(map(_word, values))}" for name, values in spec["grid"].items()]
+    words += [] if spec["folds"] is None else [f"--folds {spec['folds']}"]
     words += [] if spec["retrain"] else ["--no-retrain"]
     return " ".join([*words, "--quick"] if spec["quick"] else words) + f" --seed {spec['seed']} --out FOLDER"
 

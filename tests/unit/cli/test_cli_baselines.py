@@ -155,7 +155,7 @@ def test_a_large_rbm_is_scored_by_estimates(run, tmp_path):
         (["table.csv", "--learning-rate", "1", "--learning-rate", "2"], "only rbm can choose from several"),
         (["real.csv", "--model", "gaussian", "--shrinkage", "much"], "a number from 0 to 1 or ledoit-wolf"),
         (["gaps.csv", "--model", "chow-liu"], "fitted to complete rows, but row 0, column 1 is NaN"),
-        (["constant.csv", "--model", "mfa"], "column 1 is constant"),
+        (["constant.csv", "--model", "mfa"], "column 'b' is constant"),
         (["twice.csv", "--model", "gaussian"], "singular"),
         (["twice.csv", "--model", "mog", "--components", "2", "--covariance-floor", "0"], "singular"),
         (["table.csv", "--model", "chowliu"], "did you mean 'chow-liu'?"),
