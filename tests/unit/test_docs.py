@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pynade.experiments.report import html_page
 from pynade.experiments.tables import TABLES, Measured, best, highlights, mark, results_page, table
 
 ROOT = Path(__file__).parents[2]
@@ -15,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 def test_documents_show_what_the_records_say():
     assert highlights(ROOT / "results") in (ROOT / "README.md").read_text(encoding="utf-8")
     assert results_page(ROOT / "results") == (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    assert html_page(ROOT / "results") == (ROOT / "docs/results.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda p: p.name)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pynade._version import __version__
-from pynade.cli import bench, data, figure, fill, fit, inspect, sample, score, sweep
+from pynade.cli import bench, data, figure, fill, fit, inspect, reproduce, sample, score, sweep
 from pynade.cli.screen import errors
 
 HELP = """Exact probability models for tables and images.
@@ -38,6 +38,8 @@ app.command("inpaint", help=fill.INPAINT_HELP)(fill.inpaint)
 app.command("info", help=inspect.INFO_HELP)(inspect.info)
 app.command("demo", help=inspect.DEMO_HELP)(inspect.demo)
 app.command("bench", help=bench.HELP)(bench.bench)
+app.command("reproduce", help=reproduce.REPRODUCE_HELP)(reproduce.reproduce)
+app.command("report", help=reproduce.REPORT_HELP)(reproduce.report)
 app.add_typer(data.app, name="data")
 app.add_typer(figure.app, name="figure")
 

@@ -1,4 +1,4 @@
-"""The paper's tables beside ours, made from the records: `python -m pynade.experiments.tables`.
+"""The paper's tables beside ours, made from the records (`pynade report` writes them).
 
 What the paper printed stands in `paper/*.toml`, what we measured in results/*/*/*.json; this module only
 lays the two side by side and writes docs/results.md. The README shows some highlights, and a test fails when
@@ -35,6 +35,10 @@ class Row:
     record: str  # file under results/, with {data} for the data set
     paper: dict[str, float] = field(default_factory=dict)
     entry: tuple[str, ...] = ("test",)  # where in the record
+    fit: dict[str, Any] | None = None  # how the record is made: one run …
+    sweep: dict[str, Any] | None = None  # … or a grid chosen on validation
+    orderings: int | None = None  # scored under so many
+    minutes: float = 5.0  # about, on an H200
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class Table:
     columns: list[str]
     rows: list[Row]
     bold_by: str  # "overlap" of two standard errors, or "paired" t-test over folds
+    number: list[int]  # in the paper
+    unavailable: dict[str, str] = field(default_factory=dict)  # data sets that cannot be had, and why
     compare: bool = True  # False where ours are other data than the paper's
 
 
@@ -136,7 +142,8 @@ def markdown(results: Path, shown: Table, link: str) -> str:
 def _cell(results: Path, shown: Table, row: Row, data: str, bold: bool, link: str) -> str:
     ours, paper = measured(results, row, data), row.paper.get(data)
     if ours is None:
-        return "–" if paper is None else f"– ({paper:.2f})"
+        why = f" not measured: {shown.unavailable[data]}" if data in shown.unavailable else ""
+        return f"–{why}" if paper is None else f"–{why} ({paper:.2f})"
     number = f"{ours.mean:.2f} ± {ours.stderr:.2f}" + ("" if ours.exact else " (estimate)")
     text = f"[{f'**{number}**' if bold else number}]({link}/{ours.file})"
     if paper is None:
@@ -181,13 +188,9 @@ def sections(results: Path) -> Iterator[str]:
         yield f"## {shown.title}"
         yield shown.about
         yield markdown(results, shown, "../results")
-    yield "This page is made from the records by `python -m pynade.experiments.tables`."
+    yield "This page is made from the records by `pynade report`; `pynade reproduce` makes the records."
 
 
 def results_page(results: Path) -> str:
     """docs/results.md."""
     return "\n\n".join(sections(results)) + "\n"
-
-
-if __name__ == "__main__":
-    Path("docs/results.md").write_text(results_page(Path("results")), encoding="utf-8")

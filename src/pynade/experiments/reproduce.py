@@ -1,0 +1,227 @@
+"""Making the paper's tables again, cell by cell.
+
+A cell is a row of `paper/*.toml` on one data set. Its `fit` (one run, settings chosen beforehand or by the
+estimator itself) or `sweep` (a grid chosen on validation) says how its record is made. Work in progress lives
+in a folder of its own, so an interrupted cell goes on; a finished one leaves its record under results/ and is
+skipped the next time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pynade.atomic import write_json
+from pynade.experiments.run import resume_run, start_run
+from pynade.experiments.score import forget_chunks, score_run, write_record
+from pynade.experiments.sweep import run_sweep
+from pynade.experiments.tables import TABLES, Row, Table, measured, table
+from pynade.learn import Callback
+
+QUICK_EPOCHS = 2
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table."""
+
+    table: str
+    row: Row
+    data: str
+
+    @property
+    def name(self) -> str:
+        """Such as "uci/red_wine/rnade-mog"."""
+        return self.row.record.format(data=self.data).removesuffix(".json")
+
+    @property
+    def runnable(self) -> bool:
+        """Whether a protocol is written down for it."""
+        return self.row.fit is not None or self.row.sweep is not None
+
+
+def table_named(word: str) -> list[str]:
+    """The tables a word stands for: a name, "table-2" and the like, or "all".
+
+    Example:
+        >>> table_named("table-6"), table_named("uci")
+        (['uci'], ['uci'])
+    """
+    if word == "all":
+        return list(TABLES)
+    number = re.fullmatch(r"table-(\d+)", word)
+    found = [n for n in TABLES if n == word or (number and int(number[1]) in table(n).number)]
+    if not found:
+        numbers = ", ".join(f"table-{k} ({n})" for n in TABLES for k in table(n).number)
+        raise ValueError(f"unknown table {word!r}; known: {', '.join(TABLES)}, all, or {numbers}")
+    return found
+
+
+def cells(tables: list[str], model: str | None = None, data: str | None = None) -> list[Cell]:
+    """The cells of some tables, each record once; `model` is a row's name or the name of its record.
+
+    Example:
+        >>> [cell.name for cell in cells(["uci"], model="rnade-mog", data="red_wine")]
+        ['uci/red_wine/rnade-mog']
+    """
+    made: dict[str, Cell] = {}
+    for name in tables:
+        shown = table(name)
+        for row in shown.rows:
+            for column in shown.columns:
+                cell = Cell(name, row, column)
+                wanted = (data in (None, column)) and (model in (None, row.model, Path(cell.name).name))
+                if wanted and column not in shown.unavailable and (cell.runnable or cell.name not in made):
+                    made[cell.name] = cell
+    if not made:
+        raise ValueError(f"no cell of {', '.join(tables)} has model {model!r} and data set {data!r}")
+    return list(made.values())
+
+
+def plan(todo: list[Cell], results: Path, minutes: float | None) -> tuple[list[Cell], list[Cell]]:
+    """What fits into the minutes, and what is left out: the widest gap to the paper first.
+
+    Cells without a number of ours come before those with one; among these the one furthest below the paper
+    first. A cell's time is the estimate of its row.
+    """
+
+    def gap(cell: Cell) -> float:
+        ours, paper = measured(results, cell.row, cell.data), cell.row.paper.get(cell.data)
+        if ours is None:
+            return float("inf")
+        return 0.0 if paper is None else paper - ours.mean
+
+    order = sorted((c for c in todo if c.runnable), key=lambda c: (-gap(c), c.row.minutes))
+    taken, left, spent = [], [c for c in todo if not c.runnable], 0.0
+    for cell in order:
+        if minutes is None or spent + cell.row.minutes <= minutes:
+            taken.append(cell)
+            spent += cell.row.minutes
+        else:
+            left.append(cell)
+    return taken, left
+
+
+def reproduce(
+    cell: Cell,
+    results: Path,
+    work: Path,
+    *,
+    device: str = "auto",
+    quick: bool = False,
+    again: bool = False,
+    data_dir: Path | None = None,
+    seed: int = 0,
+    callbacks: list[Callback] | None = None,
+    told: Callable[..., None] | None = None,
+) -> dict[str, Any]:
+    """Make one cell's record, or read it back if it is there.
+
+    Args:
+        cell: which.
+        results: folder of the records.
+        work: folder of runs and sweeps; removed for this cell when its record is written.
+        device: where to compute.
+        quick: the same path with a few epochs; the record stays in the work folder and says that it does not
+            compare.
+        again: make it anew.
+        data_dir: folder of the data sets.
+        seed: of everything random.
+        callbacks: told of a run's progress.
+        told: told of a sweep's progress.
+    """
+    record = (work if quick else results) / f"{cell.name}.json"
+    if record.is_file() and not again:
+        return dict(json.loads(record.read_text(encoding="utf-8")))
+    place = work / ("quick" if quick else "full") / cell.name
+    if again and place.exists():
+        shutil.rmtree(place)
+    record.parent.mkdir(parents=True, exist_ok=True)
+    if cell.row.sweep is not None:
+        spec = cell.row.sweep
+        grid = {k: v[:2] if quick else v for k, v in spec["grid"].items()}
+        fixed = {**spec["fixed"], "device": device}
+        content = run_sweep(
+            place,
+            spec["model"],
+            cell.data,
+            fixed,
+            grid,
+            seed=seed,
+            data_dir=data_dir,
+            retrain=spec["retrain"],
+            quick=quick,
+            told=told,
+        )
+        write_json(record, content)
+    elif cell.row.fit is not None:
+        _fit(cell, place, record, device, quick, data_dir, seed, callbacks or [])
+    else:
+        raise ValueError(f"no protocol is written down yet for {cell.name}")
+    shutil.rmtree(place)
+    return dict(json.loads(record.read_text(encoding="utf-8")))
+
+
+def _fit(
+    cell: Cell,
+    place: Path,
+    record: Path,
+    device: str,
+    quick: bool,
+    data_dir: Path | None,
+    seed: int,
+    callbacks: list[Callback],
+) -> None:
+    assert cell.row.fit is not None
+    model, parameters = cell.row.fit["model"], dict(cell.row.fit["parameters"])
+    orderings = cell.row.orderings
+    if quick:
+        for name, few in (("epochs", QUICK_EPOCHS), ("iterations", QUICK_EPOCHS), ("updates_per_epoch", 5)):
+            if name in parameters or name in _parameters(model):
+                parameters[name] = few
+        parameters = {k: v for k, v in parameters.items() if k in _parameters(model)}
+        orderings = None if orderings is None else 2
+    if (place / "spec.json").is_file():
+        resume_run(place, data_dir=data_dir, callbacks=callbacks)
+    else:
+        parameters |= {"device": device, "random_state": seed}
+        start_run(place, model, parameters, cell.data, data_dir=data_dir, callbacks=callbacks)
+    score = score_run(place, cell.data, "valid" if quick else "test", data_dir, orderings)
+    write_record(record, place, score)
+    if score.orderings is not None:
+        forget_chunks(place, score)
+    if quick:
+        content = json.loads(record.read_text(encoding="utf-8"))
+        write_json(record, {"quick": True, "note": "a trial of the path: not comparable"} | content)
+
+
+def _parameters(model: str) -> set[str]:
+    from pynade.experiments.run import estimator_named
+
+    return set(estimator_named(model, {}).get_params())
+
+
+def describe_cell(cell: Cell, shown: Table) -> str:
+    """A cell's protocol as a sentence.
+
+    Example:
+        >>> cell = cells(["uci"], model="gaussian", data="red_wine")[0]
+        >>> describe_cell(cell, table("uci"))
+        'Gaussian on red_wine: sweep gaussian with standardise False, then retrain on train + valid'
+    """
+    row = cell.row
+    if row.sweep is not None:
+        words = ", ".join(f"{k} {v}" for k, v in row.sweep["fixed"].items())
+        tried = ", ".join(f"{k} in {v}" for k, v in row.sweep["grid"].items())
+        end = ", then retrain on train + valid" if row.sweep["retrain"] else ""
+        over = f", over {tried}" if tried else ""
+        return f"{row.model} on {cell.data}: sweep {row.sweep['model']} with {words}{over}{end}"
+    if row.fit is not None:
+        words = ", ".join(f"{k} {v}" for k, v in row.fit["parameters"].items())
+        return f"{row.model} on {cell.data}: fit {row.fit['model']}" + (f" with {words}" if words else "")
+    return f"{row.model} on {cell.data}: no protocol yet ({shown.title})"

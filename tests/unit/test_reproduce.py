@@ -1,0 +1,134 @@
+"""Tables made again, cell by cell, and the report on them."""
+
+import json
+
+import pytest
+
+from pynade.cli.reproduce import parse_minutes
+from pynade.experiments import reproduce as module
+from pynade.experiments import tables as tables_module
+from pynade.experiments.report import html_page, write_report
+from pynade.experiments.reproduce import Cell, cells, plan, reproduce, table_named
+from pynade.experiments.run import estimator_named
+from pynade.experiments.tables import TABLES, Row, Table, table
+
+TREE = Row(
+    "Tree", "toy/{data}/tree.json", {"digits": -20.0}, fit={"model": "chow-liu", "parameters": {}}, minutes=2
+)
+SMALL = {"epochs": 3, "batch_size": 100}
+FVSBN = {"model": "fvsbn", "fixed": SMALL, "grid": {"learning_rate": [0.01, 0.05]}, "retrain": False}
+NET = Row("Net", "toy/{data}/net.json", {"digits": -30.0}, sweep=FVSBN, minutes=3)
+DEEP = Row(
+    "Deep",
+    "toy/{data}/deep.json",
+    {"digits": -25.0},
+    entry=("ensembles", "2"),
+    fit={"model": "deepnade", "parameters": {"hidden": [8], "epochs": 1}},
+    orderings=2,
+    minutes=4,
+)
+LATER = Row("Later", "toy/{data}/later.json", {"digits": -10.0})
+TOY = Table(
+    "Toy", "For tests.", ["digits", "gone"], [TREE, NET, DEEP, LATER], "overlap", [99], {"gone": "lost"}
+)
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    for where in (module, tables_module):
+        monkeypatch.setattr(where, "TABLES", ("toy",))
+        monkeypatch.setattr(where, "table", lambda name: TOY)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_protocol_names_a_model_and_parameters_that_exist(name):
+    for row in table(name).rows:
+        if row.fit:
+            estimator_named(row.fit["model"], row.fit["parameters"])
+        if row.sweep:
+            grid = {k: v[0] for k, v in row.sweep["grid"].items()}
+            estimator_named(row.sweep["model"], row.sweep["fixed"] | grid)
+        assert set(row.paper) <= set(table(name).columns)
+
+
+def test_cells_are_found_by_table_model_and_data_set():
+    assert table_named("table-2") == ["binary"]
+    assert table_named("table-4") == table_named("mnist") == ["mnist"]
+    assert table_named("all") == list(TABLES)
+    names = [cell.name for cell in cells(["binary"], model="NADE")]
+    assert "binary/dna/nade" in names
+    assert not any("rcv1" in name for name in names)  # cannot be had
+    with pytest.raises(ValueError, match="known: binary"):
+        table_named("table-1")
+    with pytest.raises(ValueError, match="no cell"):
+        cells(["uci"], model="nothing")
+
+
+def test_a_record_is_made_once_and_the_report_shows_it(toy, tmp_path):
+    results, work = tmp_path / "results", tmp_path / "work"
+    made = {c.row.model: c for c in cells(["toy"])}
+    tree = reproduce(made["Tree"], results, work, device="cpu")
+    net = reproduce(made["Net"], results, work, device="cpu")
+    deep = reproduce(made["Deep"], results, work, device="cpu")
+    assert json.loads((results / "toy/digits/tree.json").read_text()) == tree
+    assert len(net["validation_grid"]) == 2
+    assert deep["ensembles"]["2"]["n"] == 300
+    assert not any(p.is_file() for p in work.rglob("*"))  # nothing left behind
+    stamp = (results / "toy/digits/tree.json").stat().st_mtime_ns
+    assert reproduce(made["Tree"], results, work) == tree
+    assert (results / "toy/digits/tree.json").stat().st_mtime_ns == stamp
+    same = reproduce(made["Tree"], results, work, again=True, device="cpu")
+    assert same["test"] == tree["test"]  # same seed, same number
+    assert same["scored"]["at"] >= tree["scored"]["at"]
+
+    write_report(results, tmp_path / "r.md", tmp_path / "r.html")
+    text = (tmp_path / "r.md").read_text()
+    assert f"{tree['test']['mean']:.2f} ± {tree['test']['stderr']:.2f}" in text
+    assert "– (-10.00)" in text
+    assert "not measured: lost" in text
+    assert ("▲" if tree["test"]["mean"] > -20 else "▼") in text
+    assert f"{net['test']['mean']:.2f}" in html_page(results)
+
+
+def test_quick_does_not_touch_the_results(toy, tmp_path):
+    results, work = tmp_path / "results", tmp_path / "work"
+    for cell in cells(["toy"])[:3]:
+        record = reproduce(cell, results, work, quick=True, device="cpu")
+        assert record["quick"] is True
+    assert not results.exists()
+
+
+def test_an_interrupted_cell_goes_on(toy, tmp_path, monkeypatch):
+    cell = Cell("toy", NET, "digits")
+    whole = reproduce(cell, tmp_path / "a", tmp_path / "wa", device="cpu")
+
+    class Killed(Exception):
+        pass
+
+    def kill(p):
+        raise Killed
+
+    with pytest.raises(Killed):
+        reproduce(cell, tmp_path / "b", tmp_path / "wb", device="cpu", told=kill)
+    again = reproduce(cell, tmp_path / "b", tmp_path / "wb", device="cpu")
+    assert again["test"] == whole["test"]
+
+
+def test_a_budget_takes_the_widest_gaps_first_and_says_what_is_left(toy, tmp_path):
+    todo = cells(["toy"])
+    taken, left = plan(todo, tmp_path, minutes=5.5)
+    assert [c.row.model for c in taken] == ["Tree", "Net"]  # all unmeasured: the quickest first
+    assert {c.row.model for c in left} == {"Deep", "Later"}
+    for row, mean in ((TREE, -20.5), (NET, -39.0), (DEEP, -25.1)):
+        file = tmp_path / row.record.format(data="digits")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        value = {"mean": mean, "stderr": 0.1, "exact": True}
+        file.write_text(json.dumps({"test": value, "ensembles": {"2": value}}))
+    taken, _ = plan(todo, tmp_path, minutes=None)
+    assert [c.row.model for c in taken] == ["Net", "Tree", "Deep"]
+
+
+def test_budgets_are_written_as_people_write_them():
+    assert [parse_minutes(t) for t in ("60m", "2h", "1h30m", "0.5h")] == [60, 120, 90, 30]
+    with pytest.raises(ValueError, match="60m"):
+        parse_minutes("soon")
