@@ -60,3 +60,10 @@ def test_marks_and_bold_follow_the_papers_rules():
         "c": Measured(-2.0, 0.1, True, "", (-2.1, -2.0, -1.8, -2.1)),
     }
     assert best(folds, "paired") == {"a", "b"}
+
+
+def test_the_tutorial_runs():
+    text = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.S)
+    assert len(blocks) >= 6
+    exec("\n".join(blocks), {"__name__": "tutorial"})
