@@ -106,6 +106,7 @@ def check_levels(levels: int) -> None:
 
 def check_whole(x: Tensor, levels: int, name: str) -> None:
     """Raise a ValueError that names the first cell which is no whole number from 0 to levels - 1."""
+    x = x if x.is_floating_point() else x.int()  # in 8 bits, 256 would be 0
     wrong = ~((x >= 0) & (x < levels))  # NaN too
     if x.is_floating_point():
         wrong |= x != x.round()

@@ -20,11 +20,11 @@ WITHIN = 0.25  # share of a column's variance that the initial components have w
 class DiscretisedLogistic(Family):
     """x in {0, …, L-1}: a mixture of K logistic laws cut into L pieces (Salimans et al., 2017).
 
-        p(x) = Σ_c pi_c [sigm((v + w - mu_c) / s_c) - sigm((v - w - mu_c) / s_c)],   v = 2x / (L-1) - 1,  w = 1 / (L-1)
+        p(x) = Σ_c pi_c [sigm((v + w - mu_c) / s_c) - sigm((v - w - mu_c) / s_c)]
 
-    The lowest level also takes all that lies below it and the highest all that lies above, so
-    probabilities sum to one. Eta is [K logits of pi | K locations mu | K logarithms of s], locations and scales
-    in units where the levels run from -1 to 1. Differences of sigmoids are computed as products,
+    where v = 2x / (L-1) - 1 runs from -1 to 1 and w = 1 / (L-1) is half a level. The lowest level also takes
+    all that lies below it and the highest all that lies above, so probabilities sum to one. Eta is [K logits
+    of pi | K locations mu | K logarithms of s]. Differences of sigmoids are computed as products,
     sigm(a) - sigm(b) = sigm(a) sigm(-b) (1 - exp(b - a)), so no level is ever given a probability of zero.
 
     Args:
