@@ -14,7 +14,19 @@ from typing import TYPE_CHECKING, Any
 from pynade._version import __version__
 
 if TYPE_CHECKING:
-    from pynade.estimators import FVSBN, MADE, NADE, RNADE, DeepNADE, DeepRNADE, EoNADE, load
+    from pynade.estimators import (
+        FVSBN,
+        MADE,
+        NADE,
+        RNADE,
+        ConvNADE,
+        DeepNADE,
+        DeepRNADE,
+        EoNADE,
+        ImageNADE,
+        TransformerNADE,
+        load,
+    )
     from pynade.likelihood import Estimate
     from pynade.ordering import Ordering
 
@@ -26,6 +38,9 @@ _HOMES = {  # exported name -> module, imported on first use so that `import pyn
     "EoNADE": "pynade.estimators",
     "RNADE": "pynade.estimators",
     "DeepRNADE": "pynade.estimators",
+    "ConvNADE": "pynade.estimators",
+    "ImageNADE": "pynade.estimators",
+    "TransformerNADE": "pynade.estimators",
     "load": "pynade.estimators",
     "Estimate": "pynade.likelihood",
     "Ordering": "pynade.ordering",
@@ -36,11 +51,14 @@ __all__ = [
     "MADE",
     "NADE",
     "RNADE",
+    "ConvNADE",
     "DeepNADE",
     "DeepRNADE",
     "EoNADE",
     "Estimate",
+    "ImageNADE",
     "Ordering",
+    "TransformerNADE",
     "__version__",
     "load",
 ]

@@ -9,8 +9,10 @@ import numpy as np
 
 from pynade.estimators.base import DensityEstimator
 from pynade.estimators.fixed_order import FVSBN, MADE, NADE
+from pynade.estimators.images import ConvNADE, ImageNADE
 from pynade.estimators.orderless import DeepNADE, EoNADE
 from pynade.estimators.real import RNADE, DeepRNADE
+from pynade.estimators.transformer import TransformerNADE
 from pynade.learn import History
 from pynade.models import Density, Orderless
 from pynade.store import load_density
@@ -23,6 +25,9 @@ ESTIMATORS: dict[str, type[DensityEstimator]] = {
     "eonade": EoNADE,
     "rnade": RNADE,
     "deep-rnade": DeepRNADE,
+    "convnade": ConvNADE,
+    "unet": ImageNADE,
+    "transformer": TransformerNADE,
 }
 
 Loaded = DensityEstimator | Density | Orderless
