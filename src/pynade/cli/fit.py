@@ -12,7 +12,8 @@ from pynade.cli.screen import console, training_bar
 HELP = """Train a model and keep it in a run folder.
 
 DATA is a registered name (see `pynade data list`) or a file: .csv, .parquet, .npy or .npz, of zeros and ones
-(nade, made, fvsbn, deepnade, eonade) or of real numbers (rnade, deep-rnade).
+(nade, made, fvsbn, deepnade, eonade) or of real numbers (rnade, deep-rnade, transformer, causal-transformer).
+Images (convnade, hybrid, unet) may also be a folder of PNG files or an .npy stack, (N, H, W) or (N, H, W, C).
 
 \b
 Examples:
@@ -22,6 +23,9 @@ Examples:
   pynade fit digits --model eonade --hidden 500 --hidden 500 --orderings 16 --out runs/deep
   pynade fit measurements.csv --model rnade --components 10 --out runs/table
   pynade fit measurements.csv --model deep-rnade --hidden 200 --hidden 200 --out runs/with-gaps
+  pynade fit binarized_mnist --model hybrid --learning-rate 0.0001 --out runs/hybrid
+  pynade fit folder_of_pngs --model unet --binarize random --out runs/unet
+  pynade fit stack.npy --model unet --family discretised-logistic --out runs/grey
   pynade fit --resume runs/digits
 """
 
@@ -34,7 +38,11 @@ def fit(
     ] = None,
     model: Annotated[
         str,
-        typer.Option(help="nade, made, fvsbn, deepnade, eonade, rnade or deep-rnade.", rich_help_panel=MODEL),
+        typer.Option(
+            help="nade, made, fvsbn, deepnade, eonade, rnade, deep-rnade, convnade, hybrid, unet, "
+            "transformer or causal-transformer.",
+            rich_help_panel=MODEL,
+        ),
     ] = "nade",
     hidden: Annotated[
         list[int] | None,
@@ -59,7 +67,8 @@ def fit(
         str | None,
         typer.Option(
             help="Law of each conditional: mog (default), mol, mologistic, gaussian, fv, laplace, sas, "
-            "student (rnade, deep-rnade).",
+            "student (rnade, deep-rnade, transformer); bernoulli (default), categorical or "
+            "discretised-logistic (convnade, unet).",
             rich_help_panel=MODEL,
         ),
     ] = None,
@@ -102,6 +111,54 @@ def fit(
             help="Share of hidden units dropped in training (deepnade, eonade).", rich_help_panel=MODEL
         ),
     ] = None,
+    blueprint: Annotated[
+        str | None,
+        typer.Option(help='Layers, such as "64@8x8(valid)->1@8x8(full)" (convnade).', rich_help_panel=MODEL),
+    ] = None,
+    hybrid: Annotated[
+        list[int] | None,
+        typer.Option(help="Hidden units of a net beside it; repeat (convnade).", rich_help_panel=MODEL),
+    ] = None,
+    image_shape: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HxW", help="Shape of an image [the data's] (convnade, unet).", rich_help_panel=MODEL
+        ),
+    ] = None,
+    levels: Annotated[
+        int | None, typer.Option(help="Grey levels [256] (convnade, unet).", rich_help_panel=MODEL)
+    ] = None,
+    width: Annotated[
+        int | None,
+        typer.Option(help="Maps (unet [64]), numbers per token (transformer [256]).", rich_help_panel=MODEL),
+    ] = None,
+    multipliers: Annotated[
+        list[int] | None,
+        typer.Option(help="Maps of each level over width; repeat [1 2 2] (unet).", rich_help_panel=MODEL),
+    ] = None,
+    blocks: Annotated[
+        int | None, typer.Option(help="Residual blocks per level [2] (unet).", rich_help_panel=MODEL)
+    ] = None,
+    attention: Annotated[
+        list[int] | None,
+        typer.Option(help="Levels with attention; repeat [all but 0] (unet).", rich_help_panel=MODEL),
+    ] = None,
+    groups: Annotated[
+        int | None, typer.Option(help="Groups of maps normalised together [8] (unet).", rich_help_panel=MODEL)
+    ] = None,
+    depth: Annotated[
+        int | None, typer.Option(help="Blocks [6] (transformer).", rich_help_panel=MODEL)
+    ] = None,
+    heads: Annotated[
+        int | None, typer.Option(help="Attention heads (unet [4], transformer [8]).", rich_help_panel=MODEL)
+    ] = None,
+    mlp_ratio: Annotated[
+        int | None, typer.Option(help="Hidden units over width [4] (transformer).", rich_help_panel=MODEL)
+    ] = None,
+    fixed_order: Annotated[
+        bool | None,
+        typer.Option(help="One ordering only: a causal transformer (transformer).", rich_help_panel=MODEL),
+    ] = None,
     pretrain_epochs: Annotated[
         int | None,
         typer.Option(
@@ -117,6 +174,10 @@ def fit(
     schedule: Annotated[
         str | None,
         typer.Option(help="constant (default), linear, inverse or cosine.", rich_help_panel=TRAINING),
+    ] = None,
+    warm_up: Annotated[
+        int | None,
+        typer.Option(help="Updates in which the rate rises [0; unet 200].", rich_help_panel=TRAINING),
     ] = None,
     gamma: Annotated[
         float | None,
@@ -156,6 +217,10 @@ def fit(
         float | None,
         typer.Option(help="Keep a running average of the weights, such as 0.999.", rich_help_panel=TRAINING),
     ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="float32 (default) or bf16, on a GPU (unet's default).", rich_help_panel=TRAINING),
+    ] = None,
     stop_at_train: Annotated[
         float | None,
         typer.Option(help="Stop when the training log-likelihood passes this.", rich_help_panel=TRAINING),
@@ -165,7 +230,12 @@ def fit(
         typer.Option(help="Held out where the data have no validation part [0.1].", rich_help_panel=WHERE),
     ] = None,
     binarize: Annotated[
-        float | None, typer.Option(help="Threshold: values above become 1, others 0.", rich_help_panel=WHERE)
+        str | None,
+        typer.Option(
+            help="Threshold: values above become 1, others 0 (of grey images a share of white); or "
+            "random, random:SEED: pixels drawn with their share of white.",
+            rich_help_panel=WHERE,
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of ordering, weights and shuffling.", rich_help_panel=WHERE)] = 0,
     device: Annotated[
@@ -217,7 +287,10 @@ def fit(
                 callbacks=[bar],
             )
     valid = result["valid"]
-    score = "" if valid is None else f", validation {valid['mean']:.3f} ± {valid['stderr']:.3f} nats"
+    score = ""
+    if valid is not None:
+        kind = "exact" if valid["exact"] else "estimate"
+        score = f", validation {valid['mean']:.3f} ± {valid['stderr']:.3f} nats ({kind})"
     console.print(
         f"{folder}: {result['epochs']} epochs, best {result['best_epoch']}{score}, {result['seconds']:.1f} s"
         f" ({result['stopped']})"
@@ -235,9 +308,24 @@ def _parameters(given: dict[str, Any]) -> dict[str, Any]:
         parameters["n_orderings"] = parameters.pop("orderings")
     if "components" in parameters:
         parameters["n_components"] = parameters.pop("components")
+    if "image_shape" in parameters:
+        parameters["image_shape"] = _sides(parameters["image_shape"])
+    if "binarize" in parameters and not parameters["binarize"].startswith("random"):
+        try:
+            parameters["binarize"] = float(parameters["binarize"])
+        except ValueError:
+            words = f"--binarize is a number, random or random:SEED, not {parameters['binarize']!r}"
+            raise ValueError(words) from None
     if "hidden" in parameters:
         hidden = parameters["hidden"]
         if given["model"] in ("nade", "rnade") and len(hidden) > 1:
             raise ValueError(f"a {given['model']} has one hidden layer; give --hidden once")
         parameters["hidden"] = hidden[0] if len(hidden) == 1 else hidden
     return parameters
+
+
+def _sides(text: str) -> list[int]:
+    try:
+        return [int(side) for side in text.lower().split("x")]
+    except ValueError:
+        raise ValueError(f"an image shape is written HxW (or CxHxW), such as 28x28, not {text!r}") from None

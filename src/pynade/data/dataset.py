@@ -20,7 +20,8 @@ class Dataset:
     """A table cut into parts, with its schema and its provenance.
 
     Binary data are ``uint8`` zeros and ones, and grey levels of images ``uint8`` from 0 to 255; any other
-    table is ``float64``, where NaN means missing. Rows of a source (patches of images, windows of speech) are ``float32``, as it draws them.
+    table is ``float64``, where NaN means missing. Rows of a source (patches of images, windows of speech)
+    are ``float32``, as it draws them.
 
     Attributes:
         name: A short name, such as ``"adult"``.

@@ -109,7 +109,7 @@ def binarized(dataset: Dataset, how: float | str) -> Dataset:
         if seed is None:
             parts[part] = (rows > threshold * (LEVELS - 1)).astype(np.uint8)
         else:
-            parts[part] = (rng.integers(0, LEVELS - 1, rows.shape) < rows).astype(np.uint8)
+            parts[part] = (rng.integers(0, LEVELS - 1, rows.shape, dtype=np.uint8) < rows).astype(np.uint8)
     facts = {k: v for k, v in dataset.provenance.items() if k != "levels"} | {"binarize": how}
     return replace(dataset, **parts, schema=Schema.binary(dataset.n_variables), provenance=facts, source=None)
 

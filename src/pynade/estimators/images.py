@@ -67,6 +67,11 @@ class PixelTable(BinaryTable):
             return whole.astype(np.uint8 if self.levels <= 256 else np.float32)
         return np.where(missing, np.float32(np.nan), whole.astype(np.float32))
 
+    @property
+    def white(self) -> int:
+        """The largest value of a pixel."""
+        return 1 if self.family == "bernoulli" else self.levels - 1
+
     def _shape(self, n_variables: int) -> tuple[int, int, int]:
         """Channels, height and width of rows of this length."""
         if self.image_shape is None:

@@ -30,6 +30,11 @@ ESTIMATORS: dict[str, type[DensityEstimator]] = {
     "transformer": TransformerNADE,
 }
 
+ALIASES: dict[str, tuple[str, dict[str, Any]]] = {  # other names of a model with a parameter set
+    "hybrid": ("convnade", {"hybrid": [500, 500]}),
+    "causal-transformer": ("transformer", {"fixed_order": True}),
+}
+
 Loaded = DensityEstimator | Density | Orderless
 
 

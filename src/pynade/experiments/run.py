@@ -23,11 +23,14 @@ import numpy as np
 
 from pynade.atomic import write_json
 from pynade.data import Dataset, Schema, resolve
-from pynade.estimators import ESTIMATORS, DensityEstimator, GradientEstimator
+from pynade.data.images import binarized, is_grey
+from pynade.estimators import ESTIMATORS, AnyOrderDensity, DensityEstimator, GradientEstimator
 from pynade.estimators.base import torch_device
+from pynade.estimators.io import ALIASES
 from pynade.experiments.provenance import provenance
 from pynade.learn import Callback, Diverged
 from pynade.likelihood import Estimate
+from pynade.models import Orderless
 
 OPTION_NAMES = {
     "n_orderings": "orderings",
@@ -48,8 +51,9 @@ FILES = (
 
 def estimator_named(model: str, parameters: dict[str, Any]) -> DensityEstimator:
     """An unfitted estimator; unknown models and parameters are answered with the nearest known name."""
+    model, parameters = plain_model(model, parameters)
     if model not in ESTIMATORS:
-        raise ValueError(f"unknown model {model!r}{_nearest(model, list(ESTIMATORS))}")
+        raise ValueError(f"unknown model {model!r}{_nearest(model, [*ESTIMATORS, *ALIASES])}")
     kind = ESTIMATORS[model]
     known = kind._get_param_names()
     for name in parameters:
@@ -58,6 +62,17 @@ def estimator_named(model: str, parameters: dict[str, Any]) -> DensityEstimator:
                 f"model {model!r} has no parameter {OPTION_NAMES.get(name, name)!r}{_nearest(name, known)}"
             )
     return kind(**parameters)
+
+
+def plain_model(model: str, parameters: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The model that a name stands for, with the parameters the name implies.
+
+    Example:
+        >>> plain_model("hybrid", {"epochs": 3})
+        ('convnade', {'hybrid': [500, 500], 'epochs': 3})
+    """
+    model, implied = ALIASES.get(model, (model, {}))
+    return model, implied | parameters
 
 
 def start_run(
@@ -85,9 +100,9 @@ def start_run(
         drop_constant: leave out the columns that never vary in the training rows.
         callbacks: told of progress.
     """
-    parameters = {"random_state": 0} | parameters
+    model, parameters = plain_model(model, {"random_state": 0} | parameters)
     estimator = estimator_named(model, parameters)
-    whole = _varying(resolve(data, data_dir), drop_constant)
+    whole, made_binary = _as_images(_varying(resolve(data, data_dir), drop_constant), estimator)
     estimator.check_request(whole.train, whole.valid)  # before any split, so that rows are the file's
     dataset = _with_validation(whole, estimator)
     _claim(folder, overwrite)
@@ -97,10 +112,12 @@ def start_run(
         "data": data if not Path(data).exists() else str(Path(data).resolve()),
         "data_checksum": dataset.checksum,
     } | ({"drop_constant": True} if drop_constant else {})
+    if made_binary is not None:
+        spec["binarize"] = made_binary
     write_json(folder / "spec.json", spec)
     device = torch_device(estimator.device)
     write_json(folder / "provenance.json", provenance(dataset, seed=estimator.random_state, device=device))
-    return _train(folder, estimator, dataset, resume=False, callbacks=callbacks)
+    return _train(folder, estimator, dataset, made_binary, resume=False, callbacks=callbacks)
 
 
 def resume_run(
@@ -115,14 +132,17 @@ def resume_run(
         raise ValueError(f"the run in {folder} ended with: {result['stopped']}; it cannot go on from there")
     estimator = estimator_named(spec["model"], spec["parameters"])
     dropped = spec.get("drop_constant", False)
-    dataset = _with_validation(_varying(resolve(spec["data"], data_dir), dropped), estimator)
+    whole = _varying(resolve(spec["data"], data_dir), dropped)
+    if "binarize" in spec:
+        whole = binarized(whole, spec["binarize"])
+    dataset = _with_validation(whole, estimator)
     if dataset.checksum != spec["data_checksum"]:
         raise ValueError(
             f"the data {spec['data']!r} are not those the run in {folder} began with "
             f"(checksum {dataset.checksum[:12]}…, expected {spec['data_checksum'][:12]}…)"
         )
     begun = (folder / "checkpoint.safetensors").is_file()  # a run killed before its first starts over
-    return _train(folder, estimator, dataset, resume=begun, callbacks=callbacks)
+    return _train(folder, estimator, dataset, spec.get("binarize"), resume=begun, callbacks=callbacks)
 
 
 def as_command(spec: dict[str, Any], folder: str) -> str:
@@ -135,12 +155,15 @@ def as_command(spec: dict[str, Any], folder: str) -> str:
         if value in (default, usual[name]) or name == "random_state":
             continue
         option = OPTION_NAMES.get(name, name.replace("_", "-"))
-        if isinstance(value, bool):
+        if name == "image_shape":
+            words.append(f"--{option} {'x'.join(map(str, values))}")
+        elif isinstance(value, bool):
             words.append(f"--{option}" if value else f"--no-{option}")
         else:
             words += [f"--{option} {v}" for v in values]
     seed = spec["parameters"]["random_state"]
     words += ["--drop-constant"] if spec.get("drop_constant") else []
+    words += [f"--binarize {spec['binarize']}"] if "binarize" in spec else []
     return " ".join([*words, *([f"--seed {seed}"] if seed else []), "--out", folder])
 
 
@@ -170,6 +193,31 @@ def _varying(dataset: Dataset, wanted: bool) -> Dataset:
     return replace(dataset, **parts, schema=schema, image_shape=None, provenance=provenance, source=None)
 
 
+def _as_images(dataset: Dataset, estimator: DensityEstimator) -> tuple[Dataset, float | str | None]:
+    """Tell a model of images their shape, and make grey levels black and white if that was asked for.
+
+    Of images, the threshold is a share of white, whatever their levels. Returns how it was done, since
+    images that are scored later must be treated in the same way.
+    """
+    known = estimator.get_params()
+    if "image_shape" in known and known["image_shape"] is None and dataset.image_shape is not None:
+        estimator.set_params(image_shape=tuple(dataset.image_shape))
+    how: float | str | None = known.get("binarize")
+    if is_grey(dataset):
+        if how is not None:
+            estimator.set_params(binarize=None)
+            return binarized(dataset, how), how
+        if "binarize" in known and known.get("family", "bernoulli") == "bernoulli":
+            raise ValueError(
+                f"the images of {dataset.name!r} have grey levels, but the model is one of zeros and ones: "
+                "give --binarize 0.5 or --binarize random, or (convnade, unet) a --family for grey levels"
+            )
+    elif isinstance(how, str):
+        binarized(dataset, how)  # refuses what is no way to do it
+        raise ValueError(f"--binarize {how} is for images with grey levels, which {dataset.name!r} has not")
+    return dataset, None
+
+
 def _with_validation(dataset: Dataset, estimator: DensityEstimator) -> Dataset:
     """The data with a validation part, if the estimator wants one and there are rows enough for it."""
     rows = round(estimator.validation_fraction * len(dataset.train))
@@ -182,6 +230,7 @@ def _train(
     folder: Path,
     estimator: DensityEstimator,
     dataset: Dataset,
+    made_binary: float | str | None,
     *,
     resume: bool,
     callbacks: Sequence[Callback],
@@ -199,11 +248,13 @@ def _train(
     names = list(dataset.schema.names)
     dropped = dataset.provenance.get("dropped_columns", [])
     facts: dict[str, Any] = {"columns": names, "dropped": dropped, "image_shape": dataset.image_shape}
+    if made_binary is not None:
+        facts["binarize"] = made_binary
     estimator.save(folder / "model.safetensors", **facts)
     history = estimator.history_
     valid = None
     if dataset.valid is not None:
-        valid = Estimate.from_rows(estimator.score_samples(dataset.valid)).to_json()
+        valid = _validation_score(estimator, dataset.valid).to_json()
     result = {
         "status": "finished",
         "stopped": history.stopped,
@@ -216,6 +267,14 @@ def _train(
     write_json(folder / "result.json", result)
     (folder / "checkpoint.safetensors").unlink(missing_ok=True)
     return result
+
+
+def _validation_score(estimator: DensityEstimator, rows: np.ndarray) -> Estimate:
+    """Exact, but of nets that would run once for every variable an estimate."""
+    model = getattr(estimator, "model_", None)
+    if isinstance(estimator, AnyOrderDensity) and isinstance(model, Orderless) and model.net.row_floats:
+        return estimator.estimate(rows)
+    return Estimate.from_rows(estimator.score_samples(rows))
 
 
 def fresh(estimator: DensityEstimator) -> bool:
