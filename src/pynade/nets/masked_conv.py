@@ -74,7 +74,8 @@ class MaskedConv(AnyOrderNet):
 
         maps = channels * (n_features + int(input_observed))
         self.layers = layers_for(blueprint, (maps, height, width), channels * n_params)
-        sizes = [s[0] * s[1] * s[2] for s in infer_shapes(self.layers, (maps, height, width))]
+        first = (maps, height, width)
+        sizes = [m * h * w for m, h, w in (first, *infer_shapes(self.layers, first))]
         self.row_floats = 4 * max(sizes)  # a layer's input and output, and what the convolution needs
         self.weights, self.hidden_bias = nn.ParameterList(), nn.ParameterList()
         for n, layer in enumerate(self.layers, start=1):

@@ -1,5 +1,7 @@
 """Warm-up, precision, the dropout of fixed-order nets, and rows that are drawn fresh at every epoch."""
 
+import sys
+
 import pytest
 import torch
 
@@ -127,7 +129,7 @@ class Killed(Exception):
 
 
 def test_a_source_draws_fresh_rows_for_every_epoch_and_goes_on_with_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr("pynade.learn.fit.CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(sys.modules["pynade.learn.fit"], "CHECKPOINT_SECONDS", -1.0)
     pictures = [torch.randint(256, (20, 20), dtype=torch.uint8, generator=generator()).numpy()]
     how = Gradient(epochs=4, updates_per_epoch=3, batch_size=10, learning_rate=1e-3)
 
