@@ -120,6 +120,7 @@ def training_figure(epochs: Sequence[dict[str, Any]]) -> Figure:
     best = [line["epoch"] for line in epochs if line["best"]]
     if best:
         axis.axvline(best[-1], color="0.6", linestyle=":", label=f"best epoch ({best[-1]})")
+    axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set_xlabel("epoch")
     axis.set_ylabel("negative log-likelihood (nats per row)")
     axis.grid(alpha=0.3)
