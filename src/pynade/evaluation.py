@@ -1,32 +1,31 @@
 """Exact log-likelihood under many orderings: K orderings × N rows, in chunks that survive a kill.
 
 One walk of the stepper scores G orderings × N rows at once: each ordering is a group, so a step reads one
-row of the weights per ordering and does O(H) work before the second layer, for all rows together.
+row of the weights per ordering and does O(H) work before the second layer, for all rows together. A net
+without such a first layer (`MaskedConv`, `UNet`, `Transformer`) runs as a whole at every step: one ordering
+of D variables costs D forward passes of every row. Under torchrun the processes share the chunks
+(`pynade.processes`). `corrected_ensemble` is for data sets where even that is too much.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pynade.atomic import write_atomically, write_json
+from pynade.chunks import Chunk, Chunks
 from pynade.families import Family
-from pynade.likelihood import Estimate
-from pynade.models import Ensemble, Orderless
+from pynade.likelihood import Estimate, orderless_rows
+from pynade.models import Ensemble, Orderless, blocked_log_prob
 from pynade.nets import Net
 from pynade.ordering import Ordering
-from pynade.store import describe
-
-GPU_ROWS = 640_000  # orderings × rows walked together on a GPU: a few GB of activations for H = 500
-CPU_ROWS = 4_000  # on a CPU: activations that stay near the caches
+from pynade.precision import computing_in
+from pynade.processes import rank_and_size, sum_over_processes, wait
 
 
 @dataclass(frozen=True)
@@ -71,8 +70,13 @@ def score_orderings(
     folder: Path | str | None = None,
     progress: Callable[[int, int], None] | None = None,
     rows_at_once: int | None = None,
+    precision: str = "float32",
 ) -> OrderingScores:
     """Exact log p of every row under every ordering.
+
+    Exact means that nothing is drawn: every factor of every product is there. The nets' arithmetic may be
+    shortened (`precision`) on a GPU; log-probabilities are float32 or better, their sums float64. Processes
+    that torchrun started share the work, and all of them return all of it.
 
     Args:
         model: an orderless model with `orderings`, or an ensemble with its own.
@@ -80,8 +84,10 @@ def score_orderings(
         orderings: a (K, D) batch.
         folder: keep finished chunks here; a second call with the same model, rows and orderings takes
             them from there. The folder must not be used for anything else.
-        progress: called as progress(done, total) in units of row × ordering.
-        rows_at_once: how many (row, ordering) pairs to walk together.
+        progress: called as progress(done, total) in units of row × ordering, this process's share of them.
+        rows_at_once: how many (row, ordering) pairs to walk together; None takes what the net says the
+            device can hold (`Net.rows_at_once`).
+        precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
 
     Example:
         >>> import torch
@@ -104,69 +110,168 @@ def score_orderings(
     n_rows, k = len(rows), len(orderings)
     if n_rows == 0:
         raise ValueError("there are no rows to score")
-    limit = rows_at_once or (GPU_ROWS if model.device.type == "cuda" else CPU_ROWS)
+    limit = rows_at_once or members.net.rows_at_once(model.device)
     row_step = min(n_rows, limit)
     group_step = max(1, limit // row_step)
-    store = _Chunks(folder, model, rows, orderings) if folder is not None else None
+    store = Chunks(folder, model, rows, orderings, precision) if folder is not None else None
+    chunks = [
+        Chunk(r, min(n_rows, r + row_step), g, min(k, g + group_step))
+        for r in range(0, n_rows, row_step)
+        for g in range(0, k, group_step)
+    ]
+    rank, size = rank_and_size()
+    kept = {} if store is None else {c: store.get(c) for c in chunks if store.has(c)}
+    wait()  # all look before anyone writes, so that all see the same chunks missing
+    missing = [c for c in chunks if c not in kept]
+    mine = [*(list(kept) if rank == 0 else []), *missing[rank::size]]
+    total = sum(c.size for c in mine)
 
-    out = np.empty((n_rows, k))
+    out = np.zeros((n_rows, k))
     done = 0
     order = orderings.order.to(model.device)
-    for r in range(0, n_rows, row_step):
-        part = rows[r : r + row_step].to(model.device, model.dtype)
-        for g in range(0, k, group_step):
-            name = f"{r}_{r + len(part)}_{g}_{min(k, g + group_step)}"
-            scores = store.get(name) if store else None
-            if scores is None:
-                scores = walk(members.net, members.family, part, order[g : g + group_step]).cpu().numpy()
-                if store:
-                    store.put(name, scores)
-            out[r : r + row_step, g : g + group_step] = scores.T
-            done += scores.size
-            if progress is not None:
-                progress(done, n_rows * k)
-    return OrderingScores(out)
+    for chunk in mine:
+        scores = kept.get(chunk)
+        if scores is None:
+            part = rows[chunk.rows].to(model.device, model.dtype)
+            scores = walk(members.net, members.family, part, order[chunk.orderings], precision).cpu().numpy()
+            if store is not None:
+                store.put(chunk, scores)
+        out[chunk.rows, chunk.orderings] = scores.T
+        done += scores.size
+        if progress is not None:
+            progress(done, total)
+    return OrderingScores(sum_over_processes(out))
+
+
+@dataclass(frozen=True)
+class CorrectedEnsemble:
+    """The log-likelihood of an ensemble on all rows, from exact numbers on some of them.
+
+    Attributes:
+        ensemble: the number. Its `mc_stderr` is how far it may be from the exact mean over the same rows;
+            its `stderr` adds to that the error due to the finite number of rows.
+        typical: estimate of the mean over orderings (the typical single ordering) on all rows.
+        subset: the exact scores of the rows of the subset.
+    """
+
+    ensemble: Estimate
+    typical: Estimate
+    subset: OrderingScores
+
+
+def corrected_ensemble(
+    model: Orderless,
+    x: Tensor | np.ndarray,
+    orderings: Ordering,
+    *,
+    every: int = 10,
+    draws: int = 16,
+    seed: int = 0,
+    precision: str = "float32",
+    folder: Path | str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> CorrectedEnsemble:
+    """Log-likelihood of the ensemble of K orderings on all rows, exact only on every tenth.
+
+    The stochastic estimate s of the mean over orderings is cheap and is made for all N rows; the exact
+    ensemble e costs K · D forward passes a row and is made for the fixed subset x[::every], of m rows. The
+    number is mean(s) + mean(e - s), the second mean over the subset. What varies from row to row in e is
+    mostly in s as well, so the difference has a small spread σ, and the error left is
+    σ sqrt(1/m - 1/N), in which the noise of the draws is included. Unbiased for rows in no particular order.
+
+    Args:
+        model: the orderless model.
+        x: rows (N, D), complete.
+        orderings: a (K, D) batch.
+        every: take every so manieth row into the subset.
+        draws: prefixes per row of the estimate.
+        seed: of the prefixes.
+        precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
+        folder: keep finished chunks of the exact part here (see `score_orderings`).
+        progress: called as progress(done, total) by the exact part.
+
+    Example:
+        >>> import torch
+        >>> from pynade.families import Bernoulli
+        >>> from pynade.nets import MaskedMLP
+        >>> deep = Orderless(MaskedMLP(3, hidden=(4,)), Bernoulli())
+        >>> rows = torch.eye(3).repeat(20, 1)
+        >>> corrected_ensemble(deep, rows, Ordering.random(3, k=4)).ensemble.n
+        60
+    """
+    rows = torch.as_tensor(x)
+    if every < 1:
+        raise ValueError(f"every must be at least 1, not {every}")
+    subset = rows[::every]
+    if len(subset) < 2:
+        raise ValueError(f"every={every} leaves {len(subset)} of {len(rows)} rows; at least 2 are needed")
+    subset_scores = score_orderings(
+        model, subset, orderings, folder=folder, progress=progress, precision=precision
+    )
+    means, variances = orderless_rows(model, rows, draws, seed, precision=precision)
+    exact = subset_scores.ensemble_rows()
+    gap = exact - means[::every]
+    n, m = len(rows), len(subset)
+    noise = gap.std(ddof=1) * math.sqrt(1 / m - 1 / n)
+    stderr = math.hypot(exact.std(ddof=1) / math.sqrt(n), noise)
+    number = Estimate(float(means.mean() + gap.mean()), stderr, n, exact=False, mc_stderr=float(noise))
+    return CorrectedEnsemble(number, Estimate.from_rows(means, variances), subset_scores)
+
+
+def many_at_once_gap(
+    model: Orderless,
+    x: Tensor | np.ndarray,
+    per_step: Sequence[int] = (1, 4, 16),
+    generator: torch.Generator | None = None,
+    *,
+    precision: str = "float32",
+) -> dict[int, Estimate]:
+    """What drawing k variables at once costs: log p of rows k at a time, minus the exact one, in nats.
+
+    Each row has a random ordering of its own, the same for all k; it costs D + Σ D / k forward passes. A
+    mean of -2 says that two nats are lost. Both terms are exact along the row's ordering, and the standard
+    error covers the draw of rows and of orderings.
+
+    Args:
+        model: the orderless model.
+        x: complete rows (N, D).
+        per_step: the values of k.
+        generator: source of the orderings, on the CPU.
+        precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
+
+    Example:
+        >>> import torch
+        >>> from pynade.families import Bernoulli
+        >>> from pynade.nets import MaskedMLP
+        >>> deep = Orderless(MaskedMLP(4, hidden=(4,)), Bernoulli())
+        >>> gaps = many_at_once_gap(deep, torch.eye(4), (1, 2))
+        >>> gaps[1].mean, gaps[2].n
+        (0.0, 4)
+    """
+    rows = torch.as_tensor(x)
+    ordering = Ordering.random(model.n_variables, len(rows), generator)
+    at_once = model.net.rows_at_once(model.device)
+    scores: dict[int, np.ndarray] = {}
+    for k in sorted({1, *per_step}):
+        parts = [
+            blocked_log_prob(model, part, ordering[start : start + len(part)], k, precision=precision).cpu()
+            for start, part in zip(range(0, len(rows), at_once), rows.split(at_once), strict=True)
+        ]
+        scores[k] = torch.cat(parts).numpy()
+    return {k: Estimate.from_rows(scores[k] - scores[1]) for k in per_step}
 
 
 @torch.no_grad()
-def walk(net: Net, family: Family, x: Tensor, order: Tensor) -> Tensor:
+def walk(net: Net, family: Family, x: Tensor, order: Tensor, precision: str = "float32") -> Tensor:
     """Score rows x (N, D) along G orderings (G, D) in one walk: float64 (G, N)."""
     columns = x.T.contiguous()  # (D, N): the rows' values of one variable lie together
     total = x.new_zeros(len(order), len(x), dtype=torch.float64)
     state = net.start(len(order), len(x))
     for i in order.unbind(1):
         x_i = columns[i]  # (G, N)
-        total += family.log_prob(x_i, net.predict(state, i), i[:, None])
-        state = net.observe(state, i, family.encode(x_i, i[:, None]))
+        with computing_in(precision, x.device):
+            eta = net.predict(state, i).to(x.dtype)
+        total += family.log_prob(x_i, eta, i[:, None])
+        with computing_in(precision, x.device):
+            state = net.observe(state, i, family.encode(x_i, i[:, None]))
     return total
-
-
-class _Chunks:
-    """Finished chunks on disk, under a fingerprint of everything they depend on."""
-
-    def __init__(self, folder: Path | str, model: Any, rows: Tensor, orderings: Ordering) -> None:
-        digest = hashlib.sha256(json.dumps([describe(model), list(rows.shape), str(rows.dtype)]).encode())
-        for name, tensor in sorted(model.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-        digest.update(rows.cpu().numpy().tobytes())
-        digest.update(orderings.order.cpu().numpy().tobytes())
-        self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        mark = self.folder / "fingerprint.json"
-        wanted = {"sha256": digest.hexdigest()}
-        if not mark.exists() or json.loads(mark.read_text(encoding="utf-8")) != wanted:
-            for old in self.folder.glob("*.npy"):
-                old.unlink()
-            write_json(mark, wanted)
-
-    def get(self, name: str) -> np.ndarray | None:
-        path = self.folder / f"{name}.npy"
-        return np.load(path) if path.exists() else None
-
-    def put(self, name: str, scores: np.ndarray) -> None:
-        def write(path: Path) -> None:
-            with open(path, "wb") as f:
-                np.save(f, scores)
-
-        write_atomically(self.folder / f"{name}.npy", write)

@@ -44,6 +44,8 @@ KINDS = {
     "Transformer": "pynade.nets",
     "CausalTransformer": "pynade.nets",
     "Bernoulli": "pynade.families",
+    "Categorical": "pynade.families",
+    "DiscretisedLogistic": "pynade.families",
     "FixedVarianceGaussian": "pynade.families",
     "Gaussian": "pynade.families",
     "Laplace": "pynade.families",

@@ -77,4 +77,19 @@ def parameters_of(model: str, options: dict[str, Any]) -> dict[str, Any]:
             raise ValueError(
                 f"--shrinkage is a number from 0 to 1 or ledoit-wolf, not {parameters['shrinkage']!r}"
             ) from None
+    if "image_shape" in parameters:
+        parameters["image_shape"] = _sides(parameters["image_shape"])
+    if "binarize" in parameters and not parameters["binarize"].startswith("random"):
+        try:
+            parameters["binarize"] = float(parameters["binarize"])
+        except ValueError:
+            words = f"--binarize is a number, random or random:SEED, not {parameters['binarize']!r}"
+            raise ValueError(words) from None
     return parameters
+
+
+def _sides(text: str) -> list[int]:
+    try:
+        return [int(side) for side in text.lower().split("x")]
+    except ValueError:
+        raise ValueError(f"an image shape is written HxW (or CxHxW), such as 28x28, not {text!r}") from None

@@ -14,7 +14,9 @@ HELP = """Train a model and keep it in a run folder.
 
 DATA is a registered name (see `pynade data list`) or a file: .csv, .parquet, .npy or .npz, of zeros and ones
 (nade, made, made-e, fvsbn, deepnade, eonade, mob, chow-liu, rbm) or of real numbers (rnade, deep-rnade,
-gaussian, mog, mfa). Where an option may be repeated to choose from several, the validation rows choose.
+transformer, causal-transformer, gaussian, mog, mfa). Images (convnade, hybrid, unet) may also be a folder of
+PNG files or an .npy stack, (N, H, W) or (N, H, W, C). Where an option may be repeated to choose from several,
+the validation rows choose.
 
 \b
 Examples:
@@ -26,6 +28,9 @@ Examples:
   pynade fit measurements.csv --model deep-rnade --hidden 200 --hidden 200 --out runs/with-gaps
   pynade fit mushrooms --model mob --components 32 --components 64 --components 128 --out runs/mob
   pynade fit red_wine/1 --model mfa --components 2 --components 5 --factors 1 --factors 4 --out runs/mfa
+  pynade fit binarized_mnist --model hybrid --learning-rate 0.0001 --out runs/hybrid
+  pynade fit folder_of_pngs --model unet --binarize random --out runs/unet
+  pynade fit stack.npy --model unet --family discretised-logistic --out runs/grey
   pynade fit --resume runs/digits
 """
 
@@ -41,7 +46,7 @@ def fit(
         str,
         typer.Option(
             help="nade, made, made-e, fvsbn, deepnade, eonade, mob, chow-liu, rbm; rnade, deep-rnade, "
-            "gaussian, mog, mfa.",
+            "transformer, causal-transformer, gaussian, mog, mfa; convnade, hybrid, unet.",
             rich_help_panel=MODEL,
         ),
     ] = "nade",
@@ -72,7 +77,8 @@ def fit(
         str | None,
         typer.Option(
             help="Law of each conditional: mog (default), mol, mologistic, gaussian, fv, laplace, sas, "
-            "student (rnade, deep-rnade).",
+            "student (rnade, deep-rnade, transformer); bernoulli (default), categorical or "
+            "discretised-logistic (convnade, unet).",
             rich_help_panel=MODEL,
         ),
     ] = None,
@@ -123,6 +129,54 @@ def fit(
             help="Share of hidden units dropped in training (deepnade, eonade).", rich_help_panel=MODEL
         ),
     ] = None,
+    blueprint: Annotated[
+        str | None,
+        typer.Option(help='Layers, such as "64@8x8(valid)->1@8x8(full)" (convnade).', rich_help_panel=MODEL),
+    ] = None,
+    hybrid: Annotated[
+        list[int] | None,
+        typer.Option(help="Hidden units of a net beside it; repeat (convnade).", rich_help_panel=MODEL),
+    ] = None,
+    image_shape: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HxW", help="Shape of an image [the data's] (convnade, unet).", rich_help_panel=MODEL
+        ),
+    ] = None,
+    levels: Annotated[
+        int | None, typer.Option(help="Grey levels [256] (convnade, unet).", rich_help_panel=MODEL)
+    ] = None,
+    width: Annotated[
+        int | None,
+        typer.Option(help="Maps (unet [64]), numbers per token (transformer [256]).", rich_help_panel=MODEL),
+    ] = None,
+    multipliers: Annotated[
+        list[int] | None,
+        typer.Option(help="Maps of each level over width; repeat [1 2 2] (unet).", rich_help_panel=MODEL),
+    ] = None,
+    blocks: Annotated[
+        int | None, typer.Option(help="Residual blocks per level [2] (unet).", rich_help_panel=MODEL)
+    ] = None,
+    attention: Annotated[
+        list[int] | None,
+        typer.Option(help="Levels with attention; repeat [all but 0] (unet).", rich_help_panel=MODEL),
+    ] = None,
+    groups: Annotated[
+        int | None, typer.Option(help="Groups of maps normalised together [8] (unet).", rich_help_panel=MODEL)
+    ] = None,
+    depth: Annotated[
+        int | None, typer.Option(help="Blocks [6] (transformer).", rich_help_panel=MODEL)
+    ] = None,
+    heads: Annotated[
+        int | None, typer.Option(help="Attention heads (unet [4], transformer [8]).", rich_help_panel=MODEL)
+    ] = None,
+    mlp_ratio: Annotated[
+        int | None, typer.Option(help="Hidden units over width [4] (transformer).", rich_help_panel=MODEL)
+    ] = None,
+    fixed_order: Annotated[
+        bool | None,
+        typer.Option(help="One ordering only: a causal transformer (transformer).", rich_help_panel=MODEL),
+    ] = None,
     pretrain_epochs: Annotated[
         int | None,
         typer.Option(
@@ -142,6 +196,10 @@ def fit(
     schedule: Annotated[
         str | None,
         typer.Option(help="constant (default), linear, inverse or cosine.", rich_help_panel=TRAINING),
+    ] = None,
+    warm_up: Annotated[
+        int | None,
+        typer.Option(help="Updates in which the rate rises [0; unet 200].", rich_help_panel=TRAINING),
     ] = None,
     gamma: Annotated[
         float | None,
@@ -182,6 +240,10 @@ def fit(
         float | None,
         typer.Option(help="Keep a running average of the weights, such as 0.999.", rich_help_panel=TRAINING),
     ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="float32 (default) or bf16, on a GPU (unet's default).", rich_help_panel=TRAINING),
+    ] = None,
     stop_at_train: Annotated[
         float | None,
         typer.Option(help="Stop when the training log-likelihood passes this.", rich_help_panel=TRAINING),
@@ -207,7 +269,12 @@ def fit(
         typer.Option(help="Held out where the data have no validation part [0.1].", rich_help_panel=WHERE),
     ] = None,
     binarize: Annotated[
-        float | None, typer.Option(help="Threshold: values above become 1, others 0.", rich_help_panel=WHERE)
+        str | None,
+        typer.Option(
+            help="Threshold: values above become 1, others 0 (of grey images a share of white); or "
+            "random, random:SEED: pixels drawn with their share of white.",
+            rich_help_panel=WHERE,
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of ordering, weights and shuffling.", rich_help_panel=WHERE)] = 0,
     device: Annotated[
@@ -262,7 +329,10 @@ def fit(
                 callbacks=[bar],
             )
     valid = result["valid"]
-    score = "" if valid is None else f", validation {valid['mean']:.3f} ± {valid['stderr']:.3f} nats"
+    score = ""
+    if valid is not None:
+        kind = "exact" if valid["exact"] else "estimate"
+        score = f", validation {valid['mean']:.3f} ± {valid['stderr']:.3f} nats ({kind})"
     if len(result.get("choices", ())) > 1:
         score += ", chosen " + ", ".join(f"{name} {value}" for name, value in result["chosen"].items())
     passes = counted(asked) + ("s" if result["epochs"] != 1 else "")

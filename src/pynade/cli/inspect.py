@@ -16,6 +16,7 @@ INFO_HELP = """What a run folder or a model file holds: model, data, training, r
 Examples:
   pynade info runs/digits
   pynade info runs/chow-liu --plot tree.png
+  pynade info runs/digits --curve curve.png
 """
 
 DEMO_HELP = """Train four models on the embedded digits in under a minute; prints a table, writes a picture.
@@ -29,8 +30,17 @@ Example:
 def info(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or a model file.")],
     plot: Annotated[Path | None, typer.Option(help="Picture of the tree of a chow-liu run.")] = None,
+    curve: Annotated[
+        Path | None, typer.Option(help="Picture of training and validation, epoch by epoch.")
+    ] = None,
 ) -> None:
     """Show a run (the help is INFO_HELP above)."""
+    if curve is not None:
+        from pynade.experiments.curve import plot_training
+
+        plot_training(run, curve)
+        console.print(f"training and validation of {run} -> {curve}")
+        return
     from pynade.experiments.run import read_spec
     from pynade.models import RBM
     from pynade.store import load_density

@@ -16,6 +16,7 @@ Examples:
   pynade sample runs/digits -n 64 --plot samples.png
   pynade sample runs/table -n 1000 --seed 7 --out new_rows.csv
   pynade sample runs/deep -n 10 --given "3=1,17=0"
+  pynade sample runs/unet -n 100 --per-step 16 --plot samples.png
 """
 
 
@@ -25,6 +26,10 @@ def sample(
     given: Annotated[
         str | None,
         typer.Option(help='Known values by index or column, "3=1,17=0" (not nade, made, fvsbn, rnade).'),
+    ] = None,
+    per_step: Annotated[
+        int | None,
+        typer.Option(help="Pixels drawn at once (convnade, unet) [1]; more is quicker, an approximation."),
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same rows.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the rows here (.csv or .npy).")] = None,
@@ -38,7 +43,7 @@ def sample(
     """Draw rows (the help is HELP above)."""
     from pynade.experiments.sampling import draw, plot_samples, write_samples
 
-    drawn = draw(run, n, seed, shape, given)
+    drawn = draw(run, n, seed, shape, given, per_step, wanted_means=plot is not None)
     if out is not None:
         write_samples(out, drawn)
     if plot is not None:

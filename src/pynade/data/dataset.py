@@ -19,8 +19,9 @@ PARTS = ("train", "valid", "test")
 class Dataset:
     """A table cut into parts, with its schema and its provenance.
 
-    Binary data are ``uint8`` zeros and ones; any other table is ``float64``, where NaN means missing. Rows
-    of a source (patches of images, windows of speech) are ``float32``, as it draws them.
+    Binary data are ``uint8`` zeros and ones, and grey levels of images ``uint8`` from 0 to 255; any other
+    table is ``float64``, where NaN means missing. Rows of a source (patches of images, windows of speech)
+    are ``float32``, as it draws them.
 
     Attributes:
         name: A short name, such as ``"adult"``.
@@ -29,7 +30,7 @@ class Dataset:
         test: Test rows, or None.
         schema: One column for each variable.
         provenance: Where the rows came from; plain values that ``json`` can write.
-        image_shape: Shape of a row seen as an image, or None.
+        image_shape: Shape of a row seen as an image, (height, width) or (channels, height, width), or None.
         source: Where there are more training rows than ``train`` holds, what draws them: training may take
             fresh rows from it for every update. ``train`` is then a fixed sample, for what needs one.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from pynade.data.dataset import Dataset
 from pynade.data.download import Progress
 from pynade.data.files import dataset_from_file
+from pynade.data.images import images_dataset, is_images
 from pynade.data.registry import is_registered, load, suggestion
 from pynade.data.speech import speech_dataset
 from pynade.data.timit import timit
@@ -26,7 +27,8 @@ def resolve(
 
     Args:
         data: The name of a registered data set, such as ``"adult"`` or ``"red_wine/3"`` (its third fold), or
-            a file (see `pynade.data.read_file`). A registered name wins over a file of the same name; write
+            a file (see `pynade.data.read_file`), or images: a folder of PNG files or an ``.npy`` stack (see
+            `pynade.data.images`). A registered name wins over a file of the same name; write
             ``./adult`` for the file. ``timit:FOLDER`` is the user's own copy of TIMIT (`pynade.data.timit`),
             and ``speech:FOLDER`` other recordings (`pynade.data.speech.speech_dataset`).
         data_dir: Folder of the registered data sets.
@@ -49,7 +51,7 @@ def resolve(
         return _FOLDERS[kind](folder)
     path = Path(data).expanduser()
     if path.exists():
-        return dataset_from_file(path)
+        return images_dataset(path) if is_images(path) else dataset_from_file(path)
     if isinstance(data, str):
         raise ValueError(f"no file {data!r} exists, and it is no registered data set: {suggestion(data)}")
     raise FileNotFoundError(f"there is no file {path}")

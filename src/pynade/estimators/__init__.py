@@ -7,11 +7,13 @@ from pynade.estimators.baselines_real import MFA, Gaussian, GaussianMixture
 from pynade.estimators.domain import BinaryTable, RealCells
 from pynade.estimators.fixed_order import FVSBN, MADE, NADE
 from pynade.estimators.gradient import GradientEstimator
+from pynade.estimators.images import ConvNADE, ImageDensity, ImageNADE
 from pynade.estimators.io import ESTIMATORS, PRESETS, load
-from pynade.estimators.orderless import DeepNADE, EoNADE, OrderlessDensity
+from pynade.estimators.orderless import AnyOrderDensity, DeepNADE, EoNADE, OrderlessDensity
 from pynade.estimators.questions import Questions
 from pynade.estimators.rbm import RBM
 from pynade.estimators.real import RNADE, DeepRNADE
+from pynade.estimators.transformer import TransformerNADE
 
 __all__ = [
     "ESTIMATORS",
@@ -22,10 +24,12 @@ __all__ = [
     "PRESETS",
     "RBM",
     "RNADE",
+    "AnyOrderDensity",
     "Baseline",
     "BernoulliMixture",
     "BinaryTable",
     "ChowLiu",
+    "ConvNADE",
     "DeepNADE",
     "DeepRNADE",
     "DensityEstimator",
@@ -33,8 +37,11 @@ __all__ = [
     "Gaussian",
     "GaussianMixture",
     "GradientEstimator",
+    "ImageDensity",
+    "ImageNADE",
     "OrderlessDensity",
     "Questions",
     "RealCells",
+    "TransformerNADE",
     "load",
 ]

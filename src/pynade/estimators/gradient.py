@@ -43,6 +43,7 @@ class GradientEstimator(DensityEstimator):
     optimizer: str = "adam"
     learning_rate: float = 0.001
     schedule: str = "constant"
+    warm_up: int = 0
     gamma: float = 0.0
     momentum: float = 0.0
     momentum_after: int = 0
@@ -54,6 +55,7 @@ class GradientEstimator(DensityEstimator):
     updates_per_epoch: int | None = None
     patience: int | None = 10
     ema: float | None = None
+    precision: str = "float32"
     stop_at_train: float | None = None
 
     @abstractmethod

@@ -12,9 +12,11 @@ from pynade.estimators.base import DensityEstimator
 from pynade.estimators.baselines_binary import BernoulliMixture, ChowLiu
 from pynade.estimators.baselines_real import MFA, Gaussian, GaussianMixture
 from pynade.estimators.fixed_order import FVSBN, MADE, NADE
+from pynade.estimators.images import ConvNADE, ImageNADE
 from pynade.estimators.orderless import DeepNADE, EoNADE
 from pynade.estimators.rbm import RBM
 from pynade.estimators.real import RNADE, DeepRNADE
+from pynade.estimators.transformer import TransformerNADE
 from pynade.learn import History
 from pynade.models import Density, Orderless
 from pynade.store import load_density
@@ -34,10 +36,19 @@ ESTIMATORS: dict[str, type[DensityEstimator]] = {
     "gaussian": Gaussian,
     "mog": GaussianMixture,
     "mfa": MFA,
+    "convnade": ConvNADE,
+    "hybrid": ConvNADE,
+    "unet": ImageNADE,
+    "transformer": TransformerNADE,
+    "causal-transformer": TransformerNADE,
 }
 
 # what a name sets besides choosing the estimator
-PRESETS: dict[str, dict[str, Any]] = {"made-e": {"n_orderings": 32}}
+PRESETS: dict[str, dict[str, Any]] = {
+    "made-e": {"n_orderings": 32},
+    "hybrid": {"hybrid": [500, 500]},
+    "causal-transformer": {"fixed_order": True},
+}
 
 Loaded = DensityEstimator | Density | Orderless | models.RBM
 

@@ -16,41 +16,27 @@ from pynade.estimators.base import torch_device
 from pynade.estimators.domain import BinaryTable
 from pynade.estimators.gradient import GradientEstimator
 from pynade.estimators.questions import Questions
-from pynade.evaluation import OrderingScores, score_orderings
+from pynade.evaluation import CorrectedEnsemble, OrderingScores, corrected_ensemble, score_orderings
 from pynade.families import Family
 from pynade.learn import Callback, pretrain
-from pynade.learn.step import fast_matmul
+from pynade.likelihood import Estimate, orderless_estimate
 from pynade.models import Density, Orderless
-from pynade.nets import MaskedMLP, Net
+from pynade.nets import AnyOrderNet, MaskedMLP, Net
 from pynade.ordering import Ordering
+from pynade.precision import fast_matmul
 
 
 @dataclass(eq=False, repr=False)
-class OrderlessDensity(GradientEstimator, Questions):
-    """What orderless estimators share: training on random orderings, and every question afterwards.
+class AnyOrderDensity(GradientEstimator, Questions):
+    """What estimators of any-order nets share: training on random orderings, and every question afterwards.
 
     NaN marks a missing value, in training, scoring and queries alike.
 
     Attributes:
-        hidden: units of each layer; an int for one layer.
-        activation: "relu", "tanh", "sigmoid" or "silu".
-        input_observed: tell the net which inputs are observed (False: the paper's "no input masks").
-        residual: residual connections between layers of equal width.
-        layer_norm: normalise every layer's pre-activations.
-        dropout: share of hidden activations dropped in training.
-        pretrain_epochs: epochs after each new layer of layer-wise pretraining (Algorithm 2 uses 20); 0 starts
-            the whole net from random weights.
         stratified: spread the prefix lengths evenly over each minibatch.
     """
 
-    hidden: int | Sequence[int] = (500, 500)
-    activation: str = "relu"
-    input_observed: bool = True
-    residual: bool = False
-    layer_norm: bool = False
-    dropout: float = 0.0
-    pretrain_epochs: int = 0
-    stratified: bool = True
+    stratified: bool = field(default=True, kw_only=True)
     patience: int | None = field(default=30, kw_only=True)  # the validation score is an estimate: wait longer
 
     def score_samples(self, X: Any, orderings: int | Ordering | None = None) -> np.ndarray:
@@ -76,19 +62,65 @@ class OrderlessDensity(GradientEstimator, Questions):
         return out
 
     def score_orderings(
-        self, X: Any, orderings: int | Ordering, folder: Path | str | None = None, progress: Any = None
+        self,
+        X: Any,
+        orderings: int | Ordering,
+        folder: Path | str | None = None,
+        progress: Any = None,
+        precision: str = "tf32",
     ) -> OrderingScores:
         """Exact log p of each complete row under each ordering (see `pynade.evaluation.score_orderings`)."""
+        return score_orderings(
+            self._orderless(),
+            self._complete_rows(X),
+            self.orderings(orderings),
+            folder=folder,
+            progress=progress,
+            precision=precision,
+        )
+
+    def estimate(
+        self, X: Any, draws: int = 16, random_state: int = 0, precision: str = "tf32", progress: Any = None
+    ) -> Estimate:
+        """Unbiased estimate of the mean log-likelihood over rows and all orderings: `draws` passes a row.
+
+        It is for nets that run as a whole at every step (images), where an exact score of one ordering
+        costs as many passes as there are variables; see `pynade.likelihood.orderless_estimate`.
+        """
+        model = self._orderless()
+        rows = self._rows(X, reset=False)
+        return orderless_estimate(model, rows, draws, random_state, precision=precision, progress=progress)
+
+    def corrected_ensemble(
+        self,
+        X: Any,
+        orderings: int | Ordering,
+        draws: int = 16,
+        every: int = 10,
+        folder: Path | str | None = None,
+        progress: Any = None,
+        precision: str = "tf32",
+    ) -> CorrectedEnsemble:
+        """The ensemble on all rows, exact on every tenth (see `pynade.evaluation.corrected_ensemble`)."""
+        return corrected_ensemble(
+            self._orderless(),
+            self._complete_rows(X),
+            self.orderings(orderings),
+            every=every,
+            draws=draws,
+            precision=precision,
+            folder=folder,
+            progress=progress,
+        )
+
+    def _complete_rows(self, X: Any) -> np.ndarray:
         check_is_fitted(self, "model_")
         rows = self._rows(X, reset=False)
         if np.isnan(rows).any():
             raise ValueError(
                 "scoring under given orderings needs complete rows; score_samples takes missing values"
             )
-        with fast_matmul():
-            return score_orderings(
-                self._orderless(), rows, self.orderings(orderings), folder=folder, progress=progress
-            )
+        return rows
 
     def orderings(self, k: int | Ordering | None = None) -> Ordering:
         """The first k of this estimator's random orderings; k orderings begin with the k-1 orderings."""
@@ -121,6 +153,35 @@ class OrderlessDensity(GradientEstimator, Questions):
     def _default_orderings(self) -> int:
         return 1
 
+    def _model(self, net: Net, family: Family, generator: torch.Generator) -> Density | Orderless:
+        self._ordering(net.n_variables, generator, k=self._default_orderings())  # refuses what is bad early
+        assert isinstance(net, AnyOrderNet)
+        return Orderless(net, family, self.stratified)
+
+
+@dataclass(eq=False, repr=False)
+class OrderlessDensity(AnyOrderDensity):
+    """What DeepNADE and its relatives share: a feed-forward net, layer-wise pretraining.
+
+    Attributes:
+        hidden: units of each layer; an int for one layer.
+        activation: "relu", "tanh", "sigmoid" or "silu".
+        input_observed: tell the net which inputs are observed (False: the paper's "no input masks").
+        residual: residual connections between layers of equal width.
+        layer_norm: normalise every layer's pre-activations.
+        dropout: share of hidden activations dropped in training.
+        pretrain_epochs: epochs after each new layer of layer-wise pretraining (Algorithm 2 uses 20); 0 starts
+            the whole net from random weights.
+    """
+
+    hidden: int | Sequence[int] = (500, 500)
+    activation: str = "relu"
+    input_observed: bool = True
+    residual: bool = False
+    layer_norm: bool = False
+    dropout: float = 0.0
+    pretrain_epochs: int = 0
+
     def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
         return MaskedMLP(
             n_variables,
@@ -134,11 +195,6 @@ class OrderlessDensity(GradientEstimator, Questions):
             dropout=self.dropout,
             generator=generator,
         )
-
-    def _model(self, net: Net, family: Family, generator: torch.Generator) -> Orderless:
-        self._ordering(net.n_variables, generator, k=self._default_orderings())  # refuses what is bad early
-        assert isinstance(net, MaskedMLP)
-        return Orderless(net, family, self.stratified)
 
     def _warm_up(
         self,

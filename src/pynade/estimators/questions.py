@@ -86,7 +86,7 @@ class Questions(DensityEstimator):
         chosen = self._query_orderings()
         k = 1 if isinstance(chosen, int) else len(chosen)
         parts = []
-        for part in torch.as_tensor(rows, dtype=model.dtype).split(max(1, ROWS_AT_ONCE // (k * (n or 1)))):
+        for part in torch.as_tensor(rows, dtype=model.dtype).split(max(1, _at_once(model) // (k * (n or 1)))):
             made = queries.impute(model, part.to(model.device), n, orderings=chosen, generator=generator)
             parts.append(made.cpu())
         filled = self._native(torch.cat(parts, dim=-2))
@@ -113,7 +113,7 @@ class Questions(DensityEstimator):
         k = 1 if isinstance(chosen, int) else len(chosen)
         out = []
         with torch.no_grad():
-            for part in torch.as_tensor(rows, dtype=model.dtype).split(max(1, ROWS_AT_ONCE // k)):
+            for part in torch.as_tensor(rows, dtype=model.dtype).split(max(1, _at_once(model) // k)):
                 x = part.to(model.device)
                 out.append(queries.marginal_log_prob(model, x, ~torch.isnan(x), orderings=chosen).cpu())
         return torch.cat(out).numpy()
@@ -137,3 +137,9 @@ class Questions(DensityEstimator):
             if value != value:
                 raise ValueError(f"variable {variable} is given as NaN; leave out what is not known")
         return known
+
+
+def _at_once(model: Orderless | Marginalisable) -> int:
+    """(row, ordering) pairs that walk together: fewer where a net needs much memory for each."""
+    room = model.net.rows_at_once(model.device) if isinstance(model, Orderless) else ROWS_AT_ONCE
+    return min(ROWS_AT_ONCE, room)

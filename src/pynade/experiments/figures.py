@@ -15,15 +15,28 @@ if TYPE_CHECKING:
 
 def tile(rows: np.ndarray, shape: Sequence[int], columns: int | None = None, gap: float = 0.5) -> np.ndarray:
     """One picture from many: rows (N, D) as images of `shape`, in a grid with a grey gap."""
-    height, width = shape
-    n = len(rows)
+    images = [picture(row, shape) for row in np.asarray(rows, dtype=float)]
+    n, (height, width, *colours) = len(images), images[0].shape
     columns = columns or math.ceil(math.sqrt(n))
     lines = math.ceil(n / columns)
-    grid = np.full((lines * (height + 1) + 1, columns * (width + 1) + 1), gap)
-    for k, image in enumerate(np.asarray(rows, dtype=float).reshape(n, height, width)):
+    grid = np.full((lines * (height + 1) + 1, columns * (width + 1) + 1, *colours), gap)
+    for k, image in enumerate(images):
         top, left = (k // columns) * (height + 1) + 1, (k % columns) * (width + 1) + 1
         grid[top : top + height, left : left + width] = image
     return grid
+
+
+def picture(row: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """A row as an image: (height, width), or (height, width, 3) of colours; other channels are averaged.
+
+    Example:
+        >>> picture(np.zeros(12), (3, 2, 2)).shape
+        (2, 2, 3)
+    """
+    image = np.reshape(row, shape)
+    if image.ndim == 2:
+        return image
+    return image.transpose(1, 2, 0) if image.shape[0] == 3 else image.mean(0)
 
 
 def image_panels(panels: dict[str, np.ndarray], shape: Sequence[int], columns: int | None = None) -> Figure:
@@ -75,13 +88,43 @@ def completion_figure(completions: Sequence[Any], shape: Sequence[int]) -> Figur
     axes: Any = figure.subplots(len(completions), columns, squeeze=False)
     for line, c in zip(axes, completions, strict=True):
         hollow = np.where(c.hole, 0.5, c.image)
-        for axis, picture in zip(line, [c.image, hollow, *c.draws], strict=True):
-            axis.imshow(np.reshape(picture, shape), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        for axis, row in zip(line, [c.image, hollow, *c.draws], strict=True):
+            axis.imshow(picture(row, shape), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
             axis.set_axis_off()
         line[1].set_title(f"log p = {c.log_prob:.1f}", fontsize=10)
     axes[0][0].set_title("image", fontsize=10)
     for n, axis in enumerate(axes[0][2:], start=1):
         axis.set_title(f"completion {n}", fontsize=10)
+    return figure
+
+
+def training_figure(epochs: Sequence[dict[str, Any]]) -> Figure:
+    """Training and validation NLL against the epoch, with the epoch whose weights were kept.
+
+    Where the two part, the model has begun to learn its training rows by heart.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axis: Any = figure.subplots()
+    number = [line["epoch"] for line in epochs]
+    axis.plot(number, [line["train_nll"] for line in epochs], label="train (mean loss during the epoch)")
+    scored = [line for line in epochs if line["valid_nll"] is not None]
+    if scored:
+        kind = "estimate" if any(line["valid_mc_stderr"] for line in scored) else "exact"
+        values = np.array([line["valid_nll"] for line in scored])
+        error = np.array([line["valid_stderr"] or 0.0 for line in scored])
+        where = [line["epoch"] for line in scored]
+        axis.plot(where, values, label=f"validation ({kind})")
+        axis.fill_between(where, values - error, values + error, alpha=0.2, color="C1", linewidth=0)
+    best = [line["epoch"] for line in epochs if line["best"]]
+    if best:
+        axis.axvline(best[-1], color="0.6", linestyle=":", label=f"best epoch ({best[-1]})")
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.set_xlabel("epoch")
+    axis.set_ylabel("negative log-likelihood (nats per row)")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=9)
     return figure
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from pynade.data import read_file, resolve
-from pynade.estimators import ESTIMATORS, Questions
+from pynade.data.images import binarized, channels_height_width
+from pynade.estimators import ESTIMATORS, ImageDensity, Questions
 from pynade.estimators.io import load_with_facts
 from pynade.experiments.figures import completion_figure, save_figure
 from pynade.experiments.tabular import align, check_destination, default_names, write_table
@@ -55,7 +56,10 @@ def impute_file(run: Path, file: Path, out: Path, draws: int | None = None, seed
 
 @dataclass(frozen=True)
 class Completion:
-    """One image: as it is, where its hole is, log p of the rest with the hole marginalised, completions."""
+    """One image: as it is, where its hole is, log p of the rest with the hole marginalised, completions.
+
+    Pixels run from 0 to 1.
+    """
 
     image: np.ndarray  # (D,)
     hole: np.ndarray  # bool (D,), True = inside
@@ -73,7 +77,7 @@ def inpaint(
     draws: int = 5,
     seed: int = 0,
     data_dir: Path | None = None,
-) -> tuple[list[Completion], tuple[int, int]]:
+) -> tuple[list[Completion], tuple[int, ...]]:
     """The paper's figure "mnist-inpainting": a random hole in each image, log p of the rest, completions.
 
     Both numbers and draws are exact for the run's own number of orderings, those that put the hole last.
@@ -90,10 +94,12 @@ def inpaint(
     """
     model, facts = load_answering(run, "inpaint")
     dataset = resolve(data, data_dir)
+    if "binarize" in facts:
+        dataset = binarized(dataset, facts["binarize"])
     shape = facts.get("image_shape") or dataset.image_shape
     if shape is None:
         raise ValueError(f"the data {data!r} have no image shape, so there is no hole to cut")
-    height, width = int(shape[0]), int(shape[1])
+    channels, height, width = channels_height_width(shape)
     if not (1 <= hole[0] <= height and 1 <= hole[1] <= width):
         raise ValueError(f"a hole of {hole[0]}x{hole[1]} does not fit into images of {height}x{width}")
     if hole == (height, width):
@@ -106,19 +112,21 @@ def inpaint(
             raise ValueError(f"row {row} does not exist: {dataset.name} {split} has rows 0 … {len(part) - 1}")
     rng = np.random.default_rng(seed)
     images = model._rows(part[list(rows)], reset=False)
-    holes = np.zeros((len(images), height, width), dtype=bool)
+    holes = np.zeros((len(images), channels, height, width), dtype=bool)
     for k in range(len(images)):
         top, left = rng.integers(height - hole[0] + 1), rng.integers(width - hole[1] + 1)
-        holes[k, top : top + hole[0], left : left + hole[1]] = True
+        holes[k, :, top : top + hole[0], left : left + hole[1]] = True
     flat = holes.reshape(len(images), -1)
     gaps = np.where(flat, np.nan, images.astype(np.float64))
     log_probs = model.score_samples(gaps)
     filled = model.impute(gaps, draws, random_state=seed)
-    made = [Completion(images[k], flat[k], float(log_probs[k]), filled[:, k]) for k in range(len(images))]
-    return made, (height, width)
+    white = model.white if isinstance(model, ImageDensity) else 1
+    shown, drawn = images / white, filled / white
+    made = [Completion(shown[k], flat[k], float(log_probs[k]), drawn[:, k]) for k in range(len(images))]
+    return made, tuple(map(int, shape))
 
 
-def plot_completions(path: Path, completions: Sequence[Completion], shape: tuple[int, int]) -> None:
+def plot_completions(path: Path, completions: Sequence[Completion], shape: Sequence[int]) -> None:
     """The digit, the digit with its hole and its log p, the completions: one line per image."""
     save_figure(completion_figure(completions, shape), path)
 

@@ -24,10 +24,12 @@ import numpy as np
 
 from pynade.atomic import write_json
 from pynade.data import Dataset, Schema, resolve
+from pynade.data.images import binarized, is_grey
 from pynade.estimators import (
     ESTIMATORS,
     PRESETS,
     RBM,
+    AnyOrderDensity,
     Baseline,
     BinaryTable,
     DensityEstimator,
@@ -38,6 +40,8 @@ from pynade.estimators import (
 from pynade.estimators.base import torch_device
 from pynade.experiments.provenance import provenance
 from pynade.learn import Callback, Diverged
+from pynade.likelihood import Estimate
+from pynade.models import Orderless
 
 OPTION_NAMES = {
     "n_orderings": "orderings",
@@ -100,7 +104,7 @@ def start_run(
     """
     parameters = {"random_state": 0} | parameters
     estimator = estimator_named(model, parameters)
-    whole = _varying(resolve(data, data_dir), drop_constant)
+    whole, made_binary = _as_images(_varying(resolve(data, data_dir), drop_constant), estimator)
     estimator.columns_ = list(whole.schema.names)  # for messages
     _check_request(model, estimator, whole)  # before any split, so that rows are the file's
     dataset = _with_validation(whole, estimator)
@@ -111,11 +115,13 @@ def start_run(
         "data": data if not Path(data).exists() else str(Path(data).resolve()),
         "data_checksum": dataset.checksum,
     } | ({"drop_constant": True} if drop_constant else {})
+    if made_binary is not None:
+        spec["binarize"] = made_binary
     write_json(folder / "spec.json", spec)
     device = torch_device(estimator.device)
     write_json(folder / "provenance.json", provenance(dataset, seed=estimator.random_state, device=device))
     try:
-        return _train(folder, estimator, dataset, resume=False, callbacks=callbacks)
+        return _train(folder, estimator, dataset, made_binary, resume=False, callbacks=callbacks)
     except ValueError:  # what only learning finds out, such as a singular covariance: there is no run
         _clear(folder)
         if not any(folder.iterdir()):
@@ -135,14 +141,17 @@ def resume_run(
         raise ValueError(f"the run in {folder} ended with: {result['stopped']}; it cannot go on from there")
     estimator = estimator_named(spec["model"], spec["parameters"])
     dropped = spec.get("drop_constant", False)
-    dataset = _with_validation(_varying(resolve(spec["data"], data_dir), dropped), estimator)
+    whole = _varying(resolve(spec["data"], data_dir), dropped)
+    if "binarize" in spec:
+        whole = binarized(whole, spec["binarize"])
+    dataset = _with_validation(whole, estimator)
     if dataset.checksum != spec["data_checksum"]:
         raise ValueError(
             f"the data {spec['data']!r} are not those the run in {folder} began with "
             f"(checksum {dataset.checksum[:12]}…, expected {spec['data_checksum'][:12]}…)"
         )
     begun = (folder / "checkpoint.safetensors").is_file()  # a run killed before its first starts over
-    return _train(folder, estimator, dataset, resume=begun, callbacks=callbacks)
+    return _train(folder, estimator, dataset, spec.get("binarize"), resume=begun, callbacks=callbacks)
 
 
 def as_command(spec: dict[str, Any], folder: str) -> str:
@@ -155,12 +164,15 @@ def as_command(spec: dict[str, Any], folder: str) -> str:
         if value in (default, usual[name]) or name == "random_state":
             continue
         option = OPTION_NAMES.get(name, name.replace("_", "-"))
-        if isinstance(value, bool):
+        if name == "image_shape":
+            words.append(f"--{option} {'x'.join(map(str, values))}")
+        elif isinstance(value, bool):
             words.append(f"--{option}" if value else f"--no-{option}")
         else:
             words += [f"--{option} {v}" for v in values]
     seed = spec["parameters"]["random_state"]
     words += ["--drop-constant"] if spec.get("drop_constant") else []
+    words += [f"--binarize {spec['binarize']}"] if "binarize" in spec else []
     return " ".join([*words, *([f"--seed {seed}"] if seed else []), "--out", folder])
 
 
@@ -190,6 +202,31 @@ def _varying(dataset: Dataset, wanted: bool) -> Dataset:
     return replace(dataset, **parts, schema=schema, image_shape=None, provenance=provenance, source=None)
 
 
+def _as_images(dataset: Dataset, estimator: DensityEstimator) -> tuple[Dataset, float | str | None]:
+    """Tell a model of images their shape, and make grey levels black and white if that was asked for.
+
+    Of images, the threshold is a share of white, whatever their levels. Returns how it was done, since
+    images that are scored later must be treated in the same way.
+    """
+    known = estimator.get_params()
+    if "image_shape" in known and known["image_shape"] is None and dataset.image_shape is not None:
+        estimator.set_params(image_shape=tuple(dataset.image_shape))
+    how: float | str | None = known.get("binarize")
+    if is_grey(dataset):
+        if how is not None:
+            estimator.set_params(binarize=None)
+            return binarized(dataset, how), how
+        if "binarize" in known and known.get("family", "bernoulli") == "bernoulli":
+            raise ValueError(
+                f"the images of {dataset.name!r} have grey levels, but the model is one of zeros and ones: "
+                "give --binarize 0.5 or --binarize random, or (convnade, unet) a --family for grey levels"
+            )
+    elif isinstance(how, str):
+        binarized(dataset, how)  # refuses what is no way to do it
+        raise ValueError(f"--binarize {how} is for images with grey levels, which {dataset.name!r} has not")
+    return dataset, None
+
+
 def _with_validation(dataset: Dataset, estimator: DensityEstimator) -> Dataset:
     """The data with a validation part, if the estimator wants one and there are rows enough for it."""
     rows = round(estimator.validation_fraction * len(dataset.train))
@@ -202,6 +239,7 @@ def _train(
     folder: Path,
     estimator: DensityEstimator,
     dataset: Dataset,
+    made_binary: float | str | None,
     *,
     resume: bool,
     callbacks: Sequence[Callback],
@@ -219,12 +257,14 @@ def _train(
     names = list(dataset.schema.names)
     dropped = dataset.provenance.get("dropped_columns", [])
     facts: dict[str, Any] = {"columns": names, "dropped": dropped, "image_shape": dataset.image_shape}
+    if made_binary is not None:
+        facts["binarize"] = made_binary
     estimator.save(folder / "model.safetensors", **facts)
     history = estimator.history_
     valid = None
     if dataset.valid is not None:
         with warnings.catch_warnings(action="ignore"):  # the result itself says whether it is an estimate
-            valid = estimator.summary(estimator.score_samples(dataset.valid)).to_json()
+            valid = _validation_score(estimator, dataset.valid).to_json()
     chosen = getattr(estimator, "chosen_", {})
     result = {
         "status": "finished",
@@ -244,6 +284,14 @@ def counted(model: str) -> str:
     """What the passes of a model's learning are called: "epoch", or "iteration" where it is EM."""
     kind = ESTIMATORS.get(model, GradientEstimator)
     return "iteration" if issubclass(kind, Baseline) and not issubclass(kind, RBM) else "epoch"
+
+
+def _validation_score(estimator: DensityEstimator, rows: np.ndarray) -> Estimate:
+    """Exact, but of nets that would run once for every variable an estimate."""
+    model = getattr(estimator, "model_", None)
+    if isinstance(estimator, AnyOrderDensity) and isinstance(model, Orderless) and model.net.row_floats:
+        return estimator.estimate(rows)
+    return estimator.summary(estimator.score_samples(rows))
 
 
 def fresh(estimator: DensityEstimator) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from pynade import models
-from pynade.estimators import ESTIMATORS, RBM, DensityEstimator, Questions
+from pynade.estimators import ESTIMATORS, RBM, DensityEstimator, ImageDensity, Questions
 from pynade.estimators.io import load_with_facts
 from pynade.experiments.figures import image_panels, save_figure, table_panels
 from pynade.experiments.fill import parse_given
@@ -24,14 +24,29 @@ class Drawn:
     rows: np.ndarray
     means: np.ndarray | None
     columns: list[str] | None
-    image_shape: tuple[int, int] | None
+    image_shape: tuple[int, ...] | None
+    white: float = 1.0  # the largest value of a pixel
 
 
-def draw(run: Path, n: int, seed: int, shape: str | None = None, given: str | None = None) -> Drawn:
-    """n samples of a run's model; `shape` such as "28x28" overrides the data's, `given` fixes some values."""
+def draw(
+    run: Path,
+    n: int,
+    seed: int,
+    shape: str | None = None,
+    given: str | None = None,
+    per_step: int | None = None,
+    wanted_means: bool = True,
+) -> Drawn:
+    """n samples of a run's model; `shape` such as "28x28" overrides the data's, `given` fixes some values.
+
+    Models of images draw every sample along a random ordering of its own, `per_step` pixels at a time.
+    """
     if n < 1:
         raise ValueError(f"the number of rows must be at least 1, not {n}")
     model, facts = load_with_facts(run)
+    white = float(model.white) if isinstance(model, ImageDensity) else 1.0
+    if per_step is not None and (given is not None or not isinstance(model, ImageDensity)):
+        raise ValueError("--per-step is for samples of a model of images (convnade, unet), without --given")
     if isinstance(model, Orderless):
         raise ValueError(
             f"{run} holds an orderless model, which is drawn from along an ordering: use `.under(…)`"
@@ -53,6 +68,9 @@ def draw(run: Path, n: int, seed: int, shape: str | None = None, given: str | No
         rows = model.sample(n, random_state=seed, given=evidence)
     elif isinstance(model, RBM):  # a large one has no density to draw from
         rows = model.sample(n, random_state=seed)
+    elif isinstance(model, ImageDensity):
+        values, expected = model.draw(n, seed, per_step or 1, means=wanted_means)
+        rows, means = model._native(values), None if expected is None else expected.cpu().numpy()
     else:
         density: Density = model.density().cpu() if isinstance(model, DensityEstimator) else model
         drawn = density.sample(n, torch.Generator().manual_seed(seed))
@@ -60,10 +78,10 @@ def draw(run: Path, n: int, seed: int, shape: str | None = None, given: str | No
             means = density.conditional_means(drawn).detach().numpy()
         rows = model._native(drawn) if isinstance(model, DensityEstimator) else drawn.numpy()
     known = facts.get("image_shape")
-    image_shape = (int(known[0]), int(known[1])) if known else None
+    image_shape: tuple[int, ...] | None = tuple(map(int, known)) if known else None
     if shape is not None:
         image_shape = _parse(shape, rows.shape[1])
-    return Drawn(rows, means, facts.get("columns"), image_shape)
+    return Drawn(rows, means, facts.get("columns"), image_shape, white)
 
 
 def write_samples(path: Path, drawn: Drawn) -> None:
@@ -73,9 +91,9 @@ def write_samples(path: Path, drawn: Drawn) -> None:
 
 def plot_samples(path: Path, drawn: Drawn) -> None:
     """Samples and probabilities side by side: images where the data have an image shape, else a table."""
-    panels = {"samples": drawn.rows}
+    panels = {"samples": drawn.rows / drawn.white}
     if drawn.means is not None:
-        panels["probabilities"] = drawn.means
+        panels["probabilities" if drawn.white == 1 else "expectations"] = drawn.means / drawn.white
     if drawn.image_shape is not None:
         save_figure(image_panels(panels, drawn.image_shape), path)
     else:

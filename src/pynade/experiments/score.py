@@ -15,7 +15,8 @@ import numpy as np
 
 from pynade.atomic import write_json
 from pynade.data import Dataset, resolve
-from pynade.estimators import DensityEstimator, OrderlessDensity
+from pynade.data.images import binarized
+from pynade.estimators import AnyOrderDensity, DensityEstimator
 from pynade.estimators.base import torch_device
 from pynade.estimators.io import load_with_facts
 from pynade.evaluation import OrderingScores
@@ -28,14 +29,34 @@ from pynade.models import RBM, Orderless
 
 @dataclass(frozen=True)
 class Score:
-    """Log-probabilities of one part of a data set; under many orderings where that was asked."""
+    """Log-probabilities of one part of a data set; under many orderings where that was asked.
+
+    Attributes:
+        data: the data set.
+        split: its part.
+        log_probs: of each row, exact; empty where only an estimate of their mean was made.
+        seconds: how long it took.
+        orderings: scores under many orderings: of all rows, or with an estimate of every tenth.
+        estimated: an estimate of the mean over orderings on all rows.
+        corrected: an estimate of the ensemble on all rows.
+        draws: prefixes per row of the estimates.
+    """
 
     data: Dataset
     split: str
     log_probs: np.ndarray
-    estimate: Estimate
     seconds: float
     orderings: OrderingScores | None = None
+    estimated: Estimate | None = None
+    corrected: Estimate | None = None
+    draws: int | None = None
+    summary: Estimate | None = None  # the model's own, where its scores are estimates themselves
+
+    @property
+    def estimate(self) -> Estimate:
+        """The number asked for, with its standard error: the mean over rows."""
+        number = self.corrected or self.estimated or self.summary
+        return number or Estimate.from_rows(self.log_probs)
 
     def powers(self) -> list[int]:
         """Ensemble sizes worth a line: 1, 2, 4, … and the last."""
@@ -51,8 +72,13 @@ def score_run(
     data_dir: Path | None = None,
     orderings: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    draws: int | None = None,
+    precision: str = "tf32",
 ) -> Score:
-    """Exact log p of every row of a part of the data: by default the test part, or all of a plain file.
+    """Log p of every row of a part of the data: by default the test part, or all of a plain file.
+
+    Exact, unless `draws` are asked for: then the mean over orderings is estimated, and with `orderings` too,
+    their ensemble from exact scores of every tenth row (`pynade.evaluation.corrected_ensemble`).
 
     Args:
         run: run folder or model file.
@@ -62,25 +88,38 @@ def score_run(
         orderings: score an orderless model under this many orderings (finished chunks are kept in the run
             folder until all are there, so a killed call goes on where it was).
         progress: called as progress(done, total).
+        draws: prefixes per row of an estimate.
+        precision: of the nets on a GPU: "float32", "tf32" or "bf16".
     """
     model, facts = load_with_facts(run)
     dataset = resolve(data, data_dir)
+    if "binarize" in facts:
+        dataset = binarized(dataset, facts["binarize"])
     if split is None:
         split = "test" if dataset.test is not None else "all"
     rows = align(dataset.split(split), dataset.schema.names, facts.get("columns"), facts.get("dropped", ()))
     begin = time.perf_counter()
-    if orderings is not None:
-        if not isinstance(model, OrderlessDensity):
-            raise ValueError("only an orderless model (deepnade, eonade) can be scored under many orderings")
+    if orderings is not None or draws is not None:
+        if not isinstance(model, AnyOrderDensity):
+            what = "scored under many orderings" if draws is None else "estimated"
+            raise ValueError(f"only an orderless model (deepnade, eonade, convnade, unet) can be {what}")
         folder = chunk_folder(run, dataset.name, split) if run.is_dir() else None
-        scores = model.score_orderings(rows, orderings, folder=folder, progress=progress)
-        log_probs = scores.ensemble_rows()
-        taken = time.perf_counter() - begin
-        return Score(dataset, split, log_probs, Estimate.from_rows(log_probs), taken, scores)
+        how: dict[str, Any] = {"progress": progress, "precision": precision}
+        if draws is None:
+            assert orderings is not None
+            scores = model.score_orderings(rows, orderings, folder=folder, **how)
+            return Score(dataset, split, scores.ensemble_rows(), time.perf_counter() - begin, scores)
+        parts: dict[str, Any] = {"draws": draws}
+        if orderings is None:
+            parts["estimated"] = model.estimate(rows, draws, **how)
+        else:
+            made = model.corrected_ensemble(rows, orderings, draws, folder=folder, **how)
+            parts |= {"estimated": made.typical, "orderings": made.subset, "corrected": made.ensemble}
+        return Score(dataset, split, np.empty(0), time.perf_counter() - begin, **parts)
     if isinstance(model, DensityEstimator):
         with warnings.catch_warnings(action="ignore"):  # the summary says whether it is an estimate
             log_probs = model.score_samples(rows)
-        estimate = model.summary(log_probs)
+        summary = model.summary(log_probs)
     elif isinstance(model, Orderless):
         raise ValueError(
             f"{run} holds an orderless model, which is scored along an ordering: use `.under(…)`"
@@ -89,13 +128,13 @@ def score_run(
         raise ValueError(f"{run} holds a bare RBM, which gives no probabilities: use `.normalised()`")
     else:
         log_probs = row_log_probs(model.double(), rows).numpy()
-        estimate = Estimate.from_rows(log_probs)
-    return Score(dataset, split, log_probs, estimate, time.perf_counter() - begin)
+        summary = None
+    return Score(dataset, split, log_probs, time.perf_counter() - begin, summary=summary)
 
 
 def chunk_folder(run: Path, data: str, split: str) -> Path:
     """Where the finished chunks of an evaluation under many orderings are kept."""
-    return run / f"chunks-{data}-{split}"
+    return run / f"chunks-{data.replace('/', '-')}-{split}"
 
 
 def forget_chunks(run: Path, score: Score) -> None:
@@ -109,6 +148,10 @@ def forget_chunks(run: Path, score: Score) -> None:
 
 def write_rows(path: Path, log_probs: np.ndarray) -> None:
     """One log-probability per row, as .csv (with a header) or .npy."""
+    if len(log_probs) == 0:
+        raise ValueError(
+            "an estimate has no exact log-probability for every row: give --rows without --estimate"
+        )
     write_table(path, ["log_prob"], log_probs[:, None] if path.suffix == ".csv" else log_probs)
 
 
@@ -133,6 +176,10 @@ def write_record(path: Path, run: Path, score: Score) -> None:
             "ensembles": {str(n): curve[n - 1].to_json() for n in score.powers()},
             "ordering_std": float(spread.std(ddof=1)) if k > 1 else None,
         }
+    if score.draws is not None:
+        asked += f" --estimate {score.draws}"
+        many = {"mean_over_orderings": score.estimated.to_json()} if score.estimated else {}
+        k = None if score.orderings is None else k
     record = {
         score.split: score.estimate.to_json() | {"orderings": k},
         **many,

@@ -3,6 +3,8 @@
 from pynade.families.base import Family
 from pynade.families.bernoulli import Bernoulli
 from pynade.families.bijections import Affine, Bijection, Log, Logit
+from pynade.families.categorical import Categorical
+from pynade.families.discretised_logistic import DiscretisedLogistic
 from pynade.families.location_scale import FixedVarianceGaussian, Gaussian, Laplace
 from pynade.families.mixture import MixtureOfGaussians, MixtureOfLaplaces, MixtureOfLogistics
 from pynade.families.real import Real
@@ -14,6 +16,8 @@ __all__ = [
     "Affine",
     "Bernoulli",
     "Bijection",
+    "Categorical",
+    "DiscretisedLogistic",
     "Family",
     "FixedVarianceGaussian",
     "Gaussian",

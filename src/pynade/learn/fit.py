@@ -21,6 +21,7 @@ from pynade.learn.optimizer import Optimizer
 from pynade.learn.step import Step, Trainable, averaged, fast_matmul
 from pynade.likelihood import Estimate, log_likelihood, orderless_estimate
 from pynade.models import Orderless
+from pynade.precision import computing_in
 from pynade.store import save_density
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def fit(
         with averaged(model, step.average):
             finite = math.isfinite(train_nll) and _finite(model)
             if finite and v is not None:
-                score = _score(model, v)
+                score = _score(model, v, how.precision)
                 finite = math.isfinite(score.mean)
             if finite and how.stop_at_train is not None:
                 reached = _score(model, x).mean
@@ -226,11 +227,12 @@ def fit(
     return history
 
 
-def _score(model: Trainable, v: Tensor) -> Estimate:
+def _score(model: Trainable, v: Tensor, precision: str = "float32") -> Estimate:
     """Validation: exact for a density, stochastic (the same prefixes every time) for an orderless model."""
     if isinstance(model, Orderless):
-        return orderless_estimate(model, v)
-    return log_likelihood(model, v)
+        return orderless_estimate(model, v, precision=precision)
+    with computing_in(precision, model.device):
+        return log_likelihood(model, v)
 
 
 def checked_rows(model: Trainable, x: Tensor | np.ndarray) -> Tensor:

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from pynade.precision import check_precision
+
 OPTIMIZERS = ("sgd", "adam", "adamw")
 SCHEDULES = ("constant", "linear", "inverse", "cosine")
 
@@ -19,6 +21,7 @@ class Gradient:
         learning_rate: eta, the initial step size.
         schedule: "constant"; "linear" to zero at the last update; "inverse", eta / (1 + gamma t) at
             update t; "cosine" to zero.
+        warm_up: updates over which the rate rises linearly to what the schedule says; 0 starts there.
         gamma: constant of the inverse schedule.
         momentum: factor of SGD's velocity.
         momentum_after: epochs before momentum sets in.
@@ -31,6 +34,8 @@ class Gradient:
         patience: stop when validation has not improved for this many epochs (look-ahead); None runs on.
         ema: decay of a running average of the weights (such as 0.999), which is then what is validated and
             kept; None keeps the weights themselves.
+        precision: "float32", or "bf16": on a GPU the net runs in bfloat16 (torch.autocast); its weights,
+            the log-probabilities and the updates stay float32. On a CPU it has no effect.
         stop_at_train: stop when the log-likelihood of the training rows, scored after every epoch, passes
             this value (the paper's rule when retraining on train + valid).
 
@@ -43,6 +48,7 @@ class Gradient:
     optimizer: str = "adam"
     learning_rate: float = 0.001
     schedule: str = "constant"
+    warm_up: int = 0
     gamma: float = 0.0
     momentum: float = 0.0
     momentum_after: int = 0
@@ -54,6 +60,7 @@ class Gradient:
     updates_per_epoch: int | None = None
     patience: int | None = 10
     ema: float | None = None
+    precision: str = "float32"
     stop_at_train: float | None = None
 
     def __post_init__(self) -> None:
@@ -66,6 +73,7 @@ class Gradient:
                 raise ValueError(f"unknown {name} {value!r}; known: {', '.join(known)}")
         for name, number, least in (
             ("gamma", self.gamma, 0),
+            ("warm_up", self.warm_up, 0),
             ("momentum_after", self.momentum_after, 0),
             ("weight_decay", self.weight_decay, 0),
             ("batch_size", self.batch_size, 1),
@@ -75,6 +83,7 @@ class Gradient:
         ):
             if number is not None and not number >= least:
                 raise ValueError(f"{name} must be at least {least}, not {number}")
+        check_precision(self.precision, ("float32", "bf16"))
         if not self.learning_rate > 0 or not math.isfinite(self.learning_rate):
             raise ValueError(f"learning_rate must be positive, not {self.learning_rate}")
         if not 0 <= self.momentum < 1:
@@ -86,7 +95,11 @@ class Gradient:
 
     def rate(self, t: int, total: int) -> float:
         """Learning rate of update t = 0, 1, …, total - 1."""
-        return self.learning_rate * decline(self.schedule, self.gamma, t, total)
+        return self.learning_rate * self.warmth(t) * decline(self.schedule, self.gamma, t, total)
+
+    def warmth(self, t: int) -> float:
+        """What warming up leaves of the rate at update t: 1 / warm_up at the first, 1 from `warm_up` on."""
+        return 1.0 if self.warm_up == 0 else min(1.0, (t + 1) / self.warm_up)
 
 
 def decline(schedule: str, gamma: Any, t: int, total: int) -> Any:

@@ -280,7 +280,8 @@ class _Run:
         rows = 0
         for parts in zip(*streams, strict=True):
             batch = torch.stack(parts)[self.population.stream]  # (M, B)
-            now = rate * decline(how.schedule, gamma, step.optimizer.t, self.total)
+            now = rate * how.warmth(step.optimizer.t)
+            now = now * decline(how.schedule, gamma, step.optimizer.t, self.total)
             with fast_matmul():
                 step(batch, now, momentum)
             rows += batch.shape[1]

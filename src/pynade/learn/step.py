@@ -12,8 +12,11 @@ from torch import Tensor
 from pynade.learn.how import Gradient
 from pynade.learn.optimizer import Number, Optimizer, clip, scale
 from pynade.models import Density, Orderless
+from pynade.precision import computing_in, fast_matmul
 
 Trainable = Density | Orderless
+
+__all__ = ["Step", "Trainable", "averaged", "fast_matmul"]
 
 
 class Step:
@@ -69,7 +72,8 @@ class Step:
         self.graph.replay()
 
     def _update(self, batch: Tensor, rate, momentum, first, second, average) -> None:  # type: ignore[no-untyped-def]
-        loss = self.model.loss(self.x[batch], self.generator)
+        with computing_in(self.how.precision, self.x.device):
+            loss = self.model.loss(self.x[batch], self.generator)
         params = self.optimizer.params
         grads = dict(
             zip(params, torch.autograd.grad(loss.mean(-1).sum(), list(params.values())), strict=True)
@@ -134,14 +138,3 @@ def averaged(model: Trainable, average: dict[str, Tensor]) -> Iterator[None]:
         with torch.no_grad():
             for name, value in own.items():
                 params[name].copy_(value)
-
-
-@contextmanager
-def fast_matmul() -> Iterator[None]:
-    """TF32 matrix products on GPUs that have them, while this block runs."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

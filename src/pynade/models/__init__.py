@@ -10,6 +10,7 @@ from pynade.models.gaussian import MultivariateGaussian
 from pynade.models.gaussian_marginals import GaussianMarginals
 from pynade.models.gaussian_mixture import GaussianMixture
 from pynade.models.independent import Independent
+from pynade.models.many_at_once import blocked_log_prob, draw_many, sample_many
 from pynade.models.mixture import Ensemble, Mixture
 from pynade.models.normalised_rbm import NormalisedRBM
 from pynade.models.orderless import Orderless
@@ -35,5 +36,8 @@ __all__ = [
     "PartitionEstimate",
     "TreeMixture",
     "ancestral",
+    "blocked_log_prob",
+    "draw_many",
     "nade_from_rbm",
+    "sample_many",
 ]

@@ -55,9 +55,17 @@ class Autoregressive(Density):
         """The ordering, on this model's device."""
         return Ordering.trusted(self.order)
 
-    def eta(self, x: Tensor) -> Tensor:
-        """Raw parameters (B, D, P) of every conditional p(x_i | variables before i)."""
-        return self.net(self.family.encode(x), self.ordering)
+    def eta(self, x: Tensor, noise: torch.Generator | None = None) -> Tensor:
+        """Raw parameters (B, D, P) of every conditional p(x_i | variables before i); noise: dropout."""
+        features = self.family.encode(x)
+        if noise is None or not self.net.takes_noise:
+            return self.net(features, self.ordering).to(x.dtype)
+        return self.net.parallel(features, self.ordering, noise=noise).to(x.dtype)  # type: ignore[call-arg]
+
+    def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Minus log p of each row (B,), with the net's dropout where it has any and a generator is given."""
+        x = x.to(self.dtype)
+        return -self.family.log_prob(x, self.eta(x, generator)).sum(-1, dtype=torch.float64)
 
     def conditional_means(self, x: Tensor) -> Tensor:
         """E[x_i | variables before i] for every i, (B, D): the pixel probabilities of the paper's figures."""

@@ -124,7 +124,7 @@ class Ensemble(Density):
 
     def _under(self, k: int, x: Tensor) -> Tensor:
         eta = self.net(self.family.encode(x), self.orderings[k])
-        return self.family.log_prob(x, eta).sum(-1, dtype=torch.float64)
+        return self.family.log_prob(x, eta.to(x.dtype)).sum(-1, dtype=torch.float64)
 
     def _log_prob(self, x: Tensor) -> Tensor:
         return torch.logsumexp(self.member_log_probs(x), -1) - math.log(len(self.orderings))

@@ -98,7 +98,7 @@ class Orderless(nn.Module):
             total = self.n_variables - missing.sum(-1)
         x = x.to(self.dtype)
         eta = self.net.conditionals(self.family.encode(x), observed, noise)
-        log_p = self.family.log_prob(x, eta).masked_fill(ignored, 0).sum(-1, dtype=torch.float64)
+        log_p = self.family.log_prob(x, eta.to(x.dtype)).masked_fill(ignored, 0).sum(-1, dtype=torch.float64)
         return -log_p * (total / (total - observed.sum(-1)).double())
 
     def check(self, x: Tensor) -> None:

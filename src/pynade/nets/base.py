@@ -23,6 +23,10 @@ from pynade.ordering import Ordering
 
 State = dict[str, Tensor]
 
+GPU_ROWS = 640_000  # rows walked together on a GPU: a few GB of activations for H = 500
+CPU_ROWS = 4_000  # on a CPU: activations that stay near the caches
+CPU_MEMORY = 1 << 26  # bytes of activations at once on a CPU, for nets with large ones
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
     "relu": torch.relu,
@@ -39,9 +43,14 @@ class Net(nn.Module, ABC):
         n_params: P, raw outputs per variable.
         n_features: F, inputs per variable.
         input_weights: names of the parameters that multiply the inputs (for weight decay on these alone).
+        takes_noise: `parallel` has an argument `noise`, the generator of its dropout.
+        row_floats: about how many numbers one row needs while the stepper takes a step; None if they are a
+            few thousand at most.
     """
 
     input_weights: tuple[str, ...] = ()
+    takes_noise: bool = False
+    row_floats: int | None = None
 
     def __init__(self, n_variables: int, n_params: int, n_features: int) -> None:
         super().__init__()
@@ -78,6 +87,18 @@ class Net(nn.Module, ABC):
     def forward(self, features: Tensor, ordering: Ordering) -> Tensor:
         """Eta (B, D, P); rows may share one ordering or have one each, (B, D)."""
         return stepwise(self, features, ordering) if ordering.is_batch else self.parallel(features, ordering)
+
+    def rows_at_once(self, device: torch.device) -> int:
+        """How many rows a walk of the stepper takes together: what fills the device, and what it can hold.
+
+        A net that says how many numbers a row needs (`row_floats`) is given an eighth of a GPU's memory;
+        it is the same number on every machine with that GPU, so that an evaluation can go on elsewhere.
+        """
+        on_gpu = device.type == "cuda"
+        if self.row_floats is None:
+            return GPU_ROWS if on_gpu else CPU_ROWS
+        memory = torch.cuda.get_device_properties(device).total_memory // 8 if on_gpu else CPU_MEMORY
+        return max(1, min(GPU_ROWS if on_gpu else CPU_ROWS, memory // (4 * self.row_floats)))
 
     def set_output_bias(self, eta: Tensor) -> None:
         """Start from the constant prediction eta (D, P), usually `family.eta_from_marginal(train)`."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pynade.nets.base import Net, State, glorot
+from pynade.nets.layers import check_dropout
 from pynade.nets.transformer import Block, check_sizes
 from pynade.ordering import Ordering
 
@@ -33,6 +34,7 @@ class CausalTransformer(Net):
         depth: blocks of attention and a two-layer net.
         heads: attention heads; they divide the width.
         mlp_ratio: hidden units of the two-layer nets, as a multiple of `width`.
+        dropout: share of what each half of a block adds that is dropped in training.
         generator: source of the initial weights.
 
     Example:
@@ -46,6 +48,7 @@ class CausalTransformer(Net):
     """
 
     input_weights = ("value",)
+    takes_noise = True
 
     def __init__(
         self,
@@ -57,11 +60,14 @@ class CausalTransformer(Net):
         depth: int = 6,
         heads: int = 8,
         mlp_ratio: int = 4,
+        dropout: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(n_variables, n_params, n_features)
         check_sizes(width, depth, heads, mlp_ratio)
         self.width, self.depth, self.heads, self.mlp_ratio = width, depth, heads, mlp_ratio
+        self.dropout = check_dropout(dropout)
+        self.row_floats = 4 * depth * width * n_variables  # keys and values, old and new
         fans = {"fan_in": n_features, "fan_out": width}
         self.value = glorot(n_features, width, **fans, generator=generator)
         self.seen = glorot(n_variables, width, **fans, generator=generator)
@@ -73,14 +79,14 @@ class CausalTransformer(Net):
         self.norm = nn.LayerNorm(width)
         self.output = nn.Parameter(torch.zeros(n_params, width))
 
-    def parallel(self, features: Tensor, ordering: Ordering) -> Tensor:
+    def parallel(self, features: Tensor, ordering: Ordering, noise: torch.Generator | None = None) -> Tensor:
         """Eta (B, D, P): tokens in the given order, one causal pass, outputs put back in place."""
         order = ordering.order.to(features.device)
         last = (features @ self.value + self.seen)[:, order[:-1]]
         beginning = self.beginning.expand(len(features), 1, -1)
         h = torch.cat((beginning, last), dim=1) + self.asked[order]
         for layer in self.layers:
-            h = layer(h, causal=True)
+            h = layer(h, causal=True, dropout=self.dropout, noise=noise)
         return functional.linear(self.norm(h), self.output)[:, order.argsort()] + self.bias
 
     def start(self, groups: int, rows: int) -> State:
@@ -114,6 +120,7 @@ class CausalTransformer(Net):
             "depth": self.depth,
             "heads": self.heads,
             "mlp_ratio": self.mlp_ratio,
+            "dropout": self.dropout,
         }
 
     def _push(self, state: State, i: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:

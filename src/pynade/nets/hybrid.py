@@ -37,6 +37,7 @@ class Hybrid(AnyOrderNet):
             )
         super().__init__(*shapes[0])
         self.first, self.second = first, second
+        self.row_floats = sum(net.row_floats or 4 * net.bias.numel() for net in (first, second))
         self.bias = nn.Parameter(_take_bias(first) + _take_bias(second))
 
     @property

@@ -11,7 +11,14 @@ from torch.nn import functional
 
 from pynade.nets.any_order import AnyOrderNet
 from pynade.nets.base import activation_named, glorot
-from pynade.nets.blueprint import PAPER_BLUEPRINT, Convolution, Pool, format_blueprint, layers_for
+from pynade.nets.blueprint import (
+    PAPER_BLUEPRINT,
+    Convolution,
+    Pool,
+    format_blueprint,
+    infer_shapes,
+    layers_for,
+)
 from pynade.nets.layers import check_dropout, check_image, dropped, from_maps, to_maps
 
 
@@ -67,6 +74,9 @@ class MaskedConv(AnyOrderNet):
 
         maps = channels * (n_features + int(input_observed))
         self.layers = layers_for(blueprint, (maps, height, width), channels * n_params)
+        first = (maps, height, width)
+        sizes = [m * h * w for m, h, w in (first, *infer_shapes(self.layers, first))]
+        self.row_floats = 4 * max(sizes)  # a layer's input and output, and what the convolution needs
         self.weights, self.hidden_bias = nn.ParameterList(), nn.ParameterList()
         for n, layer in enumerate(self.layers, start=1):
             if isinstance(layer, Convolution):

@@ -64,18 +64,19 @@ class NADENet(Net):
         self.output = glorot(n_variables, n_params, hidden, **fans, generator=generator)
 
     def parallel(self, features: Tensor, ordering: Ordering) -> Tensor:
-        """Eta (B, D, P), O(HD) per row."""
+        """Eta (B, D, P), O(HD) per row; never in half precision, which the fused kernels do not have."""
         order = ordering.order.to(features.device)
-        return recurrence(
-            features,
-            self.weight,
-            self.hidden_bias,
-            self.output,
-            self.bias,
-            order,
-            self.activation,
-            self.kernel,
-        )
+        with torch.autocast(features.device.type, enabled=False):
+            return recurrence(
+                features,
+                self.weight,
+                self.hidden_bias,
+                self.output,
+                self.bias,
+                order,
+                self.activation,
+                self.kernel,
+            )
 
     def start(self, groups: int, rows: int) -> State:
         """a_1 = c (eq. 4)."""

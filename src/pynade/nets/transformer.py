@@ -60,6 +60,7 @@ class Transformer(AnyOrderNet):
         check_sizes(width, depth, heads, mlp_ratio)
         self.width, self.depth, self.heads, self.mlp_ratio = width, depth, heads, mlp_ratio
         self.dropout = check_dropout(dropout)
+        self.row_floats = n_variables * ((mlp_ratio + 6) * width + 2 * n_params)
         fans = {"fan_in": n_features, "fan_out": width}
         self.value = glorot(n_features, width, **fans, generator=generator)
         self.position = glorot(n_variables, width, **fans, generator=generator)

@@ -99,6 +99,8 @@ class UNet(AnyOrderNet):
         self.input_observed, self.signed = input_observed, signed
         self.coordinates, self.count_embedding = coordinates, count_embedding
         self._check()
+        here = 2 * blocks + 10  # maps of the first level that wait for the way up or are worked on
+        self.row_floats = shape[0] * shape[1] * (here * width + 2 * channels * n_params)
 
         inputs = channels * (n_features + int(input_observed)) + 2 * int(coordinates)
         condition = 4 * width if count_embedding else 0

@@ -141,7 +141,7 @@ def test_a_large_rbm_is_scored_by_estimates(run, tmp_path):
     [
         (
             ["real.csv", "--model", "mob"],
-            "models of real numbers are rnade, deep-rnade, gaussian, mog and mfa",
+            "models of real numbers are rnade, deep-rnade, gaussian, mog, mfa",
         ),
         (["table.csv", "--model", "mog"], "models of these are nade, made, fvsbn"),
         (["table.csv", "--model", "rnade"], "every column of table holds only zeros and ones"),

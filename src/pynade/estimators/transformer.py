@@ -1,0 +1,106 @@
+"""TransformerNADE: tables and patches of real numbers, as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from pynade.estimators.base import DensityEstimator
+from pynade.estimators.domain import RealTable
+from pynade.estimators.gradient import GradientEstimator
+from pynade.estimators.orderless import AnyOrderDensity
+from pynade.families import Family
+from pynade.models import Density, Orderless
+from pynade.nets import CausalTransformer, Net, Transformer
+from pynade.ordering import Ordering
+
+
+@dataclass(eq=False, repr=False)
+class TransformerNADE(RealTable, AnyOrderDensity):
+    """Transformer over the columns of a table of real numbers, any-order or along a fixed ordering.
+
+    Args:
+        width: numbers per token; a multiple of `heads`.
+        depth: blocks of attention and a two-layer net.
+        heads: attention heads.
+        mlp_ratio: hidden units of the two-layer nets, as a multiple of `width`.
+        dropout: share of what each half of a block adds that is dropped in training.
+        fixed_order: True is a causal transformer along one ordering: exact scores in one pass, no questions
+            about any variable given any others, no missing values.
+        n_orderings: K, orderings whose densities are averaged in scores and samples of an any-order one.
+        **parameters: see `RealTable` and `GradientEstimator`.
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.random.default_rng(0).normal(size=(400, 1))
+        >>> X = np.hstack([x, -x]) + 0.1 * np.random.default_rng(1).normal(size=(400, 2))
+        >>> small = {"width": 16, "depth": 1, "heads": 2, "n_components": 2, "random_state": 0}
+        >>> model = TransformerNADE(**small, fixed_order=True, epochs=60, learning_rate=0.01).fit(X)
+        >>> bool(model.score(X) > -1.5)  # independent columns: -2.8
+        True
+    """
+
+    width: int = 256
+    depth: int = 6
+    heads: int = 8
+    mlp_ratio: int = 4
+    dropout: float = 0.0
+    fixed_order: bool = False
+    n_orderings: int = 1
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = not self.fixed_order
+        return tags
+
+    def score_samples(self, X: Any, orderings: int | Ordering | None = None) -> np.ndarray:
+        """Exact log p of each row, in nats: (N, D) -> (N,); `orderings` as for other orderless models."""
+        if self.fixed_order and orderings is None:
+            return DensityEstimator.score_samples(self, X)
+        return super().score_samples(X, orderings)
+
+    def density(self) -> Density:
+        """The density along the model's own ordering or orderings, on its device."""
+        return DensityEstimator.density(self) if self.fixed_order else super().density()
+
+    def _convert(self, X: np.ndarray, *, reset: bool) -> np.ndarray:
+        if self.fixed_order and np.isnan(X).any():
+            row, column = np.argwhere(np.isnan(X))[0]
+            raise ValueError(
+                f"a causal transformer takes finite numbers, but row {row}, column {column} is NaN; "
+                "fixed_order=False takes missing values"
+            )
+        return super()._convert(X, reset=reset)
+
+    def _orderless(self) -> Orderless:
+        if self.fixed_order:
+            raise ValueError("a causal transformer has one ordering only; fixed_order=False has all of them")
+        return super()._orderless()
+
+    def _query_orderings(self) -> int | Ordering:  # type: ignore[override]
+        return 1 if self.fixed_order else super()._query_orderings()
+
+    def _default_orderings(self) -> int:
+        return self.n_orderings
+
+    def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
+        kind = CausalTransformer if self.fixed_order else Transformer
+        return kind(
+            n_variables,
+            family.n_params,
+            n_features=family.n_features,
+            width=self.width,
+            depth=self.depth,
+            heads=self.heads,
+            mlp_ratio=self.mlp_ratio,
+            dropout=self.dropout,
+            generator=generator,
+        )
+
+    def _model(self, net: Net, family: Family, generator: torch.Generator) -> Density | Orderless:
+        if self.fixed_order:
+            return GradientEstimator._model(self, net, family, generator)
+        return super()._model(net, family, generator)

@@ -1,0 +1,120 @@
+"""Variables with a few levels, each with a probability of its own: eta holds their logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pynade.families.base import Family
+from pynade.families.laws import uniforms
+
+
+class Categorical(Family):
+    """x in {0, 1, …, L-1}, p(x = l) = softmax(eta)_l.
+
+    Args:
+        n_levels: L; P = L.
+        one_hot: a net sees an indicator for every level, F = L, which takes the levels as mere names. False
+            shows it the number x / (L - 1), F = 1, which suits grey levels.
+
+    Example:
+        >>> import torch
+        >>> family = Categorical(4)
+        >>> family.log_prob(torch.tensor([2.0]), torch.zeros(1, 4)).exp().item()
+        0.25
+        >>> family.encode(torch.tensor([2.0])).tolist()
+        [[0.0, 0.0, 1.0, 0.0]]
+    """
+
+    def __init__(self, n_levels: int, one_hot: bool = True) -> None:
+        super().__init__()
+        check_levels(n_levels)
+        self.n_levels, self.one_hot = int(n_levels), bool(one_hot)
+        self.n_params = self.n_levels
+        self.n_features = self.n_levels if one_hot else 1
+
+    def check(self, x: Tensor) -> None:
+        """Every value must be one of the levels."""
+        check_whole(x, self.n_levels, "Categorical")
+
+    def encode(self, x: Tensor, i: Tensor | None = None) -> Tensor:
+        """Indicators of the levels, or x / (L - 1)."""
+        if not self.one_hot:
+            return x.unsqueeze(-1) / (self.n_levels - 1)
+        return (x.unsqueeze(-1) == torch.arange(self.n_levels, device=x.device)).to(x.dtype)
+
+    def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """The log-softmax at x."""
+        return eta.log_softmax(-1).gather(-1, x.long().unsqueeze(-1)).squeeze(-1)
+
+    def sample(
+        self, eta: Tensor, i: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """The level whose share of [0, 1] a uniform number falls into."""
+        edges = eta.softmax(-1).cumsum(-1)
+        u = uniforms(eta[..., 0], generator).unsqueeze(-1) * edges[..., -1:]
+        return (edges[..., :-1] < u).sum(-1).to(eta.dtype)
+
+    def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """Σ l p(x = l)."""
+        levels = torch.arange(self.n_levels, device=eta.device, dtype=eta.dtype)
+        return (eta.softmax(-1) * levels).sum(-1)
+
+    def best_guess(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """The likeliest level."""
+        return eta.argmax(-1).to(eta.dtype)
+
+    def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """Σ_{l <= x} p(x = l)."""
+        at = x.floor().clamp(-1, self.n_levels - 1).long() + 1
+        return self._below(eta).gather(-1, at.unsqueeze(-1)).squeeze(-1)
+
+    def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """The first level up to which there is a share of q."""
+        steps = self._below(eta)[..., 1:-1]
+        return (steps < q.unsqueeze(-1)).sum(-1).to(eta.dtype)
+
+    def eta_from_marginal(self, x: Tensor) -> Tensor:
+        """Log-shares of the levels in each column, each level with one imaginary row added (NaN: no row)."""
+        n_variables, columns = x.shape[1], torch.arange(x.shape[1], device=x.device)
+        known = ~torch.isnan(x)
+        places = (columns * self.n_levels + x.nan_to_num(0).long())[known]
+        counts = torch.bincount(places, minlength=n_variables * self.n_levels) + 1.0
+        counts = counts.double().view(n_variables, self.n_levels)
+        return torch.log(counts / counts.sum(-1, keepdim=True))
+
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments."""
+        return {"n_levels": self.n_levels, "one_hot": self.one_hot}
+
+    @staticmethod
+    def _below(eta: Tensor) -> Tensor:
+        """P(x < l) for l = 0 … L: exactly 0 at the first and 1 at the last."""
+        sums = eta.softmax(-1).cumsum(-1)
+        whole = (sums / sums[..., -1:])[..., :-1]
+        return functional.pad(functional.pad(whole, (1, 0)), (0, 1), value=1.0)
+
+
+def check_levels(levels: int) -> None:
+    """A discrete variable has at least two levels."""
+    if levels < 2:
+        raise ValueError(f"a discrete variable needs at least 2 levels, not {levels}")
+
+
+def check_whole(x: Tensor, levels: int, name: str) -> None:
+    """Raise a ValueError that names the first cell which is no whole number from 0 to levels - 1."""
+    x = x if x.is_floating_point() else x.int()  # in 8 bits, 256 would be 0
+    wrong = ~((x >= 0) & (x < levels))  # NaN too
+    if x.is_floating_point():
+        wrong |= x != x.round()
+    if wrong.any():
+        row, column = wrong.nonzero()[0].tolist()
+        value = x[row, column].item()
+        what = "missing or not a number" if value != value else f"{value:g}"
+        raise ValueError(
+            f"a {name} model with {levels} levels needs whole numbers from 0 to {levels - 1}, "
+            f"but row {row}, column {column} is {what}"
+        )

@@ -1,0 +1,54 @@
+"""In which floating-point type nets compute; log-probabilities never have fewer bits than float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+PRECISIONS = ("float32", "tf32", "bf16")
+
+
+@contextmanager
+def fast_matmul() -> Iterator[None]:
+    """TF32 matrix products on GPUs that have them, while this block runs."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def computing_in(precision: str, device: torch.device) -> Iterator[None]:
+    """Nets that run in this block on `device` compute as asked; their weights and the families do not change.
+
+    Args:
+        precision: "float32"; "tf32", matrix products with 10 bits behind the point; or "bf16", torch's
+            autocast to bfloat16. The last two are for GPUs: on a CPU they have no effect. (Convolutions
+            follow torch's own setting, which by default is TF32 on a GPU.)
+        device: where the model is.
+
+    Example:
+        >>> with computing_in("bf16", torch.device("cpu")):
+        ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+        torch.float32
+    """
+    check_precision(precision)
+    if device.type == "cpu" or precision == "float32":
+        yield
+    elif precision == "tf32":
+        with fast_matmul():
+            yield
+    else:
+        # what autocast would keep of the weights it converts must not outlive the capture of a CUDA graph
+        with fast_matmul(), torch.autocast(device.type, torch.bfloat16, cache_enabled=False):
+            yield
+
+
+def check_precision(precision: str, known: tuple[str, ...] = PRECISIONS) -> None:
+    """Raise a ValueError unless the word is known."""
+    if precision not in known:
+        raise ValueError(f"unknown precision {precision!r}; known: {', '.join(known)}")

@@ -1,0 +1,57 @@
+"""Several processes on one job, started by torchrun: who is who, and sums over all of them.
+
+    torchrun --nproc-per-node 4 -m pynade.cli.main score RUN DATA --orderings 16
+
+Functions here do nothing in a process on its own, so callers need not ask.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import distributed
+
+
+@contextmanager
+def together() -> Iterator[int]:
+    """Join the processes that torchrun started, for as long as this block runs; gives this one's number.
+
+    Each process takes the GPU of its local number. What they exchange are a few numbers at the end, on
+    the CPU (gloo).
+    """
+    if not (distributed.is_available() and distributed.is_torchelastic_launched()):
+        yield 0
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    distributed.init_process_group("gloo")
+    try:
+        yield distributed.get_rank()
+    finally:
+        distributed.destroy_process_group()
+
+
+def rank_and_size() -> tuple[int, int]:
+    """This process's number and how many there are; (0, 1) for one on its own."""
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, 1
+
+
+def wait() -> None:
+    """Go on when all processes have come here."""
+    if rank_and_size()[1] > 1:
+        distributed.barrier()
+
+
+def sum_over_processes(array: np.ndarray) -> np.ndarray:
+    """The sum of the arrays that the processes hold, in every one of them."""
+    if rank_and_size()[1] == 1:
+        return array
+    total = torch.from_numpy(array.copy())
+    distributed.all_reduce(total)
+    return total.numpy()
