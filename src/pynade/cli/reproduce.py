@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.live import Live
 
 from pynade.cli.screen import console, errors, plain_table, training_bar
+from pynade.cli.sweep import Teller
 
 REPRODUCE_HELP = """Make the paper's numbers again: train, choose on validation, test once, keep a record.
 
@@ -74,18 +76,14 @@ def reproduce(
             break
         errors.print(f"[{number}/{len(taken)}] {cell.name}")
         started = time.monotonic()
-        with training_bar() as bar:
-            record = make(
-                cell,
-                results,
-                work,
-                device=device,
-                quick=quick,
-                again=again,
-                data_dir=data_dir,
-                seed=seed,
-                callbacks=[bar],
-            )
+        how: dict[str, Any] = {"device": device, "quick": quick, "again": again}
+        how |= {"data_dir": data_dir, "seed": seed}
+        if cell.row.sweep is None:
+            with training_bar() as bar:
+                record = make(cell, results, work, callbacks=[bar], **how)
+        else:
+            with Live(console=errors, transient=True, auto_refresh=False) as live:
+                record = make(cell, results, work, told=Teller(live), **how)
         value = record.get("test") or record["valid"]
         paper = cell.row.paper.get(cell.data)
         lines.add_row(

@@ -76,7 +76,7 @@ def sweep(
             n_folds=folds,
             retrain=retrain,
             quick=quick,
-            told=_Teller(live),
+            told=Teller(live),
         )
     if record is not None:
         write_json(record, result)
@@ -123,7 +123,7 @@ def _value(word: str) -> Any:
         return word
 
 
-class _Teller:
+class Teller:
     """The live table: how the settings of the present population stand."""
 
     def __init__(self, live: Live) -> None:

@@ -109,3 +109,19 @@ def test_a_figure_of_two_models(run, table, tmp_path):  # noqa: F811
     assert code == 0, err
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
     assert run("figure", "scatter", "a", "--data", "t.npy", "--columns", "0", "--out", "f.png")[0] == 1
+
+
+def test_reproduce_and_report_say_what_they_do(run, tmp_path, monkeypatch):  # noqa: F811
+    code, out, err = run("reproduce", "table-6", "--model", "gaussian", "--list", "--results", "results")
+    assert code == 0, err
+    assert out.count("sweep gaussian") == 3
+    code, out, err = run("reproduce", "binary", "--model", "MoB", "--list", "--budget", "2m")
+    assert "left out (the budget is 2 min)" in " ".join(out.split())
+    assert run("reproduce", "table-1")[0] == 1
+    (tmp_path / "results").mkdir()
+    (tmp_path / "docs").mkdir()
+    code, out, err = run("report")
+    assert code == 0, err
+    assert "not measured" in out
+    assert "<table>" in (tmp_path / "docs/results.html").read_text()
+    assert run("report", "--results", "nowhere")[0] == 1
