@@ -130,7 +130,8 @@ class Teller:
         self.live, self.said, self.drawn = live, time.monotonic(), 0.0
 
     def __call__(self, p: Any, *baseline: Any) -> None:
-        if baseline:  # a baseline on one fold: (what, fold, folds, progress)
+        """Show a `SweepProgress`, or of a baseline (what, fold, folds, progress)."""
+        if baseline:
             part, parts, now = baseline
             if time.monotonic() - self.said > LINE_SECONDS:
                 self.said = time.monotonic()
