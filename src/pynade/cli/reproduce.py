@@ -46,6 +46,7 @@ def reproduce(
     ] = False,
     again: Annotated[bool, typer.Option("--again", help="Make finished cells anew.")] = False,
     show: Annotated[bool, typer.Option("--list", help="Only say what would be done.")] = False,
+    workers: Annotated[int, typer.Option(help="Cells made at a time, a process each.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     results: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("results"),
@@ -53,7 +54,7 @@ def reproduce(
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].")] = None,
 ) -> None:
     """Reproduce cells (the help is REPRODUCE_HELP above)."""
-    from pynade.experiments.reproduce import cells, describe_cell, plan, table_named
+    from pynade.experiments.reproduce import cells, describe_cell, plan, reproduce_all, table_named
     from pynade.experiments.reproduce import reproduce as make
     from pynade.experiments.tables import table
 
@@ -68,30 +69,30 @@ def reproduce(
                 f"{describe_cell(cell, table(cell.table))} (about {cell.row.minutes:g} min on a GPU)"
             )
         taken = []
+    how: dict[str, Any] = {"device": device, "quick": quick, "again": again}
+    how |= {"data_dir": data_dir, "seed": seed}
     begin = time.monotonic()
     lines = plain_table("cell", "test (nats)", "paper", "seconds")
-    for number, cell in enumerate(taken, start=1):
+    if workers > 1:
+        for cell, outcome, seconds in reproduce_all(taken, workers, results, work, **how):
+            if isinstance(outcome, Exception):
+                errors.print(f"{cell.name}: {outcome}")
+            else:
+                lines.add_row(*_line(cell, outcome, seconds, quick))
+                errors.print(f"{cell.name}: done after {seconds:.0f} s")
+    for number, cell in enumerate(taken if workers == 1 else [], start=1):
         if minutes is not None and (time.monotonic() - begin) / 60 + cell.row.minutes > minutes:
             left += taken[number - 1 :]
             break
         errors.print(f"[{number}/{len(taken)}] {cell.name}")
         started = time.monotonic()
-        how: dict[str, Any] = {"device": device, "quick": quick, "again": again}
-        how |= {"data_dir": data_dir, "seed": seed}
         if cell.row.sweep is None:
             with training_bar() as bar:
                 record = make(cell, results, work, callbacks=[bar], **how)
         else:
             with Live(console=errors, transient=True, auto_refresh=False) as live:
                 record = make(cell, results, work, told=Teller(live), **how)
-        value = record.get("test") or record["valid"]
-        paper = cell.row.paper.get(cell.data)
-        lines.add_row(
-            cell.name,
-            f"{value['mean']:.3f} ± {value['stderr']:.3f}" + (" (quick: does not compare)" if quick else ""),
-            "" if paper is None else f"{paper:.2f}",
-            f"{time.monotonic() - started:.0f}",
-        )
+        lines.add_row(*_line(cell, record, time.monotonic() - started, quick))
     if taken:
         console.print(lines)
     if left:
@@ -99,6 +100,13 @@ def reproduce(
         console.print(f"left out{why}: {', '.join(cell.name for cell in left)}")
     if not taken and not left:
         console.print("nothing to do: every cell has its record (--again makes them anew)")
+
+
+def _line(cell: Any, record: dict[str, Any], seconds: float, quick: bool) -> tuple[str, ...]:
+    """What is printed of a cell that was made."""
+    value, paper = record.get("test") or record["valid"], cell.row.paper.get(cell.data)
+    number = f"{value['mean']:.3f} ± {value['stderr']:.3f}" + (" (quick: does not compare)" if quick else "")
+    return cell.name, number, "" if paper is None else f"{paper:.2f}", f"{seconds:.0f}"
 
 
 def report(
