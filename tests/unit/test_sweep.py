@@ -143,3 +143,61 @@ def test_baselines_choose_among_their_own_settings_on_each_fold(folds, tmp_path)
     both = np.concatenate([folds[0].train, folds[0].valid])
     alone = multivariate_normal(both.mean(0), np.cov(both.T, bias=True)).logpdf(folds[0].test).mean()
     assert plain["test"]["folds"][0] == pytest.approx(alone, rel=1e-9)
+
+
+def test_an_interruption_in_the_second_round_of_the_last_training_changes_nothing(
+    folds, tmp_path, monkeypatch
+):
+    real, grid = module.fit_population, {"learning_rate": [0.05, 0.1]}
+    monkeypatch.setattr("pynade.learn.population.CHECKPOINT_SECONDS", 0.0)
+
+    def fragile(members, **options):
+        histories = real(members, **options)
+        if members[0].how.stop_at_train is not None and len(members) == 2:  # the first round has both folds
+            histories.stopped[0] = "diverged"
+        return histories
+
+    class Killed(Exception):
+        pass
+
+    def kill(p):
+        if p.what == "final" and len(p.settings) == 1 and p.now.epoch == 1:
+            raise Killed
+
+    monkeypatch.setattr(module, "fit_population", fragile)
+    fixed = FIXED | {"epochs": 12}
+    whole = run_sweep(tmp_path / "a", "rnade", "toy", fixed, grid)
+    with pytest.raises(Killed):
+        run_sweep(tmp_path / "b", "rnade", "toy", fixed, grid, told=kill)
+    again = run_sweep(tmp_path / "b", "rnade", "toy", fixed, grid)
+    assert whole["chosen"][0]["diverged_before"] == 1
+    assert again["test"] == whole["test"]
+    assert again["chosen"] == whole["chosen"]
+
+
+def test_seeds_may_be_varied_and_other_things_are_refused_before_anything_is_written(folds, tmp_path):
+    record = run_sweep(tmp_path / "s", "rnade", "toy", FIXED, {"random_state": [0, 1]})
+    first, second = record["validation_grid"]
+    assert first["valid"] != second["valid"]
+    for fixed, grid, words in (
+        ({"learning_rate": 0.1}, {"learning_rate": [0.1]}, "both fixed and varied"),
+        ({}, {"validation_fraction": [0.1, 0.2]}, "cannot be varied"),
+        ({"n_components": 2.5}, {}, "whole number"),
+        ({}, {"learning_rate": ["fast"]}, "wrong kind"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            run_sweep(tmp_path / "x", "rnade", "toy", FIXED | fixed, grid)
+        assert not (tmp_path / "x").exists()
+    with pytest.raises(ValueError, match="does not choose among values of standardise"):
+        run_sweep(tmp_path / "y", "mog", "toy", {}, {"standardise": [True, False]})
+
+
+def test_the_readmes_sweep_works_on_folds_of_different_sizes(tmp_path, monkeypatch):
+    made = [fold(1), fold(2)]
+    made[1] = Dataset("f", made[1].train[:-7], made[1].valid, made[1].test, made[1].schema)
+    monkeypatch.setattr(module, "folds", lambda name, data_dir: made)
+    monkeypatch.setattr(module, "names", lambda: ["toy"])
+    monkeypatch.setattr(module, "entry", lambda name: type("E", (), {"folds": ("1", "2")}))
+    grid = {"learning_rate": [0.01, 0.003], "n_components": [2, 3]}
+    record = run_sweep(tmp_path / "s", "rnade", "toy", {"epochs": 2, "hidden": 4, "device": "cpu"}, grid)
+    assert np.isfinite(record["test"]["mean"])

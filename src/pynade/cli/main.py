@@ -65,7 +65,9 @@ def main() -> None:
         app()
     except SystemExit as stop:
         if stop.code == 130:  # how typer ends after Ctrl-C
-            errors.print("Stopped. A run folder can be continued with `pynade fit --resume RUN`.")
+            errors.print(
+                "Stopped. `pynade fit --resume RUN` goes on with a run; a sweep goes on when given again."
+            )
         raise
     except Exception as error:
         from pynade.data import DownloadError

@@ -98,7 +98,7 @@ def reproduce(
     if left:
         why = "" if minutes is None else f" (the budget is {minutes:g} min)"
         console.print(f"left out{why}: {', '.join(cell.name for cell in left)}")
-    if not taken and not left:
+    if not taken and not left and not show:
         console.print("nothing to do: every cell has its record (--again makes them anew)")
 
 

@@ -117,8 +117,9 @@ def single(name: str, values: list[Any]) -> Any:
 def _value(word: str) -> Any:
     if "+" in word[1:] and "e+" not in word.lower():
         return tuple(_value(part) for part in word.split("+"))
+    words = {"true": "True", "yes": "True", "false": "False", "no": "False", "none": "None"}
     try:
-        return ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(word.lower(), word))
+        return ast.literal_eval(words.get(word.lower(), word))
     except (ValueError, SyntaxError):
         return word
 

@@ -84,6 +84,8 @@ class RealCells:
             values = X[:, column][np.isfinite(X[:, column])]
             least, most = (values.min(), values.max()) if len(values) else (0.0, 0.0)
             name = f"column {column}" if names is None else f"column {names[column]!r}"
+            if not len(values):
+                raise ValueError(f"{name} has no value at all: every cell is missing")
             if least == most:
                 raise ValueError(
                     f"{name} is constant ({least:g}), so it has no density; leave it out "

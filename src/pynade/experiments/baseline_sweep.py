@@ -31,6 +31,12 @@ class BaselineSweep:
     ) -> tuple[list[dict[str, Any]], float]:
         """One outcome for every setting and fold, and the seconds they took; finished folds are read back."""
         several = {name: tuple(dict.fromkeys(s[name] for s in tried)) for name in tried[0]}
+        try:
+            able = set(self._estimator(several)._settings(train[0], validated=True)[0])
+        except TypeError:
+            able = set()
+        for name in set(several) - able:
+            raise ValueError(f"a {self.model} does not choose among values of {name}; fix it with --set")
         outcomes, seconds = [], 0.0
         for fold, (rows, held) in enumerate(zip(train, valid, strict=True)):
             file = self.folder / f"choices-{fold + 1}.json"
@@ -78,7 +84,7 @@ class BaselineSweep:
         return chosen, made
 
     def _estimator(self, setting: dict[str, Any]) -> Baseline:
-        estimator = estimator_named(self.model, {**self.fixed, **setting, "random_state": self.seed})
+        estimator = estimator_named(self.model, {"random_state": self.seed, **self.fixed, **setting})
         assert isinstance(estimator, Baseline)
         return estimator
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from pynade.data import Dataset, resolve
 from pynade.data.patches import whole_patches
-from pynade.estimators import DensityEstimator, load
+from pynade.estimators import DensityEstimator
+from pynade.estimators.io import load_with_facts
 from pynade.experiments.figures import tile
 
 if TYPE_CHECKING:
@@ -43,10 +44,12 @@ def scatter_figure(
     figure = Figure(figsize=(9, 4.2 * lines), layout="constrained")
     axes: Any = figure.subplots(lines, min(2, len(runs)), squeeze=False, sharex=True, sharey=True)
     for axis, run in zip(axes.flat, runs, strict=False):
-        model = _estimator(run)
+        model, facts = _estimator(run)
         drawn = model.sample(n, random_state=seed)
+        own = facts.get("columns") or list(dataset.schema.names)
+        x, y = (_column(own, dataset.schema.names[i], run) for i in (across, up))
         axis.scatter(real[:, across], real[:, up], s=4, color="black", label="data")
-        axis.scatter(drawn[:, across], drawn[:, up], s=4, color="crimson", alpha=0.6, label="samples")
+        axis.scatter(drawn[:, x], drawn[:, y], s=4, color="crimson", alpha=0.6, label="samples")
         axis.set_title(title(model), fontsize=11)
     for set_limits, at in ((axes[0, 0].set_xlim, across), (axes[0, 0].set_ylim, up)):
         margin = 0.1 * (high[at] - low[at])
@@ -76,7 +79,7 @@ def sample_figure(runs: Sequence[Path], data: str, n: int = 100, seed: int = 0, 
     from matplotlib.figure import Figure
 
     dataset = resolve(data, **where)
-    models = [_estimator(run) for run in runs]
+    models = [_estimator(run)[0] for run in runs]
     rng = np.random.default_rng(seed)
     test = dataset.split("test")
     panels = {"test data": test[np.sort(rng.permutation(len(test))[:n])]}
@@ -141,8 +144,15 @@ def _index(dataset: Dataset, column: str) -> int:
     raise ValueError(f"the data have no column {column!r}; they have: {', '.join(names)}")
 
 
-def _estimator(run: Path) -> DensityEstimator:
-    model = load(run)
+def _column(names: Sequence[str], name: str, run: Path) -> int:
+    """Where a model has a column of the data."""
+    if name not in names:
+        raise ValueError(f"the model {run} was trained without column {name!r}")
+    return list(names).index(name)
+
+
+def _estimator(run: Path) -> tuple[DensityEstimator, dict[str, Any]]:
+    model, facts = load_with_facts(run)
     if not isinstance(model, DensityEstimator):
         raise ValueError(f"{run} holds no model trained by `pynade fit` or `pynade sweep`")
-    return model
+    return model, facts

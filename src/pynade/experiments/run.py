@@ -229,6 +229,8 @@ def _as_images(dataset: Dataset, estimator: DensityEstimator) -> tuple[Dataset, 
 
 def _with_validation(dataset: Dataset, estimator: DensityEstimator) -> Dataset:
     """The data with a validation part, if the estimator wants one and there are rows enough for it."""
+    if not 0 <= estimator.validation_fraction < 1:
+        raise ValueError(f"validation_fraction must be in [0, 1), not {estimator.validation_fraction}")
     rows = round(estimator.validation_fraction * len(dataset.train))
     if dataset.valid is not None or rows < 2 or len(dataset.train) - rows < 2:
         return dataset

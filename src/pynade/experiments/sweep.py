@@ -13,6 +13,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from pynade.atomic import write_json
-from pynade.data import entry, folds, names, resolve
+from pynade.data import Dataset, entry, folds, names, resolve
 from pynade.estimators import GradientEstimator
 from pynade.estimators.base import torch_device
 from pynade.estimators.baselines import Baseline
@@ -30,6 +32,7 @@ from pynade.experiments.provenance import provenance
 from pynade.experiments.run import estimator_named
 from pynade.learn import Member, PopulationProgress, fit_population
 from pynade.learn.population import OWN
+from pynade.likelihood import Estimate
 
 Setting = dict[str, Any]
 Job = tuple[Setting, int]  # a setting and the number of a fold, from 0
@@ -90,7 +93,8 @@ def run_sweep(
         told: called after every epoch of every population.
     """
     tried = settings(grid)
-    first = estimator_named(model, {**fixed, **tried[0], "random_state": seed})
+    _check_settings(fixed, grid)
+    first = estimator_named(model, {"random_state": seed, **fixed, **tried[0]})
     if data in names() and entry(data).folds:
         if n_folds is not None:
             raise ValueError(f"data set {data!r} has folds of its own; give no number of folds")
@@ -122,6 +126,7 @@ def run_sweep(
         "quick": quick,
         "data_checksums": [part.checksum for part in parts],
     }
+    _check_requests(model, fixed, tried, seed, parts[0])
     _claim(folder, spec)
     where = provenance(parts[0], seed=seed, device=torch_device(first.device))
     sweep: Any = (BaselineSweep if isinstance(first, Baseline) else _Sweep)(folder, model, fixed, seed, told)
@@ -132,20 +137,23 @@ def run_sweep(
         train = [np.concatenate([part.train, part.split("valid")]) for part in parts]
         valid = [None] * len(parts)
     ranked = [_best_first(outcomes, fold) for fold in range(len(parts))]
+    began = time.monotonic()
     chosen, final = sweep.final(ranked, train, valid, retrain)
     scores = []
     for fold, (estimator, part) in enumerate(zip(final, parts, strict=True), start=1):
         estimator.save(folder / f"fold-{fold}.safetensors", columns=list(part.schema.names))
         scores.append(estimator.score_samples(part.split("test")))
     record = {
-        "test": _test(scores) | {"orderings": getattr(final[0], "n_orderings", 1)},
+        "test": _test(scores, [e.summary(s) for e, s in zip(final, scores, strict=True)])
+        | {"orderings": getattr(final[0], "n_orderings", 1)},
         "quick": quick,
-        "protocol": _protocol(len(parts), len(tried), retrain),
+        "protocol": _protocol(len(parts), len(tried), retrain, "stop_at_train" in first.get_params()),
         "spec": {name: spec[name] for name in ("model", "data", "fixed", "grid", "folds", "retrain")},
         "chosen": [
             {"fold": o["fold"] + 1, **o["setting"], "valid": o["valid"], "best_epoch": o["best_epoch"]}
+            | {"final": e.history_.stopped, "final_epochs": len(e.history_.epochs)}
             | ({"diverged_before": rank} if (rank := ranked[o["fold"]].index(o)) else {})
-            for o in chosen
+            for o, e in zip(chosen, final, strict=True)
         ],
         "validation_grid": _by_setting(outcomes, tried, len(parts)),
         "commands": [as_sweep_command(spec)],
@@ -153,7 +161,7 @@ def run_sweep(
         "data_checksum": hashlib.sha256("".join(spec["data_checksums"]).encode()).hexdigest(),
         **{name: where[name] for name in ("code", "libraries", "python", "device", "threads")},
         "trained": where["started"],
-        "wall_seconds": {"grid": round(seconds, 2), "final": round(final[0].history_.seconds, 2) or 0.01},
+        "wall_seconds": {"grid": round(seconds, 2), "final": max(0.01, round(time.monotonic() - began, 2))},
     }
     write_json(folder / "result.json", record)
     return record
@@ -173,14 +181,41 @@ def _word(value: Any) -> str:
     return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _protocol(n_folds: int, n_settings: int, retrain: bool) -> str:
+def _protocol(n_folds: int, n_settings: int, retrain: bool, stops: bool) -> str:
     parts = "one split" if n_folds == 1 else f"{n_folds} folds"
-    again = ", retrained on train + valid until the training likelihood of the best validation iteration"
+    again = ", retrained on train + valid"
+    if stops:
+        again += " until the training likelihood of the best validation iteration"
     return f"{parts}, {n_settings} settings, chosen on validation on each fold{again if retrain else ''}"
 
 
+def _check_settings(fixed: Setting, grid: Mapping[str, Sequence[Any]]) -> None:
+    """Refuse what a sweep would not do as the record would say."""
+    for name in grid:
+        if name in fixed:
+            raise ValueError(f"{name} is both fixed and varied; give it once")
+        if name == "validation_fraction":
+            raise ValueError("validation_fraction cannot be varied: settings are compared on the same rows")
+    if any(fixed.get("pretrain_epochs", 0) or v for v in grid.get("pretrain_epochs", [0])):
+        raise ValueError(
+            "members of a population are not pretrained layer by layer; leave pretrain_epochs at 0"
+        )
+
+
+def _check_requests(model: str, fixed: Setting, tried: list[Setting], seed: int, part: Dataset) -> None:
+    """Whatever training would say about the first fold and any setting, before anything is written."""
+    try:
+        for setting in tried:
+            estimator = estimator_named(model, {"random_state": seed, **fixed, **setting})
+            estimator.columns_ = list(part.schema.names)  # for messages
+            if isinstance(estimator, GradientEstimator):
+                estimator.check_request(part.train, part.valid)
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"a parameter has a value of the wrong kind: {error}") from None
+
+
 def _estimator(model: str, fixed: Setting, setting: Setting, seed: int) -> GradientEstimator:
-    estimator = estimator_named(model, {**fixed, **setting, "random_state": seed})
+    estimator = estimator_named(model, {"random_state": seed, **fixed, **setting})
     if not isinstance(estimator, GradientEstimator):
         raise ValueError(f"a sweep trains populations of nets; {model!r} is not learned by gradient")
     return estimator
@@ -242,7 +277,10 @@ class _Sweep:
             ]
             groups = _architectures(jobs)
             for number, (key, some) in enumerate(groups.items(), start=1):
-                done, _ = self._train(f"final-{key}", some, train, valid, ("final", number, len(groups)))
+                name = (
+                    f"final-{key}-{_digest(some)}"  # a second round must not find the first one's checkpoint
+                )
+                done, _ = self._train(name, some, train, valid, ("final", number, len(groups)))
                 for (_, fold), estimator in zip(some, done, strict=True):
                     rank = ranked[fold].index(chosen[fold]) + 1
                     if estimator.history_.stopped != "diverged" or rank == len(ranked[fold]):
@@ -261,12 +299,15 @@ class _Sweep:
     ) -> tuple[list[GradientEstimator], list[float]]:
         """Settings of one architecture on their folds, as one population; and their training likelihoods."""
         estimators, members = [], []
+        rows: dict[int, tuple[np.ndarray, np.ndarray | None]] = {}  # of a fold, as the estimator takes them
         for setting, fold in jobs:
             estimator = _estimator(self.model, self.fixed, setting, self.seed)
             seed = estimator._seed()
-            model = estimator.build(estimator._rows(train[fold], reset=True), seed)
-            model = model.to(torch_device(estimator.device))
-            members.append(Member(model, train[fold], valid[fold], estimator.how(), seed))
+            mine, held = estimator._rows(train[fold], reset=True), valid[fold]
+            if fold not in rows:
+                rows[fold] = mine, None if held is None else estimator._rows(held, reset=False)
+            model = estimator.build(rows[fold][0], seed).to(torch_device(estimator.device))
+            members.append(Member(model, *rows[fold], estimator.how(), seed))
             estimators.append(estimator)
         callbacks = []
         if self.told is not None:
@@ -275,7 +316,7 @@ class _Sweep:
         place = self.folder / name
         place.mkdir(exist_ok=True)
         histories = fit_population(members, folder=place, resume=True, callbacks=callbacks)
-        place.rmdir()
+        shutil.rmtree(place)
         for k, (estimator, member) in enumerate(zip(estimators, members, strict=True)):
             estimator.adopt(member.model, histories.of(k), member.seed)
         return estimators, histories.train_at_best.tolist()
@@ -285,9 +326,13 @@ def _architectures(jobs: list[Job]) -> dict[str, list[Job]]:
     """Jobs by what decides the shapes of their parameters."""
     groups: dict[str, list[Job]] = {}
     for setting, fold in jobs:
-        shape = json.dumps({n: v for n, v in setting.items() if n not in OWN}, sort_keys=True)
-        groups.setdefault(hashlib.sha256(shape.encode()).hexdigest()[:12], []).append((setting, fold))
+        shape = {name: value for name, value in setting.items() if name not in (*OWN, "random_state")}
+        groups.setdefault(_digest(shape), []).append((setting, fold))
     return groups
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _best_first(outcomes: list[dict[str, Any]], fold: int) -> list[dict[str, Any]]:
@@ -309,7 +354,7 @@ def _by_setting(outcomes: list[dict[str, Any]], tried: list[Setting], n_folds: i
     return lines
 
 
-def _test(scores: list[np.ndarray]) -> dict[str, Any]:
+def _test(scores: list[np.ndarray], summaries: list[Estimate]) -> dict[str, Any]:
     """Mean over folds of the mean over rows; with several folds the standard error is over folds."""
     means = np.array([s.mean() for s in scores])
     rows = np.concatenate(scores)
@@ -317,12 +362,13 @@ def _test(scores: list[np.ndarray]) -> dict[str, Any]:
         stderr = rows.std(ddof=1) / np.sqrt(len(rows))
     else:
         stderr = means.std(ddof=1) / np.sqrt(len(means))
+    errors = [s.mc_stderr for s in summaries if s.mc_stderr is not None]
     facts = {
         "mean": float(means.mean()),
         "stderr": float(stderr),
-        "mc_stderr": None,
+        "mc_stderr": None if not errors else float(np.sqrt(np.mean(np.square(errors)) / len(errors))),
         "n": len(rows),
-        "exact": True,
+        "exact": all(s.exact for s in summaries),
     }
     return facts | ({"folds": means.tolist()} if len(scores) > 1 else {})
 

@@ -23,7 +23,8 @@ SIGNIFICANCE = 0.05  # of the paired t-test over folds
 LEGEND = (
     "Each cell: ours ± its standard error, linked to its record (the paper's value), and a mark: ▲ better, "
     "= the same within two standard errors, ▼ worse. Bold by the paper's rule among our own numbers. "
-    "A dash is not measured yet."
+    "A dash is not measured yet. † was made by an earlier protocol than the one `pynade reproduce` follows "
+    "today; its record has the commands that made it."
 )
 
 
@@ -64,6 +65,7 @@ class Measured:
     exact: bool
     file: str
     folds: tuple[float, ...] = ()
+    present: bool = True  # made by the protocol that stands in the table today
 
 
 def table(name: str) -> Table:
@@ -90,7 +92,20 @@ def measured(results: Path, row: Row, data: str) -> Measured | None:
     value = record
     for key in row.entry:
         value = value[key]
-    return Measured(value["mean"], value["stderr"], value["exact"], file, tuple(value.get("folds", ())))
+    folds = tuple(value.get("folds", ()))
+    return Measured(value["mean"], value["stderr"], value["exact"], file, folds, _by_protocol(row, record))
+
+
+def _by_protocol(row: Row, record: dict[str, Any]) -> bool:
+    """Whether a record was made as its row says today."""
+    spec = record.get("spec", {})
+    if row.sweep is not None:
+        same = all(spec.get("fixed", {}).get(k) == v for k, v in row.sweep["fixed"].items())
+        grid = {k: list(v) for k, v in row.sweep["grid"].items()}
+        return same and spec.get("grid") == grid and spec.get("retrain") == row.sweep["retrain"]
+    if row.fit is not None:
+        return all(spec.get("parameters", {}).get(k) == v for k, v in row.fit["parameters"].items())
+    return True
 
 
 def best(cells: dict[str, Measured], rule: str) -> set[str]:
@@ -143,8 +158,10 @@ def _cell(results: Path, shown: Table, row: Row, data: str, bold: bool, link: st
     ours, paper = measured(results, row, data), row.paper.get(data)
     if ours is None:
         why = f" not measured: {shown.unavailable[data]}" if data in shown.unavailable else ""
-        return f"–{why}" if paper is None else f"–{why} ({paper:.2f})"
+        corpus = "" if shown.compare else "TIMIT: "
+        return f"–{why}" if paper is None else f"–{why} ({corpus}{paper:.2f})"
     number = f"{ours.mean:.2f} ± {ours.stderr:.2f}" + ("" if ours.exact else " (estimate)")
+    number += "" if ours.present else "†"
     text = f"[{f'**{number}**' if bold else number}]({link}/{ours.file})"
     if paper is None:
         return text
@@ -180,7 +197,7 @@ def sections(results: Path) -> Iterator[str]:
     yield "# Results"
     yield (
         "Test log-likelihood in nats per row (higher is better), beside the paper's. Choices were made on "
-        "validation rows, the test part was scored once. Each record holds its spec, validation grid, seed, "
+        "validation rows, the test part was scored once. Each record holds its spec, seed, "
         "data checksum, code version, device and wall time, and the commands that make it again. " + LEGEND
     )
     for name in TABLES:

@@ -28,8 +28,8 @@ class _MixtureFamily(Real):
         self, n_components: int, sigma_floor: float = 0.0, scale_mean_gradient: bool = False
     ) -> None:
         super().__init__(sigma_floor, scale_mean_gradient)
-        if n_components < 1:
-            raise ValueError(f"n_components must be at least 1, not {n_components}")
+        if n_components < 1 or n_components != int(n_components):
+            raise ValueError(f"n_components must be a whole number, at least 1, not {n_components}")
         self.n_components = int(n_components)
         self.n_params = 3 * self.n_components
 

@@ -173,8 +173,8 @@ def fit_population(
 
     Args:
         members: of one architecture, on one device. Their settings may differ in learning_rate, gamma,
-            momentum, weight_decay, patience and stop_at_train; their rows in number, if
-            `updates_per_epoch` is set.
+            momentum, weight_decay, patience and stop_at_train. Where their numbers of rows differ and
+            `updates_per_epoch` is not set, an epoch has as many updates as the largest set needs.
         folder: where to keep a checkpoint; None keeps nothing.
         resume: go on from the checkpoint in `folder`.
         callbacks: told of every epoch.
@@ -229,10 +229,9 @@ class _Run:
         sets, data_of = _distinct([m.train for m in members])
         rows = [checked_rows(members[0].model, x) for x in sets]
         self.sizes = [len(r) for r in rows]
-        if how.updates_per_epoch is None and len(set(self.sizes)) > 1:
-            least, most = min(self.sizes), max(self.sizes)
-            raise ValueError(f"members with {least} to {most} training rows need updates_per_epoch to be set")
-        self.per_epoch = how.updates_per_epoch or -(-self.sizes[0] // how.batch_size)
+        # an epoch is one pass, or with sets of different sizes as many updates as the largest needs for one
+        self.one_pass = how.updates_per_epoch is None and len(set(self.sizes)) == 1
+        self.per_epoch = how.updates_per_epoch or -(-max(self.sizes) // how.batch_size)
         self.total = how.epochs * self.per_epoch
         self.offsets = np.cumsum([0, *self.sizes]).tolist()
         self.x = torch.cat(rows)
@@ -273,8 +272,7 @@ class _Run:
         rate, gamma = (self._numbers([getattr(h, n) for h in hows]) for n in ("learning_rate", "gamma"))
         streams = []
         for (data, _), generator in zip(self.keys, step.generators, strict=True):
-            one_pass = how.updates_per_epoch is None
-            parts = minibatches(self.sizes[data], how.batch_size, self.per_epoch, one_pass, generator)
+            parts = minibatches(self.sizes[data], how.batch_size, self.per_epoch, self.one_pass, generator)
             streams.append([part + self.offsets[data] for part in parts])
         step.loss_sum.zero_()
         rows = 0
@@ -299,7 +297,9 @@ class _Run:
         """Who has improved, and who stops (arrays are of those in the stack)."""
         held, e = self.held, self.epoch
         running = self.training[held]
-        finite = np.isfinite(train) & (np.isfinite(valid) if valid is not None else True)
+        sound = [t.detach().flatten(1).isfinite().all(1) for t in self.population.trained.values()]
+        finite = np.isfinite(train) & torch.stack(sound).all(0).cpu().numpy()
+        finite &= np.isfinite(valid) if valid is not None else True
         good = running & finite
         self.train_nll[e - 1, held[good]] = train[good]
         better = good
