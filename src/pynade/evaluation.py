@@ -132,7 +132,7 @@ def score_orderings(
     for chunk in mine:
         scores = kept.get(chunk)
         if scores is None:
-            part = rows[chunk.rows].to(model.device, model.dtype)
+            part = rows[chunk.rows].to(model.device)
             scores = walk(members.net, members.family, part, order[chunk.orderings], precision).cpu().numpy()
             if store is not None:
                 store.put(chunk, scores)
@@ -264,14 +264,17 @@ def many_at_once_gap(
 @torch.no_grad()
 def walk(net: Net, family: Family, x: Tensor, order: Tensor, precision: str = "float32") -> Tensor:
     """Score rows x (N, D) along G orderings (G, D) in one walk: float64 (G, N)."""
-    columns = x.T.contiguous()  # (D, N): the rows' values of one variable lie together
-    total = x.new_zeros(len(order), len(x), dtype=torch.float64)
+    law, y, log_slope = family.unwrap(x, net.bias.dtype)
+    columns = y.T.contiguous()  # (D, N): the rows' values of one variable lie together
+    total = torch.zeros(len(order), len(x), dtype=torch.float64, device=x.device)
+    if log_slope is not None:
+        total += log_slope.sum(-1)
     state = net.start(len(order), len(x))
     for i in order.unbind(1):
-        x_i = columns[i]  # (G, N)
+        y_i = columns[i]  # (G, N)
         with computing_in(precision, x.device):
-            eta = net.predict(state, i).to(x.dtype)
-        total += family.log_prob(x_i, eta, i[:, None])
+            eta = net.predict(state, i).to(y.dtype)
+        total += law.log_prob(y_i, eta, i[:, None])
         with computing_in(precision, x.device):
-            state = net.observe(state, i, family.encode(x_i, i[:, None]))
+            state = net.observe(state, i, law.encode(y_i, i[:, None]))
     return total

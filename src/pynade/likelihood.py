@@ -164,7 +164,8 @@ def orderless_rows(
     if batch_size is None:
         small = model.net.row_floats is None
         batch_size = BATCH if small else model.net.rows_at_once(model.device)
-    rows = torch.as_tensor(x).to(model.device, model.dtype)
+    rows = torch.as_tensor(x).to(model.device)
+    rows = rows if rows.is_floating_point() else rows.to(model.dtype)
     rank, size = rank_and_size()
     out = np.zeros((2, len(rows)))
     done = 0

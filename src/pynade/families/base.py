@@ -67,6 +67,14 @@ class Family(nn.Module, ABC):
     def eta_from_marginal(self, x: Tensor) -> Tensor:
         """Eta (D, P) of the best constant prediction for data x (N, D): a net's initial output bias."""
 
+    def unwrap(self, x: Tensor, dtype: torch.dtype) -> tuple[Family, Tensor, Tensor | None]:
+        """The law a model computes with, the values (B, D) it sees in `dtype`, and log dy/dx of each, if any.
+
+        A family of transformed variables maps in the type of x, so that float64 data far from zero are
+        rounded to the model's type only after their location has been taken off.
+        """
+        return self, x.to(dtype), None
+
     def fit_constants(self, x: Tensor) -> None:
         """Start the family's own parameters from data x (N, D), NaN = missing; most families have none.
 

@@ -71,7 +71,8 @@ class Bijection(nn.Module, ABC):
 class Affine(Bijection):
     """y = (x - loc) / scale: standardisation.
 
-    The location is subtracted first, so data far from zero keep the digits they have.
+    Its constants stay float64 whatever type the model has, and the location is subtracted before anything is
+    rounded, so float64 data far from zero keep the digits they have.
 
     Args:
         loc: a number, or one for each variable.
@@ -89,6 +90,9 @@ class Affine(Bijection):
 
     def __init__(self, loc: Numbers = 0.0, scale: Numbers = 1.0, n_variables: int | None = None) -> None:
         super().__init__(n_variables, loc=loc, scale=scale)
+        for name, value in (("loc", loc), ("scale", scale)):
+            exact = torch.as_tensor(value, dtype=torch.float64, device=self.loc.device)
+            self.register_buffer(name, exact.expand(self.n_variables).clone())
         _require(self.scale > 0, self.scale, "the scale of an Affine must be above 0")
 
     @classmethod
@@ -111,15 +115,27 @@ class Affine(Bijection):
 
     def forward(self, x: Tensor, i: Tensor | None = None) -> Tensor:
         """(x - loc) / scale."""
-        return (x - at(self.loc, i)) / at(self.scale, i)
+        return ((x - at(self.loc, i)) / at(self.scale, i)).to(x.dtype)
 
     def inverse(self, y: Tensor, i: Tensor | None = None) -> Tensor:
         """Loc + scale y."""
-        return at(self.loc, i) + at(self.scale, i) * y
+        return (at(self.loc, i) + at(self.scale, i) * y).to(y.dtype)
 
     def log_abs_det(self, x: Tensor, i: Tensor | None = None) -> Tensor:
         """-log scale, the same for every x."""
-        return -torch.log(at(self.scale, i))
+        return -torch.log(at(self.scale, i)).to(x.dtype)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Affine:
+        """Move with the model, but keep float64."""
+        exact = dict(self._buffers)
+        super()._apply(fn, recurse)
+        for name, moved in self._buffers.items():
+            value = exact[name]
+            assert value is not None
+            assert moved is not None
+            if moved.dtype != value.dtype:
+                self._buffers[name] = value.to(moved.device)
+        return self
 
 
 class Log(Bijection):

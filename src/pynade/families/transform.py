@@ -113,9 +113,18 @@ class Transformed(Family):
         constant = next(self.bijections.buffers())
         return torch.where(keep, x, self._from_base(torch.zeros_like(constant), None).to(x))
 
+    def unwrap(self, x: Tensor, dtype: torch.dtype) -> tuple[Family, Tensor, Tensor | None]:
+        """The base, its variables' values in `dtype`, and the logarithm of the slope at each."""
+        x = x if x.is_floating_point() else x.to(dtype)
+        y, log_slope, inside = self._to_base(x, None)
+        log_slope = log_slope.double().expand_as(y)
+        if inside is not None:
+            log_slope = torch.where(inside, log_slope, -torch.inf)
+        return self.base, y.to(dtype), log_slope
+
     def to_data(self, y: Tensor) -> Tensor:
-        """Values (B, D) of the base's variables as values of the data."""
-        return self._from_base(y, None)
+        """Values (B, D) of the base's variables as values of the data, in float64."""
+        return self._from_base(y.double(), None)
 
     def config(self) -> dict[str, Any]:
         """Constructor arguments."""

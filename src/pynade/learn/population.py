@@ -430,7 +430,8 @@ class _Scored:
         sets = [checked_rows(model, x) for x in distinct]
         self.seen: Tensor | None = None
         if orderless:
-            parts = [list(prefixes(x.to(model.dtype), DRAWS, seed=0)) for x in sets]
+            sets = [x if x.is_floating_point() else x.to(model.dtype) for x in sets]
+            parts = [list(prefixes(x, DRAWS, seed=0)) for x in sets]
             sets = [torch.cat([rows for rows, _ in part]) for part in parts]
             self.seen = _padded([torch.cat([observed for _, observed in part]) for part in parts])
         self.counts = torch.tensor([len(x) for x in sets], device=model.device)

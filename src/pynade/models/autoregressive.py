@@ -57,22 +57,28 @@ class Autoregressive(Density):
 
     def eta(self, x: Tensor, noise: torch.Generator | None = None) -> Tensor:
         """Raw parameters (B, D, P) of every conditional p(x_i | variables before i); noise: dropout."""
-        features = self.family.encode(x)
+        return self._eta(self.family.encode(x), noise)
+
+    def _eta(self, features: Tensor, noise: torch.Generator | None) -> Tensor:
         if noise is None or not self.net.takes_noise:
-            return self.net(features, self.ordering).to(x.dtype)
-        return self.net.parallel(features, self.ordering, noise=noise).to(x.dtype)  # type: ignore[call-arg]
+            return self.net(features, self.ordering).to(features.dtype)
+        eta: Tensor = self.net.parallel(features, self.ordering, noise=noise)  # type: ignore[call-arg]
+        return eta.to(features.dtype)
 
     def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Minus log p of each row (B,), with the net's dropout where it has any and a generator is given."""
-        x = x.to(self.dtype)
-        return -self.family.log_prob(x, self.eta(x, generator)).sum(-1, dtype=torch.float64)
+        return -self._log_prob(x, generator)
 
     def conditional_means(self, x: Tensor) -> Tensor:
         """E[x_i | variables before i] for every i, (B, D): the pixel probabilities of the paper's figures."""
         return self.family.mean(self.eta(x.to(self.dtype)))
 
-    def _log_prob(self, x: Tensor) -> Tensor:
-        return self.family.log_prob(x, self.eta(x)).sum(-1, dtype=torch.float64)
+    def _ready(self, x: Tensor) -> Tensor:
+        return x  # the family rounds, after its own mapping
+
+    def _log_prob(self, x: Tensor, noise: torch.Generator | None = None) -> Tensor:
+        law, y, log_slope = self.family.unwrap(x, self.dtype)
+        return row_sums(law.log_prob(y, self._eta(law.encode(y), noise)), log_slope)
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -107,6 +113,10 @@ def ancestral(
     net: Net, family: Family, ordering: Ordering, n: int, generator: torch.Generator | None = None
 ) -> Tensor:
     """Draw n rows along one ordering, or along one each: predict, draw, observe, D times."""
+    if isinstance(
+        family, Transformed
+    ):  # its features are the base's values; mapped back at the end, in float64
+        return family.to_data(ancestral(net, family.base, ordering, n, generator))
     x = torch.empty(n, net.n_variables, dtype=net.bias.dtype, device=net.bias.device)
     x, order = grouped(x, ordering)  # a view: (G, N, D)
     group = torch.arange(len(order), device=order.device)
@@ -116,6 +126,12 @@ def ancestral(
         x[group, :, i] = x_i
         state = net.observe(state, i, family.encode(x_i, i[:, None]))
     return x.flatten(0, 1)
+
+
+def row_sums(log_p: Tensor, log_slope: Tensor | None) -> Tensor:
+    """Log-densities (B, D), with those of a mapping if there is one, summed over variables in float64."""
+    total = log_p.sum(-1, dtype=torch.float64)
+    return total if log_slope is None else total + log_slope.sum(-1)
 
 
 def check_parts(net: Net, family: Family, ordering: Ordering) -> None:

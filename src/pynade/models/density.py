@@ -27,7 +27,11 @@ class Density(nn.Module, ABC):
             ValueError: wrong number of columns, or values outside the family's domain.
         """
         self.check(x)
-        return self._log_prob(x.to(self.dtype))
+        return self._log_prob(self._ready(x))
+
+    def _ready(self, x: Tensor) -> Tensor:
+        """Rows in the type the density computes in."""
+        return x.to(self.dtype)
 
     @abstractmethod
     def _log_prob(self, x: Tensor) -> Tensor:
@@ -51,7 +55,7 @@ class Density(nn.Module, ABC):
         Rows must be valid already, in any numeric dtype. The generator serves densities that draw
         something (an ordering, a mask) at every update.
         """
-        return -self._log_prob(x.to(self.dtype))
+        return -self._log_prob(self._ready(x))
 
     @property
     def dtype(self) -> torch.dtype:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pynade.families import Family
-from pynade.models.autoregressive import Autoregressive, ancestral, check_parts
+from pynade.models.autoregressive import Autoregressive, ancestral, check_parts, row_sums
 from pynade.models.density import Density, check_columns
 from pynade.nets import Net
 from pynade.ordering import Ordering
@@ -123,8 +123,12 @@ class Ensemble(Density):
         return torch.stack([self._under(k, x) for k in range(len(self.orderings))], dim=-1)
 
     def _under(self, k: int, x: Tensor) -> Tensor:
-        eta = self.net(self.family.encode(x), self.orderings[k])
-        return self.family.log_prob(x, eta.to(x.dtype)).sum(-1, dtype=torch.float64)
+        law, y, log_slope = self.family.unwrap(x, self.dtype)
+        eta = self.net(law.encode(y), self.orderings[k])
+        return row_sums(law.log_prob(y, eta.to(y.dtype)), log_slope)
+
+    def _ready(self, x: Tensor) -> Tensor:
+        return x  # the family rounds, after its own mapping
 
     def _log_prob(self, x: Tensor) -> Tensor:
         return torch.logsumexp(self.member_log_probs(x), -1) - math.log(len(self.orderings))
@@ -132,7 +136,7 @@ class Ensemble(Density):
     def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Minus log p(x | o⁽ᵏ⁾) for one k drawn uniformly: on average the mean member's NLL."""
         k = int(torch.randint(len(self.orderings), (1,), generator=generator, device=_where(generator)))
-        return -self._under(k, x.to(self.dtype))
+        return -self._under(k, x)
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pynade.families import Family
-from pynade.models.autoregressive import Autoregressive
+from pynade.models.autoregressive import Autoregressive, row_sums
 from pynade.models.density import check_columns
 from pynade.models.mixture import Ensemble
 from pynade.nets import AnyOrderNet
@@ -96,9 +96,10 @@ class Orderless(nn.Module):
             x = self.family.fill(x, ~missing)
             ignored = observed | missing
             total = self.n_variables - missing.sum(-1)
-        x = x.to(self.dtype)
-        eta = self.net.conditionals(self.family.encode(x), observed, noise)
-        log_p = self.family.log_prob(x, eta.to(x.dtype)).masked_fill(ignored, 0).sum(-1, dtype=torch.float64)
+        law, y, log_slope = self.family.unwrap(x, self.dtype)
+        eta = self.net.conditionals(law.encode(y), observed, noise)
+        each = law.log_prob(y, eta.to(y.dtype)).masked_fill(ignored, 0)
+        log_p = row_sums(each, None if log_slope is None else log_slope.masked_fill(ignored, 0))
         return -log_p * (total / (total - observed.sum(-1)).double())
 
     def check(self, x: Tensor) -> None:

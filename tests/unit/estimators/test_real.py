@@ -108,3 +108,18 @@ def test_two_values_are_allowed_with_a_floor():
 def test_bad_parameters_get_one_sentence(options, words):
     with pytest.raises(ValueError, match=words):
         pynade.RNADE(**SMALL | options).fit(table())
+
+
+@pytest.mark.parametrize("kind", [pynade.RNADE, pynade.DeepRNADE])
+def test_data_far_from_zero_lose_no_digits(kind):
+    """Seconds since 1970 and the like: the same scores and as many distinct draws as about the origin."""
+    X = np.random.default_rng(0).normal(size=(400, 2))
+    X[:, 1] = 0.9 * X[:, 0] + 0.3 * X[:, 1]
+    small = SMALL | {"hidden": 8 if kind is pynade.RNADE else (8, 8), "epochs": 3}
+    near = kind(family="gaussian", **small).fit(X)
+    far = kind(family="gaussian", **small).fit(X + 1.7e9)
+    assert far.history_.best_valid == pytest.approx(near.history_.best_valid, abs=1e-3)
+    np.testing.assert_allclose(far.score_samples(X + 1.7e9), near.score_samples(X), atol=1e-3)
+    drawn = far.sample(300, random_state=0)
+    assert len(np.unique(drawn[:, 0])) == 300
+    assert 0.3 < drawn[:, 0].std() < 3
