@@ -182,7 +182,8 @@ def speech_dataset(folder: str | Path, name: str | None = None) -> Dataset:
     Args:
         folder: A folder with folders ``train`` and, as there are, ``valid`` and ``test``; all ``.wav`` and
             ``.flac`` files in them, however deep, are taken in the order of their names. Keep a speaker's
-            recordings in one part.
+            recordings in one part. Without a folder ``valid``, a seeded tenth of the recordings of ``train`` is
+            for validation.
         name: Name of the data set; that of the folder when left out.
 
     Raises:
@@ -207,6 +208,11 @@ def speech_dataset(folder: str | Path, name: str | None = None) -> Dataset:
         raise ValueError(
             f"{folder} has no recordings in a folder 'train'; expected {' or '.join(SUFFIXES)} files"
         )
+    if not any(part == "valid" for part, _ in files):  # whole recordings, since windows of one overlap
+        trained = [k for k, (part, _) in enumerate(files) if part == "train"]
+        order = np.random.Generator(np.random.PCG64(0)).permutation(len(trained))
+        for k in order[: len(trained) // 10]:
+            files[trained[k]] = ("valid", files[trained[k]][1])
     corpus = Recordings.of(
         (path.relative_to(folder).as_posix(), part, read_audio(path.read_bytes(), str(path)))
         for part, path in files

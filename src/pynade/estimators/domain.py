@@ -61,10 +61,12 @@ MIXTURES = ("mog", "mol", "mologistic")
 class RealCells:
     """Real numbers, whatever is said about them.
 
-    `_floor` names the parameter that keeps laws from growing infinitely narrow, where laws could.
+    `_floor` names the parameter that keeps laws from growing infinitely narrow, where laws could; below `_wide`
+    it is too small for columns with two values.
     """
 
     _floor = ""
+    _wide = 1e-12
 
     def _native(self, draws: torch.Tensor) -> np.ndarray:
         return draws.double().cpu().numpy()
@@ -91,10 +93,14 @@ class RealCells:
                     f"{name} is constant ({least:g}), so it has no density; leave it out "
                     "(`pynade fit --drop-constant` does)"
                 )
-            if self._floor and getattr(self, self._floor) == 0 and np.isin(values, (least, most)).all():
+            if (
+                self._floor
+                and getattr(self, self._floor) < self._wide
+                and np.isin(values, (least, most)).all()
+            ):
                 raise ValueError(
                     f"{name} has only two distinct values ({least:g} and {most:g}), on which a density of "
-                    f"real numbers grows without bound; leave it out, or set {self._floor} above 0"
+                    f"real numbers grows without bound; leave it out, or set {self._floor} to {self._wide:g} or more"
                 )
 
 
@@ -122,6 +128,7 @@ class RealTable(RealCells):
     scale_mean_gradient: bool = False
 
     _floor = "sigma_floor"
+    _wide = 0.01
 
     def _family(self, train: np.ndarray) -> Family:
         if self.family not in REAL_FAMILIES:
