@@ -61,8 +61,8 @@ MIXTURES = ("mog", "mol", "mologistic")
 class RealCells:
     """Real numbers, whatever is said about them.
 
-    `_floor` names the parameter that keeps laws from growing infinitely narrow, where laws could; below `_wide`
-    it is too small for columns with two values.
+    `_floor` names the parameter that keeps laws from growing infinitely narrow, where laws could; below
+    `_wide` it is too small for columns with two values.
     """
 
     _floor = ""
@@ -93,14 +93,12 @@ class RealCells:
                     f"{name} is constant ({least:g}), so it has no density; leave it out "
                     "(`pynade fit --drop-constant` does)"
                 )
-            if (
-                self._floor
-                and getattr(self, self._floor) < self._wide
-                and np.isin(values, (least, most)).all()
-            ):
+            narrow = self._floor and getattr(self, self._floor) < self._wide
+            if narrow and np.isin(values, (least, most)).all():
+                enough = "above 0" if self._wide < 1e-9 else f"to {self._wide:g} or more"
                 raise ValueError(
                     f"{name} has only two distinct values ({least:g} and {most:g}), on which a density of "
-                    f"real numbers grows without bound; leave it out, or set {self._floor} to {self._wide:g} or more"
+                    f"real numbers grows without bound; leave it out, or set {self._floor} {enough}"
                 )
 
 
