@@ -182,8 +182,8 @@ def speech_dataset(folder: str | Path, name: str | None = None) -> Dataset:
     Args:
         folder: A folder with folders ``train`` and, as there are, ``valid`` and ``test``; all ``.wav`` and
             ``.flac`` files in them, however deep, are taken in the order of their names. Keep a speaker's
-            recordings in one part. Without a folder ``valid``, a seeded tenth of the recordings of ``train`` is
-            for validation.
+            recordings in one part. Without a folder ``valid``, a seeded tenth of the recordings of ``train``
+            is for validation.
         name: Name of the data set; that of the folder when left out.
 
     Raises:
