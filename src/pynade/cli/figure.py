@@ -17,7 +17,7 @@ SCATTER_HELP = """Samples of models over data, two columns, a panel for each mod
 
 \b
 Example:
-  pynade figure scatter runs/gaussian runs/mog --data red_wine --columns 5,6 --out wine.png
+  pynade figure scatter runs/gaussian runs/mog --data white_wine --columns 5,6 --out wine.png
 """
 
 SAMPLES_HELP = """Test rows and samples of models as pictures, sorted by density under the last model.

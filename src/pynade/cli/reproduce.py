@@ -20,7 +20,7 @@ cells are skipped, interrupted ones go on. `--list` shows what would be done and
 
 \b
 Examples:
-  pynade reproduce table-6 --model rnade-mog --dataset red_wine
+  pynade reproduce table-6 --model rnade-mog --dataset white_wine
   pynade reproduce binary --dataset dna --quick
   pynade reproduce all --budget 60m --device cuda
   pynade reproduce uci --list
