@@ -23,7 +23,7 @@ epoch. The folder keeps everything; an interrupted sweep goes on when the comman
 
 \b
 Examples:
-  pynade sweep white_wine --model rnade --grid learning_rate=0.01,0.003 --grid n_components=5,10 --out sweeps/a
+  pynade sweep white_wine --model rnade --grid learning_rate=0.01,0.003 --grid n_components=5,10 --out s/a
   pynade sweep my.csv --folds 10 --model deep-rnade --set hidden=200+200 --grid dropout=0,0.1 --out sweeps/b
   pynade sweep parkinsons --model mfa --grid n_components=2,4,8 --grid n_factors=2,4,6 --out sweeps/mfa
   pynade sweep mushrooms --model nade --set hidden=500 --grid learning_rate=0.01,0.003,0.001 --out sweeps/nade
