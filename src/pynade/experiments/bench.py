@@ -3,8 +3,7 @@
 Everything is measured in one run on one machine, contenders in turn, after a warm-up: absolute times mean
 little on a busy machine, ratios more. The ceiling is measured too: how many sigmoids per second plain torch
 computes on data that fits the cache, how many multiply-adds per second a large matrix product does, and how
-many bytes per second are copied. From the first two follows a floor under log_prob, and so the largest ratio
-that any kernel doing the same arithmetic could have here.
+many bytes per second are copied. It is torch's ceiling: a kernel with a cheaper sigmoid may pass it.
 """
 
 from __future__ import annotations
@@ -269,13 +268,6 @@ def needed_sigmoids(shape: Shape, device: torch.device) -> float:
     return shape.B * shape.H * min(shape.D, changes)
 
 
-def least_seconds(shape: Shape, device: torch.device, best: dict[str, float]) -> float:
-    """A floor under log_prob: its sigmoids and the products V h, each as fast as the machine does them."""
-    products = shape.B * shape.D * shape.H * max(1, 3 * shape.K)
-    sigmoids = needed_sigmoids(shape, device) / best["sigmoids_per_second"]
-    return sigmoids + products / best["multiply_adds_per_second"]
-
-
 def growth(sizes: list[float], seconds: list[float]) -> float:
     """Exponent of the fitted power law time ~ size^e."""
     return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
@@ -360,9 +352,6 @@ def bench(
             row = entry["tasks"][task]
             rate = passes * needed_sigmoids(shape, device) / row["ours"]["median"]
             row["share_of_ceiling"] = rate / result["ceiling"]["sigmoids_per_second"]
-        best = least_seconds(shape, device, result["ceiling"])
-        row = entry["tasks"]["log_prob"]
-        row["floor"] = {"seconds": best, "largest_ratio_to_loop": row["loop"]["median"] / best}
         result["shapes"].append(entry)
     result["growth"] = {}
     for name, values, series in sweep(device, sweeps or {}, middle or Shape()):

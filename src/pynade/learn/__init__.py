@@ -10,8 +10,9 @@ from pynade.learn.em_trees import em_trees
 from pynade.learn.fit import Callback, Diverged, History, Progress, fit
 from pynade.learn.how import Gradient
 from pynade.learn.minibatch_em import RowSource, minibatch_em
-from pynade.learn.population import Histories, Member, PopulationProgress, fit_population
+from pynade.learn.population import Histories, PopulationProgress, fit_population
 from pynade.learn.pretrain import pretrain
+from pynade.learn.stacked import Member
 
 __all__ = [
     "Callback",

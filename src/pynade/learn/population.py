@@ -9,46 +9,23 @@ a generator seeded as `fit` seeds it; members with the same rows and the same se
 
 from __future__ import annotations
 
-import copy
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state, vmap
+from torch import Tensor
 
 from pynade.learn.checkpoint import load_checkpoint, save_checkpoint
 from pynade.learn.fit import CHECKPOINT_SECONDS, History, checked_rows, decays, minibatches
 from pynade.learn.how import Gradient, decline
 from pynade.learn.optimizer import Optimizer
-from pynade.learn.step import Step, Trainable, fast_matmul
-from pynade.likelihood import prefixes
-from pynade.models import Ensemble, Orderless
-from pynade.ordering import random_observed
-from pynade.store import describe
+from pynade.learn.stacked import Member, Population, Scored, distinct
+from pynade.learn.step import Step, fast_matmul
 
 OWN = ("learning_rate", "gamma", "momentum", "weight_decay", "patience", "stop_at_train")  # may differ
-SCORED_AT_ONCE = 200_000  # (member, row) pairs of a validation pass that are in memory together
-DRAWS = 4  # prefixes per validation row of an orderless model, as in `orderless_estimate`
-
-
-@dataclass
-class Member:
-    """One model with its rows, its settings and its seed: the arguments of `fit`.
-
-    Members that share rows should hold the same array object, which is then kept once.
-    """
-
-    model: Trainable
-    train: Tensor | np.ndarray
-    valid: Tensor | np.ndarray | None
-    how: Gradient
-    seed: int = 0
 
 
 @dataclass
@@ -61,75 +38,6 @@ class PopulationProgress:
     train_nll: np.ndarray  # (M,), of this epoch; NaN for members that have stopped
     best_valid: np.ndarray  # (M,), best validation log-likelihood so far, NaN where there is none
     seconds: float
-
-
-class Population(nn.Module):
-    """M members of one architecture as one stacked model: `loss` of rows (M, B, D) is (M, B).
-
-    Args:
-        models: the members; they are copied.
-        stream: (M,), which of the generators each member listens to.
-    """
-
-    def __init__(self, models: Sequence[Trainable], stream: np.ndarray) -> None:
-        super().__init__()
-        if any(isinstance(model, Ensemble) for model in models):
-            raise ValueError("an ensemble draws its ordering on the host and cannot be one of a population")
-        if len({_architecture(model) for model in models}) > 1:
-            raise ValueError("the members of a population must share one architecture")
-        params, buffers = stack_module_state(list(models))
-        trained = {n for n, p in models[0].named_parameters() if p.requires_grad}
-        self.trained = {n: params[n].detach().clone().requires_grad_() for n in params if n in trained}
-        self.fixed = {n: t.detach().clone() for n, t in (params | buffers).items() if n not in trained}
-        self.skeleton = _RowLoss(copy.deepcopy(models[0]).to("meta"))
-        self.dtype, self.orderless = models[0].dtype, isinstance(models[0], Orderless)
-        self.listen(stream)
-
-    def listen(self, stream: np.ndarray) -> None:
-        """Say which generator each member listens to: 0 … S-1, each of them heard by somebody."""
-        device = next(iter(self.trained.values())).device
-        self.stream = torch.as_tensor(stream, device=device)
-        self.first = [int((stream == s).argmax()) for s in range(int(stream.max()) + 1)]
-
-    def loss(self, rows: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        """Every member's loss of its own rows: (M, B, D) -> (M, B)."""
-        if not self.orderless:
-            return self.row_loss(rows)
-        drawn = []
-        for member, generator in zip(self.first, generators, strict=True):
-            x = rows[member]
-            exists = ~torch.isnan(x) if x.is_floating_point() else None
-            stratified = self.skeleton.model.stratified
-            drawn.append(
-                random_observed(
-                    len(x),
-                    x.shape[1],
-                    generator,
-                    exists=exists,
-                    stratified=stratified,
-                    device=x.device,
-                )
-            )
-        return self.row_loss(rows, torch.stack(drawn)[self.stream], generators[0])
-
-    def row_loss(
-        self, rows: Tensor, observed: Tensor | None = None, noise: torch.Generator | None = None
-    ) -> Tensor:
-        """The loss of rows (M, B, D), of an orderless model given its prefixes `observed` (M, B, D)."""
-
-        def one(tensors: dict[str, Tensor], x: Tensor, seen: Tensor | None) -> Tensor:
-            out: Tensor = functional_call(self.skeleton, tensors, (x, seen, noise))
-            return out
-
-        tensors = {f"model.{n}": t for n, t in (self.trained | self.fixed).items()}
-        dims = (0, 0, None if observed is None else 0)
-        out: Tensor = vmap(one, dims, randomness="different")(tensors, rows, observed)
-        return out
-
-    def keep(self, members: Tensor) -> None:
-        """Go on with these members only."""
-        self.trained = {n: t.detach()[members].clone().requires_grad_() for n, t in self.trained.items()}
-        self.fixed = {n: t[members].clone() for n, t in self.fixed.items()}
 
 
 @dataclass
@@ -226,7 +134,7 @@ class _Run:
     def __init__(self, members: Sequence[Member], how: Gradient) -> None:
         self.members, self.how = members, how
         self.device, self.dtype = members[0].model.device, members[0].model.dtype
-        sets, data_of = _distinct([m.train for m in members])
+        sets, data_of = distinct([m.train for m in members])
         rows = [checked_rows(members[0].model, x) for x in sets]
         self.sizes = [len(r) for r in rows]
         # an epoch is one pass, or with sets of different sizes as many updates as the largest needs for one
@@ -252,9 +160,9 @@ class _Run:
         if any(m.valid is not None for m in members):
             if any(m.valid is None for m in members):
                 raise ValueError("either all members of a population have validation rows, or none has")
-            self.on_valid = _Scored(members, [m.valid for m in members], self.population.orderless)
+            self.on_valid = Scored(members, [m.valid for m in members], self.population.orderless)
         if any(m.how.stop_at_train is not None for m in members):
-            self.on_train = _Scored(members, [m.train for m in members], self.population.orderless)
+            self.on_train = Scored(members, [m.train for m in members], self.population.orderless)
         generators = [torch.Generator(self.device).manual_seed(seed) for _, seed in self.keys]
         self.step = self._step(generators)
 
@@ -357,7 +265,7 @@ class _Run:
 
     def train_at_best(self) -> np.ndarray:
         """Log-likelihood of every member's training rows, with the weights it ends with."""
-        rows = self.on_train or _Scored(
+        rows = self.on_train or Scored(
             self.members, [m.train for m in self.members], self.population.orderless
         )
         everyone = np.arange(len(self.members))
@@ -421,53 +329,6 @@ class _Run:
         return Step(self.population, self.x, how, generators, optimizer, members=len(self.held))
 
 
-class _Scored:
-    """Rows on which members are scored: distinct sets padded to one length, with prefixes if orderless."""
-
-    def __init__(self, members: Sequence[Member], arrays: Sequence[Any], orderless: bool) -> None:
-        distinct, self.set_of = _distinct(arrays)
-        model = members[0].model
-        sets = [checked_rows(model, x) for x in distinct]
-        self.seen: Tensor | None = None
-        if orderless:
-            sets = [x if x.is_floating_point() else x.to(model.dtype) for x in sets]
-            parts = [list(prefixes(x, DRAWS, seed=0)) for x in sets]
-            sets = [torch.cat([rows for rows, _ in part]) for part in parts]
-            self.seen = _padded([torch.cat([observed for _, observed in part]) for part in parts])
-        self.counts = torch.tensor([len(x) for x in sets], device=model.device)
-        self.rows = _padded(sets)
-
-    @torch.no_grad()
-    def score(self, population: Population, members: np.ndarray) -> np.ndarray:
-        """Log-likelihood of each of these members, those the population holds, on its own set."""
-        device = self.rows.device
-        mine = torch.tensor([self.set_of[m] for m in members.tolist()], device=device)
-        counts = self.counts[mine]
-        total = torch.zeros(len(mine), dtype=torch.float64, device=device)
-        width = max(1, SCORED_AT_ONCE // len(mine))
-        for start in range(0, self.rows.shape[1], width):
-            part = slice(start, start + width)
-            seen = None if self.seen is None else self.seen[mine, part]
-            with fast_matmul():
-                loss = population.row_loss(self.rows[mine, part], seen)
-            inside = torch.arange(start, start + loss.shape[1], device=device) < counts[:, None]
-            total -= torch.where(inside, loss, 0).sum(-1)
-        return (total / counts).cpu().numpy()
-
-
-class _RowLoss(nn.Module):
-    """A model's loss as a forward pass, which is what `functional_call` calls."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Tensor, observed: Tensor | None, noise: torch.Generator | None) -> Tensor:
-        """Loss (B,)."""
-        loss: Tensor = self.model.loss(x) if observed is None else self.model.loss_given(x, observed, noise)
-        return loss
-
-
 def _shared(members: Sequence[Member]) -> Gradient:
     """The settings that all members share."""
     if not members:
@@ -477,18 +338,3 @@ def _shared(members: Sequence[Member]) -> Gradient:
     if len(hows) > 1:
         raise ValueError(f"members of a population may differ only in {', '.join(OWN)}")
     return hows.pop()
-
-
-def _architecture(model: Trainable) -> str:
-    return json.dumps(describe(model))
-
-
-def _distinct(arrays: Sequence[Any]) -> tuple[list[Any], list[int]]:
-    """The distinct objects among these, and for each the number of its object."""
-    numbers: dict[int, int] = {}
-    which = [numbers.setdefault(id(a), len(numbers)) for a in arrays]
-    return [arrays[which.index(k)] for k in range(len(numbers))], which
-
-
-def _padded(rows: list[Tensor]) -> Tensor:
-    return nn.utils.rnn.pad_sequence(rows, batch_first=True)

@@ -9,27 +9,8 @@ import numpy as np
 import pytest
 
 import pynade
-from pynade.cli.main import main
 
 FIT = ["--hidden", "6", "--epochs", "2"]
-
-
-@pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    """Run `pynade …` in an empty folder; returns exit code, standard output and standard error."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["pynade", *map(str, words)])
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 @pytest.fixture

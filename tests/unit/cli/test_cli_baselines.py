@@ -11,7 +11,7 @@ from pynade.estimators import ESTIMATORS
 from pynade.experiments.run import as_command, estimator_named
 from tests.unit.cli import test_cli
 
-run, table = test_cli.run, test_cli.table  # fixtures
+table = test_cli.table  # a fixture
 
 MODELS = {
     "mob": ["--components", "2", "--components", "3", "--smoothing", "0.2", "--iterations", "5"],

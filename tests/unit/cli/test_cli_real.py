@@ -5,8 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from .test_cli import run  # noqa: F401  (a fixture)
-
 SMALL = ["--hidden", "6", "--epochs", "2", "--components", "2"]
 SWEEP = ["--set", "hidden=5", "--set", "epochs=2", "--set", "n_components=2", "--set", "device=cpu"]
 
@@ -23,7 +21,7 @@ def table(tmp_path):
     return np.column_stack([height, pressure])
 
 
-def test_the_whole_way_with_a_constant_column_left_out(run, table, tmp_path):  # noqa: F811
+def test_the_whole_way_with_a_constant_column_left_out(run, table, tmp_path):
     code, _, err = run("fit", "t.csv", "--model", "rnade", *SMALL, "--out", "r")
     assert code == 1
     assert "column 'site' is constant (7)" in err
@@ -57,7 +55,7 @@ def test_the_whole_way_with_a_constant_column_left_out(run, table, tmp_path):  #
         (["a,b", "1.5,0", "2.5,1", "3.5,0", "4.5,1"], "two distinct values"),
     ],
 )
-def test_bad_columns_get_one_sentence(run, tmp_path, lines, words):  # noqa: F811
+def test_bad_columns_get_one_sentence(run, tmp_path, lines, words):
     (tmp_path / "bad.csv").write_text("\n".join(lines) + "\n")
     code, out, err = run("fit", "bad.csv", "--model", "rnade", *SMALL, "--sigma-floor", "0", "--out", "r")
     assert code == 1
@@ -68,7 +66,7 @@ def test_bad_columns_get_one_sentence(run, tmp_path, lines, words):  # noqa: F81
     assert not (tmp_path / "r").exists()
 
 
-def test_a_sweep_over_folds_of_ones_own_table(run, table, tmp_path):  # noqa: F811
+def test_a_sweep_over_folds_of_ones_own_table(run, table, tmp_path):
     np.save(tmp_path / "t.npy", table)
     words = ["sweep", "t.npy", "--folds", "4", *SWEEP, "--grid", "learning_rate=0.01,0.03", "--out", "s"]
     code, out, err = run(*words, "--record", "r.json")
@@ -93,7 +91,7 @@ def test_a_sweep_over_folds_of_ones_own_table(run, table, tmp_path):  # noqa: F8
         (["--grid", "learning_rate=0.1"], "--folds"),
     ],
 )
-def test_mistakes_in_a_sweep_get_one_sentence(run, table, tmp_path, words, says):  # noqa: F811
+def test_mistakes_in_a_sweep_get_one_sentence(run, table, tmp_path, words, says):
     np.save(tmp_path / "t.npy", table)
     code, _, err = run("sweep", "t.npy", *words, "--out", "s")
     assert code == 1
@@ -101,7 +99,7 @@ def test_mistakes_in_a_sweep_get_one_sentence(run, table, tmp_path, words, says)
     assert len(err.strip().splitlines()) == 1
 
 
-def test_a_figure_of_two_models(run, table, tmp_path):  # noqa: F811
+def test_a_figure_of_two_models(run, table, tmp_path):
     np.save(tmp_path / "t.npy", table)
     for name in ("a", "b"):
         assert run("fit", "t.npy", "--model", "rnade", *SMALL, "--out", name)[0] == 0
@@ -111,7 +109,7 @@ def test_a_figure_of_two_models(run, table, tmp_path):  # noqa: F811
     assert run("figure", "scatter", "a", "--data", "t.npy", "--columns", "0", "--out", "f.png")[0] == 1
 
 
-def test_reproduce_and_report_say_what_they_do(run, tmp_path, monkeypatch):  # noqa: F811
+def test_reproduce_and_report_say_what_they_do(run, tmp_path, monkeypatch):
     code, out, err = run("reproduce", "table-6", "--model", "gaussian", "--list", "--results", "results")
     assert code == 0, err
     assert out.count("sweep gaussian") == 3

@@ -1,7 +1,6 @@
 """Images on the command line: from files to a model, its scores, its samples, its curve."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 import pynade
-from pynade.cli.main import main
 
 UNET = [
     "--width",
@@ -29,18 +27,11 @@ CONV = ["--blueprint", "8@3x3(valid)->8@3x3(full)->1@3x3(same)", "--epochs", "2"
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    """Run `pynade …` in an empty folder; returns exit code, standard output and standard error."""
-    monkeypatch.chdir(tmp_path)
+def run(run):
+    """The shared one, with the lines of its output joined."""
 
     def call(*words):
-        monkeypatch.setattr(sys, "argv", ["pynade", *map(str, words)])
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        out, err = capsys.readouterr()
+        code, out, err = run(*words)
         return code, " ".join(out.split()), err
 
     return call

@@ -1,0 +1,170 @@
+"""M models of one architecture as one: stacked parameters, one batched loss, one batched score."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from pynade.learn.fit import checked_rows
+from pynade.learn.how import Gradient
+from pynade.learn.step import Trainable, fast_matmul
+from pynade.likelihood import prefixes
+from pynade.models import Ensemble, Orderless
+from pynade.ordering import random_observed
+from pynade.store import describe
+
+SCORED_AT_ONCE = 200_000  # (member, row) pairs of a validation pass that are in memory together
+DRAWS = 4  # prefixes per validation row of an orderless model, as in `orderless_estimate`
+
+
+@dataclass
+class Member:
+    """One model with its rows, its settings and its seed: the arguments of `fit`.
+
+    Members that share rows should hold the same array object, which is then kept once.
+    """
+
+    model: Trainable
+    train: Tensor | np.ndarray
+    valid: Tensor | np.ndarray | None
+    how: Gradient
+    seed: int = 0
+
+
+class Population(nn.Module):
+    """M members of one architecture as one stacked model: `loss` of rows (M, B, D) is (M, B).
+
+    Args:
+        models: the members; they are copied.
+        stream: (M,), which of the generators each member listens to.
+    """
+
+    def __init__(self, models: Sequence[Trainable], stream: np.ndarray) -> None:
+        super().__init__()
+        if any(isinstance(model, Ensemble) for model in models):
+            raise ValueError("an ensemble draws its ordering on the host and cannot be one of a population")
+        if len({_architecture(model) for model in models}) > 1:
+            raise ValueError("the members of a population must share one architecture")
+        params, buffers = stack_module_state(list(models))
+        trained = {n for n, p in models[0].named_parameters() if p.requires_grad}
+        self.trained = {n: params[n].detach().clone().requires_grad_() for n in params if n in trained}
+        self.fixed = {n: t.detach().clone() for n, t in (params | buffers).items() if n not in trained}
+        self.skeleton = _RowLoss(copy.deepcopy(models[0]).to("meta"))
+        self.dtype, self.orderless = models[0].dtype, isinstance(models[0], Orderless)
+        self.listen(stream)
+
+    def listen(self, stream: np.ndarray) -> None:
+        """Say which generator each member listens to: 0 … S-1, each of them heard by somebody."""
+        device = next(iter(self.trained.values())).device
+        self.stream = torch.as_tensor(stream, device=device)
+        self.first = [int((stream == s).argmax()) for s in range(int(stream.max()) + 1)]
+
+    def loss(self, rows: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """Every member's loss of its own rows: (M, B, D) -> (M, B)."""
+        if not self.orderless:
+            return self.row_loss(rows)
+        drawn = []
+        for member, generator in zip(self.first, generators, strict=True):
+            x = rows[member]
+            exists = ~torch.isnan(x) if x.is_floating_point() else None
+            stratified = self.skeleton.model.stratified
+            drawn.append(
+                random_observed(
+                    len(x),
+                    x.shape[1],
+                    generator,
+                    exists=exists,
+                    stratified=stratified,
+                    device=x.device,
+                )
+            )
+        return self.row_loss(rows, torch.stack(drawn)[self.stream], generators[0])
+
+    def row_loss(
+        self, rows: Tensor, observed: Tensor | None = None, noise: torch.Generator | None = None
+    ) -> Tensor:
+        """The loss of rows (M, B, D), of an orderless model given its prefixes `observed` (M, B, D)."""
+
+        def one(tensors: dict[str, Tensor], x: Tensor, seen: Tensor | None) -> Tensor:
+            out: Tensor = functional_call(self.skeleton, tensors, (x, seen, noise))
+            return out
+
+        tensors = {f"model.{n}": t for n, t in (self.trained | self.fixed).items()}
+        dims = (0, 0, None if observed is None else 0)
+        out: Tensor = vmap(one, dims, randomness="different")(tensors, rows, observed)
+        return out
+
+    def keep(self, members: Tensor) -> None:
+        """Go on with these members only."""
+        self.trained = {n: t.detach()[members].clone().requires_grad_() for n, t in self.trained.items()}
+        self.fixed = {n: t[members].clone() for n, t in self.fixed.items()}
+
+
+class Scored:
+    """Rows on which members are scored: distinct sets padded to one length, with prefixes if orderless."""
+
+    def __init__(self, members: Sequence[Member], arrays: Sequence[Any], orderless: bool) -> None:
+        kinds, self.set_of = distinct(arrays)
+        model = members[0].model
+        sets = [checked_rows(model, x) for x in kinds]
+        self.seen: Tensor | None = None
+        if orderless:
+            sets = [x if x.is_floating_point() else x.to(model.dtype) for x in sets]
+            parts = [list(prefixes(x, DRAWS, seed=0)) for x in sets]
+            sets = [torch.cat([rows for rows, _ in part]) for part in parts]
+            self.seen = _padded([torch.cat([observed for _, observed in part]) for part in parts])
+        self.counts = torch.tensor([len(x) for x in sets], device=model.device)
+        self.rows = _padded(sets)
+
+    @torch.no_grad()
+    def score(self, population: Population, members: np.ndarray) -> np.ndarray:
+        """Log-likelihood of each of these members, those the population holds, on its own set."""
+        device = self.rows.device
+        mine = torch.tensor([self.set_of[m] for m in members.tolist()], device=device)
+        counts = self.counts[mine]
+        total = torch.zeros(len(mine), dtype=torch.float64, device=device)
+        width = max(1, SCORED_AT_ONCE // len(mine))
+        for start in range(0, self.rows.shape[1], width):
+            part = slice(start, start + width)
+            seen = None if self.seen is None else self.seen[mine, part]
+            with fast_matmul():
+                loss = population.row_loss(self.rows[mine, part], seen)
+            inside = torch.arange(start, start + loss.shape[1], device=device) < counts[:, None]
+            total -= torch.where(inside, loss, 0).sum(-1)
+        return (total / counts).cpu().numpy()
+
+
+class _RowLoss(nn.Module):
+    """A model's loss as a forward pass, which is what `functional_call` calls."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, observed: Tensor | None, noise: torch.Generator | None) -> Tensor:
+        """Loss (B,)."""
+        loss: Tensor = self.model.loss(x) if observed is None else self.model.loss_given(x, observed, noise)
+        return loss
+
+
+def _architecture(model: Trainable) -> str:
+    return json.dumps(describe(model))
+
+
+def distinct(arrays: Sequence[Any]) -> tuple[list[Any], list[int]]:
+    """The distinct objects among these, and for each the number of its object."""
+    numbers: dict[int, int] = {}
+    which = [numbers.setdefault(id(a), len(numbers)) for a in arrays]
+    return [arrays[which.index(k)] for k in range(len(numbers))], which
+
+
+def _padded(rows: list[Tensor]) -> Tensor:
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True)
