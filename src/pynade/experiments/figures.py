@@ -12,6 +12,13 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# Okabe and Ito's colours, which most colour-blind people tell apart, without the yellow; grey, wine and olive
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
+    *("#888888", "#882255", "#999933"),
+)
+MARKERS = "osD^vP*Xp<>h"
+
 
 def tile(rows: np.ndarray, shape: Sequence[int], columns: int | None = None, gap: float = 0.5) -> np.ndarray:
     """One picture from many: rows (N, D) as images of `shape`, in a grid with a grey gap."""
@@ -66,7 +73,7 @@ def table_panels(panels: dict[str, np.ndarray]) -> Figure:
     return figure
 
 
-def save_figure(figure: Figure, path: Path | str) -> None:
+def save_figure(figure: Figure, path: Path | str, metadata: dict[str, str] | None = None) -> None:
     """Write a figure; the kind is taken from the ending (.png, .pdf, .svg)."""
     path = Path(path)
     known = figure.canvas.get_supported_filetypes()
@@ -76,7 +83,7 @@ def save_figure(figure: Figure, path: Path | str) -> None:
         )
     if not path.parent.is_dir():
         raise ValueError(f"cannot write {path.name}: the folder {path.parent} does not exist")
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=150, metadata=metadata)
 
 
 def completion_figure(completions: Sequence[Any], shape: Sequence[int]) -> Figure:

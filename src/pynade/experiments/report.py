@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import base64
 import html
+import os
 import re
 from pathlib import Path
 
-from pynade.experiments.tables import TABLES, results_page, sections
+from pynade.experiments.pages import results_page, sections
+from pynade.experiments.record_figures import write_figures
+from pynade.experiments.tables import TABLES, mark, measured, table, with_highlights
+from pynade.experiments.workplan import plan_page, plan_sections
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; }
@@ -15,32 +19,66 @@ table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular
 th, td { border-bottom: 1px solid #ddd; padding: .35rem .7rem; text-align: left; white-space: nowrap; }
 th { border-bottom: 2px solid #888; }
 td.better { background: #e6f4e6; } td.worse { background: #fbe9e7; } td.none { color: #999; }
-.wide { overflow-x: auto; } figure { margin: 2rem 0; } img { max-width: 100%; } code { background: #f4f4f4; }
+td.long { white-space: normal; min-width: 30rem; color: #555; font-size: 85%; }
+.wide { overflow-x: auto; } img { max-width: 100%; margin-top: 2rem; display: block; }
+code { background: #f4f4f4; }
 """
 
 
-def write_report(results: Path, markdown: Path, page: Path) -> None:
-    """Write docs/results.md and the HTML page from the records and the pictures in results/figures."""
-    markdown.write_text(results_page(results), encoding="utf-8")
-    page.write_text(html_page(results), encoding="utf-8")
+def write_report(
+    results: Path, markdown: Path, page: Path, readme: Path | None = None, redraw: bool = False
+) -> list[Path]:
+    """Draw the figures, write the pages; returns what was written.
+
+    Args:
+        results: folder of the records and of the pictures (results/figures).
+        markdown: the page of results; the plan, plan.md, is written beside it.
+        page: one self-contained HTML page of both.
+        readme: a file whose highlights are written anew, between their two marks.
+        redraw: draw the figures even where the numbers in them have not changed.
+    """
+    written = write_figures(results, redraw)
+    link = _way(markdown.parent, results)
+    pages = {
+        markdown: results_page(results, link),
+        markdown.with_name("plan.md"): plan_page(results),
+        page: html_page(results, _way(page.parent, results)),
+    }
+    if readme is not None:
+        pages[readme] = with_highlights(readme.read_text(encoding="utf-8"), results)
+    for path, text in pages.items():
+        path.write_text(text, encoding="utf-8")
+    return [*written, *pages]
 
 
-def html_page(results: Path) -> str:
+def _way(start: Path, goal: Path) -> str:
+    return Path(os.path.relpath(goal.resolve(), start.resolve())).as_posix()
+
+
+def html_page(results: Path, link: str = "../results") -> str:
     """The page; pictures are inside it, links lead to the records beside it."""
-    body = "\n".join(_block(section) for section in sections(results))
-    pictures = "".join(_figure(path) for path in sorted((results / "figures").glob("*.png")))
+    pieces = [*sections(results, link), *plan_sections(results)]
+    body = "\n".join(_block(piece, results / "figures") for piece in pieces)
+    for file, title in (("results.md", "Results"), ("plan.md", "The plan")):  # both are on this page
+        body = body.replace(f'href="{file}"', f'href="#{_anchor(title)}"')
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>pynade: results</title>'
-        f"<style>{STYLE}</style></head>\n<body>\n{body}\n{pictures}</body></html>\n"
+        f"<style>{STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
     )
 
 
-def _block(text: str) -> str:
-    """One piece of the Markdown page as HTML: a heading, a table or a paragraph."""
+def _block(text: str, figures: Path) -> str:
+    """One piece of the Markdown page as HTML: a heading, a picture, a table, a list or a paragraph."""
     heading = re.match(r"(#+) (.*)", text)
     if heading:
         level = len(heading[1])
-        return f"<h{level}>{html.escape(heading[2])}</h{level}>"
+        return f'<h{level} id="{_anchor(heading[2])}">{html.escape(heading[2])}</h{level}>'
+    picture = re.fullmatch(r"!\[(.*)\]\((.*)\)", text)
+    if picture:
+        data = base64.b64encode((figures / Path(picture[2]).name).read_bytes()).decode("ascii")
+        return f'<img alt="{html.escape(picture[1])}" src="data:image/png;base64,{data}">'
+    if text.startswith("- "):
+        return f"<ul>{''.join(f'<li>{_inline(line[2:])}</li>' for line in text.splitlines())}</ul>"
     if text.startswith("|"):
         head, _, *lines = text.splitlines()
         cells = "".join(f"<th>{html.escape(c)}</th>" for c in _cells(head))
@@ -51,12 +89,17 @@ def _block(text: str) -> str:
     return f"<p>{_inline(text)}</p>"
 
 
+def _anchor(heading: str) -> str:
+    return re.sub(r"\W+", "-", heading.lower()).strip("-")
+
+
 def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split(" | ")]
 
 
 def _cell(text: str) -> str:
     kind = "better" if "▲" in text else "worse" if "▼" in text else "none" if text.startswith("–") else "same"
+    kind = "long" if len(text) > 60 and "](" not in text else kind
     return f'<td class="{kind}">{_inline(text)}</td>'
 
 
@@ -73,19 +116,19 @@ def _inline(text: str) -> str:
     return re.sub(r"`(.+?)`", r"<code>\1</code>", text)
 
 
-def _figure(path: Path) -> str:
-    words = path.with_suffix(".txt")
-    caption = words.read_text(encoding="utf-8").strip() if words.is_file() else path.stem.replace("-", " ")
-    data = base64.b64encode(path.read_bytes()).decode("ascii")
-    caption = html.escape(caption)
-    image = f'<img alt="{caption}" src="data:image/png;base64,{data}">'
-    return f"<figure>{image}<figcaption>{caption}</figcaption></figure>\n"
-
-
 def summary(results: Path) -> dict[str, int]:
-    """How many cells are better, the same, worse, or not measured."""
-    text = results_page(results)
-    cells = [c for line in text.splitlines() if line.startswith("| ") for c in _cells(line)[1:]]
-    counted = {"better": "▲", "same": " =", "worse": "▼"}
-    found = {name: sum(mark in cell for cell in cells) for name, mark in counted.items()}
-    return found | {"not measured": sum(cell.startswith("–") for cell in cells), "tables": len(TABLES)}
+    """How many cells are better than the paper's, the same, worse, cannot be compared, are not measured."""
+    counted = dict.fromkeys(("better", "same", "worse", "no number in the paper", "not measured"), 0)
+    words = {"▲": "better", "=": "same", "▼": "worse"}
+    for name in TABLES:
+        shown = table(name)
+        for row in shown.rows:
+            for data in shown.columns:
+                ours, paper = measured(results, row, data), row.paper.get(data)
+                if ours is None:
+                    counted["not measured"] += 1
+                elif paper is None or not shown.compare:
+                    counted["no number in the paper"] += 1
+                else:
+                    counted[words[mark(ours, paper)]] += 1
+    return counted

@@ -1,15 +1,14 @@
 """The paper's tables beside ours, made from the records (`pynade report` writes them).
 
 What the paper printed stands in `paper/*.toml`, what we measured in results/*/*/*.json; this module only
-lays the two side by side and writes docs/results.md. The README shows some highlights, and a test fails when
-either document and the records disagree.
+lays the two side by side. The README shows some highlights, and a test fails when a document and the records
+disagree.
 """
 
 from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -20,12 +19,12 @@ from scipy.stats import ttest_rel
 
 TABLES = ("binary", "mnist", "uci", "patches", "speech")
 SIGNIFICANCE = 0.05  # of the paired t-test over folds
-LEGEND = (
-    "Each cell: ours ± its standard error, linked to its record (the paper's value), and a mark: ▲ better, "
-    "= the same within two standard errors, ▼ worse. Bold by the paper's rule among our own numbers. "
-    "A dash is not measured yet. † was made by an earlier protocol than the one `pynade reproduce` follows "
-    "today; its record has the commands that made it."
-)
+README_MARKS = ("<!-- highlights: written by pynade report -->", "<!-- end of highlights -->")
+RULES = {
+    "overlap": "Bold: the best of a column and whatever overlaps it within two standard errors.",
+    "paired": "Bold: the best of a column and whatever is not significantly worse by a paired t-test over "
+    f"folds, at {SIGNIFICANCE}.",
+}
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,7 @@ class Row:
     sweep: dict[str, Any] | None = None  # … or a grid chosen on validation
     orderings: int | None = None  # scored under so many
     minutes: float = 5.0  # about, on an H200
+    why: str | None = None  # it is not measured, where that is not a matter of time
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ class Table:
     bold_by: str  # "overlap" of two standard errors, or "paired" t-test over folds
     number: list[int]  # in the paper
     unavailable: dict[str, str] = field(default_factory=dict)  # data sets that cannot be had, and why
-    compare: bool = True  # False where ours are other data than the paper's
+    compare: bool = True  # False where ours are other data than the paper's …
+    papers_data: str = "TIMIT"  # … which were these
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,9 @@ class Measured:
     file: str
     folds: tuple[float, ...] = ()
     present: bool = True  # made by the protocol that stands in the table today
+    seconds: float = 0.0  # of training, with the choice of settings
+    scoring: float = 0.0  # seconds
+    device: str = ""
 
 
 def table(name: str) -> Table:
@@ -83,17 +87,35 @@ def table(name: str) -> Table:
 def measured(results: Path, row: Row, data: str) -> Measured | None:
     """Our number, if it has been recorded (and is no trial)."""
     file = row.record.format(data=data)
-    path = results / file
+    record = read_record(results / file)
+    if record is None:
+        return None
+    value: Any = record
+    for key in row.entry:
+        if key not in value:  # such as an ensemble of more orderings than were scored
+            return None
+        value = value[key]
+    seconds = dict(record.get("wall_seconds", {}))
+    scoring = seconds.pop("score", 0.0)
+    return Measured(
+        value["mean"],
+        value["stderr"],
+        value["exact"],
+        file,
+        folds=tuple(value.get("folds", ())),
+        present=_by_protocol(row, record),
+        seconds=sum(seconds.values()),
+        scoring=scoring,
+        device=record.get("device", ""),
+    )
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """A record's content, or None if there is none or it is a trial."""
     if not path.is_file():
         return None
-    record: Any = json.loads(path.read_text(encoding="utf-8"))
-    if record.get("quick"):
-        return None
-    value = record
-    for key in row.entry:
-        value = value[key]
-    folds = tuple(value.get("folds", ()))
-    return Measured(value["mean"], value["stderr"], value["exact"], file, folds, _by_protocol(row, record))
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return None if record.get("quick") else record
 
 
 def _by_protocol(row: Row, record: dict[str, Any]) -> bool:
@@ -129,7 +151,20 @@ def best(cells: dict[str, Measured], rule: str) -> set[str]:
 def _worse(cell: Measured, top: Measured) -> bool:
     if len(cell.folds) != len(top.folds) or len(cell.folds) < 2 or not np.isfinite(cell.folds).all():
         return True
-    return bool(ttest_rel(cell.folds, top.folds).pvalue < SIGNIFICANCE)
+    return paired_p(cell, top) < SIGNIFICANCE
+
+
+def paired_p(a: Measured, b: Measured) -> float:
+    """P-value of the paired t-test over folds; 1 where the two are the same on every fold.
+
+    Example:
+        >>> a = Measured(-1.0, 0.1, True, "", (-1.0, -1.1, -0.9))
+        >>> paired_p(a, a)
+        1.0
+    """
+    if a.folds == b.folds:
+        return 1.0
+    return float(ttest_rel(a.folds, b.folds).pvalue)
 
 
 def mark(ours: Measured, paper: float) -> str:
@@ -140,34 +175,49 @@ def mark(ours: Measured, paper: float) -> str:
 
 
 def markdown(results: Path, shown: Table, link: str) -> str:
-    """One table; columns without any number of ours or the paper's are left out."""
-    bold = {
-        data: best({r.model: m for r in shown.rows if (m := measured(results, r, data))}, shown.bold_by)
-        for data in shown.columns
-    }
+    """One table; rows without any number of ours or the paper's are left out (the plan has them)."""
+    bold = {data: best(column(results, shown, data), shown.bold_by) for data in shown.columns}
     head = " | ".join(["model", *shown.columns])
     lines = [f"| {head} |", "|---" * (1 + len(shown.columns)) + "|"]
     for row in shown.rows:
-        cells = [_cell(results, shown, row, data, row.model in bold[data], link) for data in shown.columns]
-        if any(cell != "–" for cell in cells):
+        ours = [measured(results, row, data) for data in shown.columns]
+        if row.paper or any(ours):
+            cells = [
+                _cell(shown, row, data, cell, row.model in bold[data], link)
+                for data, cell in zip(shown.columns, ours, strict=True)
+            ]
             lines.append(f"| {row.model} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _cell(results: Path, shown: Table, row: Row, data: str, bold: bool, link: str) -> str:
-    ours, paper = measured(results, row, data), row.paper.get(data)
+def column(results: Path, shown: Table, data: str) -> dict[str, Measured]:
+    """What has been measured on one data set, by model."""
+    return {row.model: m for row in shown.rows if (m := measured(results, row, data))}
+
+
+def why_not(shown: Table, row: Row, data: str) -> str:
+    """Why a cell has no number of ours."""
+    makers = [r for r in shown.rows if r.record == row.record]
+    if data in shown.unavailable:
+        return shown.unavailable[data]
+    if row.why is not None:
+        return row.why
+    return "not run yet" if any(r.fit or r.sweep for r in makers) else "no protocol yet"
+
+
+def _cell(shown: Table, row: Row, data: str, ours: Measured | None, bold: bool, link: str) -> str:
+    paper = row.paper.get(data)
+    theirs = "" if paper is None else f"{paper:.2f}" if shown.compare else f"{shown.papers_data}: {paper:.1f}"
     if ours is None:
-        why = f" not measured: {shown.unavailable[data]}" if data in shown.unavailable else ""
-        corpus = "" if shown.compare else "TIMIT: "
-        return f"–{why}" if paper is None else f"–{why} ({corpus}{paper:.2f})"
+        return f"– not measured: {why_not(shown, row, data)}" + (f" ({theirs})" if theirs else "")
     number = f"{ours.mean:.2f} ± {ours.stderr:.2f}" + ("" if ours.exact else " (estimate)")
     number += "" if ours.present else "†"
     text = f"[{f'**{number}**' if bold else number}]({link}/{ours.file})"
     if paper is None:
         return text
     if not shown.compare:
-        return f"{text} (TIMIT: {paper:.1f})"
-    return f"{text} ({paper:.2f}) {mark(ours, paper)}"
+        return f"{text} ({theirs})"
+    return f"{text} ({theirs}; {ours.mean - paper:+.2f}) {mark(ours, paper)}"
 
 
 HIGHLIGHTS = (
@@ -192,22 +242,11 @@ def highlights(results: Path) -> str:
     return "\n".join(lines)
 
 
-def sections(results: Path) -> Iterator[str]:
-    """docs/results.md, piece by piece."""
-    yield "# Results"
-    yield (
-        "Test log-likelihood in nats per row (higher is better), beside the paper's. Choices were made on "
-        "validation rows, the test part was scored once. Each record holds its spec, seed, "
-        "data checksum, code version, device and wall time, and the commands that make it again. " + LEGEND
-    )
-    for name in TABLES:
-        shown = table(name)
-        yield f"## {shown.title}"
-        yield shown.about
-        yield markdown(results, shown, "../results")
-    yield "This page is made from the records by `pynade report`; `pynade reproduce` makes the records."
-
-
-def results_page(results: Path) -> str:
-    """docs/results.md."""
-    return "\n\n".join(sections(results)) + "\n"
+def with_highlights(text: str, results: Path) -> str:
+    """The README with the table between its two marks written anew; as it is where there are no marks."""
+    first, last = README_MARKS
+    before, start, rest = text.partition(first)
+    _, end, after = rest.partition(last)
+    if not start or not end:
+        return text
+    return f"{before}{first}\n\n{highlights(results)}\n\n{last}{after}"

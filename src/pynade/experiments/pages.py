@@ -1,0 +1,172 @@
+"""docs/results.md, piece by piece: tables, the tests behind the bold print, what follows, figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pynade.experiments.tables import (
+    RULES,
+    SIGNIFICANCE,
+    TABLES,
+    Measured,
+    Row,
+    Table,
+    best,
+    column,
+    mark,
+    markdown,
+    measured,
+    paired_p,
+    table,
+)
+
+LEGEND = (
+    "Each cell: ours ± its standard error, linked to its record (the paper's value; the difference), and a "
+    "mark: ▲ better, = the same within two standard errors, ▼ worse. Bold by the paper's rule among our own "
+    "numbers. A dash is not measured, with the reason. † was made by an earlier protocol than the one "
+    "`pynade reproduce` follows today; its record has the commands that made it."
+)
+
+
+def sections(results: Path, link: str = "../results") -> Iterator[str]:
+    """The page's headings, paragraphs, tables, lists and pictures.
+
+    Args:
+        results: folder of the records.
+        link: how the page reaches that folder.
+    """
+    yield "# Results"
+    yield (
+        "Test log-likelihood in nats per row (higher is better), beside the paper's. Choices were made on "
+        "validation rows, the test part was scored once. Each record holds its spec, seed, "
+        "data checksum, code version, device and wall time, and the commands that make it again. " + LEGEND
+    )
+    yield "How long each number takes, and what is still to be run: [the plan](plan.md)."
+    said = conclusions(results)
+    if said:
+        yield "## In short"
+        yield "\n".join(f"- {line}" for line in said)
+    for name in TABLES:
+        shown = table(name)
+        yield f"## {shown.title}"
+        yield f"{shown.about} {RULES[shown.bold_by]}"
+        yield markdown(results, shown, link)
+        tests = paired_tests(results, shown) if shown.bold_by == "paired" else ""
+        if tests:
+            yield (
+                "Paired t-tests over folds: the p-value of each model against the best of its column "
+                f"(those below {SIGNIFICANCE} are significantly worse)."
+            )
+            yield tests
+    pictures = sorted((results / "figures").glob("*.png"))
+    if pictures:
+        yield "## Figures"
+        for path in pictures:
+            yield f"![{path.stem.replace('-', ' ')}]({link}/figures/{path.name})"
+            yield caption(path)
+    yield "This page is made from the records by `pynade report`; `pynade reproduce` makes the records."
+
+
+def results_page(results: Path, link: str = "../results") -> str:
+    """docs/results.md."""
+    return "\n\n".join(sections(results, link)) + "\n"
+
+
+def caption(picture: Path) -> str:
+    """The words under a picture: those of the text file beside it."""
+    words = picture.with_suffix(".txt")
+    return words.read_text(encoding="utf-8").strip() if words.is_file() else picture.stem.replace("-", " ")
+
+
+def paired_tests(results: Path, shown: Table) -> str:
+    """A table of p-values of the paired t-test over folds, each model against the best of its column."""
+    columns = {data: column(results, shown, data) for data in shown.columns}
+    models = [row.model for row in shown.rows if any(row.model in cells for cells in columns.values())]
+    if not models:
+        return ""
+    lines = [f"| model | {' | '.join(shown.columns)} |", "|---" * (1 + len(shown.columns)) + "|"]
+    for model in models:
+        words = [_p_word(cells, model) for cells in columns.values()]
+        lines.append(f"| {model} | {' | '.join(words)} |")
+    return "\n".join(lines)
+
+
+def _p_word(cells: dict[str, Measured], model: str) -> str:
+    if model not in cells:
+        return "–"
+    first = max(cells, key=lambda name: cells[name].mean)
+    if model == first:
+        return "best"
+    ours, top = cells[model].folds, cells[first].folds
+    if len(ours) != len(top) or len(ours) < 2:
+        return "no test: other folds"
+    p = paired_p(cells[model], cells[first])
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def conclusions(results: Path) -> list[str]:
+    """What the tables say together: who is worse than the paper, whose best is best, RNADE against MoG."""
+    lines = []
+    for name in TABLES:
+        shown = table(name)
+        if shown.compare and len(shown.columns) > 1:
+            lines += [line for row in shown.rows if row.paper for line in _one_row(results, shown, row)]
+            lines += _bests(results, shown)
+    for name in ("patches", "speech"):
+        if name in TABLES:
+            lines += _margin(results, table(name))
+    return lines
+
+
+def _one_row(results: Path, shown: Table, row: Row) -> list[str]:
+    """In how many columns a row is worse than the paper's."""
+    cells = {d: m for d in shown.columns if d in row.paper and (m := measured(results, row, d))}
+    worse = [d for d, cell in cells.items() if mark(cell, row.paper[d]) == "▼"]
+    if not cells:
+        return []
+    end = f": {', '.join(worse)}" if worse else ""
+    counted = f"{len(cells)} of {len(row.paper)} columns measured"
+    return [f"{shown.title}, {row.model}: worse than the paper in {len(worse)} columns{end} ({counted})."]
+
+
+def _bests(results: Path, shown: Table) -> list[str]:
+    """In how many columns the best of ours is above the paper's best."""
+    above, seen = [], 0
+    for data in shown.columns:
+        theirs = [row.paper[data] for row in shown.rows if data in row.paper]
+        cells = column(results, shown, data)
+        if not cells or not theirs:
+            continue
+        seen += 1
+        top = max(cells.values(), key=lambda cell: cell.mean)
+        if top.mean > max(theirs):
+            leaders = sorted(best(cells, shown.bold_by), key=lambda model: -cells[model].mean)
+            above.append(f"{data} ({leaders[0]}, {top.mean - max(theirs):+.2f})")
+    if not seen:
+        return []
+    end = f": {', '.join(above)}" if above else ""
+    return [
+        f"{shown.title}: our best number is above the paper's best in {len(above)} of {seen} columns{end}."
+    ]
+
+
+def _margin(results: Path, shown: Table) -> list[str]:
+    """How far the best RNADE is above the best mixture of Gaussians, here and in the paper."""
+    lines = []
+    for data in shown.columns:
+        cells = column(results, shown, data)
+        ours, theirs = [], []
+        for start in ("RNADE", "MoG"):
+            rows = [row for row in shown.rows if row.model.startswith(start) and (row.fit or row.sweep)]
+            ours.append(max((cells[r.model].mean for r in rows if r.model in cells), default=None))
+            theirs.append(max((r.paper[data] for r in rows if data in r.paper), default=None))
+        if None in ours or None in theirs:
+            continue
+        gap, papers = ours[0] - ours[1], theirs[0] - theirs[1]  # type: ignore[operator]
+        where = "" if shown.compare else f" on {shown.papers_data}"
+        lines.append(
+            f"{shown.title}: the best RNADE is {gap:+.2f} nats from the best mixture of Gaussians on {data} "
+            f"(paper{where}: {papers:+.1f})."
+        )
+    return lines
