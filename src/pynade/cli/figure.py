@@ -1,4 +1,4 @@
-"""`pynade figure`: several models' samples beside real rows."""
+"""`pynade figure`: several models' samples beside real rows, and the records as pictures."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
-from pynade.cli.screen import console, errors
+from pynade.cli.screen import console, errors, row_bar
 
 app = typer.Typer(
-    help="Pictures of several models' samples beside real rows.", no_args_is_help=True, add_completion=False
+    help="Several models' samples beside real rows; log-likelihood against orderings, time and cost.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 
 SCATTER_HELP = """Samples of models over data, two columns, a panel for each model.
@@ -26,6 +28,28 @@ SAMPLES_HELP = """Test rows and samples of models as pictures, sorted by density
 Examples:
   pynade figure samples runs/bsds-mog runs/bsds-rnade --data bsds300 --out patches.png
   pynade figure samples runs/speech-mog runs/speech-rnade --data librispeech -n 60 --out speech.png
+"""
+
+ORDERINGS_HELP = """Log-likelihood against the number of orderings in the ensemble, from the records.
+
+\b
+Example:
+  pynade figure orderings mnist --dataset binarized_mnist --out orderings.png
+"""
+
+TIME_HELP = """Log-likelihood against training time of all recorded models of a table.
+
+\b
+Example:
+  pynade figure time uci --out time.png
+"""
+
+COST_HELP = """Log-likelihood of an orderless model, exact and estimated, against what it costs: measured now.
+
+\b
+Examples:
+  pynade figure cost runs/deep binarized_mnist --out cost.png
+  pynade figure cost runs/deep binarized_mnist --record results/benchmarks/evaluation-cost.json --out cost.png
 """
 
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders or model files.")]
@@ -72,3 +96,88 @@ def samples(
     with errors.status("drawing"):
         save_figure(sample_figure(runs, data, n, seed, data_dir=data_dir), out)
     console.print(f"-> {out}")
+
+
+Table = Annotated[str, typer.Argument(metavar="TABLE", help="binary, mnist, uci, patches or speech.")]
+Results = Annotated[Path, typer.Option(help="Folder of the records.")]
+
+
+@app.command("orderings", help=ORDERINGS_HELP)
+def orderings(
+    table: Table,
+    out: Out,
+    dataset: Annotated[str | None, typer.Option(help="One column; not needed where there is one.")] = None,
+    results: Results = Path("results"),
+) -> None:
+    """Ensembles of orderings (the help is ORDERINGS_HELP above)."""
+    from pynade.experiments.figures import save_figure
+    from pynade.experiments.record_figures import ordering_curves, orderings_figure
+    from pynade.experiments.reproduce import table_named
+    from pynade.experiments.tables import table as read_table
+
+    (name,) = _one(table_named(table))
+    columns = read_table(name).columns
+    if dataset is None and len(columns) > 1:
+        raise ValueError(f"table {name} has several data sets: give --dataset, one of {', '.join(columns)}")
+    curves = ordering_curves(results, name, dataset or columns[0])
+    if not curves:
+        raise ValueError(f"no record of {dataset or columns[0]} in {results} has ensembles of several sizes")
+    save_figure(orderings_figure({"data": dataset or columns[0], "curves": curves}), out)
+    console.print(f"-> {out}")
+
+
+@app.command("time", help=TIME_HELP)
+def training_time(table: Table, out: Out, results: Results = Path("results")) -> None:
+    """Training time (the help is TIME_HELP above)."""
+    from pynade.experiments.figures import save_figure
+    from pynade.experiments.record_figures import time_figure, time_points
+    from pynade.experiments.reproduce import table_named
+
+    (name,) = _one(table_named(table))
+    points = time_points(results, name)
+    if not points:
+        raise ValueError(f"{results} has no two records of one data set of table {name}")
+    save_figure(time_figure(points), out)
+    console.print(f"-> {out}")
+
+
+@app.command("cost", help=COST_HELP)
+def cost(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of an orderless model.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A registered data set or a file.")],
+    out: Annotated[Path | None, typer.Option(help="Picture to write (.png, .pdf, .svg).")] = None,
+    record: Annotated[Path | None, typer.Option(help="Write the measurement here (.json).")] = None,
+    split: Annotated[str, typer.Option(help="train, valid or test.")] = "valid",
+    rows: Annotated[int, typer.Option(help="Score so many rows.")] = 1000,
+    draws: Annotated[str, typer.Option(help="Draws per row of each estimate.")] = "2,4,8,16,32,64,128",
+    orderings: Annotated[int, typer.Option(help="The largest ensemble.")] = 16,
+    data_dir: DataDir = None,
+) -> None:
+    """Evaluation cost (the help is COST_HELP above)."""
+    from pynade.atomic import write_json
+    from pynade.experiments.evaluation_cost import cost_figure, measure_cost
+    from pynade.experiments.figures import save_figure
+    from pynade.experiments.tabular import check_destination
+
+    if out is None and record is None:
+        raise ValueError("give --out for a picture, --record for the measurement, or both")
+    if record is not None:
+        check_destination(record, ".json")
+    try:
+        several = [int(word) for word in draws.split(",")]
+    except ValueError:
+        raise ValueError(f"draws are numbers separated by commas, not {draws!r}") from None
+    with row_bar("scoring") as bar:
+        measurement = measure_cost(run, data, split, rows, several, orderings, data_dir, bar)
+    if record is not None:
+        write_json(record, measurement)
+        console.print(f"-> {record}")
+    if out is not None:
+        save_figure(cost_figure(measurement), out)
+        console.print(f"-> {out}")
+
+
+def _one(names: list[str]) -> list[str]:
+    if len(names) != 1:
+        raise ValueError(f"a figure is of one table: give one of {', '.join(names)}")
+    return names

@@ -26,7 +26,10 @@ Examples:
   pynade reproduce uci --list
 """
 
-REPORT_HELP = """Every table beside the paper's: docs/results.md and one self-contained HTML page.
+REPORT_HELP = """Every table beside the paper's, figures, the plan: docs/results.md, plan.md, one HTML page.
+
+Figures of the records (orderings, training time, evaluation cost) are drawn into results/figures where their
+numbers changed; all pictures there are shown. The README's table is written between its marks.
 
 \b
 Example:
@@ -54,58 +57,82 @@ def reproduce(
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].")] = None,
 ) -> None:
     """Reproduce cells (the help is REPRODUCE_HELP above)."""
-    from pynade.experiments.reproduce import cells, describe_cell, plan, reproduce_all, table_named
-    from pynade.experiments.reproduce import reproduce as make
+    from pynade.experiments.reproduce import (
+        OutOfTime,
+        attempt,
+        cells,
+        describe_cell,
+        expected_minutes,
+        plan,
+        reproduce_all,
+        table_named,
+    )
     from pynade.experiments.tables import table
 
+    if workers < 1:
+        raise ValueError(f"the number of workers must be at least 1, not {workers}")
     todo = cells(table_named(tables), model, dataset)
     if not again and not quick:
         todo = [c for c in todo if not (results / f"{c.name}.json").is_file()]
     minutes = None if budget is None else parse_minutes(budget)
-    taken, left = plan(todo, results, minutes)
+    taken, left = plan(todo, results, minutes, device, workers)
+    if minutes is not None:
+        total = sum(expected_minutes(cell, results, device) for cell in taken)
+        guess = "; the times of cells not yet run are guesses for an H200" if device != "cuda" else ""
+        console.print(f"{len(taken)} of {len(todo)} cells, about {total:.0f} min{guess}")
     if show:
         for cell in taken:
-            console.print(
-                f"{describe_cell(cell, table(cell.table))} (about {cell.row.minutes:g} min on a GPU)"
-            )
+            about = expected_minutes(cell, results, device)
+            console.print(f"{describe_cell(cell, table(cell.table))} (about {about:.2g} min)")
         taken = []
     how: dict[str, Any] = {"device": device, "quick": quick, "again": again}
     how |= {"data_dir": data_dir, "seed": seed}
-    begin = time.monotonic()
-    lines = plain_table("cell", "test (nats)", "paper", "seconds")
+    how["deadline"] = None if minutes is None else time.time() + 60 * minutes
+    lines = plain_table("cell", "nats", "paper", "seconds")
+    failed = []
+
+    def tell(cell: Any, outcome: Any, seconds: float) -> None:
+        if isinstance(outcome, OutOfTime):
+            left.append(cell)
+        elif isinstance(outcome, Exception):
+            failed.append(cell)
+            errors.print(f"{cell.name}: {outcome}")
+        else:
+            lines.add_row(*_line(cell, outcome, seconds, quick))
+            errors.print(f"{cell.name}: done after {seconds:.0f} s")
+
     if workers > 1:
-        for cell, outcome, seconds in reproduce_all(taken, workers, results, work, **how):
-            if isinstance(outcome, Exception):
-                errors.print(f"{cell.name}: {outcome}")
-            else:
-                lines.add_row(*_line(cell, outcome, seconds, quick))
-                errors.print(f"{cell.name}: done after {seconds:.0f} s")
+        for outcome in reproduce_all(taken, workers, results, work, **how):
+            tell(*outcome)
     for number, cell in enumerate(taken if workers == 1 else [], start=1):
-        if minutes is not None and (time.monotonic() - begin) / 60 + cell.row.minutes > minutes:
-            left += taken[number - 1 :]
-            break
         errors.print(f"[{number}/{len(taken)}] {cell.name}")
-        started = time.monotonic()
         if cell.row.sweep is None:
             with training_bar() as bar:
-                record = make(cell, results, work, callbacks=[bar], **how)
+                done = attempt(cell, results, work, callbacks=[bar], **how)
         else:
             with Live(console=errors, transient=True, auto_refresh=False) as live:
-                record = make(cell, results, work, told=Teller(live), **how)
-        lines.add_row(*_line(cell, record, time.monotonic() - started, quick))
-    if taken:
+                done = attempt(cell, results, work, told=Teller(live), **how)
+        tell(cell, *done)
+    if lines.row_count:
         console.print(lines)
-    if left:
-        why = "" if minutes is None else f" (the budget is {minutes:g} min)"
-        console.print(f"left out{why}: {', '.join(cell.name for cell in left)}")
+    for why, some in (
+        (f"the budget is {minutes:g} min" if minutes is not None else "", [c for c in left if c.runnable]),
+        ("no protocol is written down yet", [c for c in left if not c.runnable]),
+    ):
+        if some:
+            console.print(f"left out ({why}): {', '.join(cell.name for cell in some)}")
     if not taken and not left and not show:
         console.print("nothing to do: every cell has its record (--again makes them anew)")
+    if failed:
+        raise ValueError(f"{len(failed)} of {len(taken)} cells failed: {', '.join(c.name for c in failed)}")
 
 
 def _line(cell: Any, record: dict[str, Any], seconds: float, quick: bool) -> tuple[str, ...]:
     """What is printed of a cell that was made."""
     value, paper = record.get("test") or record["valid"], cell.row.paper.get(cell.data)
-    number = f"{value['mean']:.3f} ± {value['stderr']:.3f}" + (" (quick: does not compare)" if quick else "")
+    part = "test" if record.get("test") else "valid"
+    note = f" ({part}, quick: does not compare)" if quick else ""
+    number = f"{value['mean']:.3f} ± {value['stderr']:.3f}{note}"
     return cell.name, number, "" if paper is None else f"{paper:.2f}", f"{seconds:.0f}"
 
 
@@ -113,6 +140,10 @@ def report(
     results: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("results"),
     markdown: Annotated[Path, typer.Option(help="Markdown page to write.")] = Path("docs/results.md"),
     out: Annotated[Path, typer.Option(help="HTML page to write.")] = Path("docs/results.html"),
+    readme: Annotated[Path, typer.Option(help="File with a table of highlights, if there is one.")] = Path(
+        "README.md"
+    ),
+    redraw: Annotated[bool, typer.Option("--redraw", help="Draw all figures of the records anew.")] = False,
 ) -> None:
     """Write the report (the help is REPORT_HELP above)."""
     from pynade.experiments.report import summary, write_report
@@ -122,9 +153,9 @@ def report(
         raise ValueError(f"there is no folder {results} with records")
     check_destination(markdown, ".md")
     check_destination(out, ".html")
-    write_report(results, markdown, out)
+    written = write_report(results, markdown, out, readme if readme.is_file() else None, redraw)
     counted = ", ".join(f"{n} {name}" for name, n in summary(results).items())
-    console.print(f"{counted} -> {markdown}, {out}")
+    console.print(f"{counted} -> {', '.join(map(str, written))}")
 
 
 def parse_minutes(text: str) -> float:

@@ -127,16 +127,31 @@ def _line(mean: float, error: float, passes: float, begin: float, **facts: Any) 
     }
 
 
+def _part(record: dict[str, Any]) -> str:
+    return {"valid": "validation", "train": "training"}.get(record["split"], record["split"])
+
+
+def cost_caption(record: dict[str, Any], file: str) -> str:
+    """The words under the figure."""
+    return (
+        f"What a number costs: {record['model']}, on {record['rows']:,} {_part(record)} rows of "
+        f"{record['data']}. Left: log-likelihood against forward passes of the network per row; right: its "
+        "error alone, which is the Monte-Carlo standard error of an estimate, and of a mean over K orderings "
+        "the standard error due to the choice of orderings (an exact ensemble has none). "
+        f"`pynade figure cost`, from benchmarks/{file}."
+    )
+
+
 def cost_figure(record: dict[str, Any]) -> Figure:
     """Log-likelihood against passes per row with what is not known of it, and that error alone."""
     from matplotlib.figure import Figure
 
     d = record["variables"]
     series = {
-        "estimates": "mean over all orderings: unbiased estimate, a pass for each draw",
-        "typical": f"mean over K orderings, each exact: {d} · K passes",
-        "corrected": "ensemble of K: exact on every tenth row, corrected by estimates on all",
-        "ensembles": f"ensemble of K: exact, {d} · K passes",
+        "estimates": "mean over all orderings, estimated: a pass for each draw",
+        "typical": f"mean over K orderings, exact: {d} K passes",
+        "corrected": "ensemble of K, exact on a tenth of the rows and corrected",
+        "ensembles": f"ensemble of K, exact: {d} K passes",
     }
     figure = Figure(figsize=(9.6, 5.0), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -147,14 +162,14 @@ def cost_figure(record: dict[str, Any]) -> Figure:
         left.errorbar(passes, means, yerr=None if exact else error, capsize=3, label=label, **style)
         if not exact:
             right.plot(passes, error, **style)
-    for point in (p for name in ("corrected", "ensembles") for p in record[name]):
+    for point in record["ensembles"]:
         left.annotate(
-            f"K = {point['orderings']}" if point["orderings"] == record["ensembles"][-1]["orderings"] else "",
+            f"K = {point['orderings']}",
             (point["passes"], point["mean"]),
             textcoords="offset points",
-            xytext=(-6, 3),
+            xytext=(-7, 1),
             ha="right",
-            fontsize=9,
+            fontsize=8,
         )
     for axis in (left, right):
         axis.set_xscale("log")
@@ -165,7 +180,7 @@ def cost_figure(record: dict[str, Any]) -> Figure:
     right.yaxis.set_major_formatter("{x:g}")
     right.set_ylabel("standard error due to draws or orderings (nats)")
     figure.suptitle(
-        f"{record['model']}; {record['rows']:,} {record['split']} rows of {record['data']}", fontsize=11
+        f"{record['model']}; {record['rows']:,} {_part(record)} rows of {record['data']}", fontsize=11
     )
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=9, frameon=False)

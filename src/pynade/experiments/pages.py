@@ -10,10 +10,10 @@ from pynade.experiments.tables import (
     SIGNIFICANCE,
     TABLES,
     Measured,
-    Row,
     Table,
     best,
     column,
+    difference,
     mark,
     markdown,
     measured,
@@ -110,24 +110,32 @@ def conclusions(results: Path) -> list[str]:
     lines = []
     for name in TABLES:
         shown = table(name)
-        if shown.compare and len(shown.columns) > 1:
-            lines += [line for row in shown.rows if row.paper for line in _one_row(results, shown, row)]
-            lines += _bests(results, shown)
+        if shown.compare:
+            lines += [*_counts(results, shown), *_bests(results, shown)]
     for name in ("patches", "speech"):
         if name in TABLES:
             lines += _margin(results, table(name))
     return lines
 
 
-def _one_row(results: Path, shown: Table, row: Row) -> list[str]:
-    """In how many columns a row is worse than the paper's."""
-    cells = {d: m for d in shown.columns if d in row.paper and (m := measured(results, row, d))}
-    worse = [d for d, cell in cells.items() if mark(cell, row.paper[d]) == "▼"]
-    if not cells:
+def _counts(results: Path, shown: Table) -> list[str]:
+    """How many numbers are better, the same or worse, and which are worse."""
+    counted: dict[str, list[str]] = {"▲": [], "=": [], "▼": []}
+    for row in shown.rows:
+        for data, paper in row.paper.items():
+            ours = measured(results, row, data)
+            if ours is not None:
+                words = f"{row.model} on {data} ({difference(ours, paper)})"
+                counted[mark(ours, paper)].append(words)
+    better, same, worse = counted.values()
+    if not better + same + worse:
         return []
-    end = f": {', '.join(worse)}" if worse else ""
-    counted = f"{len(cells)} of {len(row.paper)} columns measured"
-    return [f"{shown.title}, {row.model}: worse than the paper in {len(worse)} columns{end} ({counted})."]
+    end = f" ({'; '.join(worse)})" if worse else ""
+    total = len(better) + len(same) + len(worse)
+    return [
+        f"{shown.title}: of {total} numbers beside one of the paper's, {len(better)} are better, {len(same)} "
+        f"the same within two standard errors, {len(worse)} worse{end}."
+    ]
 
 
 def _bests(results: Path, shown: Table) -> list[str]:
@@ -164,9 +172,10 @@ def _margin(results: Path, shown: Table) -> list[str]:
         if None in ours or None in theirs:
             continue
         gap, papers = ours[0] - ours[1], theirs[0] - theirs[1]  # type: ignore[operator]
+        side = "above" if gap > 0 else "below"
         where = "" if shown.compare else f" on {shown.papers_data}"
         lines.append(
-            f"{shown.title}: the best RNADE is {gap:+.2f} nats from the best mixture of Gaussians on {data} "
+            f"{shown.title}: the best RNADE is {abs(gap):.2f} nats {side} the best mixture of Gaussians on {data} "
             f"(paper{where}: {papers:+.1f})."
         )
     return lines

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pynade.experiments.evaluation_cost import cost_figure
+from pynade.experiments.evaluation_cost import cost_caption, cost_figure
 from pynade.experiments.figures import COLOURS, MARKERS, save_figure
 from pynade.experiments.tables import TABLES, column, read_record, table
 
@@ -71,17 +71,6 @@ def drawings(results: Path) -> Iterator[Drawing]:
     for path in sorted((results / "benchmarks").glob("evaluation-cost*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         yield Drawing(path.stem, cost_caption(record, path.name), record, cost_figure)
-
-
-def cost_caption(record: dict[str, Any], file: str) -> str:
-    """The words under the figure of evaluation costs."""
-    return (
-        f"What a number costs: {record['model']} on {record['rows']:,} {record['split']} rows of "
-        f"{record['data']}. Left: log-likelihood against forward passes of the network per row; right: its "
-        "error alone, which is the Monte-Carlo standard error of an estimate, and of a mean over K orderings "
-        "the standard error due to the choice of orderings (an exact ensemble has none). "
-        f"`pynade figure cost`, from benchmarks/{file}."
-    )
 
 
 def write_figures(results: Path, redraw: bool = False) -> list[Path]:

@@ -22,13 +22,19 @@ from typing import Any
 import torch
 
 from pynade.atomic import write_json
-from pynade.experiments.run import resume_run, start_run
+from pynade.estimators import ESTIMATORS, AnyOrderDensity
+from pynade.experiments.run import estimator_named, read_spec, resume_run, start_run
 from pynade.experiments.score import forget_chunks, score_run, write_record
 from pynade.experiments.sweep import run_sweep
 from pynade.experiments.tables import TABLES, Row, Table, measured, table
 from pynade.learn import Callback
 
-QUICK_EPOCHS = 2
+QUICK = {"epochs": 2, "iterations": 2, "updates_per_epoch": 5}  # a laptop minute for every cell
+NOT_COMPARABLE = {"quick": True, "note": "a trial of the path: not comparable"}
+
+
+class OutOfTime(Exception):
+    """A cell was not begun, since it would not have been done in time."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +94,25 @@ def cells(tables: list[str], model: str | None = None, data: str | None = None) 
     return list(made.values())
 
 
-def plan(todo: list[Cell], results: Path, minutes: float | None) -> tuple[list[Cell], list[Cell]]:
+def expected_minutes(cell: Cell, results: Path, device: str = "auto") -> float:
+    """How long a cell will take: what its record says of the same kind of device, else its row's guess.
+
+    The guess is for an H200; a device of its own is "auto" until it is known, and taken for a GPU.
+    """
+    ours = measured(results, cell.row, cell.data)
+    if ours is None or not ours.present or not ours.seconds:
+        return cell.row.minutes
+    same = ours.device.startswith("cpu") == (device == "cpu")
+    return (ours.seconds + ours.scoring) / 60 if same else cell.row.minutes
+
+
+def plan(
+    todo: list[Cell], results: Path, minutes: float | None, device: str = "auto", workers: int = 1
+) -> tuple[list[Cell], list[Cell]]:
     """What fits into the minutes, and what is left out: the widest gap to the paper first.
 
     Cells without a number of ours come before those with one; among these the one furthest below the paper
-    first. A cell's time is the estimate of its row.
+    first. Several workers have the minutes each.
     """
 
     def gap(cell: Cell) -> float:
@@ -101,12 +121,14 @@ def plan(todo: list[Cell], results: Path, minutes: float | None) -> tuple[list[C
             return float("inf")
         return 0.0 if paper is None else paper - ours.mean
 
-    order = sorted((c for c in todo if c.runnable), key=lambda c: (-gap(c), c.row.minutes))
+    times = {cell.name: expected_minutes(cell, results, device) for cell in todo}
+    order = sorted((c for c in todo if c.runnable), key=lambda c: (-gap(c), times[c.name]))
     taken, left, spent = [], [c for c in todo if not c.runnable], 0.0
     for cell in order:
-        if minutes is None or spent + cell.row.minutes <= minutes:
+        time_of = times[cell.name]
+        if minutes is None or (time_of <= minutes and spent + time_of <= workers * minutes):
             taken.append(cell)
-            spent += cell.row.minutes
+            spent += time_of
         else:
             left.append(cell)
     return taken, left
@@ -150,7 +172,7 @@ def reproduce(
     if cell.row.sweep is not None:
         spec = cell.row.sweep
         grid = {k: v[:2] if quick else v for k, v in spec["grid"].items()}
-        fixed = {**spec["fixed"], "device": device}
+        fixed = {**spec["fixed"], "device": device} | (_few(spec["model"]) if quick else {})
         content = run_sweep(
             place,
             spec["model"],
@@ -163,7 +185,7 @@ def reproduce(
             quick=quick,
             told=told,
         )
-        write_json(record, content)
+        write_json(record, (NOT_COMPARABLE if quick else {}) | content)
     elif cell.row.fit is not None:
         _fit(cell, place, record, device, quick, data_dir, seed, callbacks or [])
     else:
@@ -179,23 +201,39 @@ def reproduce_all(
 
     On a GPU small models leave most of it idle, so several at once cost little more than one.
     """
-    if workers < 1:
-        raise ValueError(f"the number of workers must be at least 1, not {workers}")
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        jobs = {pool.submit(_timed, cell, results, work, how): cell for cell in todo}
+        jobs = {pool.submit(_alone, cell, results, work, how): cell for cell in todo}
         for job in as_completed(jobs):
             record, seconds = job.result()
             yield jobs[job], record, seconds
 
 
-def _timed(
+def _alone(
     cell: Cell, results: Path, work: Path, how: dict[str, Any]
 ) -> tuple[dict[str, Any] | Exception, float]:
     torch.set_num_threads(1)
+    return attempt(cell, results, work, **how)
+
+
+def attempt(
+    cell: Cell, results: Path, work: Path, deadline: float | None = None, **how: Any
+) -> tuple[dict[str, Any] | Exception, float]:
+    """Make one cell: its record, or what went wrong with it (others may go on), and the seconds it took.
+
+    Args:
+        cell: which.
+        results: folder of the records.
+        work: folder of runs in progress.
+        deadline: by time.time(); a cell that would not be done by then is not begun: `OutOfTime`.
+        **how: see `reproduce`.
+    """
     begin = time.monotonic()
+    minutes = expected_minutes(cell, results, how.get("device", "auto"))
+    if deadline is not None and time.time() + 60 * minutes > deadline:
+        return OutOfTime(f"about {minutes:g} min are more than the budget has left"), 0.0
     try:
         return reproduce(cell, results, work, **how), time.monotonic() - begin
-    except (ValueError, OSError, ArithmeticError, RuntimeError) as error:  # others go on
+    except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
         return error, time.monotonic() - begin
 
 
@@ -212,13 +250,17 @@ def _fit(
     assert cell.row.fit is not None
     model, parameters = cell.row.fit["model"], dict(cell.row.fit["parameters"])
     orderings = cell.row.orderings
+    if orderings is None and issubclass(ESTIMATORS[model], AnyOrderDensity):
+        orderings = parameters.get("n_orderings")  # smaller ensembles come for nothing
     if quick:
-        for name, few in (("epochs", QUICK_EPOCHS), ("iterations", QUICK_EPOCHS), ("updates_per_epoch", 5)):
-            if name in parameters or name in _parameters(model):
-                parameters[name] = few
-        parameters = {k: v for k, v in parameters.items() if k in _parameters(model)}
+        parameters |= _few(model)
         orderings = None if orderings is None else 2
     if (place / "spec.json").is_file():
+        begun = read_spec(place)["parameters"]
+        wanted = {k: v for k, v in parameters.items() if k != "binarize"} | {"random_state": seed}
+        other = [k for k, v in wanted.items() if begun.get(k) != v]  # (binarize is the data's by now)
+        if other:
+            raise ValueError(f"{cell.name} was begun with another {', '.join(other)}; --again starts it anew")
         resume_run(place, data_dir=data_dir, callbacks=callbacks)
     else:
         parameters |= {"device": device, "random_state": seed}
@@ -229,13 +271,13 @@ def _fit(
         forget_chunks(place, score)
     if quick:
         content = json.loads(record.read_text(encoding="utf-8"))
-        write_json(record, {"quick": True, "note": "a trial of the path: not comparable"} | content)
+        write_json(record, NOT_COMPARABLE | content)
 
 
-def _parameters(model: str) -> set[str]:
-    from pynade.experiments.run import estimator_named
-
-    return set(estimator_named(model, {}).get_params())
+def _few(model: str) -> dict[str, int]:
+    """What makes a model's learning short."""
+    known = estimator_named(model, {}).get_params()
+    return {name: few for name, few in QUICK.items() if name in known}
 
 
 def describe_cell(cell: Cell, shown: Table) -> str:

@@ -61,8 +61,17 @@ class Score:
     def powers(self) -> list[int]:
         """Ensemble sizes worth a line: 1, 2, 4, … and the last."""
         assert self.orderings is not None
-        k = self.orderings.log_probs.shape[1]
-        return sorted({2**p for p in range(k.bit_length()) if 2**p <= k} | {k} | ({10} if k > 10 else set()))
+        return ensemble_sizes(self.orderings.log_probs.shape[1])
+
+
+def ensemble_sizes(k: int) -> list[int]:
+    """Sizes of ensembles worth keeping, up to k orderings: powers of two, ten, and k.
+
+    Example:
+        >>> ensemble_sizes(20)
+        [1, 2, 4, 8, 10, 16, 20]
+    """
+    return sorted({2**p for p in range(k.bit_length())} | {k} | ({10} if k > 10 else set()))
 
 
 def score_run(
@@ -179,6 +188,8 @@ def write_record(path: Path, run: Path, score: Score) -> None:
     if score.draws is not None:
         asked += f" --estimate {score.draws}"
         many = {"mean_over_orderings": score.estimated.to_json()} if score.estimated else {}
+        if score.orderings is not None and score.corrected is not None:
+            many["ensembles"] = _corrected_curve(score.orderings, score.corrected, score.powers())
         k = None if score.orderings is None else k
     record = {
         score.split: score.estimate.to_json() | {"orderings": k},
@@ -207,3 +218,13 @@ def write_record(path: Path, run: Path, score: Score) -> None:
         "wall_seconds": {"fit": result["seconds"], "score": round(score.seconds, 2)},
     }
     write_json(path, record)
+
+
+def _corrected_curve(subset: OrderingScores, largest: Estimate, sizes: list[int]) -> dict[str, Any]:
+    """Smaller ensembles on all rows: the correction is the same, so means differ as on the exact subset.
+
+    The errors are those of the largest; they are due to the same draws and rows.
+    """
+    curve = subset.curve()
+    means = {n: largest.mean + curve[n - 1].mean - curve[-1].mean for n in sizes}
+    return {str(n): largest.to_json() | {"mean": mean} for n, mean in means.items()}

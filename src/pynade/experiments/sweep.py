@@ -24,12 +24,14 @@ import numpy as np
 
 from pynade.atomic import write_json
 from pynade.data import Dataset, entry, folds, names, resolve
-from pynade.estimators import GradientEstimator
+from pynade.estimators import AnyOrderDensity, GradientEstimator
 from pynade.estimators.base import torch_device
 from pynade.estimators.baselines import Baseline
+from pynade.evaluation import OrderingScores
 from pynade.experiments.baseline_sweep import BaselineSweep
 from pynade.experiments.provenance import provenance
 from pynade.experiments.run import estimator_named
+from pynade.experiments.score import ensemble_sizes
 from pynade.learn import Member, PopulationProgress, fit_population
 from pynade.learn.population import OWN
 from pynade.likelihood import Estimate
@@ -139,13 +141,20 @@ def run_sweep(
     ranked = [_best_first(outcomes, fold) for fold in range(len(parts))]
     began = time.monotonic()
     chosen, final = sweep.final(ranked, train, valid, retrain)
-    scores = []
+    scores, many = [], []
     for fold, (estimator, part) in enumerate(zip(final, parts, strict=True), start=1):
         estimator.save(folder / f"fold-{fold}.safetensors", columns=list(part.schema.names))
-        scores.append(estimator.score_samples(part.split("test")))
+        test = part.split("test")
+        k = getattr(estimator, "n_orderings", 1)
+        if isinstance(estimator, AnyOrderDensity) and k > 1 and not np.isnan(test).any():
+            many.append(estimator.score_orderings(test, k))  # smaller ensembles come for nothing
+            scores.append(many[-1].ensemble_rows())
+        else:
+            scores.append(estimator.score_samples(test))
     record = {
         "test": _test(scores, [e.summary(s) for e, s in zip(final, scores, strict=True)])
         | {"orderings": getattr(final[0], "n_orderings", 1)},
+        **(_ensembles(many) if len(many) == len(parts) else {}),
         "quick": quick,
         "protocol": _protocol(len(parts), len(tried), retrain, "stop_at_train" in first.get_params()),
         "spec": {name: spec[name] for name in ("model", "data", "fixed", "grid", "folds", "retrain")},
@@ -371,6 +380,21 @@ def _test(scores: list[np.ndarray], summaries: list[Estimate]) -> dict[str, Any]
         "exact": all(s.exact for s in summaries),
     }
     return facts | ({"folds": means.tolist()} if len(scores) > 1 else {})
+
+
+def _ensembles(many: list[OrderingScores]) -> dict[str, Any]:
+    """What ensembles of fewer orderings give, and how much single orderings differ (mean over folds)."""
+
+    def over_folds(scores: list[np.ndarray]) -> dict[str, Any]:
+        facts = _test(scores, [Estimate.from_rows(rows) for rows in scores])
+        return {name: value for name, value in facts.items() if name != "folds"}
+
+    k = many[0].log_probs.shape[1]
+    return {
+        "mean_over_orderings": over_folds([m.log_probs.mean(1) for m in many]) | {"orderings": k},
+        "ensembles": {str(n): over_folds([m.ensemble_rows(n) for m in many]) for n in ensemble_sizes(k)},
+        "ordering_std": float(np.mean([m.ordering_means().std(ddof=1) for m in many])),
+    }
 
 
 def _claim(folder: Path, spec: dict[str, Any]) -> None:

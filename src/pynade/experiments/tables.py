@@ -174,6 +174,18 @@ def mark(ours: Measured, paper: float) -> str:
     return "▲" if gap > slack else "▼" if gap < -slack else "="
 
 
+def difference(ours: Measured, paper: float) -> str:
+    """Ours minus the paper's, with its sign.
+
+    Example:
+        >>> ours = Measured(-1.0, 0.1, True, "")
+        >>> difference(ours, -1.25), difference(ours, -0.999)
+        ('+0.25', '0.00')
+    """
+    text = f"{ours.mean - paper:+.2f}"
+    return "0.00" if text in ("+0.00", "-0.00") else text
+
+
 def markdown(results: Path, shown: Table, link: str) -> str:
     """One table; rows without any number of ours or the paper's are left out (the plan has them)."""
     bold = {data: best(column(results, shown, data), shown.bold_by) for data in shown.columns}
@@ -217,7 +229,7 @@ def _cell(shown: Table, row: Row, data: str, ours: Measured | None, bold: bool, 
         return text
     if not shown.compare:
         return f"{text} ({theirs})"
-    return f"{text} ({theirs}; {ours.mean - paper:+.2f}) {mark(ours, paper)}"
+    return f"{text} ({theirs}; {difference(ours, paper)}) {mark(ours, paper)}"
 
 
 HIGHLIGHTS = (

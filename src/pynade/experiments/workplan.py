@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 from pynade.experiments.reproduce import Cell, cells, describe_cell
-from pynade.experiments.tables import TABLES, Table, measured, table, why_not
+from pynade.experiments.tables import TABLES, Table, measured, read_record, table
 
 
 @dataclass(frozen=True)
@@ -16,36 +16,44 @@ class Work:
     """What one cell costs: measured, or planned where there is no record."""
 
     cell: Cell
-    seconds: float
-    device: str | None  # None: not measured, the seconds are planned ones on a GPU
+    kind: str  # "GPU" or "CPU" where measured, else "planned" (on a GPU), or "none": there is no protocol
+    seconds: float = 0.0
     present: bool = True  # measured by the protocol of today
+    device: str = ""
 
-    @property
-    def kind(self) -> str:
-        """ "GPU" or "CPU" where measured, else "planned" or "none" (no protocol is written down)."""
-        if self.device is not None:
-            return "GPU" if self.device.startswith("cuda") else "CPU"
-        return "planned" if self.cell.runnable else "none"
+    def __str__(self) -> str:
+        if self.kind == "none":
+            return "no protocol"
+        if self.kind == "planned":
+            return f"({duration(self.seconds)})"
+        return f"{duration(self.seconds)} {self.kind}{'' if self.present else '†'}"
 
 
 def work(results: Path, cell: Cell) -> Work:
     """The cost of a cell: training, choice of settings and scoring."""
     ours = measured(results, cell.row, cell.data)
     if ours is None:
-        return Work(cell, 60 * cell.row.minutes if cell.runnable else 0.0, None)
-    return Work(cell, ours.seconds + ours.scoring, ours.device, ours.present)
+        return Work(cell, "planned", 60 * cell.row.minutes) if cell.runnable else Work(cell, "none")
+    record = read_record(results / ours.file) or {}
+    kind = "GPU" if ours.device.startswith("cuda") else "CPU"
+    device = ours.device
+    if kind == "CPU" and "threads" in record:
+        device = f"{device}, {record['threads']} {'thread' if record['threads'] == 1 else 'threads'}"
+    return Work(cell, kind, ours.seconds + ours.scoring, ours.present, device)
 
 
 def plan_sections(results: Path) -> Iterator[str]:
     """The page's pieces."""
+    whole = {name: [work(results, cell) for cell in cells([name])] for name in TABLES}
+    devices = sorted({w.device for w in chain(*whole.values()) if w.device})
     yield "# The plan"
     yield (
         "Every cell of [the results](results.md) with its wall time: training with the choice of settings, "
-        "and scoring, as its record says (where several cells shared a GPU, each counts in full). "
-        "Cells without a record have the time that `pynade reproduce` plans for them on one H200. † is the "
-        "time of an earlier protocol. CPU times are on the threads their records name."
+        "and scoring, as its record says (where several cells shared a GPU, each counts in full). In "
+        "brackets: not run yet, with the time that `pynade reproduce` plans for it on one H200. † is the "
+        "time of an earlier protocol."
+        + (f" The records were made on: {'; '.join(devices)}." if devices else "")
     )
-    whole = {name: [work(results, cell) for cell in cells([name])] for name in TABLES}
     lines = [
         "| table | measured on a GPU | measured on a CPU | not run yet, planned on a GPU | no protocol |"
     ]
@@ -56,11 +64,24 @@ def plan_sections(results: Path) -> Iterator[str]:
     yield "\n".join(lines)
     for name, works in whole.items():
         shown = table(name)
-        yield f"## {shown.title}"
-        yield "\n".join(
-            ["| cell | how | time | where |", "|---|---|---|---|", *(_line(w, shown) for w in works)]
-        )
+        yield f"## {shown.title}: times"
+        yield _times(shown, works)
     yield "This page is made from the records by `pynade report`."
+
+
+def _times(shown: Table, works: list[Work]) -> str:
+    """A line for each protocol, a column for each data set."""
+    lines = [f"| model | {' | '.join(shown.columns)} | how |", "|---" * (2 + len(shown.columns)) + "|"]
+    for row in shown.rows:
+        mine = {w.cell.data: w for w in works if w.cell.row == row}
+        if mine:
+            times = [
+                str(mine[d]) if d in mine else f"– {shown.unavailable.get(d, '')}" for d in shown.columns
+            ]
+            cell = next(iter(mine.values())).cell
+            how = describe_cell(cell, shown).split(": ", 1)[1]
+            lines.append(f"| {row.model} | {' | '.join(times)} | {how} |")
+    return "\n".join(lines)
 
 
 def plan_page(results: Path) -> str:
@@ -73,18 +94,6 @@ def _total(works: list[Work], kind: str) -> str:
     if not mine:
         return "–"
     return f"{duration(sum(w.seconds for w in mine))} ({len(mine)} {'cell' if len(mine) == 1 else 'cells'})"
-
-
-def _line(one: Work, shown: Table) -> str:
-    cell = one.cell
-    how = (
-        describe_cell(cell, shown).split(": ", 1)[1] if cell.runnable else why_not(shown, cell.row, cell.data)
-    )
-    if one.kind == "none":
-        return f"| {cell.name} | {how} | – | not measured |"
-    if one.device is None:
-        return f"| {cell.name} | {how} | about {duration(one.seconds)} | planned |"
-    return f"| {cell.name} | {how} | {duration(one.seconds)}{'' if one.present else '†'} | {one.device} |"
 
 
 def duration(seconds: float) -> str:
