@@ -5,18 +5,75 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from pynade.experiments.pages import caption, results_page
+from pynade.experiments.record_figures import digest_of, drawings
 from pynade.experiments.report import html_page
-from pynade.experiments.tables import TABLES, Measured, best, highlights, mark, results_page, table
+from pynade.experiments.tables import TABLES, Measured, best, highlights, mark, table, with_highlights
+from pynade.experiments.workplan import plan_page
 
 ROOT = Path(__file__).parents[2]
 
 
+MADE_BY_REPORT = {"results.md", "plan.md"}
+VERSIONS = {"3.11", "0.1"}  # of Python, of the changelog
+
+
 def test_documents_show_what_the_records_say():
-    assert highlights(ROOT / "results") in (ROOT / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert highlights(ROOT / "results") in readme
+    assert with_highlights(readme, ROOT / "results") == readme
     assert results_page(ROOT / "results") == (ROOT / "docs/results.md").read_text(encoding="utf-8")
-    assert all(line in html_page(ROOT / "results") for line in ("<h2>Binary vectors</h2>", "data:image/png"))
+    assert plan_page(ROOT / "results") == (ROOT / "docs/plan.md").read_text(encoding="utf-8")
+    page = html_page(ROOT / "results")
+    assert all(line in page for line in (">Binary vectors</h2>", "data:image/png", ">The plan</h1>"))
+    assert page.count("data:image/png") == len(list(ROOT.glob("results/figures/*.png")))
+
+
+def test_figures_show_what_the_records_say():
+    drawn = list(drawings(ROOT / "results"))
+    assert {"orderings", "time", "evaluation"} <= {drawing.name.split("-")[0] for drawing in drawn}
+    for drawing in drawn:
+        path = ROOT / f"results/figures/{drawing.name}.png"
+        assert digest_of(path) == drawing.digest, f"{path.name} is stale: run pynade report"
+        assert caption(path) == drawing.caption
+
+
+def prose(path):
+    """A document without code, links' targets and what `pynade report` writes."""
+    text = path.read_text(encoding="utf-8")
+    text = text.replace(highlights(ROOT / "results"), "")
+    text = re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)", " ", text, flags=re.S)
+    return re.sub(r"\d+\.\d+\.\d+", " ", text)  # versions
+
+
+def numbers(value):
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from numbers(part)
+    elif isinstance(value, float):
+        yield value
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """Every number of the records and of the paper's tables, without signs."""
+    found = {v for p in ROOT.glob("results/**/*.json") for v in numbers(json.loads(p.read_text("utf-8")))}
+    found |= {v for name in TABLES for row in table(name).rows for v in row.paper.values()}
+    return np.abs(np.array(sorted(found)))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")] if p.name not in MADE_BY_REPORT],
+    ids=lambda p: p.name,
+)
+def test_numbers_in_prose_are_those_of_the_records(path, recorded):
+    for word in re.findall(r"(?<![\w.])\d+\.\d+(?![\w.]*\d)", prose(path)):
+        digits = len(word.split(".")[1])
+        assert word in VERSIONS or (np.round(recorded, digits) == float(word)).any(), word
 
 
 @pytest.mark.parametrize("path", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda p: p.name)
@@ -60,6 +117,7 @@ def test_marks_and_bold_follow_the_papers_rules():
         "c": Measured(-2.0, 0.1, True, "", (-2.1, -2.0, -1.8, -2.1)),
     }
     assert best(folds, "paired") == {"a", "b"}
+    assert best(folds | {"d": Measured(-1.05, 0.1, True, "")}, "paired") == {"a", "b"}  # no folds, no test
 
 
 def test_the_tutorial_runs():

@@ -1,14 +1,25 @@
 """Tables made again, cell by cell, and the report on them."""
 
 import json
+import time
 
 import pytest
 
 from pynade.cli.reproduce import parse_minutes
+from pynade.experiments import pages, record_figures, report, workplan
 from pynade.experiments import reproduce as module
 from pynade.experiments import tables as tables_module
-from pynade.experiments.report import html_page, write_report
-from pynade.experiments.reproduce import Cell, cells, plan, reproduce, table_named
+from pynade.experiments.report import html_page, summary, write_report
+from pynade.experiments.reproduce import (
+    Cell,
+    OutOfTime,
+    attempt,
+    cells,
+    expected_minutes,
+    plan,
+    reproduce,
+    table_named,
+)
 from pynade.experiments.run import estimator_named
 from pynade.experiments.tables import TABLES, Row, Table, table
 
@@ -35,7 +46,7 @@ TOY = Table(
 
 @pytest.fixture
 def toy(monkeypatch):
-    for where in (module, tables_module):
+    for where in (module, tables_module, pages, record_figures, report, workplan):
         monkeypatch.setattr(where, "TABLES", ("toy",))
         monkeypatch.setattr(where, "table", lambda name: TOY)
 
@@ -74,17 +85,33 @@ def test_a_record_is_made_once_and_the_report_shows_it(toy, tmp_path):
     assert len(net["validation_grid"]) == 2
     assert deep["ensembles"]["2"]["n"] == 300
     assert not any(p.is_file() for p in work.rglob("*"))  # nothing left behind
+    assert net["wall_seconds"].keys() == {"grid", "final"}
     stamp = (results / "toy/digits/tree.json").stat().st_mtime_ns
     assert reproduce(made["Tree"], results, work) == tree
     assert (results / "toy/digits/tree.json").stat().st_mtime_ns == stamp
-    same = reproduce(made["Tree"], results, work, again=True, device="cpu")
-    assert same["test"] == tree["test"]  # same seed, same number
-    assert same["scored"]["at"] >= tree["scored"]["at"]
+    for cell, before in ((made["Tree"], tree), (made["Net"], net), (made["Deep"], deep)):
+        same = reproduce(cell, results, work, again=True, device="cpu")
+        assert same["test"] == before["test"]  # same seed, same number
+        assert same.get("ensembles") == before.get("ensembles")
+        assert same["trained"] >= before["trained"]
+    other = reproduce(made["Net"], tmp_path / "other", work, device="cpu", seed=1)
+    assert other["test"] != net["test"]
 
-    write_report(results, tmp_path / "r.md", tmp_path / "r.html")
+    readme = tmp_path / "README.md"
+    readme.write_text("# Toy\n")
+    written = write_report(results, tmp_path / "r.md", tmp_path / "r.html", readme)
+    assert {p.name for p in written} == {"time-toy.png", "r.md", "plan.md", "r.html", "README.md"}
+    assert readme.read_text() == "# Toy\n"  # no marks, no table
+    assert not [
+        p for p in write_report(results, tmp_path / "r.md", tmp_path / "r.html") if p.suffix == ".png"
+    ]
     text = (tmp_path / "r.md").read_text()
     assert f"{tree['test']['mean']:.2f} ± {tree['test']['stderr']:.2f}" in text
-    assert "– (-10.00)" in text
+    assert "– not measured: no protocol yet (-10.00)" in text
+    assert f"{tree['test']['mean'] + 20:+.2f}) " in text  # the difference
+    assert "(results/figures/time-toy.png)" in text
+    assert summary(results)["not measured"] == 1 + 4
+    assert "| Net | " in (tmp_path / "plan.md").read_text()
     assert "not measured: lost" in text
     assert ("▲" if tree["test"]["mean"] > -20 else "▼") in text
     assert f"{net['test']['mean']:.2f}" in html_page(results)
@@ -95,6 +122,9 @@ def test_quick_does_not_touch_the_results(toy, tmp_path):
     for cell in cells(["toy"])[:3]:
         record = reproduce(cell, results, work, quick=True, device="cpu")
         assert record["quick"] is True
+        assert "not comparable" in record["note"]
+        if "grid" in record["spec"]:
+            assert record["spec"]["fixed"]["epochs"] == module.QUICK["epochs"]
     assert not results.exists()
 
 
@@ -114,6 +144,43 @@ def test_an_interrupted_cell_goes_on(toy, tmp_path, monkeypatch):
     assert again["test"] == whole["test"]
 
 
+def test_an_interrupted_run_goes_on_but_not_with_other_settings(toy, tmp_path):
+    cell = Cell("toy", DEEP, "digits")
+    whole = reproduce(cell, tmp_path / "a", tmp_path / "wa", device="cpu")
+
+    def kill(now):
+        raise KeyboardInterrupt
+
+    for seed in (0, 1):
+        with pytest.raises(KeyboardInterrupt):
+            reproduce(
+                cell, tmp_path / f"b{seed}", tmp_path / f"w{seed}", device="cpu", callbacks=[kill], seed=seed
+            )
+    again = reproduce(cell, tmp_path / "b0", tmp_path / "w0", device="cpu")
+    assert again["test"] == whole["test"]
+    with pytest.raises(ValueError, match="begun with another random_state; --again"):
+        reproduce(cell, tmp_path / "b1", tmp_path / "w1", device="cpu")
+    assert (
+        reproduce(cell, tmp_path / "b1", tmp_path / "w1", device="cpu", again=True)["test"] == whole["test"]
+    )
+
+
+def test_what_goes_wrong_with_a_cell_is_told_and_late_cells_are_not_begun(toy, tmp_path):
+    broken = Cell(
+        "toy",
+        Row("X", "toy/{data}/x.json", fit={"model": "mob", "parameters": {"n_components": -1}}),
+        "digits",
+    )
+    error, _ = attempt(broken, tmp_path / "r", tmp_path / "w", device="cpu")
+    assert isinstance(error, ValueError)
+    late, seconds = attempt(
+        Cell("toy", TREE, "digits"), tmp_path / "r", tmp_path / "w", deadline=time.time() + 60
+    )
+    assert isinstance(late, OutOfTime)  # two minutes are planned
+    assert seconds == 0
+    assert not list(tmp_path.rglob("*.json"))
+
+
 def test_a_budget_takes_the_widest_gaps_first_and_says_what_is_left(toy, tmp_path):
     todo = cells(["toy"])
     taken, left = plan(todo, tmp_path, minutes=5.5)
@@ -126,6 +193,19 @@ def test_a_budget_takes_the_widest_gaps_first_and_says_what_is_left(toy, tmp_pat
         file.write_text(json.dumps({"test": value, "ensembles": {"2": value}}))
     taken, _ = plan(todo, tmp_path, minutes=None)
     assert [c.row.model for c in taken] == ["Net", "Tree", "Deep"]
+    taken, _ = plan(todo, tmp_path, minutes=4.5, workers=2)  # nine minutes of work, none longer than 4.5
+    assert [c.row.model for c in taken] == ["Net", "Tree", "Deep"]
+
+
+def test_a_measured_time_replaces_the_guess_on_the_same_kind_of_device(toy, tmp_path):
+    cell = Cell("toy", TREE, "digits")
+    file = tmp_path / "toy/digits/tree.json"
+    file.parent.mkdir(parents=True)
+    content = {"test": {"mean": -1.0, "stderr": 0.1, "exact": True}, "device": "cpu (x)"}
+    file.write_text(json.dumps(content | {"wall_seconds": {"fit": 20.0, "score": 10.0}}))
+    assert expected_minutes(cell, tmp_path, "cpu") == 0.5
+    assert expected_minutes(cell, tmp_path, "cuda") == TREE.minutes
+    assert workplan.duration(30) in workplan.plan_page(tmp_path)
 
 
 def test_budgets_are_written_as_people_write_them():

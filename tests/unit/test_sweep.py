@@ -201,3 +201,17 @@ def test_the_readmes_sweep_works_on_folds_of_different_sizes(tmp_path, monkeypat
     grid = {"learning_rate": [0.01, 0.003], "n_components": [2, 3]}
     record = run_sweep(tmp_path / "s", "rnade", "toy", {"epochs": 2, "hidden": 4, "device": "cpu"}, grid)
     assert np.isfinite(record["test"]["mean"])
+
+
+def test_a_sweep_of_ensembles_keeps_the_smaller_ones(folds, tmp_path):
+    fixed = FIXED | {"family": "gaussian", "n_orderings": 4, "hidden": [6]}
+    record = run_sweep(tmp_path / "s", "deep-rnade", "toy", fixed, {"learning_rate": [0.01]}, retrain=False)
+    assert list(record["ensembles"]) == ["1", "2", "4"]
+    assert record["ensembles"]["4"]["mean"] == record["test"]["mean"]
+    parts = module.folds("toy", None)
+    models = [load(tmp_path / f"s/fold-{n}.safetensors") for n in range(1, len(parts) + 1)]
+    rows = [model.score_samples(part.test).mean() for model, part in zip(models, parts, strict=True)]
+    np.testing.assert_allclose(record["test"]["folds"], rows, rtol=1e-12)
+    pairs = [m.score_samples(p.test, orderings=2).mean() for m, p in zip(models, parts, strict=True)]
+    np.testing.assert_allclose(record["ensembles"]["2"]["mean"], np.mean(pairs), rtol=1e-12)
+    assert record["ordering_std"] > 0

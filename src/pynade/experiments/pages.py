@@ -175,7 +175,7 @@ def _margin(results: Path, shown: Table) -> list[str]:
         side = "above" if gap > 0 else "below"
         where = "" if shown.compare else f" on {shown.papers_data}"
         lines.append(
-            f"{shown.title}: the best RNADE is {abs(gap):.2f} nats {side} the best mixture of Gaussians on {data} "
-            f"(paper{where}: {papers:+.1f})."
+            f"{shown.title}: the best RNADE is {abs(gap):.2f} nats {side} the best mixture of Gaussians "
+            f"on {data} (paper{where}: {papers:+.1f})."
         )
     return lines
