@@ -115,6 +115,8 @@ def reproduce(
         tell(cell, *done)
     if lines.row_count:
         console.print(lines)
+        if quick:
+            console.print("quick: a trial of the path; these numbers do not compare with the paper's")
     for why, some in (
         (f"the budget is {minutes:g} min" if minutes is not None else "", [c for c in left if c.runnable]),
         ("no protocol is written down yet", [c for c in left if not c.runnable]),
@@ -131,9 +133,9 @@ def _line(cell: Any, record: dict[str, Any], seconds: float, quick: bool) -> tup
     """What is printed of a cell that was made."""
     value, paper = record.get("test") or record["valid"], cell.row.paper.get(cell.data)
     part = "test" if record.get("test") else "valid"
-    note = f" ({part}, quick: does not compare)" if quick else ""
+    note = f" (quick, {part})" if quick else ""
     number = f"{value['mean']:.3f} ± {value['stderr']:.3f}{note}"
-    return cell.name, number, "" if paper is None else f"{paper:.2f}", f"{seconds:.0f}"
+    return cell.name, number, "" if paper is None or quick else f"{paper:.2f}", f"{seconds:.0f}"
 
 
 def report(
