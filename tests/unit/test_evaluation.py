@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from pynade.evaluation import corrected_ensemble, score_orderings
+from pynade.experiments.score import _corrected_curve
 from pynade.families import Bernoulli
 from pynade.likelihood import orderless_estimate, orderless_rows
 from pynade.models import Orderless
@@ -200,3 +201,16 @@ def test_two_processes_share_the_work_and_both_have_all_of_it(tmp_path):
     for name, time in kept.items():
         assert (tmp_path / "chunks" / name).stat().st_mtime_ns == time
     assert json.loads((tmp_path / "chunks" / "fingerprint.json").read_text())
+
+
+def test_smaller_corrected_ensembles_follow_from_the_largest():
+    source = torch.Generator().manual_seed(0)
+    model = Orderless(MaskedMLP(5, hidden=(6,), generator=source), Bernoulli()).double()
+    rows = torch.randint(0, 2, (60, 5), generator=source).double()
+    orderings = Ordering.random(5, 4, source)
+    largest = corrected_ensemble(model, rows, orderings, every=3)
+    curve = _corrected_curve(largest.subset, largest.ensemble, [1, 2, 4])
+    for k in (1, 2, 4):
+        alone = corrected_ensemble(model, rows, orderings[:k], every=3).ensemble
+        assert curve[str(k)]["mean"] == pytest.approx(alone.mean, abs=1e-12)
+    assert curve["4"] == largest.ensemble.to_json()

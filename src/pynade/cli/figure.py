@@ -151,6 +151,9 @@ def cost(
     rows: Annotated[int, typer.Option(help="Score so many rows.")] = 1000,
     draws: Annotated[str, typer.Option(help="Draws per row of each estimate.")] = "2,4,8,16,32,64,128",
     orderings: Annotated[int, typer.Option(help="The largest ensemble.")] = 16,
+    note: Annotated[
+        str | None, typer.Option(help="On the model, for the figure's title and caption.")
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Evaluation cost (the help is COST_HELP above)."""
@@ -168,7 +171,7 @@ def cost(
     except ValueError:
         raise ValueError(f"draws are numbers separated by commas, not {draws!r}") from None
     with row_bar("scoring") as bar:
-        measurement = measure_cost(run, data, split, rows, several, orderings, data_dir, bar)
+        measurement = measure_cost(run, data, split, rows, several, orderings, data_dir, bar, note)
     if record is not None:
         write_json(record, measurement)
         console.print(f"-> {record}")

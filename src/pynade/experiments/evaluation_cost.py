@@ -42,6 +42,7 @@ def measure_cost(
     orderings: int = 16,
     data_dir: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
+    note: str | None = None,
 ) -> dict[str, Any]:
     """Score the first rows of a part in every way, with the time each takes.
 
@@ -55,6 +56,7 @@ def measure_cost(
             seconds are its own in proportion.
         data_dir: folder of the registered data sets.
         progress: called as progress(done, total) by the exact evaluation.
+        note: on the model, for the figure and its caption.
     """
     model, facts = load_with_facts(run)
     if not isinstance(model, AnyOrderDensity):
@@ -97,6 +99,7 @@ def measure_cost(
     asked = [f"pynade figure cost RUN {data} --split {split} --rows {len(part)} --orderings {orderings}"]
     return {
         "model": f"{type(model).__name__}{units}, trained for {_trained(run)}",
+        "note": note,
         "data": dataset.name,
         "split": split,
         "rows": len(part),
@@ -133,8 +136,9 @@ def _part(record: dict[str, Any]) -> str:
 
 def cost_caption(record: dict[str, Any], file: str) -> str:
     """The words under the figure."""
+    note = f" ({record['note']})" if record["note"] else ""
     return (
-        f"What a number costs: {record['model']}, on {record['rows']:,} {_part(record)} rows of "
+        f"What a number costs: {record['model']}{note}, on {record['rows']:,} {_part(record)} rows of "
         f"{record['data']}. Left: log-likelihood against forward passes of the network per row; right: its "
         "error alone, which is the Monte-Carlo standard error of an estimate, and of a mean over K orderings "
         "the standard error due to the choice of orderings (an exact ensemble has none). "
@@ -179,8 +183,9 @@ def cost_figure(record: dict[str, Any]) -> Figure:
     right.set_yscale("log")
     right.yaxis.set_major_formatter("{x:g}")
     right.set_ylabel("standard error due to draws or orderings (nats)")
+    note = f"\n({record['note']})" if record["note"] else ""
     figure.suptitle(
-        f"{record['model']}; {record['rows']:,} {_part(record)} rows of {record['data']}", fontsize=11
+        f"{record['model']}; {record['rows']:,} {_part(record)} rows of {record['data']}{note}", fontsize=11
     )
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=9, frameon=False)

@@ -61,8 +61,9 @@ def drawings(results: Path) -> Iterator[Drawing]:
             shown = table(name)
             yield Drawing(
                 f"time-{name}",
-                f"{shown.title}: test log-likelihood against the seconds of training that the record holds, "
-                "choice of settings included; filled on a GPU, hollow on a CPU; bars are one standard error. "
+                f"{shown.title}: test log-likelihood against the seconds of training in the records, with "
+                "the choice of settings where it was part of the run; filled on a GPU, hollow on a CPU; bars "
+                "are one standard error. "
                 "An ensemble of orderings takes no training beyond its network's. Where models crowd near "
                 f"the best, the scale of nats widens towards it. `pynade figure time {name}`.",
                 points,
@@ -207,7 +208,7 @@ def time_figure(content: dict[str, Any]) -> Figure:
     _legend(
         figure, axes[len(content) :], styles, {c["gpu"] for cells in content.values() for c in cells.values()}
     )
-    figure.supxlabel("training time, choice of settings included (s)", fontsize=11)
+    figure.supxlabel("training time (s)", fontsize=11)
     figure.supylabel(LABEL, fontsize=11)
     return figure
 
@@ -229,7 +230,7 @@ def _legend(figure: Figure, spare: list[Any], styles: dict[str, tuple[str, str]]
 
 
 def _marker(colour: str, marker: str, gpu: bool) -> dict[str, Any]:
-    edge = {"markeredgecolor": "white", "markeredgewidth": 0.6} if gpu else {"markerfacecolor": "white"}
+    edge = {"markeredgecolor": "white", "markeredgewidth": 0.4} if gpu else {"markerfacecolor": "white"}
     return {"color": colour, "marker": marker, "markersize": 7 if gpu else 6, "linestyle": "", **edge}
 
 
