@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -186,6 +187,11 @@ def test_a_budget_takes_the_widest_gaps_first_and_says_what_is_left(toy, tmp_pat
     taken, left = plan(todo, tmp_path, minutes=5.5)
     assert [c.row.model for c in taken] == ["Tree", "Net"]  # all unmeasured: the quickest first
     assert {c.row.model for c in left} == {"Deep", "Later"}
+    ours = Cell(
+        "toy", replace(TREE, model="Ours", record="toy/{data}/ours.json", paper={}, minutes=0.1), "digits"
+    )
+    taken, _ = plan([ours, *todo], tmp_path, minutes=None)
+    assert [c.row.model for c in taken] == ["Tree", "Net", "Deep", "Ours"]  # what the paper has comes first
     for row, mean in ((TREE, -20.5), (NET, -39.0), (DEEP, -25.1)):
         file = tmp_path / row.record.format(data="digits")
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -111,18 +111,18 @@ def plan(
 ) -> tuple[list[Cell], list[Cell]]:
     """What fits into the minutes, and what is left out: the widest gap to the paper first.
 
-    Cells without a number of ours come before those with one; among these the one furthest below the paper
-    first. Several workers have the minutes each.
+    Cells without a number of ours come before those with one, and of those the ones that the paper has first;
+    among cells with a number, the one furthest below the paper. Several workers have the minutes each.
     """
 
-    def gap(cell: Cell) -> float:
+    def rank(cell: Cell) -> tuple[int, float, float]:
         ours, paper = measured(results, cell.row, cell.data), cell.row.paper.get(cell.data)
         if ours is None:
-            return float("inf")
-        return 0.0 if paper is None else paper - ours.mean
+            return int(paper is None), 0.0, times[cell.name]
+        return 2, 0.0 if paper is None else ours.mean - paper, times[cell.name]
 
     times = {cell.name: expected_minutes(cell, results, device) for cell in todo}
-    order = sorted((c for c in todo if c.runnable), key=lambda c: (-gap(c), times[c.name]))
+    order = sorted((c for c in todo if c.runnable), key=rank)
     taken, left, spent = [], [c for c in todo if not c.runnable], 0.0
     for cell in order:
         time_of = times[cell.name]
