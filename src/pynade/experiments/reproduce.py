@@ -249,6 +249,7 @@ def _fit(
 ) -> None:
     assert cell.row.fit is not None
     model, parameters = cell.row.fit["model"], dict(cell.row.fit["parameters"])
+    data = cell.row.fit.get("data", cell.data)  # a variant of the column's, with the same test part
     orderings = cell.row.orderings
     if orderings is None and issubclass(ESTIMATORS[model], AnyOrderDensity):
         orderings = parameters.get("n_orderings")  # smaller ensembles come for nothing
@@ -264,8 +265,8 @@ def _fit(
         resume_run(place, data_dir=data_dir, callbacks=callbacks)
     else:
         parameters |= {"device": device, "random_state": seed}
-        start_run(place, model, parameters, cell.data, data_dir=data_dir, callbacks=callbacks)
-    score = score_run(place, cell.data, "valid" if quick else "test", data_dir, orderings)
+        start_run(place, model, parameters, data, data_dir=data_dir, callbacks=callbacks)
+    score = score_run(place, data, "valid" if quick else "test", data_dir, orderings)
     write_record(record, place, score)
     if score.orderings is not None:
         forget_chunks(place, score)
