@@ -19,9 +19,10 @@ Dims = tuple[int | None, ...]
 
 
 class Recurrence(Function):
-    """(x, W, c, V, b, order, activation, kernel) → (eta, tape), shapes as in `cpu.forward`.
+    """(x, W, c, V, b, order, activation, kernel, with_tape) → (eta, tape), shapes as in `cpu.forward`.
 
-    The tape is whatever the kernel wants back for its gradients; its second axis may have any length.
+    The tape is whatever the kernel wants back for its gradients; its second axis may have any length. Without
+    one (nobody seemed to want gradients) it is made when it is needed after all.
     """
 
     @staticmethod
@@ -34,32 +35,37 @@ class Recurrence(Function):
         order: Tensor,
         activation: str,
         kernel: str,
+        with_tape: bool,
     ) -> tuple[Tensor, Tensor]:
         """Call the kernel."""
-        return backends.load(kernel).forward(x, weight, hidden_bias, output, bias, order, activation)
+        run = backends.load(kernel).forward
+        return run(x, weight, hidden_bias, output, bias, order, activation, with_tape)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         """Keep the inputs and the tape, no activations."""
-        x, weight, hidden_bias, v, _, order, ctx.activation, ctx.kernel = inputs
+        x, weight, hidden_bias, v, b, order, ctx.activation, ctx.kernel, _ = inputs
         ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(x, weight, hidden_bias, v, order, output[1])
+        ctx.save_for_backward(x, weight, hidden_bias, v, b, order, output[1])
 
     @staticmethod
     def backward(ctx: Any, grad_eta: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         """All gradients, from one walk back."""
         need_x = ctx.needs_input_grad[0]
+        x, weight, hidden_bias, v, b, order, tape = ctx.saved_tensors
+        if tape.shape[1] == 0:
+            tape = Recurrence.apply(x, weight, hidden_bias, v, b, order, ctx.activation, ctx.kernel, True)[1]
         gx, gw, gc, gv = RecurrenceBackward.apply(
-            *ctx.saved_tensors, grad_eta, ctx.activation, ctx.kernel, need_x
+            x, weight, hidden_bias, v, order, tape, grad_eta, ctx.activation, ctx.kernel, need_x
         )
-        return (gx if need_x else None), gw, gc, gv, grad_eta.sum(1), None, None, None
+        return (gx if need_x else None), gw, gc, gv, grad_eta.sum(1), None, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: Dims, *args: Any) -> tuple[tuple[Tensor, ...], Dims]:
         """More members."""
-        *tensors, order, activation, kernel = args
+        *tensors, order, activation, kernel, with_tape = args
         tensors, order, members = _members(info.batch_size, in_dims, tensors, order, in_dims[5])
-        outputs = Recurrence.apply(*tensors, order, activation, kernel)
+        outputs = Recurrence.apply(*tensors, order, activation, kernel, with_tape)
         return _split(outputs, info.batch_size, members)
 
 

@@ -15,6 +15,10 @@ Results depend on the input and, for the gradients, on the number of threads, ne
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -23,7 +27,10 @@ from pynade.kernels.cpu_vector import (
     BACKWARD_STATE,
     CODES,
     FORWARD_STATE,
+    FOUR,
+    GROUP,
     LANE,
+    ODDS,
     PAIR,
     ROUND,
     G,
@@ -32,22 +39,26 @@ from pynade.kernels.cpu_vector import (
     add,
     advance,
     advance_dot,
-    aligned,
     collect,
     copy,
+    copy_odds,
     dot,
-    dot4,
+    dots,
     flush,
     gather,
     gather4,
+    infinite,
     jit,
     permute,
     retreat,
+    shrunk,
 )
+from pynade.kernels.scratch import borrowed
 from pynade.kernels.threads import share
 
 SEGMENT = 512  # steps between the pre-activations kept for the backward pass
-CHUNK = 8  # outputs in a tile (at least one step)
+CHUNK = 16  # outputs after which the next rows come
+TILE = 8  # outputs in a tile of the backward pass (at least one step)
 FORWARD_ROWS, BACKWARD_ROWS = 64, 128  # rows whose state stays in the second cache level
 SPLIT_ROWS = 16  # fewer rows than this are not worth a thread of their own
 
@@ -60,6 +71,7 @@ def forward(
     bias: Tensor,
     order: Tensor,
     activation: str,
+    with_tape: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Eta (M, B, D, P) and the tape (M, S, B, H), the pre-activations at the end of each segment.
 
@@ -71,22 +83,108 @@ def forward(
         bias: b, (M, D, P).
         order: (1, D) for all members or (M, D).
         activation: its name.
+        with_tape: False leaves the tape empty (S = 0), which allows a faster way for binary data.
     """
     members, batch, n_variables = x.shape
     check_order(order, n_variables)
+    segments = -(-n_variables // SEGMENT) if with_tape else 0
+    tape = x.new_empty(members, segments, batch, weight.shape[2])
+    code = CODES[activation]
+    bad = torch.zeros(members, batch, dtype=torch.bool)
+    if not with_tape and suits_odds(weight, activation):
+        _not_binary(*arrays(x, bad))
+        code = code if bad.all() else ODDS
     eta = x.new_empty(members, batch, n_variables, output.shape[2])
-    tape = x.new_empty(members, -(-n_variables // SEGMENT), batch, weight.shape[2])
+    with in_steps(weight, output, order, code) as (w, v, odd, factors):
+        if code == ODDS and odd.any():
+            bad[:] = True
+        else:
+            _share_rows(x, order, w, v, odd, factors, hidden_bias, bias, eta, tape, bad, code)
+    for member in bad.any(1).nonzero().flatten().tolist() if code == ODDS else []:
+        rows, one = bad[member].nonzero().flatten(), slice(member, member + 1)
+        mine = (t[one] for t in (weight, hidden_bias, output, bias))
+        own = order[member % len(order)].unsqueeze(0)
+        eta[member, rows] = forward(x[one, rows], *mine, own, activation)[0][0]
+    return eta, tape
+
+
+def _share_rows(
+    x: Tensor,
+    order: Tensor,
+    w: np.ndarray,
+    v: np.ndarray,
+    odd: np.ndarray,
+    factors: np.ndarray,
+    hidden_bias: Tensor,
+    bias: Tensor,
+    eta: Tensor,
+    tape: Tensor,
+    bad: Tensor,
+    code: int,
+) -> None:
+    """Fill eta, the tape and `bad`, each thread some rows of some member."""
+    members, batch, n_variables, n_params = eta.shape
     threads = torch.get_num_threads()
     rows = max(1, min(FORWARD_ROWS, batch, -(-members * batch // threads)))
     blocks = -(-batch // rows)
-    buffers = arrays(x, order, weight, hidden_bias, output, bias, eta, tape)
+    steps = max(2, 2 ** int(math.log2(max(1, CHUNK // n_params))))  # the last of a segment ends it
+    padded = -(-rows // FOUR) * FOUR
+    size = padded * (FORWARD_STATE + n_variables + 1) + GROUP * (steps * n_params + 1)
+    buffers = (*arrays(x, order), w, v, odd, factors, *arrays(hidden_bias, bias, eta, tape, bad))
 
     def task(number: int) -> None:
         member, first = number // blocks, number % blocks * rows
-        _forward(*buffers, CODES[activation], member, first, min(batch, first + rows))
+        with borrowed(size, w.dtype) as scratch:
+            _forward(
+                *buffers,
+                code,
+                steps,
+                member,
+                first,
+                min(batch, first + rows),
+                scratch,
+                np.empty(GROUP, np.int64),
+            )
 
     share(task, members * blocks, thread_count("forward", x, threads))
-    return eta, tape
+
+
+def suits_odds(weight: Tensor, activation: str) -> bool:
+    """Whether `ODDS` may be used; float64 stays exact."""
+    return activation == "sigmoid" and weight.dtype == torch.float32
+
+
+@contextmanager
+def in_steps(
+    weight: Tensor, output: Tensor, order: Tensor, code: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """W (M, lanes, D, width) and V (M, lanes, DP + 1, width) in step order, cut into lanes of padded width.
+
+    The third (M, D) marks the steps whose weights are not as they should be: not finite (0 W is then no
+    zero), or too large for `ODDS`. The fourth (M, lanes, D) is the least e^-w of a step, for `ODDS`. V ends
+    with a row that nobody uses, because `dots` takes two at a time.
+    """
+    members, n_variables, n_params, hidden = output.shape
+    lanes = -(-hidden // LANE)
+    width = _padded(-(-hidden // lanes))
+    odd = np.zeros((members, n_variables), np.bool_)
+    factors = np.ones((members, lanes, n_variables), arrays(weight)[0].dtype)
+    weights, outputs, orders = arrays(weight, output, order)
+    shapes = (members, lanes, n_variables, width), (members, lanes, n_variables * n_params + 1, width)
+    sizes = [math.prod(shape) for shape in shapes]
+    threads = torch.get_num_threads()
+    parts = max(1, min(n_variables, -(-threads // members)))
+    steps = -(-n_variables // parts)
+    with borrowed(sum(sizes), weights.dtype) as buffer:
+        w, v = buffer[: sizes[0]].reshape(shapes[0]), buffer[sizes[0] :].reshape(shapes[1])
+
+        def task(number: int) -> None:
+            member, first = number // parts, number % parts * steps
+            last = min(n_variables, first + steps)
+            _in_steps(weights, outputs, orders, w, v, odd, factors, code, member, first, last)
+
+        share(task, members * parts, thread_count("in_steps", weight, threads))
+        yield w, v, odd, factors
 
 
 def backward(
@@ -116,11 +214,18 @@ def backward(
     inputs = arrays(x, order, weight, hidden_bias, output, grad_eta, tape)
     results = arrays(grad_x, grad_weight, grad_bias, grad_output)
 
+    n_variables, n_params, block = *output.shape[1:3], min(rows, BACKWARD_ROWS)
+    tiles = tile_steps.py_func(n_params) * (1 + n_params) * PAIR
+    size = block * (BACKWARD_STATE + n_variables * (1 + n_params)) + tiles
+
     def task(number: int) -> None:
         member, split, lane = np.unravel_index(number, (members, splits, lanes))
         rows_of_task = (split * rows, min(batch, (split + 1) * rows))
         units = (lane * width, min(hidden, (lane + 1) * width), width)
-        _backward(*inputs, *results, need_x, CODES[activation], member, split, lane, *rows_of_task, *units)
+        where = (member, split, lane, *rows_of_task, *units)
+        first_update = np.empty(block, np.int64)  # of a segment, where the tape replaces subtraction
+        with borrowed(size, inputs[0].dtype) as scratch:
+            _backward(*inputs, *results, need_x, CODES[activation], *where, scratch, first_update)
 
     share(task, members * splits * lanes if batch else 0, thread_count("backward", x, threads))
     grads = (grad_weight, grad_bias, grad_output)
@@ -154,91 +259,167 @@ def _padded(width: int) -> int:
     return -(-width // ROUND) * ROUND
 
 
+@jit(inline=True)
+def tile_steps(n_params):  # type: ignore[no-untyped-def]
+    """Steps in a tile of the backward pass."""
+    return max(1, TILE // n_params)
+
+
 @jit()
-def _forward(x, order, weight, hidden_bias, output, bias, eta, tape, code, m, first, last):  # type: ignore[no-untyped-def]
+def _not_binary(x, found):  # type: ignore[no-untyped-def]
+    """Marks the rows that hold anything but zeros and ones."""
+    zero, one = x.dtype.type(0), x.dtype.type(1)
+    for m in range(len(x)):
+        for r in range(x.shape[1]):
+            row, others = x[m, r], 0
+            for k in range(len(row)):
+                others += (row[k] != zero) & (row[k] != one)
+            found[m, r] = others > 0
+
+
+@jit()
+def _in_steps(weight, output, order, w, v, odd, factors, code, m, first, last):  # type: ignore[no-untyped-def]
+    """Steps first … last - 1 of member m."""
+    n_params, hidden = output.shape[2], output.shape[3]
+    lanes, width = w.shape[1], w.shape[3]
+    weights, outputs, order = weight[m].reshape(-1), output[m].reshape(-1), order[m % len(order)]
+    zero, one = weight.dtype.type(0), weight.dtype.type(1)
+    for lane in range(lanes):
+        k0 = lane * width
+        units = np.uint64(max(0, min(width, hidden - k0)))
+        to_w, to_v = w[m, lane].reshape(-1), v[m, lane].reshape(-1)
+        for d in range(first, last):
+            i = np.uint64(order[d])
+            j, q = np.uint64(d * width), i * np.uint64(hidden) + np.uint64(k0)
+            if code == ODDS:
+                factors[m, lane, d] = copy_odds(to_w, j, weights, q, units)
+                odd[m, d] |= factors[m, lane, d] == zero
+            else:
+                odd[m, d] |= copy(to_w, j, weights, q, units) != zero
+            to_w[j + units : j + np.uint64(width)] = one if code == ODDS else zero
+            for p in range(n_params):
+                j = np.uint64((d * n_params + p) * width)
+                q = (i * np.uint64(n_params) + np.uint64(p)) * np.uint64(hidden) + np.uint64(k0)
+                copy(to_v, j, outputs, q, units)
+                to_v[j + units : j + np.uint64(width)] = zero
+
+
+@jit()
+def _forward(  # type: ignore[no-untyped-def]
+    x,
+    order,
+    w,
+    v,
+    forced,
+    factors,
+    hidden_bias,
+    bias,
+    eta,
+    tape,
+    bad,
+    code,
+    steps,
+    m,
+    first,
+    last,
+    scratch,
+    moved,
+):
     """Rows first … last - 1 of member m."""
-    n_variables, n_params, hidden = output.shape[1], output.shape[2], output.shape[3]
-    x, eta, tape = x[m, first:last], eta[m, first:last], tape[m, :, first:last]
-    weight, hidden_bias, output, bias = weight[m], hidden_bias[m], output[m], bias[m]
-    order = order[m % len(order)]
-    rows, zero = last - first, x.dtype.type(0)
-    lanes = -(-hidden // LANE)
-    width = -(-hidden // lanes)
-    width = -(-width // ROUND) * ROUND
-    lane = np.uint64(width)
-    steps = max(1, CHUNK // n_params)
-    state = aligned(rows * FORWARD_STATE, x)
-    w, v = aligned(steps * LANE, x), aligned(steps * n_params * LANE, x)
-    forced = np.empty(steps, np.bool_)  # W is not finite: 0 W is then no zero
-    xs = np.empty((rows, n_variables), x.dtype)  # in step order, like y
-    y = np.empty((rows, n_variables * n_params), x.dtype)
-    out = np.empty(steps * n_params, x.dtype)
-    biases = np.empty(n_variables * n_params, x.dtype)
-    permute(biases, bias.reshape(-1), order, n_params)
+    (n_variables, n_params), hidden, rows = bias.shape[1:], hidden_bias.shape[1], last - first
+    x, eta, tape, bad = x[m, first:last], eta[m, first:last], tape[m, :, first:last], bad[m, first:last]
+    w, v, forced, hidden_bias, bias, order = (
+        w[m],
+        v[m],
+        forced[m],
+        hidden_bias[m],
+        bias[m],
+        order[m % len(order)],
+    )
+    lanes, width, zero, one = w.shape[0], w.shape[2], x.dtype.type(0), x.dtype.type(1)
+    padded = -(-rows // FOUR) * FOUR
+    a, b, c = padded * FORWARD_STATE, padded * n_variables, padded
+    state, xs, bounds = (
+        scratch[:a],
+        scratch[a : a + b].reshape(padded, n_variables),
+        scratch[a + b : a + b + c],
+    )
+    out = scratch[a + b + c : a + b + c + GROUP * (steps * n_params + 1)].reshape(GROUP, -1)
+    xs[rows:] = zero
     for r in range(rows):
         permute(xs[r], x[r], order, 1)
-        y[r] = biases
-    weights, outputs = weight.reshape(-1), output.reshape(-1)
-
-    for k0 in range(0, hidden, width):
-        units = min(width, hidden - k0)
-        w[:], v[:] = zero, zero
+    for lane in range(lanes):
+        k0 = lane * width
+        units = np.uint64(max(0, min(width, hidden - k0)))
+        w_lane, v_lane = w[lane].reshape(-1), v[lane].reshape(-1)
+        state[:], bounds[:] = one if code == ODDS else zero, one
         for r in range(rows):
-            a = r * FORWARD_STATE
-            state[a : a + FORWARD_STATE] = zero
-            state[a : a + units] = hidden_bias[k0 : k0 + units]
-            activate(state, np.uint64(a), lane, code)
+            o = np.uint64(r * FORWARD_STATE)
+            if code == ODDS:
+                bounds[r] = copy_odds(state, o, hidden_bias, np.uint64(k0), units)
+                bad[r] |= bounds[r] == zero
+            else:
+                copy(state, o, hidden_bias, np.uint64(k0), units)
+            activate(state, o, np.uint64(width), code)
         for d0 in range(0, n_variables, steps):
             n = min(steps, n_variables - d0)
-            for t in range(n):
-                i = order[d0 + t]
-                nothing = copy(w, np.uint64(t * LANE), weights, np.uint64(i * hidden + k0), np.uint64(units))
-                forced[t] = nothing != zero
-                for p in range(n_params):
-                    q = np.uint64((i * n_params + p) * hidden + k0)
-                    copy(v, np.uint64((t * n_params + p) * LANE), outputs, q, np.uint64(units))
-            for r in range(rows):
-                o = np.uint64(r * FORWARD_STATE)
-                t, j = 0, 0  # step; next output to be computed
-                while t < n:
-                    end = t  # of a run of steps that share h
-                    while end < n - 1 and xs[r, d0 + end] == zero and not forced[end]:
-                        end += 1
-                    stop = (end + 1) * n_params
-                    while j + 4 <= stop:
-                        q = np.uint64(j * LANE)
-                        out[j], out[j + 1], out[j + 2], out[j + 3] = dot4(state, o + H, v, q, lane)
-                        j += 4
-                    while j < stop:
-                        out[j] = dot(state, o + H, v, np.uint64(j * LANE), lane)
-                        j += 1
-                    xe, i, q = xs[r, d0 + end], np.uint64(end * LANE), np.uint64(j * LANE)
-                    if xe != zero or forced[end]:
-                        if end < n - 1:
-                            out[j] = advance_dot(state, o, xe, w, i, v, q, lane, code)
-                            j += 1
-                        else:
-                            advance(state, o, xe, w, i, lane, code)
-                    t = end + 1
-                for j in range(n * n_params):
-                    y[r, d0 * n_params + j] += out[j]
+            for r0 in range(0, rows, GROUP):
+                r1 = min(padded, r0 + GROUP)
+                _group(
+                    state, r0, r1, xs, d0, n, n_params, w_lane, forced, v_lane, out, width, code,
+                    bounds, factors[m, lane], bad, moved,
+                )  # fmt: skip
+                for r in range(r0, min(rows, r0 + GROUP)):
+                    for t in range(n):
+                        i = order[d0 + t]
+                        for p in range(n_params):
+                            so_far = bias[i, p] if lane == 0 else eta[r, i, p]
+                            eta[r, i, p] = so_far + out[r - r0, t * n_params + p]
             d = d0 + n
-            if d % SEGMENT == 0 or d == n_variables:
+            if len(tape) and (d % SEGMENT == 0 or d == n_variables):
                 for r in range(rows):
-                    a = r * FORWARD_STATE
-                    tape[(d - 1) // SEGMENT, r, k0 : k0 + units] = state[a : a + units]
+                    o = np.uint64(r * FORWARD_STATE)
+                    copy(tape[(d - 1) // SEGMENT, r], np.uint64(k0), state, o, units)
+        if code == ODDS:
+            for r in range(rows):
+                bad[r] |= infinite(state, np.uint64(r * FORWARD_STATE), np.uint64(width))
 
-    for r in range(rows):
-        for d in range(n_variables):
-            for p in range(n_params):
-                eta[r, order[d], p] = y[r, d * n_params + p]
+
+@jit(inline=True)
+def _group(  # type: ignore[no-untyped-def]
+    state, r0, r1, xs, d0, n, n_params, w, forced, v, out, width, code, bounds, factors, bad, moved
+):
+    """Steps d0 … d0 + n - 1 of the rows r0 … r1 - 1: their outputs without biases."""
+    zero, row = state.dtype.type(0), np.uint64(FORWARD_STATE)
+    together = 2 if n_params == 1 else 1  # steps computed at once as if x stayed zero
+    wide = np.uint64(width)
+    for t in range(0, n, together):
+        j = np.uint64((d0 + t) * n_params) * wide
+        for r in range(r0, r1, FOUR):
+            o = np.uint64(r * FORWARD_STATE) + H
+            for p in range(0, n_params, 2):
+                dots(state, o, row, v, j + np.uint64(p) * wide, wide, out, r - r0, t * n_params + p)
+        for d in range(d0 + t, min(d0 + n, d0 + t + together)):
+            number, i = 0, np.uint64(d) * wide
+            for r in range(r0, r1):  # first a list: a branch that cannot be foreseen is expensive
+                moved[number] = r
+                number += xs[r, d] != zero or forced[d]
+            for k in range(number):
+                r = moved[k]
+                o, xd = np.uint64(r * FORWARD_STATE), xs[r, d]
+                if together == 2 and d == d0 + t:  # the output of the next step anew
+                    out[r - r0, d - d0 + 1] = advance_dot(state, o, xd, w, i, v, i + wide, wide, code)
+                else:
+                    advance(state, o, xd, w, i, wide, code)
+                if code == ODDS and shrunk(bounds, r, factors[d], state, o, wide):
+                    bad[r] = True
 
 
 @jit()
 def _backward(  # type: ignore[no-untyped-def]
     x, order, weight, hidden_bias, output, grad_eta, tape,
     grad_x, grad_weight, grad_bias, grad_output,
-    need_x, code, m, split, lane, first, last, k0, k1, width,
+    need_x, code, m, split, lane, first, last, k0, k1, width, scratch, first_update,
 ):  # fmt: skip
     """Rows first … last - 1 and hidden units k0 … k1 - 1 of member m."""
     n_variables, n_params, hidden = output.shape[1], output.shape[2], output.shape[3]
@@ -247,15 +428,18 @@ def _backward(  # type: ignore[no-untyped-def]
     grad_x, grad_weight, grad_bias = grad_x[lane, m], grad_weight[split, m], grad_bias[split, m]
     grad_output = grad_output[split, m]
     units, zero, wide = k1 - k0, x.dtype.type(0), np.uint64(width)
-    steps = max(1, CHUNK // n_params)
-    block = min(last - first, BACKWARD_ROWS)
-    state = aligned(block * BACKWARD_STATE, x)
-    w, v = aligned(steps * PAIR, x), aligned(steps * n_params * PAIR, x)
-    xs = np.empty((block, n_variables), x.dtype)
-    es = np.empty((block, n_variables * n_params), x.dtype)
-    weights, outputs = weight.reshape(-1), output.reshape(-1)
+    steps, block, weights, outputs = (
+        tile_steps(n_params),
+        len(first_update),
+        weight.reshape(-1),
+        output.reshape(-1),
+    )
     grad_weights, grad_outputs = grad_weight.reshape(-1), grad_output.reshape(-1)
-    first_update = np.empty(block, np.int64)  # of the segment, where the tape replaces subtraction
+    a, b, c = block * BACKWARD_STATE, steps * PAIR, steps * n_params * PAIR
+    state, w, v, rest = scratch[:a], scratch[a : a + b], scratch[a + b : a + b + c], scratch[a + b + c :]
+    a = block * n_variables
+    xs = rest[:a].reshape(block, n_variables)
+    es = rest[a : a + a * n_params].reshape(block, n_variables * n_params)
 
     for b0 in range(first, last, block):
         rows = min(block, last - b0)
@@ -267,7 +451,7 @@ def _backward(  # type: ignore[no-untyped-def]
             begin, finish = segment * SEGMENT, min(n_variables, (segment + 1) * SEGMENT)
             for r in range(rows):
                 a = r * BACKWARD_STATE
-                state[a : a + units] = tape[segment, b0 + r, k0:k1]
+                copy(state, np.uint64(a), tape[segment, b0 + r], np.uint64(k0), np.uint64(units))
                 activate(state, np.uint64(a), wide, code)
                 d = begin
                 while d < finish and xs[r, d] == zero:
@@ -295,11 +479,10 @@ def _backward(  # type: ignore[no-untyped-def]
                         if d0 + t == first_update[r]:
                             flush(state, o, wide, code)
                             collect(state, o, xt, w, i, wide)
-                            a = r * BACKWARD_STATE
                             if segment == 0:
-                                state[a : a + units] = hidden_bias[k0:k1]
+                                copy(state, o, hidden_bias, np.uint64(k0), np.uint64(units))
                             else:
-                                state[a : a + units] = tape[segment - 1, b0 + r, k0:k1]
+                                copy(state, o, tape[segment - 1, b0 + r], np.uint64(k0), np.uint64(units))
                             activate(state, o, wide, code)
                         elif xt != zero:
                             stop -= 1

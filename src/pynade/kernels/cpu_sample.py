@@ -2,8 +2,8 @@
 weights.
 
 A step needs eta over all hidden units before the next can begin, so a row keeps all its lanes. For binary
-data the outputs of the next four steps are computed together on the guess that x stays zero; what comes
-after a one is computed again.
+data two steps are computed together on the guess that x stays zero; after a one the second is computed again
+while the activations change.
 """
 
 from __future__ import annotations
@@ -14,25 +14,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pynade.kernels.cpu import arrays, check_order, thread_count
+from pynade.kernels.cpu import arrays, check_order, in_steps, suits_odds, thread_count
 from pynade.kernels.cpu_vector import (
     CODES,
     FORWARD_STATE,
-    LANE,
-    ROUND,
+    FOUR,
+    GROUP,
+    ODDS,
     H,
     activate,
     advance,
-    aligned,
+    advance_dot,
     copy,
-    dot4,
+    copy_odds,
+    dots,
+    infinite,
     jit,
-    permute,
+    shrunk,
 )
+from pynade.kernels.scratch import borrowed
 from pynade.kernels.threads import share
 
 ROWS = 128  # rows that share a tile of weights
-STEPS = 8  # steps in a tile
+STEPS = 16  # steps after which the next rows come
 BERNOULLI, MIXTURE = 0, 1  # what is drawn from eta; a new family is a new code and a branch in `_sample`
 
 
@@ -47,106 +51,179 @@ def sample(
     activation: str,
 ) -> Tensor:
     """Rows (B, D): Bernoulli without noise, location-scale mixtures with it. Shapes as in `reference`."""
-    batch = len(uniforms)
     check_order(order, len(weight))
-    family = BERNOULLI if noise is None else MIXTURE
-    if noise is None:
-        uniforms = torch.logit(uniforms)  # u < sigmoid(eta) without an exponential per draw
+    code = CODES[activation]
+    if noise is not None:
+        return _run(weight, hidden_bias, output, bias, order, uniforms, noise, code)[0]
+    uniforms = torch.logit(uniforms)  # u < sigmoid(eta) without an exponential per draw
+    if suits_odds(weight, activation):
+        x, bad = _run(weight, hidden_bias, output, bias, order, uniforms, None, ODDS)
+        if bad.any():
+            x[bad] = _run(weight, hidden_bias, output, bias, order, uniforms[bad], None, code)[0]
+        return x
+    return _run(weight, hidden_bias, output, bias, order, uniforms, None, code)[0]
+
+
+def _run(
+    weight: Tensor,
+    hidden_bias: Tensor,
+    output: Tensor,
+    bias: Tensor,
+    order: Tensor,
+    uniforms: Tensor,
+    noise: Tensor | None,
+    code: int,
+) -> tuple[Tensor, Tensor]:
+    """Rows, and which of them left the range of `ODDS`."""
+    batch, (n_variables, n_params, _) = len(uniforms), output.shape
     x = torch.empty_like(uniforms, memory_format=torch.contiguous_format)
-    inputs = arrays(
-        weight, hidden_bias, output, bias, order, uniforms, uniforms if noise is None else noise, x
-    )
+    bad = torch.zeros(batch, dtype=torch.bool)
+    family = BERNOULLI if noise is None else MIXTURE
+    inputs = arrays(hidden_bias, bias[order], order, uniforms, uniforms if noise is None else noise, x, bad)
     threads = torch.get_num_threads()
     rows = max(1, min(ROWS, -(-batch // threads)))
+    padded = -(-rows // FOUR) * FOUR
+    with in_steps(weight[None], output[None], order[None], code) as (w, v, odd, factors):
+        if code == ODDS and odd.any():
+            return x, ~bad
+        least = factors[0].min(0)
+        size = padded * (w.shape[1] * FORWARD_STATE + n_variables + 1) + GROUP * (n_params + 3)
 
-    def task(number: int) -> None:
-        first = number * rows
-        _sample(*inputs, family, CODES[activation], first, min(batch, first + rows))
+        def task(number: int) -> None:
+            first = number * rows
+            with borrowed(size, w.dtype) as scratch:
+                _sample(
+                    w[0],
+                    v[0],
+                    least,
+                    *inputs,
+                    family,
+                    code,
+                    first,
+                    min(batch, first + rows),
+                    scratch,
+                    np.empty(GROUP, np.int64),
+                )
 
-    share(task, -(-batch // rows), thread_count("sample", x, threads))
-    return x
+        share(task, -(-batch // rows), thread_count("sample", x, threads))
+    return x, bad
 
 
 @jit(inline=True)
-def _mixture(eta, start, components, uniform, noise):  # type: ignore[no-untyped-def]
-    """One value from [K logits | K locations | K log scales], which begin at eta[start]."""
-    top = eta[start : start + components].max()
+def _mixture(eta, components, uniform, noise):  # type: ignore[no-untyped-def]
+    """One value from [K logits | K locations | K log scales]."""
+    top = eta[0]
+    for k in range(1, components):
+        top = max(top, eta[k])
     total = 0.0
     for k in range(components):
-        total += math.exp(eta[start + k] - top)
-    cumulative, chosen = 0.0, start + components - 1
+        total += math.exp(eta[k] - top)
+    cumulative, chosen = 0.0, components - 1
     for k in range(components - 1):
-        cumulative += math.exp(eta[start + k] - top)
+        cumulative += math.exp(eta[k] - top)
         if uniform * total < cumulative:
-            chosen = start + k
+            chosen = k
             break
     return eta[chosen + components] + math.exp(eta[chosen + 2 * components]) * noise
 
 
 @jit()
 def _sample(  # type: ignore[no-untyped-def]
-    weight, hidden_bias, output, bias, order, uniforms, noise, x, family, code, first, last
+    w,
+    v,
+    factors,
+    hidden_bias,
+    bias,
+    order,
+    uniforms,
+    noise,
+    x,
+    bad,
+    family,
+    code,
+    first,
+    last,
+    scratch,
+    moved,
 ):
-    """Rows first … last - 1."""
-    n_variables, n_params, hidden = output.shape
-    rows, zero, one = last - first, weight.dtype.type(0), weight.dtype.type(1)
-    lanes = -(-hidden // LANE)
-    width = -(-hidden // lanes)
-    width = -(-width // ROUND) * ROUND
-    lanes, wide = -(-hidden // width), np.uint64(width)
-    steps = max(1, STEPS // n_params)
-    outputs_of_tile = steps * n_params + 3  # dot4 may look past the last
-    state = aligned(rows * lanes * FORWARD_STATE, weight)
-    w, v = aligned(lanes * steps * LANE, weight), aligned(lanes * outputs_of_tile * LANE, weight)
-    eta = np.empty(outputs_of_tile)
-    drawn = np.empty((rows, n_variables), weight.dtype)  # in step order, as are the biases
-    biases = np.empty(n_variables * n_params, weight.dtype)
-    permute(biases, bias.reshape(-1), order, n_params)
-    weights, outputs = weight.reshape(-1), output.reshape(-1)
+    """Rows first … last - 1. Biases are in step order, like the weights."""
+    (n_variables, n_params), hidden, rows = bias.shape, len(hidden_bias), last - first
+    uniforms, noise, x, bad = uniforms[first:last], noise[first:last], x[first:last], bad[first:last]
+    lanes, width, wide = w.shape[0], w.shape[2], np.uint64(w.shape[2])
+    w, v, lane_of_v = w.reshape(-1), v.reshape(-1), (n_variables * n_params + 1) * width
+    zero, one, padded, row = (
+        w.dtype.type(0),
+        w.dtype.type(1),
+        -(-rows // FOUR) * FOUR,
+        lanes * FORWARD_STATE,
+    )
+    a, b, c = padded * row, padded * n_variables, GROUP * (n_params + 1)
+    state, drawn = scratch[:a], scratch[a : a + b].reshape(padded, n_variables)  # drawn: in step order
+    eta, part = (
+        scratch[a + b : a + b + c].reshape(GROUP, n_params + 1),
+        scratch[a + b + c : a + b + c + 2 * GROUP],
+    )
+    part, bounds = part.reshape(GROUP, 2), scratch[a + b + c + 2 * GROUP : a + b + c + 2 * GROUP + rows]
+    state[:], bounds[:] = one if code == ODDS else zero, one
+    pair = 2 if n_params == 1 else 1  # steps computed together
+    steps = max(2, STEPS // n_params)
     for r in range(rows):
         for lane in range(lanes):
-            k0 = lane * width
-            units = min(width, hidden - k0)
-            o = (r * lanes + lane) * FORWARD_STATE
-            state[o : o + units] = hidden_bias[k0 : k0 + units]
-            activate(state, np.uint64(o), wide, code)
+            o, k0 = np.uint64(r * row + lane * FORWARD_STATE), np.uint64(lane * width)
+            units = np.uint64(max(0, min(width, hidden - lane * width)))
+            if code == ODDS:
+                bounds[r] = min(bounds[r], copy_odds(state, o, hidden_bias, k0, units))
+                bad[r] |= bounds[r] == zero
+            else:
+                copy(state, o, hidden_bias, k0, units)
+            activate(state, o, wide, code)
     for d0 in range(0, n_variables, steps):
-        n = min(steps, n_variables - d0)
-        for lane in range(lanes):
-            k0 = lane * width
-            units = np.uint64(min(width, hidden - k0))
-            for t in range(n):
-                i = order[d0 + t]
-                copy(w, np.uint64((lane * steps + t) * LANE), weights, np.uint64(i * hidden + k0), units)
-                for p in range(n_params):
-                    j = np.uint64((lane * outputs_of_tile + t * n_params + p) * LANE)
-                    copy(v, j, outputs, np.uint64((i * n_params + p) * hidden + k0), units)
-        for r in range(rows):
-            known = 0  # outputs computed with the present activations, up to here
-            for t in range(n):
-                while known < (t + 1) * n_params:
-                    y0, y1, y2, y3 = 0.0, 0.0, 0.0, 0.0
-                    for lane in range(lanes):
-                        o = np.uint64((r * lanes + lane) * FORWARD_STATE)
-                        j = np.uint64((lane * outputs_of_tile + known) * LANE)
-                        z0, z1, z2, z3 = dot4(state, o + H, v, j, wide)
-                        y0, y1, y2, y3 = y0 + z0, y1 + z1, y2 + z2, y3 + z3
-                    eta[known], eta[known + 1], eta[known + 2], eta[known + 3] = y0, y1, y2, y3
-                    known += 4
-                uniform = uniforms[first + r, d0 + t]
-                if family == BERNOULLI:
-                    value = one if uniform < eta[t] + biases[d0 + t] else zero
-                else:
-                    for p in range(n_params):
-                        eta[t * n_params + p] += biases[(d0 + t) * n_params + p]
-                    z = noise[first + r, d0 + t]
-                    value = zero + weight.dtype.type(_mixture(eta, t * n_params, n_params // 3, uniform, z))
-                drawn[r, d0 + t] = value
-                if value != zero:
-                    for lane in range(lanes):
-                        o = np.uint64((r * lanes + lane) * FORWARD_STATE)
-                        advance(state, o, value, w, np.uint64((lane * steps + t) * LANE), wide, code)
-                    known = (t + 1) * n_params
+        for r0 in range(0, rows, GROUP):
+            for d1 in range(d0, min(n_variables, d0 + steps), pair):
+                last = min(n_variables, d1 + pair)
+                for q in range(0, min(GROUP, padded - r0), FOUR):
+                    for p in range(0, n_params, 2):
+                        for lane in range(lanes):
+                            o = np.uint64((r0 + q) * row + lane * FORWARD_STATE)
+                            j = np.uint64(lane * lane_of_v + (d1 * n_params + p) * width)
+                            dots(state, o + H, np.uint64(row), v, j, wide, part, q, 0)
+                            for r in range(q, q + FOUR):
+                                eta[r, p] = part[r, 0] if lane == 0 else eta[r, p] + part[r, 0]
+                                eta[r, p + 1] = part[r, 1] if lane == 0 else eta[r, p + 1] + part[r, 1]
+                for d in range(d1, last):
+                    number, present = 0, min(GROUP, rows - r0)
+                    for r in range(present):  # first a list: a branch that cannot be foreseen is expensive
+                        if family == BERNOULLI:
+                            hit = uniforms[r0 + r, d] < eta[r, d - d1] + bias[d, 0]
+                            value = state.dtype.type(hit)
+                        else:
+                            for p in range(n_params):
+                                eta[r, p] += bias[d, p]
+                            drawing = _mixture(eta[r], n_params // 3, uniforms[r0 + r, d], noise[r0 + r, d])
+                            value = state.dtype.type(drawing)
+                            hit = True
+                        drawn[r0 + r, d] = value
+                        moved[number] = r
+                        number += hit
+                    for k in range(number):
+                        r = moved[k]
+                        total, o, value = zero, np.uint64((r0 + r) * row), drawn[r0 + r, d]
+                        for lane in range(lanes):
+                            i = np.uint64((lane * n_variables + d) * width)
+                            if d + 1 < last:  # the output of the second step anew
+                                j = np.uint64(lane * lane_of_v + (d + 1) * width)
+                                total += advance_dot(state, o, value, w, i, v, j, wide, code)
+                            else:
+                                advance(state, o, value, w, i, wide, code)
+                            o += np.uint64(FORWARD_STATE)
+                        if d + 1 < last:
+                            eta[r, 1] = total
+                        if code == ODDS and shrunk(
+                            bounds, r0 + r, factors[d], state, np.uint64((r0 + r) * row), np.uint64(row)
+                        ):
+                            bad[r0 + r] = True
     for r in range(rows):
         for d in range(n_variables):
-            x[first + r, order[d]] = drawn[r, d]
+            x[r, order[d]] = drawn[r, d]
+        if code == ODDS:
+            bad[r] |= infinite(state, np.uint64(r * row), np.uint64(row))

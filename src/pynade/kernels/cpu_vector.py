@@ -34,8 +34,11 @@ REORDER = {"reassoc", "contract", "nsz"}
 STRICT = {"contract", "nsz"}  # for sums whose order is the algorithm
 CODES = {name: code for code, name in enumerate(ACTIVATIONS)}
 SIGMOID, RELU = CODES["sigmoid"], CODES["relu"]
+ODDS = len(CODES)  # the sigmoid of binary data, see `advance`
 
-LANE = 256  # hidden units worked on together: a few such lanes per row fit the first two cache levels
+LANE = 512  # hidden units worked on together: a few such lanes per row fit the first two cache levels
+GROUP = 32  # rows that go forward side by side …
+FOUR = 4  # … so many at a time in `dots`
 ROUND = 64  # widths are padded to this many units, the step of the unrolled vector loop
 FORWARD_STATE = 2 * LANE  # a row's lanes: pre-activation a, activation h
 BACKWARD_STATE = 4 * LANE  # … then g = d/da, and q = d/dh not yet in g
@@ -51,11 +54,15 @@ def jit(fastmath: set[str] = REORDER, inline: bool = False) -> Callable[[Compile
     compiled into its caller, and the two may round differently: a run resumed by another process would no
     longer be identical.
 
+    numba counts references to arrays whenever one function hands them to another, even inlined, with atomic
+    instructions that cost as much as a lane's arithmetic. These functions get all their memory from outside,
+    so the counting is left out (`_nrt`).
+
     numba renews its cache when the file of a function changes, but not when a function it calls does; so the
     state of this file, whose functions go into all others, becomes part of their names.
     """
     options: dict[str, Any] = {"fastmath": fastmath, "error_model": "numpy", "nogil": True}
-    options["forceinline"] = inline
+    options["forceinline"], options["_nrt"] = inline, False
 
     def decorate(function: Compiled) -> Compiled:
         function.__qualname__ += f"_{STAMP:x}"
@@ -72,14 +79,23 @@ def jit(fastmath: set[str] = REORDER, inline: bool = False) -> Callable[[Compile
 LOG2E, MAGIC, LIMIT, ONE = (
     np.float32(1.4426950408889634),
     np.float32(12582912.0),
-    np.float32(87.0),
+    np.float32(125.0),
     np.float32(1),
 )
-E0, E1, E2 = np.float32(1.0), np.float32(0.693147), np.float32(0.24022242)
-E3, E4, E5 = np.float32(0.055507336), np.float32(0.009671513), np.float32(0.0013264727)
+E1, E2, E3 = np.float32(0.693147), np.float32(0.24022242), np.float32(0.055507336)
+E4, E5 = np.float32(0.009671513), np.float32(0.0013264727)
+# one degree more, where errors of many factors would add up
+F1, F2, F3 = np.float32(0.6931472), np.float32(0.24022648), np.float32(0.055503324)
+F4, F5, F6 = np.float32(0.009618437), np.float32(0.0013398875), np.float32(0.00015353362)
+
+STEEPEST = 80.0  # weights beyond it are not for `ODDS`
+
+INLINE: Any = {"fastmath": STRICT, "error_model": "numpy", "forceinline": True, "_nrt": False}
 
 
-INLINE: Any = {"fastmath": STRICT, "error_model": "numpy", "forceinline": True}
+def power(x: float) -> float:
+    """e^x in float32, relative error at most 3e-7, for |x| up to 86; exact in float64."""
+    raise NotImplementedError("compiled code only")
 
 
 def logistic(x: float) -> float:
@@ -97,18 +113,51 @@ def tanh(x: float) -> float:
     raise NotImplementedError("compiled code only")
 
 
+def apart(x: float) -> tuple[float, float]:
+    """f and n + MAGIC of e^x = 2^n 2^f."""
+    raise NotImplementedError("compiled code only")
+
+
+def joined(p: float, whole: float) -> float:
+    """2^n p from n + MAGIC."""
+    raise NotImplementedError("compiled code only")
+
+
+@overload(apart, jit_options=INLINE)
+def _apart(x):
+    def single(x):
+        z = np.float32(LOG2E * x)
+        z = LIMIT if z > LIMIT else z  # these comparisons let NaN through
+        z = -LIMIT if z < -LIMIT else z
+        whole = np.float32(z + MAGIC)
+        return z - (whole - MAGIC), whole
+
+    return single
+
+
+@overload(joined, jit_options=INLINE)
+def _joined(p, whole):
+    def single(p, whole):
+        both = np.float32(p).view(np.int32) + (np.float32(whole).view(np.int32) << np.int32(23))
+        return np.int32(both).view(np.float32)
+
+    return single
+
+
+@overload(power, jit_options=INLINE)
+def _power(x):
+    def single(x):
+        f, whole = apart(x)
+        return joined((((((F6 * f + F5) * f + F4) * f + F3) * f + F2) * f + F1) * f + ONE, whole)
+
+    return single if x == numba.float32 else lambda x: math.exp(x)
+
+
 @overload(logistic, jit_options=INLINE)
 def _logistic(x):
     def single(x):
-        z = -x
-        z = LIMIT if z > LIMIT else z  # these comparisons let NaN through
-        z = -LIMIT if z < -LIMIT else z
-        z = z * LOG2E
-        whole = np.float32(z + MAGIC)
-        f = z - (whole - MAGIC)
-        power = np.float32(((((E5 * f + E4) * f + E3) * f + E2) * f + E1) * f + E0)
-        bits = power.view(np.int32) + (whole.view(np.int32) << np.int32(23))
-        return ONE / (ONE + np.int32(bits).view(np.float32))
+        f, whole = apart(-x)
+        return ONE / (ONE + joined(((((E5 * f + E4) * f + E3) * f + E2) * f + E1) * f + ONE, whole))
 
     def double(x):
         return 1.0 / (1.0 + math.exp(-x))
@@ -150,14 +199,6 @@ def slope(h, one, code):
 
 
 @jit(inline=True)
-def aligned(size, like):
-    """Zeros that start on a cache line, so that no vector straddles two."""
-    raw = np.zeros(size + 64 // like.itemsize, like.dtype)
-    skip = ((64 - raw.ctypes.data % 64) % 64) // like.itemsize
-    return raw[skip : skip + size]
-
-
-@jit(inline=True)
 def copy(to, j, rows, i, width):
     """So many values of a matrix from i on into a tile; returns 0, or NaN if they are not finite."""
     zero = to.dtype.type(0)
@@ -167,6 +208,17 @@ def copy(to, j, rows, i, width):
         to[j + k] = value
         nothing += zero * value
     return nothing
+
+
+@jit(inline=True)
+def copy_odds(to, j, rows, i, width):
+    """`copy` of e^-value, for `ODDS`; returns the least, or 0 if some value is too large for that."""
+    others = 0
+    for k in range(width):
+        value = rows[i + k]
+        to[j + k] = power(-value)
+        others += not abs(value) < STEEPEST
+    return to.dtype.type(0) if others else least(to, j, width)
 
 
 @jit(inline=True)
@@ -192,30 +244,104 @@ def permute(to, rows, order, n_params):
 @jit(inline=True)
 def activate(s, o, width, code):
     """h = act(a)."""
+    one = s.dtype.type(1)
     for k in range(width):
-        s[o + H + k] = squash(s[o + k], code)
+        s[o + H + k] = one / (one + s[o + k]) if code == ODDS else squash(s[o + k], code)
+
+
+def bits(x: float) -> int:
+    """The bits of a float as a whole number: of positive floats the smaller has the smaller."""
+    raise NotImplementedError("compiled code only")
+
+
+@overload(bits, jit_options=INLINE)
+def _bits(x):
+    kind, whole = (np.float32, np.int32) if x == numba.float32 else (np.float64, np.int64)
+    return lambda x: kind(x).view(whole)
+
+
+def value_of(whole: int) -> float:
+    """The float that has these bits."""
+    raise NotImplementedError("compiled code only")
+
+
+@overload(value_of, jit_options=INLINE)
+def _value_of(whole):
+    kind, size = (np.float32, np.int32) if whole == numba.int32 else (np.float64, np.int64)
+    return lambda whole: size(whole).view(kind)
 
 
 @jit(inline=True)
 def advance(s, o, x, w, i, width, code):
-    """a += x w; h = act(a)."""
-    for k in range(width):
-        a = s[o + k] + x * w[i + k]
-        s[o + k] = a
-        s[o + H + k] = squash(a, code)
+    """a += x w; h = act(a).
+
+    With `ODDS` the state is e^-a, w holds e^-w, and x is one: a step of the sigmoid is then a multiplication,
+    an addition and a division, without an exponential. States must not become too small to be exact
+    (`shrunk`); one that becomes infinite stays so (`infinite`).
+    """
+    one = s.dtype.type(1)
+    if code == ODDS:
+        for k in range(width):
+            a = s[o + k] * w[i + k]
+            s[o + k] = a
+            s[o + H + k] = one / (one + a)
+    else:
+        for k in range(width):
+            a = s[o + k] + x * w[i + k]
+            s[o + k] = a
+            s[o + H + k] = squash(a, code)
 
 
 @jit(inline=True)
 def advance_dot(s, o, x, w, i, v, j, width, code):
     """`advance`, and the first output of the new h in the same pass."""
-    y = s.dtype.type(0)
-    for k in range(width):
-        a = s[o + k] + x * w[i + k]
-        s[o + k] = a
-        h = squash(a, code)
-        s[o + H + k] = h
-        y += h * v[j + k]
+    y, one = s.dtype.type(0), s.dtype.type(1)
+    if code == ODDS:
+        for k in range(width):
+            a = s[o + k] * w[i + k]
+            s[o + k] = a
+            h = one / (one + a)
+            s[o + H + k] = h
+            y += h * v[j + k]
+    else:
+        for k in range(width):
+            a = s[o + k] + x * w[i + k]
+            s[o + k] = a
+            h = squash(a, code)
+            s[o + H + k] = h
+            y += h * v[j + k]
     return y
+
+
+@jit(inline=True)
+def least(s, o, width):
+    """The least of some positive values, or 1. (A minimum of floats would not become vector code.)"""
+    low = bits(s.dtype.type(1))
+    for k in range(width):
+        low = min(low, bits(s[o + k]))
+    return value_of(low)
+
+
+@jit(inline=True)
+def shrunk(bounds, r, factor, s, o, width):
+    """Whether row r has a state of `ODDS` that is too small, after a step whose least e^-w is `factor`.
+
+    bounds[r] is at most the least state; only when it becomes too small itself are the states looked at.
+    """
+    tiny = s.dtype.type(8 * np.finfo(s.dtype).tiny)
+    bounds[r] *= factor
+    if bounds[r] < tiny:
+        bounds[r] = least(s, o, width)
+    return bounds[r] < tiny
+
+
+@jit(inline=True)
+def infinite(s, o, width):
+    """Whether some value is infinite."""
+    found = False
+    for k in range(width):
+        found |= s[o + k] == np.inf
+    return found
 
 
 @jit(inline=True)
@@ -228,17 +354,26 @@ def dot(s, o, v, j, width):
 
 
 @jit(inline=True)
-def dot4(s, o, v, j, width):
-    """`dot` with four tile rows at once: s is loaded once."""
+def dots(s, o, row, v, j, width, out, r, q):
+    """`dot` for four rows of state, `row` apart, and two rows of v, which follow each other, to out[r:, q:].
+
+    Eight sums in registers and six loads for eight products: the rate of a matrix product.
+    """
     zero = s.dtype.type(0)
-    y0, y1, y2, y3 = zero, zero, zero, zero
+    a0, a1, b0, b1, c0, c1, d0, d1 = zero, zero, zero, zero, zero, zero, zero, zero
+    o1, o2, o3, j1 = o + row, o + row + row, o + row + row + row, j + width
     for k in range(width):
-        h = s[o + k]
-        y0 += h * v[j + k]
-        y1 += h * v[j + TILE + k]
-        y2 += h * v[j + TILE + TILE + k]
-        y3 += h * v[j + TILE + TILE + TILE + k]
-    return y0, y1, y2, y3
+        v0, v1 = v[j + k], v[j1 + k]
+        a0 += s[o + k] * v0
+        a1 += s[o + k] * v1
+        b0 += s[o1 + k] * v0
+        b1 += s[o1 + k] * v1
+        c0 += s[o2 + k] * v0
+        c1 += s[o2 + k] * v1
+        d0 += s[o3 + k] * v0
+        d1 += s[o3 + k] * v1
+    out[r, q], out[r + 1, q], out[r + 2, q], out[r + 3, q] = a0, b0, c0, d0
+    out[r, q + 1], out[r + 1, q + 1], out[r + 2, q + 1], out[r + 3, q + 1] = a1, b1, c1, d1
 
 
 @jit(inline=True)

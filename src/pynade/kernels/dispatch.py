@@ -167,7 +167,9 @@ def _fused(*tensors: Tensor, activation: str, kernel: str) -> Tensor:
     _expect("output", output, members, n_variables, n_params, hidden)
     _expect("bias", bias, members, n_variables, n_params)
     _expect("order", order, len(order) if len(order) == 1 else members, n_variables)
-    eta: Tensor = Recurrence.apply(x, weight, hidden_bias, output, bias, order, activation, kernel)[0]
+    floats = (x, weight, hidden_bias, output, bias)
+    gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in floats)
+    eta: Tensor = Recurrence.apply(*floats, order, activation, kernel, gradients)[0]
     return eta
 
 

@@ -145,8 +145,12 @@ def forward(
     bias: Tensor,
     order: Tensor,
     activation: str,
+    with_tape: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Eta (M, B, D, P) and the tape (M, S, B, H), the pre-activations at the start of each segment."""
+    """Eta (M, B, D, P) and the tape (M, S, B, H), the pre-activations at the start of each segment.
+
+    The segments are computed side by side from their starts, so the tape exists whether it is wanted or not.
+    """
     members, batch, n_variables = x.shape
     n_params, hidden = output.shape[2:]
     rows, units, length, segments = plan(members, batch, n_variables, hidden)
