@@ -4,6 +4,12 @@
 (B, D, H) activations. All three agree to rounding, and autograd works through all of them.
 """
 
-from pynade.kernels.dispatch import recurrence, recurrence_population, sample_bernoulli, sample_mixture
+from pynade.kernels.dispatch import (
+    recurrence,
+    recurrence_population,
+    sample_bernoulli,
+    sample_mixture,
+    uniforms,
+)
 
-__all__ = ["recurrence", "recurrence_population", "sample_bernoulli", "sample_mixture"]
+__all__ = ["recurrence", "recurrence_population", "sample_bernoulli", "sample_mixture", "uniforms"]

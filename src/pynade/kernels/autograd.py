@@ -7,6 +7,7 @@ mapped too.
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any
 
@@ -109,6 +110,11 @@ class RecurrenceBackward(Function):
         tensors, order, members = _members(info.batch_size, dims, tensors, order, in_dims[4])
         outputs = RecurrenceBackward.apply(*tensors[:4], order, *tensors[4:], activation, kernel, need_x)
         return _split(outputs, info.batch_size, members)
+
+
+for _function in (Recurrence, RecurrenceBackward):
+    # `apply` looks the signature up on every call; found here, it need not be made again
+    vars(_function.forward)["__signature__"] = inspect.signature(_function.forward)
 
 
 def _members(

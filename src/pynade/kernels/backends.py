@@ -26,6 +26,11 @@ def load_sampler(kernel: str) -> ModuleType:
     return importlib.import_module(SAMPLERS[kernel])
 
 
+def load_random() -> ModuleType:
+    """The module that draws uniform numbers on the CPU."""
+    return importlib.import_module("pynade.kernels.cpu_random")
+
+
 def choose(kernel: str, device: torch.device, *tensors: Tensor) -> str:
     """The kernel to run; "auto" is numba on the CPU, Triton on CUDA, the reference where neither can be."""
     if kernel not in KERNELS:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from pynade.kernels.cpu_vector import (
+    BACK_H,
     BACKWARD_STATE,
     CODES,
     FORWARD_STATE,
@@ -33,6 +34,7 @@ from pynade.kernels.cpu_vector import (
     ODDS,
     PAIR,
     ROUND,
+    SHORT,
     G,
     H,
     activate,
@@ -95,26 +97,23 @@ def forward(
         _not_binary(*arrays(x, bad))
         code = code if bad.all() else ODDS
     eta = x.new_empty(members, batch, n_variables, output.shape[2])
-    with in_steps(weight, output, order, code) as (w, v, odd, factors):
-        if code == ODDS and odd.any():
+    with in_steps(weight, output, order, code) as ready:
+        if code == ODDS and ready[2].any():
             bad[:] = True
         else:
-            _share_rows(x, order, w, v, odd, factors, hidden_bias, bias, eta, tape, bad, code)
+            _share_rows(x, order, ready, hidden_bias, bias, eta, tape, bad, code)
     for member in bad.any(1).nonzero().flatten().tolist() if code == ODDS else []:
         rows, one = bad[member].nonzero().flatten(), slice(member, member + 1)
-        mine = (t[one] for t in (weight, hidden_bias, output, bias))
+        w, c, v, b = (tensor[one] for tensor in (weight, hidden_bias, output, bias))
         own = order[member % len(order)].unsqueeze(0)
-        eta[member, rows] = forward(x[one, rows], *mine, own, activation)[0][0]
+        eta[member, rows] = forward(x[one, rows], w, c, v, b, own, activation)[0][0]
     return eta, tape
 
 
 def _share_rows(
     x: Tensor,
     order: Tensor,
-    w: np.ndarray,
-    v: np.ndarray,
-    odd: np.ndarray,
-    factors: np.ndarray,
+    ready: tuple[np.ndarray, ...],
     hidden_bias: Tensor,
     bias: Tensor,
     eta: Tensor,
@@ -130,11 +129,11 @@ def _share_rows(
     steps = max(2, 2 ** int(math.log2(max(1, CHUNK // n_params))))  # the last of a segment ends it
     padded = -(-rows // FOUR) * FOUR
     size = padded * (FORWARD_STATE + n_variables + 1) + GROUP * (steps * n_params + 1)
-    buffers = (*arrays(x, order), w, v, odd, factors, *arrays(hidden_bias, bias, eta, tape, bad))
+    buffers = (*arrays(x, order), *ready, *arrays(hidden_bias, bias, eta, tape, bad))
 
     def task(number: int) -> None:
         member, first = number // blocks, number % blocks * rows
-        with borrowed(size, w.dtype) as scratch:
+        with borrowed(size, ready[0].dtype) as scratch:
             _forward(
                 *buffers,
                 code,
@@ -155,9 +154,7 @@ def suits_odds(weight: Tensor, activation: str) -> bool:
 
 
 @contextmanager
-def in_steps(
-    weight: Tensor, output: Tensor, order: Tensor, code: int
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+def in_steps(weight: Tensor, output: Tensor, order: Tensor, code: int) -> Iterator[tuple[np.ndarray, ...]]:
     """W (M, lanes, D, width) and V (M, lanes, DP + 1, width) in step order, cut into lanes of padded width.
 
     The third (M, D) marks the steps whose weights are not as they should be: not finite (0 W is then no
@@ -201,7 +198,7 @@ def backward(
     """Gradients of x (empty unless `need_x`), W, c and V."""
     members, batch, _ = x.shape
     hidden, threads = weight.shape[2], torch.get_num_threads()
-    lanes = max(-(-hidden // LANE), min(-(-hidden // ROUND), threads // members))
+    lanes = max(-(-hidden // SHORT), min(-(-hidden // ROUND), threads // members))
     width = _padded(-(-hidden // lanes))
     lanes = -(-hidden // width)
     splits = max(1, min(threads // (members * lanes), batch // SPLIT_ROWS))
@@ -215,7 +212,7 @@ def backward(
     results = arrays(grad_x, grad_weight, grad_bias, grad_output)
 
     n_variables, n_params, block = *output.shape[1:3], min(rows, BACKWARD_ROWS)
-    tiles = tile_steps.py_func(n_params) * (1 + n_params) * PAIR
+    tiles = max(1, TILE // n_params) * (1 + n_params) * PAIR
     size = block * (BACKWARD_STATE + n_variables * (1 + n_params)) + tiles
 
     def task(number: int) -> None:
@@ -257,12 +254,6 @@ def arrays(*tensors: Tensor) -> tuple[np.ndarray, ...]:
 
 def _padded(width: int) -> int:
     return -(-width // ROUND) * ROUND
-
-
-@jit(inline=True)
-def tile_steps(n_params):  # type: ignore[no-untyped-def]
-    """Steps in a tile of the backward pass."""
-    return max(1, TILE // n_params)
 
 
 @jit()
@@ -341,13 +332,15 @@ def _forward(  # type: ignore[no-untyped-def]
     a, b, c = padded * FORWARD_STATE, padded * n_variables, padded
     state, xs, bounds = (
         scratch[:a],
-        scratch[a : a + b].reshape(padded, n_variables),
+        scratch[a : a + b].reshape(n_variables, padded),
         scratch[a + b : a + b + c],
     )
-    out = scratch[a + b + c : a + b + c + GROUP * (steps * n_params + 1)].reshape(GROUP, -1)
-    xs[rows:] = zero
-    for r in range(rows):
-        permute(xs[r], x[r], order, 1)
+    out = scratch[a + b + c : a + b + c + GROUP * (steps * n_params + 1)].reshape(-1, GROUP)
+    for d in range(n_variables):
+        i = order[d]
+        for r in range(rows):
+            xs[d, r] = x[r, i]
+        xs[d, rows:] = zero
     for lane in range(lanes):
         k0 = lane * width
         units = np.uint64(max(0, min(width, hidden - k0)))
@@ -360,7 +353,7 @@ def _forward(  # type: ignore[no-untyped-def]
                 bad[r] |= bounds[r] == zero
             else:
                 copy(state, o, hidden_bias, np.uint64(k0), units)
-            activate(state, o, np.uint64(width), code)
+            activate(state, o, H, np.uint64(width), code)
         for d0 in range(0, n_variables, steps):
             n = min(steps, n_variables - d0)
             for r0 in range(0, rows, GROUP):
@@ -369,12 +362,12 @@ def _forward(  # type: ignore[no-untyped-def]
                     state, r0, r1, xs, d0, n, n_params, w_lane, forced, v_lane, out, width, code,
                     bounds, factors[m, lane], bad, moved,
                 )  # fmt: skip
-                for r in range(r0, min(rows, r0 + GROUP)):
-                    for t in range(n):
-                        i = order[d0 + t]
-                        for p in range(n_params):
+                for t in range(n):
+                    i = order[d0 + t]
+                    for p in range(n_params):
+                        for r in range(r0, min(rows, r0 + GROUP)):
                             so_far = bias[i, p] if lane == 0 else eta[r, i, p]
-                            eta[r, i, p] = so_far + out[r - r0, t * n_params + p]
+                            eta[r, i, p] = so_far + out[t * n_params + p, r - r0]
             d = d0 + n
             if len(tape) and (d % SEGMENT == 0 or d == n_variables):
                 for r in range(rows):
@@ -398,17 +391,17 @@ def _group(  # type: ignore[no-untyped-def]
         for r in range(r0, r1, FOUR):
             o = np.uint64(r * FORWARD_STATE) + H
             for p in range(0, n_params, 2):
-                dots(state, o, row, v, j + np.uint64(p) * wide, wide, out, r - r0, t * n_params + p)
+                dots(state, o, row, v, j + np.uint64(p) * wide, wide, out, t * n_params + p, r - r0)
         for d in range(d0 + t, min(d0 + n, d0 + t + together)):
             number, i = 0, np.uint64(d) * wide
             for r in range(r0, r1):  # first a list: a branch that cannot be foreseen is expensive
                 moved[number] = r
-                number += xs[r, d] != zero or forced[d]
+                number += (xs[d, r] != zero) | forced[d]
             for k in range(number):
                 r = moved[k]
-                o, xd = np.uint64(r * FORWARD_STATE), xs[r, d]
+                o, xd = np.uint64(r * FORWARD_STATE), xs[d, r]
                 if together == 2 and d == d0 + t:  # the output of the next step anew
-                    out[r - r0, d - d0 + 1] = advance_dot(state, o, xd, w, i, v, i + wide, wide, code)
+                    out[d - d0 + 1, r - r0] = advance_dot(state, o, xd, w, i, v, i + wide, wide, code)
                 else:
                     advance(state, o, xd, w, i, wide, code)
                 if code == ODDS and shrunk(bounds, r, factors[d], state, o, wide):
@@ -429,7 +422,7 @@ def _backward(  # type: ignore[no-untyped-def]
     grad_output = grad_output[split, m]
     units, zero, wide = k1 - k0, x.dtype.type(0), np.uint64(width)
     steps, block, weights, outputs = (
-        tile_steps(n_params),
+        max(1, TILE // n_params),
         len(first_update),
         weight.reshape(-1),
         output.reshape(-1),
@@ -452,7 +445,7 @@ def _backward(  # type: ignore[no-untyped-def]
             for r in range(rows):
                 a = r * BACKWARD_STATE
                 copy(state, np.uint64(a), tape[segment, b0 + r], np.uint64(k0), np.uint64(units))
-                activate(state, np.uint64(a), wide, code)
+                activate(state, np.uint64(a), BACK_H, wide, code)
                 d = begin
                 while d < finish and xs[r, d] == zero:
                     d += 1
@@ -483,7 +476,7 @@ def _backward(  # type: ignore[no-untyped-def]
                                 copy(state, o, hidden_bias, np.uint64(k0), np.uint64(units))
                             else:
                                 copy(state, o, tape[segment - 1, b0 + r], np.uint64(k0), np.uint64(units))
-                            activate(state, o, wide, code)
+                            activate(state, o, BACK_H, wide, code)
                         elif xt != zero:
                             stop -= 1
                             e, j = es[r, d0 * n_params + stop], np.uint64(stop * PAIR)
@@ -505,13 +498,13 @@ def _backward(  # type: ignore[no-untyped-def]
                 for t in range(n):
                     i = order[d0 + t]
                     q = np.uint64(i * hidden + k0)
-                    add(grad_weights, q, w, np.uint64(t * PAIR + LANE), np.uint64(units), b0 == first)
+                    add(grad_weights, q, w, np.uint64(t * PAIR + SHORT), np.uint64(units), b0 == first)
                     for p in range(n_params):
                         q = np.uint64((i * n_params + p) * hidden + k0)
-                        j = np.uint64((t * n_params + p) * PAIR + LANE)
+                        j = np.uint64((t * n_params + p) * PAIR + SHORT)
                         add(grad_outputs, q, v, j, np.uint64(units), b0 == first)
             for r in range(rows):
                 flush(state, np.uint64(r * BACKWARD_STATE), wide, code)
         for r in range(rows):
             for k in range(units):
-                grad_bias[k0 + k] += state[r * BACKWARD_STATE + 2 * LANE + k]
+                grad_bias[k0 + k] += state[r * BACKWARD_STATE + 2 * SHORT + k]

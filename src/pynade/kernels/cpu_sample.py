@@ -30,6 +30,7 @@ from pynade.kernels.cpu_vector import (
     dots,
     infinite,
     jit,
+    power,
     shrunk,
 )
 from pynade.kernels.scratch import borrowed
@@ -55,7 +56,6 @@ def sample(
     code = CODES[activation]
     if noise is not None:
         return _run(weight, hidden_bias, output, bias, order, uniforms, noise, code)[0]
-    uniforms = torch.logit(uniforms)  # u < sigmoid(eta) without an exponential per draw
     if suits_odds(weight, activation):
         x, bad = _run(weight, hidden_bias, output, bias, order, uniforms, None, ODDS)
         if bad.any():
@@ -110,21 +110,21 @@ def _run(
 
 
 @jit(inline=True)
-def _mixture(eta, components, uniform, noise):  # type: ignore[no-untyped-def]
-    """One value from [K logits | K locations | K log scales]."""
-    top = eta[0]
+def _mixture(eta, r, components, uniform, noise):  # type: ignore[no-untyped-def]
+    """One value from row r's [K logits | K locations | K log scales]."""
+    top = eta[0, r]
     for k in range(1, components):
-        top = max(top, eta[k])
+        top = max(top, eta[k, r])
     total = 0.0
     for k in range(components):
-        total += math.exp(eta[k] - top)
+        total += math.exp(eta[k, r] - top)
     cumulative, chosen = 0.0, components - 1
     for k in range(components - 1):
-        cumulative += math.exp(eta[k] - top)
+        cumulative += math.exp(eta[k, r] - top)
         if uniform * total < cumulative:
             chosen = k
             break
-    return eta[chosen + components] + math.exp(eta[chosen + 2 * components]) * noise
+    return eta[chosen + components, r] + math.exp(eta[chosen + 2 * components, r]) * noise
 
 
 @jit()
@@ -158,12 +158,12 @@ def _sample(  # type: ignore[no-untyped-def]
         lanes * FORWARD_STATE,
     )
     a, b, c = padded * row, padded * n_variables, GROUP * (n_params + 1)
-    state, drawn = scratch[:a], scratch[a : a + b].reshape(padded, n_variables)  # drawn: in step order
+    state, drawn = scratch[:a], scratch[a : a + b].reshape(n_variables, padded)  # drawn: in step order
     eta, part = (
-        scratch[a + b : a + b + c].reshape(GROUP, n_params + 1),
+        scratch[a + b : a + b + c].reshape(n_params + 1, GROUP),
         scratch[a + b + c : a + b + c + 2 * GROUP],
     )
-    part, bounds = part.reshape(GROUP, 2), scratch[a + b + c + 2 * GROUP : a + b + c + 2 * GROUP + rows]
+    part, bounds = part.reshape(2, GROUP), scratch[a + b + c + 2 * GROUP : a + b + c + 2 * GROUP + rows]
     state[:], bounds[:] = one if code == ODDS else zero, one
     pair = 2 if n_params == 1 else 1  # steps computed together
     steps = max(2, STEPS // n_params)
@@ -176,7 +176,7 @@ def _sample(  # type: ignore[no-untyped-def]
                 bad[r] |= bounds[r] == zero
             else:
                 copy(state, o, hidden_bias, k0, units)
-            activate(state, o, wide, code)
+            activate(state, o, H, wide, code)
     for d0 in range(0, n_variables, steps):
         for r0 in range(0, rows, GROUP):
             for d1 in range(d0, min(n_variables, d0 + steps), pair):
@@ -186,28 +186,29 @@ def _sample(  # type: ignore[no-untyped-def]
                         for lane in range(lanes):
                             o = np.uint64((r0 + q) * row + lane * FORWARD_STATE)
                             j = np.uint64(lane * lane_of_v + (d1 * n_params + p) * width)
-                            dots(state, o + H, np.uint64(row), v, j, wide, part, q, 0)
+                            dots(state, o + H, np.uint64(row), v, j, wide, part, 0, q)
                             for r in range(q, q + FOUR):
-                                eta[r, p] = part[r, 0] if lane == 0 else eta[r, p] + part[r, 0]
-                                eta[r, p + 1] = part[r, 1] if lane == 0 else eta[r, p + 1] + part[r, 1]
+                                eta[p, r] = part[0, r] if lane == 0 else eta[p, r] + part[0, r]
+                                eta[p + 1, r] = part[1, r] if lane == 0 else eta[p + 1, r] + part[1, r]
                 for d in range(d1, last):
-                    number, present = 0, min(GROUP, rows - r0)
-                    for r in range(present):  # first a list: a branch that cannot be foreseen is expensive
-                        if family == BERNOULLI:
-                            hit = uniforms[r0 + r, d] < eta[r, d - d1] + bias[d, 0]
-                            value = state.dtype.type(hit)
-                        else:
+                    present = min(GROUP, rows - r0)
+                    if family == BERNOULLI:
+                        for r in range(present):  # u < 1 / (1 + e^-eta)
+                            odds = power(-(eta[d - d1, r] + bias[d, 0]))
+                            drawn[d, r0 + r] = one if uniforms[r0 + r, d] * (one + odds) < one else zero
+                    else:
+                        for r in range(present):
                             for p in range(n_params):
-                                eta[r, p] += bias[d, p]
-                            drawing = _mixture(eta[r], n_params // 3, uniforms[r0 + r, d], noise[r0 + r, d])
-                            value = state.dtype.type(drawing)
-                            hit = True
-                        drawn[r0 + r, d] = value
+                                eta[p, r] += bias[d, p]
+                            uniform, z = uniforms[r0 + r, d], noise[r0 + r, d]
+                            drawn[d, r0 + r] = _mixture(eta, r, n_params // 3, uniform, z)
+                    number = 0
+                    for r in range(present):  # first a list: a branch that cannot be foreseen is expensive
                         moved[number] = r
-                        number += hit
+                        number += drawn[d, r0 + r] != zero
                     for k in range(number):
                         r = moved[k]
-                        total, o, value = zero, np.uint64((r0 + r) * row), drawn[r0 + r, d]
+                        total, o, value = zero, np.uint64((r0 + r) * row), drawn[d, r0 + r]
                         for lane in range(lanes):
                             i = np.uint64((lane * n_variables + d) * width)
                             if d + 1 < last:  # the output of the second step anew
@@ -217,13 +218,13 @@ def _sample(  # type: ignore[no-untyped-def]
                                 advance(state, o, value, w, i, wide, code)
                             o += np.uint64(FORWARD_STATE)
                         if d + 1 < last:
-                            eta[r, 1] = total
+                            eta[1, r] = total
                         if code == ODDS and shrunk(
                             bounds, r0 + r, factors[d], state, np.uint64((r0 + r) * row), np.uint64(row)
                         ):
                             bad[r0 + r] = True
     for r in range(rows):
         for d in range(n_variables):
-            x[r, order[d]] = drawn[r, d]
+            x[r, order[d]] = drawn[d, r]
         if code == ODDS:
             bad[r] |= infinite(state, np.uint64(r * row), np.uint64(row))

@@ -40,10 +40,12 @@ LANE = 512  # hidden units worked on together: a few such lanes per row fit the 
 GROUP = 32  # rows that go forward side by side …
 FOUR = 4  # … so many at a time in `dots`
 ROUND = 64  # widths are padded to this many units, the step of the unrolled vector loop
+SHORT = 256  # the same going back, where a row has more of them
 FORWARD_STATE = 2 * LANE  # a row's lanes: pre-activation a, activation h
-BACKWARD_STATE = 4 * LANE  # … then g = d/da, and q = d/dh not yet in g
-PAIR = 2 * LANE  # a tile row of the backward pass: the weights, then their gradient
-H, G, Q, GRAD, TILE, TWIN = (np.uint64(n * LANE) for n in (1, 2, 3, 1, 1, 2))  # offsets
+BACKWARD_STATE = 4 * SHORT  # … then g = d/da, and q = d/dh not yet in g
+PAIR = 2 * SHORT  # a tile row of the backward pass: the weights, then their gradient
+H = np.uint64(LANE)  # offset of h going forward, and of the lanes going back
+BACK_H, G, Q, GRAD, TWIN = (np.uint64(n * SHORT) for n in (1, 2, 3, 1, 2))
 
 
 def jit(fastmath: set[str] = REORDER, inline: bool = False) -> Callable[[Compiled], Compiled]:
@@ -113,12 +115,12 @@ def tanh(x: float) -> float:
     raise NotImplementedError("compiled code only")
 
 
-def apart(x: float) -> tuple[float, float]:
+def apart(x: Any) -> tuple[Any, Any]:
     """f and n + MAGIC of e^x = 2^n 2^f."""
     raise NotImplementedError("compiled code only")
 
 
-def joined(p: float, whole: float) -> float:
+def joined(p: Any, whole: Any) -> Any:
     """2^n p from n + MAGIC."""
     raise NotImplementedError("compiled code only")
 
@@ -242,11 +244,11 @@ def permute(to, rows, order, n_params):
 
 
 @jit(inline=True)
-def activate(s, o, width, code):
-    """h = act(a)."""
+def activate(s, o, to, width, code):
+    """h = act(a), `to` values further on."""
     one = s.dtype.type(1)
     for k in range(width):
-        s[o + H + k] = one / (one + s[o + k]) if code == ODDS else squash(s[o + k], code)
+        s[o + to + k] = one / (one + s[o + k]) if code == ODDS else squash(s[o + k], code)
 
 
 def bits(x: float) -> int:
@@ -354,8 +356,8 @@ def dot(s, o, v, j, width):
 
 
 @jit(inline=True)
-def dots(s, o, row, v, j, width, out, r, q):
-    """`dot` for four rows of state, `row` apart, and two rows of v, which follow each other, to out[r:, q:].
+def dots(s, o, row, v, j, width, out, q, r):
+    """`dot` for four rows of state, `row` apart, and two rows of v, which follow each other, to out[q:, r:].
 
     Eight sums in registers and six loads for eight products: the rate of a matrix product.
     """
@@ -372,8 +374,8 @@ def dots(s, o, row, v, j, width, out, r, q):
         c1 += s[o2 + k] * v1
         d0 += s[o3 + k] * v0
         d1 += s[o3 + k] * v1
-    out[r, q], out[r + 1, q], out[r + 2, q], out[r + 3, q] = a0, b0, c0, d0
-    out[r, q + 1], out[r + 1, q + 1], out[r + 2, q + 1], out[r + 3, q + 1] = a1, b1, c1, d1
+    out[q, r], out[q, r + 1], out[q, r + 2], out[q, r + 3] = a0, b0, c0, d0
+    out[q + 1, r], out[q + 1, r + 1], out[q + 1, r + 2], out[q + 1, r + 3] = a1, b1, c1, d1
 
 
 @jit(inline=True)
@@ -381,7 +383,7 @@ def flush(s, o, width, code):
     """g += q act'(h); q = 0: to be done before h changes."""
     one = s.dtype.type(1)
     for k in range(width):
-        s[o + G + k] += s[o + Q + k] * slope(s[o + H + k], one, code)
+        s[o + G + k] += s[o + Q + k] * slope(s[o + BACK_H + k], one, code)
         s[o + Q + k] = one - one
 
 
@@ -397,13 +399,13 @@ def retreat(s, o, x, w, i, e, v, j, width, code):
     """A step back in one pass: `flush`, `collect`, a -= x W, h = act(a), `gather` one output of that h."""
     one = s.dtype.type(1)
     for k in range(width):
-        g = s[o + G + k] + s[o + Q + k] * slope(s[o + H + k], one, code)
+        g = s[o + G + k] + s[o + Q + k] * slope(s[o + BACK_H + k], one, code)
         s[o + G + k] = g
         w[i + GRAD + k] += x * g
         a = s[o + k] - x * w[i + k]
         s[o + k] = a
         h = squash(a, code)
-        s[o + H + k] = h
+        s[o + BACK_H + k] = h
         s[o + Q + k] = e * v[j + k]
         v[j + GRAD + k] += e * h
 
@@ -413,7 +415,7 @@ def gather(s, o, e, v, j, width):
     """q += e V; gV += e h, for one output whose gradient is e."""
     for k in range(width):
         s[o + Q + k] += e * v[j + k]
-        v[j + GRAD + k] += e * s[o + H + k]
+        v[j + GRAD + k] += e * s[o + BACK_H + k]
 
 
 @jit(inline=True)
@@ -421,7 +423,7 @@ def gather4(s, o, e0, e1, e2, e3, v, j, width):
     """`gather` for four tile rows at once."""
     j1, j2, j3 = j + TWIN, j + TWIN + TWIN, j + TWIN + TWIN + TWIN
     for k in range(width):
-        h = s[o + H + k]
+        h = s[o + BACK_H + k]
         s[o + Q + k] += e0 * v[j + k] + e1 * v[j1 + k] + e2 * v[j2 + k] + e3 * v[j3 + k]
         v[j + GRAD + k] += e0 * h
         v[j1 + GRAD + k] += e1 * h

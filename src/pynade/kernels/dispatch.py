@@ -90,6 +90,25 @@ def recurrence_population(
     return _fused(*tensors, order, activation=activation, kernel=kernel)
 
 
+def uniforms(
+    shape: tuple[int, ...],
+    generator: torch.Generator | None,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
+    """Uniform numbers in [0, 1) for the samplers; on the CPU, where numba is, several threads draw them.
+
+    Example:
+        >>> g = torch.Generator().manual_seed(0)
+        >>> uniforms((2, 3), g, torch.float32, torch.device("cpu")).shape
+        torch.Size([2, 3])
+    """
+    if backends.choose("auto", device, torch.empty(0, dtype=dtype)) != "numba":
+        return torch.rand(shape, generator=generator, dtype=dtype, device=device)
+    seed = int(torch.randint(2**63 - 1, (), generator=generator))
+    return backends.load_random().fill(torch.empty(shape, dtype=dtype), seed)
+
+
 def sample_bernoulli(
     weight: Tensor,
     hidden_bias: Tensor,

@@ -15,7 +15,7 @@ from pynade.families import (
     MixtureOfLogistics,
     Transformed,
 )
-from pynade.kernels import sample_bernoulli, sample_mixture
+from pynade.kernels import sample_bernoulli, sample_mixture, uniforms
 from pynade.models.density import Density, check_columns
 from pynade.nets import NADENet, Net, grouped
 from pynade.ordering import Ordering
@@ -86,8 +86,8 @@ class Autoregressive(Density):
         net, family = self.net, self.family
         if type(net) is not NADENet or net.n_features > 1:
             return ancestral(net, family, self.ordering, n, generator)
-        uniforms = torch.rand(n, net.n_variables, generator=generator, dtype=self.dtype, device=self.device)
-        parts = (net.weight, net.hidden_bias, net.output, net.bias, self.order, uniforms)
+        drawn = uniforms((n, net.n_variables), generator, self.dtype, self.device)
+        parts = (net.weight, net.hidden_bias, net.output, net.bias, self.order, drawn)
         if isinstance(family, Bernoulli):
             return sample_bernoulli(*parts, net.activation)
         base = family.base if isinstance(family, Transformed) else family
@@ -95,8 +95,8 @@ class Autoregressive(Density):
             isinstance(base, MixtureOfGaussians | MixtureOfLaplaces | MixtureOfLogistics)
             and not base.sigma_floor
         ):
-            drawn = sample_mixture(*parts, base.law.noise(uniforms, generator), net.activation)
-            return family.to_data(drawn) if isinstance(family, Transformed) else drawn
+            rows = sample_mixture(*parts, base.law.noise(drawn, generator), net.activation)
+            return family.to_data(rows) if isinstance(family, Transformed) else rows
         return ancestral(net, family, self.ordering, n, generator)
 
     def check(self, x: Tensor) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
-from pynade.kernels import recurrence, sample_bernoulli, sample_mixture
+from pynade.kernels import recurrence, sample_bernoulli, sample_mixture, uniforms
 
 from .cases import Case
 
@@ -76,3 +78,30 @@ def test_no_rows() -> None:
         0,
         5,
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_uniform_numbers_are_uniform_and_follow_the_generator(dtype: torch.dtype) -> None:
+    def draw(seed: int) -> torch.Tensor:
+        return uniforms((300, 500), torch.Generator().manual_seed(seed), dtype, torch.device("cpu"))
+
+    u, again, other = draw(0), draw(0), draw(1)
+    assert torch.equal(u, again)
+    assert not torch.equal(u, other)
+    assert u.min() > 0
+    assert u.max() < 1
+    assert stats.kstest(u.flatten().numpy(), "uniform").pvalue > 1e-3
+    for a, b in ((u, other), (u[:, 1:], u[:, :-1]), (u[1:], u[:-1])):  # seeds, columns and rows
+        assert abs(np.corrcoef(a.flatten(), b.flatten())[0, 1]) < 4 / np.sqrt(a.numel())
+
+
+def test_uniform_numbers_do_not_depend_on_the_number_of_threads() -> None:
+    def draw() -> torch.Tensor:
+        return uniforms((500, 700), torch.Generator().manual_seed(3), torch.float32, torch.device("cpu"))
+
+    before, wanted = torch.get_num_threads(), draw()
+    torch.set_num_threads(1)
+    try:
+        assert torch.equal(draw(), wanted)
+    finally:
+        torch.set_num_threads(before)
