@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from pynade.evaluation import corrected_ensemble, score_orderings
+from pynade.corrected import corrected_ensemble
+from pynade.evaluation import score_orderings
 from pynade.families import Bernoulli
 from pynade.likelihood import orderless_estimate, orderless_rows
 from pynade.models import Orderless

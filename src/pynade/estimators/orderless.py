@@ -16,7 +16,8 @@ from pynade.estimators.base import torch_device
 from pynade.estimators.domain import BinaryTable
 from pynade.estimators.gradient import GradientEstimator
 from pynade.estimators.questions import Questions
-from pynade.evaluation import CorrectedEnsemble, OrderingScores, corrected_ensemble, score_orderings
+from pynade.corrected import CorrectedEnsemble, corrected_ensemble
+from pynade.evaluation import OrderingScores, score_orderings
 from pynade.families import Family
 from pynade.learn import Callback, pretrain
 from pynade.likelihood import Estimate, orderless_estimate
@@ -101,7 +102,7 @@ class AnyOrderDensity(GradientEstimator, Questions):
         progress: Any = None,
         precision: str = "tf32",
     ) -> CorrectedEnsemble:
-        """The ensemble on all rows, exact on every tenth (see `pynade.evaluation.corrected_ensemble`)."""
+        """The ensemble on all rows, exact on every tenth (see `pynade.corrected.corrected_ensemble`)."""
         return corrected_ensemble(
             self._orderless(),
             self._complete_rows(X),

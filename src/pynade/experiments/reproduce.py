@@ -211,19 +211,30 @@ def _fit(
 ) -> None:
     assert cell.row.fit is not None
     model, parameters = cell.row.fit["model"], dict(cell.row.fit["parameters"])
-    orderings = cell.row.orderings
+    orderings, draws, every = cell.row.orderings, cell.row.draws, cell.row.every
     if quick:
         for name, few in (("epochs", QUICK_EPOCHS), ("iterations", QUICK_EPOCHS), ("updates_per_epoch", 5)):
             if name in parameters or name in _parameters(model):
                 parameters[name] = few
         parameters = {k: v for k, v in parameters.items() if k in _parameters(model)}
-        orderings = None if orderings is None else 2
+        parameters |= cell.row.quick.get("parameters", {})
+        every = cell.row.quick.get("every", every)
+        orderings, draws = orderings and 2, draws and 2
     if (place / "spec.json").is_file():
         resume_run(place, data_dir=data_dir, callbacks=callbacks)
     else:
         parameters |= {"device": device, "random_state": seed}
         start_run(place, model, parameters, cell.data, data_dir=data_dir, callbacks=callbacks)
-    score = score_run(place, cell.data, "valid" if quick else "test", data_dir, orderings)
+    score = score_run(
+        place,
+        cell.data,
+        "valid" if quick else "test",
+        data_dir,
+        orderings,
+        draws=draws,
+        precision=cell.row.precision,
+        every=every,
+    )
     write_record(record, place, score)
     if score.orderings is not None:
         forget_chunks(place, score)
@@ -255,5 +266,8 @@ def describe_cell(cell: Cell, shown: Table) -> str:
         return f"{row.model} on {cell.data}: sweep {row.sweep['model']} with {words}{over}{end}"
     if row.fit is not None:
         words = ", ".join(f"{k} {v}" for k, v in row.fit["parameters"].items())
-        return f"{row.model} on {cell.data}: fit {row.fit['model']}" + (f" with {words}" if words else "")
+        end = f"; {row.orderings} orderings" if row.orderings else ""
+        if row.orderings and row.draws:
+            end += f", exact on test[::{row.every}], corrected by {row.draws} draws on all rows"
+        return f"{row.model} on {cell.data}: fit {row.fit['model']}" + (f" with {words}" if words else "") + end
     return f"{row.model} on {cell.data}: no protocol yet ({shown.title})"
