@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
+from pynade.corrected import CorrectedEnsemble, corrected_ensemble
 from pynade.estimators.base import torch_device
 from pynade.estimators.domain import BinaryTable
 from pynade.estimators.gradient import GradientEstimator
 from pynade.estimators.questions import Questions
-from pynade.corrected import CorrectedEnsemble, corrected_ensemble
 from pynade.evaluation import OrderingScores, score_orderings
 from pynade.families import Family
 from pynade.learn import Callback, pretrain

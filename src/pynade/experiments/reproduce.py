@@ -269,5 +269,7 @@ def describe_cell(cell: Cell, shown: Table) -> str:
         end = f"; {row.orderings} orderings" if row.orderings else ""
         if row.orderings and row.draws:
             end += f", exact on test[::{row.every}], corrected by {row.draws} draws on all rows"
-        return f"{row.model} on {cell.data}: fit {row.fit['model']}" + (f" with {words}" if words else "") + end
+        return (
+            f"{row.model} on {cell.data}: fit {row.fit['model']}" + (f" with {words}" if words else "") + end
+        )
     return f"{row.model} on {cell.data}: no protocol yet ({shown.title})"

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from pynade.atomic import write_json
+from pynade.corrected import CorrectedEnsemble
 from pynade.data import Dataset, resolve
 from pynade.data.images import binarized
 from pynade.estimators import AnyOrderDensity, DensityEstimator
 from pynade.estimators.base import torch_device
 from pynade.estimators.io import load_with_facts
-from pynade.corrected import CorrectedEnsemble
 from pynade.evaluation import OrderingScores
 from pynade.experiments.provenance import code_version, device_name, now
 from pynade.experiments.run import as_command, read_spec

@@ -85,6 +85,11 @@ def to_maps(features: Tensor, observed: Tensor, shape: tuple[int, int]) -> tuple
     return hidden.mT.reshape(len(features), -1, *shape), flags.reshape(len(features), -1, *shape)
 
 
+def side_by_side(maps: Tensor) -> Tensor:
+    """On a GPU, the maps of a pixel side by side in memory, as its convolutions in bfloat16 want them."""
+    return maps.contiguous(memory_format=torch.channels_last) if maps.is_cuda else maps
+
+
 def from_maps(maps: Tensor, n_variables: int) -> Tensor:
     """Eta (B, D, P) of the variables from maps (B, P·C, H, W)."""
     return maps.reshape(len(maps), -1, n_variables).mT

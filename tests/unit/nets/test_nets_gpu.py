@@ -36,6 +36,26 @@ def test_the_same_eta_as_on_the_cpu(build):
     torch.testing.assert_close(there.cpu(), here, rtol=1e-8, atol=1e-8)
 
 
+@every_net
+def test_the_same_eta_and_gradient_in_float32(build):
+    """Here the U-Net's norms are the fused kernel."""
+    net = shaken(build(), scale=0.1).float()
+    features, observed = rows()
+    ends = []
+    allowed = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        for device in ("cpu", "cuda"):
+            net = net.to(device)
+            eta = net.conditionals(features.float().to(device), observed.to(device))
+            grads = torch.autograd.grad(eta.square().mean(), list(net.parameters()))
+            ends.append([t.detach().cpu() for t in (eta, *grads)])
+    finally:
+        torch.backends.cudnn.allow_tf32 = allowed
+    for here, there in zip(*ends, strict=True):
+        torch.testing.assert_close(there, here, rtol=1e-2, atol=1e-3 * float(here.abs().max()))
+
+
 def test_a_causal_net_is_the_same_as_on_the_cpu():
     net = shaken(CausalTransformer(63, 4, width=32, depth=2, heads=2), scale=0.1)
     features = torch.randn(5, 63, 1, generator=generator(3), dtype=torch.float64)
