@@ -45,6 +45,9 @@ def reproduce(
         bool, typer.Option("--quick", help="The same path in a minute or so; the numbers do not compare.")
     ] = False,
     again: Annotated[bool, typer.Option("--again", help="Make finished cells anew.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave finished runs (model, metrics) in the work folder.")
+    ] = False,
     show: Annotated[bool, typer.Option("--list", help="Only say what would be done.")] = False,
     workers: Annotated[int, typer.Option(help="Cells made at a time, a process each.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -69,7 +72,7 @@ def reproduce(
                 f"{describe_cell(cell, table(cell.table))} (about {cell.row.minutes:g} min on a GPU)"
             )
         taken = []
-    how: dict[str, Any] = {"device": device, "quick": quick, "again": again}
+    how: dict[str, Any] = {"device": device, "quick": quick, "again": again, "keep": keep}
     how |= {"data_dir": data_dir, "seed": seed}
     begin = time.monotonic()
     lines = plain_table("cell", "test (nats)", "paper", "seconds")

@@ -120,6 +120,7 @@ def reproduce(
     device: str = "auto",
     quick: bool = False,
     again: bool = False,
+    keep: bool = False,
     data_dir: Path | None = None,
     seed: int = 0,
     callbacks: list[Callback] | None = None,
@@ -135,6 +136,7 @@ def reproduce(
         quick: the same path with a few epochs; the record stays in the work folder and says that it does not
             compare.
         again: make it anew.
+        keep: leave the run (model, metrics) in the work folder when its record is written.
         data_dir: folder of the data sets.
         seed: of everything random.
         callbacks: told of a run's progress.
@@ -168,7 +170,8 @@ def reproduce(
         _fit(cell, place, record, device, quick, data_dir, seed, callbacks or [])
     else:
         raise ValueError(f"no protocol is written down yet for {cell.name}")
-    shutil.rmtree(place)
+    if not keep:
+        shutil.rmtree(place)
     return dict(json.loads(record.read_text(encoding="utf-8")))
 
 

@@ -162,6 +162,15 @@ def write_rows(path: Path, log_probs: np.ndarray) -> None:
     write_table(path, ["log_prob"], log_probs[:, None] if path.suffix == ".csv" else log_probs)
 
 
+def _curve(run: Path) -> dict[str, Any]:
+    """Training and validation NLL after every epoch, of runs in which both were scored alike."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    if not any("train_scored_nll" in line for line in lines):
+        return {}
+    names = ("updates", "train_nll", "train_scored_nll", "valid_nll", "seconds")
+    return {"curve": {name: [line[name] and round(line[name], 3) for line in lines] for name in names}}
+
+
 def write_record(path: Path, run: Path, score: Score) -> None:
     """The result of a run folder with everything needed to make it again."""
     check_destination(path, ".json")
@@ -198,6 +207,7 @@ def write_record(path: Path, run: Path, score: Score) -> None:
         score.split: score.estimate.to_json() | {"orderings": k},
         **many,
         "valid": result["valid"],
+        **(_curve(run) if (run / "metrics.jsonl").is_file() else {}),
         "spec": {"model": spec["model"], "parameters": parameters, "data": score.data.name},
         "commands": [as_command(spec, "RUN"), f"{asked} --record {path.name}"],
         "epochs": result["epochs"],

@@ -155,7 +155,7 @@ class NormSiLU(torch.autograd.Function):
     """The kernels as one differentiable function of x (B, C, H, W), scale and shift (B, C)."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         x: Tensor,
         scale: Tensor,
@@ -177,7 +177,7 @@ class NormSiLU(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Any:
         """Gradients of x, scale and shift."""
         x, scale, shift, seed, means, rstds = ctx.saved_tensors
         grad = grad.contiguous(memory_format=torch.channels_last)

@@ -12,7 +12,7 @@ from pynade.nets.layers import dropped
 
 def norm_silu(
     h: Tensor,
-    norm: nn.GroupNorm,
+    norm: nn.Module,
     modulation: Tensor | None = None,
     *,
     silu: bool = True,
@@ -21,8 +21,8 @@ def norm_silu(
 ) -> Tensor:
     """Maps (B, C, H, W) after a group norm, a modulation, SiLU and dropout.
 
-    On CUDA, for float32 and bfloat16, this is one fused kernel (`pynade.kernels.norm`); its log-sums are
-    float32 whatever h is, as torch's are. Its dropout draws other activations than torch's with the same
+    On CUDA, for float32 and bfloat16, this is one fused kernel (`pynade.kernels.norm`); its sums are float32
+    whatever h is. Its dropout draws other activations than torch's with the same
     generator, with the same law.
 
     Args:
@@ -38,6 +38,7 @@ def norm_silu(
         >>> norm_silu(torch.ones(2, 4, 3, 3), nn.GroupNorm(2, 4)).abs().max().item()
         0.0
     """
+    assert isinstance(norm, nn.GroupNorm)
     if _fused(h):
         return _on_gpu(h, norm, modulation, silu, dropout, noise)
     h = norm(h)
