@@ -4,12 +4,11 @@ One walk of the stepper scores G orderings × N rows at once: each ordering is a
 row of the weights per ordering and does O(H) work before the second layer, for all rows together. A net
 without such a first layer (`MaskedConv`, `UNet`, `Transformer`) runs as a whole at every step: one ordering
 of D variables costs D forward passes of every row. Under torchrun the processes share the chunks
-(`pynade.processes`). `corrected_ensemble` is for data sets where even that is too much.
+(`pynade.processes`). `pynade.corrected` is for data sets where even that is too much.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from pynade.chunks import Chunk, Chunks
 from pynade.families import Family
-from pynade.likelihood import Estimate, orderless_rows
+from pynade.likelihood import Estimate
 from pynade.models import Ensemble, Orderless, blocked_log_prob
 from pynade.nets import Net
 from pynade.ordering import Ordering
@@ -141,81 +140,6 @@ def score_orderings(
         if progress is not None:
             progress(done, total)
     return OrderingScores(sum_over_processes(out))
-
-
-@dataclass(frozen=True)
-class CorrectedEnsemble:
-    """The log-likelihood of an ensemble on all rows, from exact numbers on some of them.
-
-    Attributes:
-        ensemble: the number. Its `mc_stderr` is how far it may be from the exact mean over the same rows;
-            its `stderr` adds to that the error due to the finite number of rows.
-        typical: estimate of the mean over orderings (the typical single ordering) on all rows.
-        subset: the exact scores of the rows of the subset.
-    """
-
-    ensemble: Estimate
-    typical: Estimate
-    subset: OrderingScores
-
-
-def corrected_ensemble(
-    model: Orderless,
-    x: Tensor | np.ndarray,
-    orderings: Ordering,
-    *,
-    every: int = 10,
-    draws: int = 16,
-    seed: int = 0,
-    precision: str = "float32",
-    folder: Path | str | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> CorrectedEnsemble:
-    """Log-likelihood of the ensemble of K orderings on all rows, exact only on every tenth.
-
-    The stochastic estimate s of the mean over orderings is cheap and is made for all N rows; the exact
-    ensemble e costs K · D forward passes a row and is made for the fixed subset x[::every], of m rows. The
-    number is mean(s) + mean(e - s), the second mean over the subset. What varies from row to row in e is
-    mostly in s as well, so the difference has a small spread σ, and the error left is
-    σ sqrt(1/m - 1/N), in which the noise of the draws is included. Unbiased for rows in no particular order.
-
-    Args:
-        model: the orderless model.
-        x: rows (N, D), complete.
-        orderings: a (K, D) batch.
-        every: take every so manieth row into the subset.
-        draws: prefixes per row of the estimate.
-        seed: of the prefixes.
-        precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
-        folder: keep finished chunks of the exact part here (see `score_orderings`).
-        progress: called as progress(done, total) by the exact part.
-
-    Example:
-        >>> import torch
-        >>> from pynade.families import Bernoulli
-        >>> from pynade.nets import MaskedMLP
-        >>> deep = Orderless(MaskedMLP(3, hidden=(4,)), Bernoulli())
-        >>> rows = torch.eye(3).repeat(20, 1)
-        >>> corrected_ensemble(deep, rows, Ordering.random(3, k=4)).ensemble.n
-        60
-    """
-    rows = torch.as_tensor(x)
-    if every < 1:
-        raise ValueError(f"every must be at least 1, not {every}")
-    subset = rows[::every]
-    if len(subset) < 2:
-        raise ValueError(f"every={every} leaves {len(subset)} of {len(rows)} rows; at least 2 are needed")
-    subset_scores = score_orderings(
-        model, subset, orderings, folder=folder, progress=progress, precision=precision
-    )
-    means, variances = orderless_rows(model, rows, draws, seed, precision=precision)
-    exact = subset_scores.ensemble_rows()
-    gap = exact - means[::every]
-    n, m = len(rows), len(subset)
-    noise = gap.std(ddof=1) * math.sqrt(1 / m - 1 / n)
-    stderr = math.hypot(exact.std(ddof=1) / math.sqrt(n), noise)
-    number = Estimate(float(means.mean() + gap.mean()), stderr, n, exact=False, mc_stderr=float(noise))
-    return CorrectedEnsemble(number, Estimate.from_rows(means, variances), subset_scores)
 
 
 def many_at_once_gap(

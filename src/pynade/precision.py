@@ -12,13 +12,15 @@ PRECISIONS = ("float32", "tf32", "bf16")
 
 @contextmanager
 def fast_matmul() -> Iterator[None]:
-    """TF32 matrix products on GPUs that have them, while this block runs."""
-    before = torch.get_float32_matmul_precision()
+    """TF32 matrix products on GPUs that have them, and each shape's fastest convolution, in this block."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
     torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = True  # tried out when a shape first comes, before any graph is captured
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.benchmark = before[1]
 
 
 @contextmanager

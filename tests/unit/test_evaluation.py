@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from pynade.evaluation import corrected_ensemble, score_orderings
-from pynade.experiments.score import _corrected_curve
+from pynade.corrected import corrected_ensemble
+from pynade.evaluation import score_orderings
 from pynade.families import Bernoulli
 from pynade.likelihood import orderless_estimate, orderless_rows
 from pynade.models import Orderless
@@ -97,7 +97,7 @@ def test_batches_of_an_estimate_only_decide_which_prefixes_are_drawn():
 def test_the_corrected_ensemble_is_the_ensemble_within_its_error_bars():
     model = orderless("mlp-norm", scale=1.0)
     orderings = Ordering.random(6, k=5, generator=generator(3))
-    z, single = [], []
+    z, second, single = [], [], []
     for seed in range(25):
         x = rows(200, seed=10 * seed)
         whole = score_orderings(model, x, orderings)
@@ -107,10 +107,14 @@ def test_the_corrected_ensemble_is_the_ensemble_within_its_error_bars():
         number, exact = made.ensemble, whole.ensemble()
         assert (number.n, number.exact) == (200, False)
         z.append((number.mean - exact.mean) / number.mc_stderr)
+        opinion = made.by_exact_means()
+        second.append((opinion.mean - exact.mean) / opinion.mc_stderr)
         single.append((made.typical.mean - exact.mean) / number.mc_stderr)
         assert number.stderr >= number.mc_stderr
         assert number.stderr == pytest.approx(np.hypot(exact.stderr, number.mc_stderr), rel=0.5)
     assert abs(np.mean(z)) < 1
+    assert abs(np.mean(second)) < 2  # the same five orderings every time
+    assert np.std(second) < 1.5
     assert 0.6 < np.std(z) < 1.5
     assert (
         np.mean(single) < -0.5
@@ -209,8 +213,7 @@ def test_smaller_corrected_ensembles_follow_from_the_largest():
     rows = torch.randint(0, 2, (60, 5), generator=source).double()
     orderings = Ordering.random(5, 4, source)
     largest = corrected_ensemble(model, rows, orderings, every=3)
-    curve = _corrected_curve(largest.subset, largest.ensemble, [1, 2, 4])
     for k in (1, 2, 4):
         alone = corrected_ensemble(model, rows, orderings[:k], every=3).ensemble
-        assert curve[str(k)]["mean"] == pytest.approx(alone.mean, abs=1e-12)
-    assert curve["4"] == largest.ensemble.to_json()
+        assert largest.of(k).mean == pytest.approx(alone.mean, abs=1e-12)
+    assert largest.of(4) == largest.ensemble

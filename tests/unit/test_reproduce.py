@@ -1,6 +1,7 @@
 """Tables made again, cell by cell, and the report on them."""
 
 import json
+import sys
 import time
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from pynade.cli.reproduce import parse_minutes
 from pynade.experiments import pages, record_figures, report, workplan
 from pynade.experiments import reproduce as module
 from pynade.experiments import tables as tables_module
+from pynade.experiments.curve import plot_training
 from pynade.experiments.report import html_page, summary, write_report
 from pynade.experiments.reproduce import (
     Cell,
@@ -38,6 +40,19 @@ DEEP = Row(
     fit={"model": "deepnade", "parameters": {"hidden": [8], "epochs": 1}},
     orderings=2,
     minutes=4,
+)
+IMAGES = Row(
+    "Images",
+    "toy/{data}/images.json",
+    entry=("ensembles", "2"),
+    fit={
+        "model": "convnade",
+        "parameters": {"blueprint": "4@3x3(valid)->1@3x3(full)", "epochs": 3, "ema": 0.9, "score_train": 50},
+    },
+    orderings=3,
+    draws=4,
+    every=60,
+    quick={"every": 30, "parameters": {"batch_size": 50}},
 )
 LATER = Row("Later", "toy/{data}/later.json", {"digits": -10.0})
 TOY = Table(
@@ -180,6 +195,57 @@ def test_what_goes_wrong_with_a_cell_is_told_and_late_cells_are_not_begun(toy, t
     assert isinstance(late, OutOfTime)  # two minutes are planned
     assert seconds == 0
     assert not list(tmp_path.rglob("*.json"))
+
+
+class Stop(Exception):
+    pass
+
+
+def test_an_ensemble_of_images_goes_on_from_every_stage_and_says_how_it_is_composed(tmp_path, monkeypatch):
+    cell = Cell("toy", IMAGES, "digits")
+    whole = reproduce(cell, tmp_path / "a", tmp_path / "wa", device="cpu", keep=True)
+    assert (whole["test"]["exact"], whole["test"]["orderings"], whole["test"]["n"]) == (False, 3, 300)
+    assert whole["test"]["mc_stderr"] > 0
+    parts = whole["composition"]
+    assert (parts["subset"], parts["draws"]) == ("test[::60]", 4)
+    assert parts["exact_ensemble_on_subset"]["exact"] is True
+    assert parts["exact_ensemble_on_subset"]["n"] == 5
+    total = parts["estimate_on_all_rows"]["mean"] + parts["correction"]["mean"]
+    assert whole["test"]["mean"] == pytest.approx(total)
+    assert set(whole["ensembles"]) == {"1", "2", "3"}
+    assert whole["ensembles"]["3"]["mean"] == whole["test"]["mean"]
+    assert whole["mean_over_orderings"] == parts["estimate_on_all_rows"]
+    assert "--estimate 4 --every 60" in whole["commands"][1]
+    assert len(whole["curve"]["train_scored_nll"]) == len(whole["curve"]["valid_nll"]) == 3
+    run = tmp_path / "wa/full/toy/digits/images"
+    assert (run / "model.safetensors").is_file()  # kept
+    plot_training(run, tmp_path / "curve.png")
+
+    def kill(p):
+        if p.epoch_done and p.epoch == 2:
+            raise Stop
+
+    def refuse(*_, **__):
+        raise Stop
+
+    monkeypatch.setattr(sys.modules["pynade.learn.fit"], "CHECKPOINT_SECONDS", 0.0)
+    places = (tmp_path / "b", tmp_path / "wb")
+    with pytest.raises(Stop):
+        reproduce(cell, *places, device="cpu", callbacks=[kill])
+    with monkeypatch.context() as patch:
+        patch.setattr("pynade.corrected.orderless_rows", refuse)
+        with pytest.raises(Stop):
+            reproduce(cell, *places, device="cpu")
+    assert any((tmp_path / "wb").rglob("chunks-*/*.npy"))  # the exact part is done
+    with monkeypatch.context() as patch:
+        patch.setattr("pynade.evaluation.walk", refuse)  # and is not done again
+        again = reproduce(cell, *places, device="cpu")
+    for name in ("test", "ensembles", "composition", "mean_over_orderings", "valid"):
+        assert again[name] == whole[name]
+    assert not any(p.is_file() for p in places[1].rglob("*"))
+    quick = reproduce(cell, tmp_path / "c", tmp_path / "wc", quick=True, device="cpu")
+    assert quick["composition"]["subset"] == "valid[::30]"
+    assert quick["spec"]["parameters"]["batch_size"] == 50
 
 
 def test_a_budget_takes_the_widest_gaps_first_and_says_what_is_left(toy, tmp_path):

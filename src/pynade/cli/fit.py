@@ -248,6 +248,13 @@ def fit(
         float | None,
         typer.Option(help="Stop when the training log-likelihood passes this.", rich_help_panel=TRAINING),
     ] = None,
+    score_train: Annotated[
+        int | None,
+        typer.Option(
+            help="Score so many training rows like the validation rows, after every epoch.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
     factors: baselines.Factors = None,
     alpha: baselines.Alpha = None,
     smoothing: baselines.Smoothing = None,

@@ -48,6 +48,9 @@ def reproduce(
         bool, typer.Option("--quick", help="The same path in a minute or so; the numbers do not compare.")
     ] = False,
     again: Annotated[bool, typer.Option("--again", help="Make finished cells anew.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave finished runs (model, metrics) in the work folder.")
+    ] = False,
     show: Annotated[bool, typer.Option("--list", help="Only say what would be done.")] = False,
     workers: Annotated[int, typer.Option(help="Cells made at a time, a process each.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -85,7 +88,7 @@ def reproduce(
             about = expected_minutes(cell, results, device)
             console.print(f"{describe_cell(cell, table(cell.table))} (about {about:.2g} min)")
         taken = []
-    how: dict[str, Any] = {"device": device, "quick": quick, "again": again}
+    how: dict[str, Any] = {"device": device, "quick": quick, "again": again, "keep": keep}
     how |= {"data_dir": data_dir, "seed": seed}
     how["deadline"] = None if minutes is None else time.time() + 60 * minutes
     lines = plain_table("cell", "nats", "paper", "seconds")

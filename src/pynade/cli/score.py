@@ -39,6 +39,9 @@ def score(
         int | None,
         typer.Option(metavar="DRAWS", help="Estimate the mean over orderings, with so many draws a row."),
     ] = None,
+    every: Annotated[
+        int, typer.Option(help="With both: exact on every so manieth row, estimated on all.")
+    ] = 10,
     precision: Annotated[
         str, typer.Option(help="Of the net on a GPU: float32, tf32 or bf16 (with --orderings, --estimate).")
     ] = "tf32",
@@ -64,7 +67,7 @@ def score(
     with together() as rank:
         with row_bar("scoring") as bar:
             shown = bar if rank == 0 else None
-            result = score_run(run, data, split, data_dir, orderings, shown, estimate, precision)
+            result = score_run(run, data, split, data_dir, orderings, shown, estimate, precision, every)
         if rank > 0:
             return
     if rows is not None:
@@ -79,7 +82,7 @@ def score(
     if result.corrected is not None:
         m, k = result.orderings.log_probs.shape
         console.print(f"{name}: mean over orderings: {result.estimated}")
-        console.print(f"{name}: ensemble of {k}, exact on {m} rows: {result.corrected}")
+        console.print(f"{name}: ensemble of {k}, exact on {m} rows: {result.estimate}")
         return
     k = result.orderings.log_probs.shape[1]
     console.print(f"{name}: one of {k} orderings: {result.orderings.mean()}")

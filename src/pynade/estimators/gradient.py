@@ -57,6 +57,7 @@ class GradientEstimator(DensityEstimator):
     ema: float | None = None
     precision: str = "float32"
     stop_at_train: float | None = None
+    score_train: int = 0
 
     @abstractmethod
     def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:

@@ -116,13 +116,16 @@ def training_figure(epochs: Sequence[dict[str, Any]]) -> Figure:
     axis: Any = figure.subplots()
     number = [line["epoch"] for line in epochs]
     axis.plot(number, [line["train_nll"] for line in epochs], label="train (mean loss during the epoch)")
+    like = [(line["epoch"], line["train_scored_nll"]) for line in epochs if "train_scored_nll" in line]
+    if like:
+        axis.plot(*zip(*like, strict=True), color="C2", label="train (some rows, scored as validation)")
     scored = [line for line in epochs if line["valid_nll"] is not None]
     if scored:
         kind = "estimate" if any(line["valid_mc_stderr"] for line in scored) else "exact"
         values = np.array([line["valid_nll"] for line in scored])
         error = np.array([line["valid_stderr"] or 0.0 for line in scored])
         where = [line["epoch"] for line in scored]
-        axis.plot(where, values, label=f"validation ({kind})")
+        axis.plot(where, values, color="C1", label=f"validation ({kind})")
         axis.fill_between(where, values - error, values + error, alpha=0.2, color="C1", linewidth=0)
     best = [line["epoch"] for line in epochs if line["best"]]
     if best:

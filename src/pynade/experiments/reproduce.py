@@ -142,6 +142,7 @@ def reproduce(
     device: str = "auto",
     quick: bool = False,
     again: bool = False,
+    keep: bool = False,
     data_dir: Path | None = None,
     seed: int = 0,
     callbacks: list[Callback] | None = None,
@@ -157,6 +158,7 @@ def reproduce(
         quick: the same path with a few epochs; the record stays in the work folder and says that it does not
             compare.
         again: make it anew.
+        keep: leave the run (model, metrics) in the work folder when its record is written.
         data_dir: folder of the data sets.
         seed: of everything random.
         callbacks: told of a run's progress.
@@ -190,7 +192,8 @@ def reproduce(
         _fit(cell, place, record, device, quick, data_dir, seed, callbacks or [])
     else:
         raise ValueError(f"no protocol is written down yet for {cell.name}")
-    shutil.rmtree(place)
+    if not keep:
+        shutil.rmtree(place)
     return dict(json.loads(record.read_text(encoding="utf-8")))
 
 
@@ -250,12 +253,13 @@ def _fit(
     assert cell.row.fit is not None
     model, parameters = cell.row.fit["model"], dict(cell.row.fit["parameters"])
     data = cell.row.fit.get("data", cell.data)  # a variant of the column's, with the same test part
-    orderings = cell.row.orderings
+    orderings, draws, every = cell.row.orderings, cell.row.draws, cell.row.every
     if orderings is None and issubclass(ESTIMATORS[model], AnyOrderDensity):
         orderings = parameters.get("n_orderings")  # smaller ensembles come for nothing
     if quick:
-        parameters |= _few(model)
-        orderings = None if orderings is None else 2
+        parameters |= _few(model) | cell.row.quick.get("parameters", {})
+        every = cell.row.quick.get("every", every)
+        orderings, draws = orderings and 2, draws and 2
     if (place / "spec.json").is_file():
         begun = read_spec(place)["parameters"]
         wanted = {k: v for k, v in parameters.items() if k != "binarize"} | {"random_state": seed}
@@ -266,7 +270,16 @@ def _fit(
     else:
         parameters |= {"device": device, "random_state": seed}
         start_run(place, model, parameters, data, data_dir=data_dir, callbacks=callbacks)
-    score = score_run(place, data, "valid" if quick else "test", data_dir, orderings)
+    score = score_run(
+        place,
+        data,
+        "valid" if quick else "test",
+        data_dir,
+        orderings,
+        draws=draws,
+        precision=cell.row.precision,
+        every=every,
+    )
     write_record(record, place, score)
     if score.orderings is not None:
         forget_chunks(place, score)
@@ -298,5 +311,10 @@ def describe_cell(cell: Cell, shown: Table) -> str:
         return f"{row.model} on {cell.data}: sweep {row.sweep['model']} with {words}{over}{end}"
     if row.fit is not None:
         words = ", ".join(f"{k} {v}" for k, v in row.fit["parameters"].items())
-        return f"{row.model} on {cell.data}: fit {row.fit['model']}" + (f" with {words}" if words else "")
+        end = f"; {row.orderings} orderings" if row.orderings else ""
+        if row.orderings and row.draws:
+            end += f", exact on test[::{row.every}], corrected by {row.draws} draws on all rows"
+        return (
+            f"{row.model} on {cell.data}: fit {row.fit['model']}" + (f" with {words}" if words else "") + end
+        )
     return f"{row.model} on {cell.data}: no protocol yet ({shown.title})"

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pynade.atomic import write_json
+from pynade.corrected import CorrectedEnsemble
 from pynade.data import Dataset, resolve
 from pynade.data.images import binarized
 from pynade.estimators import AnyOrderDensity, DensityEstimator
@@ -36,10 +37,11 @@ class Score:
         split: its part.
         log_probs: of each row, exact; empty where only an estimate of their mean was made.
         seconds: how long it took.
-        orderings: scores under many orderings: of all rows, or with an estimate of every tenth.
+        orderings: scores under many orderings: of all rows, or with an estimate of every so manieth.
         estimated: an estimate of the mean over orderings on all rows.
-        corrected: an estimate of the ensemble on all rows.
+        corrected: the ensemble on all rows, from estimates of all and exact scores of some.
         draws: prefixes per row of the estimates.
+        precision: of the nets, under many orderings and in estimates.
     """
 
     data: Dataset
@@ -48,15 +50,17 @@ class Score:
     seconds: float
     orderings: OrderingScores | None = None
     estimated: Estimate | None = None
-    corrected: Estimate | None = None
+    corrected: CorrectedEnsemble | None = None
     draws: int | None = None
+    precision: str | None = None
     summary: Estimate | None = None  # the model's own, where its scores are estimates themselves
 
     @property
     def estimate(self) -> Estimate:
         """The number asked for, with its standard error: the mean over rows."""
-        number = self.corrected or self.estimated or self.summary
-        return number or Estimate.from_rows(self.log_probs)
+        if self.corrected is not None:
+            return self.corrected.ensemble
+        return self.estimated or self.summary or Estimate.from_rows(self.log_probs)
 
     def powers(self) -> list[int]:
         """Ensemble sizes worth a line: 1, 2, 4, … and the last."""
@@ -83,11 +87,12 @@ def score_run(
     progress: Callable[[int, int], None] | None = None,
     draws: int | None = None,
     precision: str = "tf32",
+    every: int = 10,
 ) -> Score:
     """Log p of every row of a part of the data: by default the test part, or all of a plain file.
 
     Exact, unless `draws` are asked for: then the mean over orderings is estimated, and with `orderings` too,
-    their ensemble from exact scores of every tenth row (`pynade.evaluation.corrected_ensemble`).
+    their ensemble from exact scores of every tenth row (`pynade.corrected.corrected_ensemble`).
 
     Args:
         run: run folder or model file.
@@ -99,6 +104,7 @@ def score_run(
         progress: called as progress(done, total).
         draws: prefixes per row of an estimate.
         precision: of the nets on a GPU: "float32", "tf32" or "bf16".
+        every: with `draws` and `orderings`, the rows with exact scores are every so manieth.
     """
     model, facts = load_with_facts(run)
     dataset = resolve(data, data_dir)
@@ -117,13 +123,14 @@ def score_run(
         if draws is None:
             assert orderings is not None
             scores = model.score_orderings(rows, orderings, folder=folder, **how)
-            return Score(dataset, split, scores.ensemble_rows(), time.perf_counter() - begin, scores)
-        parts: dict[str, Any] = {"draws": draws}
+            seconds = time.perf_counter() - begin
+            return Score(dataset, split, scores.ensemble_rows(), seconds, scores, precision=precision)
+        parts: dict[str, Any] = {"draws": draws, "precision": precision}
         if orderings is None:
             parts["estimated"] = model.estimate(rows, draws, **how)
         else:
-            made = model.corrected_ensemble(rows, orderings, draws, folder=folder, **how)
-            parts |= {"estimated": made.typical, "orderings": made.subset, "corrected": made.ensemble}
+            made = model.corrected_ensemble(rows, orderings, draws, every, folder=folder, **how)
+            parts |= {"estimated": made.typical, "orderings": made.subset, "corrected": made}
         return Score(dataset, split, np.empty(0), time.perf_counter() - begin, **parts)
     if isinstance(model, DensityEstimator):
         with warnings.catch_warnings(action="ignore"):  # the summary says whether it is an estimate
@@ -164,6 +171,15 @@ def write_rows(path: Path, log_probs: np.ndarray) -> None:
     write_table(path, ["log_prob"], log_probs[:, None] if path.suffix == ".csv" else log_probs)
 
 
+def _curve(run: Path) -> dict[str, Any]:
+    """Training and validation NLL after every epoch, of runs in which both were scored alike."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    if not any("train_scored_nll" in line for line in lines):
+        return {}
+    names = ("updates", "train_nll", "train_scored_nll", "valid_nll", "seconds")
+    return {"curve": {name: [line[name] and round(line[name], 3) for line in lines] for name in names}}
+
+
 def write_record(path: Path, run: Path, score: Score) -> None:
     """The result of a run folder with everything needed to make it again."""
     check_destination(path, ".json")
@@ -188,13 +204,19 @@ def write_record(path: Path, run: Path, score: Score) -> None:
     if score.draws is not None:
         asked += f" --estimate {score.draws}"
         many = {"mean_over_orderings": score.estimated.to_json()} if score.estimated else {}
-        if score.orderings is not None and score.corrected is not None:
-            many["ensembles"] = _corrected_curve(score.orderings, score.corrected, score.powers())
         k = None if score.orderings is None else k
+    if score.corrected is not None:
+        asked += f" --every {score.corrected.every}"
+        many["ensembles"] = {str(n): score.corrected.of(n).to_json() for n in score.powers()}
+        many["composition"] = score.corrected.to_json(score.split) | {"draws": score.draws}
+    if score.precision is not None:
+        asked += f" --precision {score.precision}"
+        many["precision"] = score.precision
     record = {
         score.split: score.estimate.to_json() | {"orderings": k},
         **many,
         "valid": result["valid"],
+        **(_curve(run) if (run / "metrics.jsonl").is_file() else {}),
         "spec": {"model": spec["model"], "parameters": parameters, "data": score.data.name},
         "commands": [as_command(spec, "RUN"), f"{asked} --record {path.name}"],
         "epochs": result["epochs"],
@@ -218,13 +240,3 @@ def write_record(path: Path, run: Path, score: Score) -> None:
         "wall_seconds": {"fit": result["seconds"], "score": round(score.seconds, 2)},
     }
     write_json(path, record)
-
-
-def _corrected_curve(subset: OrderingScores, largest: Estimate, sizes: list[int]) -> dict[str, Any]:
-    """Smaller ensembles on all rows: the correction is the same, so means differ as on the exact subset.
-
-    The errors are those of the largest; they are due to the same draws and rows.
-    """
-    curve = subset.curve()
-    means = {n: largest.mean + curve[n - 1].mean - curve[-1].mean for n in sizes}
-    return {str(n): largest.to_json() | {"mean": mean} for n, mean in means.items()}

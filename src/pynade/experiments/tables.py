@@ -37,7 +37,11 @@ class Row:
     entry: tuple[str, ...] = ("test",)  # where in the record
     fit: dict[str, Any] | None = None  # how the record is made: one run …
     sweep: dict[str, Any] | None = None  # … or a grid chosen on validation
-    orderings: int | None = None  # scored under so many
+    orderings: int | None = None  # scored under so many …
+    draws: int | None = None  # … exactly on some rows only, and estimated with so many draws on all
+    every: int = 10  # which rows: every so manieth
+    precision: str = "tf32"  # of the nets while they are scored
+    quick: dict[str, Any] = field(default_factory=dict)  # what a trial takes instead: parameters, every
     minutes: float = 5.0  # about, on an H200
     why: str | None = None  # it is not measured, where that is not a matter of time
 

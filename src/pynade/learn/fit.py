@@ -162,12 +162,15 @@ def fit(
                 asked_early = asked_early or any(answers)
 
         train_nll = float(step.loss_sum) / rows
-        score, reached = None, -math.inf
+        score, on_train, reached = None, None, -math.inf
         with averaged(model, step.average):
             finite = math.isfinite(train_nll) and _finite(model)
             if finite and v is not None:
                 score = _score(model, v, how.precision)
                 finite = math.isfinite(score.mean)
+            if finite and how.score_train:
+                some = x[:: max(1, len(x) // how.score_train)][: how.score_train]
+                on_train = _score(model, some, how.precision)
             if finite and how.stop_at_train is not None:
                 reached = _score(model, x).mean
             candidate = _copy(model) if finite else good
@@ -196,6 +199,7 @@ def fit(
                 "updates": optimizer.t,
                 "learning_rate": float(rate),
                 "train_nll": train_nll,
+                **({} if on_train is None else {"train_scored_nll": -on_train.mean}),
                 "valid_nll": None if score is None else -score.mean,
                 "valid_stderr": None if score is None or math.isnan(score.stderr) else score.stderr,
                 "valid_mc_stderr": None if score is None else score.mc_stderr,

@@ -38,6 +38,8 @@ class Gradient:
             the log-probabilities and the updates stay float32. On a CPU it has no effect.
         stop_at_train: stop when the log-likelihood of the training rows, scored after every epoch, passes
             this value (the paper's rule when retraining on train + valid).
+        score_train: score so many training rows after every epoch, as validation rows are scored (without
+            dropout, with the averaged weights): overfitting then shows as the gap of two like curves.
 
     Example:
         >>> how = Gradient(learning_rate=0.1, schedule="linear")
@@ -62,6 +64,7 @@ class Gradient:
     ema: float | None = None
     precision: str = "float32"
     stop_at_train: float | None = None
+    score_train: int = 0
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -74,6 +77,7 @@ class Gradient:
         for name, number, least in (
             ("gamma", self.gamma, 0),
             ("warm_up", self.warm_up, 0),
+            ("score_train", self.score_train, 0),
             ("momentum_after", self.momentum_after, 0),
             ("weight_decay", self.weight_decay, 0),
             ("batch_size", self.batch_size, 1),

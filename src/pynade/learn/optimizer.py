@@ -104,12 +104,13 @@ def scale(tensors: list[Tensor] | tuple[Tensor, ...], number: Number) -> None:
 
 def clip(grads: dict[str, Tensor], largest: float, members: bool = False) -> None:
     """Scale gradients in place so that their joint norm, each member's own, is at most `largest`."""
-    parts = [
-        torch.linalg.vector_norm(g.flatten(1) if members else g, dim=-1 if members else None)
-        for g in grads.values()
-    ]
+    slopes = list(grads.values())
+    if members:
+        parts = [torch.linalg.vector_norm(g.flatten(1), dim=-1) for g in slopes]
+    else:
+        parts = list(torch._foreach_norm(slopes))  # a few kernels for all of them
     norm = torch.linalg.vector_norm(torch.stack(parts), dim=0)
-    scale(list(grads.values()), (largest / (norm + 1e-6)).clamp(max=1.0))
+    scale(slopes, (largest / (norm + 1e-6)).clamp(max=1.0))
 
 
 def per_member(value: Number, p: Tensor) -> Number:

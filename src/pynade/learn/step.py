@@ -75,9 +75,8 @@ class Step:
         with computing_in(self.how.precision, self.x.device):
             loss = self.model.loss(self.x[batch], self.generator)
         params = self.optimizer.params
-        grads = dict(
-            zip(params, torch.autograd.grad(loss.mean(-1).sum(), list(params.values())), strict=True)
-        )
+        slopes = torch.autograd.grad(loss.mean(-1).sum(), list(params.values()))
+        grads = {n: laid_out(g, p) for (n, p), g in zip(params.items(), slopes, strict=True)}
         if self.how.clip is not None:
             clip(grads, self.how.clip, members=bool(self.shape))
         self.optimizer.apply(grads, rate, momentum, first, second)
@@ -122,6 +121,15 @@ class Step:
         for g, state in zip(self.generators, drawn, strict=True):
             g.set_state(state)
         self.graph = graph
+
+
+def laid_out(grad: Tensor, param: Tensor) -> Tensor:
+    """The gradient with the strides of its parameter.
+
+    Convolutions of maps that lie side by side leave gradients that lie so too, and torch's functions over
+    lists fall back to one kernel per tensor where strides differ.
+    """
+    return grad if grad.stride() == param.stride() else torch.empty_like(param).copy_(grad)
 
 
 @contextmanager

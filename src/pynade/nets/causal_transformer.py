@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from pynade.nets.base import Net, State, glorot
-from pynade.nets.layers import check_dropout
+from pynade.nets.layers import check_dropout, embedded, read_out
 from pynade.nets.transformer import Block, check_sizes
 from pynade.ordering import Ordering
 
@@ -82,12 +81,13 @@ class CausalTransformer(Net):
     def parallel(self, features: Tensor, ordering: Ordering, noise: torch.Generator | None = None) -> Tensor:
         """Eta (B, D, P): tokens in the given order, one causal pass, outputs put back in place."""
         order = ordering.order.to(features.device)
-        last = (features @ self.value + self.seen)[:, order[:-1]]
+        # data and parameters are put in order, not activations, whose gradients would have to be put back
+        last = embedded(features[:, order[:-1]], self.value) + self.seen[order[:-1]]
         beginning = self.beginning.expand(len(features), 1, -1)
         h = torch.cat((beginning, last), dim=1) + self.asked[order]
         for layer in self.layers:
             h = layer(h, causal=True, dropout=self.dropout, noise=noise)
-        return functional.linear(self.norm(h), self.output)[:, order.argsort()] + self.bias
+        return read_out(self.norm(h), self.output).index_select(1, order.argsort()) + self.bias
 
     def start(self, groups: int, rows: int) -> State:
         """No earlier token, and nothing seen."""
@@ -97,7 +97,7 @@ class CausalTransformer(Net):
     def predict(self, state: State, i: Tensor) -> Tensor:
         """The token that asks for variable i, pushed through all blocks."""
         h, _ = self._push(state, i)
-        return functional.linear(self.norm(h), self.output) + self.bias[i].unsqueeze(1)
+        return read_out(self.norm(h), self.output) + self.bias[i].unsqueeze(1)
 
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
         """Keep the keys and values of the token that asked for i, and what has been seen there."""
@@ -105,7 +105,7 @@ class CausalTransformer(Net):
         keys, values = (torch.stack(part, dim=1) for part in zip(*grown, strict=True))
         shape = features.shape[:2]
         return {
-            "last": features @ self.value + self.seen[i].unsqueeze(1),
+            "last": embedded(features, self.value) + self.seen[i].unsqueeze(1),
             "keys": keys.unflatten(0, shape),
             "values": values.unflatten(0, shape),
         }

@@ -66,6 +66,24 @@ def dropped(h: Tensor, rate: float, noise: torch.Generator | None) -> Tensor:
     return h * keep / (1 - rate)
 
 
+def embedded(features: Tensor, weight: Tensor) -> Tensor:
+    """Features (…, F) times weight (F, width), never in fewer bits than they have.
+
+    A neighbour's value says more than its first eight bits, and so does the location of a narrow law: what
+    enters and leaves a net is not rounded to bfloat16, whatever is computed in between.
+    """
+    if features.shape[-1] == 1:
+        return features * weight  # exact, where a product of matrices may round to TF32
+    with torch.autocast(features.device.type, enabled=False):
+        return features @ weight
+
+
+def read_out(h: Tensor, weight: Tensor) -> Tensor:
+    """Eta (…, P) of the last activations (…, width), in the type of the weights even under autocast."""
+    with torch.autocast(h.device.type, enabled=False):
+        return functional.linear(h.to(weight.dtype), weight)
+
+
 def attend(queries: Tensor, keys: Tensor, values: Tensor, causal: bool = False) -> Tensor:
     """Attention of (B, heads, T, d) heads, joined again to (B, T, heads · d)."""
     out = functional.scaled_dot_product_attention(queries, keys, values, is_causal=causal)
@@ -83,6 +101,11 @@ def to_maps(features: Tensor, observed: Tensor, shape: tuple[int, int]) -> tuple
     hidden = features.masked_fill(~observed.unsqueeze(-1), 0)  # NaN there must not matter, so no product
     flags = observed.to(features.dtype)
     return hidden.mT.reshape(len(features), -1, *shape), flags.reshape(len(features), -1, *shape)
+
+
+def side_by_side(maps: Tensor) -> Tensor:
+    """On a GPU, the maps of a pixel side by side in memory, as its convolutions in bfloat16 want them."""
+    return maps.contiguous(memory_format=torch.channels_last) if maps.is_cuda else maps
 
 
 def from_maps(maps: Tensor, n_variables: int) -> Tensor:

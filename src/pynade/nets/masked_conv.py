@@ -19,7 +19,7 @@ from pynade.nets.blueprint import (
     infer_shapes,
     layers_for,
 )
-from pynade.nets.layers import check_dropout, check_image, dropped, from_maps, to_maps
+from pynade.nets.layers import check_dropout, check_image, dropped, from_maps, side_by_side, to_maps
 
 
 class MaskedConv(AnyOrderNet):
@@ -95,6 +95,7 @@ class MaskedConv(AnyOrderNet):
         h, flags = to_maps(features, observed, self.image_shape)
         if self.input_observed:
             h = torch.cat((h, flags), dim=1)
+        h = side_by_side(h)
         n = 0  # convolutions so far
         for layer in self.layers:
             size = (layer.height, layer.width)

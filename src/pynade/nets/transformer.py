@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from pynade.nets.any_order import AnyOrderNet
 from pynade.nets.base import glorot
-from pynade.nets.layers import Linear, attend, check_dropout, dropped, split_heads
+from pynade.nets.layers import Linear, attend, check_dropout, dropped, embedded, read_out, split_heads
 
 
 class Transformer(AnyOrderNet):
@@ -76,11 +76,11 @@ class Transformer(AnyOrderNet):
     ) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
         known = observed.unsqueeze(-1)
-        h = features.masked_fill(~known, 0) @ self.value
+        h = embedded(features.masked_fill(~known, 0), self.value)
         h = h + self.position + torch.where(known, self.flag[1], self.flag[0])
         for layer in self.layers:
             h = layer(h, dropout=self.dropout, noise=noise)
-        return functional.linear(self.norm(h), self.output) + self.bias
+        return read_out(self.norm(h), self.output) + self.bias
 
     def config(self) -> dict[str, Any]:
         """Constructor arguments."""

@@ -17,11 +17,12 @@ from pynade.nets.layers import (
     attend,
     check_dropout,
     check_image,
-    dropped,
     from_maps,
+    side_by_side,
     split_heads,
     to_maps,
 )
+from pynade.nets.norm import norm_silu
 
 WAVES = 32  # frequencies in which the number of observed variables is written
 LONGEST = 10_000  # of their wavelengths, over 2π
@@ -142,7 +143,7 @@ class UNet(AnyOrderNet):
     ) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
         condition = self.count(_waves(observed.sum(1), features.dtype)) if self.count_embedding else None
-        h = self.stem(self._inputs(features, observed))
+        h = self.stem(side_by_side(self._inputs(features, observed)))
         skipped = [h]
         for n, block in enumerate(self.down):
             if n and n % self.blocks == 0:
@@ -157,7 +158,7 @@ class UNet(AnyOrderNet):
                 h = functional.interpolate(h, size=skipped[-1].shape[-2:], mode="nearest-exact")
                 h = self.enlarge[n // (self.blocks + 1) - 1](h)
             h = block(torch.cat((h, skipped.pop()), dim=1), condition, noise)
-        h = self.output(functional.silu(self.norm(h)))
+        h = self.output(norm_silu(h, self.norm))
         return from_maps(h, self.n_variables) + self.bias
 
     def config(self) -> dict[str, Any]:
@@ -237,14 +238,13 @@ class _Block(nn.Module):
             self.attended = Linear(n_out, n_out, scale=0, generator=generator)
 
     def forward(self, x: Tensor, condition: Tensor | None, noise: torch.Generator | None) -> Tensor:
-        h = self.norms[1](self.first(functional.silu(self.norms[0](x))))
-        if self.modulate is not None:
-            scale, shift = self.modulate(condition)[:, :, None, None].chunk(2, dim=1)
-            h = h * (1 + scale) + shift
-        h = self.shortcut(x) + self.second(dropped(functional.silu(h), self.dropout, noise))
+        modulation = None if self.modulate is None else self.modulate(condition)
+        h = self.first(norm_silu(x, self.norms[0]))
+        h = norm_silu(h, self.norms[1], modulation, dropout=self.dropout, noise=noise)
+        h = self.shortcut(x) + self.second(h)
         if not self.heads:
             return h
-        tokens = self.norms[2](h).flatten(2).mT  # (B, pixels, maps)
+        tokens = norm_silu(h, self.norms[2], silu=False).flatten(2).mT  # (B, pixels, maps)
         tokens = self.attended(attend(*split_heads(self.queries_keys_values(tokens), self.heads)))
         return h + tokens.mT.unflatten(2, h.shape[2:])
 

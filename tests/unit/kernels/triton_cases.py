@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch.nn import functional
 
 from pynade.kernels import recurrence, sample_bernoulli, sample_mixture
+from pynade.kernels.norm import NormSiLU
 
 from .cases import EDGES, Case, compare
 
@@ -46,5 +48,41 @@ def check() -> None:
     torch.testing.assert_close(*drawn, rtol=1e-9, atol=1e-9)
 
 
+def plain(x, scale, shift, groups, silu):  # type: ignore[no-untyped-def]
+    z = functional.group_norm(x, groups) * scale[:, :, None, None] + shift[:, :, None, None]
+    return functional.silu(z) if silu else z
+
+
+def check_norm() -> None:
+    """Values and gradients as torch's; what is dropped is the same backwards, and the right share of it."""
+    g = torch.Generator().manual_seed(0)
+    shapes = [(2, 8, 3, 3), (3, 24, 5, 4), (2, 16, 1, 1), (1, 64, 28, 28)]  # groups of 2, 6, 4 and 16 maps
+    for shape, silu in [*((shape, True) for shape in shapes), (shapes[1], False)]:
+        x, w = torch.randn(2, *shape, generator=g) + 0.5
+        numbers = torch.randn(2, *shape[:2], generator=g)
+        both = []
+        for call in (plain, lambda x, a, b, n, silu: NormSiLU.apply(x, a, b, None, n, 1e-5, silu, 0.0)):
+            given = [t.clone().requires_grad_() for t in (x, *numbers)]
+            y = call(*given, 4, silu)
+            both.append((y.detach(), *torch.autograd.grad((y * w).sum(), given)))
+        torch.testing.assert_close(*both, rtol=1e-4, atol=1e-4)
+    x, one, none = torch.randn(4, 16, 10, 10, generator=g), torch.ones(4, 16), torch.zeros(4, 16)
+    x.requires_grad_()
+    seeds = [torch.tensor([7]), torch.tensor([7]), torch.tensor([8])]
+    first, second, other = (NormSiLU.apply(x, one, none, seed, 4, 1e-5, True, 0.3) for seed in seeds)
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+    kept = first != 0
+    assert abs(kept.double().mean() - 0.7) < 0.02
+    expected = plain(x, one, none, 4, True) * kept / 0.7
+    torch.testing.assert_close(first, expected, rtol=1e-5, atol=1e-5)
+    grads = [torch.autograd.grad(y.square().sum(), x)[0] for y in (first, expected)]
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
+    half = NormSiLU.apply(x.detach().bfloat16(), one, none, None, 4, 1e-5, True, 0.0)
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.float(), plain(x.detach(), one, none, 4, True), rtol=0.03, atol=0.03)
+
+
 if __name__ == "__main__":
     check()
+    check_norm()

@@ -8,6 +8,7 @@ import torch
 from pynade.data.patches import Patches
 from pynade.families import Bernoulli, Categorical, MixtureOfGaussians
 from pynade.learn import Gradient, fit
+from pynade.learn.step import laid_out
 from pynade.models import Autoregressive, Ensemble, Orderless
 from pynade.nets import CausalTransformer, MaskedConv, MaskedMLP
 from pynade.ordering import Ordering
@@ -151,3 +152,12 @@ def test_a_source_draws_fresh_rows_for_every_epoch_and_goes_on_with_the_same(tmp
     again, after = train(tmp_path, resume=True)
     assert torch.equal(after, weights)
     assert torch.equal(again[-1], drawn[-1])
+
+
+def test_gradients_lie_in_memory_as_their_parameters_do():
+    param = torch.randn(4, 3, 2, 2, generator=generator())
+    grad = param.clone().contiguous(memory_format=torch.channels_last)
+    assert grad.stride() != param.stride()
+    assert laid_out(grad, param).stride() == param.stride()
+    assert torch.equal(laid_out(grad, param), param)
+    assert laid_out(param, param) is param

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from pynade.nets import CausalTransformer, Hybrid, MaskedConv, MaskedMLP, Transformer, UNet
+from pynade.nets.norm import norm_silu
 from pynade.ordering import Ordering
 from tests.contracts.cases import generator, shaken
 
@@ -34,6 +35,47 @@ def test_the_same_eta_as_on_the_cpu(build):
     here = net.conditionals(features, observed)
     there = net.cuda().conditionals(features.cuda(), observed.cuda())
     torch.testing.assert_close(there.cpu(), here, rtol=1e-8, atol=1e-8)
+
+
+@every_net
+def test_about_the_same_eta_and_gradient_in_float32(build):
+    """Convolutions may be TF32 there; the U-Net's norms are the fused kernel."""
+    net = shaken(build(), scale=0.1).float()
+    features, observed = rows()
+    ends = []
+    for device in ("cpu", "cuda"):
+        net = net.to(device)
+        eta = net.conditionals(features.float().to(device), observed.to(device))
+        grads = torch.autograd.grad(eta.square().mean(), list(net.parameters()))
+        ends.append([t.detach().cpu() for t in (eta, *grads)])
+    for here, there in zip(*ends, strict=True):
+        torch.testing.assert_close(there, here, rtol=2e-2, atol=2e-2 * float(here.abs().max()))
+
+
+@pytest.mark.parametrize("maps", [8, 24, 64, 192])
+@pytest.mark.parametrize("pixels", [1, 7, 28])
+def test_the_fused_norm_is_the_plain_one(maps, pixels):
+    g = torch.Generator("cuda").manual_seed(1)
+    norm = torch.nn.GroupNorm(8 if maps > 8 else 4, maps).cuda()
+    h = torch.randn(5, maps, pixels, pixels, generator=g, device="cuda") + 0.3
+    modulation = torch.randn(5, 2 * maps, generator=g, device="cuda")
+    weight = torch.randn(h.shape, generator=g, device="cuda")
+    ends = []
+    for dtype in (torch.float64, torch.float32):  # float64 is plain torch
+        norm = norm.to(dtype)
+        given = [t.to(dtype).requires_grad_() for t in (h, modulation)]
+        y = norm_silu(given[0], norm, given[1])
+        grads = torch.autograd.grad((y * weight).sum(), [*given, *norm.parameters()])
+        ends.append([t.detach().double() for t in (y, *grads)])
+    for plain, fused in zip(*ends, strict=True):
+        torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-4 * max(1.0, float(plain.abs().max())))
+    half = norm_silu(h.bfloat16(), norm.float(), modulation)
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.double(), ends[0][0], rtol=0.05, atol=0.05)
+    first, second = (norm_silu(h, norm, dropout=0.5, noise=g) for _ in range(2))
+    assert not torch.equal(first, second) or maps * pixels < 16
+    if pixels == 28:
+        assert abs((first == 0).double().mean().item() - 0.5) < 0.02
 
 
 def test_a_causal_net_is_the_same_as_on_the_cpu():
