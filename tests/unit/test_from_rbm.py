@@ -13,8 +13,10 @@ SCRIPT = ROOT / "benchmarks/from_rbm.py"
 
 
 def test_it_runs_at_a_tiny_size(tmp_path, capsys):
-    words = "--data digits --hidden 4 --seeds 2 --epochs 2 --rbm-epochs 1 --device cpu --out".split()
-    runpy.run_path(str(SCRIPT))["main"]([*words, str(tmp_path / "r.json")])
+    sizes = {"--hidden": 4, "--seeds": 2, "--epochs": 2, "--rbm-epochs": 1}
+    where = {"--data": "digits", "--device": "cpu", "--out": tmp_path / "r.json"}
+    words = [str(word) for pair in (sizes | where).items() for word in pair]
+    runpy.run_path(str(SCRIPT))["main"](words)
     record = json.loads((tmp_path / "r.json").read_text())
     assert capsys.readouterr().out.strip().endswith(record["conclusion"])
     tests = record["test"]
