@@ -3,9 +3,9 @@
     python benchmarks/from_rbm.py [--data mushrooms] [--out FILE.json]
 
 For each seed an RBM is trained, its learning rate chosen on the validation rows. NADE then starts from it
-(`NADE.from_rbm`) and from random weights: the same units, ordering, learning rates to choose from on the
-validation rows, most epochs and patience. The RBM's own training comes on top. The test rows are scored once,
-by the chosen of each seed and start.
+(`NADE.from_rbm`) and from random weights: the same units, ordering and learning rates (chosen from on the
+validation rows), which fall to zero over the same number of epochs. The RBM's own training comes on top. The
+test rows are scored once, by the chosen of each seed and start.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from pynade.experiments.provenance import provenance
 from pynade.likelihood import Estimate
 
 STARTS = ("RBM", "random")
-RBM_RATES = (0.1, 0.05, 0.02)
+RBM_RATES = (0.2, 0.1, 0.05)
 RATES = (0.03, 0.01, 0.003)
 
 
@@ -47,8 +47,9 @@ def chosen_nade(start, rbm, data, options, seed):
     shared = {
         "ordering": order,
         "batch_size": 100,
+        "schedule": "linear",
         "epochs": options.epochs,
-        "patience": 20,
+        "patience": None,
         "device": options.device,
         "random_state": seed,
     }
@@ -108,7 +109,7 @@ def main(arguments=None):
     parser.add_argument("--data", default="mushrooms")
     parser.add_argument("--hidden", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=150, help="of NADE, at most")
+    parser.add_argument("--epochs", type=int, default=150, help="of NADE")
     parser.add_argument("--rbm-epochs", type=int, default=50)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path)
