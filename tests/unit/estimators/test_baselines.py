@@ -353,8 +353,10 @@ def test_zero_means_stay_zero():
         (lambda X: np.where(X > 52, np.inf, X), pynade.GaussianMixture(), "is inf"),
         (lambda X: X[:8], pynade.GaussianMixture(n_components=9), "at most 8, the number of training rows"),
         (lambda X: X, pynade.MFA(n_factors=4), "n_factors must be at most 3, the number of columns"),
+        (lambda X: X * [1, 1e200, 1], pynade.MFA(), "the values of column 1 are too large"),
+        (lambda X: X * [1, 1, 1e200], pynade.GaussianMixture(), "the values of column 2 are too large"),
     ],
-    ids=["constant", "two-values", "twice", "inf", "few-rows", "factors"],
+    ids=["constant", "two-values", "twice", "inf", "few-rows", "factors", "huge", "huge-mixture"],
 )
 def test_degenerate_real_tables_get_one_sentence(change, model, words):
     with pytest.raises(ValueError, match=words):
