@@ -116,6 +116,7 @@ def mixture_problem(sizes: Sizes, device: torch.device) -> Problem:
     found = ours(device, n)
     contenders: dict[str, Callable[[], float]] = {OURS: partial(iteration, partial(ours, device), n, device)}
     if device.type != "cpu":
+        ours(CPU, 1)
         contenders[OURS_ON_CPU] = partial(iteration, partial(ours, CPU), sizes.iterations)
     contenders["scikit-learn"] = partial(iteration, scikit_learn, sizes.iterations)
     difference = abs(found[sizes.iterations - 1] - scikit_learn(sizes.iterations))
@@ -169,6 +170,7 @@ def tree_problem(x: np.ndarray, name: str, device: torch.device) -> Problem:
         WHOLE_FIT: lambda: clock(whole_fit, device),
     }
     if device.type != "cpu":
+        ours(CPU)
         contenders[OURS_ON_CPU] = lambda: clock(partial(ours, CPU), CPU)
     contenders["NumPy and SciPy"] = lambda: clock(partial(numpy_chow_liu, x), CPU)
     N, D = x.shape
