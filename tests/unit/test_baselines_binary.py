@@ -236,7 +236,14 @@ def test_a_saved_tree_with_a_circle_is_refused(tmp_path):
 def test_em_of_trees_never_decreases_its_objective(seed, k, alpha):
     x = clustered(80, 6, seed)
     model, history = em_trees(
-        x, k, iterations=12, tolerance=0, alpha=alpha, generator=generator(seed), dtype=torch.float64
+        x,
+        k,
+        iterations=12,
+        tolerance=0,
+        alpha=alpha,
+        empty_below=0.0,
+        generator=generator(seed),
+        dtype=torch.float64,
     )
     assert (np.diff(history.objective) > -1e-11).all()
     rows = torch.as_tensor(x)
@@ -246,6 +253,19 @@ def test_em_of_trees_never_decreases_its_objective(seed, k, alpha):
     for tree in model.trees:  # 4α rows spread over all states
         prior = prior + 4 * alpha * tree.log_prob(imaginary).mean()
     assert history.objective[-1] == pytest.approx(history.train[-1] + prior.item() / 80, abs=1e-10)
+
+
+def test_empty_trees_start_anew_and_say_so():
+    x = clustered(60, 6, 1)
+    model, history = em_trees(x, 4, iterations=20, tolerance=0, empty_below=14, generator=generator(0))
+    assert any("were empty and start anew from 15 rows each" in message for message in history.messages)
+    assert sum(message.count(",") + 1 for message in history.messages) <= 4  # each of them once
+    assert torch.isfinite(model.log_prob(torch.as_tensor(x))).all()
+    quiet = em_trees(x, 4, iterations=20, tolerance=0, empty_below=0.0, generator=generator(0))[1]
+    assert not quiet.messages
+    first = int(history.messages[0].split()[1].rstrip(":"))
+    assert history.train[:first] == quiet.train[:first]
+    assert history.train[first] != quiet.train[first]
 
 
 def test_trees_of_constant_columns_are_finite_in_float32():

@@ -229,6 +229,7 @@ def test_a_component_without_rows_starts_afresh(fit):
     assert (model.means - x.mean(0)).abs().max() < 100
     assert (model.log_weights > -5).all()
     assert history.train[-1] > history.train[0]
+    assert history.messages == ["component 1 was empty and started anew at a random row"]
 
 
 # --------------------------------------------------------------------------------------------- minibatch EM

@@ -125,3 +125,18 @@ def test_the_tutorial_runs():
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.S)
     assert len(blocks) >= 6
     exec("\n".join(blocks), {"__name__": "tutorial"})
+
+
+def test_the_baselines_are_as_fast_as_wanted():
+    record = json.loads((ROOT / "results/benchmarks/baselines-cpu.json").read_text(encoding="utf-8"))
+    assert record["threads"] == 2
+    mixture, machine, *trees = record["problems"]
+    assert "K=100, D=63, 100,000 rows" in mixture["problem"]
+    assert mixture["ratios"]["scikit-learn"] >= 1
+    assert "H=23" in machine["problem"]
+    assert machine["ratios"]["NumPy loop"] >= 20
+    for tree in trees:
+        assert "D=784, 50,000 rows" in tree["problem"]
+        assert tree["contenders"]["ours"]["median"] < 5
+        assert tree["contenders"]["ours, whole fit"]["median"] < 5
+    assert all(problem["difference"] < 1e-6 for problem in record["problems"])

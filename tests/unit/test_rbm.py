@@ -63,6 +63,17 @@ def test_tables_equal_the_plain_sum_at_every_scale(hidden, visible, scale, seed)
     torch.testing.assert_close(rbm_sum.softplus_table(W, b), wanted, rtol=1e-12, atol=1e-11)
 
 
+@pytest.mark.parametrize("hidden", [0, 1, 9, 10, 13])
+@pytest.mark.parametrize("block", [1, 2**12])
+def test_the_sum_over_a_table_is_the_plain_one_in_any_blocks(monkeypatch, hidden, block):
+    monkeypatch.setitem(rbm_sum.LOG_SUM_BLOCK, "cpu", block)
+    g = generator(5)
+    table = 100 * torch.randn(2**hidden, generator=g, dtype=torch.float64)
+    c = torch.randn(hidden, generator=g, dtype=torch.float64)
+    linear = rbm_sum.bits(torch.arange(2**hidden), hidden) @ c
+    assert rbm_sum.log_sum(table, c) == pytest.approx((table + linear).logsumexp(0).item(), rel=1e-13)
+
+
 def test_both_ways_agree_and_threads_do_not_matter():
     g = generator(3)
     W, b = torch.randn(13, 50, generator=g).double(), torch.randn(50, generator=g).double()

@@ -347,3 +347,5 @@ def fit(
         f"{folder}: {result['epochs']} {passes}, best {result['best_epoch']}{score}, "
         f"{result['seconds']:.1f} s ({result['stopped']})"
     )
+    for message in result.get("messages", ()):
+        console.print(message)

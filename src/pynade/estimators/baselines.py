@@ -268,4 +268,4 @@ def history_of(em: EMHistory) -> History:
                 "best": better,
             }
         )
-    return History(lines, em.best_iteration + 1, em.best_valid, em.seconds, em.stopped)
+    return History(lines, em.best_iteration + 1, em.best_valid, em.seconds, em.stopped, em.messages)

@@ -51,7 +51,8 @@ class NADE(BinaryTable, GradientEstimator):
         """A fitted NADE that starts where an RBM ended (section "Relationship with the RBM").
 
         Each conditional is one mean-field pass in the RBM: its W, b and c, and V = Wᵀ. It can be used as it
-        is or trained on: `warm_start` is set, so that `fit` begins from these weights.
+        is or trained on: `warm_start` is set, so that `fit` begins from these weights. Whether that beats
+        random weights was measured by benchmarks/from_rbm.py, see results/benchmarks/from-rbm.json.
 
         Args:
             rbm: a fitted `pynade.RBM`.

@@ -34,8 +34,18 @@ class Units:
 
     @classmethod
     def of(cls, x: Tensor, standardise: bool, centred: bool = True) -> Units:
-        """Mean and standard deviation of each column (about zero, if it is not to be centred)."""
+        """Mean and standard deviation of each column (about zero, if it is not to be centred).
+
+        Raises:
+            ValueError: a column's squares are too large for a float64.
+        """
         shift, scale = torch.zeros_like(x[0]), torch.ones_like(x[0])
+        endless = ~torch.isfinite(x.square().nanmean(0))
+        if bool(endless.any()):
+            raise ValueError(
+                f"the values of column {int(endless.nonzero()[0, 0])} are too large: their variance is not a "
+                "finite number; give them in a larger unit"
+            )
         if standardise and centred:
             shift = x.nanmean(0)
         if standardise:

@@ -47,7 +47,7 @@ class Timing:
 
     task: str
     contender: str
-    shape: Shape
+    shape: Shape | None = None
     seconds: list[float] = field(default_factory=list)
 
     @property
@@ -60,6 +60,10 @@ class Timing:
         """Half the distance between the quartiles, as a share of the median."""
         low, high = np.quantile(self.seconds, [0.25, 0.75])
         return float((high - low) / 2 / self.median)
+
+    def entry(self) -> dict[str, float]:
+        """As it is written to a file."""
+        return {"median": self.median, "spread": self.spread, "repeats": len(self.seconds)}
 
 
 class Problem:
@@ -338,11 +342,7 @@ def bench(
             timings += peer(shape, device)
         entry: dict[str, Any] = {"shape": asdict(shape), "tasks": {}}
         for t in timings:
-            entry["tasks"].setdefault(t.task, {})[t.contender] = {
-                "median": t.median,
-                "spread": t.spread,
-                "repeats": len(t.seconds),
-            }
+            entry["tasks"].setdefault(t.task, {})[t.contender] = t.entry()
         for contenders in entry["tasks"].values():
             ours = contenders["ours"]["median"]
             contenders["ratios"] = {

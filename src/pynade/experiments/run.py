@@ -277,6 +277,8 @@ def _train(
         "valid": valid,
         "seconds": round(history.seconds, 2),
     } | ({"chosen": chosen, "choices": estimator.choices_} if chosen else {})
+    if history.messages:
+        result["messages"] = history.messages
     write_json(folder / "result.json", result)
     (folder / "checkpoint.safetensors").unlink(missing_ok=True)
     return result

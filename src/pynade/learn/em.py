@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -150,6 +151,18 @@ def _score(member: Member, log_weights: Tensor, means: Tensor, roots: Tensor) ->
     scored = member.valid
     valid = train if scored is None else scored.log_likelihood(log_weights, means, roots)
     return Moments(train, found.counts, found.first, found.second), valid
+
+
+def afresh_messages(times: Counter[int]) -> list[str]:
+    """What is said of components that had no rows left and started anew, each so many times.
+
+    Example:
+        >>> afresh_messages(Counter({4: 1, 2: 3}))
+        ['component 2 was empty and started anew at a random row, 3 times',
+         'component 4 was empty and started anew at a random row']
+    """
+    words = "was empty and started anew at a random row"
+    return [f"component {k} {words}" + (f", {n} times" if n > 1 else "") for k, n in sorted(times.items())]
 
 
 def check_floor(name: str, value: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from pynade.learn.em import (
     EMPTY,
     Member,
     Parameters,
+    afresh_messages,
     check_floor,
     expectation_maximisation,
     prepare,
@@ -59,7 +61,8 @@ def em_factors(
 ) -> tuple[FactorAnalysers, EMHistory]:
     """Fit a mixture of K factor analysers with Q factors by EM, on the device of x and in float64.
 
-    Missing values (NaN) are integrated out exactly. With validation rows, the parameters of the iteration
+    Missing values (NaN) are integrated out exactly. A component that no row belongs to any more starts afresh
+    at a random row, and `history.messages` says so. With validation rows, the parameters of the iteration
     that scored best on them are returned.
 
     Args:
@@ -180,6 +183,7 @@ def _together(
         scales.append(scale)
     floors = torch.stack([noise_floor / scale.scale.square() for scale in scales])[:, None]  # (M, 1, D)
     start = _stack(tasks, members, floors)
+    reseeded: list[Counter[int]] = [Counter() for _ in tasks]
 
     def factors(params: Parameters) -> Tensor:
         return cholesky(_covariances(params), "noise_floor", noise_floor)
@@ -191,6 +195,7 @@ def _together(
         if bool(empty.any()):
             for a, k in empty.nonzero().tolist():
                 _afresh(new, a, k, members[active[a]].rows, tasks[active[a]], floors[active[a]])
+                reseeded[active[a]][k] += 1
         return new
 
     params, histories = expectation_maximisation(
@@ -205,6 +210,7 @@ def _together(
             own["loadings"][..., : task.n_factors] * scale.scale[:, None],
             own["noise"] * scale.scale.square(),
         )
+        histories[m].messages = afresh_messages(reseeded[m])
         found.append((model, histories[m]))
     return found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,7 @@ from pynade.learn.em import (
     EMPTY,
     Member,
     Parameters,
+    afresh_messages,
     check_floor,
     expectation_maximisation,
     prepare,
@@ -84,8 +87,8 @@ def em_gaussian(
     """Fit a mixture of K full-covariance Gaussians by EM, on the device of x and in float64.
 
     Missing values (NaN) are integrated out: exact EM, grouped by pattern of gaps. A component that no row
-    belongs to any more starts afresh at a random row. With validation rows, the parameters of the
-    iteration that scored best on them are returned.
+    belongs to any more starts afresh at a random row, and `history.messages` says so. With validation
+    rows, the parameters of the iteration that scored best on them are returned.
 
     Args:
         x: training rows (N, D).
@@ -122,6 +125,7 @@ def em_gaussian(
         floor_matrix(scale, covariance_floor),
         rows.pooled() + floor_matrix(scale, covariance_floor),
     )
+    reseeded: Counter[int] = Counter()
 
     def factors(params: Parameters) -> Tensor:
         return cholesky(params["covariances"], "covariance_floor", covariance_floor)
@@ -139,6 +143,7 @@ def em_gaussian(
             new["log_weights"] = (weights / weights.sum()).log()
             new["means"][0, empty] = random_rows(rows.filled, int(empty.sum()), generator)
             new["covariances"][0, empty] = pooled
+            reseeded.update(empty.nonzero().squeeze(-1).tolist())
         return new
 
     member = Member(rows, valid, stop_at_train)
@@ -152,6 +157,7 @@ def em_gaussian(
         patience=patience,
         callback=callback,
     )
+    histories[0].messages = afresh_messages(reseeded)
     return mixture_of({name: t[0] for name, t in params.items()}, scale), histories[0]
 
 

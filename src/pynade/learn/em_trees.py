@@ -27,6 +27,7 @@ def em_trees(
     patience: int | None = 5,
     tolerance: float = 1e-6,
     alpha: float = 0.1,
+    empty_below: float = 1e-3,
     generator: torch.Generator | None = None,
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
@@ -47,6 +48,8 @@ def em_trees(
         patience: M-steps without a better validation score before stopping.
         tolerance: stop when the objective rises by less, in nats per row.
         alpha: α > 0.
+        empty_below: a component that explains fewer rows than this is seeded anew (once), from an equal share
+            of the rows, those that the mixture explains worst; `history.messages` says so.
         generator: chooses the start, a mixture of Bernoullis after a few iterations of its own.
         device: where to compute; the rows' own device when not given.
         dtype: of the parameters and products; sums are in float64.
@@ -70,9 +73,25 @@ def em_trees(
     share = torch.cat(
         [start.component_log_probs(part.to(dtype)).softmax(-1) for part in train.split(CHUNK_ROWS)]
     )
+    log_p = train.new_zeros(len(train), dtype=torch.float64)
+    seeded = torch.zeros(n_components, dtype=torch.bool, device=device)
     model = TreeMixture([ChowLiuTree(train.shape[1]) for _ in range(n_components)]).to(device, dtype)
 
-    def maximise(_: int) -> list[str]:
+    def seed_empty(iteration: int) -> list[str]:
+        """Give the rows that are explained worst to components that explain none."""
+        each = max(1, len(train) // n_components)
+        empty = ((share.sum(0) < empty_below) & ~seeded).nonzero().squeeze(-1)[: len(train) // each]
+        if not iteration or not len(empty):
+            return []
+        worst = log_p.topk(len(empty) * each, largest=False).indices
+        share[worst] = 0.0
+        share[worst, empty.repeat_interleave(each)] = 1.0
+        seeded[empty] = True
+        names = ", ".join(map(str, empty.tolist()))
+        return [f"iteration {iteration}: components {names} were empty and start anew from {each} rows each"]
+
+    def maximise(iteration: int) -> list[str]:
+        messages = seed_empty(iteration)
         rows = share.sum(0) + alpha
         model.log_weights.copy_((rows / rows.sum()).log())
         for k, tree in enumerate(model.trees):
@@ -81,15 +100,15 @@ def em_trees(
             fitted = smoothed_tree(counts, parent, alpha, root_alpha=2 * alpha, dtype=dtype)
             tree.parent.copy_(fitted.parent)
             tree.logits.copy_(fitted.logits)
-        return []
+        return messages
 
     def expect() -> tuple[float, float]:
-        total = 0.0
-        for part, out in zip(train.split(CHUNK_ROWS), share.split(CHUNK_ROWS), strict=True):
-            log_p = model.component_log_probs(part.to(dtype))
-            total += float(torch.logsumexp(log_p, -1).sum())
-            out.copy_(log_p.softmax(-1))
-        mean = total / len(train)
+        chunks = (t.split(CHUNK_ROWS) for t in (train, share, log_p))
+        for part, responsibilities, own in zip(*chunks, strict=True):
+            each = model.component_log_probs(part.to(dtype))
+            own.copy_(torch.logsumexp(each, -1))
+            responsibilities.copy_(each.softmax(-1))
+        mean = float(log_p.mean())
         return mean + alpha * _log_prior(model) / len(train), mean
 
     validate = None

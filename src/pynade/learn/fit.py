@@ -58,13 +58,14 @@ Callback = Callable[[Progress], "bool | None"]
 
 @dataclass
 class History:
-    """What happened, epoch by epoch (the lines of metrics.jsonl), and how it ended."""
+    """What happened, epoch by epoch (the lines of metrics.jsonl), how it ended, and what else to know."""
 
     epochs: list[dict[str, Any]] = field(default_factory=list)
     best_epoch: int = 0
     best_valid: float | None = None
     seconds: float = 0.0
     stopped: str = ""
+    messages: list[str] = field(default_factory=list)  # such as an empty component that was seeded anew
 
     @property
     def train_log_likelihood(self) -> float:

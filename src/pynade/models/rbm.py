@@ -108,12 +108,8 @@ class RBM(nn.Module):
                 f"log_partition_ais gives an estimate by annealed importance sampling"
             )
         if self.n_hidden <= self.n_visible:
-            return rbm_sum.log_sum(
-                rbm_sum.softplus_table(self.W, self.b) + rbm_sum.linear_table(self.c.detach())
-            )
-        return rbm_sum.log_sum(
-            rbm_sum.softplus_table(self.W.T, self.c) + rbm_sum.linear_table(self.b.detach())
-        )
+            return rbm_sum.log_sum(rbm_sum.softplus_table(self.W, self.b), self.c)
+        return rbm_sum.log_sum(rbm_sum.softplus_table(self.W.T, self.c), self.b)
 
     def log_partition_ais(
         self,

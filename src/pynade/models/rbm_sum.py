@@ -23,6 +23,7 @@ MOST_UNITS = 25  # 2^25 states: a table of 256 MiB
 LOW_UNITS = 10  # of the inner part; its table is packed in tiles
 LARGEST = 690.0  # e^690 is still a float64
 BLOCK = {"cpu": 2**20, "cuda": 2**26}  # values of a at a time where there is no kernel
+LOG_SUM_BLOCK = {"cpu": 2**16, "cuda": 2**23}  # states at a time: what a CPU's cache holds
 
 
 def linear_table(c: Tensor) -> Tensor:
@@ -62,9 +63,22 @@ def softplus_table(weight: Tensor, bias: Tensor) -> Tensor:
     return _by_logs(high, low)
 
 
-def log_sum(table: Tensor) -> float:
-    """log Σ exp over a whole table."""
-    return float(torch.logsumexp(table, 0))
+def log_sum(table: Tensor, c: Tensor) -> float:
+    """log Σ_h exp(table_h + Σ_k c_k h_k) over all states: (2^H,), (H,).
+
+    The linear part is made of its two parts and added a block at a time: a table of its own would cost more
+    to write than all the sums.
+
+    Example:
+        >>> import torch
+        >>> round(log_sum(torch.zeros(4), torch.tensor([0.0, 1.0]).log1p()), 6)  # log(1 + 2 + 1 + 2)
+        1.791759
+    """
+    cut = max(0, len(c) - LOW_UNITS)
+    high, low = linear_table(c.detach()[:cut]), linear_table(c.detach()[cut:])
+    rows = max(1, LOG_SUM_BLOCK.get(table.device.type, LOG_SUM_BLOCK["cpu"]) // len(low))
+    each = [torch.logsumexp(part + low, 1) for part in table.view(len(high), -1).split(rows)]
+    return float(torch.logsumexp(torch.cat(each) + high, 0))
 
 
 def bits(states: Tensor, units: int) -> Tensor:

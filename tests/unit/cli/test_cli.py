@@ -450,6 +450,36 @@ def test_bench_measures_and_draws(run, tmp_path):
     assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_bench_measures_the_baselines(run, tmp_path):
+    code, out, err = run(
+        "bench", "baselines", "--quick", "--repeats", "3", "--device", "cpu", "--out", "b.json"
+    )
+    assert code == 0, err
+    assert "scikit-learn" in out
+    result = json.loads((tmp_path / "b.json").read_text())
+    assert {"device", "threads", "code", "libraries", "at"} <= set(result)
+    assert [entry["problem"].split(":")[0] for entry in result["problems"]] == ["MoG", "RBM", "Chow-Liu"]
+    for entry in result["problems"]:
+        assert entry["difference"] < 1e-9  # all contenders find the same
+        ours = entry["contenders"]["ours"]["median"]
+        for name, ratio in entry["ratios"].items():
+            assert ratio == pytest.approx(entry["contenders"][name]["median"] / ours)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["trees"], "nade or baselines, not 'trees'"),
+        (["baselines", "--plot", "b.png"], "baselines have no such picture"),
+        (["baselines", "--repeats", "2"], "at least 3 repeats, not 2"),
+    ],
+)
+def test_bench_refuses_in_one_sentence(run, words, says):
+    code, _, err = run("bench", *words)
+    assert code == 1
+    assert says in err
+
+
 def test_version_and_module():
     out = subprocess.run(
         [sys.executable, "-m", "pynade.cli.main", "--version"], capture_output=True, text=True, check=True

@@ -1,5 +1,6 @@
 """The baselines on the command line: every model name through every command."""
 
+import functools
 import json
 
 import numpy as np
@@ -9,6 +10,7 @@ import pynade
 from pynade.cli.baselines import parameters_of
 from pynade.estimators import ESTIMATORS
 from pynade.experiments.run import as_command, estimator_named
+from pynade.learn import em_bernoulli
 from tests.unit.cli import test_cli
 
 table = test_cli.table  # a fixture
@@ -105,6 +107,15 @@ def test_what_validation_chose_is_told(run, table, tmp_path):
     record = json.loads((tmp_path / "record.json").read_text())
     assert record["chosen"] == chosen
     assert [c["n_components"] for c in record["choices"]] == [2, 3]
+
+
+def test_what_else_happened_is_told(run, table, tmp_path, monkeypatch):
+    eager = functools.partial(em_bernoulli, empty_below=1e6)  # so that every component counts as empty
+    monkeypatch.setattr("pynade.estimators.baselines_binary.em_bernoulli", eager)
+    code, out, _ = run("fit", "table.csv", "--model", "mob", "--components", "3", "--out", "r")
+    assert code == 0
+    assert "iteration 1: components 0, 1, 2 were empty and start anew" in out
+    assert len(json.loads((tmp_path / "r/result.json").read_text())["messages"]) == 1
 
 
 def test_a_tree_is_drawn(run, table, tmp_path):

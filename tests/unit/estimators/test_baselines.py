@@ -1,5 +1,6 @@
 """The baselines as estimators: scikit-learn's conventions, choices, missing values, every question."""
 
+import functools
 import itertools
 import pickle
 import warnings
@@ -15,7 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import pynade
 from pynade import models
-from pynade.learn import chow_liu_chosen
+from pynade.learn import chow_liu_chosen, em_bernoulli
 from pynade.models import nade_from_rbm
 from pynade.store import load_density, save_density
 
@@ -352,8 +353,10 @@ def test_zero_means_stay_zero():
         (lambda X: np.where(X > 52, np.inf, X), pynade.GaussianMixture(), "is inf"),
         (lambda X: X[:8], pynade.GaussianMixture(n_components=9), "at most 8, the number of training rows"),
         (lambda X: X, pynade.MFA(n_factors=4), "n_factors must be at most 3, the number of columns"),
+        (lambda X: X * [1, 1e200, 1], pynade.MFA(), "the values of column 1 are too large"),
+        (lambda X: X * [1, 1, 1e200], pynade.GaussianMixture(), "the values of column 2 are too large"),
     ],
-    ids=["constant", "two-values", "twice", "inf", "few-rows", "factors"],
+    ids=["constant", "two-values", "twice", "inf", "few-rows", "factors", "huge", "huge-mixture"],
 )
 def test_degenerate_real_tables_get_one_sentence(change, model, words):
     with pytest.raises(ValueError, match=words):
@@ -368,6 +371,15 @@ def test_degenerate_binary_tables_are_fine(name):
     assert model.score(X) > model.score(1 - X)
     with pytest.raises(ValueError, match="exactly 0 or 1"):
         clone(ALL[name]).fit(X + 0.5)
+
+
+def test_components_that_started_anew_are_told(tmp_path, monkeypatch):
+    eager = functools.partial(em_bernoulli, empty_below=40)  # components of fewer rows count as empty
+    monkeypatch.setattr("pynade.estimators.baselines_binary.em_bernoulli", eager)
+    model = clone(BINARY["mob"]).set_params(n_components=6).fit(binary())
+    assert any("were empty and start anew" in message for message in model.history_.messages)
+    model.save(tmp_path / "m.safetensors")
+    assert pynade.load(tmp_path / "m.safetensors").history_ == model.history_
 
 
 @pytest.mark.parametrize(
