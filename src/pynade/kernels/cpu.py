@@ -16,8 +16,6 @@ Results depend on the input and, for the gradients, on the number of threads, ne
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -46,6 +44,7 @@ from pynade.kernels.cpu_vector import (
     copy_odds,
     dot,
     dots,
+    fetch,
     flush,
     gather,
     gather4,
@@ -97,11 +96,7 @@ def forward(
         _not_binary(*arrays(x, bad))
         code = code if bad.all() else ODDS
     eta = x.new_empty(members, batch, n_variables, output.shape[2])
-    with in_steps(weight, output, order, code) as ready:
-        if code == ODDS and ready[2].any():
-            bad[:] = True
-        else:
-            _share_rows(x, order, ready, hidden_bias, bias, eta, tape, bad, code)
+    _share_rows(x, order, weight, hidden_bias, output, bias, eta, tape, bad, code)
     for member in bad.any(1).nonzero().flatten().tolist() if code == ODDS else []:
         rows, one = bad[member].nonzero().flatten(), slice(member, member + 1)
         w, c, v, b = (tensor[one] for tensor in (weight, hidden_bias, output, bias))
@@ -113,8 +108,9 @@ def forward(
 def _share_rows(
     x: Tensor,
     order: Tensor,
-    ready: tuple[np.ndarray, ...],
+    weight: Tensor,
     hidden_bias: Tensor,
+    output: Tensor,
     bias: Tensor,
     eta: Tensor,
     tape: Tensor,
@@ -127,23 +123,16 @@ def _share_rows(
     rows = max(1, min(FORWARD_ROWS, batch, -(-members * batch // threads)))
     blocks = -(-batch // rows)
     steps = max(2, 2 ** int(math.log2(max(1, CHUNK // n_params))))  # the last of a segment ends it
-    padded = -(-rows // FOUR) * FOUR
-    size = padded * (FORWARD_STATE + n_variables + 1) + GROUP * (steps * n_params + 1)
-    buffers = (*arrays(x, order), *ready, *arrays(hidden_bias, bias, eta, tape, bad))
+    padded, (_, width) = -(-rows // FOUR) * FOUR, lanes_of(weight.shape[2])
+    tiles = width * (steps * (1 + n_params) + 1) + steps
+    size = tiles + padded * (FORWARD_STATE + n_variables + 1) + GROUP * (steps * n_params + 1)
+    buffers = arrays(x, order, weight, hidden_bias, output, bias, eta, tape, bad)
 
     def task(number: int) -> None:
         member, first = number // blocks, number % blocks * rows
-        with borrowed(size, ready[0].dtype) as scratch:
-            _forward(
-                *buffers,
-                code,
-                steps,
-                member,
-                first,
-                min(batch, first + rows),
-                scratch,
-                np.empty(GROUP, np.int64),
-            )
+        where = (member, first, min(batch, first + rows))
+        with borrowed(size, buffers[0].dtype) as scratch:
+            _forward(*buffers, code, steps, width, *where, scratch, np.empty(GROUP, np.int64))
 
     share(task, members * blocks, thread_count("forward", x, threads))
 
@@ -153,35 +142,10 @@ def suits_odds(weight: Tensor, activation: str) -> bool:
     return activation == "sigmoid" and weight.dtype == torch.float32
 
 
-@contextmanager
-def in_steps(weight: Tensor, output: Tensor, order: Tensor, code: int) -> Iterator[tuple[np.ndarray, ...]]:
-    """W (M, lanes, D, width) and V (M, lanes, DP + 1, width) in step order, cut into lanes of padded width.
-
-    The third (M, D) marks the steps whose weights are not as they should be: not finite (0 W is then no
-    zero), or too large for `ODDS`. The fourth (M, lanes, D) is the least e^-w of a step, for `ODDS`. V ends
-    with a row that nobody uses, because `dots` takes two at a time.
-    """
-    members, n_variables, n_params, hidden = output.shape
+def lanes_of(hidden: int) -> tuple[int, int]:
+    """How many lanes so many hidden units are cut into, and their padded width."""
     lanes = -(-hidden // LANE)
-    width = _padded(-(-hidden // lanes))
-    odd = np.zeros((members, n_variables), np.bool_)
-    factors = np.ones((members, lanes, n_variables), arrays(weight)[0].dtype)
-    weights, outputs, orders = arrays(weight, output, order)
-    shapes = (members, lanes, n_variables, width), (members, lanes, n_variables * n_params + 1, width)
-    sizes = [math.prod(shape) for shape in shapes]
-    threads = torch.get_num_threads()
-    parts = max(1, min(n_variables, -(-threads // members)))
-    steps = -(-n_variables // parts)
-    with borrowed(sum(sizes), weights.dtype) as buffer:
-        w, v = buffer[: sizes[0]].reshape(shapes[0]), buffer[sizes[0] :].reshape(shapes[1])
-
-        def task(number: int) -> None:
-            member, first = number // parts, number % parts * steps
-            last = min(n_variables, first + steps)
-            _in_steps(weights, outputs, orders, w, v, odd, factors, code, member, first, last)
-
-        share(task, members * parts, thread_count("in_steps", weight, threads))
-        yield w, v, odd, factors
+    return lanes, _padded(-(-hidden // lanes))
 
 
 def backward(
@@ -269,82 +233,29 @@ def _not_binary(x, found):  # type: ignore[no-untyped-def]
 
 
 @jit()
-def _in_steps(weight, output, order, w, v, odd, factors, code, m, first, last):  # type: ignore[no-untyped-def]
-    """Steps first … last - 1 of member m."""
-    n_params, hidden = output.shape[2], output.shape[3]
-    lanes, width = w.shape[1], w.shape[3]
-    weights, outputs, order = weight[m].reshape(-1), output[m].reshape(-1), order[m % len(order)]
-    zero, one = weight.dtype.type(0), weight.dtype.type(1)
-    for lane in range(lanes):
-        k0 = lane * width
-        units = np.uint64(max(0, min(width, hidden - k0)))
-        to_w, to_v = w[m, lane].reshape(-1), v[m, lane].reshape(-1)
-        for d in range(first, last):
-            i = np.uint64(order[d])
-            j, q = np.uint64(d * width), i * np.uint64(hidden) + np.uint64(k0)
-            if code == ODDS:
-                factors[m, lane, d] = copy_odds(to_w, j, weights, q, units)
-                odd[m, d] |= factors[m, lane, d] == zero
-            else:
-                odd[m, d] |= copy(to_w, j, weights, q, units) != zero
-            to_w[j + units : j + np.uint64(width)] = one if code == ODDS else zero
-            for p in range(n_params):
-                j = np.uint64((d * n_params + p) * width)
-                q = (i * np.uint64(n_params) + np.uint64(p)) * np.uint64(hidden) + np.uint64(k0)
-                copy(to_v, j, outputs, q, units)
-                to_v[j + units : j + np.uint64(width)] = zero
-
-
-@jit()
 def _forward(  # type: ignore[no-untyped-def]
-    x,
-    order,
-    w,
-    v,
-    forced,
-    factors,
-    hidden_bias,
-    bias,
-    eta,
-    tape,
-    bad,
-    code,
-    steps,
-    m,
-    first,
-    last,
-    scratch,
-    moved,
-):
+    x, order, weight, hidden_bias, output, bias, eta, tape, bad,
+    code, steps, width, m, first, last, scratch, moved,
+):  # fmt: skip
     """Rows first … last - 1 of member m."""
     (n_variables, n_params), hidden, rows = bias.shape[1:], hidden_bias.shape[1], last - first
     x, eta, tape, bad = x[m, first:last], eta[m, first:last], tape[m, :, first:last], bad[m, first:last]
-    w, v, forced, hidden_bias, bias, order = (
-        w[m],
-        v[m],
-        forced[m],
-        hidden_bias[m],
-        bias[m],
-        order[m % len(order)],
-    )
-    lanes, width, zero, one = w.shape[0], w.shape[2], x.dtype.type(0), x.dtype.type(1)
-    padded = -(-rows // FOUR) * FOUR
-    a, b, c = padded * FORWARD_STATE, padded * n_variables, padded
-    state, xs, bounds = (
-        scratch[:a],
-        scratch[a : a + b].reshape(n_variables, padded),
-        scratch[a + b : a + b + c],
-    )
-    out = scratch[a + b + c : a + b + c + GROUP * (steps * n_params + 1)].reshape(-1, GROUP)
+    weights, outputs = weight[m].reshape(-1), output[m].reshape(-1)
+    hidden_bias, bias, order = hidden_bias[m], bias[m], order[m % len(order)]
+    zero, one, padded = x.dtype.type(0), x.dtype.type(1), -(-rows // FOUR) * FOUR
+    a, b = padded * FORWARD_STATE, padded * n_variables
+    state, xs, scratch = scratch[:a], scratch[a : a + b].reshape(n_variables, padded), scratch[a + b :]
+    a, b = steps * width, (steps * n_params + 1) * width
+    w, v, scratch = scratch[:a], scratch[a : a + b], scratch[a + b :]
+    bounds, marks, scratch = scratch[:padded], scratch[padded : padded + steps], scratch[padded + steps :]
+    out = scratch[: GROUP * (steps * n_params + 1)].reshape(-1, GROUP)
     for d in range(n_variables):
         i = order[d]
         for r in range(rows):
             xs[d, r] = x[r, i]
         xs[d, rows:] = zero
-    for lane in range(lanes):
-        k0 = lane * width
-        units = np.uint64(max(0, min(width, hidden - k0)))
-        w_lane, v_lane = w[lane].reshape(-1), v[lane].reshape(-1)
+    for k0 in range(0, hidden, width):
+        units = np.uint64(min(width, hidden - k0))
         state[:], bounds[:] = one if code == ODDS else zero, one
         for r in range(rows):
             o = np.uint64(r * FORWARD_STATE)
@@ -356,17 +267,19 @@ def _forward(  # type: ignore[no-untyped-def]
             activate(state, o, H, np.uint64(width), code)
         for d0 in range(0, n_variables, steps):
             n = min(steps, n_variables - d0)
+            for t in range(n):
+                j, i = t * n_params * width, order[d0 + t]
+                marks[t] = fetch(w, v, t * width, j, weights, outputs, i, n_params, hidden, k0, width, code)
+                if code == ODDS and marks[t] == zero:
+                    bad[:] = True
             for r0 in range(0, rows, GROUP):
                 r1 = min(padded, r0 + GROUP)
-                _group(
-                    state, r0, r1, xs, d0, n, n_params, w_lane, forced, v_lane, out, width, code,
-                    bounds, factors[m, lane], bad, moved,
-                )  # fmt: skip
+                _group(state, r0, r1, xs, d0, n, n_params, w, v, out, width, code, bounds, marks, bad, moved)
                 for t in range(n):
                     i = order[d0 + t]
                     for p in range(n_params):
                         for r in range(r0, min(rows, r0 + GROUP)):
-                            so_far = bias[i, p] if lane == 0 else eta[r, i, p]
+                            so_far = bias[i, p] if k0 == 0 else eta[r, i, p]
                             eta[r, i, p] = so_far + out[t * n_params + p, r - r0]
             d = d0 + n
             if len(tape) and (d % SEGMENT == 0 or d == n_variables):
@@ -380,31 +293,31 @@ def _forward(  # type: ignore[no-untyped-def]
 
 @jit(inline=True)
 def _group(  # type: ignore[no-untyped-def]
-    state, r0, r1, xs, d0, n, n_params, w, forced, v, out, width, code, bounds, factors, bad, moved
+    state, r0, r1, xs, d0, n, n_params, w, v, out, width, code, bounds, marks, bad, moved
 ):
     """Steps d0 … d0 + n - 1 of the rows r0 … r1 - 1: their outputs without biases."""
     zero, row = state.dtype.type(0), np.uint64(FORWARD_STATE)
     together = 2 if n_params == 1 else 1  # steps computed at once as if x stayed zero
     wide = np.uint64(width)
-    for t in range(0, n, together):
-        j = np.uint64((d0 + t) * n_params) * wide
+    for t0 in range(0, n, together):
+        j = np.uint64(t0 * n_params) * wide
         for r in range(r0, r1, FOUR):
             o = np.uint64(r * FORWARD_STATE) + H
             for p in range(0, n_params, 2):
-                dots(state, o, row, v, j + np.uint64(p) * wide, wide, out, t * n_params + p, r - r0)
-        for d in range(d0 + t, min(d0 + n, d0 + t + together)):
-            number, i = 0, np.uint64(d) * wide
+                dots(state, o, row, v, j + np.uint64(p) * wide, wide, out, t0 * n_params + p, r - r0)
+        for t in range(t0, min(n, t0 + together)):
+            number, i, forced = 0, np.uint64(t) * wide, code != ODDS and marks[t] == zero
             for r in range(r0, r1):  # first a list: a branch that cannot be foreseen is expensive
                 moved[number] = r
-                number += (xs[d, r] != zero) | forced[d]
+                number += (xs[d0 + t, r] != zero) | forced
             for k in range(number):
                 r = moved[k]
-                o, xd = np.uint64(r * FORWARD_STATE), xs[d, r]
-                if together == 2 and d == d0 + t:  # the output of the next step anew
-                    out[d - d0 + 1, r - r0] = advance_dot(state, o, xd, w, i, v, i + wide, wide, code)
+                o, xt = np.uint64(r * FORWARD_STATE), xs[d0 + t, r]
+                if t - t0 + 1 < together:  # the output of the next step anew
+                    out[t + 1, r - r0] = advance_dot(state, o, xt, w, i, v, i + wide, wide, code)
                 else:
-                    advance(state, o, xd, w, i, wide, code)
-                if code == ODDS and shrunk(bounds, r, factors[d], state, o, wide):
+                    advance(state, o, xt, w, i, wide, code)
+                if code == ODDS and shrunk(bounds, r, marks[t], state, o, wide):
                     bad[r] = True
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pynade.kernels.cpu import arrays, check_order, in_steps, suits_odds, thread_count
+from pynade.kernels.cpu import arrays, check_order, lanes_of, suits_odds, thread_count
 from pynade.kernels.cpu_vector import (
     CODES,
     FORWARD_STATE,
@@ -28,6 +28,7 @@ from pynade.kernels.cpu_vector import (
     copy,
     copy_odds,
     dots,
+    fetch,
     infinite,
     jit,
     power,
@@ -75,37 +76,25 @@ def _run(
     code: int,
 ) -> tuple[Tensor, Tensor]:
     """Rows, and which of them left the range of `ODDS`."""
-    batch, (n_variables, n_params, _) = len(uniforms), output.shape
+    batch, (n_variables, n_params, hidden) = len(uniforms), output.shape
     x = torch.empty_like(uniforms, memory_format=torch.contiguous_format)
     bad = torch.zeros(batch, dtype=torch.bool)
     family = BERNOULLI if noise is None else MIXTURE
-    inputs = arrays(hidden_bias, bias[order], order, uniforms, uniforms if noise is None else noise, x, bad)
+    noise = uniforms if noise is None else noise
+    inputs = arrays(weight, hidden_bias, output, bias[order], order, uniforms, noise, x, bad)
     threads = torch.get_num_threads()
     rows = max(1, min(ROWS, -(-batch // threads)))
-    padded = -(-rows // FOUR) * FOUR
-    with in_steps(weight[None], output[None], order[None], code) as (w, v, odd, factors):
-        if code == ODDS and odd.any():
-            return x, ~bad
-        least = factors[0].min(0)
-        size = padded * (w.shape[1] * FORWARD_STATE + n_variables + 1) + GROUP * (n_params + 3)
+    padded, (lanes, width), steps = -(-rows // FOUR) * FOUR, lanes_of(hidden), max(2, STEPS // n_params)
+    tiles = lanes * width * (steps * (1 + n_params) + 1) + steps
+    size = tiles + padded * (lanes * FORWARD_STATE + n_variables + 1) + GROUP * (n_params + 3)
 
-        def task(number: int) -> None:
-            first = number * rows
-            with borrowed(size, w.dtype) as scratch:
-                _sample(
-                    w[0],
-                    v[0],
-                    least,
-                    *inputs,
-                    family,
-                    code,
-                    first,
-                    min(batch, first + rows),
-                    scratch,
-                    np.empty(GROUP, np.int64),
-                )
+    def task(number: int) -> None:
+        first = number * rows
+        where = (first, min(batch, first + rows))
+        with borrowed(size, inputs[0].dtype) as scratch:
+            _sample(*inputs, family, code, steps, width, *where, scratch, np.empty(GROUP, np.int64))
 
-        share(task, -(-batch // rows), thread_count("sample", x, threads))
+    share(task, -(-batch // rows), thread_count("sample", x, threads))
     return x, bad
 
 
@@ -129,44 +118,29 @@ def _mixture(eta, r, components, uniform, noise):  # type: ignore[no-untyped-def
 
 @jit()
 def _sample(  # type: ignore[no-untyped-def]
-    w,
-    v,
-    factors,
-    hidden_bias,
-    bias,
-    order,
-    uniforms,
-    noise,
-    x,
-    bad,
-    family,
-    code,
-    first,
-    last,
-    scratch,
-    moved,
-):
-    """Rows first … last - 1. Biases are in step order, like the weights."""
+    weight, hidden_bias, output, bias, order, uniforms, noise, x, bad,
+    family, code, steps, width, first, last, scratch, moved,
+):  # fmt: skip
+    """Rows first … last - 1. Biases are in step order."""
     (n_variables, n_params), hidden, rows = bias.shape, len(hidden_bias), last - first
     uniforms, noise, x, bad = uniforms[first:last], noise[first:last], x[first:last], bad[first:last]
-    lanes, width, wide = w.shape[0], w.shape[2], np.uint64(w.shape[2])
-    w, v, lane_of_v = w.reshape(-1), v.reshape(-1), (n_variables * n_params + 1) * width
-    zero, one, padded, row = (
-        w.dtype.type(0),
-        w.dtype.type(1),
-        -(-rows // FOUR) * FOUR,
-        lanes * FORWARD_STATE,
+    weights, outputs, lanes, wide = (
+        weight.reshape(-1),
+        output.reshape(-1),
+        -(-hidden // width),
+        np.uint64(width),
     )
-    a, b, c = padded * row, padded * n_variables, GROUP * (n_params + 1)
-    state, drawn = scratch[:a], scratch[a : a + b].reshape(n_variables, padded)  # drawn: in step order
-    eta, part = (
-        scratch[a + b : a + b + c].reshape(n_params + 1, GROUP),
-        scratch[a + b + c : a + b + c + 2 * GROUP],
-    )
-    part, bounds = part.reshape(2, GROUP), scratch[a + b + c + 2 * GROUP : a + b + c + 2 * GROUP + rows]
+    zero, one, padded = x.dtype.type(0), x.dtype.type(1), -(-rows // FOUR) * FOUR
+    row, lane_of_w, lane_of_v = lanes * FORWARD_STATE, steps * width, (steps * n_params + 1) * width
+    a, b = padded * row, padded * n_variables
+    state, drawn, scratch = scratch[:a], scratch[a : a + b].reshape(n_variables, padded), scratch[a + b :]
+    a, b = lanes * lane_of_w, lanes * lane_of_v
+    w, v, scratch = scratch[:a], scratch[a : a + b], scratch[a + b :]
+    bounds, marks, scratch = scratch[:padded], scratch[padded : padded + steps], scratch[padded + steps :]
+    a = GROUP * (n_params + 1)
+    eta, part = scratch[:a].reshape(-1, GROUP), scratch[a : a + 2 * GROUP].reshape(2, GROUP)
     state[:], bounds[:] = one if code == ODDS else zero, one
     pair = 2 if n_params == 1 else 1  # steps computed together
-    steps = max(2, STEPS // n_params)
     for r in range(rows):
         for lane in range(lanes):
             o, k0 = np.uint64(r * row + lane * FORWARD_STATE), np.uint64(lane * width)
@@ -178,6 +152,15 @@ def _sample(  # type: ignore[no-untyped-def]
                 copy(state, o, hidden_bias, k0, units)
             activate(state, o, H, wide, code)
     for d0 in range(0, n_variables, steps):
+        for t in range(min(steps, n_variables - d0)):
+            marks[t] = one
+            for lane in range(lanes):
+                i, j = lane * lane_of_w + t * width, lane * lane_of_v + t * n_params * width
+                k0 = lane * width
+                mark = fetch(w, v, i, j, weights, outputs, order[d0 + t], n_params, hidden, k0, width, code)
+                marks[t] = min(marks[t], mark)
+            if code == ODDS and marks[t] == zero:
+                bad[:] = True
         for r0 in range(0, rows, GROUP):
             for d1 in range(d0, min(n_variables, d0 + steps), pair):
                 last = min(n_variables, d1 + pair)
@@ -185,7 +168,7 @@ def _sample(  # type: ignore[no-untyped-def]
                     for p in range(0, n_params, 2):
                         for lane in range(lanes):
                             o = np.uint64((r0 + q) * row + lane * FORWARD_STATE)
-                            j = np.uint64(lane * lane_of_v + (d1 * n_params + p) * width)
+                            j = np.uint64(lane * lane_of_v + ((d1 - d0) * n_params + p) * width)
                             dots(state, o + H, np.uint64(row), v, j, wide, part, 0, q)
                             for r in range(q, q + FOUR):
                                 eta[p, r] = part[0, r] if lane == 0 else eta[p, r] + part[0, r]
@@ -210,9 +193,9 @@ def _sample(  # type: ignore[no-untyped-def]
                         r = moved[k]
                         total, o, value = zero, np.uint64((r0 + r) * row), drawn[d, r0 + r]
                         for lane in range(lanes):
-                            i = np.uint64((lane * n_variables + d) * width)
+                            i = np.uint64(lane * lane_of_w + (d - d0) * width)
                             if d + 1 < last:  # the output of the second step anew
-                                j = np.uint64(lane * lane_of_v + (d + 1) * width)
+                                j = np.uint64(lane * lane_of_v + (d - d0 + 1) * width)
                                 total += advance_dot(state, o, value, w, i, v, j, wide, code)
                             else:
                                 advance(state, o, value, w, i, wide, code)
@@ -220,7 +203,7 @@ def _sample(  # type: ignore[no-untyped-def]
                         if d + 1 < last:
                             eta[1, r] = total
                         if code == ODDS and shrunk(
-                            bounds, r0 + r, factors[d], state, np.uint64((r0 + r) * row), np.uint64(row)
+                            bounds, r0 + r, marks[d - d0], state, np.uint64((r0 + r) * row), np.uint64(row)
                         ):
                             bad[r0 + r] = True
     for r in range(rows):

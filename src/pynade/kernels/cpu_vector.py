@@ -224,6 +224,28 @@ def copy_odds(to, j, rows, i, width):
 
 
 @jit(inline=True)
+def fetch(w, v, at_w, at_v, weights, outputs, i, n_params, hidden, k0, width, code):
+    """One step's weights into tiles: variable i's units from k0 on, padded to `width`.
+
+    Returns the least e^-w for `ODDS`, 0 if one is unusable; otherwise 1, or 0 if some weight is not finite
+    (then even 0 w is no zero).
+    """
+    zero, one = w.dtype.type(0), w.dtype.type(1)
+    units = max(0, min(width, hidden - k0))
+    some, j, q = np.uint64(units), np.uint64(at_w), np.uint64(i * hidden + k0)
+    if code == ODDS:
+        mark = copy_odds(w, j, weights, q, some)
+    else:
+        mark = one if copy(w, j, weights, q, some) == zero else zero
+    w[at_w + units : at_w + width] = one if code == ODDS else zero
+    for p in range(n_params):
+        start = at_v + p * width
+        copy(v, np.uint64(start), outputs, np.uint64((i * n_params + p) * hidden + k0), some)
+        v[start + units : start + width] = zero
+    return mark
+
+
+@jit(inline=True)
 def add(to, i, tile, j, width, first):
     """The other way, adding to what is there unless this is the first."""
     if first:

@@ -188,8 +188,17 @@ def _fused(*tensors: Tensor, activation: str, kernel: str) -> Tensor:
     _expect("order", order, len(order) if len(order) == 1 else members, n_variables)
     floats = (x, weight, hidden_bias, output, bias)
     gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in floats)
+    if not gradients and not _mapped():  # autograd's part takes as long as a small batch
+        run = backends.load(kernel).forward
+        return run(*floats, order, activation, False)[0]
     eta: Tensor = Recurrence.apply(*floats, order, activation, kernel, gradients)[0]
     return eta
+
+
+def _mapped() -> bool:
+    """Whether `torch.func` is at work (vmap, grad, …), whose tensors only autograd functions can take."""
+    active = getattr(torch._C, "_are_functorch_transforms_active", None)
+    return active is None or bool(active())
 
 
 def _expect(name: str, tensor: Tensor, *shape: int) -> None:

@@ -46,7 +46,7 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     original = cpu._forward
 
     def spy(*args: object) -> None:
-        codes.append(args[11])  # type: ignore[arg-type]
+        codes.append(args[9])  # type: ignore[arg-type]
         original(*args)
 
     monkeypatch.setattr(cpu, "_forward", spy)
