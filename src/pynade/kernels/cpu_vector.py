@@ -48,7 +48,9 @@ H = np.uint64(LANE)  # offset of h going forward, and of the lanes going back
 BACK_H, G, Q, GRAD, TWIN = (np.uint64(n * SHORT) for n in (1, 2, 3, 1, 2))
 
 
-def jit(fastmath: set[str] = REORDER, inline: bool = False) -> Callable[[Compiled], Compiled]:
+def jit(
+    fastmath: set[str] = REORDER, inline: bool = False, allocates: bool = False
+) -> Callable[[Compiled], Compiled]:
     """Compile with our options, cached on disk wherever a cache can be written.
 
     Whatever another compiled function calls is forced into it (`inline`). Left to LLVM, a process that
@@ -57,14 +59,14 @@ def jit(fastmath: set[str] = REORDER, inline: bool = False) -> Callable[[Compile
     longer be identical.
 
     numba counts references to arrays whenever one function hands them to another, even inlined, with atomic
-    instructions that cost as much as a lane's arithmetic. These functions get all their memory from outside,
-    so the counting is left out (`_nrt`).
+    instructions that cost as much as a lane's arithmetic. The functions here get all their memory from
+    outside, so the counting is left out (`_nrt`); one that makes arrays of its own says `allocates`.
 
     numba renews its cache when the file of a function changes, but not when a function it calls does; so the
     state of this file, whose functions go into all others, becomes part of their names.
     """
     options: dict[str, Any] = {"fastmath": fastmath, "error_model": "numpy", "nogil": True}
-    options["forceinline"], options["_nrt"] = inline, False
+    options["forceinline"], options["_nrt"] = inline, allocates
 
     def decorate(function: Compiled) -> Compiled:
         function.__qualname__ += f"_{STAMP:x}"

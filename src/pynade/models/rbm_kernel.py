@@ -11,7 +11,7 @@ TILE = 64  # inner states whose products are kept together: eight vectors of flo
 UNROLL = 4  # variables for each time a tile's products are loaded and stored
 
 
-@jit()
+@jit(allocates=True)
 def products(outer, inner, table, first, last):
     """table[u, l] = Σ_g log Π_d (1 + outer[u, g, d] inner[l, g, d]) for outer states first … last - 1.
 
