@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pynade.experiments.provenance import code_version, device_name, now
-from pynade.kernels import recurrence, sample_bernoulli, uniforms
+from pynade.kernels import Uniforms, recurrence, sample_bernoulli
 from pynade.nets import NADENet
 from pynade.ordering import Ordering
 
@@ -130,9 +130,9 @@ class Problem:
 
     def sample_ours(self, n: int) -> Tensor:
         """The fused sampler."""
-        net, drawn = self.net, uniforms((n, self.shape.D), None, torch.float32, self.device)
+        net, uniforms = self.net, Uniforms.draw(n, self.shape.D, None)
         return sample_bernoulli(
-            net.weight, net.hidden_bias, net.output, net.bias, self.ordering.order, drawn, "sigmoid"
+            net.weight, net.hidden_bias, net.output, net.bias, self.ordering.order, uniforms, "sigmoid"
         )
 
     @torch.no_grad()

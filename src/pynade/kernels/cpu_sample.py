@@ -31,11 +31,13 @@ from pynade.kernels.cpu_vector import (
     fetch,
     infinite,
     jit,
+    nth,
     power,
     shrunk,
 )
 from pynade.kernels.scratch import borrowed
 from pynade.kernels.threads import share
+from pynade.kernels.uniforms import Uniforms
 
 ROWS = 128  # rows that share a tile of weights
 STEPS = 16  # steps after which the next rows come
@@ -48,21 +50,20 @@ def sample(
     output: Tensor,
     bias: Tensor,
     order: Tensor,
-    uniforms: Tensor,
+    uniforms: Tensor | Uniforms,
     noise: Tensor | None,
     activation: str,
 ) -> Tensor:
     """Rows (B, D): Bernoulli without noise, location-scale mixtures with it. Shapes as in `reference`."""
     check_order(order, len(weight))
     code = CODES[activation]
-    if noise is not None:
+    if noise is not None or not suits_odds(weight, activation):
         return _run(weight, hidden_bias, output, bias, order, uniforms, noise, code)[0]
-    if suits_odds(weight, activation):
-        x, bad = _run(weight, hidden_bias, output, bias, order, uniforms, None, ODDS)
-        if bad.any():
-            x[bad] = _run(weight, hidden_bias, output, bias, order, uniforms[bad], None, code)[0]
-        return x
-    return _run(weight, hidden_bias, output, bias, order, uniforms, None, code)[0]
+    x, bad = _run(weight, hidden_bias, output, bias, order, uniforms, None, ODDS)
+    if bad.any():
+        given = uniforms if isinstance(uniforms, Tensor) else uniforms.tensor(x.dtype, x.device)
+        x[bad] = _run(weight, hidden_bias, output, bias, order, given[bad], None, code)[0]
+    return x
 
 
 def _run(
@@ -71,13 +72,17 @@ def _run(
     output: Tensor,
     bias: Tensor,
     order: Tensor,
-    uniforms: Tensor,
+    uniforms: Tensor | Uniforms,
     noise: Tensor | None,
     code: int,
 ) -> tuple[Tensor, Tensor]:
     """Rows, and which of them left the range of `ODDS`."""
-    batch, (n_variables, n_params, hidden) = len(uniforms), output.shape
-    x = torch.empty_like(uniforms, memory_format=torch.contiguous_format)
+    n_variables, n_params, hidden = output.shape
+    if isinstance(uniforms, Tensor):
+        batch, seed = len(uniforms), 0
+    else:  # none given: the loop draws them
+        batch, seed, uniforms = uniforms.rows, uniforms.seed, weight.new_empty(uniforms.rows, 0)
+    x = weight.new_empty(batch, n_variables)
     bad = torch.zeros(batch, dtype=torch.bool)
     family = BERNOULLI if noise is None else MIXTURE
     noise = uniforms if noise is None else noise
@@ -92,7 +97,17 @@ def _run(
         first = number * rows
         where = (first, min(batch, first + rows))
         with borrowed(size, inputs[0].dtype) as scratch:
-            _sample(*inputs, family, code, steps, width, *where, scratch, np.empty(GROUP, np.int64))
+            _sample(
+                *inputs,
+                np.uint64(seed),
+                family,
+                code,
+                steps,
+                width,
+                *where,
+                scratch,
+                np.empty(GROUP, np.int64),
+            )
 
     share(task, -(-batch // rows), thread_count("sample", x, threads))
     return x, bad
@@ -119,7 +134,7 @@ def _mixture(eta, r, components, uniform, noise):  # type: ignore[no-untyped-def
 @jit()
 def _sample(  # type: ignore[no-untyped-def]
     weight, hidden_bias, output, bias, order, uniforms, noise, x, bad,
-    family, code, steps, width, first, last, scratch, moved,
+    seed, family, code, steps, width, first, last, scratch, moved,
 ):  # fmt: skip
     """Rows first … last - 1. Biases are in step order."""
     (n_variables, n_params), hidden, rows = bias.shape, len(hidden_bias), last - first
@@ -141,6 +156,7 @@ def _sample(  # type: ignore[no-untyped-def]
     eta, part = scratch[:a].reshape(-1, GROUP), scratch[a : a + 2 * GROUP].reshape(2, GROUP)
     state[:], bounds[:] = one if code == ODDS else zero, one
     pair = 2 if n_params == 1 else 1  # steps computed together
+    given = uniforms.shape[1] > 0
     for r in range(rows):
         for lane in range(lanes):
             o, k0 = np.uint64(r * row + lane * FORWARD_STATE), np.uint64(lane * width)
@@ -176,9 +192,14 @@ def _sample(  # type: ignore[no-untyped-def]
                 for d in range(d1, last):
                     present = min(GROUP, rows - r0)
                     if family == BERNOULLI:
-                        for r in range(present):  # u < 1 / (1 + e^-eta)
+                        start = np.uint64((first + r0) * n_variables + d)
+                        for r in range(present):
+                            if given:
+                                uniform = uniforms[r0 + r, d]
+                            else:
+                                uniform = nth(seed, start + np.uint64(r) * np.uint64(n_variables), zero)
                             odds = power(-(eta[d - d1, r] + bias[d, 0]))
-                            drawn[d, r0 + r] = one if uniforms[r0 + r, d] * (one + odds) < one else zero
+                            drawn[d, r0 + r] = one if uniform * (one + odds) < one else zero
                     else:
                         for r in range(present):
                             for p in range(n_params):

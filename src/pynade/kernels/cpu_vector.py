@@ -169,6 +169,30 @@ def _logistic(x):
     return single if x == numba.float32 else double
 
 
+GOLDEN, FIRST, SECOND = (
+    np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+
+
+def nth(seed: Any, k: Any, like: Any) -> Any:
+    """The k-th number of a seed, in the type of `like`: 24 bits of it in float32, 53 in float64."""
+    raise NotImplementedError("compiled code only")
+
+
+@overload(nth, jit_options=INLINE)
+def _nth(seed, k, like):
+    kind, bits = (np.float32, 24) if like == numba.float32 else (np.float64, 53)
+    shift, scale, half = np.uint64(64 - bits), kind(0.5**bits), kind(0.5 ** (bits + 1))
+
+    def number(seed, k, like):
+        z = seed + (k + np.uint64(1)) * GOLDEN
+        z = (z ^ (z >> np.uint64(30))) * FIRST
+        z = (z ^ (z >> np.uint64(27))) * SECOND
+        return kind(np.int64((z ^ (z >> np.uint64(31))) >> shift)) * scale + half
+
+    return number
+
+
 @overload(rectify, jit_options=INLINE)
 def _rectify(x):
     zero = np.float32(0) if x == numba.float32 else np.float64(0)

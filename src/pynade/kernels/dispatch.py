@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pynade.kernels import backends, dense, reference
 from pynade.kernels.autograd import Recurrence
+from pynade.kernels.uniforms import Uniforms
 
 
 def recurrence(
@@ -90,32 +91,13 @@ def recurrence_population(
     return _fused(*tensors, order, activation=activation, kernel=kernel)
 
 
-def uniforms(
-    shape: tuple[int, ...],
-    generator: torch.Generator | None,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Tensor:
-    """Uniform numbers in [0, 1) for the samplers; on the CPU, where numba is, several threads draw them.
-
-    Example:
-        >>> g = torch.Generator().manual_seed(0)
-        >>> uniforms((2, 3), g, torch.float32, torch.device("cpu")).shape
-        torch.Size([2, 3])
-    """
-    if backends.choose("auto", device, torch.empty(0, dtype=dtype)) != "numba":
-        return torch.rand(shape, generator=generator, dtype=dtype, device=device)
-    seed = int(torch.randint(2**63 - 1, (), generator=generator))
-    return backends.load_random().fill(torch.empty(shape, dtype=dtype), seed)
-
-
 def sample_bernoulli(
     weight: Tensor,
     hidden_bias: Tensor,
     output: Tensor,
     bias: Tensor,
     order: Tensor,
-    uniforms: Tensor,
+    uniforms: Tensor | Uniforms,
     activation: str,
     kernel: str = "auto",
 ) -> Tensor:
@@ -127,17 +109,23 @@ def sample_bernoulli(
         output: V, (D, 1, H).
         bias: b, (D, 1).
         order: (D,).
-        uniforms: (B, D), the randomness: at step d, x = 1 where uniforms[:, d] < sigmoid(eta).
+        uniforms: (B, D), the randomness: at step d, x = 1 where uniforms[:, d] < sigmoid(eta); or where to
+            draw it from.
         activation: as for `recurrence`.
         kernel: as for `recurrence`.
     """
     weight = weight.reshape(len(weight), weight.shape[-1])
-    kernel = _checked(activation, kernel, weight, hidden_bias, output, bias, uniforms)
-    arguments = (weight, hidden_bias, output, bias, order, uniforms)
+    given = [uniforms] if isinstance(uniforms, Tensor) else []
+    kernel = _checked(activation, kernel, weight, hidden_bias, output, bias, *given)
+    parts = (weight, hidden_bias, output, bias, order)
     with torch.no_grad():
+        if kernel == "numba":
+            return _sampler(*parts, uniforms, None, activation, kernel)
+        if not isinstance(uniforms, Tensor):
+            uniforms = uniforms.tensor(weight.dtype, weight.device)
         if kernel == "reference":
-            return reference.sample_bernoulli(*arguments, activation)
-        return _sampler(*arguments, None, activation, kernel)
+            return reference.sample_bernoulli(*parts, uniforms, activation)
+        return _sampler(*parts, uniforms, None, activation, kernel)
 
 
 def sample_mixture(
@@ -215,7 +203,7 @@ def _sampler(
     output: Tensor,
     bias: Tensor,
     order: Tensor,
-    uniforms: Tensor,
+    uniforms: Tensor | Uniforms,
     noise: Tensor | None,
     activation: str,
     kernel: str,
@@ -226,11 +214,17 @@ def _sampler(
     _expect("hidden_bias", hidden_bias, hidden)
     _expect("bias", bias, n_variables, n_params)
     _expect("order", order, n_variables)
+    sampler = backends.load_sampler(kernel)
+    if not isinstance(uniforms, Tensor):
+        seeded: Tensor = sampler.sample(
+            *_alike(weight, hidden_bias, output, bias), order, uniforms, None, activation
+        )
+        return seeded
     _expect("uniforms", uniforms, len(uniforms), n_variables)
     _expect("noise", uniforms if noise is None else noise, len(uniforms), n_variables)
     floats = _alike(weight, hidden_bias, output, bias, uniforms, *([] if noise is None else [noise]))
     rest = floats[5] if noise is not None else None
-    draws: Tensor = backends.load_sampler(kernel).sample(*floats[:4], order, floats[4], rest, activation)
+    draws: Tensor = sampler.sample(*floats[:4], order, floats[4], rest, activation)
     return draws
 
 

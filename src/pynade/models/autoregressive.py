@@ -15,7 +15,7 @@ from pynade.families import (
     MixtureOfLogistics,
     Transformed,
 )
-from pynade.kernels import sample_bernoulli, sample_mixture, uniforms
+from pynade.kernels import Uniforms, sample_bernoulli, sample_mixture
 from pynade.models.density import Density, check_columns
 from pynade.nets import NADENet, Net, grouped
 from pynade.ordering import Ordering
@@ -86,16 +86,17 @@ class Autoregressive(Density):
         net, family = self.net, self.family
         if type(net) is not NADENet or net.n_features > 1:
             return ancestral(net, family, self.ordering, n, generator)
-        drawn = uniforms((n, net.n_variables), generator, self.dtype, self.device)
-        parts = (net.weight, net.hidden_bias, net.output, net.bias, self.order, drawn)
+        parts = (net.weight, net.hidden_bias, net.output, net.bias, self.order)
+        uniforms = Uniforms.draw(n, net.n_variables, generator)
         if isinstance(family, Bernoulli):
-            return sample_bernoulli(*parts, net.activation)
+            return sample_bernoulli(*parts, uniforms, net.activation)
         base = family.base if isinstance(family, Transformed) else family
         if (
             isinstance(base, MixtureOfGaussians | MixtureOfLaplaces | MixtureOfLogistics)
             and not base.sigma_floor
         ):
-            rows = sample_mixture(*parts, base.law.noise(drawn, generator), net.activation)
+            drawn = uniforms.tensor(self.dtype, self.device)
+            rows = sample_mixture(*parts, drawn, base.law.noise(drawn, generator), net.activation)
             return family.to_data(rows) if isinstance(family, Transformed) else rows
         return ancestral(net, family, self.ordering, n, generator)
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pynade.kernels import recurrence, sample_bernoulli, sample_mixture, uniforms
+from pynade.kernels import Uniforms, recurrence, sample_bernoulli, sample_mixture
 
 from .cases import Case
 
@@ -81,9 +81,9 @@ def test_no_rows() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_uniform_numbers_are_uniform_and_follow_the_generator(dtype: torch.dtype) -> None:
+def test_uniform_numbers_are_uniform_and_follow_their_seed(dtype: torch.dtype) -> None:
     def draw(seed: int) -> torch.Tensor:
-        return uniforms((300, 500), torch.Generator().manual_seed(seed), dtype, torch.device("cpu"))
+        return Uniforms(300, 500, seed).tensor(dtype, torch.device("cpu"))
 
     u, again, other = draw(0), draw(0), draw(1)
     assert torch.equal(u, again)
@@ -97,7 +97,7 @@ def test_uniform_numbers_are_uniform_and_follow_the_generator(dtype: torch.dtype
 
 def test_uniform_numbers_do_not_depend_on_the_number_of_threads() -> None:
     def draw() -> torch.Tensor:
-        return uniforms((500, 700), torch.Generator().manual_seed(3), torch.float32, torch.device("cpu"))
+        return Uniforms(500, 700, 3).tensor(torch.float32, torch.device("cpu"))
 
     before, wanted = torch.get_num_threads(), draw()
     torch.set_num_threads(1)
@@ -105,3 +105,21 @@ def test_uniform_numbers_do_not_depend_on_the_number_of_threads() -> None:
         assert torch.equal(draw(), wanted)
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("activation", ["sigmoid", "relu"])
+def test_draws_on_the_spot_are_those_of_the_same_numbers_given(dtype: torch.dtype, activation: str) -> None:
+    _, *weights, order, _ = Case(1, 23, 40, seed=5).tensors(dtype)
+    for rows in (1, 37, 300):
+        numbers = Uniforms(rows, 23, seed=rows)
+        given = numbers.tensor(dtype, torch.device("cpu"))
+        wanted = sample_bernoulli(*weights, order, given, activation, kernel="reference")
+        for kernel in ("numba", "reference"):
+            assert torch.equal(sample_bernoulli(*weights, order, numbers, activation, kernel=kernel), wanted)
+
+
+def test_draws_from_a_generator_repeat() -> None:
+    first, second = (Uniforms.draw(3, 4, torch.Generator().manual_seed(1)) for _ in range(2))
+    assert first == second
+    assert first != Uniforms.draw(3, 4, torch.Generator().manual_seed(2))
