@@ -47,11 +47,14 @@ class Recurrence(Function):
         """Keep the inputs and the tape, no activations."""
         x, weight, hidden_bias, v, b, order, ctx.activation, ctx.kernel, _ = inputs
         ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)  # there would be zeros as large as the tape
         ctx.save_for_backward(x, weight, hidden_bias, v, b, order, output[1])
 
     @staticmethod
-    def backward(ctx: Any, grad_eta: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_eta: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
         """All gradients, from one walk back."""
+        if grad_eta is None:
+            return (None,) * 9
         need_x = ctx.needs_input_grad[0]
         x, weight, hidden_bias, v, b, order, tape = ctx.saved_tensors
         if tape.shape[1] == 0:

@@ -20,6 +20,7 @@ from pynade.kernels.cpu_vector import (
     FORWARD_STATE,
     FOUR,
     GROUP,
+    NEVER,
     ODDS,
     H,
     activate,
@@ -198,8 +199,9 @@ def _sample(  # type: ignore[no-untyped-def]
                                 uniform = uniforms[r0 + r, d]
                             else:
                                 uniform = nth(seed, start + np.uint64(r) * np.uint64(n_variables), zero)
-                            odds = power(-(eta[d - d1, r] + bias[d, 0]))
-                            drawn[d, r0 + r] = one if uniform * (one + odds) < one else zero
+                            logit = eta[d - d1, r] + bias[d, 0]
+                            hit = (uniform * (one + power(-logit)) < one) & (logit > NEVER)
+                            drawn[d, r0 + r] = one if hit else zero
                     else:
                         for r in range(present):
                             for p in range(n_params):

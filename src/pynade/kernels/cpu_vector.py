@@ -93,6 +93,7 @@ F1, F2, F3 = np.float32(0.6931472), np.float32(0.24022648), np.float32(0.0555033
 F4, F5, F6 = np.float32(0.009618437), np.float32(0.0013398875), np.float32(0.00015353362)
 
 STEEPEST = 80.0  # weights beyond it are not for `ODDS`
+NEVER = np.float32(-104)  # the sigmoid of less is zero in float32
 
 INLINE: Any = {"fastmath": STRICT, "error_model": "numpy", "forceinline": True, "_nrt": False}
 
@@ -175,13 +176,16 @@ GOLDEN, FIRST, SECOND = (
 
 
 def nth(seed: Any, k: Any, like: Any) -> Any:
-    """The k-th number of a seed, in the type of `like`: 24 bits of it in float32, 53 in float64."""
+    """The k-th number of a seed, in the type of `like`.
+
+    It has 23 bits in float32 and 52 in float64, plus a half: so none is rounded, least of all to one.
+    """
     raise NotImplementedError("compiled code only")
 
 
 @overload(nth, jit_options=INLINE)
 def _nth(seed, k, like):
-    kind, bits = (np.float32, 24) if like == numba.float32 else (np.float64, 53)
+    kind, bits = (np.float32, 23) if like == numba.float32 else (np.float64, 52)
     shift, scale, half = np.uint64(64 - bits), kind(0.5**bits), kind(0.5 ** (bits + 1))
 
     def number(seed, k, like):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from pynade.kernels import backends, dense, reference
 from pynade.kernels.autograd import Recurrence
@@ -184,9 +185,9 @@ def _fused(*tensors: Tensor, activation: str, kernel: str) -> Tensor:
 
 
 def _mapped() -> bool:
-    """Whether `torch.func` is at work (vmap, grad, …), whose tensors only autograd functions can take."""
+    """Whether `torch.func` (vmap, grad, …) or forward-mode differentiation is at work."""
     active = getattr(torch._C, "_are_functorch_transforms_active", None)
-    return active is None or bool(active())
+    return active is None or bool(active()) or getattr(forward_ad, "_current_level", 0) >= 0
 
 
 def _expect(name: str, tensor: Tensor, *shape: int) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import numpy as np
 
 LINE = 64  # bytes: buffers start on a cache line, so that no vector straddles two
-KEPT = 2**26  # bytes: larger buffers are given back to the system
+KEPT = 2**24  # bytes: larger buffers are given back to the system
 
 _free: defaultdict[int, deque[np.ndarray]] = defaultdict(lambda: deque(maxlen=4))  # by size, powers of two
 

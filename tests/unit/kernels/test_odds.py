@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from pynade.kernels import cpu, recurrence, sample_bernoulli
 from pynade.kernels.cpu_vector import ODDS, power
@@ -141,3 +142,9 @@ def test_gradients_of_a_pass_that_kept_no_tape() -> None:
         found.append([leaf.grad for leaf in leaves])
     for kept, made in zip(*found, strict=True):
         assert torch.equal(kept, made)
+
+
+def test_forward_mode_is_refused_not_forgotten() -> None:
+    x, weight, *rest, order, _ = Case(3, 5, 4).tensors(torch.float32)
+    with forward_ad.dual_level(), pytest.raises(RuntimeError, match="jvp"):
+        recurrence(x, forward_ad.make_dual(weight, weight), *rest, order, "sigmoid", kernel="numba")

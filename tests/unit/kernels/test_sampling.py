@@ -123,3 +123,19 @@ def test_draws_from_a_generator_repeat() -> None:
     first, second = (Uniforms.draw(3, 4, torch.Generator().manual_seed(1)) for _ in range(2))
     assert first == second
     assert first != Uniforms.draw(3, 4, torch.Generator().manual_seed(2))
+
+
+def test_no_uniform_number_is_one() -> None:
+    """These seeds begin with the largest there is."""
+    for seed, dtype in ((1252319804544721972, torch.float32), (496489529909367957, torch.float64)):
+        u = Uniforms(1, 1, seed).tensor(dtype, torch.device("cpu"))
+        assert 1 - 2 * torch.finfo(dtype).eps < u < 1
+
+
+@pytest.mark.parametrize("kernel", ["reference", "numba"])
+def test_what_cannot_be_is_never_drawn(kernel: str) -> None:
+    weights = [torch.zeros(shape) for shape in ((2, 1, 3), (3,), (2, 1, 3))]
+    bias, order = torch.tensor([[-torch.inf], [torch.inf]]), torch.arange(2)
+    uniforms = torch.tensor([[0.0, 0.0], [1e-38, 0.5], [0.9, 1 - 1e-7]])
+    drawn = sample_bernoulli(*weights, bias, order, uniforms, "sigmoid", kernel=kernel)
+    assert torch.equal(drawn, torch.tensor([[0.0, 1.0]] * 3))
