@@ -66,17 +66,11 @@ class NADENet(Net):
     def parallel(self, features: Tensor, ordering: Ordering) -> Tensor:
         """Eta (B, D, P), O(HD) per row; never in half precision, which the fused kernels do not have."""
         order = ordering.order.to(features.device)
+        parts = (self.weight, self.hidden_bias, self.output, self.bias, order, self.activation, self.kernel)
+        if not torch.is_autocast_enabled(features.device.type):  # (to say so once more takes its time)
+            return recurrence(features, *parts)
         with torch.autocast(features.device.type, enabled=False):
-            return recurrence(
-                features,
-                self.weight,
-                self.hidden_bias,
-                self.output,
-                self.bias,
-                order,
-                self.activation,
-                self.kernel,
-            )
+            return recurrence(features, *parts)
 
     def start(self, groups: int, rows: int) -> State:
         """a_1 = c (eq. 4)."""
