@@ -127,6 +127,23 @@ def test_rows_that_are_not_binary_among_others_that_are() -> None:
         assert torch.equal(found[r], alone[r])
 
 
+def test_a_population_in_training_walks_forward_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = spied(monkeypatch)
+    x, *weights, order, _ = Case(6, 12, 9).tensors(torch.float32)
+    leaves = [torch.stack([w, w]).requires_grad_() for w in weights]
+
+    def eta(*parts: Tensor) -> Tensor:
+        return recurrence(x, *parts, order, "sigmoid", kernel="numba")
+
+    torch.func.vmap(eta)(*leaves).sum().backward()
+    assert len(codes) == 2  # members
+    assert ODDS not in codes
+    codes.clear()
+    with torch.no_grad():
+        torch.func.vmap(eta)(*leaves)
+    assert codes == [ODDS, ODDS]
+
+
 def test_gradients_of_a_pass_that_kept_no_tape() -> None:
     """Where gradients turn out to be wanted after all, the tape is made then."""
     from pynade.kernels.autograd import Recurrence
