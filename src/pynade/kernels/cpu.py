@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pynade.kernels.cpu_scalar import jit
 from pynade.kernels.cpu_vector import (
     BACK_H,
     BACKWARD_STATE,
@@ -49,7 +50,6 @@ from pynade.kernels.cpu_vector import (
     gather,
     gather4,
     infinite,
-    jit,
     permute,
     retreat,
     shrunk,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pynade.kernels.cpu_vector import jit, nth
+from pynade.kernels.cpu_scalar import jit, nth
 from pynade.kernels.threads import share
 
 BLOCK = 2**16  # numbers of one task

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from pynade.kernels.cpu import arrays, check_order, lanes_of, suits_odds, thread_count
+from pynade.kernels.cpu_scalar import NEVER, jit, nth, power
 from pynade.kernels.cpu_vector import (
     CODES,
     FORWARD_STATE,
     FOUR,
     GROUP,
-    NEVER,
     ODDS,
     H,
     activate,
@@ -31,9 +31,6 @@ from pynade.kernels.cpu_vector import (
     dots,
     fetch,
     infinite,
-    jit,
-    nth,
-    power,
     shrunk,
 )
 from pynade.kernels.scratch import borrowed

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pynade.kernels.cpu_vector import jit
+from pynade.kernels.cpu_scalar import jit
 
 TILE = 64  # inner states whose products are kept together: eight vectors of float64 hide each other's latency
 UNROLL = 4  # variables for each time a tile's products are loaded and stored

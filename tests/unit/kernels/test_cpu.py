@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pynade.kernels import recurrence
-from pynade.kernels.cpu_vector import logistic, tanh
+from pynade.kernels.cpu_scalar import logistic, tanh
 from pynade.kernels.threads import share
 
 from .cases import Case, evaluate

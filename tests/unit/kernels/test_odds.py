@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from pynade.kernels import cpu, recurrence, sample_bernoulli
-from pynade.kernels.cpu_vector import ODDS, power
+from pynade.kernels.cpu_scalar import power
+from pynade.kernels.cpu_vector import ODDS
 
 from .cases import Case
 

@@ -1,0 +1,210 @@
+"""How the CPU kernels are compiled, and their functions of single numbers: exponentials, activations, random
+numbers, the bits of a float. Numba puts them into the vector loops of `cpu_vector`.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+# (numba reads the arguments' types off the call, and compares signatures with annotations included)
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+from numba.extending import overload
+
+Compiled = Callable[..., Any]
+FOLDER = Path(__file__).parent
+STAMP = zlib.crc32(
+    b"".join((FOLDER / name).read_bytes() for name in ("cpu_scalar.py", "cpu_vector.py", "reference.py"))
+)
+
+REORDER = {"reassoc", "contract", "nsz"}
+STRICT = {"contract", "nsz"}  # for sums whose order is the algorithm
+
+
+def jit(
+    fastmath: set[str] = REORDER, inline: bool = False, allocates: bool = False
+) -> Callable[[Compiled], Compiled]:
+    """Compile with our options, cached on disk wherever a cache can be written.
+
+    Whatever another compiled function calls is forced into it (`inline`). Left to LLVM, a process that
+    compiles would call the callee's own copy where a process that loads from the cache calls the copy
+    compiled into its caller, and the two may round differently: a run resumed by another process would no
+    longer be identical.
+
+    numba counts references to arrays whenever one function hands them to another, even inlined, with atomic
+    instructions that cost as much as a lane's arithmetic. The functions here get all their memory from
+    outside, so the counting is left out (`_nrt`); one that makes arrays of its own says `allocates`.
+
+    numba renews its cache when the file of a function changes, but not when a function it calls does; so the
+    state of the files whose functions and numbers go into all others becomes part of their names.
+    """
+    options: dict[str, Any] = {"fastmath": fastmath, "error_model": "numpy", "nogil": True}
+    options["forceinline"], options["_nrt"] = inline, allocates
+
+    def decorate(function: Compiled) -> Compiled:
+        function.__qualname__ += f"_{STAMP:x}"
+        try:
+            return numba.njit(cache=True, **options)(function)
+        except RuntimeError:  # numba found no writable place for its cache
+            return numba.njit(**options)(function)
+
+    return decorate
+
+
+# e^z = 2^n 2^f with n whole and |f| <= 1/2: 2^f by a polynomial, 2^n by adding n to the exponent bits.
+# Adding MAGIC rounds to a whole number and leaves it in the low bits.
+LOG2E, MAGIC, LIMIT, ONE = (
+    np.float32(1.4426950408889634),
+    np.float32(12582912.0),
+    np.float32(125.0),
+    np.float32(1),
+)
+E1, E2, E3 = np.float32(0.693147), np.float32(0.24022242), np.float32(0.055507336)
+E4, E5 = np.float32(0.009671513), np.float32(0.0013264727)
+# one degree more, where errors of many factors would add up
+F1, F2, F3 = np.float32(0.6931472), np.float32(0.24022648), np.float32(0.055503324)
+F4, F5, F6 = np.float32(0.009618437), np.float32(0.0013398875), np.float32(0.00015353362)
+
+STEEPEST = 80.0  # weights beyond it are not for `ODDS`
+NEVER = np.float32(-104)  # the sigmoid of less is zero in float32
+
+INLINE: Any = {"fastmath": STRICT, "error_model": "numpy", "forceinline": True, "_nrt": False}
+
+
+def power(x: float) -> float:
+    """e^x; in float32 for |x| up to 86, relative error at most 2e-7 max(1, |x|)."""
+    raise NotImplementedError("compiled code only")
+
+
+def logistic(x: float) -> float:
+    """1 / (1 + e^-x). In float32 an approximation, error at most 2e-7 everywhere; exact in float64."""
+    raise NotImplementedError("compiled code only")
+
+
+def rectify(x: float) -> float:
+    """max(x, 0), NaN staying NaN."""
+    raise NotImplementedError("compiled code only")
+
+
+def tanh(x: float) -> float:
+    """2 logistic(2x) - 1."""
+    raise NotImplementedError("compiled code only")
+
+
+def apart(x: Any) -> tuple[Any, Any]:
+    """f and n + MAGIC of e^x = 2^n 2^f."""
+    raise NotImplementedError("compiled code only")
+
+
+def joined(p: Any, whole: Any) -> Any:
+    """2^n p from n + MAGIC."""
+    raise NotImplementedError("compiled code only")
+
+
+@overload(apart, jit_options=INLINE)
+def _apart(x):
+    def single(x):
+        z = np.float32(LOG2E * x)
+        z = LIMIT if z > LIMIT else z  # these comparisons let NaN through
+        z = -LIMIT if z < -LIMIT else z
+        whole = np.float32(z + MAGIC)
+        return z - (whole - MAGIC), whole
+
+    return single
+
+
+@overload(joined, jit_options=INLINE)
+def _joined(p, whole):
+    def single(p, whole):
+        both = np.float32(p).view(np.int32) + (np.float32(whole).view(np.int32) << np.int32(23))
+        return np.int32(both).view(np.float32)
+
+    return single
+
+
+@overload(power, jit_options=INLINE)
+def _power(x):
+    def single(x):
+        f, whole = apart(x)
+        return joined((((((F6 * f + F5) * f + F4) * f + F3) * f + F2) * f + F1) * f + ONE, whole)
+
+    return single if x == numba.float32 else lambda x: math.exp(x)
+
+
+@overload(logistic, jit_options=INLINE)
+def _logistic(x):
+    def single(x):
+        f, whole = apart(-x)
+        return ONE / (ONE + joined(((((E5 * f + E4) * f + E3) * f + E2) * f + E1) * f + ONE, whole))
+
+    def double(x):
+        return 1.0 / (1.0 + math.exp(-x))
+
+    return single if x == numba.float32 else double
+
+
+GOLDEN, FIRST, SECOND = (
+    np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+
+
+def nth(seed: Any, k: Any, like: Any) -> Any:
+    """The k-th number of a seed, in the type of `like`.
+
+    It has 23 bits in float32 and 52 in float64, plus a half: so none is rounded, least of all to one.
+    """
+    raise NotImplementedError("compiled code only")
+
+
+@overload(nth, jit_options=INLINE)
+def _nth(seed, k, like):
+    kind, bits = (np.float32, 23) if like == numba.float32 else (np.float64, 52)
+    shift, scale, half = np.uint64(64 - bits), kind(0.5**bits), kind(0.5 ** (bits + 1))
+
+    def number(seed, k, like):
+        z = seed + (k + np.uint64(1)) * GOLDEN
+        z = (z ^ (z >> np.uint64(30))) * FIRST
+        z = (z ^ (z >> np.uint64(27))) * SECOND
+        return kind(np.int64((z ^ (z >> np.uint64(31))) >> shift)) * scale + half
+
+    return number
+
+
+@overload(rectify, jit_options=INLINE)
+def _rectify(x):
+    zero = np.float32(0) if x == numba.float32 else np.float64(0)
+    return lambda x: zero if x < zero else x
+
+
+@overload(tanh, jit_options=INLINE)
+def _tanh(x):
+    kind = np.float32 if x == numba.float32 else np.float64
+    one, two = kind(1), kind(2)
+    return lambda x: two * logistic(two * x) - one
+
+
+def bits(x: float) -> int:
+    """The bits of a float as a whole number: of positive floats the smaller has the smaller."""
+    raise NotImplementedError("compiled code only")
+
+
+@overload(bits, jit_options=INLINE)
+def _bits(x):
+    kind, whole = (np.float32, np.int32) if x == numba.float32 else (np.float64, np.int64)
+    return lambda x: kind(x).view(whole)
+
+
+def value_of(whole: int) -> float:
+    """The float that has these bits."""
+    raise NotImplementedError("compiled code only")
+
+
+@overload(value_of, jit_options=INLINE)
+def _value_of(whole):
+    kind, size = (np.float32, np.int32) if whole == numba.int32 else (np.float64, np.int64)
+    return lambda whole: size(whole).view(kind)
