@@ -89,7 +89,7 @@ def _run(
     rows = max(1, min(ROWS, -(-batch // threads)))
     padded, (lanes, width), steps = -(-rows // FOUR) * FOUR, lanes_of(hidden), max(2, STEPS // n_params)
     tiles = lanes * width * (steps * (1 + n_params) + 1) + steps
-    size = tiles + padded * (lanes * FORWARD_STATE + n_variables + 1) + GROUP * (n_params + 3)
+    size = tiles + padded * (lanes * FORWARD_STATE + 1) + GROUP * (n_params + 4)
 
     def task(number: int) -> None:
         first = number * rows
@@ -129,6 +129,24 @@ def _mixture(eta, r, components, uniform, noise):  # type: ignore[no-untyped-def
     return eta[chosen + components, r] + math.exp(eta[chosen + 2 * components, r]) * noise
 
 
+@jit(inline=True)
+def draw(to, seed, start, stride):  # type: ignore[no-untyped-def]
+    """Every stride-th number of a seed."""
+    zero = to.dtype.type(0)
+    for r in range(np.uint64(GROUP)):
+        to[r] = nth(seed, start + r * stride, zero)
+
+
+@jit(inline=True)
+def toss(drawn, eta, bias):  # type: ignore[no-untyped-def]
+    """From uniform numbers to ones with probability sigmoid(eta + bias), and zeros."""
+    zero, one = drawn.dtype.type(0), drawn.dtype.type(1)
+    for r in range(np.uint64(GROUP)):
+        logit = eta[r] + bias
+        hit = (drawn[r] * (one + power(-logit)) < one) & (logit > NEVER)
+        drawn[r] = one if hit else zero
+
+
 @jit()
 def _sample(  # type: ignore[no-untyped-def]
     weight, hidden_bias, output, bias, order, uniforms, noise, x, bad,
@@ -145,14 +163,14 @@ def _sample(  # type: ignore[no-untyped-def]
     )
     zero, one, padded = x.dtype.type(0), x.dtype.type(1), -(-rows // FOUR) * FOUR
     row, lane_of_w, lane_of_v = lanes * FORWARD_STATE, steps * width, (steps * n_params + 1) * width
-    a, b = padded * row, padded * n_variables
-    state, drawn, scratch = scratch[:a], scratch[a : a + b].reshape(n_variables, padded), scratch[a + b :]
+    a, b = padded * row, padded * row + GROUP
+    state, drawn, scratch = scratch[:a], scratch[a:b], scratch[b:]
     a, b = lanes * lane_of_w, lanes * lane_of_v
     w, v, scratch = scratch[:a], scratch[a : a + b], scratch[a + b :]
     bounds, marks, scratch = scratch[:padded], scratch[padded : padded + steps], scratch[padded + steps :]
     a = GROUP * (n_params + 1)
     eta, part = scratch[:a].reshape(-1, GROUP), scratch[a : a + 2 * GROUP].reshape(2, GROUP)
-    state[:], bounds[:] = one if code == ODDS else zero, one
+    state[:], bounds[:], x[:] = one if code == ODDS else zero, one, zero
     pair = 2 if n_params == 1 else 1  # steps computed together
     given = uniforms.shape[1] > 0
     for r in range(rows):
@@ -183,35 +201,37 @@ def _sample(  # type: ignore[no-untyped-def]
                         for lane in range(lanes):
                             o = np.uint64((r0 + q) * row + lane * FORWARD_STATE)
                             j = np.uint64(lane * lane_of_v + ((d1 - d0) * n_params + p) * width)
+                            if lane == 0:
+                                dots(state, o + H, np.uint64(row), v, j, wide, eta, p, q)
+                                continue
                             dots(state, o + H, np.uint64(row), v, j, wide, part, 0, q)
                             for r in range(q, q + FOUR):
-                                eta[p, r] = part[0, r] if lane == 0 else eta[p, r] + part[0, r]
-                                eta[p + 1, r] = part[1, r] if lane == 0 else eta[p + 1, r] + part[1, r]
+                                eta[p, r] += part[0, r]
+                                eta[p + 1, r] += part[1, r]
                 for d in range(d1, last):
                     present = min(GROUP, rows - r0)
                     if family == BERNOULLI:
-                        start = np.uint64((first + r0) * n_variables + d)
-                        for r in range(present):
-                            if given:
-                                uniform = uniforms[r0 + r, d]
-                            else:
-                                uniform = nth(seed, start + np.uint64(r) * np.uint64(n_variables), zero)
-                            logit = eta[d - d1, r] + bias[d, 0]
-                            hit = (uniform * (one + power(-logit)) < one) & (logit > NEVER)
-                            drawn[d, r0 + r] = one if hit else zero
+                        if given:
+                            for r in range(present):
+                                drawn[r] = uniforms[r0 + r, d]
+                        else:
+                            start = np.uint64((first + r0) * n_variables + d)
+                            draw(drawn, seed, start, np.uint64(n_variables))
+                        toss(drawn, eta[d - d1], bias[d, 0])
                     else:
                         for r in range(present):
                             for p in range(n_params):
                                 eta[p, r] += bias[d, p]
                             uniform, z = uniforms[r0 + r, d], noise[r0 + r, d]
-                            drawn[d, r0 + r] = _mixture(eta, r, n_params // 3, uniform, z)
+                            drawn[r] = _mixture(eta, r, n_params // 3, uniform, z)
                     number = 0
                     for r in range(present):  # first a list: a branch that cannot be foreseen is expensive
                         moved[number] = r
-                        number += drawn[d, r0 + r] != zero
+                        number += drawn[r] != zero
                     for k in range(number):
                         r = moved[k]
-                        total, o, value = zero, np.uint64((r0 + r) * row), drawn[d, r0 + r]
+                        total, o, value = zero, np.uint64((r0 + r) * row), drawn[r]
+                        x[r0 + r, order[d]] = value
                         for lane in range(lanes):
                             i = np.uint64(lane * lane_of_w + (d - d0) * width)
                             if d + 1 < last:  # the output of the second step anew
@@ -226,8 +246,6 @@ def _sample(  # type: ignore[no-untyped-def]
                             bounds, r0 + r, marks[d - d0], state, np.uint64((r0 + r) * row), np.uint64(row)
                         ):
                             bad[r0 + r] = True
-    for r in range(rows):
-        for d in range(n_variables):
-            x[r, order[d]] = drawn[d, r]
-        if code == ODDS:
+    if code == ODDS:
+        for r in range(rows):
             bad[r] |= infinite(state, np.uint64(r * row), np.uint64(row))

@@ -70,7 +70,7 @@ E4, E5 = np.float32(0.009671513), np.float32(0.0013264727)
 F1, F2, F3 = np.float32(0.6931472), np.float32(0.24022648), np.float32(0.055503324)
 F4, F5, F6 = np.float32(0.009618437), np.float32(0.0013398875), np.float32(0.00015353362)
 
-STEEPEST = 80.0  # weights beyond it are not for `ODDS`
+STEEPEST = math.exp(80)  # no e^w beyond it, or below its inverse, is for `ODDS`
 NEVER = np.float32(-104)  # the sigmoid of less is zero in float32
 
 INLINE: Any = {"fastmath": STRICT, "error_model": "numpy", "forceinline": True, "_nrt": False}

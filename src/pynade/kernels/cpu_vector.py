@@ -71,13 +71,15 @@ def copy(to, j, rows, i, width):
 
 @jit(inline=True)
 def copy_odds(to, j, rows, i, width):
-    """`copy` of e^-value, for `ODDS`; returns the least, or 0 if some value is too large for that."""
-    others = 0
+    """`copy` of e^-value, for `ODDS`; returns the least or 1, or 0 if some value is too large for that."""
+    zero, one = to.dtype.type(0), to.dtype.type(1)
+    low = high = bits(one)
     for k in range(width):
-        value = rows[i + k]
-        to[j + k] = power(-value)
-        others += not abs(value) < STEEPEST
-    return to.dtype.type(0) if others else least(to, j, width)
+        odds = power(-rows[i + k])
+        to[j + k] = odds
+        low, high = min(low, bits(odds)), max(high, bits(odds))  # of floats they would not become vector code
+    usable = (low > bits(one / to.dtype.type(STEEPEST))) & (high < bits(to.dtype.type(STEEPEST)))
+    return value_of(low) if usable else zero  # NaN is beyond one or the other
 
 
 @jit(inline=True)
