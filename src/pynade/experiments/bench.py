@@ -130,7 +130,10 @@ class Problem:
 
     def sample_ours(self, n: int) -> Tensor:
         """The fused sampler."""
-        net, uniforms = self.net, Uniforms.draw(n, self.shape.D, None)
+        net, size = self.net, (n, self.shape.D)
+        # on CUDA the sampler is captured in a graph, where nothing can come from a seed on the host
+        cuda = self.device.type == "cuda"
+        uniforms = torch.rand(size, device=self.device) if cuda else Uniforms.draw(*size, None)
         return sample_bernoulli(
             net.weight, net.hidden_bias, net.output, net.bias, self.ordering.order, uniforms, "sigmoid"
         )

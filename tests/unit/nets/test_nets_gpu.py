@@ -87,6 +87,7 @@ def test_a_causal_net_is_the_same_as_on_the_cpu():
     torch.testing.assert_close(there.cpu(), here, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @every_net
 def test_gradients_in_bf16_are_captured_and_noise_is_fresh_at_every_replay(build):
     net = shaken(build(), scale=0.1).float().cuda()
