@@ -1,5 +1,7 @@
 """On a GPU the captured update is the eager update, and training and scoring run where the model is."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ import torch
 import pynade
 from pynade.evaluation import score_orderings
 from pynade.families import Bernoulli
-from pynade.learn import Gradient, fit
+from pynade.learn import Gradient, Member, fit, fit_population
 from pynade.learn.optimizer import Optimizer
 from pynade.learn.step import Step
 from pynade.models import Autoregressive, Orderless
@@ -48,6 +50,20 @@ def test_captured_step_equals_eager_step(kind, rule):
     for name in eager:
         torch.testing.assert_close(graph[name], eager[name], rtol=1e-3, atol=1e-4)
         torch.testing.assert_close(graph_mean[name], eager_mean[name], rtol=1e-3, atol=1e-4)
+
+
+def test_a_population_whose_last_minibatch_is_short_is_the_same_as_on_the_cpu():
+    x = (torch.rand(57, 30, generator=torch.Generator().manual_seed(1)) < 0.3).to(torch.uint8)
+    ends = []
+    for device in ("cpu", "cuda"):
+        members = [
+            Member(model("made").to(device), x, x, Gradient(epochs=1, batch_size=57, learning_rate=rate))
+            for rate in (0.01, 0.02)
+        ]
+        ends.append(fit_population(members).valid)
+        short = [replace(m, how=replace(m.how, epochs=3, batch_size=20)) for m in members]
+        assert np.isfinite(fit_population(short).valid).all()
+    np.testing.assert_allclose(ends[1], ends[0], rtol=1e-3)
 
 
 def test_fit_and_score_on_the_gpu_agree_with_the_cpu():

@@ -43,6 +43,7 @@ class RBM(BinaryTable, Baseline):
         cd_steps: rounds of Gibbs sampling per update (the paper: up to 25).
         persistent: chains go on from the last update instead of the data.
         batch_size: rows per update.
+        schedule: "constant" learning rates, or "linear" ones that end at zero.
         evaluate_every: epochs between validations, of which the best is kept; a machine too large for exact
             scores is validated at the end only.
         ais_chains: chains of annealed importance sampling.
@@ -68,6 +69,7 @@ class RBM(BinaryTable, Baseline):
     cd_steps: int = 1
     persistent: bool = False
     batch_size: int = 100
+    schedule: str = "constant"
     evaluate_every: int = 10
     ais_chains: int = 100
     ais_steps: int = 1000
@@ -169,6 +171,7 @@ class RBM(BinaryTable, Baseline):
             persistent=self.persistent,
             epochs=self.epochs,
             batch_size=self.batch_size,
+            schedule=self.schedule,
             evaluate_at=every if small else {self.epochs},
             evaluate=evaluator,
             generator=task.generator(),

@@ -13,8 +13,11 @@ from torch import Tensor
 
 from pynade.learn.em_binary import binary_rows
 from pynade.learn.fit import Diverged
+from pynade.learn.how import decline
 from pynade.models import RBM
 from pynade.models.rbm_sum import MOST_UNITS
+
+SCHEDULES = ("constant", "linear")
 
 
 @dataclass
@@ -68,6 +71,7 @@ def contrastive(
     persistent: bool = False,
     epochs: int = 100,
     batch_size: int = 100,
+    schedule: str = "constant",
     evaluate_at: Collection[int] | None = None,
     evaluate: Callable[[RBM, Tensor], float] | None = None,
     generator: torch.Generator | None = None,
@@ -93,6 +97,7 @@ def contrastive(
         persistent=persistent,
         epochs=epochs,
         batch_size=batch_size,
+        schedule=schedule,
         evaluate_at=evaluate_at,
         evaluate=evaluate,
         generator=generator,
@@ -111,6 +116,7 @@ def contrastive_population(
     persistent: bool = False,
     epochs: int = 100,
     batch_size: int = 100,
+    schedule: str = "constant",
     evaluate_at: Collection[int] | None = None,
     evaluate: Callable[[RBM, Tensor], float] | None = None,
     generator: torch.Generator | None = None,
@@ -132,6 +138,8 @@ def contrastive_population(
         persistent: keep the chains from one update to the next.
         epochs: passes over the training rows.
         batch_size: rows of an update, and chains.
+        schedule: of the learning rates: "constant", or "linear" down to zero, which quiets the noise that
+            large rates leave in the parameters.
         evaluate_at: epochs after which to score the validation rows; only the last when not given.
         evaluate: gives a member's score; the exact mean log-likelihood when not given. An RBM too large for
             that is not scored unless there is one, and keeps its last parameters.
@@ -144,6 +152,8 @@ def contrastive_population(
     D, H = _shape(rbms, learning_rates)
     if min(k, epochs, batch_size) < 1:
         raise ValueError(f"k, epochs and batch_size must be at least 1, not {k}, {epochs} and {batch_size}")
+    if schedule not in SCHEDULES:
+        raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, not {schedule!r}")
     at = {epochs} if evaluate_at is None else set(evaluate_at)
     if not at <= set(range(1, epochs + 1)):
         raise ValueError(f"evaluate_at names epochs from 1 to {epochs}, not {sorted(at)}")
@@ -161,11 +171,14 @@ def contrastive_population(
         chains = train[first].to(dtype).expand(len(rbms), -1, -1)
 
     M, began = len(rbms), time.perf_counter()
+    t, total = 0, epochs * -(-len(train) // batch_size)
     history = ContrastiveHistory(best_epoch=[0] * M, best_valid=[None] * M)
     for epoch in range(1, epochs + 1):
         shuffled = torch.randperm(len(train), generator=generator, device=device)
         for batch in shuffled.split(batch_size):
-            chains = members.update(train[batch].to(dtype), chains if persistent else None, k, rate)
+            now = rate * decline(schedule, 0.0, t, total)
+            chains = members.update(train[batch].to(dtype), chains if persistent else None, k, now)
+            t += 1
         finite = [bool(torch.isfinite(members.W[m]).all()) for m in range(M)]
         if not all(finite):
             m = finite.index(False)

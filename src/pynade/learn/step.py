@@ -61,7 +61,8 @@ class Step:
         t = self.optimizer.t
         numbers: tuple[Number, ...] = (rate, momentum, *Optimizer.corrections(t), self._average_rate(t))
         if not self.capture or batch.shape[-1] != self.how.batch_size:
-            self._update(batch, *numbers)
+            here = self.x.device
+            self._update(batch, *(n.to(here) if isinstance(n, Tensor) else n for n in numbers))
             return
         if self.graph is None:
             self._capture(batch)
