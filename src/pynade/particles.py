@@ -1,8 +1,8 @@
 """Gaps filled along an ordering that was not made for them: sequential importance sampling with resampling.
 
 A fixed ordering meets observed cells after missing ones, so p(missing | observed) is no product of its
-conditionals. Many walkers go along the ordering instead: each draws what is missing, takes what is observed, and
-is weighed by the probability it gave to what it had to take. The weighted walkers stand for
+conditionals. Many walkers go along the ordering instead: each draws what is missing, takes what is observed,
+and is weighed by the probability it gave to what it had to take. The weighted walkers stand for
 p(missing | observed), exactly so as their number grows, and their mean weight is an unbiased estimate of
 p(observed).
 """
@@ -71,10 +71,10 @@ def walk(
 ) -> Walkers:
     """Complete each row with `particles` walkers along the model's own ordering.
 
-    Where walkers are about to draw, they are resampled (systematically, within their row) if their weights are
-    worth less than half of them. Each member of an ensemble has as many walkers as any other, resampled among
-    themselves, because only they have taken the same cells so far; in the end the members are weighed by their
-    estimates of p(observed).
+    Where walkers are about to draw, they are resampled (systematically, within their row) if their weights
+    are worth less than half of them. Each member of an ensemble has as many walkers as any other, resampled
+    among themselves, because only they have taken the same cells so far; in the end the members are weighed
+    by their estimates of p(observed).
 
     Args:
         model: a density with an ordering, or an ensemble of K of them.
@@ -96,8 +96,7 @@ def walk(
         >>> bool((found.log_prob - exact).abs() < 0.1)
         True
     """
-    if particles < 1:
-        raise ValueError(f"the number of particles must be at least 1, not {particles}")
+    check_particles(particles)
     net, family = model.net, model.family
     law, y, log_slope = family.unwrap(family.fill(x, observed), model.dtype)
     order = model.order.view(-1, model.n_variables)  # (K, D)
@@ -155,6 +154,12 @@ def walk(
     means = torch.where(means.isnan(), cells, means)
     cells, means = (t.movedim(0, 1).flatten(1, 2) for t in (cells, means))
     return Walkers(cells, means, log_w.movedim(0, 1).flatten(1), log_prob, effective)
+
+
+def check_particles(particles: int) -> None:
+    """Raise a ValueError if that is no number of walkers."""
+    if particles < 1:
+        raise ValueError(f"the number of particles must be at least 1, not {particles}")
 
 
 def effective_size(weights: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from pynade.families import Family
 from pynade.models import Autoregressive, Ensemble, Marginalisable, Orderless
 from pynade.nets import AnyOrderNet, Net
 from pynade.ordering import Ordering
-from pynade.particles import PARTICLES, walk
+from pynade.particles import PARTICLES, check_particles, walk
 
 FEW = 10  # a row whose walkers are worth fewer independent ones is warned of
 
@@ -170,10 +170,10 @@ def impute(
 ) -> Tensor:
     """Rows with their missing cells (NaN) filled.
 
-    Exact for an orderless model (draws: for the object of `sample_given`), for a `Marginalisable` one, and for
-    draws where a density's own orderings begin with the observed cells. Everything else that a density with
-    orderings of its own says here is an estimate, by `particles` weighted walkers (see `pynade.particles`); a
-    warning tells where few of them count.
+    Exact for an orderless model (draws: for the object of `sample_given`), for a `Marginalisable` one, and
+    for draws where a density's own orderings begin with the observed cells. Everything else that a density
+    with orderings of its own says here is an estimate, by `particles` weighted walkers (see
+    `pynade.particles`); a warning tells where few of them count.
 
     Args:
         model: the model.
@@ -204,7 +204,7 @@ def impute(
         few = effective < FEW
         if few.any():
             warnings.warn(
-                f"the gaps of {int(few.sum())} of {len(x)} rows are filled by an estimate that is worth fewer "
+                f"the gaps of {int(few.sum())} of {len(x)} rows are filled by an estimate worth fewer "
                 f"than {FEW} independent particles (the least {effective.min():.1f}); more particles help, "
                 "and an orderless model (DeepNADE) needs none",
                 UserWarning,
@@ -387,6 +387,7 @@ def _fill_along(
     """`impute` along the model's own orderings, and each row's effective number of walkers (exact: inf)."""
     if n is not None and n < 1:
         raise ValueError(f"the number of draws must be at least 1, not {n}")
+    check_particles(particles)
     filled = x.to(torch.promote_types(x.dtype, model.dtype)).expand(n or 1, *x.shape).clone()
     effective = torch.full((len(x),), math.inf, dtype=torch.float64, device=x.device)
     gaps = ~observed.all(-1)
