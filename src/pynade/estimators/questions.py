@@ -15,7 +15,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from pynade import queries
 from pynade.estimators.base import DensityEstimator, _count, torch_device
-from pynade.models import Autoregressive, Density, Ensemble, Marginalisable, Orderless
+from pynade.families import Bernoulli
+from pynade.models import Autoregressive, Ensemble, Marginalisable, Orderless
 from pynade.ordering import Ordering
 
 ROWS_AT_ONCE = 2_000  # (row, ordering) pairs of a query that walk together
@@ -35,8 +36,10 @@ class Questions(DensityEstimator):
 
     def _asked(self) -> Orderless | Marginalisable:
         """A copy of the model on the device: float64 on a CPU, float32 on a GPU."""
-        model: Orderless | Marginalisable = _copied(self)
-        return model
+        check_is_fitted(self, "model_")
+        device = torch_device(self.device)
+        model: Orderless | Marginalisable = copy.deepcopy(self.model_)
+        return model.double() if device.type == "cpu" else model.float().to(device)
 
     def sample(
         self,
@@ -152,8 +155,10 @@ def impute_along(
     refuse_empty_rows(missing)
     rows = estimator._convert(np.where(missing, 0, X), reset=False)
     rows = np.where(missing, np.nan, rows.astype(np.float64))
-    model = _copied(estimator)
+    model = estimator.density()
     assert isinstance(model, Autoregressive | Ensemble)
+    if model.device.type == "cpu" and not isinstance(model.family, Bernoulli):
+        model = model.double()  # zeros and ones lose nothing in float32, which is four times as fast
     x, generator = torch.as_tensor(rows, device=model.device), estimator._generator(random_state)
     filled = queries.impute(model, x, n, generator=generator, particles=particles)
     return _with_gaps_filled(estimator, rows, filled)
@@ -164,14 +169,6 @@ def refuse_empty_rows(missing: np.ndarray) -> None:
     if missing.all(1).any():
         row = int(missing.all(1).argmax())
         raise ValueError(f"row {row} has no value at all: every cell is missing")
-
-
-def _copied(estimator: DensityEstimator) -> Any:
-    """A copy of the model on the device: float64 on a CPU, float32 on a GPU."""
-    check_is_fitted(estimator, "model_")
-    device = torch_device(estimator.device)
-    model: Density | Orderless = copy.deepcopy(estimator.model_)
-    return model.double() if device.type == "cpu" else model.float().to(device)
 
 
 def _with_gaps_filled(estimator: DensityEstimator, rows: np.ndarray, made: torch.Tensor) -> np.ndarray:
