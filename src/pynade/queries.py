@@ -7,13 +7,14 @@ orderings it is these, each with its variables moved into the three parts and ot
 conditional of an ensemble weighs each ordering by its probability of what is given.
 
 `Autoregressive` and `Ensemble` have orderings of their own and can only answer where these put the given
-variables first; otherwise the question is refused. A `Marginalisable` density (a mixture, a tree, a
-Gaussian) answers every question exactly, and takes no orderings.
+variables first; otherwise the question is refused, but for `impute`, which then estimates. A `Marginalisable`
+density (a mixture, a tree, a Gaussian) answers every question exactly, and takes no orderings.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,9 @@ from pynade.families import Family
 from pynade.models import Autoregressive, Ensemble, Marginalisable, Orderless
 from pynade.nets import AnyOrderNet, Net
 from pynade.ordering import Ordering
+from pynade.particles import PARTICLES, check_particles, walk
+
+FEW = 10  # a row whose walkers are worth fewer independent ones is warned of
 
 Walked = Orderless | Autoregressive | Ensemble  # answers by walking a stepper
 Model = Walked | Marginalisable
@@ -162,29 +166,56 @@ def impute(
     *,
     orderings: int | Ordering = 1,
     generator: torch.Generator | None = None,
+    particles: int = PARTICLES,
 ) -> Tensor:
     """Rows with their missing cells (NaN) filled.
 
+    Exact for an orderless model (draws: for the object of `sample_given`), for a `Marginalisable` one, and
+    for draws where a density's own orderings begin with the observed cells. Everything else that a density
+    with orderings of its own says here is an estimate, by `particles` weighted walkers (see
+    `pynade.particles`); a warning tells where few of them count.
+
     Args:
-        model: the model; single imputation needs an orderless one.
+        model: the model.
         x: rows (B, D) with NaN where a value is missing.
         n: None fills each missing cell with the best guess (mode, or mean of a real variable) of
             p(x_i | observed cells), each cell for itself, (B, D). A number gives that many joint draws
             from p(missing | observed), (n, B, D): multiple imputation.
         orderings: K or a (K, D) batch, for joint draws from an orderless model (see `sample_given`).
         generator: for the draws.
+        particles: walkers of each row, for a density with orderings of its own. The n draws are taken from
+            them, so let there be more of them than n.
+
+    Example:
+        >>> import torch
+        >>> from pynade.families import Bernoulli
+        >>> from pynade.nets import NADENet
+        >>> nade = Autoregressive(NADENet(3, hidden=4), Bernoulli(), Ordering([2, 0, 1]))
+        >>> rows = torch.tensor([[1.0, 0.0, torch.nan]])
+        >>> impute(nade, rows, n=5, generator=torch.Generator().manual_seed(0)).shape
+        torch.Size([5, 1, 3])
     """
     observed = ~torch.isnan(x)
+    if isinstance(model, Autoregressive | Ensemble):
+        if isinstance(orderings, Ordering):
+            raise ValueError(_OWN)
+        _check_cells(model, x, observed)
+        filled, effective = _fill_along(model, x, observed, n, generator, particles)
+        few = effective < FEW
+        if few.any():
+            warnings.warn(
+                f"the gaps of {int(few.sum())} of {len(x)} rows are filled by an estimate worth fewer "
+                f"than {FEW} independent particles (the least {effective.min():.1f}); more particles help, "
+                "and an orderless model (DeepNADE) needs none",
+                UserWarning,
+                stacklevel=2,
+            )
+        return filled
     if n is not None:
         return sample_given(model, x, observed, n, orderings=orderings, generator=generator)
     if isinstance(model, Marginalisable):
         _check_cells(model, x, observed)
         return model.best_guess(x, observed)
-    if not isinstance(model, Orderless):
-        raise ValueError(
-            "a single best guess needs every missing cell's conditional, which only an orderless model has; "
-            "ask for draws (n=…), or use DeepNADE"
-        )
     _check_cells(model, x, observed)
     with torch.no_grad():
         eta = model.conditionals(x, observed)
@@ -316,7 +347,7 @@ def _orders(model: Walked, parts: Tensor, k: int | Ordering, generator: torch.Ge
         along = parts.expand(len(base), -1, -1).gather(-1, base)
         return base.gather(-1, along.argsort(dim=-1, stable=True))
     if isinstance(k, Ordering):
-        raise ValueError("this model has orderings of its own; only an orderless model can be given others")
+        raise ValueError(_OWN)
     if k < 1:
         raise ValueError(f"the number of orderings must be at least 1, not {k}")
     if isinstance(model, Orderless):
@@ -328,15 +359,57 @@ def _orders(model: Walked, parts: Tensor, k: int | Ordering, generator: torch.Ge
         else:
             within = torch.rand(shape, generator=generator, device=generator.device).to(parts.device)
         return (parts + within).argsort(-1)
-    own = model.orderings if isinstance(model, Ensemble) else Ordering.trusted(model.order[None])
-    order = own.order[:, None].expand(-1, len(parts), -1)
-    along = parts.expand(len(order), -1, -1).gather(-1, order)
-    if (along.diff(dim=-1) < 0).any():
+    if not _fits(model, parts).all():
         raise ValueError(
             "this model's ordering does not put the given variables first, so the question is not tractable; "
-            "an orderless model (DeepNADE) can answer it"
+            "an orderless model (DeepNADE) can answer it, and gaps can be filled by an estimate (impute)"
         )
-    return order
+    return model.order.view(-1, 1, model.n_variables).expand(-1, len(parts), -1)
+
+
+_OWN = "this model has orderings of its own; only an orderless model can be given others"
+
+
+def _fits(model: Autoregressive | Ensemble, parts: Tensor) -> Tensor:
+    """Whether all of the model's own orderings visit the parts of a row (B, D) in turn: bool (B,)."""
+    along = parts[:, model.order.view(-1, model.n_variables)]  # (B, K, D)
+    return (along.diff(dim=-1) >= 0).flatten(1).all(-1)
+
+
+def _fill_along(
+    model: Autoregressive | Ensemble,
+    x: Tensor,
+    observed: Tensor,
+    n: int | None,
+    generator: torch.Generator | None,
+    particles: int,
+) -> tuple[Tensor, Tensor]:
+    """`impute` along the model's own orderings, and each row's effective number of walkers (exact: inf)."""
+    if n is not None and n < 1:
+        raise ValueError(f"the number of draws must be at least 1, not {n}")
+    check_particles(particles)
+    filled = x.to(torch.promote_types(x.dtype, model.dtype)).expand(n or 1, *x.shape).clone()
+    effective = torch.full((len(x),), math.inf, dtype=torch.float64, device=x.device)
+    gaps = ~observed.all(-1)
+    exact = gaps & _fits(model, (~observed).long()) & (n is not None)
+    room, k = model.net.rows_at_once(model.device), model.order.numel() // model.n_variables
+
+    def put(rows: Tensor, made: Tensor) -> None:
+        filled[:, rows] = torch.where(observed[rows], filled[:, rows], made.to(filled.dtype))
+
+    for rows in _chunks(exact, room // (k * (n or 1))):
+        put(rows, sample_given(model, x[rows], observed[rows], n or 1, generator=generator))
+    for rows in _chunks(gaps & ~exact, room // max(k, particles)):
+        walkers = walk(model, x[rows], observed[rows], particles, generator)
+        put(rows, walkers.best_guess(model.family) if n is None else walkers.draw(n, generator))
+        effective[rows] = walkers.effective
+    return (filled[0] if n is None else filled), effective
+
+
+def _chunks(flags: Tensor, size: int) -> tuple[Tensor, ...]:
+    """Indexes where flags (B,) are True, in pieces of at most `size` (at least one at a time)."""
+    rows = flags.nonzero().squeeze(-1)
+    return rows.split(max(1, size)) if len(rows) else ()
 
 
 def _prefix_log_probs(model: Walked, x: Tensor, order: Tensor, length: int) -> Tensor:

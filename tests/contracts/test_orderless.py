@@ -355,7 +355,7 @@ def test_single_imputation_takes_the_likelier_value():
         p = queries.conditional(model, i, {0: 1, 2: 0, 4: 1}).mean()
         assert filled[0, i].item() == float(p > 0.5)
     with pytest.raises(ValueError, match="only an orderless model"):
-        queries.impute(model.under(Ordering.natural(D)), x)
+        queries.impute(model.under(Ordering.natural(D)), x, orderings=Ordering.random(D, k=2))
 
 
 @every_net

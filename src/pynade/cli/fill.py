@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -9,12 +10,16 @@ import typer
 
 from pynade.cli.screen import console, errors
 
-IMPUTE_HELP = """Fill the gaps of a table, with any model but nade, made, fvsbn, rnade (fixed orderings).
+IMPUTE_HELP = """Fill the gaps of a table.
+
+Models with a fixed ordering (nade, made, made-e, fvsbn, rnade, causal-transformer) do it by an estimate, with
+weighted particles; all others need none.
 
 \b
 Examples:
   pynade impute runs/table gaps.csv --out filled.csv
   pynade impute runs/table gaps.csv --draws 5 --out five_fillings.csv
+  pynade impute runs/nade gaps.csv --particles 1000 --out filled.csv
 """
 
 INPAINT_HELP = """Cut a random hole into images and complete them.
@@ -33,14 +38,24 @@ def impute(
     draws: Annotated[
         int | None, typer.Option(help="Joint draws (multiple imputation); default: the likelier values.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the draws, and of an estimate.")] = 0,
+    particles: Annotated[
+        int | None, typer.Option(help="Per row, for the estimate of a model with a fixed ordering [256].")
+    ] = None,
 ) -> None:
     """Fill gaps (the help is IMPUTE_HELP above)."""
     from pynade.experiments.fill import impute_file
 
-    with errors.status("imputing"):
-        gaps, rows = impute_file(run, file, out, draws, seed)
-    console.print(f"{gaps:,} gaps in {rows:,} rows filled -> {out}")
+    with (
+        errors.status("imputing"),
+        warnings.catch_warnings(record=True, action="always", category=UserWarning) as caught,
+    ):
+        filled = impute_file(run, file, out, draws, seed, particles)
+    for warning in caught:
+        errors.print(f"Warning: {warning.message}")
+    estimated = filled.gaps and filled.particles is not None
+    how = "" if not estimated else f" (an estimate with {filled.particles:,} particles per row)"
+    console.print(f"{filled.gaps:,} gaps in {filled.rows:,} rows filled{how} -> {out}")
 
 
 def inpaint(

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from pynade import families
-from pynade.estimators.questions import Questions
+from pynade.estimators.questions import Questions, refuse_empty_rows
 from pynade.families import Bernoulli, Family
 from pynade.nets import Net
 
@@ -169,7 +169,5 @@ def missing_cells(estimator: object, X: np.ndarray, takes: str) -> np.ndarray | 
             f"{name} takes {takes}, but row {row}, column {column} is NaN"
             "; an orderless model (DeepNADE, DeepRNADE) takes missing values"
         )
-    if missing.all(1).any():
-        row = int(missing.all(1).argmax())
-        raise ValueError(f"row {row} has no value at all: every cell is missing")
+    refuse_empty_rows(missing)
     return missing

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from pynade.estimators.domain import BinaryTable
-from pynade.estimators.gradient import GradientEstimator
+from pynade.estimators.gradient import FixedOrderEstimator
 from pynade.families import Family
 from pynade.learn import History
 from pynade.models import Density, Ensemble, Orderless, nade_from_rbm
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False, repr=False)
-class NADE(BinaryTable, GradientEstimator):
+class NADE(BinaryTable, FixedOrderEstimator):
     """Neural autoregressive distribution estimator with one hidden layer and a fixed ordering.
 
     Args:
@@ -99,7 +99,7 @@ class NADE(BinaryTable, GradientEstimator):
 
 
 @dataclass(eq=False, repr=False)
-class MADE(BinaryTable, GradientEstimator):
+class MADE(BinaryTable, FixedOrderEstimator):
     """Masked autoencoder for distribution estimation; with several orderings, the ensemble MADE-E.
 
     On the command line MADE-E has a name of its own, `--model made-e`: this estimator with 32 orderings.
@@ -143,7 +143,7 @@ class MADE(BinaryTable, GradientEstimator):
 
 
 @dataclass(eq=False, repr=False)
-class FVSBN(BinaryTable, GradientEstimator):
+class FVSBN(BinaryTable, FixedOrderEstimator):
     """Fully visible sigmoid belief network: one logistic regression per variable.
 
     Args:

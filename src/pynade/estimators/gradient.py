@@ -13,11 +13,13 @@ import torch
 from sklearn.utils import check_random_state
 
 from pynade.estimators.base import DensityEstimator, torch_device
+from pynade.estimators.questions import impute_along
 from pynade.families import Family
 from pynade.learn import Callback, Gradient, History, fit
 from pynade.models import Autoregressive, Density, Orderless
 from pynade.nets import Net
 from pynade.ordering import Ordering
+from pynade.particles import PARTICLES
 
 if TYPE_CHECKING:
     from pynade.data.source import RowSource
@@ -172,3 +174,29 @@ class GradientEstimator(DensityEstimator):
             return first
         others = Ordering.random(n_variables, k, generator)
         return Ordering(torch.cat((first.order[None], others.order[1:])))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class FixedOrderEstimator(GradientEstimator):
+    """What the estimators of nets with a fixed ordering (or a few of them, averaged) share."""
+
+    def impute(
+        self, X: Any, n: int | None = None, random_state: Any = None, particles: int = PARTICLES
+    ) -> np.ndarray:
+        """Fill missing cells (NaN) by an estimate, since a fixed ordering puts them before observed ones.
+
+        Many weighted walkers complete each row (see `pynade.particles`). Where observed cells come after
+        missing ones and say much about them, few walkers count, and a warning says so. Only draws for rows
+        whose observed cells come first in the ordering are exact; an orderless model (DeepNADE, DeepRNADE)
+        needs no walkers, and learns from rows with gaps.
+
+        Args:
+            X: rows with NaN. With `binarize`, observed cells come back thresholded.
+            n: None fills in each cell's best guess given the observed cells (the likelier value of a binary
+                cell, the mean of a real one), (N, D); a number gives that many joint draws, (n, N, D), for
+                multiple imputation.
+            random_state: seed of the walkers, of the best guess too.
+            particles: walkers of each row; more are better and take longer. An ensemble shares them out
+                among its orderings.
+        """
+        return impute_along(self, X, n, random_state, particles)

@@ -1,4 +1,7 @@
-"""Questions to models that can answer all of them: any conditional, any gap filled."""
+"""Questions to models that can answer all of them: any conditional, any gap filled.
+
+Models with a fixed ordering fill gaps too, by an estimate (`impute_along`).
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from pynade import queries
 from pynade.estimators.base import DensityEstimator, _count, torch_device
-from pynade.models import Marginalisable, Orderless
+from pynade.families import Bernoulli
+from pynade.models import Autoregressive, Ensemble, Marginalisable, Orderless
 from pynade.ordering import Ordering
 
 ROWS_AT_ONCE = 2_000  # (row, ordering) pairs of a query that walk together
@@ -89,8 +93,7 @@ class Questions(DensityEstimator):
         for part in torch.as_tensor(rows, dtype=model.dtype).split(max(1, _at_once(model) // (k * (n or 1)))):
             made = queries.impute(model, part.to(model.device), n, orderings=chosen, generator=generator)
             parts.append(made.cpu())
-        filled = self._native(torch.cat(parts, dim=-2))
-        return np.where(np.isnan(rows), filled, rows).astype(filled.dtype)  # observed cells come back exactly
+        return _with_gaps_filled(self, rows, torch.cat(parts, dim=-2))
 
     def conditional(
         self, i: int | str, given: Mapping[int | str, float] | None = None
@@ -137,6 +140,41 @@ class Questions(DensityEstimator):
             if value != value:
                 raise ValueError(f"variable {variable} is given as NaN; leave out what is not known")
         return known
+
+
+def impute_along(
+    estimator: DensityEstimator, X: Any, n: int | None, random_state: Any, particles: int
+) -> np.ndarray:
+    """`impute` of an estimator whose model has a fixed ordering: by `particles` weighted walkers a row.
+
+    Such an estimator takes no gaps elsewhere, so its check of values sees a zero in their place.
+    """
+    check_is_fitted(estimator, "model_")
+    X = validate_data(estimator, X, reset=False, dtype="numeric", ensure_all_finite=False)
+    missing = np.isnan(X) if X.dtype.kind == "f" else np.zeros(X.shape, dtype=bool)
+    refuse_empty_rows(missing)
+    rows = estimator._convert(np.where(missing, 0, X), reset=False)
+    rows = np.where(missing, np.nan, rows.astype(np.float64))
+    model = estimator.density()
+    assert isinstance(model, Autoregressive | Ensemble)
+    if model.device.type == "cpu" and not isinstance(model.family, Bernoulli):
+        model = model.double()  # zeros and ones lose nothing in float32, which is four times as fast
+    x, generator = torch.as_tensor(rows, device=model.device), estimator._generator(random_state)
+    filled = queries.impute(model, x, n, generator=generator, particles=particles)
+    return _with_gaps_filled(estimator, rows, filled)
+
+
+def refuse_empty_rows(missing: np.ndarray) -> None:
+    """Raise a ValueError if a row has no value at all; missing is bool (N, D)."""
+    if missing.all(1).any():
+        row = int(missing.all(1).argmax())
+        raise ValueError(f"row {row} has no value at all: every cell is missing")
+
+
+def _with_gaps_filled(estimator: DensityEstimator, rows: np.ndarray, made: torch.Tensor) -> np.ndarray:
+    """Rows (N, D) with what was made, (…, N, D), where they are NaN; observed cells come back exactly."""
+    filled = estimator._native(made)
+    return np.where(np.isnan(rows), filled, rows).astype(filled.dtype)
 
 
 def _at_once(model: Orderless | Marginalisable) -> int:

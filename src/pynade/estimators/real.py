@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 import torch
 
 from pynade.estimators.domain import RealTable
-from pynade.estimators.gradient import GradientEstimator
+from pynade.estimators.gradient import FixedOrderEstimator
 from pynade.estimators.orderless import OrderlessDensity
 from pynade.families import Family
 from pynade.nets import NADENet, Net
 
 
 @dataclass(eq=False, repr=False)
-class RNADE(RealTable, GradientEstimator):
+class RNADE(RealTable, FixedOrderEstimator):
     """Real-valued NADE: one hidden layer, a fixed ordering, a mixture (or another law) per conditional.
 
     Args:

@@ -12,10 +12,12 @@ from pynade.estimators.base import DensityEstimator
 from pynade.estimators.domain import RealTable
 from pynade.estimators.gradient import GradientEstimator
 from pynade.estimators.orderless import AnyOrderDensity
+from pynade.estimators.questions import impute_along
 from pynade.families import Family
 from pynade.models import Density, Orderless
 from pynade.nets import CausalTransformer, Net, Transformer
 from pynade.ordering import Ordering
+from pynade.particles import PARTICLES
 
 
 @dataclass(eq=False, repr=False)
@@ -29,7 +31,7 @@ class TransformerNADE(RealTable, AnyOrderDensity):
         mlp_ratio: hidden units of the two-layer nets, as a multiple of `width`.
         dropout: share of what each half of a block adds that is dropped in training.
         fixed_order: True is a causal transformer along one ordering: exact scores in one pass, no questions
-            about any variable given any others, no missing values.
+            about any variable given any others, gaps filled by an estimate, no other missing values.
         n_orderings: K, orderings whose densities are averaged in scores and samples of an any-order one.
         **parameters: see `RealTable` and `GradientEstimator`.
 
@@ -61,6 +63,23 @@ class TransformerNADE(RealTable, AnyOrderDensity):
         if self.fixed_order and orderings is None:
             return DensityEstimator.score_samples(self, X)
         return super().score_samples(X, orderings)
+
+    def impute(
+        self, X: Any, n: int | None = None, random_state: Any = None, particles: int = PARTICLES
+    ) -> np.ndarray:
+        """Fill missing cells (NaN), as other orderless models do; along a fixed ordering it is an estimate.
+
+        Args:
+            X: rows with NaN.
+            n: None fills in the mean of each cell given the observed cells, (N, D); a number gives that many
+                joint draws, (n, N, D).
+            random_state: seed.
+            particles: weighted walkers of each row along a fixed ordering (see `RNADE.impute`); an any-order
+                model needs none.
+        """
+        if self.fixed_order:
+            return impute_along(self, X, n, random_state, particles)
+        return super().impute(X, n, random_state)
 
     def density(self) -> Density:
         """The density along the model's own ordering or orderings, on its device."""

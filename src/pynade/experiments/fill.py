@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from pynade.data import read_file, resolve
 from pynade.data.images import binarized, channels_height_width
-from pynade.estimators import ESTIMATORS, ImageDensity, Questions
+from pynade.estimators import ESTIMATORS, DensityEstimator, ImageDensity, Questions
 from pynade.estimators.io import load_with_facts
 from pynade.experiments.figures import completion_figure, save_figure
 from pynade.experiments.tabular import align, check_destination, default_names, write_table
+from pynade.models import Autoregressive, Ensemble
+from pynade.particles import PARTICLES
 
 
 def load_answering(run: Path, what: str) -> tuple[Questions, dict]:
@@ -25,33 +28,55 @@ def load_answering(run: Path, what: str) -> tuple[Questions, dict]:
     return model, facts
 
 
-def impute_file(run: Path, file: Path, out: Path, draws: int | None = None, seed: int = 0) -> tuple[int, int]:
-    """Fill the gaps of a table; returns the number of cells filled and of rows.
+class Filled(NamedTuple):
+    """How many cells of how many rows were filled, and the particles if by an estimate."""
+
+    gaps: int
+    rows: int
+    particles: int | None
+
+
+def impute_file(
+    run: Path,
+    file: Path,
+    out: Path,
+    draws: int | None = None,
+    seed: int = 0,
+    particles: int | None = None,
+) -> Filled:
+    """Fill the gaps of a table.
 
     Args:
-        run: run folder or model file of a model that answers every question.
+        run: run folder or model file of an estimator; one with a fixed ordering fills by an estimate.
         file: .csv, .parquet, .npy or .npz with blanks (NaN) where values are missing.
         out: .csv or .npy to write. With draws, one block of rows per draw, marked in a first column
             `draw` (.csv), or an array (draws, rows, columns) (.npy).
         draws: None fills in each cell's likelier value (the mean of a real one); a number gives that many
             joint draws.
-        seed: of the draws.
+        seed: of the draws, and of an estimate.
+        particles: weighted walkers of each row, of a model with a fixed ordering; None is 256.
     """
-    model, facts = load_answering(run, "impute")
+    model, facts = load_with_facts(run)
+    if not isinstance(model, DensityEstimator):
+        raise ValueError(f"{run} is a {type(model).__name__}; to impute takes a model saved by an estimator")
+    estimated = isinstance(model.model_, Autoregressive | Ensemble)
+    if particles is not None and not estimated:
+        raise ValueError(f"{run} fills gaps without particles; only models with a fixed ordering need them")
     check_destination(out, ".csv", ".npy")
     if draws is not None and draws < 1:
         raise ValueError(f"the number of draws must be at least 1, not {draws}")
     rows, names = read_file(file)
     columns = facts.get("columns")
     rows = align(rows, names, columns, facts.get("dropped", ()))
-    filled = model.impute(rows, draws, random_state=seed)
+    how = {"particles": PARTICLES if particles is None else particles} if estimated else {}
+    filled = model.impute(rows, draws, random_state=seed, **how)
     gaps = int(np.isnan(rows).sum()) if rows.dtype.kind == "f" else 0
     header = list((names and columns) or names or default_names(rows.shape[1]))
     if draws is not None and out.suffix == ".csv":
         number = np.repeat(np.arange(draws), len(rows))[:, None]
         header, filled = ["draw", *header], np.hstack([number, filled.reshape(-1, rows.shape[1])])
     write_table(out, header, filled)
-    return gaps, len(rows)
+    return Filled(gaps, len(rows), how.get("particles"))
 
 
 @dataclass(frozen=True)

@@ -225,7 +225,10 @@ BAD_TABLES = {
         (["info", "nowhere"], "no model file"),
         (["score", "good", "table.csv", "--orderings", "4"], "only an orderless model"),
         (["sample", "good", "--given", "0=1"], "takes one of: deepnade"),
-        (["impute", "good", "gaps.csv", "--out", "x.csv"], "takes one of: deepnade"),
+        (
+            ["impute", "good", "table.csv", "--particles", "0", "--out", "x.csv"],
+            "particles must be at least 1",
+        ),
         (["inpaint", "good", "--plot", "x.png"], "takes one of: deepnade"),
         (["data", "get", "mushroms"], "did you mean 'mushrooms'?"),
         (["data", "info", "mushroms"], "did you mean 'mushrooms'?"),
@@ -286,6 +289,41 @@ def test_orderless_models_fill_complete_and_answer(run, table, tmp_path):
     code, out, _ = run("sample", "r", "-n", "5", "--given", "0=1,snow=0")
     assert code == 0
     assert all(line.split()[0] == "1" and line.split()[3] == "0" for line in out.splitlines())
+
+
+@pytest.mark.parametrize("model", ["nade", "made"])
+def test_models_with_a_fixed_ordering_fill_gaps_by_an_estimate(run, table, tmp_path, model):
+    assert run("fit", "table.csv", "--model", model, *FIT, "--out", "r")[0] == 0
+    (tmp_path / "gaps.csv").write_text("rain,sun,wind,snow\n1,,0,1\n,1,1,\n0,0,1,1\n")
+    code, out, err = run("impute", "r", "gaps.csv", "--out", "filled.csv")
+    assert (code, err) == (0, "")
+    assert out.startswith("3 gaps in 3 rows filled (an estimate with 256 particles per row)")
+    lines = (tmp_path / "filled.csv").read_text().splitlines()
+    assert lines[0] == "rain,sun,wind,snow"
+    assert lines[1][0] + lines[1][3:] == "1,0,1"
+    assert lines[2][2:5] == "1,1"
+    assert lines[3] == "0,0,1,1"
+    assert set("".join(lines[1:])) <= set("01,")
+    more = ["--draws", "3", "--particles", "500", "--seed", "4"]
+    code, out, err = run("impute", "r", "gaps.csv", *more, "--out", "draws.npy")
+    assert "500 particles" in out, err
+    gaps = np.array([[1, np.nan, 0, 1], [np.nan, 1, 1, np.nan], [0, 0, 1, 1]])
+    expected = pynade.load(tmp_path / "r").impute(gaps, 3, random_state=4, particles=500)
+    assert (np.load(tmp_path / "draws.npy") == expected).all()
+    code, out, err = run("impute", "r", "gaps.csv", "--particles", "4", "--out", "few.csv")
+    assert code == 0
+    assert err.startswith("Warning: the gaps of 2 of 3 rows are filled by an estimate worth fewer than 10")
+    assert len(err.strip().splitlines()) == 1
+    assert "0 gaps in 60 rows filled ->" in run("impute", "r", "table.csv", "--out", "same.csv")[1]
+    assert (tmp_path / "same.csv").read_text() == (tmp_path / "table.csv").read_text()
+    assert "by an estimate" in run("impute", "--help")[1]
+
+
+def test_particles_are_only_for_a_fixed_ordering(run, table, tmp_path):
+    assert run("fit", "table.csv", "--model", "deepnade", *FIT, "--out", "r")[0] == 0
+    code, _, err = run("impute", "r", "table.csv", "--particles", "9", "--out", "x.csv")
+    assert code != 0
+    assert "fills gaps without particles" in err
 
 
 def test_columns_are_matched_by_name(run, table, tmp_path):
