@@ -469,6 +469,20 @@ def test_the_best_evaluated_epoch_of_an_rbm_is_kept():
     assert alone.history_.train_log_likelihood == pytest.approx(alone.score(X), abs=1e-4)
 
 
+def test_an_rbm_is_the_best_of_several_initial_weights():
+    X = (np.random.default_rng(0).random((90, 6)) < 0.4).astype(np.uint8)
+    base = pynade.RBM(n_hidden=3, learning_rate=[0.3, 0.05], epochs=4, evaluate_every=2, random_state=0)
+    one, more = (clone(base).set_params(n_init=n).fit(X[:60], X_valid=X[60:]) for n in (1, 3))
+    assert (len(one.choices_), len(more.choices_)) == (2, 6)
+    best = max(more.choices_, key=lambda choice: choice["valid"])
+    assert more.chosen_ == {name: best[name] for name in ("learning_rate", "init")}
+    first = [choice["valid"] for choice in more.choices_ if choice["init"] == 0]
+    np.testing.assert_allclose(first, [choice["valid"] for choice in one.choices_], rtol=1e-6)
+    np.testing.assert_allclose(more.score(X[60:]), best["valid"], rtol=1e-6)
+    with pytest.raises(ValueError, match="n_init"):
+        clone(base).set_params(n_init=0).fit(X)
+
+
 def test_a_bare_rbm_is_saved_and_loaded(tmp_path):
     rbm = models.RBM(4, 3, generator=torch.Generator().manual_seed(0))
     save_density(rbm, tmp_path / "m.safetensors", {"about": "a test"})
