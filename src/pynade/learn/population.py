@@ -181,11 +181,11 @@ class _Run:
         streams = []
         for (data, _), generator in zip(self.keys, step.generators, strict=True):
             parts = minibatches(self.sizes[data], how.batch_size, self.per_epoch, self.one_pass, generator)
-            streams.append([part + self.offsets[data] for part in parts])
+            streams.append(torch.cat(list(parts)) + self.offsets[data])
         step.loss_sum.zero_()
         rows = 0
-        for parts in zip(*streams, strict=True):
-            batch = torch.stack(parts)[self.population.stream]  # (M, B)
+        for part in torch.stack(streams).split(how.batch_size, dim=1):
+            batch = part[self.population.stream]  # (M, B)
             now = rate * how.warmth(step.optimizer.t)
             now = now * decline(how.schedule, gamma, step.optimizer.t, self.total)
             with fast_matmul():
