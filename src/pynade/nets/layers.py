@@ -10,6 +10,8 @@ from torch.nn import functional
 
 from pynade.nets.base import glorot
 
+EIGHT = 8
+
 
 class Linear(nn.Module):
     """y = W x + b with W drawn by Glorot's rule, times `scale` (0 starts a silent layer)."""
@@ -55,7 +57,48 @@ class Conv(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, n_in, H, W) -> (B, n_out, ⌈H / stride⌉, ⌈W / stride⌉)."""
-        return functional.conv2d(x, self.weight, self.bias, stride=self.stride, padding=self.padding)
+        return convolved(x, self.weight, self.bias, stride=self.stride, padding=self.padding)
+
+
+def convolved(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    stride: int = 1,
+    padding: int | tuple[int, int] = 0,
+    fill: bool | None = None,
+) -> Tensor:
+    """`functional.conv2d`, with the maps filled up to multiples of `EIGHT` where that is faster.
+
+    The matrix units of a GPU take eight numbers of bfloat16 at a time, and a convolution that reads an
+    image and its flags, or writes one map, would be done without them.
+
+    Args:
+        x: maps (B, n_in, H, W).
+        weight: filters (n_out, n_in, height, width).
+        bias: (n_out,).
+        stride: of the filter.
+        padding: zeros around the maps.
+        fill: whether to fill up; None does where it is faster.
+
+    Example:
+        >>> x, weight = torch.ones(1, 2, 4, 4), torch.ones(1, 2, 3, 3)
+        >>> torch.equal(convolved(x, weight), convolved(x, weight, fill=True))
+        True
+    """
+    n_out, n_in = weight.shape[:2]
+    if fill is None:
+        half = torch.is_autocast_enabled(x.device.type) or x.dtype == torch.bfloat16
+        fill = x.device.type == "cuda" and half
+    more_out, more_in = (-n_out % EIGHT, -n_in % EIGHT) if fill else (0, 0)
+    if more_in:
+        x = functional.pad(x, (0, 0, 0, 0, 0, more_in))
+    if more_in or more_out:
+        weight = functional.pad(weight, (0, 0, 0, 0, 0, more_in, 0, more_out))
+    if more_out and bias is not None:
+        bias = functional.pad(bias, (0, more_out))
+    return functional.conv2d(x, weight, bias, stride=stride, padding=padding)[:, :n_out]
 
 
 def dropped(h: Tensor, rate: float, noise: torch.Generator | None) -> Tensor:

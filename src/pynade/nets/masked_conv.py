@@ -19,7 +19,15 @@ from pynade.nets.blueprint import (
     infer_shapes,
     layers_for,
 )
-from pynade.nets.layers import check_dropout, check_image, dropped, from_maps, side_by_side, to_maps
+from pynade.nets.layers import (
+    check_dropout,
+    check_image,
+    convolved,
+    dropped,
+    from_maps,
+    side_by_side,
+    to_maps,
+)
 
 
 class MaskedConv(AnyOrderNet):
@@ -129,8 +137,8 @@ def _convolve(h: Tensor, weight: Tensor, bias: Tensor | None, kind: str) -> Tens
     """One convolution of stride 1: "valid", "same" or "full"."""
     height, width = weight.shape[-2:]
     if kind == "full":
-        return functional.conv2d(h, weight, bias, padding=(height - 1, width - 1))
+        return convolved(h, weight, bias, padding=(height - 1, width - 1))
     if kind == "same":  # the odd one of an even filter's zeros goes to the right and to the bottom
         around = ((width - 1) // 2, width // 2, (height - 1) // 2, height // 2)
         h = functional.pad(h, around)
-    return functional.conv2d(h, weight, bias)
+    return convolved(h, weight, bias)

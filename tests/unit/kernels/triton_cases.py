@@ -74,6 +74,10 @@ def check_norm() -> None:
     assert not torch.equal(first, other)
     kept = first != 0
     assert abs(kept.double().mean() - 0.7) < 0.02
+    noise = [(y != 0).double().flatten() for y in (first, other)]
+    pairs = [(noise[0], noise[1]), (noise[0][:-1], noise[0][1:]), (noise[0][:-16], noise[0][16:])]
+    for one_, another in pairs:  # other seeds, neighbouring maps, neighbouring pixels
+        assert abs(torch.corrcoef(torch.stack((one_, another)))[0, 1]) < 0.05
     expected = plain(x, one, none, 4, True) * kept / 0.7
     torch.testing.assert_close(first, expected, rtol=1e-5, atol=1e-5)
     grads = [torch.autograd.grad(y.square().sum(), x)[0] for y in (first, expected)]

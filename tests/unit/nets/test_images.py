@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pynade.families import Bernoulli
 from pynade.models import Autoregressive, Orderless
 from pynade.nets import Hybrid, MaskedConv, MaskedMLP, UNet
+from pynade.nets.layers import convolved
 from pynade.ordering import Ordering
 from tests.contracts.cases import all_states, generator, shaken
 from tests.reference.convolutions import masked_conv_eta
@@ -241,3 +242,18 @@ def test_signs_tell_a_zero_from_an_unobserved_pixel():
 def test_sizes_that_make_no_sense_get_one_sentence(build, words):
     with pytest.raises(ValueError, match=words):
         build()
+
+
+@pytest.mark.parametrize(("n_in", "n_out", "stride"), [(2, 1, 1), (4, 64, 2), (8, 3, 1), (8, 8, 1)])
+def test_convolutions_filled_up_to_eight_maps_are_the_same(n_in, n_out, stride):
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(3, n_in, 7, 6, generator=g, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(n_out, n_in, 3, 3, generator=g, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(n_out, generator=g, dtype=torch.float64, requires_grad=True)
+    ends = []
+    for fill in (False, True):
+        y = convolved(x, weight, bias, stride=stride, padding=1, fill=fill)
+        ends.append((y, *torch.autograd.grad(y.square().sum(), (x, weight, bias))))
+    for plain, filled in zip(*ends, strict=True):
+        assert plain.shape == filled.shape
+        torch.testing.assert_close(filled, plain, rtol=1e-12, atol=1e-12)
