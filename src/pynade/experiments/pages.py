@@ -110,7 +110,7 @@ def conclusions(results: Path) -> list[str]:
     lines = []
     for name in TABLES:
         shown = table(name)
-        if shown.compare:
+        if shown.compare and not shown.deviations:
             lines += [*_counts(results, shown), *_bests(results, shown)]
     for name in ("patches", "speech"):
         if name in TABLES:
