@@ -215,3 +215,99 @@ def test_a_sweep_of_ensembles_keeps_the_smaller_ones(folds, tmp_path):
     pairs = [m.score_samples(p.test, orderings=2).mean() for m, p in zip(models, parts, strict=True)]
     np.testing.assert_allclose(record["ensembles"]["2"]["mean"], np.mean(pairs), rtol=1e-12)
     assert record["ordering_std"] > 0
+
+
+@pytest.fixture
+def split(monkeypatch):
+    made = fold(1)
+    monkeypatch.setattr(module, "resolve", lambda name, data_dir: made)
+    return made
+
+
+@pytest.mark.parametrize("retrain", [False, True])
+def test_repeats_are_what_the_estimators_alone_would_be_with_those_seeds(split, tmp_path, retrain):
+    grid = {"learning_rate": [0.02, 0.1]}
+    record = run_sweep(tmp_path / "s", "rnade", "one", FIXED, grid, seed=3, retrain=retrain, repeats=3)
+    once = run_sweep(tmp_path / "o", "rnade", "one", FIXED, grid, seed=3, retrain=retrain)
+    many, rate = record["repeats"], record["chosen"][0]["learning_rate"]
+    assert many["seeds"] == [3, 4, 5]
+    assert many["means"][0] == record["test"]["mean"] == pytest.approx(once["test"]["mean"], abs=2e-3)
+    assert many["mean"] == pytest.approx(np.mean(many["means"]), rel=1e-12)
+    assert many["std"] == pytest.approx(np.std(many["means"], ddof=1), rel=1e-12)
+    assert many["stderr_of_std"] == pytest.approx(many["std"] / 2, rel=1e-12)  # sqrt(2 (3 - 1))
+    assert "diverged" not in many
+    if not retrain:
+        alone = [
+            RNADE(**FIXED, learning_rate=rate, random_state=seed).fit(split.train, X_valid=split.valid)
+            for seed in many["seeds"]
+        ]
+        assert len({tuple(model.model_.ordering.order.tolist()) for model in alone}) > 1
+        means = [model.score(split.test) for model in alone]
+        np.testing.assert_allclose(many["means"], means, atol=2e-3)
+        assert many["std"] == pytest.approx(np.std(means, ddof=1), abs=2e-3)
+    assert many["std"] > 0.01  # seeds differ by more than these tolerances
+    assert record["spec"] == once["spec"] | {"repeats": 3}
+    assert "--repeats 3 --seed 3" in record["commands"][0]
+    assert "trained with 3 seeds" in record["protocol"]
+    assert set(record) == set(once) | {"repeats"}  # without repeats nothing is said of them
+    assert not any("repeats" in str(once[name]) for name in ("spec", "commands", "protocol"))
+
+
+@pytest.mark.parametrize("epoch", [1, 4], ids=["before", "within"])
+def test_a_sweep_interrupted_before_or_within_its_repeats_goes_on(split, tmp_path, monkeypatch, epoch):
+    monkeypatch.setattr("pynade.learn.population.CHECKPOINT_SECONDS", 0.0)
+    how = {"retrain": False, "repeats": 3}
+
+    class Killed(Exception):
+        pass
+
+    def kill(p):
+        if p.what == "final" and p.now.epoch == epoch:
+            raise Killed
+
+    whole = run_sweep(tmp_path / "a", "rnade", "one", FIXED, GRID, **how)
+    with pytest.raises(Killed):
+        run_sweep(tmp_path / "b", "rnade", "one", FIXED, GRID, told=kill, **how)
+    told = []
+    again = run_sweep(tmp_path / "b", "rnade", "one", FIXED, GRID, told=told.append, **how)
+    assert {(p.what, len(p.settings)) for p in told} == {("final", 3)}  # the first seed is not trained apart
+    assert again["repeats"] == whole["repeats"]
+    assert again["test"] == whole["test"]
+    with pytest.raises(ValueError, match="other settings"):
+        run_sweep(tmp_path / "b", "rnade", "one", FIXED, GRID, retrain=False, repeats=2)
+    with pytest.raises(ValueError, match="other settings"):
+        run_sweep(tmp_path / "b", "rnade", "one", FIXED, GRID, retrain=False)
+
+
+def test_repeats_of_ensembles_are_scored_as_ensembles_and_name_those_that_diverged(
+    split, tmp_path, monkeypatch
+):
+    real = module.fit_population
+
+    def fragile(members, **options):
+        histories = real(members, **options)
+        if len(members) == 3:
+            histories.stopped[2] = "diverged"
+        return histories
+
+    monkeypatch.setattr(module, "fit_population", fragile)
+    fixed = FIXED | {"family": "gaussian", "n_orderings": 2, "hidden": [6], "learning_rate": 0.01}
+    record = run_sweep(tmp_path / "s", "deep-rnade", "one", fixed, {}, retrain=False, repeats=3)
+    assert record["repeats"]["means"][0] == record["test"]["mean"] == record["ensembles"]["2"]["mean"]
+    assert record["repeats"]["diverged"] == [2]
+    assert np.isfinite(record["repeats"]["std"])
+
+
+def test_repeats_of_folds_baselines_and_given_seeds_are_refused(split, tmp_path):
+    for model, fixed, options, words in (
+        ("rnade", FIXED, {"repeats": 0}, "at least 1, not 0"),
+        ("mog", {}, {"repeats": 2}, "'mog' is not"),
+        ("rnade", FIXED, {"repeats": 2, "n_folds": 3}, "not for 3 folds"),
+        ("rnade", FIXED | {"random_state": 1}, {"repeats": 2}, "leave random_state out"),
+    ):
+        with pytest.raises(ValueError, match=words) as error:
+            run_sweep(tmp_path / "x", model, "one", fixed, {}, **options)
+        assert "\n" not in str(error.value)
+        assert not (tmp_path / "x").exists()
+    with pytest.raises(ValueError, match="leave random_state out"):
+        run_sweep(tmp_path / "x", "rnade", "one", FIXED, {"random_state": [0, 1]}, repeats=2)

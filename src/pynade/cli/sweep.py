@@ -19,7 +19,9 @@ HELP = """Try a grid of settings, all trained at once; choose on validation, sco
 Settings × folds that share an architecture are trained as one batched program. Data sets with folds
 (red_wine, white_wine, parkinsons) are swept over all of them, `red_wine/3` over one. On each fold the best
 setting is trained again on train + valid, until its training likelihood passes that of its best validation
-epoch. The folder keeps everything; an interrupted sweep goes on when the command is given again.
+epoch. `--repeats 10` trains the chosen setting with ten seeds, and says how much the test result depends on
+them: on the ordering of the variables, the initial weights, the shuffling. The folder keeps everything; an
+interrupted sweep goes on when the command is given again.
 
 \b
 Examples:
@@ -27,6 +29,7 @@ Examples:
   pynade sweep my.csv --folds 10 --model deep-rnade --set hidden=200+200 --grid dropout=0,0.1 --out sweeps/b
   pynade sweep parkinsons --model mfa --grid n_components=2,4,8 --grid n_factors=2,4,6 --out sweeps/mfa
   pynade sweep mushrooms --model nade --set hidden=500 --grid learning_rate=0.01,0.003,0.001 --out sweeps/nade
+  pynade sweep dna --model nade --grid learning_rate=0.05,0.005 --no-retrain --repeats 10 --out sweeps/orders
 """
 
 
@@ -50,6 +53,13 @@ def sweep(
     retrain: Annotated[
         bool, typer.Option(help="Train the chosen settings again on train + valid before the test.")
     ] = True,
+    repeats: Annotated[
+        int,
+        typer.Option(
+            help="Train the chosen setting with this many seeds (from --seed on) and score each on the test "
+            "part: the record gets their standard deviation. For one split, not for folds."
+        ),
+    ] = 1,
     quick: Annotated[
         bool, typer.Option("--quick", help="Two folds, a tenth of the epochs: a trial that does not count.")
     ] = False,
@@ -77,6 +87,7 @@ def sweep(
             data_dir=data_dir,
             n_folds=folds,
             retrain=retrain,
+            repeats=repeats,
             quick=quick,
             told=Teller(live),
         )
@@ -94,6 +105,12 @@ def sweep(
     over = "folds" if len(means) > 1 else f"{test['n']:,} rows"
     note = " (quick: does not count)" if quick else ""
     console.print(f"test {test['mean']:.3f} ± {test['stderr']:.3f} nats (s.e. over {over}){note} -> {out}")
+    if repeats > 1:
+        many = result["repeats"]
+        console.print(
+            f"{repeats} seeds: test {many['mean']:.3f} on average, standard deviation {many['std']:.3f} ± "
+            f"{many['stderr_of_std']:.3f}{note}"
+        )
 
 
 def parse_values(text: str) -> tuple[str, list[Any]]:

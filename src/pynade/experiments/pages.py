@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from pynade.experiments.speed import speed_sections
 from pynade.experiments.tables import (
     RULES,
     SIGNIFICANCE,
@@ -59,6 +60,7 @@ def sections(results: Path, link: str = "../results") -> Iterator[str]:
                 f"(those below {SIGNIFICANCE} are significantly worse)."
             )
             yield tests
+    yield from speed_sections(results)
     pictures = sorted((results / "figures").glob("*.png"))
     if pictures:
         yield "## Figures"
@@ -110,7 +112,7 @@ def conclusions(results: Path) -> list[str]:
     lines = []
     for name in TABLES:
         shown = table(name)
-        if shown.compare:
+        if shown.compare and not shown.deviations:
             lines += [*_counts(results, shown), *_bests(results, shown)]
     for name in ("patches", "speech"):
         if name in TABLES:

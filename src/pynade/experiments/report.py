@@ -117,12 +117,15 @@ def _inline(text: str) -> str:
 
 
 def summary(results: Path) -> dict[str, int]:
-    """How many cells are better than the paper's, the same, worse, cannot be compared, are not measured."""
+    """How many cells are better than the paper's, the same, worse, cannot be compared, are not measured.
+
+    Standard deviations are neither better nor worse, and are left out.
+    """
     counted = dict.fromkeys(("better", "same", "worse", "no number in the paper", "not measured"), 0)
     words = {"▲": "better", "=": "same", "▼": "worse"}
     for name in TABLES:
         shown = table(name)
-        for row in shown.rows:
+        for row in [row for row in shown.rows if not row.deviation]:
             for data in shown.columns:
                 ours, paper = measured(results, row, data), row.paper.get(data)
                 if ours is None:

@@ -175,6 +175,7 @@ def reproduce(
         spec = cell.row.sweep
         grid = {k: v[:2] if quick else v for k, v in spec["grid"].items()}
         fixed = {**spec["fixed"], "device": device} | (_few(spec["model"]) if quick else {})
+        repeats = spec.get("repeats", 1)
         content = run_sweep(
             place,
             spec["model"],
@@ -184,6 +185,7 @@ def reproduce(
             seed=seed,
             data_dir=data_dir,
             retrain=spec["retrain"],
+            repeats=min(repeats, 2) if quick else repeats,
             quick=quick,
             told=told,
         )
@@ -307,6 +309,7 @@ def describe_cell(cell: Cell, shown: Table) -> str:
         words = ", ".join(f"{k} {v}" for k, v in row.sweep["fixed"].items())
         tried = ", ".join(f"{k} in {v}" for k, v in row.sweep["grid"].items())
         end = ", then retrain on train + valid" if row.sweep["retrain"] else ""
+        end += f", with {row.sweep['repeats']} seeds" if "repeats" in row.sweep else ""
         over = f", over {tried}" if tried else ""
         return f"{row.model} on {cell.data}: sweep {row.sweep['model']} with {words}{over}{end}"
     if row.fit is not None:

@@ -2,7 +2,8 @@
 
 Settings × folds that share an architecture are one population. On every fold the setting that is best on
 validation is chosen, trained again on train + valid until its training likelihood passes that of the chosen
-run's best iteration (the paper's rule), and asked for the test part once.
+run's best iteration (the paper's rule), and asked for the test part once. How much the result depends on the
+ordering and the other random choices is asked by training the chosen settings with several seeds (`repeats`).
 
 A sweep lives in a folder: spec.json, one file per finished population, a checkpoint of the one in progress,
 and at the end result.json with the models of all folds. Given again, the command goes on where it was.
@@ -38,6 +39,7 @@ from pynade.likelihood import Estimate
 
 Setting = dict[str, Any]
 Job = tuple[Setting, int]  # a setting and the number of a fold, from 0
+IN_RECORD = ("model", "data", "fixed", "grid", "folds", "retrain", "repeats")  # of the folder's spec
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ def run_sweep(
     data_dir: Path | None = None,
     n_folds: int | None = None,
     retrain: bool = True,
+    repeats: int = 1,
     quick: bool = False,
     told: Told | None = None,
 ) -> dict[str, Any]:
@@ -90,6 +93,10 @@ def run_sweep(
         data_dir: folder of the registered data sets.
         n_folds: cut the rows into this many folds, for data that have none of their own.
         retrain: train the chosen settings again on train + valid before the test.
+        repeats: train the chosen settings with this many seeds, `seed` and those after it, each with an
+            ordering, initial weights and shuffling of its own; the record then has the standard deviation of
+            their test means over seeds. One split only. With `retrain` all stop at the same training
+            likelihood.
         quick: two folds and a tenth of the epochs: shows that everything works; the record says so and
             does not count.
         told: called after every epoch of every population.
@@ -108,6 +115,7 @@ def run_sweep(
             raise ValueError(
                 f"the data {data!r} have no test part to report: cut them with --folds, such as 10"
             )
+    _check_repeats(repeats, model, first, {*fixed, *grid}, len(parts))
     if quick:
         parts = parts[:2]
         usual = estimator_named(model, fixed).get_params()
@@ -127,11 +135,13 @@ def run_sweep(
         "retrain": retrain,
         "quick": quick,
         "data_checksums": [part.checksum for part in parts],
+        **({"repeats": repeats} if repeats > 1 else {}),
     }
     _check_requests(model, fixed, tried, seed, parts[0])
     _claim(folder, spec)
     where = provenance(parts[0], seed=seed, device=torch_device(first.device))
-    sweep: Any = (BaselineSweep if isinstance(first, Baseline) else _Sweep)(folder, model, fixed, seed, told)
+    shared = folder, model, fixed, seed, told
+    sweep: Any = BaselineSweep(*shared) if isinstance(first, Baseline) else _Sweep(*shared, repeats)
 
     train, valid = [part.train for part in parts], [part.valid for part in parts]
     outcomes, seconds = sweep.grid(tried, train, valid)
@@ -140,24 +150,23 @@ def run_sweep(
         valid = [None] * len(parts)
     ranked = [_best_first(outcomes, fold) for fold in range(len(parts))]
     began = time.monotonic()
-    chosen, final = sweep.final(ranked, train, valid, retrain)
+    chosen, trained = sweep.final(ranked, train, valid, retrain)
+    final = trained[::repeats]
     scores, many = [], []
     for fold, (estimator, part) in enumerate(zip(final, parts, strict=True), start=1):
         estimator.save(folder / f"fold-{fold}.safetensors", columns=list(part.schema.names))
-        test = part.split("test")
-        k = getattr(estimator, "n_orderings", 1)
-        if isinstance(estimator, AnyOrderDensity) and k > 1 and not np.isnan(test).any():
-            many.append(estimator.score_orderings(test, k))  # smaller ensembles come for nothing
-            scores.append(many[-1].ensemble_rows())
-        else:
-            scores.append(estimator.score_samples(test))
+        rows, ensembles = _scored(estimator, part.split("test"))
+        scores.append(rows)
+        many += [] if ensembles is None else [ensembles]
     record = {
         "test": _test(scores, [e.summary(s) for e, s in zip(final, scores, strict=True)])
         | {"orderings": getattr(final[0], "n_orderings", 1)},
         **(_ensembles(many) if len(many) == len(parts) else {}),
+        **(_repeats(trained, scores[0], parts[0].split("test")) if repeats > 1 else {}),
         "quick": quick,
-        "protocol": _protocol(len(parts), len(tried), retrain, "stop_at_train" in first.get_params()),
-        "spec": {name: spec[name] for name in ("model", "data", "fixed", "grid", "folds", "retrain")},
+        "protocol": _protocol(len(parts), len(tried), retrain, "stop_at_train" in first.get_params())
+        + (f"; the chosen settings trained with {repeats} seeds" if repeats > 1 else ""),
+        "spec": {name: spec[name] for name in IN_RECORD if name in spec},
         "chosen": [
             {"fold": o["fold"] + 1, **o["setting"], "valid": o["valid"], "best_epoch": o["best_epoch"]}
             | {"final": e.history_.stopped, "final_epochs": len(e.history_.epochs)}
@@ -183,6 +192,7 @@ def as_sweep_command(spec: Mapping[str, Any]) -> str:
     words += [f"--grid {name}={','.join(map(_word, values))}" for name, values in spec["grid"].items()]
     words += [] if spec["folds"] is None else [f"--folds {spec['folds']}"]
     words += [] if spec["retrain"] else ["--no-retrain"]
+    words += [f"--repeats {spec['repeats']}"] if "repeats" in spec else []
     return " ".join([*words, "--quick"] if spec["quick"] else words) + f" --seed {spec['seed']} --out FOLDER"
 
 
@@ -209,6 +219,20 @@ def _check_settings(fixed: Setting, grid: Mapping[str, Sequence[Any]]) -> None:
         raise ValueError(
             "members of a population are not pretrained layer by layer; leave pretrain_epochs at 0"
         )
+
+
+def _check_repeats(repeats: int, model: str, first: Any, given: set[str], n_parts: int) -> None:
+    """Refuse repeats of what is not one net on one split, with seeds of its own."""
+    if repeats < 1:
+        raise ValueError(f"the number of repeats must be at least 1, not {repeats}")
+    if repeats == 1:
+        return
+    if not isinstance(first, GradientEstimator):
+        raise ValueError(f"repeats are for models learned by gradient, which {model!r} is not")
+    if n_parts > 1:
+        raise ValueError(f"repeats are for one split into train, valid and test, not for {n_parts} folds")
+    if "random_state" in given:
+        raise ValueError("repeats have seeds of their own, from --seed on; leave random_state out")
 
 
 def _check_requests(model: str, fixed: Setting, tried: list[Setting], seed: int, part: Dataset) -> None:
@@ -239,6 +263,7 @@ class _Sweep:
     fixed: Setting
     seed: int
     told: Told | None
+    repeats: int = 1
 
     def grid(
         self, tried: list[Setting], train_rows: list[np.ndarray], valid: list[np.ndarray | None]
@@ -274,9 +299,13 @@ class _Sweep:
         valid: list[np.ndarray | None],
         retrain: bool,
     ) -> tuple[list[dict[str, Any]], list[GradientEstimator]]:
-        """Each fold's best outcome and its estimator; where that training diverges, the next best's."""
+        """Each fold's best outcome and its estimators, one for each seed, fold after fold.
+
+        Where the training with the first seed diverges, those of the next best outcome.
+        """
         chosen = [outcomes[0] for outcomes in ranked]
-        made: dict[int, GradientEstimator] = {}  # by fold
+        made: dict[int, list[GradientEstimator]] = {}  # by fold
+        seeds = [{}, *({"random_state": self.seed + k} for k in range(1, self.repeats))]
         while len(made) < len(ranked):
             rule = {"patience": None} if retrain else {}
             jobs = [
@@ -285,18 +314,20 @@ class _Sweep:
                 if fold not in made
             ]
             groups = _architectures(jobs)
-            for number, (key, some) in enumerate(groups.items(), start=1):
+            for number, (key, once) in enumerate(groups.items(), start=1):
+                some = [(setting | own, fold) for setting, fold in once for own in seeds]
                 name = (
                     f"final-{key}-{_digest(some)}"  # a second round must not find the first one's checkpoint
                 )
                 done, _ = self._train(name, some, train, valid, ("final", number, len(groups)))
-                for (_, fold), estimator in zip(some, done, strict=True):
+                for place, (_, fold) in enumerate(once):
+                    several = done[place * len(seeds) : (place + 1) * len(seeds)]
                     rank = ranked[fold].index(chosen[fold]) + 1
-                    if estimator.history_.stopped != "diverged" or rank == len(ranked[fold]):
-                        made[fold] = estimator
+                    if several[0].history_.stopped != "diverged" or rank == len(ranked[fold]):
+                        made[fold] = several
                     else:
                         chosen[fold] = ranked[fold][rank]
-        return chosen, [made[fold] for fold in range(len(ranked))]
+        return chosen, [estimator for fold in range(len(ranked)) for estimator in made[fold]]
 
     def _train(
         self,
@@ -361,6 +392,35 @@ def _by_setting(outcomes: list[dict[str, Any]], tried: list[Setting], n_folds: i
         valid = [mine[f]["valid"] for f in range(n_folds)]
         lines.append(plain | {"valid": [None if v is None else round(v, 4) for v in valid]})
     return lines
+
+
+def _scored(estimator: Any, test: np.ndarray) -> tuple[np.ndarray, OrderingScores | None]:
+    """Every row's score; of an ensemble over orderings also those of its members."""
+    k = getattr(estimator, "n_orderings", 1)
+    if isinstance(estimator, AnyOrderDensity) and k > 1 and not np.isnan(test).any():
+        many = estimator.score_orderings(test, k)  # smaller ensembles come for nothing
+        return many.ensemble_rows(), many
+    return estimator.score_samples(test), None
+
+
+def _repeats(several: list[GradientEstimator], first: np.ndarray, test: np.ndarray) -> dict[str, Any]:
+    """Test means of one setting under several seeds; the first has been scored.
+
+    The standard error of a standard deviation of n normal numbers is the deviation over sqrt(2 (n - 1)).
+    A run that diverged counts with the weights it had before, and the record names its seed.
+    """
+    means = np.array([first.mean(), *(_scored(estimator, test)[0].mean() for estimator in several[1:])])
+    std = float(means.std(ddof=1))
+    seeds = [e.random_state for e in several]
+    diverged = [s for s, e in zip(seeds, several, strict=True) if e.history_.stopped == "diverged"]
+    facts = {
+        "seeds": seeds,
+        "means": means.tolist(),
+        "mean": float(means.mean()),
+        "std": std,
+        "stderr_of_std": float(std / np.sqrt(2 * (len(means) - 1))),
+    }
+    return {"repeats": facts | ({"diverged": diverged} if diverged else {})}
 
 
 def _test(scores: list[np.ndarray], summaries: list[Estimate]) -> dict[str, Any]:

@@ -17,14 +17,16 @@ from typing import Any
 import numpy as np
 from scipy.stats import ttest_rel
 
-TABLES = ("binary", "mnist", "uci", "patches", "speech")
+TABLES = ("binary", "orderings", "mnist", "uci", "patches", "speech")
 SIGNIFICANCE = 0.05  # of the paired t-test over folds
 README_MARKS = ("<!-- highlights: written by pynade report -->", "<!-- end of highlights -->")
 RULES = {
     "overlap": "Bold: the best of a column and whatever overlaps it within two standard errors.",
     "paired": "Bold: the best of a column and whatever is not significantly worse by a paired t-test over "
     f"folds, at {SIGNIFICANCE}.",
+    "none": "Marks: the same within two standard errors, otherwise smaller or larger; nothing is bold.",
 }
+DEVIATION_MARKS = {"▲": "larger", "=": "same", "▼": "smaller"}  # neither is better
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ class Row:
     minutes: float = 5.0  # about, on an H200
     why: str | None = None  # it is not measured, where that is not a matter of time
 
+    @property
+    def deviation(self) -> bool:
+        """Whether its number is a standard deviation over seeds, not a log-likelihood."""
+        return self.entry[-1] == "std"
+
 
 @dataclass(frozen=True)
 class Table:
@@ -54,11 +61,16 @@ class Table:
     about: str
     columns: list[str]
     rows: list[Row]
-    bold_by: str  # "overlap" of two standard errors, or "paired" t-test over folds
+    bold_by: str  # "overlap" of two standard errors, "paired" t-test over folds, or "none"
     number: list[int]  # in the paper
     unavailable: dict[str, str] = field(default_factory=dict)  # data sets that cannot be had, and why
     compare: bool = True  # False where ours are other data than the paper's …
     papers_data: str = "TIMIT"  # … which were these
+
+    @property
+    def deviations(self) -> bool:
+        """Whether it is a table of standard deviations over seeds, not of log-likelihoods."""
+        return all(row.deviation for row in self.rows)
 
 
 @dataclass(frozen=True)
@@ -94,11 +106,9 @@ def measured(results: Path, row: Row, data: str) -> Measured | None:
     record = read_record(results / file)
     if record is None:
         return None
-    value: Any = record
-    for key in row.entry:
-        if key not in value:  # such as an ensemble of more orderings than were scored
-            return None
-        value = value[key]
+    value = number_of(row, record)
+    if value is None:
+        return None
     seconds = dict(record.get("wall_seconds", {}))
     scoring = seconds.pop("score", 0.0)
     return Measured(
@@ -112,6 +122,25 @@ def measured(results: Path, row: Row, data: str) -> Measured | None:
         scoring=scoring,
         device=record.get("device", ""),
     )
+
+
+def number_of(row: Row, record: dict[str, Any]) -> dict[str, Any] | None:
+    """What a record says of a row's number: its mean, stderr, exact; None where it says nothing.
+
+    Example:
+        >>> row = Row("NADE", "a.json", entry=("repeats", "std"))
+        >>> number_of(row, {"test": {"exact": True}, "repeats": {"std": 0.05, "stderr_of_std": 0.01}})
+        {'mean': 0.05, 'stderr': 0.01, 'exact': True}
+    """
+    whole: Any = {}
+    value: Any = record
+    for key in row.entry:
+        if key not in value:  # such as an ensemble of more orderings than were scored
+            return None
+        whole, value = value, value[key]
+    if row.deviation:
+        return {"mean": value, "stderr": whole["stderr_of_std"], "exact": record["test"]["exact"]}
+    return dict(value)
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
@@ -128,6 +157,7 @@ def _by_protocol(row: Row, record: dict[str, Any]) -> bool:
     if row.sweep is not None:
         same = all(spec.get("fixed", {}).get(k) == v for k, v in row.sweep["fixed"].items())
         grid = {k: list(v) for k, v in row.sweep["grid"].items()}
+        same = same and spec.get("repeats", 1) == row.sweep.get("repeats", 1)
         return same and spec.get("grid") == grid and spec.get("retrain") == row.sweep["retrain"]
     if row.fit is not None:
         return all(spec.get("parameters", {}).get(k) == v for k, v in row.fit["parameters"].items())
@@ -207,7 +237,9 @@ def markdown(results: Path, shown: Table, link: str) -> str:
 
 
 def column(results: Path, shown: Table, data: str) -> dict[str, Measured]:
-    """What has been measured on one data set, by model."""
+    """The log-likelihoods that have been measured on one data set, by model."""
+    if shown.deviations:
+        return {}
     return {row.model: m for row in shown.rows if (m := measured(results, row, data))}
 
 
@@ -223,16 +255,24 @@ def why_not(shown: Table, row: Row, data: str) -> str:
 
 def _cell(shown: Table, row: Row, data: str, ours: Measured | None, bold: bool, link: str) -> str:
     paper = row.paper.get(data)
-    theirs = "" if paper is None else f"{paper:.2f}" if shown.compare else f"{shown.papers_data}: {paper:.1f}"
+    if paper is None:
+        theirs = ""
+    elif row.deviation:
+        theirs = f"{paper:g}"
+    else:
+        theirs = f"{paper:.2f}" if shown.compare else f"{shown.papers_data}: {paper:.1f}"
     if ours is None:
         return f"– not measured: {why_not(shown, row, data)}" + (f" ({theirs})" if theirs else "")
-    number = f"{ours.mean:.2f} ± {ours.stderr:.2f}" + ("" if ours.exact else " (estimate)")
+    digits = 3 if row.deviation else 2
+    number = f"{ours.mean:.{digits}f} ± {ours.stderr:.{digits}f}" + ("" if ours.exact else " (estimate)")
     number += "" if ours.present else "†"
     text = f"[{f'**{number}**' if bold else number}]({link}/{ours.file})"
     if paper is None:
         return text
     if not shown.compare:
         return f"{text} ({theirs})"
+    if row.deviation:
+        return f"{text} ({theirs}) {DEVIATION_MARKS[mark(ours, paper)]}"
     return f"{text} ({theirs}; {difference(ours, paper)}) {mark(ours, paper)}"
 
 

@@ -89,6 +89,7 @@ def test_a_sweep_over_folds_of_ones_own_table(run, table, tmp_path):
         (["--grid", "learning_rat=0.1"], "learning_rate"),
         (["--set", "hidden=5,6"], "--grid takes several"),
         (["--grid", "learning_rate=0.1"], "--folds"),
+        (["--folds", "4", "--repeats", "2"], "not for 4 folds"),
     ],
 )
 def test_mistakes_in_a_sweep_get_one_sentence(run, table, tmp_path, words, says):
@@ -97,6 +98,15 @@ def test_mistakes_in_a_sweep_get_one_sentence(run, table, tmp_path, words, says)
     assert code == 1
     assert says in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_a_sweep_says_how_far_seeds_differ(run, tmp_path):
+    words = ["--model", "fvsbn", "--set", "epochs=2", "--set", "device=cpu", "--no-retrain", "--repeats", "2"]
+    code, out, err = run("sweep", "digits", *words, "--seed", "5", "--out", "s")
+    assert code == 0, err
+    record = json.loads((tmp_path / "s/result.json").read_text())
+    assert record["repeats"]["seeds"] == [5, 6]
+    assert f"standard deviation {record['repeats']['std']:.3f} ±" in " ".join(out.split())
 
 
 def test_a_figure_of_two_models(run, table, tmp_path):
@@ -116,6 +126,8 @@ def test_reproduce_and_report_say_what_they_do(run, tmp_path, monkeypatch):
     code, out, err = run("reproduce", "binary", "--model", "MoB", "--list", "--budget", "2m")
     assert "left out (the budget is 2 min)" in " ".join(out.split())
     assert run("reproduce", "table-1")[0] == 1
+    code, out, _ = run("reproduce", "orderings", "--dataset", "dna", "--list")
+    assert "with 10 seeds" in " ".join(out.split())
     (tmp_path / "results").mkdir()
     (tmp_path / "docs").mkdir()
     code, out, err = run("report")
