@@ -25,19 +25,25 @@ import numpy as np
 
 from pynade.atomic import write_json
 from pynade.data import Dataset, entry, folds, names, resolve
-from pynade.estimators import AnyOrderDensity, GradientEstimator
+from pynade.estimators import GradientEstimator
 from pynade.estimators.base import torch_device
 from pynade.estimators.baselines import Baseline
-from pynade.evaluation import OrderingScores
 from pynade.experiments.baseline_sweep import BaselineSweep
 from pynade.experiments.provenance import provenance
 from pynade.experiments.run import estimator_named
-from pynade.experiments.score import ensemble_sizes
+from pynade.experiments.sweep_record import (
+    Setting,
+    as_sweep_command,
+    by_setting,
+    ensembles_of,
+    over_seeds,
+    protocol_words,
+    scored,
+    summed_up,
+)
 from pynade.learn import Member, PopulationProgress, fit_population
 from pynade.learn.population import OWN
-from pynade.likelihood import Estimate
 
-Setting = dict[str, Any]
 Job = tuple[Setting, int]  # a setting and the number of a fold, from 0
 IN_RECORD = ("model", "data", "fixed", "grid", "folds", "retrain", "repeats")  # of the folder's spec
 
@@ -155,16 +161,16 @@ def run_sweep(
     scores, many = [], []
     for fold, (estimator, part) in enumerate(zip(final, parts, strict=True), start=1):
         estimator.save(folder / f"fold-{fold}.safetensors", columns=list(part.schema.names))
-        rows, ensembles = _scored(estimator, part.split("test"))
+        rows, ensembles = scored(estimator, part.split("test"))
         scores.append(rows)
         many += [] if ensembles is None else [ensembles]
     record = {
-        "test": _test(scores, [e.summary(s) for e, s in zip(final, scores, strict=True)])
+        "test": summed_up(scores, [e.summary(s) for e, s in zip(final, scores, strict=True)])
         | {"orderings": getattr(final[0], "n_orderings", 1)},
-        **(_ensembles(many) if len(many) == len(parts) else {}),
-        **(_repeats(trained, scores[0], parts[0].split("test")) if repeats > 1 else {}),
+        **(ensembles_of(many) if len(many) == len(parts) else {}),
+        **(over_seeds(trained, scores[0], parts[0].split("test")) if repeats > 1 else {}),
         "quick": quick,
-        "protocol": _protocol(len(parts), len(tried), retrain, "stop_at_train" in first.get_params())
+        "protocol": protocol_words(len(parts), len(tried), retrain, "stop_at_train" in first.get_params())
         + (f"; the chosen settings trained with {repeats} seeds" if repeats > 1 else ""),
         "spec": {name: spec[name] for name in IN_RECORD if name in spec},
         "chosen": [
@@ -173,7 +179,7 @@ def run_sweep(
             | ({"diverged_before": rank} if (rank := ranked[o["fold"]].index(o)) else {})
             for o, e in zip(chosen, final, strict=True)
         ],
-        "validation_grid": _by_setting(outcomes, tried, len(parts)),
+        "validation_grid": by_setting(outcomes, tried, len(parts)),
         "commands": [as_sweep_command(spec)],
         "seed": seed,
         "data_checksum": hashlib.sha256("".join(spec["data_checksums"]).encode()).hexdigest(),
@@ -183,29 +189,6 @@ def run_sweep(
     }
     write_json(folder / "result.json", record)
     return record
-
-
-def as_sweep_command(spec: Mapping[str, Any]) -> str:
-    """The command that makes the sweep again."""
-    words = ["pynade sweep", str(spec["data"]), "--model", spec["model"]]
-    words += [f"--set {name}={_word(value)}" for name, value in spec["fixed"].items()]
-    words += [f"--grid {name}={','.join(map(_word, values))}" for name, values in spec["grid"].items()]
-    words += [] if spec["folds"] is None else [f"--folds {spec['folds']}"]
-    words += [] if spec["retrain"] else ["--no-retrain"]
-    words += [f"--repeats {spec['repeats']}"] if "repeats" in spec else []
-    return " ".join([*words, "--quick"] if spec["quick"] else words) + f" --seed {spec['seed']} --out FOLDER"
-
-
-def _word(value: Any) -> str:
-    return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _protocol(n_folds: int, n_settings: int, retrain: bool, stops: bool) -> str:
-    parts = "one split" if n_folds == 1 else f"{n_folds} folds"
-    again = ", retrained on train + valid"
-    if stops:
-        again += " until the training likelihood of the best validation iteration"
-    return f"{parts}, {n_settings} settings, chosen on validation on each fold{again if retrain else ''}"
 
 
 def _check_settings(fixed: Setting, grid: Mapping[str, Sequence[Any]]) -> None:
@@ -381,80 +364,6 @@ def _best_first(outcomes: list[dict[str, Any]], fold: int) -> list[dict[str, Any
     if not mine:
         raise ValueError(f"every setting diverged on fold {fold + 1}")
     return sorted(mine, key=lambda o: (o["stopped"] == "diverged", -o["valid"]))
-
-
-def _by_setting(outcomes: list[dict[str, Any]], tried: list[Setting], n_folds: int) -> list[dict[str, Any]]:
-    """Every setting with its validation log-likelihood on each fold (None where it diverged)."""
-    lines = []
-    for setting in tried:
-        plain = json.loads(json.dumps(setting))  # tuples come back from files as lists
-        mine = {o["fold"]: o for o in outcomes if o["setting"] == plain}
-        valid = [mine[f]["valid"] for f in range(n_folds)]
-        lines.append(plain | {"valid": [None if v is None else round(v, 4) for v in valid]})
-    return lines
-
-
-def _scored(estimator: Any, test: np.ndarray) -> tuple[np.ndarray, OrderingScores | None]:
-    """Every row's score; of an ensemble over orderings also those of its members."""
-    k = getattr(estimator, "n_orderings", 1)
-    if isinstance(estimator, AnyOrderDensity) and k > 1 and not np.isnan(test).any():
-        many = estimator.score_orderings(test, k)  # smaller ensembles come for nothing
-        return many.ensemble_rows(), many
-    return estimator.score_samples(test), None
-
-
-def _repeats(several: list[GradientEstimator], first: np.ndarray, test: np.ndarray) -> dict[str, Any]:
-    """Test means of one setting under several seeds; the first has been scored.
-
-    The standard error of a standard deviation of n normal numbers is the deviation over sqrt(2 (n - 1)).
-    A run that diverged counts with the weights it had before, and the record names its seed.
-    """
-    means = np.array([first.mean(), *(_scored(estimator, test)[0].mean() for estimator in several[1:])])
-    std = float(means.std(ddof=1))
-    seeds = [e.random_state for e in several]
-    diverged = [s for s, e in zip(seeds, several, strict=True) if e.history_.stopped == "diverged"]
-    facts = {
-        "seeds": seeds,
-        "means": means.tolist(),
-        "mean": float(means.mean()),
-        "std": std,
-        "stderr_of_std": float(std / np.sqrt(2 * (len(means) - 1))),
-    }
-    return {"repeats": facts | ({"diverged": diverged} if diverged else {})}
-
-
-def _test(scores: list[np.ndarray], summaries: list[Estimate]) -> dict[str, Any]:
-    """Mean over folds of the mean over rows; with several folds the standard error is over folds."""
-    means = np.array([s.mean() for s in scores])
-    rows = np.concatenate(scores)
-    if len(scores) == 1:
-        stderr = rows.std(ddof=1) / np.sqrt(len(rows))
-    else:
-        stderr = means.std(ddof=1) / np.sqrt(len(means))
-    errors = [s.mc_stderr for s in summaries if s.mc_stderr is not None]
-    facts = {
-        "mean": float(means.mean()),
-        "stderr": float(stderr),
-        "mc_stderr": None if not errors else float(np.sqrt(np.mean(np.square(errors)) / len(errors))),
-        "n": len(rows),
-        "exact": all(s.exact for s in summaries),
-    }
-    return facts | ({"folds": means.tolist()} if len(scores) > 1 else {})
-
-
-def _ensembles(many: list[OrderingScores]) -> dict[str, Any]:
-    """What ensembles of fewer orderings give, and how much single orderings differ (mean over folds)."""
-
-    def over_folds(scores: list[np.ndarray]) -> dict[str, Any]:
-        facts = _test(scores, [Estimate.from_rows(rows) for rows in scores])
-        return {name: value for name, value in facts.items() if name != "folds"}
-
-    k = many[0].log_probs.shape[1]
-    return {
-        "mean_over_orderings": over_folds([m.log_probs.mean(1) for m in many]) | {"orderings": k},
-        "ensembles": {str(n): over_folds([m.ensemble_rows(n) for m in many]) for n in ensemble_sizes(k)},
-        "ordering_std": float(np.mean([m.ordering_means().std(ddof=1) for m in many])),
-    }
 
 
 def _claim(folder: Path, spec: dict[str, Any]) -> None:
