@@ -1,16 +1,25 @@
-"""Group normalisation, a modulation, SiLU and dropout of maps (B, C, H, W) in one pass: on CUDA, in Triton.
+"""The norms of the U-Net and the transformers with what surrounds them, in one pass: on CUDA, in Triton.
 
-    y = drop(silu(scale ⊙ (x - mean) / sqrt(variance + epsilon) + shift))
+Of maps (B, C, H, W), by group of maps (`NormSiLU`):
 
-mean and variance are those of a row's group of maps; scale and shift are one number per row and map. Torch's
-own group norm wants maps one after the other and float32, while convolutions in bfloat16 want the maps of a
-pixel side by side (channels last): between the two every activation would be converted four times, and a
-U-Net spend more time on that than on its convolutions.
+    y = drop(silu((1 + scale) ⊙ (x - mean) / sqrt(variance + epsilon) + shift))
+
+mean and variance are those of a row's group of maps; scale and shift are one number per map, or per row and
+map. Torch's own group norm wants maps one after the other and float32, while convolutions in bfloat16 want
+the maps of a pixel side by side (channels last): between the two every activation would be converted four
+times, and a U-Net spend more time on that than on its convolutions.
 
 One program does one row: it reads it twice (sums; then the result), the second time from the cache. Backwards
 likewise, with the sums over pixels that are the gradients of scale and shift. What is dropped is decided by a
 counter-based generator from a seed in device memory, drawn by torch's, so nothing is stored for the way back
 and a CUDA graph draws afresh at every replay. Sums are float32.
+
+Of tokens (N, width), together with the sum that comes before it (`AddNorm`):
+
+    h' = h + more,    y = (h' - mean) / sqrt(variance + epsilon)
+
+h stays float32 while `more` and y are what matrix products leave and take: one pass instead of an addition, a
+norm and two conversions. Backwards the two gradients of h' are added in the same pass.
 """
 
 # mypy: disable-error-code="import-untyped, import-not-found"
@@ -63,11 +72,14 @@ def _keep(seed, n, S: tl.constexpr, C: tl.constexpr, here, RATE: tl.constexpr): 
 
 @triton.jit
 def _forward(  # type: ignore[no-untyped-def]
-    x, scale, shift, seed, y, means, rstds, epsilon,
+    x, affine, row_step, seed, y, means, rstds, epsilon,
     S: tl.constexpr, C: tl.constexpr, G: tl.constexpr, GP: tl.constexpr, EP: tl.constexpr, P: tl.constexpr,
     SILU: tl.constexpr, RATE: tl.constexpr,
 ):  # fmt: skip
-    """One row of S pixels: y, and each map's mean and 1 / deviation, (B, C)."""
+    """One row of S pixels: y, and each map's mean and 1 / deviation, (B, C).
+
+    Scale and shift of row n: affine[n · row_step :], C of each.
+    """
     n = tl.program_id(0)
     row = n.to(tl.int64) * (S * C)
     c, real = _place(C, G, GP, EP)
@@ -85,10 +97,9 @@ def _forward(  # type: ignore[no-untyped-def]
     rstd = 1 / tl.sqrt(tl.maximum(spread, 0.0) + epsilon)
     tl.store(means + n * C + c, mean, mask=real)
     tl.store(rstds + n * C + c, rstd, mask=real)
-    a = tl.load(scale + n * C + c, mask=real, other=0.0)
-    b = tl.load(shift + n * C + c, mask=real, other=0.0)
-    a = a * rstd
-    b = b - mean * a
+    affine += n.to(tl.int64) * row_step
+    a = (1.0 + tl.load(affine + c, mask=real, other=0.0).to(tl.float32)) * rstd
+    b = tl.load(affine + C + c, mask=real, other=0.0).to(tl.float32) - mean * a
     for start in range(0, S, P):
         s = start + tl.arange(0, P)
         here, mask = s[:, None] * C + c[None, :], (s < S)[:, None] & real[None, :]
@@ -114,18 +125,19 @@ def _slope(v, grad, mean, rstd, a, b, keep, SILU: tl.constexpr):  # type: ignore
 
 @triton.jit
 def _backward(  # type: ignore[no-untyped-def]
-    x, grad_y, scale, shift, seed, means, rstds, grad_x, grad_scale, grad_shift,
+    x, grad_y, affine, row_step, seed, means, rstds, grad_x, grad_affine,
     S: tl.constexpr, C: tl.constexpr, G: tl.constexpr, GP: tl.constexpr, EP: tl.constexpr, P: tl.constexpr,
     SILU: tl.constexpr, RATE: tl.constexpr,
 ):  # fmt: skip
-    """One row: the gradient of x, and those of its scale and shift, (B, C)."""
+    """One row: the gradient of x, and those of its scale and shift, (B, 2 C)."""
     n = tl.program_id(0)
     row = n.to(tl.int64) * (S * C)
     c, real = _place(C, G, GP, EP)
     mean = tl.load(means + n * C + c, mask=real, other=0.0)
     rstd = tl.load(rstds + n * C + c, mask=real, other=0.0)
-    a = tl.load(scale + n * C + c, mask=real, other=0.0)
-    b = tl.load(shift + n * C + c, mask=real, other=0.0)
+    affine += n.to(tl.int64) * row_step
+    a = 1.0 + tl.load(affine + c, mask=real, other=0.0).to(tl.float32)
+    b = tl.load(affine + C + c, mask=real, other=0.0).to(tl.float32)
     plain = tl.zeros((P, GP * EP), tl.float32)
     times = tl.zeros((P, GP * EP), tl.float32)
     for start in range(0, S, P):
@@ -140,8 +152,9 @@ def _backward(  # type: ignore[no-untyped-def]
         plain += g
         times += g * normal
     to_shift, to_scale = tl.sum(plain, axis=0), tl.sum(times, axis=0)
-    tl.store(grad_shift + n * C + c, to_shift, mask=real)
-    tl.store(grad_scale + n * C + c, to_scale, mask=real)
+    grad_affine += n * (2 * C)
+    tl.store(grad_affine + c, to_scale.to(grad_affine.dtype.element_ty), mask=real)
+    tl.store(grad_affine + C + c, to_shift.to(grad_affine.dtype.element_ty), mask=real)
     count = S * (C // G)
     along_mean = _by_group(to_shift * a, GP, EP) / count
     along_value = _by_group(to_scale * a, GP, EP) / count
@@ -158,15 +171,55 @@ def _backward(  # type: ignore[no-untyped-def]
         tl.store(grad_x + row + here, d.to(grad_x.dtype.element_ty), mask=mask)
 
 
+@triton.jit
+def _add_norm(  # type: ignore[no-untyped-def]
+    h, more, total, y, means, rstds, N, epsilon, C: tl.constexpr, CP: tl.constexpr, R: tl.constexpr,
+    ADD: tl.constexpr,
+):  # fmt: skip
+    """R tokens: their sum, its normal form, mean and 1 / deviation."""
+    n, c = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, CP)
+    here, mask = n.to(tl.int64)[:, None] * C + c[None, :], (n < N)[:, None] & (c < C)[None, :]
+    v = tl.load(h + here, mask=mask, other=0.0)
+    if ADD:
+        v += tl.load(more + here, mask=mask, other=0.0).to(tl.float32)
+        tl.store(total + here, v, mask=mask)
+    mean = tl.sum(v, axis=1) / C
+    gap = tl.where(mask, v - mean[:, None], 0.0)
+    rstd = 1 / tl.sqrt(tl.sum(gap * gap, axis=1) / C + epsilon)
+    tl.store(y + here, (gap * rstd[:, None]).to(y.dtype.element_ty), mask=mask)
+    tl.store(means + n, mean, mask=n < N)
+    tl.store(rstds + n, rstd, mask=n < N)
+
+
+@triton.jit
+def _add_norm_backward(  # type: ignore[no-untyped-def]
+    total, grad_total, grad_y, means, rstds, grad_h, grad_more, N, C: tl.constexpr, CP: tl.constexpr,
+    R: tl.constexpr, ADD: tl.constexpr, DIRECT: tl.constexpr,
+):  # fmt: skip
+    """R tokens: the gradient of their sum, through y and (DIRECT) past it, for both of its terms."""
+    n, c = tl.program_id(0) * R + tl.arange(0, R), tl.arange(0, CP)
+    here, mask = n.to(tl.int64)[:, None] * C + c[None, :], (n < N)[:, None] & (c < C)[None, :]
+    mean, rstd = tl.load(means + n, mask=n < N, other=0.0), tl.load(rstds + n, mask=n < N, other=0.0)
+    v = tl.load(total + here, mask=mask, other=0.0)
+    g = tl.load(grad_y + here, mask=mask, other=0.0).to(tl.float32)
+    normal = tl.where(mask, (v - mean[:, None]) * rstd[:, None], 0.0)
+    along_mean, along_value = tl.sum(g, axis=1) / C, tl.sum(g * normal, axis=1) / C
+    d = (g - along_mean[:, None] - normal * along_value[:, None]) * rstd[:, None]
+    if DIRECT:
+        d += tl.load(grad_total + here, mask=mask, other=0.0)
+    tl.store(grad_h + here, d, mask=mask)
+    if ADD:
+        tl.store(grad_more + here, d.to(grad_more.dtype.element_ty), mask=mask)
+
+
 class NormSiLU(torch.autograd.Function):
-    """The kernels as one differentiable function of x (B, C, H, W), scale and shift (B, C)."""
+    """The first pair of kernels as a function of x (B, C, H, W) and scale and shift, (2 C,) or (B, 2 C)."""
 
     @staticmethod
     def forward(
         ctx: Any,
         x: Tensor,
-        scale: Tensor,
-        shift: Tensor,
+        affine: Tensor,
         seed: Tensor | None,
         groups: int,
         epsilon: float,
@@ -175,24 +228,64 @@ class NormSiLU(torch.autograd.Function):
     ) -> Tensor:
         """Y, channels last, in the type of x."""
         x = x.contiguous(memory_format=torch.channels_last)
-        scale, shift = scale.float().contiguous(), shift.float().contiguous()
-        y, means, rstds = torch.empty_like(x), torch.empty_like(scale), torch.empty_like(scale)
+        affine = affine if affine.stride(-1) == 1 else affine.contiguous()
+        y = torch.empty_like(x)
+        means, rstds = torch.empty(2, *x.shape[:2], device=x.device)
         ctx.how = _how(x, groups, silu, 0.0 if seed is None else rate)
+        ctx.row_step = affine.stride(0) if affine.ndim == 2 else 0
         seed = means if seed is None else seed  # not read then
-        _forward[(len(x),)](x, scale, shift, seed, y, means, rstds, epsilon, **ctx.how)
-        ctx.save_for_backward(x, scale, shift, seed, means, rstds)
+        _forward[(len(x),)](x, affine, ctx.row_step, seed, y, means, rstds, epsilon, **ctx.how)
+        ctx.save_for_backward(x, affine, seed, means, rstds)
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        """Gradients of x, scale and shift."""
-        x, scale, shift, seed, means, rstds = ctx.saved_tensors
+        """Gradients of x and affine."""
+        x, affine, seed, means, rstds = ctx.saved_tensors
         grad = grad.contiguous(memory_format=torch.channels_last)
-        grad_x, grad_scale, grad_shift = (torch.empty_like(t) for t in (x, scale, shift))
+        grad_x = torch.empty_like(x)
+        grad_affine = torch.empty(len(x), affine.shape[-1], dtype=affine.dtype, device=x.device)
         _backward[(len(x),)](
-            x, grad, scale, shift, seed, means, rstds, grad_x, grad_scale, grad_shift, **ctx.how
+            x, grad, affine, ctx.row_step, seed, means, rstds, grad_x, grad_affine, **ctx.how
         )
-        return grad_x, grad_scale, grad_shift, None, None, None, None, None
+        grad_affine = grad_affine if affine.ndim == 2 else grad_affine.sum(0)
+        return grad_x, grad_affine, None, None, None, None, None
+
+
+class AddNorm(torch.autograd.Function):
+    """The second pair as a function of h (…, width), float32, and what is added to it, if anything."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, more: Tensor | None, dtype: torch.dtype, epsilon: float) -> Any:
+        """The sum and its normal form in the type asked for; only the latter where nothing is added."""
+        ctx.set_materialize_grads(False)
+        h, add = h.contiguous(), more is not None
+        more = h if more is None else more.contiguous()
+        total, y = torch.empty_like(h) if add else h, torch.empty_like(h, dtype=dtype)
+        n, width = h.numel() // h.shape[-1], h.shape[-1]
+        means, rstds = torch.empty(2, n, device=h.device)
+        ctx.how = {"C": width, "CP": triton.next_power_of_2(width)}
+        ctx.how |= {"R": max(1, 2048 // ctx.how["CP"]), "num_warps": 4, "ADD": add}
+        ctx.grid, ctx.more_type = (triton.cdiv(n, ctx.how["R"]),), more.dtype
+        _add_norm[ctx.grid](h, more, total, y, means, rstds, n, epsilon, **ctx.how)
+        ctx.save_for_backward(total, means, rstds)
+        return (total, y) if add else y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        """Gradients of h and of what was added."""
+        total, means, rstds = ctx.saved_tensors
+        grad_total, grad_y = grads if ctx.how["ADD"] else (None, *grads)
+        assert grad_y is not None, "the normal form of a sum is not used"
+        direct, grad_y = grad_total is not None, grad_y.contiguous()
+        grad_total = total if grad_total is None else grad_total.contiguous()  # not read without one
+        grad_h = torch.empty_like(total)
+        grad_more = torch.empty_like(total, dtype=ctx.more_type) if ctx.how["ADD"] else None
+        _add_norm_backward[ctx.grid](
+            total, grad_total, grad_y, means, rstds, grad_h, total if grad_more is None else grad_more,
+            len(means), DIRECT=direct, **ctx.how
+        )  # fmt: skip
+        return grad_h, grad_more, None, None
 
 
 def _how(x: Tensor, groups: int, silu: bool, rate: float) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from pynade.nets.base import Net, State, glorot
 from pynade.nets.layers import check_dropout, embedded, read_out
+from pynade.nets.norm import add_norm
 from pynade.nets.transformer import Block, check_sizes
 from pynade.ordering import Ordering
 
@@ -43,7 +44,7 @@ class CausalTransformer(Net):
         >>> net(torch.zeros(2, 63, 1), Ordering.natural(63)).shape
         torch.Size([2, 63, 60])
         >>> sum(p.numel() for p in net.parameters())
-        4790980
+        4770500
     """
 
     input_weights = ("value",)
@@ -75,7 +76,6 @@ class CausalTransformer(Net):
         self.layers = nn.ModuleList(
             Block(width, heads, mlp_ratio, 1 / (2 * depth) ** 0.5, generator) for _ in range(depth)
         )
-        self.norm = nn.LayerNorm(width)
         self.output = nn.Parameter(torch.zeros(n_params, width))
 
     def parallel(self, features: Tensor, ordering: Ordering, noise: torch.Generator | None = None) -> Tensor:
@@ -85,9 +85,11 @@ class CausalTransformer(Net):
         last = embedded(features[:, order[:-1]], self.value) + self.seen[order[:-1]]
         beginning = self.beginning.expand(len(features), 1, -1)
         h = torch.cat((beginning, last), dim=1) + self.asked[order]
+        more = None
         for layer in self.layers:
-            h = layer(h, causal=True, dropout=self.dropout, noise=noise)
-        return read_out(self.norm(h), self.output).index_select(1, order.argsort()) + self.bias
+            h, more = layer(h, more, causal=True, dropout=self.dropout, noise=noise)
+        h = read_out(add_norm(h, more, exact=True)[1], self.output)
+        return h.index_select(1, order.argsort()) + self.bias
 
     def start(self, groups: int, rows: int) -> State:
         """No earlier token, and nothing seen."""
@@ -97,7 +99,7 @@ class CausalTransformer(Net):
     def predict(self, state: State, i: Tensor) -> Tensor:
         """The token that asks for variable i, pushed through all blocks."""
         h, _ = self._push(state, i)
-        return read_out(self.norm(h), self.output) + self.bias[i].unsqueeze(1)
+        return read_out(add_norm(h, exact=True)[1], self.output) + self.bias[i].unsqueeze(1)
 
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
         """Keep the keys and values of the token that asked for i, and what has been seen there."""

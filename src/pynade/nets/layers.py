@@ -17,12 +17,18 @@ class Linear(nn.Module):
     """y = W x + b with W drawn by Glorot's rule, times `scale` (0 starts a silent layer)."""
 
     def __init__(
-        self, n_in: int, n_out: int, *, scale: float = 1.0, generator: torch.Generator | None = None
+        self,
+        n_in: int,
+        n_out: int,
+        *,
+        scale: float = 1.0,
+        bias: bool = True,
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         self.weight = glorot(n_out, n_in, fan_in=n_in, fan_out=n_out, generator=generator)
         self.weight.data *= scale
-        self.bias = nn.Parameter(torch.zeros(n_out))
+        self.bias = nn.Parameter(torch.zeros(n_out)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, n_in) -> (…, n_out)."""
@@ -30,9 +36,10 @@ class Linear(nn.Module):
 
 
 class Conv(nn.Module):
-    """Convolution with an odd square filter, zeros around the map, weights as in `Linear`.
+    """Convolution with an odd square filter, zeros around the map, weights as in `Linear`, without a bias.
 
-    A side of N becomes N, or with stride 2 the half of N rounded up.
+    A side of N becomes N, or with stride 2 the half of N rounded up. The filters of a map lie side by side
+    in memory like the maps (`side_by_side`).
     """
 
     def __init__(
@@ -43,21 +50,17 @@ class Conv(nn.Module):
         *,
         stride: int = 1,
         scale: float = 1.0,
-        bias: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        area = size * size
-        self.weight = glorot(
-            n_out, n_in, size, size, fan_in=n_in * area, fan_out=n_out * area, generator=generator
-        )
-        self.weight.data *= scale
-        self.bias = nn.Parameter(torch.zeros(n_out)) if bias else None
+        fans = {"fan_in": n_in * size * size, "fan_out": n_out * size * size}
+        weight = glorot(n_out, n_in, size, size, **fans, generator=generator).detach() * scale
+        self.weight = nn.Parameter(weight.contiguous(memory_format=torch.channels_last))
         self.stride, self.padding = stride, size // 2
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, n_in, H, W) -> (B, n_out, ⌈H / stride⌉, ⌈W / stride⌉)."""
-        return convolved(x, self.weight, self.bias, stride=self.stride, padding=self.padding)
+        return convolved(x, self.weight, stride=self.stride, padding=self.padding)
 
 
 def convolved(
@@ -135,8 +138,10 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, causal: bool = False) 
 
 def split_heads(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values, each (B, heads, T, d), from their concatenation (B, T, 3 · heads · d)."""
-    queries, keys, values = qkv.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-    return queries, keys, values
+    queries, keys, values = qkv.unflatten(-1, (3, heads, -1)).unbind(
+        2
+    )  # before heads and tokens change places:
+    return queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)  # gradients lie as qkv does
 
 
 def to_maps(features: Tensor, observed: Tensor, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ class UNet(AnyOrderNet):
     repeating pixels, with the maps of the way down given to the way up. A side that is odd is halved upwards
     (7 → 4 → 2 → 1), and on the way up a map is brought to exactly the size it had on the way down, so
     images of any size work without padding or cropping. Every block and the output start silent: before
-    training eta is the output bias.
+    training eta is the output bias. Convolutions have no biases, since a norm with a shift follows each.
 
     Variables are the pixels of a (channels, height, width) image, flattened in that order.
 
@@ -63,7 +64,7 @@ class UNet(AnyOrderNet):
         >>> import torch
         >>> net = UNet((28, 28))
         >>> sum(p.numel() for p in net.parameters())
-        7280912
+        7266256
         >>> net.conditionals(torch.ones(1, 784, 1), torch.ones(1, 784, dtype=torch.bool)).shape
         torch.Size([1, 784, 1])
     """
@@ -114,7 +115,8 @@ class UNet(AnyOrderNet):
             )
 
         def block(n_in: int, n_out: int, attends: bool) -> _Block:
-            return _Block(n_in, n_out, condition, groups, heads if attends else 0, self.dropout, generator)
+            modulated = count_embedding
+            return _Block(n_in, n_out, modulated, groups, heads if attends else 0, self.dropout, generator)
 
         self.stem = Conv(inputs, width, generator=generator)
         self.down, self.shrink = nn.ModuleList(), nn.ModuleList()
@@ -135,31 +137,43 @@ class UNet(AnyOrderNet):
                 maps = width * multiplier
             if level:
                 self.enlarge.append(Conv(maps, maps, generator=generator))
-        self.norm = nn.GroupNorm(groups, maps)
-        self.output = Conv(maps, channels * n_params, scale=0, bias=False, generator=generator)
+        self.norm = nn.Parameter(torch.zeros(2 * maps))
+        self.output = Conv(maps, channels * n_params, scale=0, generator=generator)
+        if count_embedding:  # of all blocks at once
+            sizes = [2 * block.n_out for block in self._blocks()]
+            self.modulation = Linear(condition, sum(sizes), scale=0, generator=generator)
 
     def conditionals(
         self, features: Tensor, observed: Tensor, noise: torch.Generator | None = None
     ) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
-        condition = self.count(_waves(observed.sum(1), features.dtype)) if self.count_embedding else None
+        modulations = self._modulations(observed, features.dtype)
         h = self.stem(side_by_side(self._inputs(features, observed)))
         skipped = [h]
         for n, block in enumerate(self.down):
             if n and n % self.blocks == 0:
                 h = self.shrink[n // self.blocks - 1](h)
                 skipped.append(h)
-            h = block(h, condition, noise)
+            h = block(h, next(modulations), noise)
             skipped.append(h)
         for block in self.middle:
-            h = block(h, condition, noise)
+            h = block(h, next(modulations), noise)
         for n, block in enumerate(self.up):
             if n and n % (self.blocks + 1) == 0:
-                h = functional.interpolate(h, size=skipped[-1].shape[-2:], mode="nearest-exact")
-                h = self.enlarge[n // (self.blocks + 1) - 1](h)
-            h = block(torch.cat((h, skipped.pop()), dim=1), condition, noise)
-        h = self.output(norm_silu(h, self.norm))
+                h = self.enlarge[n // (self.blocks + 1) - 1](enlarged(h, skipped[-1]))
+            h = block(torch.cat((h, skipped.pop()), dim=1), next(modulations), noise)
+        h = self.output(norm_silu(h, self.norm, self.groups))
         return from_maps(h, self.n_variables) + self.bias
+
+    def _blocks(self) -> list[_Block]:
+        return [block for block in (*self.down, *self.middle, *self.up) if isinstance(block, _Block)]
+
+    def _modulations(self, observed: Tensor, dtype: torch.dtype) -> Iterator[Tensor | None]:
+        """Scales and shifts (B, 2 · maps) of every block, from how many variables are observed."""
+        if not self.count_embedding:
+            return repeat(None)
+        numbers = self.modulation(self.count(_waves(observed.sum(1), dtype)))
+        return iter(numbers.split([2 * block.n_out for block in self._blocks()], dim=1))
 
     def config(self) -> dict[str, Any]:
         """Constructor arguments."""
@@ -219,34 +233,41 @@ class _Block(nn.Module):
         self,
         n_in: int,
         n_out: int,
-        condition: int,
+        modulated: bool,
         groups: int,
         heads: int,
         dropout: float,
         generator: torch.Generator | None,
     ) -> None:
         super().__init__()
-        self.dropout, self.heads = dropout, heads
-        self.norms = nn.ModuleList([nn.GroupNorm(groups, n_in), nn.GroupNorm(groups, n_out)])
+        self.n_out, self.groups, self.dropout, self.heads = n_out, groups, dropout, heads
+        self.affine = nn.Parameter(torch.zeros(2 * n_in))  # how far the norm's scales are from 1; its shifts
+        self.own = None if modulated else nn.Parameter(torch.zeros(2 * n_out))  # of the second norm
         self.first = Conv(n_in, n_out, generator=generator)
         self.second = Conv(n_out, n_out, scale=0, generator=generator)
-        self.modulate = Linear(condition, 2 * n_out, generator=generator) if condition else None
         self.shortcut = Conv(n_in, n_out, 1, generator=generator) if n_in != n_out else nn.Identity()
         if heads:
-            self.norms.append(nn.GroupNorm(groups, n_out))
-            self.queries_keys_values = Linear(n_out, 3 * n_out, generator=generator)
-            self.attended = Linear(n_out, n_out, scale=0, generator=generator)
+            self.before = nn.Parameter(torch.zeros(2 * n_out))  # attention
+            self.queries_keys_values = Linear(n_out, 3 * n_out, bias=False, generator=generator)
+            self.attended = Linear(n_out, n_out, scale=0, bias=False, generator=generator)
 
-    def forward(self, x: Tensor, condition: Tensor | None, noise: torch.Generator | None) -> Tensor:
-        modulation = None if self.modulate is None else self.modulate(condition)
-        h = self.first(norm_silu(x, self.norms[0]))
-        h = norm_silu(h, self.norms[1], modulation, dropout=self.dropout, noise=noise)
+    def forward(self, x: Tensor, modulation: Tensor | None, noise: torch.Generator | None) -> Tensor:
+        modulation = self.own if modulation is None else modulation
+        assert modulation is not None
+        h = self.first(norm_silu(x, self.affine, self.groups))
+        h = norm_silu(h, modulation, self.groups, dropout=self.dropout, noise=noise)
         h = self.shortcut(x) + self.second(h)
         if not self.heads:
             return h
-        tokens = norm_silu(h, self.norms[2], silu=False).flatten(2).mT  # (B, pixels, maps)
+        tokens = norm_silu(h, self.before, self.groups, silu=False).flatten(2).mT  # (B, pixels, maps)
         tokens = self.attended(attend(*split_heads(self.queries_keys_values(tokens), self.heads)))
         return h + tokens.mT.unflatten(2, h.shape[2:])
+
+
+def enlarged(h: Tensor, like: Tensor) -> Tensor:
+    """Maps with pixels repeated up to the size of others; in their own type, where autocast has another."""
+    with torch.autocast(h.device.type, enabled=False):
+        return functional.interpolate(h, size=like.shape[-2:], mode="nearest-exact")
 
 
 def _waves(count: Tensor, dtype: torch.dtype) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from pynade.kernels import recurrence, sample_bernoulli, sample_mixture
-from pynade.kernels.norm import NormSiLU
+from pynade.kernels.norm import AddNorm, NormSiLU
 
 from .cases import EDGES, Case, compare
 
@@ -48,8 +48,9 @@ def check() -> None:
     torch.testing.assert_close(*drawn, rtol=1e-9, atol=1e-9)
 
 
-def plain(x, scale, shift, groups, silu):  # type: ignore[no-untyped-def]
-    z = functional.group_norm(x, groups) * scale[:, :, None, None] + shift[:, :, None, None]
+def plain(x, affine, groups, silu):  # type: ignore[no-untyped-def]
+    scale, shift = affine.unflatten(-1, (2, -1, 1, 1)).unbind(-4)
+    z = functional.group_norm(x, groups) * (1 + scale) + shift
     return functional.silu(z) if silu else z
 
 
@@ -57,19 +58,21 @@ def check_norm() -> None:
     """Values and gradients as torch's; what is dropped is the same backwards, and the right share of it."""
     g = torch.Generator().manual_seed(0)
     shapes = [(2, 8, 3, 3), (3, 24, 5, 4), (2, 16, 1, 1), (1, 64, 28, 28)]  # groups of 2, 6, 4 and 16 maps
-    for shape, silu in [*((shape, True) for shape in shapes), (shapes[1], False)]:
+    cases = [*((shape, True, True) for shape in shapes), (shapes[1], False, True), (shapes[1], True, False)]
+    for shape, silu, per_row in cases:
         x, w = torch.randn(2, *shape, generator=g) + 0.5
-        numbers = torch.randn(2, *shape[:2], generator=g)
+        wide = torch.randn(shape[0], 2 * shape[1] + 3, generator=g)  # rows that do not lie side by side
+        affine = wide[:, : 2 * shape[1]] if per_row else wide[0, : 2 * shape[1]]
         both = []
-        for call in (plain, lambda x, a, b, n, silu: NormSiLU.apply(x, a, b, None, n, 1e-5, silu, 0.0)):
-            given = [t.clone().requires_grad_() for t in (x, *numbers)]
+        for call in (plain, lambda x, a, n, silu: NormSiLU.apply(x, a, None, n, 1e-5, silu, 0.0)):
+            given = [x.clone().requires_grad_(), affine.detach().requires_grad_()]
             y = call(*given, 4, silu)
             both.append((y.detach(), *torch.autograd.grad((y * w).sum(), given)))
         torch.testing.assert_close(*both, rtol=1e-4, atol=1e-4)
-    x, one, none = torch.randn(4, 16, 10, 10, generator=g), torch.ones(4, 16), torch.zeros(4, 16)
+    x, none = torch.randn(4, 16, 10, 10, generator=g), torch.zeros(32)
     x.requires_grad_()
     seeds = [torch.tensor([7]), torch.tensor([7]), torch.tensor([8])]
-    first, second, other = (NormSiLU.apply(x, one, none, seed, 4, 1e-5, True, 0.3) for seed in seeds)
+    first, second, other = (NormSiLU.apply(x, none, seed, 4, 1e-5, True, 0.3) for seed in seeds)
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
     kept = first != 0
@@ -78,15 +81,41 @@ def check_norm() -> None:
     pairs = [(noise[0], noise[1]), (noise[0][:-1], noise[0][1:]), (noise[0][:-16], noise[0][16:])]
     for one_, another in pairs:  # other seeds, neighbouring maps, neighbouring pixels
         assert abs(torch.corrcoef(torch.stack((one_, another)))[0, 1]) < 0.05
-    expected = plain(x, one, none, 4, True) * kept / 0.7
+    expected = plain(x, none, 4, True) * kept / 0.7
     torch.testing.assert_close(first, expected, rtol=1e-5, atol=1e-5)
     grads = [torch.autograd.grad(y.square().sum(), x)[0] for y in (first, expected)]
     torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
-    half = NormSiLU.apply(x.detach().bfloat16(), one, none, None, 4, 1e-5, True, 0.0)
+    half = NormSiLU.apply(x.detach().bfloat16(), none, None, 4, 1e-5, True, 0.0)
     assert half.dtype == torch.bfloat16
-    torch.testing.assert_close(half.float(), plain(x.detach(), one, none, 4, True), rtol=0.03, atol=0.03)
+    torch.testing.assert_close(half.float(), plain(x.detach(), none, 4, True), rtol=0.03, atol=0.03)
+
+
+def check_add_norm() -> None:
+    """The sum, its normal form and all gradients as torch's; a sum that is only normalised; no sum."""
+    g = torch.Generator().manual_seed(0)
+    for width in (5, 16):
+        h, more, one, two = torch.randn(4, 3, 7, width, generator=g) + 0.3
+        both = []
+        for fused in (False, True):
+            given = [t.clone().requires_grad_() for t in (h, more)]
+
+            def both_of(a, b=None, fused=fused):  # type: ignore[no-untyped-def]
+                if fused:
+                    return AddNorm.apply(a, b, torch.float32, 1e-5)
+                total = a if b is None else a + b
+                y = functional.layer_norm(total, total.shape[-1:])
+                return y if b is None else (total, y)
+
+            total, y = both_of(*given)
+            outs = (total, y, both_of(total, given[1])[1], both_of(given[0]))
+            loss = sum((out * weight).sum() for out, weight in zip(outs, (one, two, one, two), strict=True))
+            both.append([t.detach() for t in (*outs, *torch.autograd.grad(loss, given))])
+        torch.testing.assert_close(*both, rtol=1e-5, atol=1e-5)
+    half = AddNorm.apply(h, more.bfloat16(), torch.bfloat16, 1e-5)
+    assert [t.dtype for t in half] == [torch.float32, torch.bfloat16]
 
 
 if __name__ == "__main__":
     check()
     check_norm()
+    check_add_norm()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pynade.nets import CausalTransformer, Hybrid, MaskedConv, MaskedMLP, Transformer, UNet
-from pynade.nets.norm import norm_silu
+from pynade.nets.norm import add_norm, norm_silu
 from pynade.ordering import Ordering
 from tests.contracts.cases import generator, shaken
 
@@ -54,28 +54,44 @@ def test_about_the_same_eta_and_gradient_in_float32(build):
 
 @pytest.mark.parametrize("maps", [8, 24, 64, 192])
 @pytest.mark.parametrize("pixels", [1, 7, 28])
-def test_the_fused_norm_is_the_plain_one(maps, pixels):
-    g = torch.Generator("cuda").manual_seed(1)
-    norm = torch.nn.GroupNorm(8 if maps > 8 else 4, maps).cuda()
+@pytest.mark.parametrize("own", [False, True], ids=["per row", "for all rows"])
+def test_the_fused_norm_is_the_plain_one(maps, pixels, own):
+    g, groups = torch.Generator("cuda").manual_seed(1), 8 if maps > 8 else 4
     h = torch.randn(5, maps, pixels, pixels, generator=g, device="cuda") + 0.3
-    modulation = torch.randn(5, 2 * maps, generator=g, device="cuda")
+    affine = torch.randn(*(() if own else (5,)), 2 * maps, generator=g, device="cuda")
     weight = torch.randn(h.shape, generator=g, device="cuda")
     ends = []
     for dtype in (torch.float64, torch.float32):  # float64 is plain torch
-        norm = norm.to(dtype)
-        given = [t.to(dtype).requires_grad_() for t in (h, modulation)]
-        y = norm_silu(given[0], norm, given[1])
-        grads = torch.autograd.grad((y * weight).sum(), [*given, *norm.parameters()])
+        given = [t.to(dtype).requires_grad_() for t in (h, affine)]
+        y = norm_silu(*given, groups)
+        grads = torch.autograd.grad((y * weight).sum(), given)
         ends.append([t.detach().double() for t in (y, *grads)])
     for plain, fused in zip(*ends, strict=True):
         torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-4 * max(1.0, float(plain.abs().max())))
-    half = norm_silu(h.bfloat16(), norm.float(), modulation)
+    half = norm_silu(h.bfloat16(), affine, groups)
     assert half.dtype == torch.bfloat16
     torch.testing.assert_close(half.double(), ends[0][0], rtol=0.05, atol=0.05)
-    first, second = (norm_silu(h, norm, dropout=0.5, noise=g) for _ in range(2))
+    first, second = (norm_silu(h, affine, groups, dropout=0.5, noise=g) for _ in range(2))
     assert not torch.equal(first, second) or maps * pixels < 16
     if pixels == 28:
         assert abs((first == 0).double().mean().item() - 0.5) < 0.02
+
+
+@pytest.mark.parametrize("width", [8, 384, 1000])
+def test_the_fused_sum_and_norm_are_the_plain_ones(width):
+    g = torch.Generator("cuda").manual_seed(1)
+    h, more, one, two = torch.randn(4, 3, 7, width, generator=g, device="cuda") + 0.3
+    ends = []
+    for dtype in (torch.float64, torch.float32):
+        given = [t.to(dtype).requires_grad_() for t in (h, more)]
+        outs = (*add_norm(*given), add_norm(given[0])[1])
+        loss = sum((out * weight).sum() for out, weight in zip(outs, (one, two, one), strict=True))
+        ends.append([t.detach().double() for t in (*outs, *torch.autograd.grad(loss, given))])
+    for plain, fused in zip(*ends, strict=True):
+        torch.testing.assert_close(fused, plain, rtol=1e-4, atol=1e-4)
+    with torch.autocast("cuda", torch.bfloat16):
+        assert [t.dtype for t in add_norm(h, more.bfloat16())] == [torch.float32, torch.bfloat16]
+        assert add_norm(h, more, exact=True)[1].dtype == torch.float32
 
 
 def test_a_causal_net_is_the_same_as_on_the_cpu():
