@@ -183,3 +183,8 @@ def torch_device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device 'cuda' was asked for, but torch sees no GPU here")
     return device
+
+
+def device_here(name: str) -> str:
+    """The device of a model made elsewhere: as it was, or "auto" where this machine has no such thing."""
+    return "auto" if name.startswith("cuda") and not torch.cuda.is_available() else name

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pynade import models
-from pynade.estimators.base import DensityEstimator
+from pynade.estimators.base import DensityEstimator, device_here
 from pynade.estimators.baselines_binary import BernoulliMixture, ChowLiu
 from pynade.estimators.baselines_real import MFA, Gaussian, GaussianMixture
 from pynade.estimators.fixed_order import FVSBN, MADE, NADE
@@ -57,7 +57,7 @@ def load(path: Path | str) -> Loaded:
     """Load a model file, or the model of a run folder.
 
     Nothing in the file is executed. An estimator comes back as that estimator, a density saved with
-    `pynade.store.save_density` as that density.
+    `pynade.store.save_density` as that density. What was trained on a GPU works without one.
 
     Args:
         path: a .safetensors file written by `save`, or a run folder written by `pynade fit`.
@@ -83,6 +83,7 @@ def load_with_facts(path: Path | str) -> tuple[Loaded, dict[str, Any]]:
         facts = header["estimator"]
         kinds = {kind.__name__: kind for kind in ESTIMATORS.values()}
         estimator = kinds[facts["name"]](**facts["params"])
+        estimator.device = device_here(estimator.device)
         fitted = facts["fitted"]
         estimator.model_ = density
         estimator.seed_ = int(fitted["seed_"])

@@ -18,7 +18,7 @@ from pynade.corrected import CorrectedEnsemble
 from pynade.data import Dataset, resolve
 from pynade.data.images import binarized
 from pynade.estimators import AnyOrderDensity, DensityEstimator
-from pynade.estimators.base import torch_device
+from pynade.estimators.base import device_here, torch_device
 from pynade.estimators.io import load_with_facts
 from pynade.evaluation import OrderingScores
 from pynade.experiments.provenance import code_version, device_name, now
@@ -234,7 +234,7 @@ def write_record(path: Path, run: Path, score: Score) -> None:
         "trained": trained["started"],
         "scored": {
             "code": code_version(),
-            "device": device_name(torch_device(parameters["device"])),
+            "device": device_name(torch_device(device_here(parameters["device"]))),
             "at": now(),
         },
         "wall_seconds": {"fit": result["seconds"], "score": round(score.seconds, 2)},

@@ -179,3 +179,12 @@ def test_training_parameters_are_those_of_the_option_object():
 
     for field in fields(Gradient):
         assert getattr(pynade.FVSBN(), field.name) == field.default, field.name
+
+
+def test_what_was_trained_on_a_gpu_is_loaded_without_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    x = np.eye(6)
+    model = pynade.NADE(hidden=3, epochs=1, random_state=0).fit(x)
+    scores = model.score_samples(x)
+    model.set_params(device="cuda").save(tmp_path / "m.safetensors")
+    np.testing.assert_array_equal(pynade.load(tmp_path / "m.safetensors").score_samples(x), scores)
