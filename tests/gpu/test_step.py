@@ -12,8 +12,8 @@ from pynade.families import Bernoulli
 from pynade.learn import Gradient, Member, fit, fit_population
 from pynade.learn.optimizer import Optimizer
 from pynade.learn.step import Step
-from pynade.models import Autoregressive, Orderless
-from pynade.nets import MADENet, MaskedMLP
+from pynade.models import Autoregressive, Ensemble, Orderless
+from pynade.nets import MADENet, MaskedMLP, NADENet
 from pynade.ordering import Ordering
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -23,10 +23,13 @@ def model(kind):
     g = torch.Generator().manual_seed(0)
     if kind == "deep":
         return Orderless(MaskedMLP(30, hidden=(40, 40), dropout=0.1, generator=g), Bernoulli()).cuda()
+    if kind in ("made-e", "nade-e"):
+        net = MADENet(30, hidden=(40, 20), generator=g) if kind == "made-e" else NADENet(30, 40, generator=g)
+        return Ensemble(net, Bernoulli(), Ordering.random(30, 7, g)).cuda()
     return Autoregressive(MADENet(30, hidden=(40,), generator=g), Bernoulli(), Ordering.natural(30)).cuda()
 
 
-@pytest.mark.parametrize("kind", ["deep", "made"])
+@pytest.mark.parametrize("kind", ["deep", "made", "made-e", "nade-e"])
 @pytest.mark.parametrize("rule", ["sgd", "adam", "adamw"])
 def test_captured_step_equals_eager_step(kind, rule):
     x = (torch.rand(500, 30, device="cuda", generator=torch.Generator("cuda").manual_seed(1)) < 0.3).to(
@@ -64,6 +67,29 @@ def test_a_population_whose_last_minibatch_is_short_is_the_same_as_on_the_cpu():
         short = [replace(m, how=replace(m.how, epochs=3, batch_size=20)) for m in members]
         assert np.isfinite(fit_population(short).valid).all()
     np.testing.assert_allclose(ends[1], ends[0], rtol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["made-e", "nade-e"])
+def test_ensembles_end_as_members_of_a_population_as_they_would_have_ended_alone(kind):
+    x = (torch.rand(300, 30, generator=torch.Generator().manual_seed(1)) < 0.3).to(torch.uint8)
+    how = Gradient(epochs=4, batch_size=50)
+    members = [
+        Member(model(kind), x, x[:90], replace(how, learning_rate=rate), seed)
+        for rate, seed in ((0.003, 0), (0.01, 0), (0.003, 1))
+    ]
+    histories = fit_population(members)
+    for k, member in enumerate(members):
+        alone = fit(model(kind), x, x[:90], member.how, seed=member.seed)
+        got = [line["valid_nll"] for line in histories.of(k).epochs]
+        np.testing.assert_allclose(got, [line["valid_nll"] for line in alone.epochs], rtol=2e-3)
+
+
+def test_all_orderings_of_an_ensemble_are_scored_together_as_one_by_one():
+    m = model("made-e")
+    x = (torch.rand(64, 30, device="cuda") < 0.5).float()
+    assert m.orderings_at_once(64) == 7
+    with torch.no_grad():
+        torch.testing.assert_close(m.member_log_probs(x), m.member_log_probs(x, 1), rtol=0, atol=1e-3)
 
 
 def test_fit_and_score_on_the_gpu_agree_with_the_cpu():

@@ -1,9 +1,10 @@
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from pynade.families import Bernoulli
+from pynade.families import Bernoulli, Categorical, MixtureOfGaussians
 from pynade.models import Autoregressive, Ensemble, Independent, Mixture
-from pynade.nets import MADENet, NADENet
+from pynade.nets import FVSBNNet, MADENet, MaskedMLP, NADENet
 from pynade.ordering import Ordering
 
 
@@ -54,3 +55,84 @@ def test_nade_sampling_work_is_linear_in_d():
     model = Autoregressive(Counting(50, hidden=6), Bernoulli(), Ordering.natural(50))
     model.sample(9, torch.Generator().manual_seed(0))
     assert calls == [(1, 9, 6)] * 50
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+ENSEMBLES = {
+    "nade": (NADENet, Bernoulli()),
+    "fvsbn": (FVSBNNet, Bernoulli()),
+    "made": (MADENet, Bernoulli()),
+    "made-categorical": (MADENet, Categorical(3)),
+    "made-mog": (MADENet, MixtureOfGaussians(2)),
+    "mlp": (MaskedMLP, Bernoulli()),
+}
+
+
+def ensemble(name, K=5, D=6):
+    kind, family = ENSEMBLES[name]
+    net = kind(D, n_params=family.n_params, n_features=family.n_features).double()
+    for n, p in enumerate(net.parameters()):
+        p.data.normal_(0, 0.5, generator=generator(n))
+    x = torch.randint(2, (9, D), generator=generator()).double()
+    return Ensemble(net, family, Ordering.random(D, K, generator())), x
+
+
+@pytest.mark.parametrize("name", ENSEMBLES)
+def test_orderings_computed_together_are_those_computed_one_by_one(name):
+    model, x = ensemble(name)
+    each = torch.stack([model.member(k).log_prob(x) for k in range(5)], -1)
+    together = range(1, 6) if name != "mlp" else [1]  # a net that walks is not asked for more
+    assert model.orderings_at_once(len(x)) == together[-1]
+    for at_once in together:
+        torch.testing.assert_close(model.member_log_probs(x, at_once), each, rtol=1e-12, atol=1e-12)
+    log_p = torch.logsumexp(each, -1) - torch.tensor(5.0).double().log()
+    torch.testing.assert_close(model.log_prob(x), log_p, rtol=1e-12, atol=1e-12)
+    got = torch.autograd.grad(model.log_prob(x).sum(), list(model.parameters()))
+    want = torch.autograd.grad(log_p.sum(), list(model.parameters()))
+    torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-12)
+
+
+def test_orderings_computed_together_are_fewer_where_they_are_larger():
+    model = Ensemble(MADENet(784, hidden=500), Bernoulli(), Ordering.random(784, 300))
+    assert 1 < model.orderings_at_once(500) < 20
+    assert model.orderings_at_once(500, members=100) == 1
+    assert model.orderings_at_once(100_000) == 1
+
+
+class HostAsks(TorchDispatchMode):
+    """Counts how often a number leaves its tensor, which on a GPU would wait for it."""
+
+    asked = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.asked += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", [n for n in ENSEMBLES if n != "mlp"])
+def test_the_host_never_learns_which_ordering_an_update_has_drawn(name):
+    model, x = ensemble(name)
+    if name == "nade":
+        model.net.kernel = "reference"  # the fused one of the CPU is a program of the host
+    with HostAsks() as host:
+        loss = model.loss(x, generator(3))
+        torch.autograd.grad(loss.sum(), list(model.parameters()))
+    assert host.asked == 0
+    with host:
+        int(torch.ones(1))
+    assert host.asked == 1  # it would have been noticed
+    k = int(torch.randint(5, (1,), generator=generator(3)))
+    torch.testing.assert_close(loss, -model.member(k).log_prob(x), rtol=1e-12, atol=1e-12)
+
+
+def test_every_ordering_has_its_share_of_the_updates():
+    model, x = ensemble("made", K=3)
+    g = generator()
+    losses = torch.stack([model.loss(x, g) for _ in range(300)])
+    each = -torch.stack([model.member(k).log_prob(x) for k in range(3)])
+    same = torch.isclose(losses[:, None], each, rtol=1e-12).all(-1)
+    assert (same.sum(1) == 1).all()
+    assert same.sum(0).min() > 70  # 100 expected, with a standard deviation of 8

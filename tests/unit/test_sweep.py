@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from pynade.data import Dataset, Schema
-from pynade.estimators import RNADE, load
+from pynade.estimators import MADE, RNADE, load
 from pynade.experiments import sweep as module
 from pynade.experiments.sweep import run_sweep, settings
 
@@ -215,6 +215,22 @@ def test_a_sweep_of_ensembles_keeps_the_smaller_ones(folds, tmp_path):
     pairs = [m.score_samples(p.test, orderings=2).mean() for m, p in zip(models, parts, strict=True)]
     np.testing.assert_allclose(record["ensembles"]["2"]["mean"], np.mean(pairs), rtol=1e-12)
     assert record["ordering_std"] > 0
+
+
+def test_ensembles_of_as_many_orderings_are_one_population(monkeypatch, tmp_path):
+    rows = (np.random.default_rng(0).random((120, 5)) < [0.1, 0.3, 0.5, 0.7, 0.9]).astype(np.uint8)
+    part = Dataset("bits", rows[:80], rows[80:100], rows[100:], Schema.uniform("binary", 5))
+    monkeypatch.setattr(module, "resolve", lambda name, data_dir: part)
+    fixed = FIXED | {"hidden": [6]}
+    grid = {"n_orderings": [2, 3], "learning_rate": [0.01, 0.05]}
+    told = []
+    record = run_sweep(tmp_path / "s", "made-e", "bits", fixed, grid, seed=3, told=told.append)
+    assert {(p.part, len(p.settings)) for p in told if p.what == "grid"} == {(1, 2), (2, 2)}
+    assert record["test"]["orderings"] == record["chosen"][0]["n_orderings"]
+    for line in record["validation_grid"]:
+        own = {name: line[name] for name in grid}
+        alone = MADE(**fixed, **own, random_state=3).fit(part.train, X_valid=part.valid)
+        assert alone.history_.best_valid == pytest.approx(line["valid"][0], abs=1e-4)
 
 
 @pytest.fixture

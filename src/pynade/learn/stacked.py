@@ -49,8 +49,6 @@ class Population(nn.Module):
 
     def __init__(self, models: Sequence[Trainable], stream: np.ndarray) -> None:
         super().__init__()
-        if any(isinstance(model, Ensemble) for model in models):
-            raise ValueError("an ensemble draws its ordering on the host and cannot be one of a population")
         if len({_architecture(model) for model in models}) > 1:
             raise ValueError("the members of a population must share one architecture")
         params, buffers = stack_module_state(list(models))
@@ -69,37 +67,35 @@ class Population(nn.Module):
 
     def loss(self, rows: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Every member's loss of its own rows: (M, B, D) -> (M, B)."""
-        if not self.orderless:
+        if not (self.orderless or isinstance(self.skeleton.model, Ensemble)):
             return self.row_loss(rows)
-        drawn = []
-        for member, generator in zip(self.first, generators, strict=True):
-            x = rows[member]
-            exists = ~torch.isnan(x) if x.is_floating_point() else None
-            stratified = self.skeleton.model.stratified
-            drawn.append(
-                random_observed(
-                    len(x),
-                    x.shape[1],
-                    generator,
-                    exists=exists,
-                    stratified=stratified,
-                    device=x.device,
-                )
-            )
+        drawn = [self._draw(rows[m], g) for m, g in zip(self.first, generators, strict=True)]
         return self.row_loss(rows, torch.stack(drawn)[self.stream], generators[0])
 
-    def row_loss(
-        self, rows: Tensor, observed: Tensor | None = None, noise: torch.Generator | None = None
-    ) -> Tensor:
-        """The loss of rows (M, B, D), of an orderless model given its prefixes `observed` (M, B, D)."""
+    def _draw(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """What an update on rows x (B, D) draws: prefixes (B, D), or the number (1,) of an ordering."""
+        model: Any = self.skeleton.model
+        if isinstance(model, Ensemble):
+            return model.draw(generator)
+        exists = ~torch.isnan(x) if x.is_floating_point() else None
+        kind = {"exists": exists, "stratified": model.stratified, "device": x.device}
+        return random_observed(len(x), x.shape[1], generator, **kind)
 
-        def one(tensors: dict[str, Tensor], x: Tensor, seen: Tensor | None) -> Tensor:
-            out: Tensor = functional_call(self.skeleton, tensors, (x, seen, noise))
+    def row_loss(
+        self, rows: Tensor, drawn: Tensor | None = None, noise: torch.Generator | None = None
+    ) -> Tensor:
+        """The loss of rows (M, B, D), given what each member has drawn.
+
+        An ensemble that has drawn nothing is scored under all of its orderings.
+        """
+
+        def one(tensors: dict[str, Tensor], x: Tensor, mine: Tensor | None) -> Tensor:
+            out: Tensor = functional_call(self.skeleton, tensors, (x, mine, noise, len(rows)))
             return out
 
         tensors = {f"model.{n}": t for n, t in (self.trained | self.fixed).items()}
-        dims = (0, 0, None if observed is None else 0)
-        out: Tensor = vmap(one, dims, randomness="different")(tensors, rows, observed)
+        dims = (0, 0, None if drawn is None else 0)
+        out: Tensor = vmap(one, dims, randomness="different")(tensors, rows, drawn)
         return out
 
     def keep(self, members: Tensor) -> None:
@@ -145,14 +141,21 @@ class Scored:
 class _RowLoss(nn.Module):
     """A model's loss as a forward pass, which is what `functional_call` calls."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Trainable) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, x: Tensor, observed: Tensor | None, noise: torch.Generator | None) -> Tensor:
-        """Loss (B,)."""
-        loss: Tensor = self.model.loss(x) if observed is None else self.model.loss_given(x, observed, noise)
-        return loss
+    def forward(self, x: Tensor, drawn: Tensor | None, noise: torch.Generator | None, members: int) -> Tensor:
+        """Loss (B,) of one of so many members."""
+        model = self.model
+        if isinstance(model, Orderless):
+            assert drawn is not None
+            return model.loss_given(x, drawn, noise)
+        if not isinstance(model, Ensemble):
+            return model.loss(x)
+        if drawn is not None:
+            return model.loss_given(x, drawn)
+        return -model._log_prob(x, model.orderings_at_once(len(x), members))
 
 
 def _architecture(model: Trainable) -> str:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import vmap
 
 from pynade.families import Family
 from pynade.models.autoregressive import Autoregressive, ancestral, check_parts, row_sums
 from pynade.models.density import Density, check_columns
-from pynade.nets import Net
+from pynade.nets import AnyOrderNet, Net
 from pynade.ordering import Ordering
+
+CPU_NUMBERS = 1 << 24  # numbers in hand while several orderings are computed together
+GPU_NUMBERS = 1 << 26
 
 
 class Mixture(Density):
@@ -89,16 +93,27 @@ class Ensemble(Density):
 
     Training draws one of the orderings for each update and maximises its exact likelihood, so all K
     members are trained jointly in the shared weights (MADE-E); the average is never below the mean of the
-    members' log-likelihoods.
+    members' log-likelihoods. The host never learns which ordering an update has drawn, so that updates can be
+    replayed from a CUDA graph, and ensembles can be members of a population.
 
     Args:
         net: shared by all members.
         family: says what eta means.
         orderings: a (K, D) batch.
+
+    Example:
+        >>> import torch
+        >>> from pynade.families import Bernoulli
+        >>> from pynade.nets import MADENet
+        >>> model = Ensemble(MADENet(3, hidden=8), Bernoulli(), Ordering.random(3, k=4))
+        >>> x = torch.tensor([[0.0, 1.0, 1.0]])
+        >>> model.member_log_probs(x).shape
+        torch.Size([1, 4])
+        >>> bool(model.log_prob(x) >= model.member_log_probs(x).mean())
+        True
     """
 
     order: Tensor
-    capturable = False  # the ordering of an update is chosen on the host
 
     def __init__(self, net: Net, family: Family, orderings: Ordering) -> None:
         super().__init__()
@@ -118,25 +133,63 @@ class Ensemble(Density):
         """The density under ordering k (it shares this ensemble's net)."""
         return Autoregressive(self.net, self.family, self.orderings[k])
 
-    def member_log_probs(self, x: Tensor) -> Tensor:
-        """log p(x | o⁽ᵏ⁾) of every row under every ordering, (B, K)."""
-        return torch.stack([self._under(k, x) for k in range(len(self.orderings))], dim=-1)
+    def member_log_probs(self, x: Tensor, at_once: int | None = None) -> Tensor:
+        """log p(x | o⁽ᵏ⁾) of every row under every ordering, (B, K).
 
-    def _under(self, k: int, x: Tensor) -> Tensor:
+        Args:
+            x: rows (B, D).
+            at_once: orderings computed together; None takes `orderings_at_once`.
+        """
+        under = self._under(x)
+        at_once = self.orderings_at_once(len(x)) if at_once is None else at_once
+        if at_once == 1:
+            return torch.stack([under(order) for order in self.order.unbind()], dim=-1)
+        each: Tensor = vmap(under, chunk_size=at_once)(self.order)
+        return each.T.contiguous()
+
+    def orderings_at_once(self, rows: int, members: int = 1) -> int:
+        """How many orderings of so many rows are worth computing together, without needing much memory.
+
+        Every ordering has etas of its own and, in a net with masks, weights of its own. Small models gain
+        (fewer, larger operations), large ones are filled by one ordering; nets that walk, and those of which
+        one row is already large, take one at a time. A population has these numbers for each of its members.
+        """
+        net = self.net
+        if isinstance(net, AnyOrderNet) or net.row_floats is not None:
+            return 1
+        weights = sum(p.numel() for p in net.parameters())
+        numbers = rows * net.n_variables * (net.n_params + net.n_features) + weights
+        limit = CPU_NUMBERS if self.order.device.type == "cpu" else GPU_NUMBERS
+        return max(1, min(len(self.order), limit // (members * numbers)))
+
+    def _under(self, x: Tensor) -> Callable[[Tensor], Tensor]:
+        """The function order (D,) -> log p(x | order) of each row (B,)."""
         law, y, log_slope = self.family.unwrap(x, self.dtype)
-        eta = self.net(law.encode(y), self.orderings[k])
-        return row_sums(law.log_prob(y, eta.to(y.dtype)), log_slope)
+        features = law.encode(y)
+
+        def log_prob(order: Tensor) -> Tensor:
+            eta = self.net(features, Ordering.trusted(order))
+            return row_sums(law.log_prob(y, eta.to(y.dtype)), log_slope)
+
+        return log_prob
 
     def _ready(self, x: Tensor) -> Tensor:
         return x  # the family rounds, after its own mapping
 
-    def _log_prob(self, x: Tensor) -> Tensor:
-        return torch.logsumexp(self.member_log_probs(x), -1) - math.log(len(self.orderings))
+    def _log_prob(self, x: Tensor, at_once: int | None = None) -> Tensor:
+        return torch.logsumexp(self.member_log_probs(x, at_once), -1) - math.log(len(self.order))
 
     def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Minus log p(x | o⁽ᵏ⁾) for one k drawn uniformly: on average the mean member's NLL."""
-        k = int(torch.randint(len(self.orderings), (1,), generator=generator, device=_where(generator)))
-        return -self._under(k, x)
+        return self.loss_given(x, self.draw(generator))
+
+    def draw(self, generator: torch.Generator | None = None) -> Tensor:
+        """The number of an update's ordering, (1,), uniform over 0 … K-1, where the generator is."""
+        return torch.randint(len(self.order), (1,), generator=generator, device=_where(generator))
+
+    def loss_given(self, x: Tensor, k: Tensor) -> Tensor:
+        """Minus log p(x | o⁽ᵏ⁾) of each row (B,), for the ordering of number k, a tensor (1,)."""
+        return -self._under(x)(self.order[k.to(self.order.device)].squeeze(0))
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:

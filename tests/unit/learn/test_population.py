@@ -41,6 +41,14 @@ MODELS = {
     "deepnade": lambda s: Orderless(
         MaskedMLP(D, hidden=(6, 5), generator=generator(s)), Bernoulli()
     ).double(),
+    "nade-e": lambda s: Ensemble(
+        NADENet(D, hidden=5, generator=generator(s)), Bernoulli(), Ordering.random(D, 3, generator(s))
+    ).double(),
+    "made-e": lambda s: Ensemble(
+        MADENet(D, hidden=(7, 4), direct=True, generator=generator(s)),
+        Bernoulli(),
+        Ordering.random(D, 4, generator(s)),
+    ).double(),
 }
 
 HOWS = {
@@ -178,17 +186,34 @@ def test_weights_that_are_not_finite_are_not_kept():
     assert torch.equal(model.net.weight, before)
 
 
+def test_ensembles_are_scored_under_all_their_orderings_together_or_one_by_one(monkeypatch):
+    train, valid = rows(60), rows(30, 1)
+    how = Gradient(batch_size=20, epochs=2)
+    ends = []
+    for limit in (1, 1 << 24):
+        monkeypatch.setattr("pynade.models.mixture.CPU_NUMBERS", limit)
+        members = [Member(MODELS["made-e"](k), train, valid, how) for k in range(3)]
+        assert members[0].model.orderings_at_once(30, 3) == (1 if limit == 1 else 4)
+        histories = fit_population(members)
+        exact = [member.model.log_prob(valid).mean().item() for member in members]
+        np.testing.assert_allclose(np.nanmax(histories.valid, 0), exact, rtol=1e-10)
+        ends.append(exact)
+    np.testing.assert_allclose(*ends, rtol=1e-10)
+    assert len(set(exact)) == 3
+
+
 def test_what_cannot_be_one_population_is_refused():
     train = rows(60)
     how = Gradient(batch_size=30, epochs=3)
-    ensemble = Ensemble(NADENet(D, hidden=5), Bernoulli(), Ordering.random(D, k=2))
+    three = Member(MODELS["nade-e"](0), train, None, how)
+    two = Member(Ensemble(three.model.net, Bernoulli(), three.model.orderings[:2]), train, None, how)
     one = Member(MODELS["nade"](0), train, None, how)
     for others, words in (
         ([], "at least one member"),
         ([one, Member(MODELS["fvsbn"](0), train, None, how)], "one architecture"),
         ([one, Member(MODELS["nade"](1), train, None, replace(how, batch_size=10))], "may differ only in"),
         ([one, Member(MODELS["nade"](1), train, train, how)], "all members"),
-        ([Member(ensemble, train, None, how)], "ensemble"),
+        ([three, two], "one architecture"),
     ):
         with pytest.raises(ValueError, match=words):
             fit_population(others)
