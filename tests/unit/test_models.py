@@ -96,10 +96,15 @@ def test_orderings_computed_together_are_those_computed_one_by_one(name):
 
 
 def test_orderings_computed_together_are_fewer_where_they_are_larger():
-    model = Ensemble(MADENet(784, hidden=500), Bernoulli(), Ordering.random(784, 300))
-    assert 1 < model.orderings_at_once(500) < 20
-    assert model.orderings_at_once(500, members=100) == 1
-    assert model.orderings_at_once(100_000) == 1
+    small, large = (
+        Ensemble(MADENet(D, hidden=H), Bernoulli(), Ordering.random(D, 300)) for D, H in ((8, 20), (784, 500))
+    )
+    counts = [
+        small.orderings_at_once(rows, members) for rows, members in ((1, 1), (100, 1), (500, 1), (100, 9))
+    ]
+    assert counts[0] == 300
+    assert 300 > counts[1] > counts[2] > counts[3] > 1
+    assert small.orderings_at_once(10**6) == large.orderings_at_once(1) == 1
 
 
 class HostAsks(TorchDispatchMode):
