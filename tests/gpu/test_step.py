@@ -24,8 +24,8 @@ def model(kind):
     if kind == "deep":
         return Orderless(MaskedMLP(30, hidden=(40, 40), dropout=0.1, generator=g), Bernoulli()).cuda()
     if kind in ("made-e", "nade-e"):
-        net = MADENet(30, hidden=(40, 20), generator=g) if kind == "made-e" else NADENet(30, 40, generator=g)
-        return Ensemble(net, Bernoulli(), Ordering.random(30, 7, g)).cuda()
+        net = MADENet if kind == "made-e" else NADENet
+        return Ensemble(net(30, hidden=40, generator=g), Bernoulli(), Ordering.random(30, 7, g)).cuda()
     return Autoregressive(MADENet(30, hidden=(40,), generator=g), Bernoulli(), Ordering.natural(30)).cuda()
 
 

@@ -108,12 +108,12 @@ def test_orderings_computed_together_are_fewer_where_they_are_larger():
 
 
 class HostAsks(TorchDispatchMode):
-    """Counts how often a number leaves its tensor, which on a GPU would wait for it."""
+    """Counts how often the host asks for a value, or a shape that depends on one: on a GPU it would wait."""
 
     asked = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.asked += func is torch.ops.aten._local_scalar_dense.default
+        self.asked += func.overloadpacket in (torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero)
         return func(*args, **(kwargs or {}))
 
 
@@ -127,8 +127,8 @@ def test_the_host_never_learns_which_ordering_an_update_has_drawn(name):
         torch.autograd.grad(loss.sum(), list(model.parameters()))
     assert host.asked == 0
     with host:
-        int(torch.ones(1))
-    assert host.asked == 1  # it would have been noticed
+        x[x > int(torch.ones(1))]
+    assert host.asked > 0  # it would have been noticed
     k = int(torch.randint(5, (1,), generator=generator(3)))
     torch.testing.assert_close(loss, -model.member(k).log_prob(x), rtol=1e-12, atol=1e-12)
 
