@@ -147,7 +147,7 @@ def load_density(path: Path | str) -> tuple[Density | Orderless | RBM, dict[str,
             model = build(header["spec"])
         if not isinstance(model, Density | Orderless | RBM):
             raise ValueError("it describes no model")
-        model.load_state_dict(tensors, assign=True)
+        model.load_state_dict(_laid_out(tensors, model.state_dict()), assign=True)
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise ValueError(f"its weights {name!r} are not finite")
@@ -157,3 +157,15 @@ def load_density(path: Path | str) -> tuple[Density | Orderless | RBM, dict[str,
     except (ValueError, TypeError, KeyError, RuntimeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from None
     return model, header
+
+
+def _laid_out(tensors: dict[str, torch.Tensor], like: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors, which a file holds row by row, in the order in memory that the model's own have."""
+    return {
+        n: t.contiguous(memory_format=torch.channels_last) if n in like and _is_sideways(like[n]) else t
+        for n, t in tensors.items()
+    }
+
+
+def _is_sideways(t: torch.Tensor) -> bool:
+    return t.ndim == 4 and not t.is_contiguous() and t.is_contiguous(memory_format=torch.channels_last)

@@ -40,9 +40,7 @@ def sweep(
         list[str] | None,
         typer.Option(metavar="NAME=V1,V2,…", help="Values to try; repeat for more parameters."),
     ] = None,
-    model: Annotated[
-        str, typer.Option(help="Any model of `pynade fit` but made with several orderings.")
-    ] = "rnade",
+    model: Annotated[str, typer.Option(help="Any model of `pynade fit`.")] = "rnade",
     fixed: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A parameter that does not vary; repeat for more."),

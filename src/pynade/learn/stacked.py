@@ -68,7 +68,7 @@ class Population(nn.Module):
     def loss(self, rows: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """Every member's loss of its own rows: (M, B, D) -> (M, B)."""
         if not (self.orderless or isinstance(self.skeleton.model, Ensemble)):
-            return self.row_loss(rows)
+            return self.row_loss(rows, None, generators[0])
         drawn = [self._draw(rows[m], g) for m, g in zip(self.first, generators, strict=True)]
         return self.row_loss(rows, torch.stack(drawn)[self.stream], generators[0])
 
@@ -152,7 +152,7 @@ class _RowLoss(nn.Module):
             assert drawn is not None
             return model.loss_given(x, drawn, noise)
         if not isinstance(model, Ensemble):
-            return model.loss(x)
+            return model.loss(x, noise)
         if drawn is not None:
             return model.loss_given(x, drawn)
         return -model._log_prob(x, model.orderings_at_once(len(x), members))

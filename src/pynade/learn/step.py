@@ -51,8 +51,7 @@ class Step:
         self.average = {} if how.ema is None else {n: p.detach().clone() for n, p in optimizer.params.items()}
         self.shape = () if members is None else (members,)
         self.loss_sum = torch.zeros(self.shape, dtype=torch.float64, device=x.device)
-        possible = x.device.type == "cuda" and getattr(model, "capturable", True)
-        self.capture = possible if capture is None else capture and possible
+        self.capture = x.device.type == "cuda" and capture is not False
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, batch: Tensor, rate: Number, momentum: Number) -> None:

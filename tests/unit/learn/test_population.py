@@ -9,8 +9,9 @@ import torch
 
 from pynade.families import Bernoulli
 from pynade.learn import Gradient, Member, fit, fit_population
+from pynade.learn.stacked import Population
 from pynade.models import Autoregressive, Ensemble, Orderless
-from pynade.nets import FVSBNNet, MADENet, MaskedMLP, NADENet
+from pynade.nets import CausalTransformer, FVSBNNet, MADENet, MaskedMLP, NADENet
 from pynade.ordering import Ordering
 
 D = 6
@@ -217,3 +218,22 @@ def test_what_cannot_be_one_population_is_refused():
     ):
         with pytest.raises(ValueError, match=words):
             fit_population(others)
+
+
+@pytest.mark.parametrize("kind", ["causal", "orderless"])
+def test_what_a_net_drops_alone_it_drops_in_a_population(kind):
+    def model(dropout):
+        if kind == "orderless":
+            return Orderless(MaskedMLP(D, hidden=(8,), dropout=dropout, generator=generator(1)), Bernoulli())
+        net = CausalTransformer(D, width=8, depth=1, heads=2, dropout=dropout, generator=generator(1))
+        return Autoregressive(net, Bernoulli(), Ordering.natural(D))
+
+    x = rows(20).expand(2, -1, -1).float()
+    losses = {}
+    for dropout in (0.0, 0.5):
+        population = Population([model(dropout), model(dropout)], np.zeros(2, dtype=int))
+        for p in population.trained.values():
+            p.data += 0.3 * torch.randn(p.shape, generator=generator(2))
+        losses[dropout] = [population.loss(x, [generator(3)]).detach() for _ in range(2)]
+    torch.testing.assert_close(losses[0.0][0], losses[0.0][1])
+    assert not torch.allclose(losses[0.0][0], losses[0.5][0])
