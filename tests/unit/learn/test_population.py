@@ -220,6 +220,7 @@ def test_what_cannot_be_one_population_is_refused():
             fit_population(others)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # attention one member after the other
 @pytest.mark.parametrize("kind", ["causal", "orderless"])
 def test_what_a_net_drops_alone_it_drops_in_a_population(kind):
     def model(dropout):
