@@ -9,12 +9,14 @@ from pynade.experiments import record_figures as module
 from pynade.experiments import tables
 from pynade.experiments.evaluation_cost import cost_figure, measure_cost
 from pynade.experiments.record_figures import (
+    courses_figure,
     digest_of,
     drawings,
     ordering_curves,
     orderings_figure,
     time_figure,
     time_points,
+    training_courses,
     write_figures,
 )
 from pynade.experiments.run import start_run
@@ -137,3 +139,21 @@ def test_the_cost_of_a_number_is_counted_in_passes_and_its_error_falls(tmp_path)
     assert [axis.get_xscale() for axis in figure.axes] == ["log", "log"]
     with pytest.raises(ValueError, match="two orderings"):
         measure_cost(tmp_path / "run", str(tmp_path / "t.npy"), "all", orderings=1)
+
+
+def test_a_course_has_both_curves_and_the_weights_that_were_kept(results):
+    assert training_courses(results, "toy", "a") == []
+    assert not any(drawing.name.startswith("training") for drawing in drawings(results))
+    curve = {"updates": [10, 20, 30], "train_scored_nll": [9.0, 4.0, 2.0], "valid_nll": [9.5, 5.0, 6.0]}
+    write(
+        results, "tree", curve=curve, best_epoch=2, test=value(-5.5), wall_seconds={"fit": 1.0}, device="cpu"
+    )
+    (course,) = training_courses(results, "toy", "a")
+    assert course["model"] == "Tree"
+    assert course["valid"][course["kept"]] == max(course["valid"]) == -5.0
+    (axis,) = courses_figure({"data": "a", "courses": [course]}).axes
+    solid, dashed, kept = axis.lines[:3]
+    assert list(solid.get_ydata()) == course["valid"]
+    assert list(dashed.get_ydata()) == course["train"]
+    assert (kept.get_xdata()[0], kept.get_ydata()[0]) == (0.02, -5.0)
+    assert [drawing.name for drawing in drawings(results)].count("training-a") == 1

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pynade.cli.screen import console, errors, row_bar
+from pynade.cli.screen import console, errors, plain_table, row_bar
 
 app = typer.Typer(
     help="Several models' samples beside real rows; log-likelihood against orderings, time and cost.",
@@ -42,6 +42,21 @@ TIME_HELP = """Log-likelihood against training time of all recorded models of a 
 \b
 Example:
   pynade figure time uci --out time.png
+"""
+
+TRAINING_HELP = """Training and validation curves of a table's records, where both were scored alike.
+
+\b
+Example:
+  pynade figure training mnist --dataset binarized_mnist --out training.png
+"""
+
+PER_STEP_HELP = """What drawing several variables at once loses in nats and saves in time: measured now.
+
+\b
+Examples:
+  pynade figure per-step runs/unet binarized_mnist --out per-step.png
+  pynade figure per-step runs/unet binarized_mnist --per-step 1,2,4,8,16 --rows 100 --record per-step.json
 """
 
 COST_HELP = """Log-likelihood of an orderless model, exact and estimated, against what it costs: measured now.
@@ -102,27 +117,34 @@ Table = Annotated[str, typer.Argument(metavar="TABLE", help="binary, mnist, uci,
 Results = Annotated[Path, typer.Option(help="Folder of the records.")]
 
 
+Column = Annotated[str | None, typer.Option(help="One column; not needed where there is one.")]
+
+
 @app.command("orderings", help=ORDERINGS_HELP)
-def orderings(
-    table: Table,
-    out: Out,
-    dataset: Annotated[str | None, typer.Option(help="One column; not needed where there is one.")] = None,
-    results: Results = Path("results"),
-) -> None:
+def orderings(table: Table, out: Out, dataset: Column = None, results: Results = Path("results")) -> None:
     """Ensembles of orderings (the help is ORDERINGS_HELP above)."""
     from pynade.experiments.figures import save_figure
     from pynade.experiments.record_figures import ordering_curves, orderings_figure
-    from pynade.experiments.reproduce import table_named
-    from pynade.experiments.tables import table as read_table
 
-    (name,) = _one(table_named(table))
-    columns = read_table(name).columns
-    if dataset is None and len(columns) > 1:
-        raise ValueError(f"table {name} has several data sets: give --dataset, one of {', '.join(columns)}")
-    curves = ordering_curves(results, name, dataset or columns[0])
+    name, data = _column(table, dataset)
+    curves = ordering_curves(results, name, data)
     if not curves:
-        raise ValueError(f"no record of {dataset or columns[0]} in {results} has ensembles of several sizes")
-    save_figure(orderings_figure({"data": dataset or columns[0], "curves": curves}), out)
+        raise ValueError(f"no record of {data} in {results} has ensembles of several sizes")
+    save_figure(orderings_figure({"data": data, "curves": curves}), out)
+    console.print(f"-> {out}")
+
+
+@app.command("training", help=TRAINING_HELP)
+def training(table: Table, out: Out, dataset: Column = None, results: Results = Path("results")) -> None:
+    """Training curves (the help is TRAINING_HELP above)."""
+    from pynade.experiments.figures import save_figure
+    from pynade.experiments.record_figures import courses_figure, training_courses
+
+    name, data = _column(table, dataset)
+    courses = training_courses(results, name, data)
+    if not courses:
+        raise ValueError(f"no record of {data} in {results} has a curve of training and validation rows")
+    save_figure(courses_figure({"data": data, "courses": courses}), out)
     console.print(f"-> {out}")
 
 
@@ -166,10 +188,7 @@ def cost(
         raise ValueError("give --out for a picture, --record for the measurement, or both")
     if record is not None:
         check_destination(record, ".json")
-    try:
-        several = [int(word) for word in draws.split(",")]
-    except ValueError:
-        raise ValueError(f"draws are numbers separated by commas, not {draws!r}") from None
+    several = _numbers(draws, "draws")
     with row_bar("scoring") as bar:
         measurement = measure_cost(run, data, split, rows, several, orderings, data_dir, bar, note)
     if record is not None:
@@ -178,6 +197,72 @@ def cost(
     if out is not None:
         save_figure(cost_figure(measurement), out)
         console.print(f"-> {out}")
+
+
+@app.command("per-step", help=PER_STEP_HELP)
+def per_step(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of an orderless model.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A registered data set or a file.")],
+    out: Annotated[Path | None, typer.Option(help="Picture to write (.png, .pdf, .svg).")] = None,
+    record: Annotated[Path | None, typer.Option(help="Write the measurement here (.json).")] = None,
+    per_step: Annotated[str, typer.Option(help="Variables drawn at once.")] = "1,4,16",
+    split: Annotated[str, typer.Option(help="train, valid or test.")] = "valid",
+    rows: Annotated[int, typer.Option(help="Score so many rows.")] = 200,
+    samples: Annotated[int, typer.Option(help="Time so many samples.")] = 100,
+    precision: Annotated[str, typer.Option(help="float32, tf32 or bf16 (on a GPU).")] = "float32",
+    data_dir: DataDir = None,
+) -> None:
+    """Several variables per step (the help is PER_STEP_HELP above)."""
+    from pynade.atomic import write_json
+    from pynade.experiments.figures import save_figure
+    from pynade.experiments.per_step import measure_per_step, per_step_figure
+    from pynade.experiments.tabular import check_destination
+
+    if record is not None:
+        check_destination(record, ".json")
+    several = _numbers(per_step, "variables per step")
+    with errors.status("measuring") as status:
+        measurement = measure_per_step(
+            run,
+            data,
+            several,
+            split=split,
+            rows=rows,
+            samples=samples,
+            precision=precision,
+            data_dir=data_dir,
+            progress=lambda what: status.update(f"measuring: {what}"),
+        )
+    shown = plain_table("per step", "nats lost", "±", "passes", f"s for {samples} samples")
+    for line in measurement["lines"]:
+        numbers = f"{0 - line['mean']:.3f}", f"{line['stderr']:.3f}", str(line["passes"])
+        shown.add_row(str(line["per_step"]), *numbers, f"{line['seconds']:.2f}")
+    console.print(shown)
+    if record is not None:
+        write_json(record, measurement)
+        console.print(f"-> {record}")
+    if out is not None:
+        save_figure(per_step_figure(measurement), out)
+        console.print(f"-> {out}")
+
+
+def _numbers(words: str, what: str) -> list[int]:
+    try:
+        return [int(word) for word in words.split(",")]
+    except ValueError:
+        raise ValueError(f"{what} are numbers separated by commas, not {words!r}") from None
+
+
+def _column(table: str, dataset: str | None) -> tuple[str, str]:
+    """The table's name and one of its columns."""
+    from pynade.experiments.reproduce import table_named
+    from pynade.experiments.tables import table as read_table
+
+    (name,) = _one(table_named(table))
+    columns = read_table(name).columns
+    if dataset is None and len(columns) > 1:
+        raise ValueError(f"table {name} has several data sets: give --dataset, one of {', '.join(columns)}")
+    return name, dataset or columns[0]
 
 
 def _one(names: list[str]) -> list[str]:

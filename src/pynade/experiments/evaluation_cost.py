@@ -98,7 +98,7 @@ def measure_cost(
     units = f", {'+'.join(map(str, np.atleast_1d(hidden)))} units" if hidden is not None else ""
     asked = [f"pynade figure cost RUN {data} --split {split} --rows {len(part)} --orderings {orderings}"]
     return {
-        "model": f"{type(model).__name__}{units}, trained for {_trained(run)}",
+        "model": f"{type(model).__name__}{units}, trained for {trained_for(run)}",
         "note": note,
         "data": dataset.name,
         "split": split,
@@ -115,7 +115,8 @@ def measure_cost(
     }
 
 
-def _trained(run: Path) -> str:
+def trained_for(run: Path) -> str:
+    """Epochs and seconds of a run, in words."""
     result = json.loads((run / "result.json").read_text(encoding="utf-8"))
     return f"{result['epochs']} epochs ({result['seconds']:.0f} s)"
 
@@ -130,7 +131,8 @@ def _line(mean: float, error: float, passes: float, begin: float, **facts: Any) 
     }
 
 
-def _part(record: dict[str, Any]) -> str:
+def part_name(record: dict[str, Any]) -> str:
+    """The part of the data that a measurement was made on, in words."""
     return {"valid": "validation", "train": "training"}.get(record["split"], record["split"])
 
 
@@ -138,7 +140,7 @@ def cost_caption(record: dict[str, Any], file: str) -> str:
     """The words under the figure."""
     note = f" ({record['note']})" if record["note"] else ""
     return (
-        f"What a number costs: {record['model']}{note}, on {record['rows']:,} {_part(record)} rows of "
+        f"What a number costs: {record['model']}{note}, on {record['rows']:,} {part_name(record)} rows of "
         f"{record['data']}. Left: log-likelihood against forward passes of the network per row; right: its "
         "error alone, which is the Monte-Carlo standard error of an estimate, and of a mean over K orderings "
         "the standard error due to the choice of orderings (an exact ensemble has none). "
@@ -185,7 +187,8 @@ def cost_figure(record: dict[str, Any]) -> Figure:
     right.set_ylabel("standard error due to draws or orderings (nats)")
     note = f"\n({record['note']})" if record["note"] else ""
     figure.suptitle(
-        f"{record['model']}; {record['rows']:,} {_part(record)} rows of {record['data']}{note}", fontsize=11
+        f"{record['model']}; {record['rows']:,} {part_name(record)} rows of {record['data']}{note}",
+        fontsize=11,
     )
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=9, frameon=False)

@@ -1,4 +1,4 @@
-"""Figures drawn from the records: nats against orderings, against training time, against evaluation cost.
+"""Figures drawn from the records: nats against orderings, training time, updates, and the cost of evaluation.
 
 `pynade report` draws them all into results/figures. A picture carries a digest of the numbers in it, so that
 it is drawn anew only when they change, and a test finds one that has gone stale.
@@ -18,6 +18,7 @@ import numpy as np
 
 from pynade.experiments.evaluation_cost import cost_caption, cost_figure
 from pynade.experiments.figures import COLOURS, MARKERS, save_figure
+from pynade.experiments.per_step import per_step_caption, per_step_figure
 from pynade.experiments.tables import TABLES, column, read_record, table
 
 if TYPE_CHECKING:
@@ -56,6 +57,17 @@ def drawings(results: Path) -> Iterator[Drawing]:
                     {"data": data, "curves": curves},
                     orderings_figure,
                 )
+            courses = training_courses(results, name, data)
+            if courses:
+                yield Drawing(
+                    f"training-{data}",
+                    f"Training on {data}: log-likelihood of validation rows (solid) and of as many training "
+                    "rows scored in the same way (dashed) after every epoch; circles mark the weights that "
+                    "were kept, the best on validation. Where the curves part, the net has begun to learn "
+                    f"its rows by heart. `pynade figure training {name} --dataset {data}`.",
+                    {"data": data, "courses": courses},
+                    courses_figure,
+                )
         points = time_points(results, name)
         if points:
             shown = table(name)
@@ -72,6 +84,9 @@ def drawings(results: Path) -> Iterator[Drawing]:
     for path in sorted((results / "benchmarks").glob("evaluation-cost*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         yield Drawing(path.stem, cost_caption(record, path.name), record, cost_figure)
+    for path in sorted((results / "benchmarks").glob("per-step*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        yield Drawing(path.stem, per_step_caption(record, path.name), record, per_step_figure)
 
 
 def write_figures(results: Path, redraw: bool = False) -> list[Path]:
@@ -149,6 +164,51 @@ def orderings_figure(content: dict[str, Any]) -> Figure:
     axis.set_title(content["data"], fontsize=11)
     axis.grid(alpha=0.3)
     axis.legend(fontsize=9)
+    return figure
+
+
+def training_courses(results: Path, name: str, data: str) -> list[dict[str, Any]]:
+    """Every record of a column in which training and validation rows were scored alike after every epoch."""
+    courses = []
+    for file, row in {row.record: row for row in reversed(table(name).rows)}.items():
+        record = read_record(results / file.format(data=data))
+        if record is None or "curve" not in record:
+            continue
+        curve = record["curve"]
+        courses.append(
+            {
+                "model": row.model.split(",")[0],
+                "updates": curve["updates"],
+                "train": [-nll for nll in curve["train_scored_nll"]],
+                "valid": [-nll for nll in curve["valid_nll"]],
+                "kept": record["best_epoch"] - 1,
+            }
+        )
+    return courses[::-1]
+
+
+def courses_figure(content: dict[str, Any]) -> Figure:
+    """Log-likelihood of training and validation rows against updates, a pair of curves for each model."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.0, 4.6), layout="constrained")
+    axis: Any = figure.subplots()
+    for n, course in enumerate(content["courses"]):
+        colour, at = COLOURS[n % len(COLOURS)], np.array(course["updates"]) / 1000
+        axis.plot(at, course["valid"], color=colour, label=course["model"])
+        axis.plot(at, course["train"], color=colour, linestyle="--")
+        axis.plot(at[course["kept"]], course["valid"][course["kept"]], "o", color=colour, markersize=6)
+    grey = {"color": "0.4"}
+    axis.plot([], [], label="validation rows", **grey)
+    axis.plot([], [], label="training rows", linestyle="--", **grey)
+    best = max(max(c["train"]) for c in content["courses"])
+    low = min(c["valid"][len(c["valid"]) // 8] for c in content["courses"])  # the steep beginning is cut off
+    axis.set_ylim(low - 0.1 * (best - low), best + 0.1 * (best - low))
+    axis.set_xlabel("thousands of updates")
+    axis.set_ylabel("log-likelihood (nats per row)")
+    axis.set_title(content["data"], fontsize=11)
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=9, loc="lower right")
     return figure
 
 

@@ -96,3 +96,28 @@ def test_a_cell_that_fails_leaves_the_others_alone_and_what_is_left_out_is_said(
     assert "-20.00" not in out  # the paper's number would invite comparison
     code, out, _ = run("reproduce", "toy", "--model", "Tree")
     assert "nothing to do" in out
+
+
+def test_several_variables_per_step_are_measured_and_drawn(run, tmp_path):
+    np.save("t.npy", np.random.default_rng(0).integers(0, 2, (60, 5)))
+    assert (
+        run("fit", "t.npy", "--model", "deepnade", "--hidden", "4", "--epochs", "2", "--out", "deep")[0] == 0
+    )
+    asked = ("--per-step", "1,2,5", "--rows", "6", "--samples", "3", "--split", "all")
+    code, out, err = run(
+        "figure", "per-step", "deep", "t.npy", *asked, "--out", "s.png", "--record", "s.json"
+    )
+    assert code == 0, err
+    assert "nats lost" in out
+    record = json.loads((tmp_path / "s.json").read_text())
+    assert [line["passes"] for line in record["lines"]] == [5, 3, 1]
+    assert record["lines"][0]["mean"] == 0.0
+    assert record["lines"][2]["mean"] != 0.0
+    assert (tmp_path / "s.png").stat().st_size > 1000
+    for words, said in (
+        (("deep", "t.npy", "--per-step", "1,x"), "variables per step are numbers"),
+        (("deep", "t.npy", "--per-step", "0", "--split", "all"), "at least 1 per step"),
+    ):
+        code, _, err = run("figure", "per-step", *words)
+        assert code == 1
+        assert said in " ".join(err.split())
