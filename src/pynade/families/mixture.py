@@ -49,17 +49,26 @@ class _MixtureFamily(Real):
 
     def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Log of the sum over components, by logsumexp."""
-        if self.fused and backends.choose("auto", eta.device, x, eta) == "numba":
-            loops, law = backends.load_mixture(), type(self.law).__name__
-            if loops.suits(x, eta, law, self.sigma_floor):
-                numbers = (self.law.log_constant, self.sigma_floor, self.scale_mean_gradient)
-                log_p: Tensor = loops.log_prob(x, eta, law, *numbers)
+        if self.fused and eta.device.type == "cpu" and eta.shape[-1] == self.n_params:
+            log_p = self._compiled(x, eta)
+            if log_p is not None:
                 return log_p
         logits, mu, raw = self._parts(eta)
         log_sigma = self.log_scale(raw)
         z = self.standardise(x.unsqueeze(-1), mu, log_sigma)
         each = logits.log_softmax(-1) - log_sigma + self.law.log_kernel(z)
         return torch.logsumexp(each, -1) + self.law.log_constant
+
+    def _compiled(self, x: Tensor, eta: Tensor) -> Tensor | None:
+        """The log-density by compiled loops, None where there are none for these tensors."""
+        if backends.choose("auto", eta.device, x, eta) != "numba":
+            return None
+        loops, law = backends.load_mixture(), type(self.law).__name__
+        if not loops.suits(x, eta, law, self.sigma_floor):
+            return None
+        numbers = (self.law.log_constant, self.sigma_floor, self.scale_mean_gradient)
+        log_p: Tensor = loops.log_prob(x, eta, law, *numbers)
+        return log_p
 
     def sample(
         self, eta: Tensor, i: Tensor | None = None, generator: torch.Generator | None = None

@@ -33,7 +33,7 @@ from pynade.kernels.threads import share
 NORMAL, LAPLACE, LOGISTIC = range(3)  # the laws' codes
 LAWS = {"Normal": NORMAL, "DoubleExponential": LAPLACE, "StandardLogistic": LOGISTIC}
 
-ROWS = 64  # in a tile
+ROWS = 32  # in a tile
 FIELDS = 6  # lanes of a component: logit, location, raw scale (then their gradients), z, slope of sigma, each
 TASK = 2**14  # numbers of eta below which another thread costs more than it brings
 FLOORS = (1e-30, 1e30)  # between which a floor is an ordinary number in float32

@@ -228,5 +228,7 @@ def test_what_the_loops_do_not_know_is_left_to_torch(monkeypatch):
     assert torch.equal(fused.log_prob(*half), plain.log_prob(*half))
     tiny, without = pair(MixtureOfGaussians, 2, 1e-60)
     assert torch.equal(tiny.log_prob(x, eta), without.log_prob(x, eta))
+    with pytest.raises(ValueError, match="unpack"):
+        fused.log_prob(x, eta[..., :3])
     monkeypatch.setattr(backends, "available", lambda kernel: False)
     assert torch.equal(fused.log_prob(x, eta), plain.log_prob(x, eta))
