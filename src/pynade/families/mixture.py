@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pynade.families.laws import LAPLACE, LOGISTIC, NORMAL, Law, uniforms
 from pynade.families.real import Real, moments, probability_nodes
+from pynade.kernels import backends
 
 WITHIN = 0.25  # share of a column's variance that the initial components have within themselves
 
@@ -20,9 +21,14 @@ class _MixtureFamily(Real):
 
     Eta is [K logits of pi | K locations mu | K logarithms of sigma] along its last axis (eqs.
     RNADE-outputs-pi, -mu, -sigma).
+
+    Attributes:
+        fused: on the CPU the log-density is one pass of compiled code, which has first derivatives only;
+            False is plain torch.
     """
 
     law: Law
+    fused = True
 
     def __init__(
         self, n_components: int, sigma_floor: float = 0.0, scale_mean_gradient: bool = False
@@ -43,11 +49,26 @@ class _MixtureFamily(Real):
 
     def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Log of the sum over components, by logsumexp."""
+        if self.fused and eta.device.type == "cpu" and eta.shape[-1] == self.n_params:
+            log_p = self._compiled(x, eta)
+            if log_p is not None:
+                return log_p
         logits, mu, raw = self._parts(eta)
         log_sigma = self.log_scale(raw)
         z = self.standardise(x.unsqueeze(-1), mu, log_sigma)
         each = logits.log_softmax(-1) - log_sigma + self.law.log_kernel(z)
         return torch.logsumexp(each, -1) + self.law.log_constant
+
+    def _compiled(self, x: Tensor, eta: Tensor) -> Tensor | None:
+        """The log-density by compiled loops, None where there are none for these tensors."""
+        if backends.choose("auto", eta.device, x, eta) != "numba":
+            return None
+        loops, law = backends.load_mixture(), type(self.law).__name__
+        if not loops.suits(x, eta, law, self.sigma_floor):
+            return None
+        numbers = (self.law.log_constant, self.sigma_floor, self.scale_mean_gradient)
+        log_p: Tensor = loops.log_prob(x, eta, law, *numbers)
+        return log_p
 
     def sample(
         self, eta: Tensor, i: Tensor | None = None, generator: torch.Generator | None = None

@@ -31,6 +31,11 @@ def load_random() -> ModuleType:
     return importlib.import_module("pynade.kernels.cpu_random")
 
 
+def load_mixture() -> ModuleType:
+    """The module of the mixtures' log-densities on the CPU."""
+    return importlib.import_module("pynade.kernels.mixture")
+
+
 def choose(kernel: str, device: torch.device, *tensors: Tensor) -> str:
     """The kernel to run; "auto" is numba on the CPU, Triton on CUDA, the reference where neither can be."""
     if kernel not in KERNELS:

@@ -1,0 +1,396 @@
+"""Log-densities of mixtures of K one-dimensional laws and their gradients in one pass over eta, on the CPU.
+
+Written with torch, a log-softmax, a log-sum-exp and what lies between are some fifteen passes over tensors
+as large as eta, and as many on the way back. Here a few rows at a time are turned into lanes (one number of
+each row, side by side), every exponential is a vector loop over them whatever K is, and the gradient of eta
+is left behind: the way back is one multiplication.
+
+A tile is always computed whole, so the result of a row depends neither on its companions nor on the number of
+threads. All functions here give what `families.mixture` gives with torch, to rounding.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+# (numba reads the arguments' types off the call, and compares signatures with annotations included)
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from numba.extending import overload
+from torch import Tensor
+from torch.autograd import Function, forward_ad
+
+from pynade.kernels.cpu import arrays, thread_count
+from pynade.kernels.cpu_scalar import INLINE, jit
+from pynade.kernels.dispatch import _mapped
+from pynade.kernels.scratch import borrowed
+from pynade.kernels.threads import share
+
+NORMAL, LAPLACE, LOGISTIC = range(3)  # the laws' codes
+LAWS = {"Normal": NORMAL, "DoubleExponential": LAPLACE, "StandardLogistic": LOGISTIC}
+
+ROWS = 32  # in a tile
+FIELDS = 6  # lanes of a component: logit, location, raw scale (then their gradients), z, slope of sigma, each
+TASK = 2**14  # numbers of eta below which another thread costs more than it brings
+FLOORS = (1e-30, 1e30)  # between which a floor is an ordinary number in float32
+
+LANE = np.uint64(ROWS)
+MU, RAW, Z, SLOPE, EACH = (np.uint64(n * ROWS) for n in range(1, FIELDS))
+TOP, BEST, WEIGHT, TOTAL, PULL = (np.uint64(n * ROWS) for n in range(1, 6))  # lanes of the rows, after x
+
+
+def suits(x: Tensor, eta: Tensor, law: str, floor: float) -> bool:
+    """Whether the law is known, x and eta are rows of one type, and nobody differentiates forwards."""
+    known = law in LAWS and (floor == 0 or FLOORS[0] <= floor <= FLOORS[1])
+    alike = x.shape == eta.shape[:-1] and x.dtype == eta.dtype
+    return known and alike and getattr(forward_ad, "_current_level", 0) < 0
+
+
+def log_prob(x: Tensor, eta: Tensor, law: str, constant: float, floor: float, scaled: bool) -> Tensor:
+    """Log of Σ_c pi_c f((x - mu_c) / sigma_c) / sigma_c: x (…), eta (…, 3K) -> (…).
+
+    Args:
+        x: values.
+        eta: [K logits | K locations | K raw scales].
+        law: name of the standard law's class.
+        constant: log f is its kernel and this.
+        floor: sigma = floor + exp(raw).
+        scaled: multiply the gradient of each location by its sigma.
+
+    Example:
+        >>> import torch
+        >>> log_prob(torch.ones(1), torch.zeros(1, 6), "Normal", 0.0, 0.0, False)
+        tensor([-0.5000])
+    """
+    numbers = (LAWS[law], constant, floor, scaled)
+    mapped = _mapped()  # tensors that are mapped over do not say what they require
+    gradients = torch.is_grad_enabled() and (mapped or x.requires_grad or eta.requires_grad)
+    if not gradients and not mapped:
+        return _forward(x, eta, *numbers, False)[0]
+    out: Tensor = LogProb.apply(x, eta, *numbers, gradients)[0]
+    return out
+
+
+class LogProb(Function):
+    """(x, eta, law, constant, floor, scaled, gradients) → (log p, its gradients by x and eta).
+
+    Without gradients (nobody seemed to want them) they are computed when they are needed after all.
+    """
+
+    @staticmethod
+    def forward(
+        x: Tensor, eta: Tensor, law: int, constant: float, floor: float, scaled: bool, gradients: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Call the loops."""
+        return _forward(x, eta, law, constant, floor, scaled, gradients)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Keep the gradients, and the inputs: second derivatives must not go unnoticed."""
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs[:2], *output[1:])
+        ctx.numbers = inputs[2:6]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+        """What was left behind, times what comes in."""
+        if grad is None:
+            return (None,) * 7
+        x, eta, by_x, by_eta = ctx.saved_tensors
+        if by_eta.shape[-1] == 0:
+            _, by_x, by_eta = LogProb.apply(x, eta, *ctx.numbers, True)
+        of_eta = Scaled.apply(x, eta, by_eta, grad) if ctx.needs_input_grad[1] else None
+        of_x = Scaled.apply(x, eta, by_x.unsqueeze(-1), grad) if ctx.needs_input_grad[0] else None
+        return None if of_x is None else of_x.squeeze(-1), of_eta, *(None,) * 5
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], Any]:
+        """One more axis of rows."""
+        x, eta = _aligned(info.batch_size, in_dims[:2], args[:2])
+        return LogProb.apply(x, eta, *args[2:]), (0, 0, 0)
+
+
+class Scaled(Function):
+    """(x, eta, gradients (…, N), grad (…)) → their product; x and eta only mark what it depends on."""
+
+    @staticmethod
+    def forward(x: Tensor, eta: Tensor, by: Tensor, grad: Tensor) -> Tensor:
+        """The last of all passes."""
+        return by * grad.unsqueeze(-1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Nothing to keep."""
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Not available."""
+        raise NotImplementedError(
+            "the fused mixture has first derivatives only; set the family's `fused` to False for more"
+        )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Tensor) -> tuple[Tensor, int]:
+        """One more axis of rows."""
+        return Scaled.apply(*_aligned(info.batch_size, in_dims, args)), 0
+
+
+for _function in (LogProb, Scaled):
+    # `apply` looks the signature up on every call; found here, it need not be made again
+    vars(_function.forward)["__signature__"] = inspect.signature(_function.forward)
+
+
+def _aligned(size: int, dims: tuple[int | None, ...], tensors: Any) -> list[Tensor]:
+    """All with the new axis first."""
+    return [
+        t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0)
+        for t, dim in zip(tensors, dims, strict=True)
+    ]
+
+
+def _forward(
+    x: Tensor, eta: Tensor, law: int, constant: float, floor: float, scaled: bool, gradients: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Log p, and its gradients by x and eta, empty without `gradients`."""
+    n, width = x.numel(), eta.shape[-1]
+    out = torch.empty(x.shape, dtype=x.dtype)
+    by_x = torch.empty(x.shape if gradients else (*x.shape, 0), dtype=x.dtype)
+    by_eta = torch.empty((*x.shape, width if gradients else 0), dtype=x.dtype)
+    values, etas, *results = (a.reshape(-1) for a in arrays(x, eta, out, by_x, by_eta))
+    threads = min(torch.get_num_threads(), max(1, n * width // TASK))
+    rows = -(-n // (threads * ROWS)) * ROWS  # whole tiles
+    size = ROWS * (6 + FIELDS * (width // 3))
+    numbers = values.dtype.type(constant), values.dtype.type(floor)
+
+    def task(number: int) -> None:
+        with borrowed(size, values.dtype) as scratch:
+            first = number * rows
+            _rows(
+                values, etas, *results, scratch[: 6 * ROWS], scratch[6 * ROWS :],
+                first, min(n, first + rows), width // 3, law, *numbers, scaled, gradients
+            )  # fmt: skip
+
+    share(task, -(-n // rows) if n else 0, thread_count("mixture", x, threads))
+    return out, by_x, by_eta
+
+
+@jit()
+def _rows(
+    x, eta, out, by_x, by_eta, row, s, first, last, components, law, constant, floor, scaled, gradients
+):
+    """Rows first … last - 1. s: lanes of the components; row: lanes of x and what is summed over them."""
+    zero, one, low = x.dtype.type(0), x.dtype.type(1), x.dtype.type(-np.inf)
+    step, width = np.uint64(FIELDS) * LANE, 3 * components
+    s[:], row[:] = zero, zero
+    for start in range(first, last, ROWS):
+        some = min(ROWS, last - start)
+        for r in range(some):
+            here = np.uint64((start + r) * width)
+            row[r] = x[start + r]
+            for c in range(components):
+                o, i = np.uint64(c) * step + np.uint64(r), here + np.uint64(c)
+                s[o], s[o + MU] = eta[i], eta[i + np.uint64(components)]
+                s[o + RAW] = eta[i + np.uint64(2 * components)]
+        for r in range(LANE):
+            row[TOP + r] = row[BEST + r] = low
+            row[WEIGHT + r] = row[TOTAL + r] = row[PULL + r] = zero
+        for c in range(components):
+            _each(row, s, np.uint64(c) * step, law, floor)
+        for r in range(LANE):  # the sums of all components' zeros are finite
+            row[TOP + r] = zero if row[TOP + r] == low else row[TOP + r]
+            row[BEST + r] = zero if row[BEST + r] == low else row[BEST + r]
+        for c in range(components):
+            _sums(row, s, np.uint64(c) * step)
+        for r in range(LANE):
+            total = row[TOTAL + r]
+            value = row[BEST + r] - row[TOP + r] + logarithm(total / row[WEIGHT + r])
+            row[BEST + r] = low if total == zero else value + constant
+            row[TOTAL + r] = zero if total == zero else one / total
+            row[WEIGHT + r] = one / row[WEIGHT + r]
+        for r in range(some):
+            out[start + r] = row[BEST + np.uint64(r)]
+        if gradients:
+            for c in range(components):
+                _slopes(row, s, np.uint64(c) * step, law, floor, scaled)
+            for r in range(some):
+                here = np.uint64((start + r) * width)
+                by_x[start + r] = row[PULL + np.uint64(r)]
+                for c in range(components):
+                    o, i = np.uint64(c) * step + np.uint64(r), here + np.uint64(c)
+                    by_eta[i], by_eta[i + np.uint64(components)] = s[o], s[o + MU]
+                    by_eta[i + np.uint64(2 * components)] = s[o + RAW]
+
+
+@jit(inline=True)
+def _each(row, s, o, law, floor):
+    """Log of a component without its normalised weight, and the largest so far of that and of the logits.
+
+    What is left for later: z, 1 / sigma in place of raw, d log sigma / d raw.
+    """
+    one, two, half = s.dtype.type(1), s.dtype.type(2), s.dtype.type(0.5)
+    zero = one - one
+    for r in range(LANE):
+        logit, raw = s[o + r], s[o + RAW + r]
+        if floor == zero:
+            log_sigma, slope = raw, one
+            inverse = exponential(-raw)
+        else:
+            e = exponential(at_most(raw))
+            inverse = one / (floor + e)
+            slope = e * inverse
+            log_sigma = raw if at_most(raw) < raw else logarithm(floor + e)
+        z = (row[r] - s[o + MU + r]) * inverse
+        if law == NORMAL:
+            kernel = -half * (z * z)
+        elif law == LAPLACE:
+            kernel = -abs(z)
+        else:
+            kernel = -abs(z) - two * logarithm(one + exponential(-abs(z)))
+        each = logit - log_sigma + kernel
+        s[o + RAW + r], s[o + Z + r], s[o + SLOPE + r], s[o + EACH + r] = inverse, z, slope, each
+        row[TOP + r] = logit if logit > row[TOP + r] else row[TOP + r]
+        row[BEST + r] = each if each > row[BEST + r] else row[BEST + r]
+
+
+@jit(inline=True)
+def _sums(row, s, o):
+    """Exponentials relative to the largest, in place, and their sums."""
+    for r in range(LANE):
+        weight, each = exponential(s[o + r] - row[TOP + r]), exponential(s[o + EACH + r] - row[BEST + r])
+        s[o + r], s[o + EACH + r] = weight, each
+        row[WEIGHT + r] += weight
+        row[TOTAL + r] += each
+
+
+@jit(inline=True)
+def _slopes(row, s, o, law, floor, scaled):
+    """Gradients by logit, location and raw scale in their places; by x in a sum."""
+    one = s.dtype.type(1)
+    zero = one - one
+    for r in range(LANE):
+        share_of = s[o + EACH + r] * row[TOTAL + r]
+        z, inverse = s[o + Z + r], s[o + RAW + r]
+        if law == NORMAL:
+            fall = z  # minus the derivative of the kernel
+        elif law == LAPLACE:
+            fall = one if z > zero else (-one if z < zero else z)
+        else:
+            t = exponential(-abs(z))
+            fall = (one - t) / (one + t)
+            fall = fall if z > zero else -fall
+        pull = share_of * fall
+        s[o + r] = share_of - s[o + r] * row[WEIGHT + r]
+        s[o + MU + r] = pull if scaled else pull * inverse
+        s[o + RAW + r] = (pull * z - share_of) * s[o + SLOPE + r]
+        row[PULL + r] -= pull * inverse
+
+
+# e^x = 2^n e^f with n whole and |f| <= log(2) / 2. Adding `magic` rounds to a whole number and leaves it in
+# the low bits; log 2 comes in two parts, of which n times the first is exact. The series are those of Cephes
+# in float32, of Taylor in float64.
+SINGLE = {
+    "kind": np.float32, "whole": np.int32, "bits": 23, "magic": 12582912.0, "high": 88.37, "low": -87.0,
+    "first": 0.693359375, "second": -2.12194440e-4, "root": 0x3F3504F3,
+}  # fmt: skip
+DOUBLE = {
+    "kind": np.float64, "whole": np.int64, "bits": 52, "magic": 6755399441055744.0,
+    "high": 709.0, "low": -708.0, "first": 6.93145751953125e-1, "second": 1.42860682030941723212e-6,
+    "root": 0x3FE6A09E667F3BCD,
+}  # fmt: skip
+C0, C1, C2 = np.float32(5.0000001201e-1), np.float32(1.6666665459e-1), np.float32(4.1665795894e-2)
+C3, C4, C5 = np.float32(8.3334519073e-3), np.float32(1.3981999507e-3), np.float32(1.9875691500e-4)
+T2, T3, T4, T5, T6, T7, T8, T9, T10, T11, T12, T13 = (1 / math.factorial(n) for n in range(2, 14))
+
+
+def exponential(x: Any) -> Any:
+    """e^x to the last bit or two; 0 and infinity a little before they must be, NaN stays NaN."""
+    raise NotImplementedError("compiled code only")
+
+
+def logarithm(x: Any) -> Any:
+    """Log x to the last bit or two, of positive normal numbers; infinity and NaN stay."""
+    raise NotImplementedError("compiled code only")
+
+
+def at_most(x: Any) -> Any:
+    """The smaller of x and the largest number with a finite exponential; NaN stays NaN."""
+    raise NotImplementedError("compiled code only")
+
+
+def _of(x: Any) -> dict[str, Any]:
+    return SINGLE if x == numba.float32 else DOUBLE
+
+
+@overload(at_most, jit_options=INLINE)
+def _at_most(x):
+    high = _of(x)["kind"](_of(x)["high"] - 1)
+    return lambda x: high if x > high else x
+
+
+def _series(f: Any) -> Any:
+    """e^f for small f."""
+    raise NotImplementedError("compiled code only")
+
+
+@overload(_series, jit_options=INLINE)
+def _series_of(f):
+    one = _of(f)["kind"](1)
+
+    def single(f):
+        return (((((C5 * f + C4) * f + C3) * f + C2) * f + C1) * f + C0) * (f * f) + f + one
+
+    def double(f):
+        p = ((((T13 * f + T12) * f + T11) * f + T10) * f + T9) * f + T8
+        p = (((((p * f + T7) * f + T6) * f + T5) * f + T4) * f + T3) * f + T2
+        return p * (f * f) + f + one
+
+    return single if f == numba.float32 else double
+
+
+@overload(exponential, jit_options=INLINE)
+def _exponential(x):
+    kind, whole, shift = _of(x)["kind"], _of(x)["whole"], _of(x)["whole"](_of(x)["bits"])
+    magic, high, low, first, second = (kind(_of(x)[n]) for n in ("magic", "high", "low", "first", "second"))
+    factor, zero, infinity = kind(1 / math.log(2)), kind(0), kind(np.inf)
+
+    def compute(x):
+        z = high if x > high else x  # these comparisons let NaN through
+        z = low if z < low else z
+        moved = kind(z * factor + magic)
+        n = moved - magic
+        f = z - n * first - n * second
+        both = kind(_series(f)).view(whole) + (moved.view(whole) << shift)
+        y = whole(both).view(kind)
+        y = infinity if x > high else y
+        return zero if x < low else y
+
+    return compute
+
+
+@overload(logarithm, jit_options=INLINE)
+def _logarithm(x):
+    kind, whole, shift = _of(x)["kind"], _of(x)["whole"], _of(x)["whole"](_of(x)["bits"])
+    root, one, two, infinity = whole(_of(x)["root"]), kind(1), kind(2), kind(np.inf)
+    l3, l5, l7, l9, l11, l13, l15, l17, l19, l21 = (kind(2 / n) for n in range(3, 22, 2))
+    log2, is_single = kind(math.log(2)), x == numba.float32
+
+    def compute(x):
+        given = kind(x).view(whole)
+        e = whole(whole(given - root) >> shift)  # x = 2^e m, m from sqrt(1/2) to sqrt(2)
+        m = whole(given - whole(e << shift)).view(kind)
+        s = (m - one) / (m + one)
+        t = s * s
+        if is_single:
+            p = ((l9 * t + l7) * t + l5) * t + l3
+        else:
+            p = ((((l21 * t + l19) * t + l17) * t + l15) * t + l13) * t + l11
+            p = (((p * t + l9) * t + l7) * t + l5) * t + l3
+        y = kind(e) * log2 + (two * s + s * t * p)
+        return y if x < infinity else x
+
+    return compute
