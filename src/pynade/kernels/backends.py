@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 KERNELS = ("auto", "reference", "dense", "numba", "triton")
-MODULES = {"numba": "pynade.kernels.cpu", "triton": "pynade.kernels.gpu"}
+MODULES = {"numba": "pynade.kernels.cpu_wide", "triton": "pynade.kernels.gpu"}
 DEVICES = {"numba": "cpu", "triton": "cuda"}
 SAMPLERS = {"numba": "pynade.kernels.cpu_sample", "triton": "pynade.kernels.gpu_sample"}
 

@@ -1,0 +1,79 @@
+"""The recurrence by matrix products where P is large: the reference's numbers, whoever walks which way."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pynade.kernels import cpu, cpu_wide, recurrence
+
+from .cases import Case, compare
+
+WIDE = {
+    "both ways": Case(batch=70, n_variables=9, hidden=37, n_params=30, binary=False),
+    "a ragged last block": Case(
+        batch=97, n_variables=3, hidden=5, n_params=24, binary=False, activation="tanh"
+    ),
+    "several parts that fit the cache": Case(batch=700, n_variables=40, hidden=60, n_params=24, binary=False),
+    "only the way back": Case(
+        batch=20, n_variables=6, hidden=140, n_params=27, activation="relu", exact=True
+    ),
+    "one variable": Case(batch=64, n_variables=1, hidden=16, n_params=24, binary=False),
+}
+each_case = pytest.mark.parametrize("case", WIDE.values(), ids=WIDE.keys())
+
+
+@pytest.fixture(params=[1, 2], ids=["one thread", "two threads"])
+def threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+@each_case
+@pytest.mark.usefixtures("threads")
+def test_eta_and_gradients_are_the_references(case, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("this was to be done by matrix products")
+
+    monkeypatch.setattr(cpu, "backward", refuse)
+    if case.hidden <= cpu_wide.MOST_UNITS:
+        monkeypatch.setattr(cpu, "forward", refuse)
+    compare(case, "numba", torch.float64, 1e-12)
+    compare(case, "numba", torch.float32, 1e-5, need_x=False)
+
+
+def test_members_are_computed_as_if_alone():
+    cases = [Case(batch=66, n_variables=7, hidden=12, n_params=24, binary=False, seed=s) for s in range(3)]
+    members = [case.tensors() for case in cases]
+    x, *weights = (torch.stack([m[k] for m in members]) for k in range(5))
+
+    def loss(*tensors):
+        return recurrence(*tensors, members[0][5], "sigmoid", kernel="numba").sin().sum()
+
+    gradients = torch.func.grad(loss, argnums=(0, 1, 2, 3, 4))
+    together = torch.func.vmap(gradients)(x, *weights)
+    alone = [torch.stack(part) for part in zip(*(gradients(*m[:5]) for m in members), strict=True)]
+    torch.testing.assert_close(list(together), alone, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.usefixtures("threads")
+def test_the_same_call_gives_the_same_bits():
+    x, *weights, order, grad = WIDE["both ways"].tensors(torch.float32)
+    found = []
+    for _ in range(3):
+        leaves = [w.clone().requires_grad_() for w in weights]
+        eta = recurrence(x, *leaves, order, "sigmoid", kernel="numba")
+        found.append([eta.detach(), *torch.autograd.grad(eta, leaves, grad)])
+    for again in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], again, strict=True))
+
+
+def test_few_parameters_rows_or_many_variables_are_left_to_the_fused_loops():
+    x = torch.zeros(1, 64, 5)
+    assert cpu_wide.suits(x, 24)
+    assert not cpu_wide.suits(x, 6)
+    assert not cpu_wide.suits(x[:, :8], 24)
+    assert not cpu_wide.suits(torch.zeros(1, 64, 784), 30)
+    assert not cpu_wide.suits_forward(x, 24, 500)
