@@ -297,6 +297,23 @@ def test_zero_means_stay_zero_and_scales_are_told_apart():
     assert again.log_prob(x).mean() >= model.log_prob(x).mean() - 1e-9
 
 
+@pytest.mark.parametrize("zero_means", [False, True])
+def test_a_component_that_lost_its_rows_starts_afresh(zero_means):
+    g = generator(0)
+    x = torch.randn(4000, 3, generator=g, dtype=torch.float64)
+    x = torch.cat((0.2 * x[:2000], 5 * x[2000:])) if zero_means else torch.cat((x[:2000] - 5, x[2000:] + 5))
+    far = torch.zeros(2, 3, dtype=torch.float64) if zero_means else torch.tensor([[0.0] * 3, [900.0] * 3])
+    spread = torch.stack([torch.eye(3) * 20, torch.eye(3) * (1e10 if zero_means else 1.0)]).double()
+    first = GaussianMixture.from_moments(torch.ones(2), far.double(), spread)
+    how = {"init": first, "zero_means": zero_means, "iterations": 1500, "batch_size": 500}
+    model, history = minibatch_em(x, 2, generator=g, **how)
+    assert any("component 1 was empty and started anew" in message for message in history.messages)
+    weights = model.components()[0].exp()
+    np.testing.assert_allclose(weights, [0.5, 0.5], atol=0.05)
+    alone = em_gaussian(x, 1)[0]
+    assert model.log_prob(x).mean() > alone.log_prob(x).mean() + 0.3
+
+
 def test_minibatch_patience_stops():
     x = rows(40, 4)
     _, history = minibatch_em(

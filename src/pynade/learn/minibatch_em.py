@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from pynade.learn.em import EMPTY, Parameters, check_floor, prepare, random_rows
+from pynade.learn.em import EMPTY, Parameters, afresh_messages, check_floor, prepare, random_rows
 from pynade.learn.em_gaussian import floor_matrix, mixture_of, starting_point
 from pynade.learn.em_history import EMCallback, EMHistory, EMProgress
 from pynade.learn.moments import Rows, Scale, cholesky
 from pynade.models import GaussianMixture
+
+LOST = 1e-3  # rows of a batch: a component that expects fewer has lost its rows
 
 
 class RowSource(Protocol):
@@ -45,7 +48,10 @@ def minibatch_em(
     Every iteration draws fresh rows and steps towards the parameters of their EM update (weights, means,
     covariances): θ_t = (1 - η) θ_{t-1} + η θ_EM, with η falling linearly from `step_size` to 0. A covariance
     is then a convex combination of covariances and stays positive definite; a component without rows in the
-    batch keeps its mean and covariance. Everything runs in float64 on the device of the rows.
+    batch keeps its mean and covariance. One that has lost its rows (its weight says fewer than a thousandth
+    of a row in a batch) starts afresh at a random row, in the first half of the updates, after which steps
+    are too short to bring it back; `history.messages` says so. Everything runs in float64 on the device of
+    the rows.
 
     Args:
         source: rows (N, D), or an object with `draw(n, generator) -> (n, D)`.
@@ -96,6 +102,7 @@ def minibatch_em(
     valid = None if x_valid is None else Rows(prepare(x_valid.to(first.device), 1, "x_valid"), scale)
     history, train = EMHistory(), []
     best, kept = -math.inf, params
+    afresh: Counter[int] = Counter()
     for t in range(iterations + 1):
         roots = cholesky(params["covariances"], "covariance_floor", covariance_floor)[None]
         log_weights, means = params["weights"].log()[None], params["means"][None]
@@ -125,6 +132,10 @@ def minibatch_em(
         }
         eta = step_size * (1 - t / iterations)
         params = {name: torch.lerp(params[name], new[name], eta) for name in new}
+        lost = params["weights"] * rows.n < LOST
+        if t < iterations // 2 and bool(lost.any()):
+            _start_afresh(params, lost, rows, floor, zero_means, generator)
+            afresh.update(lost.nonzero().squeeze(-1).tolist())
         if callback is not None:
             latest = history.valid[-1] if history.valid_at and history.valid_at[-1] == t else None
             log_p, seconds = float(train[-1]), time.perf_counter() - began
@@ -132,10 +143,30 @@ def minibatch_em(
                 history.stopped = "callback"
                 break
     history.train = [float(v) for v in torch.stack(train)] if train else []
-    history.stopped = history.stopped or "iterations"
+    history.stopped, history.messages = history.stopped or "iterations", afresh_messages(afresh)
     if valid is None:
         kept, history.best_iteration = params, len(train)
     history.seconds = time.perf_counter() - began
     result = dict(kept)
     result["log_weights"] = result.pop("weights").log()
     return mixture_of(result, scale), history
+
+
+def _start_afresh(
+    params: Parameters,
+    lost: Tensor,
+    rows: Rows,
+    floor: Tensor,
+    zero_means: bool,
+    generator: torch.Generator | None,
+) -> None:
+    """Put components at random rows with the covariance of all; without means, at a random row's scale."""
+    some = random_rows(rows.filled, int(lost.sum()), generator)
+    pooled = rows.pooled()
+    if zero_means:
+        size = some.square().mean(1) / rows.filled.square().mean()
+        params["covariances"][lost] = size[:, None, None] * pooled + floor
+    else:
+        params["means"][lost], params["covariances"][lost] = some, pooled + floor
+    params["weights"][lost] = 1 / len(lost)
+    params["weights"] /= params["weights"].sum()
