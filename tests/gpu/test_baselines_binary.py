@@ -1,6 +1,7 @@
 """Binary baselines on a GPU: the same answers as on the CPU, and the partition function in no time."""
 
 import copy
+import importlib
 import time
 
 import pytest
@@ -69,3 +70,20 @@ def test_learning_goes_as_on_the_cpu():
         assert rbm.normalised().log_prob(x.to("cuda")).mean().item() == pytest.approx(score, abs=1e-3)
     estimate = rbms[0].log_partition_ais(200, 200, generator())
     assert abs(estimate.log_z - rbms[0].log_partition()) < 6 * estimate.stderr + 1e-6
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_captured_updates_are_the_eager_ones(persistent, monkeypatch):
+    x = (torch.rand(250, 20, generator=generator(device="cpu")) < 0.3).to(torch.uint8).to("cuda")
+    how = {"learning_rates": [0.1, 0.02], "k": 3, "epochs": 4, "batch_size": 100, "persistent": persistent}
+    ends = []
+    for captured in (True, False):
+        rbms = [RBM(20, 5, generator=generator(m, "cpu")).to("cuda") for m in range(2)]
+        with monkeypatch.context() as patch:
+            if not captured:
+                step = importlib.import_module("pynade.learn.contrastive")._Step
+                patch.setattr(step, "__call__", step._update)
+            contrastive_population(rbms, x, generator=generator(), **how)
+        ends.append([rbm.W.clone() for rbm in rbms])
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-4)
+    assert not torch.equal(*ends[0])

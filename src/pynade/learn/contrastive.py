@@ -170,16 +170,16 @@ def contrastive_population(
         first = torch.randint(len(train), (batch_size,), generator=generator, device=device)
         chains = train[first].to(dtype).expand(len(rbms), -1, -1)
 
+    step = _Step(members, chains, k, batch_size, D)
     M, began = len(rbms), time.perf_counter()
     t, total = 0, epochs * -(-len(train) // batch_size)
     history = ContrastiveHistory(best_epoch=[0] * M, best_valid=[None] * M)
     for epoch in range(1, epochs + 1):
         shuffled = torch.randperm(len(train), generator=generator, device=device)
         for batch in shuffled.split(batch_size):
-            now = rate * decline(schedule, 0.0, t, total)
-            chains = members.update(train[batch].to(dtype), chains if persistent else None, k, now)
+            step(train[batch].to(dtype), rate * decline(schedule, 0.0, t, total))
             t += 1
-        finite = [bool(torch.isfinite(members.W[m]).all()) for m in range(M)]
+        finite = torch.isfinite(members.W).flatten(1).all(1).tolist()
         if not all(finite):
             m = finite.index(False)
             raise Diverged(f"member {m} (learning rate {learning_rates[m]:g}) diverged in epoch {epoch}")
@@ -215,7 +215,7 @@ class _Members:
     generator: torch.Generator | None
 
     def update(self, x: Tensor, chains: Tensor | None, k: int, rate: Tensor) -> Tensor:
-        """One step on rows x (B, D) from chains (M, C, D), the rows themselves if None; the moved chains."""
+        """One step in place on rows x (B, D) from chains (M, C, D), by default the rows; the moved chains."""
         rows = x.expand(len(self.W), -1, -1)
         up = self._hidden(rows)
         v = rows if chains is None else chains
@@ -243,6 +243,63 @@ class _Members:
         """Ones with probabilities p (M, B, units), the same uniform numbers for all members."""
         uniform = torch.rand(p.shape[1:], generator=self.generator, dtype=p.dtype, device=p.device)
         return (uniform < p).to(p.dtype)
+
+
+class _Step:
+    """Updates of the members; on a GPU full batches are replayed from a CUDA graph.
+
+    An update is some ten small kernels for each round of Gibbs sampling, and most of its time would go into
+    launching them.
+    """
+
+    def __init__(self, members: _Members, chains: Tensor | None, k: int, batch_size: int, D: int) -> None:
+        self.members, self.k, self.batch_size = members, k, batch_size
+        self.chains = None if chains is None else chains.clone()
+        self.x = members.W.new_zeros(batch_size, D)
+        self.rate = members.W.new_zeros(len(members.W), 1, 1)
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, x: Tensor, rate: Tensor) -> None:
+        """One update on rows x (B, D)."""
+        if not x.is_cuda or len(x) < self.batch_size:
+            self._update(x, rate)
+            return
+        self.x.copy_(x)
+        self.rate.copy_(rate)
+        if self.graph is None:
+            self._capture()
+        assert self.graph is not None
+        self.graph.replay()
+
+    def _update(self, x: Tensor, rate: Tensor) -> None:
+        moved = self.members.update(x, self.chains, self.k, rate)
+        if self.chains is not None:
+            self.chains.copy_(moved)
+
+    def _capture(self) -> None:
+        """Warm up, put everything back as it was, and record one update."""
+        members, generator = self.members, self.members.generator
+        tensors = [members.W, members.b, members.c, *([] if self.chains is None else [self.chains])]
+        before = [t.clone() for t in tensors]
+        drawn = torch.cuda.get_rng_state() if generator is None else generator.get_state()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self._update(self.x, self.rate)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        if generator is not None:
+            graph.register_generator_state(generator)
+        with torch.cuda.graph(graph):
+            self._update(self.x, self.rate)
+        for tensor, value in zip(tensors, before, strict=True):
+            tensor.copy_(value)
+        if generator is None:
+            torch.cuda.set_rng_state(drawn)
+        else:
+            generator.set_state(drawn)
+        self.graph = graph
 
 
 def _blank(rbms: Sequence[RBM]) -> list[RBM]:
