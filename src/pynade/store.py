@@ -160,11 +160,14 @@ def load_density(path: Path | str) -> tuple[Density | Orderless | RBM, dict[str,
 
 
 def _laid_out(tensors: dict[str, torch.Tensor], like: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tensors, which a file holds row by row, in the order in memory that the model's own have."""
-    return {
-        n: t.contiguous(memory_format=torch.channels_last) if n in like and _is_sideways(like[n]) else t
-        for n, t in tensors.items()
-    }
+    """Copies with the order in memory that the model's own tensors have, and with their alignment.
+
+    A file holds tensors row by row and one right after the other; matrix products of the same numbers can
+    differ in the last bit with where these lie.
+    """
+    sideways = {n for n, t in like.items() if _is_sideways(t)}
+    formats = torch.contiguous_format, torch.channels_last
+    return {n: t.clone(memory_format=formats[n in sideways]) for n, t in tensors.items()}
 
 
 def _is_sideways(t: torch.Tensor) -> bool:

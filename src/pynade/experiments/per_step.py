@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from pynade.data import resolve
@@ -20,7 +21,7 @@ from pynade.experiments.figures import COLOURS
 from pynade.experiments.provenance import provenance
 from pynade.experiments.run import as_command, read_spec
 from pynade.experiments.tabular import align
-from pynade.models import sample_many
+from pynade.models import Orderless, sample_many
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,7 +53,7 @@ def measure_per_step(
         progress: told what is being measured.
     """
     model, facts = load_with_facts(run)
-    if not isinstance(model, AnyOrderDensity):
+    if not isinstance(model, AnyOrderDensity) or not isinstance(model.model_, Orderless):
         raise ValueError(f"{run} holds no orderless model (deepnade, eonade, convnade, unet) to draw from")
     if not per_step or min(per_step) < 1 or rows < 2 or samples < 1:
         raise ValueError(
@@ -64,7 +65,13 @@ def measure_per_step(
     if "binarize" in facts:
         dataset = binarized(dataset, facts["binarize"])
     part = align(dataset.split(split), dataset.schema.names, facts.get("columns"), facts.get("dropped", ()))
-    part = part[:: max(1, len(part) // rows)][:rows]  # files may be sorted by class
+    part = part[~np.isnan(part.astype(float)).any(1)]  # scores of k at a time are of complete rows
+    if len(part) < 2:
+        raise ValueError(
+            f"the {split} part of {data} has {len(part)} rows without gaps; at least 2 are needed"
+        )
+    spread = np.linspace(0, len(part) - 1, min(rows, len(part)))  # files may be sorted by class
+    part = part[spread.astype(int)]
 
     device = torch_device(model.device)
     density = model.model_.to(device)

@@ -181,7 +181,7 @@ def training_courses(results: Path, name: str, data: str) -> list[dict[str, Any]
                 "updates": curve["updates"],
                 "train": [-nll for nll in curve["train_scored_nll"]],
                 "valid": [-nll for nll in curve["valid_nll"]],
-                "kept": record["best_epoch"] - 1,
+                "kept": max(0, record["best_epoch"] - 1),
             }
         )
     return courses[::-1]
@@ -201,8 +201,9 @@ def courses_figure(content: dict[str, Any]) -> Figure:
     grey = {"color": "0.4"}
     axis.plot([], [], label="validation rows", **grey)
     axis.plot([], [], label="training rows", linestyle="--", **grey)
-    best = max(max(c["train"]) for c in content["courses"])
-    low = min(c["valid"][len(c["valid"]) // 8] for c in content["courses"])  # the steep beginning is cut off
+    best = np.nanmax([np.nanmax(c["train"]) for c in content["courses"]])
+    starts = [c["valid"][len(c["valid"]) // 8] for c in content["courses"]]  # before, it is too steep to show
+    low = np.nanmin(starts)
     axis.set_ylim(low - 0.1 * (best - low), best + 0.1 * (best - low))
     axis.set_xlabel("thousands of updates")
     axis.set_ylabel("log-likelihood (nats per row)")

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pynade.kernels import cpu
+from pynade.kernels import cpu, threads
 from pynade.kernels.cpu import arrays, check_order, thread_count
 from pynade.kernels.cpu_scalar import jit
 from pynade.kernels.cpu_vector import CODES, ROUND, slope, squash
@@ -32,6 +32,8 @@ BLOCK = 32  # rows walked side by side
 def suits(x: Tensor, n_params: int) -> bool:
     """Whether the way back of rows x (M, B, D) is likely to be faster by matrix products."""
     _, batch, n_variables = x.shape
+    if threads.forked():  # torch's matrix products would wait there for threads that were not forked
+        return False
     return n_params >= LEAST_PARAMS and batch >= LEAST_ROWS and 0 < n_variables <= MOST_VARIABLES
 
 

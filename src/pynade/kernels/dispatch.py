@@ -176,16 +176,16 @@ def _fused(*tensors: Tensor, activation: str, kernel: str) -> Tensor:
     _expect("bias", bias, members, n_variables, n_params)
     _expect("order", order, len(order) if len(order) == 1 else members, n_variables)
     floats = (x, weight, hidden_bias, output, bias)
-    mapped = _mapped()  # tensors that are mapped over do not say what they require
-    gradients = torch.is_grad_enabled() and (mapped or any(tensor.requires_grad for tensor in floats))
-    if not gradients and not mapped:  # autograd's part takes as long as a small batch
+    unsure = mapped()  # tensors that are mapped over do not say what they require
+    gradients = torch.is_grad_enabled() and (unsure or any(tensor.requires_grad for tensor in floats))
+    if not gradients and not unsure:  # autograd's part takes as long as a small batch
         run = backends.load(kernel).forward
         return run(*floats, order, activation, False)[0]
     eta: Tensor = Recurrence.apply(*floats, order, activation, kernel, gradients)[0]
     return eta
 
 
-def _mapped() -> bool:
+def mapped() -> bool:
     """Whether `torch.func` (vmap, grad, …) or forward-mode differentiation is at work."""
     active = getattr(torch._C, "_are_functorch_transforms_active", None)
     return active is None or bool(active()) or getattr(forward_ad, "_current_level", 0) >= 0

@@ -26,7 +26,7 @@ from torch.autograd import Function, forward_ad
 
 from pynade.kernels.cpu import arrays, thread_count
 from pynade.kernels.cpu_scalar import INLINE, jit
-from pynade.kernels.dispatch import _mapped
+from pynade.kernels.dispatch import mapped
 from pynade.kernels.scratch import borrowed
 from pynade.kernels.threads import share
 
@@ -67,9 +67,9 @@ def log_prob(x: Tensor, eta: Tensor, law: str, constant: float, floor: float, sc
         tensor([-0.5000])
     """
     numbers = (LAWS[law], constant, floor, scaled)
-    mapped = _mapped()  # tensors that are mapped over do not say what they require
-    gradients = torch.is_grad_enabled() and (mapped or x.requires_grad or eta.requires_grad)
-    if not gradients and not mapped:
+    unsure = mapped()  # tensors that are mapped over do not say what they require
+    gradients = torch.is_grad_enabled() and (unsure or x.requires_grad or eta.requires_grad)
+    if not gradients and not unsure:
         return _forward(x, eta, *numbers, False)[0]
     out: Tensor = LogProb.apply(x, eta, *numbers, gradients)[0]
     return out
@@ -158,9 +158,9 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log p, and its gradients by x and eta, empty without `gradients`."""
     n, width = x.numel(), eta.shape[-1]
-    out = torch.empty(x.shape, dtype=x.dtype)
-    by_x = torch.empty(x.shape if gradients else (*x.shape, 0), dtype=x.dtype)
-    by_eta = torch.empty((*x.shape, width if gradients else 0), dtype=x.dtype)
+    out = x.new_empty(x.shape)
+    by_x = x.new_empty(x.shape if gradients else (*x.shape, 0))
+    by_eta = x.new_empty((*x.shape, width if gradients else 0))
     values, etas, *results = (a.reshape(-1) for a in arrays(x, eta, out, by_x, by_eta))
     threads = min(torch.get_num_threads(), max(1, n * width // TASK))
     rows = -(-n // (threads * ROWS)) * ROWS  # whole tiles
@@ -184,7 +184,7 @@ def _rows(
     x, eta, out, by_x, by_eta, row, s, first, last, components, law, constant, floor, scaled, gradients
 ):
     """Rows first … last - 1. s: lanes of the components; row: lanes of x and what is summed over them."""
-    zero, one, low = x.dtype.type(0), x.dtype.type(1), x.dtype.type(-np.inf)
+    zero, one, low, nan = x.dtype.type(0), x.dtype.type(1), x.dtype.type(-np.inf), x.dtype.type(np.nan)
     step, width = np.uint64(FIELDS) * LANE, 3 * components
     s[:], row[:] = zero, zero
     for start in range(first, last, ROWS):
@@ -200,17 +200,18 @@ def _rows(
             row[TOP + r] = row[BEST + r] = low
             row[WEIGHT + r] = row[TOTAL + r] = row[PULL + r] = zero
         for c in range(components):
+            _top(row, s, np.uint64(c) * step)
+        for c in range(components):
             _each(row, s, np.uint64(c) * step, law, floor)
-        for r in range(LANE):  # the sums of all components' zeros are finite
-            row[TOP + r] = zero if row[TOP + r] == low else row[TOP + r]
+        for r in range(LANE):  # the sum of all components' zeros is finite
             row[BEST + r] = zero if row[BEST + r] == low else row[BEST + r]
         for c in range(components):
             _sums(row, s, np.uint64(c) * step)
         for r in range(LANE):
             total = row[TOTAL + r]
-            value = row[BEST + r] - row[TOP + r] + logarithm(total / row[WEIGHT + r])
+            value = row[BEST + r] + logarithm(total / row[WEIGHT + r])
             row[BEST + r] = low if total == zero else value + constant
-            row[TOTAL + r] = zero if total == zero else one / total
+            row[TOTAL + r] = nan if total == zero else one / total  # no slope leads back from there
             row[WEIGHT + r] = one / row[WEIGHT + r]
         for r in range(some):
             out[start + r] = row[BEST + np.uint64(r)]
@@ -227,15 +228,23 @@ def _rows(
 
 
 @jit(inline=True)
-def _each(row, s, o, law, floor):
-    """Log of a component without its normalised weight, and the largest so far of that and of the logits.
+def _top(row, s, o):
+    """The largest logit so far."""
+    for r in range(LANE):
+        row[TOP + r] = s[o + r] if s[o + r] > row[TOP + r] else row[TOP + r]
 
-    What is left for later: z, 1 / sigma in place of raw, d log sigma / d raw.
+
+@jit(inline=True)
+def _each(row, s, o, law, floor):
+    """Log of a component but for the sum of all weights, and the largest so far.
+
+    What is left for later: the logit relative to the largest (first of all, or large logits would swallow
+    the digits of the rest), z, 1 / sigma in place of raw, d log sigma / d raw.
     """
     one, two, half = s.dtype.type(1), s.dtype.type(2), s.dtype.type(0.5)
     zero = one - one
     for r in range(LANE):
-        logit, raw = s[o + r], s[o + RAW + r]
+        logit, raw = s[o + r] - row[TOP + r], s[o + RAW + r]
         if floor == zero:
             log_sigma, slope = raw, one
             inverse = exponential(-raw)
@@ -253,7 +262,7 @@ def _each(row, s, o, law, floor):
             kernel = -abs(z) - two * logarithm(one + exponential(-abs(z)))
         each = logit - log_sigma + kernel
         s[o + RAW + r], s[o + Z + r], s[o + SLOPE + r], s[o + EACH + r] = inverse, z, slope, each
-        row[TOP + r] = logit if logit > row[TOP + r] else row[TOP + r]
+        s[o + r] = logit
         row[BEST + r] = each if each > row[BEST + r] else row[BEST + r]
 
 
@@ -261,7 +270,7 @@ def _each(row, s, o, law, floor):
 def _sums(row, s, o):
     """Exponentials relative to the largest, in place, and their sums."""
     for r in range(LANE):
-        weight, each = exponential(s[o + r] - row[TOP + r]), exponential(s[o + EACH + r] - row[BEST + r])
+        weight, each = exponential(s[o + r]), exponential(s[o + EACH + r] - row[BEST + r])
         s[o + r], s[o + EACH + r] = weight, each
         row[WEIGHT + r] += weight
         row[TOTAL + r] += each
@@ -367,7 +376,8 @@ def _exponential(x):
         both = kind(_series(f)).view(whole) + (moved.view(whole) << shift)
         y = whole(both).view(kind)
         y = infinity if x > high else y
-        return zero if x < low else y
+        y = zero if x < low else y
+        return y if x == x else x  # the low bits of a NaN may be anything
 
     return compute
 

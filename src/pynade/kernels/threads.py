@@ -22,6 +22,11 @@ import torch
 _forked = False
 
 
+def forked() -> bool:
+    """Whether this process is the child of a fork, without the threads that torch had before it."""
+    return _forked
+
+
 def share(task: Callable[[int], None], count: int, threads: int) -> None:
     """Run task(0) … task(count - 1) on so many threads, the caller's among them, in any order."""
     threads = min(threads, count)

@@ -170,7 +170,7 @@ def contrastive_population(
         first = torch.randint(len(train), (batch_size,), generator=generator, device=device)
         chains = train[first].to(dtype).expand(len(rbms), -1, -1)
 
-    step = _Step(members, chains, k, batch_size, D)
+    step = _Step(members, chains, k, batch_size)
     M, began = len(rbms), time.perf_counter()
     t, total = 0, epochs * -(-len(train) // batch_size)
     history = ContrastiveHistory(best_epoch=[0] * M, best_valid=[None] * M)
@@ -252,11 +252,9 @@ class _Step:
     launching them.
     """
 
-    def __init__(self, members: _Members, chains: Tensor | None, k: int, batch_size: int, D: int) -> None:
+    def __init__(self, members: _Members, chains: Tensor | None, k: int, batch_size: int) -> None:
         self.members, self.k, self.batch_size = members, k, batch_size
         self.chains = None if chains is None else chains.clone()
-        self.x = members.W.new_zeros(batch_size, D)
-        self.rate = members.W.new_zeros(len(members.W), 1, 1)
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, x: Tensor, rate: Tensor) -> None:
@@ -264,11 +262,12 @@ class _Step:
         if not x.is_cuda or len(x) < self.batch_size:
             self._update(x, rate)
             return
-        self.x.copy_(x)
-        self.rate.copy_(rate)
         if self.graph is None:
+            self._x, self._rate = x.clone(), rate.clone()
             self._capture()
         assert self.graph is not None
+        self._x.copy_(x)
+        self._rate.copy_(rate)
         self.graph.replay()
 
     def _update(self, x: Tensor, rate: Tensor) -> None:
@@ -286,13 +285,13 @@ class _Step:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(3):
-                self._update(self.x, self.rate)
+                self._update(self._x, self._rate)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         if generator is not None:
             graph.register_generator_state(generator)
         with torch.cuda.graph(graph):
-            self._update(self.x, self.rate)
+            self._update(self._x, self._rate)
         for tensor, value in zip(tensors, before, strict=True):
             tensor.copy_(value)
         if generator is None:

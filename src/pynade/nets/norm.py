@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pynade.kernels import backends
+from pynade.kernels.dispatch import mapped
 from pynade.nets.layers import dropped
 
 EPSILON = 1e-5  # added to every variance
@@ -50,7 +51,7 @@ def norm_silu(
         y: Tensor = NormSiLU.apply(h, affine, seed, groups, EPSILON, silu, dropout)
         return y
     scale, shift = affine.unflatten(-1, (2, -1, 1, 1)).unbind(-4)
-    h = functional.group_norm(h, groups, eps=EPSILON) * (1 + scale) + shift
+    h = _group_norm(h, groups) * (1 + scale) + shift
     return dropped(functional.silu(h) if silu else h, dropout, noise)
 
 
@@ -80,6 +81,13 @@ def add_norm(h: Tensor, more: Tensor | None = None, *, exact: bool = False) -> t
     return h, functional.layer_norm(h, h.shape[-1:], eps=EPSILON)
 
 
+def _group_norm(h: Tensor, groups: int) -> Tensor:
+    if not mapped():
+        return functional.group_norm(h, groups, eps=EPSILON)
+    parts = h.unflatten(1, (groups, -1))  # torch's own does not know `vmap` without weights
+    return functional.layer_norm(parts, parts.shape[2:], eps=EPSILON).flatten(1, 2)
+
+
 def _fused(h: Tensor) -> bool:
-    able = h.dtype in (torch.float32, torch.bfloat16)
+    able = h.dtype in (torch.float32, torch.bfloat16) and not mapped()  # these kernels do not know `vmap`
     return able and h.device.type == "cuda" and backends.available("triton")

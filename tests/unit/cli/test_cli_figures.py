@@ -114,7 +114,13 @@ def test_several_variables_per_step_are_measured_and_drawn(run, tmp_path):
     assert record["lines"][0]["mean"] == 0.0
     assert record["lines"][2]["mean"] != 0.0
     assert (tmp_path / "s.png").stat().st_size > 1000
+    np.save("r.npy", np.random.default_rng(0).normal(size=(60, 5)))
+    small = ("--epochs", "1", "--width", "8", "--depth", "1", "--heads", "2")
+    assert run("fit", "r.npy", "--model", "causal-transformer", *small, "--out", "causal")[0] == 0
+    np.savetxt("g.csv", np.full((30, 5), np.nan), delimiter=",", header="a,b,c,d,e", comments="")
     for words, said in (
+        (("causal", "r.npy", "--split", "all"), "no orderless model"),
+        (("deep", "g.csv", "--split", "all"), "rows without gaps"),
         (("deep", "t.npy", "--per-step", "1,x"), "variables per step are numbers"),
         (("deep", "t.npy", "--per-step", "0", "--split", "all"), "at least 1 per step"),
     ):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+
 import pytest
 import torch
 
@@ -68,6 +72,25 @@ def test_the_same_call_gives_the_same_bits():
         found.append([eta.detach(), *torch.autograd.grad(eta, leaves, grad)])
     for again in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], again, strict=True))
+
+
+def test_a_forked_child_does_not_wait_for_threads_it_does_not_have():
+    x, *weights, order, _ = WIDE["both ways"].tensors(torch.float32)
+    wanted = recurrence(x, *weights, order, "sigmoid", kernel="numba")
+    child = os.fork()
+    if child == 0:
+        same = torch.allclose(recurrence(x, *weights, order, "sigmoid", kernel="numba"), wanted, atol=1e-4)
+        os._exit(0 if same else 1)
+    for _ in range(200):
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            break
+        time.sleep(0.1)
+    else:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        pytest.fail("the child hangs")
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 def test_few_parameters_rows_or_many_variables_are_left_to_the_fused_loops():

@@ -11,7 +11,7 @@ from pynade.families import Bernoulli
 from pynade.learn import Gradient, Member, fit, fit_population
 from pynade.learn.stacked import Population
 from pynade.models import Autoregressive, Ensemble, Orderless
-from pynade.nets import CausalTransformer, FVSBNNet, MADENet, MaskedMLP, NADENet
+from pynade.nets import CausalTransformer, FVSBNNet, MADENet, MaskedMLP, NADENet, UNet
 from pynade.ordering import Ordering
 
 D = 6
@@ -218,6 +218,20 @@ def test_what_cannot_be_one_population_is_refused():
     ):
         with pytest.raises(ValueError, match=words):
             fit_population(others)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_image_nets_end_in_a_population_as_alone():
+    x, how = rows(30).double(), Gradient(epochs=2, batch_size=10)
+    small = {"width": 8, "groups": 2, "multipliers": (1, 2), "blocks": 1, "heads": 2, "dropout": 0.0}
+    nets = [UNet((2, 3), **small, generator=generator(s)) for s in range(2)]
+    together = [Orderless(net, Bernoulli()).double() for net in nets]
+    alone = copy.deepcopy(together)
+    fit_population([Member(model, x, x[:10], how, s) for s, model in enumerate(together)])
+    for s, model in enumerate(alone):
+        fit(model, x, x[:10], replace(how), seed=s)
+        for a, b in zip(model.parameters(), together[s].parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # attention one member after the other
