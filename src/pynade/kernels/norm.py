@@ -83,17 +83,23 @@ def _forward(  # type: ignore[no-untyped-def]
     n = tl.program_id(0)
     row = n.to(tl.int64) * (S * C)
     c, real = _place(C, G, GP, EP)
+    pivot = tl.load(x + row + c, mask=real, other=0.0).to(
+        tl.float32
+    )  # squares of far values have no digits left
     first = tl.zeros((P, GP * EP), tl.float32)
     second = tl.zeros((P, GP * EP), tl.float32)
     for start in range(0, S, P):
         s = start + tl.arange(0, P)
         here, mask = s[:, None] * C + c[None, :], (s < S)[:, None] & real[None, :]
-        v = tl.load(x + row + here, mask=mask, other=0.0).to(tl.float32)
+        v = tl.load(x + row + here, mask=mask, other=0.0).to(tl.float32) - pivot[None, :]
+        v = tl.where(mask, v, 0.0)
         first += v
         second += v * v
-    count = S * (C // G)
-    mean = _by_group(tl.sum(first, axis=0), GP, EP) / count
-    spread = _by_group(tl.sum(second, axis=0), GP, EP) / count - mean * mean
+    offset = tl.sum(first, axis=0) / S
+    own, within = pivot + offset, tl.sum(second, axis=0) / S - offset * offset  # a map's mean and variance
+    mean = _by_group(own, GP, EP) / (C // G)
+    between = tl.where(real, own - mean, 0.0)
+    spread = _by_group(within + between * between, GP, EP) / (C // G)
     rstd = 1 / tl.sqrt(tl.maximum(spread, 0.0) + epsilon)
     tl.store(means + n * C + c, mean, mask=real)
     tl.store(rstds + n * C + c, rstd, mask=real)

@@ -69,6 +69,16 @@ def check_norm() -> None:
             y = call(*given, 4, silu)
             both.append((y.detach(), *torch.autograd.grad((y * w).sum(), given)))
         torch.testing.assert_close(*both, rtol=1e-4, atol=1e-4)
+    far = torch.randn(2, 24, 5, 4, generator=g) + 1000 * torch.randn(2, 24, 1, 1, generator=g).sign()
+    wanted = plain(far.double(), torch.zeros(48).double(), 8, False).float()
+    torch.testing.assert_close(
+        NormSiLU.apply(far, torch.zeros(48), None, 8, 1e-5, False, 0.0), wanted, rtol=1e-4, atol=1e-4
+    )
+    far = 1000 + torch.randn(2, 24, 5, 4, generator=g)
+    wanted = plain(far.double(), torch.zeros(48).double(), 8, False).float()
+    torch.testing.assert_close(
+        NormSiLU.apply(far, torch.zeros(48), None, 8, 1e-5, False, 0.0), wanted, rtol=1e-3, atol=1e-3
+    )
     x, none = torch.randn(4, 16, 10, 10, generator=g), torch.zeros(32)
     x.requires_grad_()
     seeds = [torch.tensor([7]), torch.tensor([7]), torch.tensor([8])]
