@@ -165,10 +165,8 @@ def _laid_out(tensors: dict[str, torch.Tensor], like: dict[str, torch.Tensor]) -
     A file holds tensors row by row and one right after the other; matrix products of the same numbers can
     differ in the last bit with where these lie.
     """
-    sideways = {n for n, t in like.items() if _is_sideways(t)}
-    formats = torch.contiguous_format, torch.channels_last
-    return {n: t.clone(memory_format=formats[n in sideways]) for n, t in tensors.items()}
+    return {n: _like(t, like[n]) if n in like and like[n].shape == t.shape else t for n, t in tensors.items()}
 
 
-def _is_sideways(t: torch.Tensor) -> bool:
-    return t.ndim == 4 and not t.is_contiguous() and t.is_contiguous(memory_format=torch.channels_last)
+def _like(t: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(own.shape, own.stride(), dtype=t.dtype).copy_(t)

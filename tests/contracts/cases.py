@@ -97,7 +97,8 @@ def shaken(module, seed=0, scale=1.0):
     """All parameters drawn anew, large enough that every dependence shows, in float64."""
     g = generator(seed)
     for p in module.parameters():
-        p.data = scale * torch.randn(p.shape, generator=g, dtype=torch.float64)
+        drawn = scale * torch.randn(p.shape, generator=g, dtype=torch.float64)
+        p.data = torch.empty_like(p.data, dtype=torch.float64).copy_(drawn)  # laid out in memory as it was
     return module.double()
 
 
