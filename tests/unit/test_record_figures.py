@@ -141,6 +141,20 @@ def test_the_cost_of_a_number_is_counted_in_passes_and_its_error_falls(tmp_path)
         measure_cost(tmp_path / "run", str(tmp_path / "t.npy"), "all", orderings=1)
 
 
+def test_several_variables_per_step_are_drawn_from_their_record(results):
+    line = {"per_step": 1, "mean": 0.0, "stderr": 0.0, "passes": 8, "seconds": 2.0}
+    more = line | {"per_step": 4, "mean": -0.5, "stderr": 0.125, "passes": 2, "seconds": 0.5}
+    about = {"model": "Deep", "data": "a", "split": "valid", "rows": 20, "samples": 3, "device": "cpu"}
+    (results / "benchmarks").mkdir()
+    (results / "benchmarks/per-step-x.json").write_text(json.dumps(about | {"lines": [line, more]}))
+    (drawing,) = (d for d in drawings(results) if d.name == "per-step-x")
+    assert "4 at a time: 0.50 ± 0.12 nats and 0.5 s" in drawing.caption
+    assert "20 validation rows of a" in drawing.caption
+    losses, seconds = drawing.draw(drawing.content).axes
+    assert list(losses.lines[0].get_ydata()) == [0.0, 0.5]
+    assert list(seconds.lines[0].get_ydata()) == [2.0, 0.5]
+
+
 def test_a_course_has_both_curves_and_the_weights_that_were_kept(results):
     assert training_courses(results, "toy", "a") == []
     assert not any(drawing.name.startswith("training") for drawing in drawings(results))

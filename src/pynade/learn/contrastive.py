@@ -14,6 +14,7 @@ from torch import Tensor
 from pynade.learn.em_binary import binary_rows
 from pynade.learn.fit import Diverged
 from pynade.learn.how import decline
+from pynade.learn.step import captured
 from pynade.models import RBM
 from pynade.models.rbm_sum import MOST_UNITS
 
@@ -264,8 +265,10 @@ class _Step:
             return
         if self.graph is None:
             self._x, self._rate = x.clone(), rate.clone()
-            self._capture()
-        assert self.graph is not None
+            members = self.members
+            changed = [members.W, members.b, members.c, *([] if self.chains is None else [self.chains])]
+            drawn_from = [] if members.generator is None else [members.generator]  # torch knows its own
+            self.graph = captured(lambda: self._update(self._x, self._rate), changed, drawn_from)
         self._x.copy_(x)
         self._rate.copy_(rate)
         self.graph.replay()
@@ -274,31 +277,6 @@ class _Step:
         moved = self.members.update(x, self.chains, self.k, rate)
         if self.chains is not None:
             self.chains.copy_(moved)
-
-    def _capture(self) -> None:
-        """Warm up, put everything back as it was, and record one update."""
-        members, generator = self.members, self.members.generator
-        tensors = [members.W, members.b, members.c, *([] if self.chains is None else [self.chains])]
-        before = [t.clone() for t in tensors]
-        drawn = torch.cuda.get_rng_state() if generator is None else generator.get_state()
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                self._update(self._x, self._rate)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        if generator is not None:
-            graph.register_generator_state(generator)
-        with torch.cuda.graph(graph):
-            self._update(self._x, self._rate)
-        for tensor, value in zip(tensors, before, strict=True):
-            tensor.copy_(value)
-        if generator is None:
-            torch.cuda.set_rng_state(drawn)
-        else:
-            generator.set_state(drawn)
-        self.graph = graph
 
 
 def _blank(rbms: Sequence[RBM]) -> list[RBM]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -93,7 +93,7 @@ class Step:
         return 0.0 if self.how.ema is None else 1 - min(self.how.ema, (1 + t) / (10 + t))
 
     def _capture(self, batch: Tensor) -> None:
-        """Warm up, put everything back as it was, and record one update."""
+        """Record one update, on buffers that later minibatches and numbers are copied into."""
         self._batch = batch.clone()
         self._numbers = torch.ones(5, *self.shape, dtype=self.model.dtype, device=batch.device)
         tensors = [
@@ -102,25 +102,38 @@ class Step:
             *self.average.values(),
             self.loss_sum,
         ]
-        before = [t.detach().clone() for t in tensors]
-        drawn = [g.get_state() for g in self.generators]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                self._update(self._batch, *self._numbers)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        for g in self.generators:
-            graph.register_generator_state(g)
-        with torch.cuda.graph(graph):
-            self._update(self._batch, *self._numbers)
-        with torch.no_grad():
-            for tensor, value in zip(tensors, before, strict=True):
-                tensor.copy_(value)
-        for g, state in zip(self.generators, drawn, strict=True):
-            g.set_state(state)
-        self.graph = graph
+        self.graph = captured(lambda: self._update(self._batch, *self._numbers), tensors, self.generators)
+
+
+def captured(
+    update: Callable[[], None], tensors: Sequence[Tensor], generators: Sequence[torch.Generator]
+) -> torch.cuda.CUDAGraph:
+    """An update as a CUDA graph to replay: warmed up, recorded, and everything put back as it was.
+
+    Args:
+        update: reads and writes tensors that stay where they are.
+        tensors: those it changes.
+        generators: those it draws from.
+    """
+    before = [t.detach().clone() for t in tensors]
+    drawn = [g.get_state() for g in generators]
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            update()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    for g in generators:
+        graph.register_generator_state(g)
+    with torch.cuda.graph(graph):
+        update()
+    with torch.no_grad():
+        for tensor, value in zip(tensors, before, strict=True):
+            tensor.copy_(value)
+    for g, state in zip(generators, drawn, strict=True):
+        g.set_state(state)
+    return graph
 
 
 def laid_out(grad: Tensor, param: Tensor) -> Tensor:
