@@ -105,7 +105,7 @@ def score_orderings(
         orderings = Ordering.trusted(orderings.order.unsqueeze(0))
     rows = torch.as_tensor(x)
     members = (model if isinstance(model, Ensemble) else model.ensemble(orderings)).to(model.device)
-    members.check(rows)
+    members.check(rows.to(model.device))
     n_rows, k = len(rows), len(orderings)
     if n_rows == 0:
         raise ValueError("there are no rows to score")

@@ -137,3 +137,14 @@ def test_estimators_on_the_gpu():
     np.testing.assert_allclose(there, here, rtol=0, atol=0.5)
     assert model.set_params(device="cuda").sample(4, per_step=8).shape == (4, D)
     assert model.impute(np.where(np.arange(D) < 20, np.nan, X[:2].astype(float)), 2).shape == (2, 2, D)
+
+
+def test_standardised_rows_of_the_host_are_scored_on_the_gpu():
+    X = np.random.default_rng(0).normal(3, 2, (60, 5))
+    small = {"width": 16, "heads": 2, "depth": 1, "epochs": 2, "random_state": 0}
+    model = pynade.TransformerNADE(**small, device="cuda").fit(X)
+    there = model.score_samples(X[:10], orderings=3)
+    gaps = many_at_once_gap(model.model_, torch.as_tensor(X[:10]), (1, 2))
+    assert gaps[1].mean == 0 and np.isfinite(gaps[2].mean)
+    here = model.set_params(device="cpu").score_samples(X[:10], orderings=3)
+    np.testing.assert_allclose(there, here, rtol=0, atol=0.01)

@@ -93,8 +93,9 @@ def blocked_log_prob(
         True
     """
     _check(per_step)
+    x = x.to(model.device)
     model.check(x)
-    x = x.to(model.device, model.dtype)
+    x = x.to(model.dtype)
     features, order = model.family.encode(x), ordering.rows(len(x)).order.to(model.device)
     rank, total = order.argsort(1), x.new_zeros(len(x), dtype=torch.float64)
     for start in range(0, model.n_variables, per_step):
