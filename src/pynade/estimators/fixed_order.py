@@ -108,6 +108,8 @@ class MADE(BinaryTable, FixedOrderEstimator):
         hidden: units of each layer, or an int for one layer.
         activation: "relu", "sigmoid" or "tanh".
         direct: direct input-to-output connections.
+        input_observed: give the net weights for *which* variables come before, beside those for their values;
+            worth having with several orderings (see `MADENet`).
         n_orderings: 1 for a fixed ordering; K > 1 trains K orderings (and masks) jointly and averages
             their probabilities.
         **parameters: see `GradientEstimator` and `BinaryTable`.
@@ -123,6 +125,7 @@ class MADE(BinaryTable, FixedOrderEstimator):
     hidden: int | Sequence[int] = (500,)
     activation: str = "relu"
     direct: bool = False
+    input_observed: bool = False
     n_orderings: int = 1
 
     def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
@@ -131,6 +134,7 @@ class MADE(BinaryTable, FixedOrderEstimator):
             hidden=self.hidden,
             activation=self.activation,
             direct=self.direct,
+            input_observed=self.input_observed,
             generator=generator,
         )
 

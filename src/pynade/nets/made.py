@@ -32,6 +32,10 @@ class MADENet(Net):
         n_features: F, inputs per variable.
         activation: "relu", "sigmoid" or "tanh".
         direct: add direct input-to-output connections.
+        input_observed: tell the first layer, and the direct connections, which variables they see, by a
+            second set of weights V: a unit adds Σ_j V[j] over the inputs j it sees (Germain et
+            al. condition on their masks so). It makes a difference where one net serves many orderings: a zero is
+            then not the same as a variable that comes later. Starts at zero.
         generator: source of homes and initial weights.
 
     Example:
@@ -53,6 +57,7 @@ class MADENet(Net):
         n_features: int = 1,
         activation: str = "relu",
         direct: bool = False,
+        input_observed: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(n_variables, n_params, n_features)
@@ -61,7 +66,7 @@ class MADENet(Net):
             raise ValueError(f"every hidden layer needs at least one unit, not {self.hidden}")
         self.activation = activation
         self._act = activation_named(activation)
-        self.direct = direct
+        self.direct, self.input_observed = direct, input_observed
         homes = [_spread(h, n_variables, generator) for h in self.hidden]
         self.register_buffer("homes", torch.cat(homes) if homes else torch.empty(0, dtype=torch.long))
 
@@ -77,11 +82,16 @@ class MADENet(Net):
             self.output = glorot(rows, columns, fan_in=rows, fan_out=columns, generator=generator)
         if direct or not self.hidden:
             self.direct_weight = nn.Parameter(torch.zeros(n_variables, n_params, n_variables, n_features))
+        if input_observed and self.hidden:
+            self.observed_weight = nn.Parameter(torch.zeros(n_variables, self.hidden[0]))
+        if input_observed and hasattr(self, "direct_weight"):
+            self.direct_observed = nn.Parameter(torch.zeros(n_variables, n_params, n_variables))
 
     @property
     def input_weights(self) -> tuple[str, ...]:  # type: ignore[override]
         """The first layer and the direct connections, where they exist."""
-        return tuple(n for n, _ in self.named_parameters() if n in ("weights.0", "direct_weight"))
+        names = ("weights.0", "direct_weight", "observed_weight", "direct_observed")
+        return tuple(n for n, _ in self.named_parameters() if n in names)
 
     def parallel(self, features: Tensor, ordering: Ordering) -> Tensor:
         """Eta (B, D, P): one masked matrix product per layer."""
@@ -90,15 +100,22 @@ class MADENet(Net):
         if self.hidden:
             h: Tensor = features.flatten(1)
             seen = rank.repeat_interleave(self.n_features)  # the step at which each input is known
-            for weight, c, home in zip(self.weights, self.hidden_bias, self._homes(), strict=True):
+            for n, (weight, c, home) in enumerate(
+                zip(self.weights, self.hidden_bias, self._homes(), strict=True)
+            ):
                 final = rank[home]  # the step after which each unit is known
+                if n == 0 and self.input_observed:
+                    c = c + (self.observed_weight * (rank[:, None] <= final[None, :])).sum(0)
                 h = self._act(torch.addmm(c, h, weight * (seen[:, None] <= final[None, :])))
                 seen = final
             said = rank.repeat_interleave(self.n_params)
             out = h @ (self.output * (seen[:, None] < said[None, :]))
             eta = eta + out.view(-1, self.n_variables, self.n_params)
         if hasattr(self, "direct_weight"):
-            eta = eta + masked_direct(features, self.direct_weight, ordering.before.to(features.device))
+            before = ordering.before.to(features.device)
+            eta = eta + masked_direct(features, self.direct_weight, before)
+            if self.input_observed:
+                eta = eta + (self.direct_observed * before[:, None, :]).sum(-1)
         return eta.expand(len(features), -1, -1)
 
     def start(self, groups: int, rows: int) -> State:
@@ -119,6 +136,8 @@ class MADENet(Net):
         value, units = features, i[:, None] * self.n_features + torch.arange(self.n_features, device=i.device)
         for n, (weight, home) in enumerate(zip(self.weights, self._homes(), strict=True)):
             new[f"a{n}"] = new[f"a{n}"] + value @ weight[units]
+            if n == 0 and self.input_observed:
+                new["a0"] = new["a0"] + self.observed_weight[i][:, None]
             units, exists = _residents(home, self.n_variables, i)  # (G, m)
             hidden = self._act(new[f"a{n}"])
             value = hidden.gather(2, units[:, None].expand(-1, hidden.shape[1], -1)) * exists[:, None]
@@ -127,6 +146,8 @@ class MADENet(Net):
             new["eta"] = new["eta"] + pushed.unflatten(-1, (self.n_variables, self.n_params))
         if hasattr(self, "direct_weight"):
             new["eta"] = new["eta"] + torch.einsum("gnf,dpgf->gndp", features, self.direct_weight[:, :, i])
+            if self.input_observed:
+                new["eta"] = new["eta"] + self.direct_observed[:, :, i].permute(2, 0, 1)[:, None]
         return new
 
     def config(self) -> dict[str, Any]:
@@ -138,6 +159,7 @@ class MADENet(Net):
             "n_features": self.n_features,
             "activation": self.activation,
             "direct": self.direct,
+            "input_observed": self.input_observed,
         }
 
     def _homes(self) -> tuple[Tensor, ...]:
