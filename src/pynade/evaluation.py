@@ -3,8 +3,9 @@
 One walk of the stepper scores G orderings × N rows at once: each ordering is a group, so a step reads one
 row of the weights per ordering and does O(H) work before the second layer, for all rows together. A net
 without such a first layer (`MaskedConv`, `UNet`, `Transformer`) runs as a whole at every step: one ordering
-of D variables costs D forward passes of every row. Under torchrun the processes share the chunks
-(`pynade.processes`). `pynade.corrected` is for data sets where even that is too much.
+of D variables costs D forward passes of every row. A `CausalTransformer` takes one pass. Under torchrun the
+processes share the chunks (`pynade.processes`). `pynade.corrected` is for data sets where even that is too
+much.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pynade.chunks import Chunk, Chunks
 from pynade.families import Family
 from pynade.likelihood import Estimate
 from pynade.models import Ensemble, Orderless, blocked_log_prob
+from pynade.models.autoregressive import row_sums
 from pynade.nets import Net
 from pynade.ordering import Ordering
 from pynade.precision import computing_in
@@ -104,7 +106,7 @@ def score_orderings(
     if not orderings.is_batch:
         orderings = Ordering.trusted(orderings.order.unsqueeze(0))
     rows = torch.as_tensor(x)
-    members = (model if isinstance(model, Ensemble) else model.ensemble(orderings)).to(model.device)
+    members = model.under(orderings) if isinstance(model, Ensemble) else model.ensemble(orderings)
     members.check(rows.to(model.device))
     n_rows, k = len(rows), len(orderings)
     if n_rows == 0:
@@ -187,8 +189,18 @@ def many_at_once_gap(
 
 @torch.no_grad()
 def walk(net: Net, family: Family, x: Tensor, order: Tensor, precision: str = "float32") -> Tensor:
-    """Score rows x (N, D) along G orderings (G, D) in one walk: float64 (G, N)."""
+    """Score rows x (N, D) along G orderings (G, D) in one walk: float64 (G, N).
+
+    A net that takes an ordering for every row says all conditionals in one pass and need not walk.
+    """
     law, y, log_slope = family.unwrap(x, net.bias.dtype)
+    if net.takes_orderings:
+        features, rows = law.encode(y), []
+        for o in order:
+            with computing_in(precision, x.device):
+                eta = net(features, Ordering.trusted(o))
+            rows.append(row_sums(law.log_prob(y, eta.to(y.dtype)), log_slope))
+        return torch.stack(rows)
     columns = y.T.contiguous()  # (D, N): the rows' values of one variable lie together
     total = torch.zeros(len(order), len(x), dtype=torch.float64, device=x.device)
     if log_slope is not None:

@@ -114,8 +114,10 @@ def _under(name):
     return build
 
 
-def _ensemble(name):
-    return lambda D: Ensemble(net(name, D), Bernoulli(), Ordering.random(D, k=3, generator=generator(2)))
+def _ensemble(name, **kw):
+    return lambda D: Ensemble(
+        net(name, D), Bernoulli(), Ordering.random(D, k=3, generator=generator(2)), **kw
+    )
 
 
 def _mixture(D):
@@ -156,6 +158,7 @@ DENSITIES = {name: _under(name) for name in NETS} | {
     "ensemble-nade": _ensemble("nade-sigmoid"),
     "ensemble-made": _ensemble("made-direct"),
     "ensemble-mlp": _ensemble("mlp-norm"),
+    "permuted-transformer": _ensemble("causal-transformer", fresh=True),
     "independent": lambda D: shaken(Independent(Bernoulli(), D)),
     "mixture": _mixture,
     **MARGINALISABLE,

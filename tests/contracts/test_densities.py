@@ -1,6 +1,7 @@
 """What every density promises, checked in float64 on small D."""
 
 import copy
+import itertools
 import math
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from scipy.stats import chisquare
 
 from pynade.models import Ensemble
+from pynade.ordering import Ordering
 from pynade.store import load_density, save_density
 
 from .cases import DENSITIES, all_states, generator
@@ -26,6 +28,15 @@ def test_probabilities_of_all_states_sum_to_one(build, D):
 def test_loss_is_minus_log_p_on_average(build):
     """Also catches a loss that takes probabilities for logits."""
     model, x = build(5), all_states(5)
+    if isinstance(model, Ensemble) and model.fresh:  # every row has an ordering of its own, any of them
+        model, x = build(3), all_states(3)
+        each = -model.under(Ordering(list(itertools.permutations(range(3))))).member_log_probs(x)
+        draws = torch.stack([model.loss(x, generator(s)) for s in range(300)])
+        gaps = (draws.unsqueeze(-1) - each).abs()  # (draws, rows, orderings)
+        assert (gaps.amin(-1) < 1e-12).all()
+        counts = torch.bincount(gaps.argmin(-1).flatten(), minlength=6)
+        assert chisquare(counts.numpy()).pvalue > 1e-4
+        return
     draws = torch.stack(
         [model.loss(x, generator(s)) for s in range(300 if isinstance(model, Ensemble) else 1)]
     )

@@ -15,6 +15,10 @@ from pynade.ordering import Ordering
         (lambda: Autoregressive(NADENet(3, n_params=2), Bernoulli(), Ordering.natural(3)), "n_params=1"),
         (lambda: Autoregressive(NADENet(3), Bernoulli(), Ordering.random(3, k=2)), "Ensemble"),
         (lambda: Ensemble(NADENet(3), Bernoulli(), Ordering.natural(3)), "Autoregressive"),
+        (
+            lambda: Ensemble(NADENet(3), Bernoulli(), Ordering.random(3, 2), fresh=True),
+            "one ordering at a time",
+        ),
         (lambda: Mixture([]), "at least one component"),
         (lambda: Mixture([Independent(Bernoulli(), 2), Independent(Bernoulli(), 3)]), r"\[2, 3\]"),
         (lambda: Mixture([Independent(Bernoulli(), 2)], weights=[-1.0]), "positive weight"),

@@ -12,8 +12,8 @@ from pynade.cli.screen import console, errors
 
 IMPUTE_HELP = """Fill the gaps of a table.
 
-Models with a fixed ordering (nade, made, made-e, fvsbn, rnade, causal-transformer) do it by an estimate, with
-weighted particles; all others need none.
+Models with orderings of their own (nade, made, made-e, fvsbn, rnade, causal-transformer,
+permuted-transformer) do it by an estimate, with weighted particles; all others need none.
 
 \b
 Examples:

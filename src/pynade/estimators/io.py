@@ -41,6 +41,7 @@ ESTIMATORS: dict[str, type[DensityEstimator]] = {
     "unet": ImageNADE,
     "transformer": TransformerNADE,
     "causal-transformer": TransformerNADE,
+    "permuted-transformer": TransformerNADE,
 }
 
 # what a name sets besides choosing the estimator
@@ -48,6 +49,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "made-e": {"n_orderings": 32},
     "hybrid": {"hybrid": [500, 500]},
     "causal-transformer": {"fixed_order": True},
+    "permuted-transformer": {"causal": True, "n_orderings": 8},
 }
 
 Loaded = DensityEstimator | Density | Orderless | models.RBM

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from pynade.estimators.domain import RealTable
 from pynade.estimators.gradient import GradientEstimator
 from pynade.estimators.orderless import AnyOrderDensity
 from pynade.estimators.questions import impute_along
+from pynade.evaluation import OrderingScores, score_orderings
 from pynade.families import Family
-from pynade.models import Density, Orderless
+from pynade.models import Density, Ensemble, Orderless
 from pynade.nets import CausalTransformer, Net, Transformer
 from pynade.ordering import Ordering
 from pynade.particles import PARTICLES
@@ -24,6 +26,10 @@ from pynade.particles import PARTICLES
 class TransformerNADE(RealTable, AnyOrderDensity):
     """Transformer over the columns of a table of real numbers, any-order or along a fixed ordering.
 
+    There are three. By default what is said of a column depends on *which* others are known, and every
+    question has an exact answer; the price is a pass of the net for every column that is scored. A causal
+    one says all columns along an ordering in one pass: `causal` learns all orderings, `fixed_order` one.
+
     Args:
         width: numbers per token; a multiple of `heads`.
         depth: blocks of attention and a two-layer net.
@@ -32,7 +38,10 @@ class TransformerNADE(RealTable, AnyOrderDensity):
         dropout: share of what each half of a block adds that is dropped in training.
         fixed_order: True is a causal transformer along one ordering: exact scores in one pass, no questions
             about any variable given any others, gaps filled by an estimate, no other missing values.
-        n_orderings: K, orderings whose densities are averaged in scores and samples of an any-order one.
+        causal: True is a causal transformer that is trained on a random ordering of every row, and scored
+            and asked under `n_orderings` of them: exact scores take one pass an ordering. It is asked as
+            models with a fixed ordering are.
+        n_orderings: K, orderings whose densities are averaged in scores and samples, unless it is fixed.
         **parameters: see `RealTable` and `GradientEstimator`.
 
     Example:
@@ -51,18 +60,42 @@ class TransformerNADE(RealTable, AnyOrderDensity):
     mlp_ratio: int = 4
     dropout: float = 0.0
     fixed_order: bool = False
+    causal: bool = False
     n_orderings: int = 1
+
+    @property
+    def _along(self) -> bool:
+        """Whether the model has orderings of its own, rather than answers for any set of known columns."""
+        return self.fixed_order or self.causal
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = not self.fixed_order
+        tags.input_tags.allow_nan = not self._along
         return tags
 
     def score_samples(self, X: Any, orderings: int | Ordering | None = None) -> np.ndarray:
         """Exact log p of each row, in nats: (N, D) -> (N,); `orderings` as for other orderless models."""
-        if self.fixed_order and orderings is None:
+        if self._along and orderings is None:
             return DensityEstimator.score_samples(self, X)
+        if self.causal:
+            return self.score_orderings(X, self.orderings(orderings)).ensemble_rows()
         return super().score_samples(X, orderings)
+
+    def score_orderings(
+        self,
+        X: Any,
+        orderings: int | Ordering,
+        folder: Path | str | None = None,
+        progress: Any = None,
+        precision: str = "tf32",
+    ) -> OrderingScores:
+        """Exact log p of each complete row under each ordering; in one pass an ordering, if `causal`."""
+        if not self.causal:
+            return super().score_orderings(X, orderings, folder, progress, precision)
+        model, chosen = self._asked(), self.orderings(orderings)
+        assert isinstance(model, Ensemble)
+        how: dict[str, Any] = {"folder": folder, "progress": progress, "precision": precision}
+        return score_orderings(model, self._complete_rows(X), chosen, **how)
 
     def impute(
         self, X: Any, n: int | None = None, random_state: Any = None, particles: int = PARTICLES
@@ -77,36 +110,38 @@ class TransformerNADE(RealTable, AnyOrderDensity):
             particles: weighted walkers of each row along a fixed ordering (see `RNADE.impute`); an any-order
                 model needs none.
         """
-        if self.fixed_order:
+        if self._along:
             return impute_along(self, X, n, random_state, particles)
         return super().impute(X, n, random_state)
 
     def density(self) -> Density:
         """The density along the model's own ordering or orderings, on its device."""
-        return DensityEstimator.density(self) if self.fixed_order else super().density()
+        return DensityEstimator.density(self) if self._along else super().density()
 
     def _convert(self, X: np.ndarray, *, reset: bool) -> np.ndarray:
-        if self.fixed_order and np.isnan(X).any():
+        if self._along and np.isnan(X).any():
             row, column = np.argwhere(np.isnan(X))[0]
             raise ValueError(
                 f"a causal transformer takes finite numbers, but row {row}, column {column} is NaN; "
-                "fixed_order=False takes missing values"
+                "a transformer that is not causal (nor fixed_order) takes missing values"
             )
         return super()._convert(X, reset=reset)
 
     def _orderless(self) -> Orderless:
         if self.fixed_order:
             raise ValueError("a causal transformer has one ordering only; fixed_order=False has all of them")
+        if self.causal:
+            raise ValueError("a causal transformer is scored along orderings; causal=False is asked without")
         return super()._orderless()
 
     def _query_orderings(self) -> int | Ordering:  # type: ignore[override]
-        return 1 if self.fixed_order else super()._query_orderings()
+        return 1 if self._along else super()._query_orderings()
 
     def _default_orderings(self) -> int:
         return self.n_orderings
 
     def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
-        kind = CausalTransformer if self.fixed_order else Transformer
+        kind = CausalTransformer if self._along else Transformer
         return kind(
             n_variables,
             family.n_params,
@@ -121,5 +156,12 @@ class TransformerNADE(RealTable, AnyOrderDensity):
 
     def _model(self, net: Net, family: Family, generator: torch.Generator) -> Density | Orderless:
         if self.fixed_order:
+            if self.causal:
+                raise ValueError(
+                    "give fixed_order=True or causal=True, not both: one ordering, or all of them"
+                )
             return GradientEstimator._model(self, net, family, generator)
+        if self.causal:
+            chosen = self._ordering(net.n_variables, generator, k=self.n_orderings)
+            return Ensemble(net, family, chosen, fresh=True)
         return super()._model(net, family, generator)

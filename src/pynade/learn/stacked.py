@@ -73,10 +73,10 @@ class Population(nn.Module):
         return self.row_loss(rows, torch.stack(drawn)[self.stream], generators[0])
 
     def _draw(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """What an update on rows x (B, D) draws: prefixes (B, D), or the number (1,) of an ordering."""
+        """What an update on rows x (B, D) draws: prefixes (B, D), or the ordering(s) of an ensemble."""
         model: Any = self.skeleton.model
         if isinstance(model, Ensemble):
-            return model.draw(generator)
+            return model.draw(len(x), generator)
         exists = ~torch.isnan(x) if x.is_floating_point() else None
         kind = {"exists": exists, "stratified": model.stratified, "device": x.device}
         return random_observed(len(x), x.shape[1], generator, **kind)
@@ -154,7 +154,7 @@ class _RowLoss(nn.Module):
         if not isinstance(model, Ensemble):
             return model.loss(x, noise)
         if drawn is not None:
-            return model.loss_given(x, drawn)
+            return model.loss_given(x, drawn, noise)
         return -model._log_prob(x, model.orderings_at_once(len(x), members))
 
 

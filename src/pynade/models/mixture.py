@@ -96,10 +96,16 @@ class Ensemble(Density):
     members' log-likelihoods. The host never learns which ordering an update has drawn, so that updates can be
     replayed from a CUDA graph, and ensembles can be members of a population.
 
+    With `fresh`, training draws a random ordering for every row of every update instead, so that the net
+    learns all D! of them: `orderings` then only says which of them are averaged, and others can be put in
+    their place afterwards (`under`).
+
     Args:
         net: shared by all members.
         family: says what eta means.
         orderings: a (K, D) batch.
+        fresh: train on orderings of which none is seen twice, for a net that takes one per row
+            (`Net.takes_orderings`).
 
     Example:
         >>> import torch
@@ -115,12 +121,16 @@ class Ensemble(Density):
 
     order: Tensor
 
-    def __init__(self, net: Net, family: Family, orderings: Ordering) -> None:
+    def __init__(self, net: Net, family: Family, orderings: Ordering, fresh: bool = False) -> None:
         super().__init__()
         check_parts(net, family, orderings)
         if not orderings.is_batch:
             raise ValueError("an Ensemble takes a (K, D) batch of orderings; one ordering is Autoregressive")
-        self.net, self.family = net, family
+        if fresh and not net.takes_orderings:
+            raise ValueError(
+                f"{type(net).__name__} takes one ordering at a time, so training cannot draw fresh ones"
+            )
+        self.net, self.family, self.fresh = net, family, fresh
         self.n_variables = net.n_variables
         self.register_buffer("order", orderings.order.clone())
 
@@ -132,6 +142,10 @@ class Ensemble(Density):
     def member(self, k: int) -> Autoregressive:
         """The density under ordering k (it shares this ensemble's net)."""
         return Autoregressive(self.net, self.family, self.orderings[k])
+
+    def under(self, orderings: Ordering) -> Ensemble:
+        """The same net averaged over other orderings (K, D)."""
+        return Ensemble(self.net, self.family, orderings.to(self.device), self.fresh)
 
     def member_log_probs(self, x: Tensor, at_once: int | None = None) -> Tensor:
         """log p(x | o⁽ᵏ⁾) of every row under every ordering, (B, K).
@@ -162,13 +176,15 @@ class Ensemble(Density):
         limit = CPU_NUMBERS if self.order.device.type == "cpu" else GPU_NUMBERS
         return max(1, min(len(self.order), limit // (members * numbers)))
 
-    def _under(self, x: Tensor) -> Callable[[Tensor], Tensor]:
-        """The function order (D,) -> log p(x | order) of each row (B,)."""
+    def _under(self, x: Tensor, noise: torch.Generator | None = None) -> Callable[[Tensor], Tensor]:
+        """The function order (D,), or (B, D), -> log p(x | order) of each row (B,)."""
         law, y, log_slope = self.family.unwrap(x, self.dtype)
         features = law.encode(y)
+        noisy = {} if noise is None or not self.net.takes_noise else {"noise": noise}
 
         def log_prob(order: Tensor) -> Tensor:
-            eta = self.net(features, Ordering.trusted(order))
+            along = Ordering.trusted(order)
+            eta = self.net.parallel(features, along, **noisy) if noisy else self.net(features, along)
             return row_sums(law.log_prob(y, eta.to(y.dtype)), log_slope)
 
         return log_prob
@@ -180,16 +196,21 @@ class Ensemble(Density):
         return torch.logsumexp(self.member_log_probs(x, at_once), -1) - math.log(len(self.order))
 
     def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Minus log p(x | o⁽ᵏ⁾) for one k drawn uniformly: on average the mean member's NLL."""
-        return self.loss_given(x, self.draw(generator))
+        """Minus log p(x | o) for an ordering drawn uniformly: on average the mean member's NLL."""
+        return self.loss_given(x, self.draw(len(x), generator), generator)
 
-    def draw(self, generator: torch.Generator | None = None) -> Tensor:
-        """The number of an update's ordering, (1,), uniform over 0 … K-1, where the generator is."""
-        return torch.randint(len(self.order), (1,), generator=generator, device=_where(generator))
+    def draw(self, rows: int, generator: torch.Generator | None = None) -> Tensor:
+        """What an update draws, where the generator is: the number (1,) of a member; `fresh`: (rows, D)."""
+        where = _where(generator)
+        if self.fresh:
+            size = rows, self.n_variables
+            return torch.rand(size, generator=generator, device=where, dtype=torch.float64).argsort(1)
+        return torch.randint(len(self.order), (1,), generator=generator, device=where)
 
-    def loss_given(self, x: Tensor, k: Tensor) -> Tensor:
-        """Minus log p(x | o⁽ᵏ⁾) of each row (B,), for the ordering of number k, a tensor (1,)."""
-        return -self._under(x)(self.order[k.to(self.order.device)].squeeze(0))
+    def loss_given(self, x: Tensor, drawn: Tensor, noise: torch.Generator | None = None) -> Tensor:
+        """Minus log p(x | o) of each row (B,), for what an update has drawn."""
+        drawn = drawn.to(self.order.device)
+        return -self._under(x, noise)(drawn if self.fresh else self.order[drawn].squeeze(0))
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -208,7 +229,7 @@ class Ensemble(Density):
 
     def config(self) -> dict[str, Any]:
         """Constructor arguments."""
-        return {"net": self.net, "family": self.family, "orderings": self.orderings}
+        return {"net": self.net, "family": self.family, "orderings": self.orderings, "fresh": self.fresh}
 
 
 def _where(generator: torch.Generator | None) -> torch.device:

@@ -44,12 +44,14 @@ class Net(nn.Module, ABC):
         n_features: F, inputs per variable.
         input_weights: names of the parameters that multiply the inputs (for weight decay on these alone).
         takes_noise: `parallel` has an argument `noise`, the generator of its dropout.
+        takes_orderings: `parallel` also takes an ordering for every row, (B, D).
         row_floats: about how many numbers one row needs while the stepper takes a step; None if they are a
             few thousand at most.
     """
 
     input_weights: tuple[str, ...] = ()
     takes_noise: bool = False
+    takes_orderings: bool = False
     row_floats: int | None = None
 
     def __init__(self, n_variables: int, n_params: int, n_features: int) -> None:
@@ -86,7 +88,9 @@ class Net(nn.Module, ABC):
 
     def forward(self, features: Tensor, ordering: Ordering) -> Tensor:
         """Eta (B, D, P); rows may share one ordering or have one each, (B, D)."""
-        return stepwise(self, features, ordering) if ordering.is_batch else self.parallel(features, ordering)
+        if ordering.is_batch and not self.takes_orderings:
+            return stepwise(self, features, ordering)
+        return self.parallel(features, ordering)
 
     def rows_at_once(self, device: torch.device) -> int:
         """How many rows a walk of the stepper takes together: what fills the device, and what it can hold.

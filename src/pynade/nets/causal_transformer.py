@@ -1,4 +1,4 @@
-"""The fixed-order twin of `Transformer`: all conditionals along one ordering in one pass."""
+"""The causal twin of `Transformer`: all conditionals along an ordering in one pass."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from pynade.nets.base import Net, State, glorot
 from pynade.nets.layers import check_dropout, embedded, read_out
@@ -20,7 +21,9 @@ class CausalTransformer(Net):
         token_d = value(x_{o_{d-1}}) + seen[o_{d-1}] + asked[o_d],   token_d attends to token_0 … token_d
 
     Token 0 has seen nothing and starts from a learnt `beginning` instead. Since every token names the
-    variable it asks for, one net can be asked under any ordering; it is good at those it was trained on.
+    variable it asks for, one net can be asked under any ordering, another for every row if need be; it is
+    good at those it was trained on. (What it says of x_i given some variables depends on the order in which
+    it saw them; `Transformer` depends on the set alone, and takes a pass for every variable instead.)
 
     The stepper keeps the keys and values of all earlier tokens and does O(d) work at step d. `observe` must
     not rely on `predict` having been called, so each pushes the token through the blocks: a walk costs
@@ -49,6 +52,7 @@ class CausalTransformer(Net):
 
     input_weights = ("value",)
     takes_noise = True
+    takes_orderings = True
 
     def __init__(
         self,
@@ -79,17 +83,18 @@ class CausalTransformer(Net):
         self.output = nn.Parameter(torch.zeros(n_params, width))
 
     def parallel(self, features: Tensor, ordering: Ordering, noise: torch.Generator | None = None) -> Tensor:
-        """Eta (B, D, P): tokens in the given order, one causal pass, outputs put back in place."""
+        """Eta (B, D, P): tokens in the given order(s), one causal pass, outputs put back in place."""
         order = ordering.order.to(features.device)
         # data and parameters are put in order, not activations, whose gradients would have to be put back
-        last = embedded(features[:, order[:-1]], self.value) + self.seen[order[:-1]]
+        last = embedded(_picked(features, order[..., :-1]), self.value)
+        last = last + functional.embedding(order[..., :-1], self.seen)
         beginning = self.beginning.expand(len(features), 1, -1)
-        h = torch.cat((beginning, last), dim=1) + self.asked[order]
+        h = torch.cat((beginning, last), dim=1) + functional.embedding(order, self.asked)
         more = None
         for layer in self.layers:
             h, more = layer(h, more, causal=True, dropout=self.dropout, noise=noise)
         h = read_out(add_norm(h, more, exact=True)[1], self.output)
-        return h.index_select(1, order.argsort()) + self.bias
+        return _picked(h, ordering.rank.to(h.device)) + self.bias
 
     def start(self, groups: int, rows: int) -> State:
         """No earlier token, and nothing seen."""
@@ -136,3 +141,10 @@ class CausalTransformer(Net):
             h, keys, values = layer.step(h, keys, values)
             grown.append((keys, values))
         return h.squeeze(1).unflatten(0, shape), grown
+
+
+def _picked(x: Tensor, i: Tensor) -> Tensor:
+    """x[b, i[b, d]] of x (B, D, F), for i (B, d), or (d,) that all rows share."""
+    if i.ndim == 1:
+        return x.index_select(1, i)
+    return x.gather(1, i.unsqueeze(-1).expand(-1, -1, x.shape[-1]))

@@ -33,9 +33,9 @@ class MADENet(Net):
         activation: "relu", "sigmoid" or "tanh".
         direct: add direct input-to-output connections.
         input_observed: tell the first layer, and the direct connections, which variables they see, by a
-            second set of weights V: a unit adds Σ_j V[j] over the inputs j it sees (Germain et
-            al. condition on their masks so). It makes a difference where one net serves many orderings: a zero is
-            then not the same as a variable that comes later. Starts at zero.
+            second set of weights V: a unit adds Σ_j V[j] over the inputs j it sees (Germain et al. condition
+            on their masks so). It makes a difference where one net serves many orderings: a zero is then
+            not the same as a variable that comes later. Starts at zero.
         generator: source of homes and initial weights.
 
     Example:

@@ -137,7 +137,7 @@ def test_grey_levels_with_families_of_their_own(run, pngs, tmp_path):
     assert run("inpaint", "c", "--split", "train", "--rows", "0", "--hole", "2x2", "--plot", "d.png")[0] == 0
 
 
-@pytest.mark.parametrize("model", ["transformer", "causal-transformer"])
+@pytest.mark.parametrize("model", ["transformer", "causal-transformer", "permuted-transformer"])
 def test_transformers_of_tables(run, tmp_path, model):
     x = np.random.default_rng(0).normal(size=(80, 1))
     np.save("t.npy", np.hstack([x, x + 1, -x]) + 0.1)
@@ -146,10 +146,16 @@ def test_transformers_of_tables(run, tmp_path, model):
         "fit", "t.npy", "--model", model, *words, "--warm-up", "3", "--dropout", "0.1", "--out", "r"
     )
     assert code == 0, err
-    assert ("(exact)" if model == "causal-transformer" else "(estimate)") in out
+    along = model != "transformer"
+    assert ("(exact)" if along else "(estimate)") in out
     assert run("score", "r", "t.npy")[0] == 0
-    code, out, _ = run("score", "r", "t.npy", "--estimate", "4")
-    assert code == (model == "causal-transformer")
+    assert run("score", "r", "t.npy", "--estimate", "4")[0] == along
+    assert run("score", "r", "t.npy", "--orderings", "3")[0] == (model == "causal-transformer")
+    gaps = np.load("t.npy")
+    gaps[:5, 1] = np.nan
+    np.save("gaps.npy", gaps)
+    assert run("impute", "r", "gaps.npy", "--out", "filled.npy")[0] == 0
+    assert run("sample", "r", "-n", "3", "--out", "s.npy")[0] == 0
 
 
 @pytest.mark.parametrize(

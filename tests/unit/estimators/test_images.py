@@ -13,6 +13,7 @@ import pynade
 from pynade.data.patches import Patches
 from pynade.estimators import ImageDensity
 from pynade.likelihood import orderless_estimate
+from pynade.nets.base import stepwise
 from pynade.ordering import Ordering
 
 TINY_UNET = {"width": 8, "multipliers": (1, 2), "blocks": 1, "groups": 4, "heads": 2, "warm_up": 5}
@@ -147,6 +148,7 @@ def test_colour_images_and_default_blueprints():
 SMALL = [
     pynade.TransformerNADE(**TINY, epochs=1, random_state=0),
     pynade.TransformerNADE(**TINY, fixed_order=True, epochs=1, random_state=0),
+    pynade.TransformerNADE(**TINY, causal=True, n_orderings=2, epochs=1, random_state=0),
 ]
 
 
@@ -180,8 +182,37 @@ def test_transformers_learn_a_table_and_only_the_any_order_one_answers_everythin
     for call in (lambda: fixed.score_orderings(table, 2), lambda: fixed.estimate(table)):
         with pytest.raises(ValueError, match="one ordering only"):
             call()
-    with pytest.raises(ValueError, match="fixed_order=False takes missing values"):
+    with pytest.raises(ValueError, match=r"not causal \(nor fixed_order\) takes missing values"):
         fixed.score_samples(gaps)
+
+
+def test_a_causal_transformer_learns_all_orderings(table, tmp_path):
+    options = {**TINY, "epochs": 60, "learning_rate": 0.01, "random_state": 0}
+    model = pynade.TransformerNADE(**options, causal=True, n_orderings=2, dropout=0.05).fit(table)
+    baseline = -sum(0.5 * np.log(2 * np.pi * np.e * table[:, d].var()) for d in range(3))
+    every = Ordering(list(itertools.permutations(range(3))))
+    scores = model.score_orderings(table, every)
+    assert (scores.ordering_means() > baseline + 1).all()  # those it was not to be scored under as well
+    alone = model.density().under(every).double().member_log_probs(torch.as_tensor(table))
+    np.testing.assert_allclose(scores.log_probs, alone.detach(), atol=1e-9)
+    walked = torch.stack([stepwise_log_prob(model.density().double(), table, o) for o in every], -1)
+    np.testing.assert_allclose(scores.log_probs, walked, atol=1e-9)
+    np.testing.assert_allclose(model.score_samples(table, every), scores.ensemble_rows(), atol=1e-9)
+    model.save(tmp_path / "m.safetensors")
+    assert pynade.load(tmp_path / "m.safetensors").score(table[:9]) == model.score(table[:9])
+    assert abs(model.impute(np.array([[1.0, np.nan, 8.0]]), random_state=0)[0, 1] + 1) < 0.8
+    assert model.sample(4, random_state=0).shape == (4, 3)
+    with pytest.raises(ValueError, match="scored along orderings"):
+        model.estimate(table)
+    with pytest.raises(ValueError, match="not both"):
+        pynade.TransformerNADE(**TINY, causal=True, fixed_order=True).fit(table)
+
+
+def stepwise_log_prob(density, table, ordering):
+    x = torch.as_tensor(table)
+    law, y, log_slope = density.family.unwrap(x, torch.float64)
+    eta = stepwise(density.net, law.encode(y), ordering)
+    return (law.log_prob(y, eta) + log_slope).sum(-1).detach()
 
 
 @pytest.mark.parametrize("fixed_order", [False, True])
