@@ -54,7 +54,7 @@ def test_without_records_the_papers_numbers_and_the_plan_stand_there(tmp_path):
     assert cell_of(text, "mushrooms") == "– not measured: not run yet (0.045)"
     assert cell_of(text, "nips_0_12") == "– not measured: not run yet (0.15)"
     plan = plan_page(tmp_path)
-    assert "| orderings | – | – | 24 min (3 cells) | 0 |" in plan
+    assert "| orderings | – | – | – | 24 min (3 cells) | 0 |" in plan
     assert "1e-06], with 10 seeds |" in plan
 
 
@@ -76,6 +76,16 @@ def test_a_deviation_is_shown_beside_the_papers_and_is_neither_better_nor_worse(
     assert "otherwise smaller or larger" in page
     assert '<td class="same"><a href="r/orderings/dna/nade.json">0.081 ± 0.010</a> (0.05) larger</td>' in html
     assert "| NADE | 5 min GPU | 5 min GPU | 5 min GPU |" in plan_page(tmp_path)
+
+
+def test_time_that_cells_shared_counts_once():
+    day = "2026-01-01T10:00:{}+00:00"
+    fitted = {"trained": day.format("00"), "wall_seconds": {"fit": 20.0, "score": 5.0}}
+    fitted["scored"] = {"at": day.format("40")}
+    swept = {"trained": day.format("10"), "wall_seconds": {"grid": 8.0, "final": 12.0}}
+    assert [end - start for start, end in workplan.spans(fitted)] == [20.0, 5.0]
+    assert workplan.covered([*workplan.spans(fitted), *workplan.spans(swept)]) == 35.0
+    assert workplan.spans({}) == ()
 
 
 @pytest.mark.parametrize(("repeats", "present"), [(10, True), (5, False), (None, False)])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from pynade.experiments.reproduce import Cell, cells, describe_cell
 from pynade.experiments.tables import TABLES, Table, measured, read_record, table
@@ -20,6 +22,7 @@ class Work:
     seconds: float = 0.0
     present: bool = True  # measured by the protocol of today
     device: str = ""
+    spans: tuple[tuple[float, float], ...] = ()  # when it was trained and when scored, as the clock had it
 
     def __str__(self) -> str:
         if self.kind == "none":
@@ -39,7 +42,35 @@ def work(results: Path, cell: Cell) -> Work:
     device = ours.device
     if kind == "CPU" and "threads" in record:
         device = f"{device}, {record['threads']} {'thread' if record['threads'] == 1 else 'threads'}"
-    return Work(cell, kind, ours.seconds + ours.scoring, ours.present, device)
+    return Work(cell, kind, ours.seconds + ours.scoring, ours.present, device, spans(record))
+
+
+def spans(record: dict[str, Any]) -> tuple[tuple[float, float], ...]:
+    """When a record's model was trained and when it was scored: pairs of seconds since 1970."""
+    seconds = dict(record.get("wall_seconds", {}))
+    scoring = seconds.pop("score", 0.0)
+    found = []
+    if "trained" in record:
+        start = datetime.fromisoformat(record["trained"]).timestamp()
+        found.append((start, start + sum(seconds.values())))
+    if isinstance(record.get("scored"), dict) and "at" in record["scored"]:
+        end = datetime.fromisoformat(record["scored"]["at"]).timestamp()
+        found.append((end - scoring, end))
+    return tuple(found)
+
+
+def covered(pieces: list[tuple[float, float]]) -> float:
+    """The length of the union of pieces of time.
+
+    Example:
+        >>> covered([(0.0, 10.0), (5.0, 12.0), (20.0, 21.0)])
+        13.0
+    """
+    total, last = 0.0, float("-inf")
+    for start, end in sorted(pieces):
+        total += max(0.0, end - max(start, last))
+        last = max(last, end)
+    return total
 
 
 def plan_sections(results: Path) -> Iterator[str]:
@@ -49,17 +80,21 @@ def plan_sections(results: Path) -> Iterator[str]:
     yield "# The plan"
     yield (
         "Every cell of [the results](results.md) with its wall time: training with the choice of settings, "
-        "and scoring, as its record says (where several cells shared a GPU, each counts in full). In "
-        "brackets: not run yet, with the time that `pynade reproduce` plans for it on one H200. † is the "
-        "time of an earlier protocol."
+        "and scoring, as its record says. Several cells shared a machine: each counts in full, and *the GPU "
+        "was busy* counts the clock's time once, from the records' own times of day, which is what the same "
+        "runs take again. In brackets: not run yet, with the time that `pynade reproduce` plans for it on "
+        "one H200. † is the time of an earlier protocol."
         + (f" The records were made on: {'; '.join(devices)}." if devices else "")
     )
     lines = [
-        "| table | measured on a GPU | measured on a CPU | not run yet, planned on a GPU | no protocol |"
+        "| table | measured on a GPU | the GPU was busy | measured on a CPU | not run yet, planned on a GPU "
+        "| no protocol |"
     ]
-    lines.append("|---|---|---|---|---|")
+    lines.append("|---|---|---|---|---|---|")
     for name, works in (whole | {"all": list(chain(*whole.values()))}).items():
+        busy = covered([piece for w in works if w.kind == "GPU" for piece in w.spans])
         parts = [_total(works, kind) for kind in ("GPU", "CPU", "planned")]
+        parts.insert(1, duration(busy) if busy else "–")
         lines.append(f"| {name} | {' | '.join(parts)} | {sum(w.kind == 'none' for w in works)} |")
     yield "\n".join(lines)
     for name, works in whole.items():
