@@ -13,10 +13,10 @@ from pynade.cli.screen import console, training_bar
 HELP = """Train a model and keep it in a run folder.
 
 DATA is a registered name (see `pynade data list`) or a file: .csv, .parquet, .npy or .npz, of zeros and ones
-(nade, made, made-e, fvsbn, deepnade, eonade, mob, chow-liu, rbm) or of real numbers (rnade, deep-rnade,
-transformer, causal-transformer, permuted-transformer, gaussian, mog, mfa). Images (convnade, hybrid, unet)
-may also be a folder of PNG files or an .npy stack, (N, H, W) or (N, H, W, C). Where an option may be repeated
-to choose from several, the validation rows choose.
+(nade, made, made-e, fvsbn, deepnade, eonade, binary-transformer, mob, chow-liu, rbm) or of real numbers
+(rnade, deep-rnade, transformer, causal-transformer, permuted-transformer, gaussian, mog, mfa). Images
+(convnade, hybrid, unet) may also be a folder of PNG files or an .npy stack, (N, H, W) or (N, H, W, C). Where an
+option may be repeated to choose from several, the validation rows choose.
 
 \b
 Examples:
@@ -45,9 +45,9 @@ def fit(
     model: Annotated[
         str,
         typer.Option(
-            help="nade, made, made-e, fvsbn, deepnade, eonade, mob, chow-liu, rbm; rnade, deep-rnade, "
-            "transformer, causal-transformer, permuted-transformer, gaussian, mog, mfa; convnade, hybrid, "
-            "unet.",
+            help="nade, made, made-e, fvsbn, deepnade, eonade, binary-transformer, mob, chow-liu, rbm; rnade, "
+            "deep-rnade, transformer, causal-transformer, permuted-transformer, gaussian, mog, mfa; "
+            "convnade, hybrid, unet.",
             rich_help_panel=MODEL,
         ),
     ] = "nade",
@@ -113,7 +113,7 @@ def fit(
     input_observed: Annotated[
         bool | None,
         typer.Option(
-            help="Tell the net which inputs are observed (deepnade, eonade).", rich_help_panel=MODEL
+            help="Tell the net which inputs are observed (deepnade, eonade, made).", rich_help_panel=MODEL
         ),
     ] = None,
     residual: Annotated[
@@ -177,6 +177,12 @@ def fit(
     fixed_order: Annotated[
         bool | None,
         typer.Option(help="One ordering only: a causal transformer (transformer).", rich_help_panel=MODEL),
+    ] = None,
+    causal: Annotated[
+        bool | None,
+        typer.Option(
+            help="All orderings, in one pass each: a causal transformer (transformer).", rich_help_panel=MODEL
+        ),
     ] = None,
     pretrain_epochs: Annotated[
         int | None,

@@ -13,7 +13,7 @@ from pynade.estimators.orderless import AnyOrderDensity, DeepNADE, EoNADE, Order
 from pynade.estimators.questions import Questions
 from pynade.estimators.rbm import RBM
 from pynade.estimators.real import RNADE, DeepRNADE
-from pynade.estimators.transformer import TransformerNADE
+from pynade.estimators.transformer import BinaryTransformerNADE, TransformerDensity, TransformerNADE
 
 __all__ = [
     "ESTIMATORS",
@@ -28,6 +28,7 @@ __all__ = [
     "Baseline",
     "BernoulliMixture",
     "BinaryTable",
+    "BinaryTransformerNADE",
     "ChowLiu",
     "ConvNADE",
     "DeepNADE",
@@ -42,6 +43,7 @@ __all__ = [
     "OrderlessDensity",
     "Questions",
     "RealCells",
+    "TransformerDensity",
     "TransformerNADE",
     "load",
 ]

@@ -16,7 +16,7 @@ from pynade.estimators.images import ConvNADE, ImageNADE
 from pynade.estimators.orderless import DeepNADE, EoNADE
 from pynade.estimators.rbm import RBM
 from pynade.estimators.real import RNADE, DeepRNADE
-from pynade.estimators.transformer import TransformerNADE
+from pynade.estimators.transformer import BinaryTransformerNADE, TransformerNADE
 from pynade.learn import History
 from pynade.models import Density, Orderless
 from pynade.store import load_density
@@ -42,6 +42,7 @@ ESTIMATORS: dict[str, type[DensityEstimator]] = {
     "transformer": TransformerNADE,
     "causal-transformer": TransformerNADE,
     "permuted-transformer": TransformerNADE,
+    "binary-transformer": BinaryTransformerNADE,
 }
 
 # what a name sets besides choosing the estimator

@@ -1,4 +1,4 @@
-"""TransformerNADE: tables and patches of real numbers, as a scikit-learn estimator."""
+"""Transformers over the columns of a table, of real numbers or of zeros and ones, as estimators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from pynade.estimators.base import DensityEstimator
-from pynade.estimators.domain import RealTable
+from pynade.estimators.domain import BinaryTable, RealTable
 from pynade.estimators.gradient import GradientEstimator
 from pynade.estimators.orderless import AnyOrderDensity
 from pynade.estimators.questions import impute_along
@@ -23,14 +23,14 @@ from pynade.particles import PARTICLES
 
 
 @dataclass(eq=False, repr=False)
-class TransformerNADE(RealTable, AnyOrderDensity):
-    """Transformer over the columns of a table of real numbers, any-order or along a fixed ordering.
+class TransformerDensity(AnyOrderDensity):
+    """What transformers over the columns of a table share, whatever its cells are.
 
     There are three. By default what is said of a column depends on *which* others are known, and every
     question has an exact answer; the price is a pass of the net for every column that is scored. A causal
     one says all columns along an ordering in one pass: `causal` learns all orderings, `fixed_order` one.
 
-    Args:
+    Attributes:
         width: numbers per token; a multiple of `heads`.
         depth: blocks of attention and a two-layer net.
         heads: attention heads.
@@ -42,16 +42,6 @@ class TransformerNADE(RealTable, AnyOrderDensity):
             and asked under `n_orderings` of them: exact scores take one pass an ordering. It is asked as
             models with a fixed ordering are.
         n_orderings: K, orderings whose densities are averaged in scores and samples, unless it is fixed.
-        **parameters: see `RealTable` and `GradientEstimator`.
-
-    Example:
-        >>> import numpy as np
-        >>> x = np.random.default_rng(0).normal(size=(400, 1))
-        >>> X = np.hstack([x, -x]) + 0.1 * np.random.default_rng(1).normal(size=(400, 2))
-        >>> small = {"width": 16, "depth": 1, "heads": 2, "n_components": 2, "random_state": 0}
-        >>> model = TransformerNADE(**small, fixed_order=True, epochs=60, learning_rate=0.01).fit(X)
-        >>> bool(model.score(X) > -1.5)  # independent columns: -2.8
-        True
     """
 
     width: int = 256
@@ -118,14 +108,14 @@ class TransformerNADE(RealTable, AnyOrderDensity):
         """The density along the model's own ordering or orderings, on its device."""
         return DensityEstimator.density(self) if self._along else super().density()
 
-    def _convert(self, X: np.ndarray, *, reset: bool) -> np.ndarray:
+    def _refuse_gaps(self, X: np.ndarray) -> None:
+        """A model with orderings of its own is trained on, and scores, complete rows."""
         if self._along and np.isnan(X).any():
             row, column = np.argwhere(np.isnan(X))[0]
             raise ValueError(
                 f"a causal transformer takes finite numbers, but row {row}, column {column} is NaN; "
                 "a transformer that is not causal (nor fixed_order) takes missing values"
             )
-        return super()._convert(X, reset=reset)
 
     def _orderless(self) -> Orderless:
         if self.fixed_order:
@@ -165,3 +155,46 @@ class TransformerNADE(RealTable, AnyOrderDensity):
             chosen = self._ordering(net.n_variables, generator, k=self.n_orderings)
             return Ensemble(net, family, chosen, fresh=True)
         return super()._model(net, family, generator)
+
+
+@dataclass(eq=False, repr=False)
+class TransformerNADE(RealTable, TransformerDensity):
+    """Transformer over the columns of a table of real numbers, any-order or along a fixed ordering.
+
+    Args:
+        **parameters: see `TransformerDensity`, `RealTable` and `GradientEstimator`.
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.random.default_rng(0).normal(size=(400, 1))
+        >>> X = np.hstack([x, -x]) + 0.1 * np.random.default_rng(1).normal(size=(400, 2))
+        >>> small = {"width": 16, "depth": 1, "heads": 2, "n_components": 2, "random_state": 0}
+        >>> model = TransformerNADE(**small, fixed_order=True, epochs=60, learning_rate=0.01).fit(X)
+        >>> bool(model.score(X) > -1.5)  # independent columns: -2.8
+        True
+    """
+
+    def _convert(self, X: np.ndarray, *, reset: bool) -> np.ndarray:
+        self._refuse_gaps(X)
+        return super()._convert(X, reset=reset)
+
+
+@dataclass(eq=False, repr=False)
+class BinaryTransformerNADE(BinaryTable, TransformerDensity):
+    """Transformer over the columns of a table of zeros and ones, any-order or along a fixed ordering.
+
+    Args:
+        **parameters: see `TransformerDensity`, `BinaryTable` and `GradientEstimator`.
+
+    Example:
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).integers(0, 2, (300, 1)).repeat(4, axis=1)  # four equal columns
+        >>> small = {"width": 16, "depth": 1, "heads": 2, "random_state": 0}
+        >>> model = BinaryTransformerNADE(**small, epochs=40, learning_rate=0.01).fit(X)
+        >>> model.impute(np.array([[1.0, np.nan, np.nan, 1.0]])).tolist()
+        [[1, 1, 1, 1]]
+    """
+
+    def _convert(self, X: np.ndarray, *, reset: bool) -> np.ndarray:
+        self._refuse_gaps(X)
+        return super()._convert(X, reset=reset)

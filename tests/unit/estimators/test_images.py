@@ -149,6 +149,7 @@ SMALL = [
     pynade.TransformerNADE(**TINY, epochs=1, random_state=0),
     pynade.TransformerNADE(**TINY, fixed_order=True, epochs=1, random_state=0),
     pynade.TransformerNADE(**TINY, causal=True, n_orderings=2, epochs=1, random_state=0),
+    pynade.BinaryTransformerNADE(width=8, depth=1, heads=2, binarize=0.0, epochs=1, random_state=0),
 ]
 
 
@@ -206,6 +207,27 @@ def test_a_causal_transformer_learns_all_orderings(table, tmp_path):
         model.estimate(table)
     with pytest.raises(ValueError, match="not both"):
         pynade.TransformerNADE(**TINY, causal=True, fixed_order=True).fit(table)
+
+
+@pytest.mark.parametrize("kind", [{}, {"causal": True, "n_orderings": 2}, {"fixed_order": True}])
+def test_binary_transformers(kind, tmp_path):
+    X = np.random.default_rng(0).integers(0, 2, (300, 1)).repeat(4, axis=1)
+    small = {"width": 16, "depth": 1, "heads": 2, "epochs": 40, "learning_rate": 0.01, "random_state": 0}
+    model = pynade.BinaryTransformerNADE(**small, **kind).fit(X)
+    assert model.score(X) > -1  # independent columns: -2.8
+    states = np.array(list(itertools.product([0, 1], repeat=4)))
+    assert abs(np.exp(model.score_samples(states)).sum() - 1) < 1e-9
+    gaps = np.array([[1.0, np.nan, np.nan, 1.0]])
+    assert model.impute(gaps, random_state=0).tolist() == [[1, 1, 1, 1]]
+    model.save(tmp_path / "m.safetensors")
+    assert pynade.load(tmp_path / "m.safetensors").score(X[:9]) == model.score(X[:9])
+    if kind:
+        with pytest.raises(ValueError, match="takes missing values"):
+            model.score_samples(gaps)
+    else:
+        assert model.score_samples(gaps).shape == (1,)
+    with pytest.raises(ValueError, match="0"):
+        model.score_samples(0.5 * X)
 
 
 def stepwise_log_prob(density, table, ordering):
