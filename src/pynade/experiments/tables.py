@@ -281,6 +281,7 @@ HIGHLIGHTS = (
     ("mnist", "NADE, fixed order", "binarized_mnist"),
     ("mnist", "DeepNADE 2hl", "binarized_mnist"),
     ("mnist", "EoNADE 2hl, 128 orderings", "binarized_mnist"),
+    ("mnist", "ConvNADE + DeepNADE", "binarized_mnist"),
     ("mnist", "U-Net, ensemble of 16 orderings", "binarized_mnist"),
     ("uci", "Deep orderless RNADE-MoG, 32 orderings", "white_wine"),
     ("patches", "RNADE-MoG, K = 10, 1024 units", "bsds300"),
