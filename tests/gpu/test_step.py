@@ -13,7 +13,7 @@ from pynade.learn import Gradient, Member, fit, fit_population
 from pynade.learn.optimizer import Optimizer
 from pynade.learn.step import Step
 from pynade.models import Autoregressive, Ensemble, Orderless
-from pynade.nets import MADENet, MaskedMLP, NADENet
+from pynade.nets import CausalTransformer, MADENet, MaskedMLP, NADENet
 from pynade.ordering import Ordering
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -23,13 +23,18 @@ def model(kind):
     g = torch.Generator().manual_seed(0)
     if kind == "deep":
         return Orderless(MaskedMLP(30, hidden=(40, 40), dropout=0.1, generator=g), Bernoulli()).cuda()
-    if kind in ("made-e", "nade-e"):
-        net = MADENet if kind == "made-e" else NADENet
-        return Ensemble(net(30, hidden=40, generator=g), Bernoulli(), Ordering.random(30, 7, g)).cuda()
+    if kind == "made-e":
+        net = MADENet(30, hidden=40, direct=True, input_observed=True, generator=g)
+        return Ensemble(net, Bernoulli(), Ordering.random(30, 7, g)).cuda()
+    if kind == "nade-e":
+        return Ensemble(NADENet(30, hidden=40, generator=g), Bernoulli(), Ordering.random(30, 7, g)).cuda()
+    if kind == "permuted":
+        net = CausalTransformer(30, width=16, depth=2, heads=2, dropout=0.1, generator=g)
+        return Ensemble(net, Bernoulli(), Ordering.random(30, 3, g), fresh=True).cuda()
     return Autoregressive(MADENet(30, hidden=(40,), generator=g), Bernoulli(), Ordering.natural(30)).cuda()
 
 
-@pytest.mark.parametrize("kind", ["deep", "made", "made-e", "nade-e"])
+@pytest.mark.parametrize("kind", ["deep", "made", "made-e", "nade-e", "permuted"])
 @pytest.mark.parametrize("rule", ["sgd", "adam", "adamw"])
 def test_captured_step_equals_eager_step(kind, rule):
     x = (torch.rand(500, 30, device="cuda", generator=torch.Generator("cuda").manual_seed(1)) < 0.3).to(

@@ -174,6 +174,7 @@ def reproduce(
     if cell.row.sweep is not None:
         spec = cell.row.sweep
         grid = {k: v[:2] if quick else v for k, v in spec["grid"].items()}
+        grid |= cell.row.quick.get("grid", {}) if quick else {}
         fixed = {**spec["fixed"], "device": device} | (_few(spec["model"]) if quick else {})
         repeats = spec.get("repeats", 1)
         content = run_sweep(

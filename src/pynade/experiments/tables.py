@@ -43,7 +43,7 @@ class Row:
     draws: int | None = None  # … exactly on some rows only, and estimated with so many draws on all
     every: int = 10  # which rows: every so manieth
     precision: str = "tf32"  # of the nets while they are scored
-    quick: dict[str, Any] = field(default_factory=dict)  # what a trial takes instead: parameters, every
+    quick: dict[str, Any] = field(default_factory=dict)  # what a trial takes instead: parameters, grid, every
     minutes: float = 5.0  # about, on an H200
     why: str | None = None  # it is not measured, where that is not a matter of time
 
