@@ -15,8 +15,8 @@ HELP = """Train a model and keep it in a run folder.
 DATA is a registered name (see `pynade data list`) or a file: .csv, .parquet, .npy or .npz, of zeros and ones
 (nade, made, made-e, fvsbn, deepnade, eonade, binary-transformer, mob, chow-liu, rbm) or of real numbers
 (rnade, deep-rnade, transformer, causal-transformer, permuted-transformer, gaussian, mog, mfa). Images
-(convnade, hybrid, unet) may also be a folder of PNG files or an .npy stack, (N, H, W) or (N, H, W, C). Where an
-option may be repeated to choose from several, the validation rows choose.
+(convnade, hybrid, unet) may also be a folder of PNG files or an .npy stack, (N, H, W) or (N, H, W, C). Where
+an option may be repeated to choose from several, the validation rows choose.
 
 \b
 Examples:
@@ -45,8 +45,8 @@ def fit(
     model: Annotated[
         str,
         typer.Option(
-            help="nade, made, made-e, fvsbn, deepnade, eonade, binary-transformer, mob, chow-liu, rbm; rnade, "
-            "deep-rnade, transformer, causal-transformer, permuted-transformer, gaussian, mog, mfa; "
+            help="nade, made, made-e, fvsbn, deepnade, eonade, binary-transformer, mob, chow-liu, rbm; "
+            "rnade, deep-rnade, transformer, causal-transformer, permuted-transformer, gaussian, mog, mfa; "
             "convnade, hybrid, unet.",
             rich_help_panel=MODEL,
         ),
