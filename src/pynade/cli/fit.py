@@ -15,8 +15,8 @@ HELP = """Train a model and keep it in a run folder.
 DATA is a registered name (see `pynade data list`) or a file: .csv, .parquet, .npy or .npz, of zeros and ones
 (nade, made, made-e, fvsbn, deepnade, eonade, binary-transformer, mob, chow-liu, rbm) or of real numbers
 (rnade, deep-rnade, transformer, causal-transformer, permuted-transformer, gaussian, mog, mfa). Images
-(convnade, hybrid, unet) may also be a folder of PNG files or an .npy stack, (N, H, W) or (N, H, W, C). Where an
-option may be repeated to choose from several, the validation rows choose.
+(convnade, hybrid, unet) may also be a folder of PNG files or an .npy stack, (N, H, W) or (N, H, W, C). Where
+an option may be repeated to choose from several, the validation rows choose.
 
 \b
 Examples:
@@ -45,8 +45,8 @@ def fit(
     model: Annotated[
         str,
         typer.Option(
-            help="nade, made, made-e, fvsbn, deepnade, eonade, binary-transformer, mob, chow-liu, rbm; rnade, "
-            "deep-rnade, transformer, causal-transformer, permuted-transformer, gaussian, mog, mfa; "
+            help="nade, made, made-e, fvsbn, deepnade, eonade, binary-transformer, mob, chow-liu, rbm; "
+            "rnade, deep-rnade, transformer, causal-transformer, permuted-transformer, gaussian, mog, mfa; "
             "convnade, hybrid, unet.",
             rich_help_panel=MODEL,
         ),
@@ -67,7 +67,9 @@ def fit(
     orderings: Annotated[
         int | None,
         typer.Option(
-            help="Orderings trained jointly (made; made-e 32) or averaged (eonade).", rich_help_panel=MODEL
+            help="Orderings trained jointly (made; made-e 32) or averaged (eonade; transformers 1, "
+            "permuted-transformer 8).",
+            rich_help_panel=MODEL,
         ),
     ] = None,
     direct: Annotated[
@@ -127,7 +129,8 @@ def fit(
     dropout: Annotated[
         float | None,
         typer.Option(
-            help="Share of hidden units dropped in training (deepnade, eonade).", rich_help_panel=MODEL
+            help="Share of hidden units dropped in training (deepnade, eonade, transformers).",
+            rich_help_panel=MODEL,
         ),
     ] = None,
     blueprint: Annotated[
@@ -176,12 +179,16 @@ def fit(
     ] = None,
     fixed_order: Annotated[
         bool | None,
-        typer.Option(help="One ordering only: a causal transformer (transformer).", rich_help_panel=MODEL),
+        typer.Option(
+            help="One ordering only: a causal transformer (transformer, binary-transformer).",
+            rich_help_panel=MODEL,
+        ),
     ] = None,
     causal: Annotated[
         bool | None,
         typer.Option(
-            help="All orderings, in one pass each: a causal transformer (transformer).", rich_help_panel=MODEL
+            help="All orderings, in one pass each: a causal transformer (transformer, binary-transformer).",
+            rich_help_panel=MODEL,
         ),
     ] = None,
     pretrain_epochs: Annotated[
