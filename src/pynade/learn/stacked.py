@@ -127,7 +127,10 @@ class Scored:
         mine = torch.tensor([self.set_of[m] for m in members.tolist()], device=device)
         counts = self.counts[mine]
         total = torch.zeros(len(mine), dtype=torch.float64, device=device)
-        width = max(1, SCORED_AT_ONCE // len(mine))
+        net: Any = getattr(population.skeleton.model, "net", None)
+        large = net is not None and net.row_floats is not None  # a pass over that many rows needs much memory
+        at_once = min(SCORED_AT_ONCE, net.rows_at_once(device)) if large else SCORED_AT_ONCE
+        width = max(1, at_once // len(mine))
         for start in range(0, self.rows.shape[1], width):
             part = slice(start, start + width)
             seen = None if self.seen is None else self.seen[mine, part]
