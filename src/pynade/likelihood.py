@@ -68,6 +68,12 @@ class Estimate:
         return f"{self.mean:.3f} ± {self.stderr:.3f} nats (n = {self.n:,}, {kind})"
 
 
+def at_most(rows: int, model: Any, device: torch.device) -> int:
+    """So many rows, or as many as the device can hold of a model over a net with a large pass for each."""
+    net = getattr(model, "net", None)
+    return rows if net is None or net.row_floats is None else min(rows, net.rows_at_once(device))
+
+
 @torch.no_grad()
 def row_log_probs(
     density: Density,
@@ -80,10 +86,11 @@ def row_log_probs(
     Args:
         density: the model.
         x: rows (N, D), any numeric dtype.
-        batch_size: rows at a time.
+        batch_size: rows at a time; fewer where a net needs much memory for each.
         progress: called as progress(rows_done, rows) after each batch.
     """
     rows = torch.as_tensor(x)
+    batch_size = at_most(batch_size, density, density.device)
     parts = []
     for start in range(0, len(rows), batch_size):
         part = rows[start : start + batch_size].to(density.device)

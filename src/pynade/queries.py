@@ -267,14 +267,15 @@ def conditional(model: Model, i: int, given: dict[int, float]) -> Conditional:
 
     Exact for every ordering that puts the given variables first and i next: all of them agree, since an
     any-order net depends on what is given and not on its order. A fixed-order density answers only if
-    its ordering does so, and an ensemble of a fixed-order net not at all: ask `conditional_log_prob`.
+    its ordering does so, and several orderings of a net that knows paths not at all: ask
+    `conditional_log_prob`.
 
     Args:
         model: the model.
         i: the variable asked for.
         given: values of the known variables, by index.
     """
-    if isinstance(model, Ensemble) and not isinstance(model.net, AnyOrderNet):
+    if isinstance(model, Ensemble) and len(model.order) > 1 and not isinstance(model.net, AnyOrderNet):
         raise ValueError(
             "the members of this ensemble differ in p(given), so its conditional is a mixture of their laws; "
             "ask conditional_log_prob, which weighs them"

@@ -64,6 +64,9 @@ def test_an_ensemble_of_a_fixed_order_net_has_no_single_conditional_law():
     rows = torch.tensor([[1.0, 0, 0, 0], [1.0, 0, 1, 0]], dtype=torch.float64)
     p = queries.conditional_log_prob(ensemble, rows, [2], [0, 1]).exp()
     assert p.sum().item() == pytest.approx(1, abs=1e-12)
+    alone = Ensemble(ensemble.net, ensemble.family, ensemble.orderings[:1])  # one ordering has one law
+    wanted = queries.conditional(ensemble.member(0), 2, {0: 1, 1: 0}).mean()
+    assert queries.conditional(alone, 2, {0: 1, 1: 0}).mean() == pytest.approx(wanted, abs=1e-12)
 
 
 def test_observed_values_must_be_there_and_in_the_domain():

@@ -11,7 +11,7 @@ from pynade.learn import Gradient, fit
 from pynade.learn.optimizer import Optimizer
 from pynade.learn.step import Step
 from pynade.likelihood import orderless_estimate
-from pynade.models import Autoregressive, Orderless, sample_many
+from pynade.models import Autoregressive, Ensemble, Orderless, sample_many
 from pynade.nets import CausalTransformer, MaskedConv, NADENet, UNet
 from pynade.ordering import Ordering
 
@@ -35,7 +35,7 @@ def images(n, seed=1):
     return (torch.rand(n, D, device="cuda", generator=g) < 0.3).to(torch.uint8)
 
 
-@pytest.mark.parametrize("kind", ["unet", "grey", "causal"])
+@pytest.mark.parametrize("kind", ["unet", "grey", "causal", "permuted"])
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_captured_step_equals_eager_step(kind, precision):
     """Dropout, prefixes and shuffling come from one generator, which the graph draws from too."""
@@ -45,12 +45,15 @@ def test_captured_step_equals_eager_step(kind, precision):
     how = Gradient(optimizer="adamw", clip=1.0, ema=0.9, batch_size=50, precision=precision)
     ends = []
     for capture in (False, True):
-        if kind == "causal":
-            net = CausalTransformer(20, 6, width=16, depth=2, heads=2, dropout=0.1)
+        if kind in ("causal", "permuted"):
+            columns = 20 if kind == "causal" else 80  # so many that embeddings take their sorting way back
+            net = CausalTransformer(columns, 6, width=16, depth=2, heads=2, dropout=0.1)
             for p in net.parameters():
                 p.data = 0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
-            m = Autoregressive(net, MixtureOfGaussians(2), Ordering.natural(20)).cuda()
-            rows = torch.randn(200, 20, device="cuda", generator=torch.Generator("cuda").manual_seed(3))
+            m = Autoregressive(net, MixtureOfGaussians(2), Ordering.natural(columns)).cuda()
+            if kind == "permuted":
+                m = Ensemble(net, m.family, Ordering.random(columns, 2), fresh=True).cuda()
+            rows = torch.randn(200, columns, device="cuda", generator=torch.Generator("cuda").manual_seed(3))
         else:
             m, rows = unet(DiscretisedLogistic(2, levels=16) if kind == "grey" else None), x
         params = dict(m.named_parameters())

@@ -6,7 +6,9 @@ import torch
 
 from pynade.families import Bernoulli
 from pynade.likelihood import Estimate, log_likelihood, row_log_probs
-from pynade.models import Independent
+from pynade.models import Autoregressive, Independent
+from pynade.nets import CausalTransformer
+from pynade.ordering import Ordering
 
 
 def test_estimate_mean_and_standard_error():
@@ -51,3 +53,14 @@ def test_rows_are_scored_in_batches_with_progress():
         rows, torch.full((7,), -3 * math.log(2), dtype=torch.float64), rtol=1e-6, atol=0
     )
     assert log_likelihood(model, x).mean == pytest.approx(-3 * math.log(2), rel=1e-6)
+
+
+def test_rows_that_need_much_memory_are_scored_a_few_at_a_time(monkeypatch):
+    net = CausalTransformer(3, width=4, depth=1, heads=2)
+    model = Autoregressive(net, Bernoulli(), Ordering.natural(3)).double()
+    x = torch.ones(10, 3)
+    whole, sizes = row_log_probs(model, x), []
+    monkeypatch.setattr(CausalTransformer, "rows_at_once", lambda net, device: 4)
+    parts = row_log_probs(model, x, progress=lambda done, rows: sizes.append(done))
+    assert sizes == [4, 8, 10]
+    torch.testing.assert_close(parts, whole)

@@ -67,7 +67,9 @@ def fit(
     orderings: Annotated[
         int | None,
         typer.Option(
-            help="Orderings trained jointly (made; made-e 32) or averaged (eonade).", rich_help_panel=MODEL
+            help="Orderings trained jointly (made; made-e 32) or averaged (eonade; transformers 1, "
+            "permuted-transformer 8).",
+            rich_help_panel=MODEL,
         ),
     ] = None,
     direct: Annotated[
@@ -127,7 +129,8 @@ def fit(
     dropout: Annotated[
         float | None,
         typer.Option(
-            help="Share of hidden units dropped in training (deepnade, eonade).", rich_help_panel=MODEL
+            help="Share of hidden units dropped in training (deepnade, eonade, transformers).",
+            rich_help_panel=MODEL,
         ),
     ] = None,
     blueprint: Annotated[
@@ -176,12 +179,16 @@ def fit(
     ] = None,
     fixed_order: Annotated[
         bool | None,
-        typer.Option(help="One ordering only: a causal transformer (transformer).", rich_help_panel=MODEL),
+        typer.Option(
+            help="One ordering only: a causal transformer (transformer, binary-transformer).",
+            rich_help_panel=MODEL,
+        ),
     ] = None,
     causal: Annotated[
         bool | None,
         typer.Option(
-            help="All orderings, in one pass each: a causal transformer (transformer).", rich_help_panel=MODEL
+            help="All orderings, in one pass each: a causal transformer (transformer, binary-transformer).",
+            rich_help_panel=MODEL,
         ),
     ] = None,
     pretrain_epochs: Annotated[

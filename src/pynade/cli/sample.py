@@ -25,7 +25,10 @@ def sample(
     n: Annotated[int, typer.Option("-n", help="How many rows.")] = 16,
     given: Annotated[
         str | None,
-        typer.Option(help='Known values by index or column, "3=1,17=0" (not nade, made, fvsbn, rnade).'),
+        typer.Option(
+            help='Known values by index or column, "3=1,17=0" (not nade, made, fvsbn, rnade; causal and '
+            "permuted transformers only where their orderings begin with them)."
+        ),
     ] = None,
     per_step: Annotated[
         int | None,

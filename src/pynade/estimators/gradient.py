@@ -170,6 +170,10 @@ class GradientEstimator(DensityEstimator):
             first = Ordering.natural(n_variables)
         else:
             first = Ordering([int(i) for i in self.ordering])
+        if first.n_variables != n_variables:
+            raise ValueError(f"the ordering has {first.n_variables} variables, the data {n_variables}")
+        if first.is_batch:
+            raise ValueError(f"ordering is one permutation, not a batch of {len(first)}")
         if k is None:
             return first
         others = Ordering.random(n_variables, k, generator)

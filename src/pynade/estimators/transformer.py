@@ -106,7 +106,14 @@ class TransformerDensity(AnyOrderDensity):
 
     def density(self) -> Density:
         """The density along the model's own ordering or orderings, on its device."""
-        return DensityEstimator.density(self) if self._along else super().density()
+        return self._chosen(DensityEstimator.density(self)) if self._along else super().density()
+
+    def _asked(self) -> Any:
+        return self._chosen(super()._asked())
+
+    def _chosen(self, model: Any) -> Any:
+        """The model under as many orderings as `n_orderings` says now, if it has learnt all of them."""
+        return model.under(self.orderings()) if self.causal else model
 
     def _refuse_gaps(self, X: np.ndarray) -> None:
         """A model with orderings of its own is trained on, and scores, complete rows."""
@@ -121,7 +128,10 @@ class TransformerDensity(AnyOrderDensity):
         if self.fixed_order:
             raise ValueError("a causal transformer has one ordering only; fixed_order=False has all of them")
         if self.causal:
-            raise ValueError("a causal transformer is scored along orderings; causal=False is asked without")
+            raise ValueError(
+                "a causal transformer is scored along orderings, exactly and in one pass each "
+                "(score_orderings); there is nothing to estimate"
+            )
         return super()._orderless()
 
     def _query_orderings(self) -> int | Ordering:  # type: ignore[override]
@@ -150,9 +160,14 @@ class TransformerDensity(AnyOrderDensity):
                 raise ValueError(
                     "give fixed_order=True or causal=True, not both: one ordering, or all of them"
                 )
+            if self.n_orderings != 1:
+                raise ValueError(
+                    f"fixed_order=True has one ordering, so n_orderings is 1, not {self.n_orderings}"
+                )
             return GradientEstimator._model(self, net, family, generator)
         if self.causal:
-            chosen = self._ordering(net.n_variables, generator, k=self.n_orderings)
+            again = torch.Generator().manual_seed(generator.initial_seed())  # those of `orderings`
+            chosen = self._ordering(net.n_variables, again, k=self.n_orderings)
             return Ensemble(net, family, chosen, fresh=True)
         return super()._model(net, family, generator)
 

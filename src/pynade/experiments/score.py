@@ -117,7 +117,8 @@ def score_run(
     if orderings is not None or draws is not None:
         if not isinstance(model, AnyOrderDensity):
             what = "scored under many orderings" if draws is None else "estimated"
-            raise ValueError(f"only an orderless model (deepnade, eonade, convnade, unet) can be {what}")
+            able = "deepnade, eonade, convnade, unet, transformer"
+            raise ValueError(f"only an orderless model ({able}) can be {what}")
         folder = chunk_folder(run, dataset.name, split) if run.is_dir() else None
         how: dict[str, Any] = {"progress": progress, "precision": precision}
         if draws is None:

@@ -16,7 +16,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from pynade.learn.fit import checked_rows
 from pynade.learn.how import Gradient
 from pynade.learn.step import Trainable, fast_matmul
-from pynade.likelihood import prefixes
+from pynade.likelihood import at_most, prefixes
 from pynade.models import Ensemble, Orderless
 from pynade.ordering import random_observed
 from pynade.store import describe
@@ -127,7 +127,7 @@ class Scored:
         mine = torch.tensor([self.set_of[m] for m in members.tolist()], device=device)
         counts = self.counts[mine]
         total = torch.zeros(len(mine), dtype=torch.float64, device=device)
-        width = max(1, SCORED_AT_ONCE // len(mine))
+        width = max(1, at_most(SCORED_AT_ONCE, population.skeleton.model, device) // len(mine))
         for start in range(0, self.rows.shape[1], width):
             part = slice(start, start + width)
             seen = None if self.seen is None else self.seen[mine, part]

@@ -104,7 +104,7 @@ class Ensemble(Density):
         net: shared by all members.
         family: says what eta means.
         orderings: a (K, D) batch.
-        fresh: train on orderings of which none is seen twice, for a net that takes one per row
+        fresh: train on a random ordering of every row, for a net that takes one per row
             (`Net.takes_orderings`).
 
     Example:
@@ -196,7 +196,7 @@ class Ensemble(Density):
         return torch.logsumexp(self.member_log_probs(x, at_once), -1) - math.log(len(self.order))
 
     def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Minus log p(x | o) for an ordering drawn uniformly: on average the mean member's NLL."""
+        """Minus log p(x | o) of each row (B,), for a member drawn uniformly, or (`fresh`) any ordering."""
         return self.loss_given(x, self.draw(len(x), generator), generator)
 
     def draw(self, rows: int, generator: torch.Generator | None = None) -> Tensor:

@@ -90,7 +90,7 @@ class Net(nn.Module, ABC):
         """Eta (B, D, P); rows may share one ordering or have one each, (B, D)."""
         if ordering.is_batch and not self.takes_orderings:
             return stepwise(self, features, ordering)
-        return self.parallel(features, ordering)
+        return self.parallel(features, ordering.rows(len(features)) if ordering.is_batch else ordering)
 
     def rows_at_once(self, device: torch.device) -> int:
         """How many rows a walk of the stepper takes together: what fills the device, and what it can hold.

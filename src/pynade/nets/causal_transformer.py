@@ -70,7 +70,8 @@ class CausalTransformer(Net):
         check_sizes(width, depth, heads, mlp_ratio)
         self.width, self.depth, self.heads, self.mlp_ratio = width, depth, heads, mlp_ratio
         self.dropout = check_dropout(dropout)
-        self.row_floats = 4 * depth * width * n_variables  # keys and values, old and new
+        # a step's keys and values, old and new; or one pass over all tokens, as `Transformer` has it
+        self.row_floats = n_variables * max(4 * depth * width, (mlp_ratio + 6) * width + 2 * n_params)
         fans = {"fan_in": n_features, "fan_out": width}
         self.value = glorot(n_features, width, **fans, generator=generator)
         self.seen = glorot(n_variables, width, **fans, generator=generator)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from pynade.kernels.dispatch import mapped
 from pynade.nets.base import glorot
 
 EIGHT = 8
@@ -132,7 +135,9 @@ def read_out(h: Tensor, weight: Tensor) -> Tensor:
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, causal: bool = False) -> Tensor:
     """Attention of (B, heads, T, d) heads, joined again to (B, T, heads · d)."""
-    out = functional.scaled_dot_product_attention(queries, keys, values, is_causal=causal)
+    plain = mapped() and queries.device.type == "cpu"  # whose fused kernel does not know `vmap`, and warns
+    with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
+        out = functional.scaled_dot_product_attention(queries, keys, values, is_causal=causal)
     return out.transpose(1, 2).flatten(2)
 
 

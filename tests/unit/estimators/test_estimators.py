@@ -11,6 +11,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import pynade
+from pynade.ordering import Ordering
 
 SMALL = [
     pynade.NADE(hidden=8, epochs=3, random_state=0),
@@ -164,6 +165,16 @@ def test_bad_parameters_are_found_by_fit(X, parameters, words):
     model = pynade.NADE(hidden=4, epochs=1, **parameters)  # the constructor only stores
     with pytest.raises(ValueError, match=words):
         model.fit(X)
+
+
+@pytest.mark.parametrize("model", [pynade.MADE(n_orderings=2), pynade.DeepNADE(), pynade.EoNADE()])
+@pytest.mark.parametrize(
+    ("ordering", "message"),
+    [([0, 1], "ordering has 2 variables"), (Ordering.random(5, 2), "one permutation, not a batch of 2")],
+)
+def test_an_ordering_that_does_not_fit_is_named_before_others_are_put_beside_it(X, model, ordering, message):
+    with pytest.raises(ValueError, match=message):
+        clone(model).set_params(ordering=ordering).fit(X)
 
 
 def test_n_orderings_must_be_positive(X):

@@ -209,6 +209,25 @@ def test_a_causal_transformer_learns_all_orderings(table, tmp_path):
         pynade.TransformerNADE(**TINY, causal=True, fixed_order=True).fit(table)
 
 
+def test_a_causal_transformer_has_one_list_of_orderings_whose_number_may_change(table, tmp_path):
+    model = pynade.TransformerNADE(**TINY, causal=True, n_orderings=3, epochs=1, random_state=0).fit(table)
+    assert model.orderings() == model.model_.orderings == model.density().orderings
+    np.testing.assert_allclose(model.score_samples(table), model.score_samples(table, 3), atol=1e-9)
+    model.set_params(n_orderings=2)
+    assert model.density().orderings == model.orderings(5)[:2]
+    np.testing.assert_allclose(model.score_samples(table), model.score_samples(table, 2), atol=1e-9)
+    model.save(tmp_path / "m.safetensors")
+    assert pynade.load(tmp_path / "m.safetensors").score(table) == model.score(table)
+    model.set_params(n_orderings=1)
+    first = int(model.orderings().order[0, 0])
+    assert (model.sample(3, 0, given={first: 1.0})[:, first] == 1).all()
+
+
+def test_several_orderings_of_a_transformer_with_one_are_refused(table):
+    with pytest.raises(ValueError, match="fixed_order=True has one ordering, so n_orderings is 1, not 2"):
+        pynade.TransformerNADE(**TINY, fixed_order=True, n_orderings=2).fit(table)
+
+
 @pytest.mark.parametrize("kind", [{}, {"causal": True, "n_orderings": 2}, {"fixed_order": True}])
 def test_binary_transformers(kind, tmp_path):
     X = np.random.default_rng(0).integers(0, 2, (300, 1)).repeat(4, axis=1)

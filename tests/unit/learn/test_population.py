@@ -9,7 +9,7 @@ import torch
 
 from pynade.families import Bernoulli
 from pynade.learn import Gradient, Member, fit, fit_population
-from pynade.learn.stacked import Population
+from pynade.learn.stacked import Population, Scored
 from pynade.models import Autoregressive, Ensemble, Orderless
 from pynade.nets import CausalTransformer, FVSBNNet, MADENet, MaskedMLP, NADENet, UNet
 from pynade.ordering import Ordering
@@ -76,7 +76,6 @@ def settings(how, batch_size=16, epochs=6):
     ]
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")  # attention one member after the other
 @pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("how", HOWS.values(), ids=HOWS)
 def test_a_member_ends_as_if_it_had_been_alone(build, how):
@@ -227,7 +226,7 @@ def test_what_cannot_be_one_population_is_refused():
             fit_population(others)
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # maps made larger one member at a time
 def test_image_nets_end_in_a_population_as_alone():
     x, how = rows(30).double(), Gradient(epochs=2, batch_size=10)
     small = {"width": 8, "groups": 2, "multipliers": (1, 2), "blocks": 1, "heads": 2, "dropout": 0.0}
@@ -241,13 +240,14 @@ def test_image_nets_end_in_a_population_as_alone():
             torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")  # attention one member after the other
-@pytest.mark.parametrize("kind", ["causal", "orderless"])
+@pytest.mark.parametrize("kind", ["causal", "permuted", "orderless"])
 def test_what_a_net_drops_alone_it_drops_in_a_population(kind):
     def model(dropout):
         if kind == "orderless":
             return Orderless(MaskedMLP(D, hidden=(8,), dropout=dropout, generator=generator(1)), Bernoulli())
         net = CausalTransformer(D, width=8, depth=1, heads=2, dropout=dropout, generator=generator(1))
+        if kind == "permuted":
+            return Ensemble(net, Bernoulli(), Ordering.random(D, 2, generator(1)), fresh=True)
         return Autoregressive(net, Bernoulli(), Ordering.natural(D))
 
     x = rows(20).expand(2, -1, -1).float()
@@ -259,3 +259,21 @@ def test_what_a_net_drops_alone_it_drops_in_a_population(kind):
         losses[dropout] = [population.loss(x, [generator(3)]).detach() for _ in range(2)]
     torch.testing.assert_close(losses[0.0][0], losses[0.0][1])
     assert not torch.allclose(losses[0.0][0], losses[0.5][0])
+
+
+def test_members_whose_rows_are_large_are_scored_a_few_rows_at_a_time(monkeypatch):
+    monkeypatch.setattr(CausalTransformer, "rows_at_once", lambda net, device: 8)
+    sizes, loss = [], Population.row_loss
+
+    def noted(self, x, *drawn):
+        sizes.append(x.shape[0] * x.shape[1])
+        return loss(self, x, *drawn)
+
+    monkeypatch.setattr(Population, "row_loss", noted)
+    x = rows(30)
+    models = [MODELS["permuted"](s) for s in range(2)]
+    scores = Scored([Member(m, x, x, Gradient()) for m in models], [x, x], orderless=False).score(
+        Population(models, np.zeros(2, dtype=int)), np.arange(2)
+    )
+    assert max(sizes) == 8
+    np.testing.assert_allclose(scores, [m.log_prob(x).mean().item() for m in models], rtol=0, atol=1e-12)

@@ -147,3 +147,14 @@ def test_sizes_that_make_no_sense_get_one_sentence(build):
             build(3, **TINY | sizes)
     with pytest.raises(ValueError, match=r"dropout must be in \[0, 1\), not -0\.1"):
         Transformer(3, dropout=-0.1)
+
+
+@pytest.mark.parametrize("n_params", [1, 60])
+def test_a_pass_over_all_tokens_is_given_the_room_it_needs(n_params):
+    shallow = {"width": 8, "depth": 1, "heads": 2, "n_params": n_params}
+    assert CausalTransformer(5, **shallow).row_floats >= Transformer(5, **shallow).row_floats
+
+
+def test_every_row_needs_an_ordering_if_rows_have_their_own():
+    with pytest.raises(ValueError, match="3 orderings were given for 4 rows"):
+        CausalTransformer(5, **TINY)(torch.zeros(4, 5, 1), Ordering.random(5, 3, generator()))
