@@ -110,6 +110,7 @@ class MADE(BinaryTable, FixedOrderEstimator):
         direct: direct input-to-output connections.
         input_observed: give the net weights for *which* variables come before, beside those for their values;
             worth having with several orderings (see `MADENet`).
+        dropout: share of hidden activations dropped in training.
         n_orderings: 1 for a fixed ordering; K > 1 trains K orderings (and masks) jointly and averages
             their probabilities.
         **parameters: see `GradientEstimator` and `BinaryTable`.
@@ -126,6 +127,7 @@ class MADE(BinaryTable, FixedOrderEstimator):
     activation: str = "relu"
     direct: bool = False
     input_observed: bool = False
+    dropout: float = 0.0
     n_orderings: int = 1
 
     def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
@@ -135,6 +137,7 @@ class MADE(BinaryTable, FixedOrderEstimator):
             activation=self.activation,
             direct=self.direct,
             input_observed=self.input_observed,
+            dropout=self.dropout,
             generator=generator,
         )
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from pynade.nets.base import Net, State, activation_named, glorot, layer_sizes
 from pynade.nets.fvsbn import masked_direct
+from pynade.nets.layers import check_dropout, dropped
 from pynade.ordering import Ordering
 
 
@@ -36,6 +37,7 @@ class MADENet(Net):
             second set of weights V: a unit adds Σ_j V[j] over the inputs j it sees (Germain et al. condition
             on their masks so). It makes a difference where one net serves many orderings: a zero is then
             not the same as a variable that comes later. Starts at zero.
+        dropout: share of hidden activations dropped in training.
         generator: source of homes and initial weights.
 
     Example:
@@ -47,6 +49,7 @@ class MADENet(Net):
     """
 
     homes: Tensor
+    takes_noise = True
 
     def __init__(
         self,
@@ -58,6 +61,7 @@ class MADENet(Net):
         activation: str = "relu",
         direct: bool = False,
         input_observed: bool = False,
+        dropout: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(n_variables, n_params, n_features)
@@ -66,7 +70,7 @@ class MADENet(Net):
             raise ValueError(f"every hidden layer needs at least one unit, not {self.hidden}")
         self.activation = activation
         self._act = activation_named(activation)
-        self.direct, self.input_observed = direct, input_observed
+        self.direct, self.input_observed, self.dropout = direct, input_observed, check_dropout(dropout)
         homes = [_spread(h, n_variables, generator) for h in self.hidden]
         self.register_buffer("homes", torch.cat(homes) if homes else torch.empty(0, dtype=torch.long))
 
@@ -93,7 +97,7 @@ class MADENet(Net):
         names = ("weights.0", "direct_weight", "observed_weight", "direct_observed")
         return tuple(n for n, _ in self.named_parameters() if n in names)
 
-    def parallel(self, features: Tensor, ordering: Ordering) -> Tensor:
+    def parallel(self, features: Tensor, ordering: Ordering, noise: torch.Generator | None = None) -> Tensor:
         """Eta (B, D, P): one masked matrix product per layer."""
         rank = ordering.rank.to(features.device)
         eta: Tensor = self.bias
@@ -106,7 +110,11 @@ class MADENet(Net):
                 final = rank[home]  # the step after which each unit is known
                 if n == 0 and self.input_observed:
                     c = c + (self.observed_weight * (rank[:, None] <= final[None, :])).sum(0)
-                h = self._act(torch.addmm(c, h, weight * (seen[:, None] <= final[None, :])))
+                h = dropped(
+                    self._act(torch.addmm(c, h, weight * (seen[:, None] <= final[None, :]))),
+                    self.dropout,
+                    noise,
+                )
                 seen = final
             said = rank.repeat_interleave(self.n_params)
             out = h @ (self.output * (seen[:, None] < said[None, :]))
@@ -160,6 +168,7 @@ class MADENet(Net):
             "activation": self.activation,
             "direct": self.direct,
             "input_observed": self.input_observed,
+            "dropout": self.dropout,
         }
 
     def _homes(self) -> tuple[Tensor, ...]:
