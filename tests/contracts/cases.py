@@ -56,9 +56,7 @@ NETS = {
     "made-1": lambda D, **kw: MADENet(D, hidden=(11,), **kw),
     "made-3": lambda D, **kw: MADENet(D, hidden=(13, 4, 9), activation="tanh", **kw),
     "made-direct": lambda D, **kw: MADENet(D, hidden=(6,), direct=True, **kw),
-    "made-observed": lambda D, **kw: MADENet(
-        D, hidden=(6, 5), direct=True, input_observed=True, dropout=0.3, **kw
-    ),
+    "made-observed": lambda D, **kw: MADENet(D, hidden=(6, 5), direct=True, input_observed=True, **kw),
     "mlp-1": lambda D, **kw: MaskedMLP(D, hidden=9, activation="tanh", **kw),
     "mlp-3": lambda D, **kw: MaskedMLP(
         D, hidden=(8, 8, 5), activation="silu", residual=True, dropout=0.3, **kw

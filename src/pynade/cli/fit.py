@@ -129,7 +129,7 @@ def fit(
     dropout: Annotated[
         float | None,
         typer.Option(
-            help="Share of hidden units dropped in training (deepnade, eonade, transformers).",
+            help="Share of hidden units dropped in training (deepnade, eonade, made, transformers).",
             rich_help_panel=MODEL,
         ),
     ] = None,

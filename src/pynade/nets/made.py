@@ -110,11 +110,8 @@ class MADENet(Net):
                 final = rank[home]  # the step after which each unit is known
                 if n == 0 and self.input_observed:
                     c = c + (self.observed_weight * (rank[:, None] <= final[None, :])).sum(0)
-                h = dropped(
-                    self._act(torch.addmm(c, h, weight * (seen[:, None] <= final[None, :]))),
-                    self.dropout,
-                    noise,
-                )
+                h = self._act(torch.addmm(c, h, weight * (seen[:, None] <= final[None, :])))
+                h = dropped(h, self.dropout, noise)
                 seen = final
             said = rank.repeat_interleave(self.n_params)
             out = h @ (self.output * (seen[:, None] < said[None, :]))

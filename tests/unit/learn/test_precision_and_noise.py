@@ -10,7 +10,7 @@ from pynade.families import Bernoulli, Categorical, MixtureOfGaussians
 from pynade.learn import Gradient, fit
 from pynade.learn.step import laid_out
 from pynade.models import Autoregressive, Ensemble, Orderless
-from pynade.nets import CausalTransformer, MaskedConv, MaskedMLP
+from pynade.nets import CausalTransformer, MADENet, MaskedConv, MaskedMLP
 from pynade.ordering import Ordering
 from pynade.precision import computing_in
 from tests.contracts.cases import ANY_ORDER, NETS, generator
@@ -84,7 +84,13 @@ def causal(dropout):
     return Autoregressive(net, MixtureOfGaussians(2), Ordering.natural(5))
 
 
-def test_dropout_acts_where_a_generator_is_passed_and_nowhere_else():
+def made(dropout):
+    net = MADENet(5, 6, hidden=(8, 8), dropout=dropout, generator=generator())
+    return Autoregressive(net, MixtureOfGaussians(2), Ordering.natural(5))
+
+
+@pytest.mark.parametrize("causal", [causal, made])
+def test_dropout_acts_where_a_generator_is_passed_and_nowhere_else(causal):
     model, x = causal(0.5), torch.randn(7, 5, generator=generator(2))
     torch.testing.assert_close(model.loss(x), -model.log_prob(x))
     noisy = [model.loss(x, generator(seed)) for seed in (3, 3, 4)]
@@ -96,7 +102,8 @@ def test_dropout_acts_where_a_generator_is_passed_and_nowhere_else():
         causal(1.0)
 
 
-def test_dropout_keeps_what_comes_later_out():
+@pytest.mark.parametrize("causal", [causal, made])
+def test_dropout_keeps_what_comes_later_out(causal):
     """With the same noise, the loss of a prefix does not change when a later value does."""
     model, x = causal(0.5), torch.randn(7, 5, generator=generator(2))
     other = x.clone()
