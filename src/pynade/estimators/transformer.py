@@ -115,14 +115,17 @@ class TransformerDensity(AnyOrderDensity):
         """The model under as many orderings as `n_orderings` says now, if it has learnt all of them."""
         return model.under(self.orderings()) if self.causal else model
 
-    def _refuse_gaps(self, X: np.ndarray) -> None:
-        """A model with orderings of its own is trained on, and scores, complete rows."""
-        if self._along and np.isnan(X).any():
-            row, column = np.argwhere(np.isnan(X))[0]
+    def _rows(self, X: Any, *, reset: bool) -> np.ndarray:
+        rows = super()._rows(X, reset=reset)
+        if (
+            self._along and np.isnan(rows).any()
+        ):  # with orderings of its own it learns, and scores, whole rows
+            row, column = np.argwhere(np.isnan(rows))[0]
             raise ValueError(
                 f"a causal transformer takes finite numbers, but row {row}, column {column} is NaN; "
                 "a transformer that is not causal (nor fixed_order) takes missing values"
             )
+        return rows
 
     def _orderless(self) -> Orderless:
         if self.fixed_order:
@@ -189,10 +192,6 @@ class TransformerNADE(RealTable, TransformerDensity):
         True
     """
 
-    def _convert(self, X: np.ndarray, *, reset: bool) -> np.ndarray:
-        self._refuse_gaps(X)
-        return super()._convert(X, reset=reset)
-
 
 @dataclass(eq=False, repr=False)
 class BinaryTransformerNADE(BinaryTable, TransformerDensity):
@@ -209,7 +208,3 @@ class BinaryTransformerNADE(BinaryTable, TransformerDensity):
         >>> model.impute(np.array([[1.0, np.nan, np.nan, 1.0]])).tolist()
         [[1, 1, 1, 1]]
     """
-
-    def _convert(self, X: np.ndarray, *, reset: bool) -> np.ndarray:
-        self._refuse_gaps(X)
-        return super()._convert(X, reset=reset)

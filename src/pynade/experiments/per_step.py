@@ -92,7 +92,7 @@ def measure_per_step(
     asked = f"pynade figure per-step RUN {data} --per-step {','.join(map(str, per_step))} --split {split}"
     asked += f" --rows {rows} --samples {samples} --precision {precision}"
     return {
-        "model": f"{type(model).__name__}, trained for {trained_for(run)}",
+        "model": f"{spec['model']}, trained for {trained_for(run)}",
         "data": dataset.name,
         "split": split,
         "rows": len(part),
