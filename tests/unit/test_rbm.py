@@ -215,6 +215,17 @@ def test_a_member_of_a_population_trains_as_if_alone(persistent):
             torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
+def test_an_epoch_may_be_so_many_updates_and_as_many_as_a_pass_needs_are_a_pass():
+    x = (torch.rand(60, 6, generator=generator(4)) < 0.3).double()
+    options = {"learning_rate": 0.1, "batch_size": 20, "epochs": 2}
+    passes, updates, more = (machine(6, 3, seed=1) for _ in range(3))
+    contrastive(passes, x, generator=generator(5), **options)
+    contrastive(updates, x, generator=generator(5), updates_per_epoch=3, **options)
+    contrastive(more, x, generator=generator(5), updates_per_epoch=4, **options)
+    assert torch.equal(passes.W, updates.W)
+    assert not torch.equal(passes.W, more.W)
+
+
 @pytest.mark.parametrize("persistent", [False, True])
 def test_learning_finds_what_there_is(persistent):
     x = torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0]]).repeat(100, 1)
@@ -253,6 +264,7 @@ def test_bad_questions_are_refused():
     x = torch.zeros(4, 3)
     for options, words in [
         ({"k": 0}, "k, epochs and batch_size must be at least 1"),
+        ({"updates_per_epoch": 0}, "updates_per_epoch must be at least 1"),
         ({"learning_rate": 0.0}, "positive learning rates"),
         ({"epochs": 3, "evaluate_at": [4]}, "epochs from 1 to 3"),
     ]:

@@ -286,13 +286,34 @@ def test_a_sweep_interrupted_before_or_within_its_repeats_goes_on(split, tmp_pat
         run_sweep(tmp_path / "b", "rnade", "one", FIXED, GRID, told=kill, **how)
     told = []
     again = run_sweep(tmp_path / "b", "rnade", "one", FIXED, GRID, told=told.append, **how)
-    assert {(p.what, len(p.settings)) for p in told} == {("final", 3)}  # the first seed is not trained apart
+    assert {(p.what, len(p.settings)) for p in told} == {("final", 2)}  # the first seed is the grid's
     assert again["repeats"] == whole["repeats"]
     assert again["test"] == whole["test"]
     with pytest.raises(ValueError, match="other settings"):
         run_sweep(tmp_path / "b", "rnade", "one", FIXED, GRID, retrain=False, repeats=2)
     with pytest.raises(ValueError, match="other settings"):
         run_sweep(tmp_path / "b", "rnade", "one", FIXED, GRID, retrain=False)
+
+
+def test_without_retraining_the_validated_weights_are_scored_as_they_are(split, tmp_path):
+    told = []
+    grid = {"learning_rate": [0.02, 0.1], "hidden": [4, 8]}
+    fixed = {name: value for name, value in FIXED.items() if name != "hidden"}
+    record = run_sweep(tmp_path / "s", "rnade", "one", fixed, grid, retrain=False, told=told.append)
+    model = load(tmp_path / "s" / "fold-1.safetensors")
+    assert {p.what for p in told} == {"grid"}
+    assert model.hidden == record["chosen"][0]["hidden"]
+    best = max(line["valid"][0] for line in record["validation_grid"])
+    assert model.score(split.valid) == pytest.approx(record["chosen"][0]["valid"], rel=1e-6)
+    assert record["chosen"][0]["valid"] == pytest.approx(best, abs=1e-4)
+    assert model.score(split.test) == pytest.approx(record["test"]["mean"], rel=1e-12)
+
+
+def test_all_shares_of_dropout_are_one_population(folds, tmp_path):
+    told = []
+    fixed = FIXED | {"n_components": 2}
+    run_sweep(tmp_path / "s", "deep-rnade", "toy", fixed, {"dropout": [0.0, 0.2, 0.5]}, told=told.append)
+    assert {(p.parts, len(p.settings)) for p in told if p.what == "grid"} == {(1, 6)}
 
 
 def test_repeats_of_ensembles_are_scored_as_ensembles_and_name_those_that_diverged(
@@ -302,8 +323,8 @@ def test_repeats_of_ensembles_are_scored_as_ensembles_and_name_those_that_diverg
 
     def fragile(members, **options):
         histories = real(members, **options)
-        if len(members) == 3:
-            histories.stopped[2] = "diverged"
+        if len(members) == 2:  # the seeds after the grid's
+            histories.stopped[1] = "diverged"
         return histories
 
     monkeypatch.setattr(module, "fit_population", fragile)

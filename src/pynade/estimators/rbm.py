@@ -43,6 +43,7 @@ class RBM(BinaryTable, Baseline):
         cd_steps: rounds of Gibbs sampling per update (the paper: up to 25).
         persistent: chains go on from the last update instead of the data.
         batch_size: rows per update.
+        updates_per_epoch: make an epoch so many updates instead of a pass, whatever the number of rows.
         schedule: "constant" learning rates, or "linear" ones that end at zero.
         n_init: machines with different initial weights for each learning rate, the best to be chosen on the
             validation rows: small machines end in local optima that differ by tenths of a nat.
@@ -71,6 +72,7 @@ class RBM(BinaryTable, Baseline):
     cd_steps: int = 1
     persistent: bool = False
     batch_size: int = 100
+    updates_per_epoch: int | None = None
     schedule: str = "constant"
     n_init: int = 1
     evaluate_every: int = 10
@@ -156,6 +158,8 @@ class RBM(BinaryTable, Baseline):
     def _settings(self, train: np.ndarray, validated: bool) -> list[Setting]:
         for name in ("n_hidden", "epochs", "cd_steps", "batch_size", "n_init", "evaluate_every", "ais_steps"):
             whole(name, getattr(self, name))
+        if self.updates_per_epoch is not None:
+            whole("updates_per_epoch", self.updates_per_epoch)
         whole("ais_chains", self.ais_chains, 2)
         rates = [positive("learning_rate", rate) for rate in choices("learning_rate", self.learning_rate)]
         if self.n_init == 1:
@@ -177,6 +181,7 @@ class RBM(BinaryTable, Baseline):
             persistent=self.persistent,
             epochs=self.epochs,
             batch_size=self.batch_size,
+            updates_per_epoch=self.updates_per_epoch,
             schedule=self.schedule,
             evaluate_at=every if small else {self.epochs},
             evaluate=evaluator,

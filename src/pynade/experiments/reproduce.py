@@ -29,7 +29,12 @@ from pynade.experiments.sweep import run_sweep
 from pynade.experiments.tables import TABLES, Row, Table, measured, table
 from pynade.learn import Callback
 
-QUICK = {"epochs": 2, "iterations": 2, "updates_per_epoch": 5}  # a laptop minute for every cell
+QUICK = {
+    "epochs": 2,
+    "iterations": 2,
+    "updates_per_epoch": 5,
+    "n_orderings": 2,
+}  # a laptop minute for every cell
 NOT_COMPARABLE = {"quick": True, "note": "a trial of the path: not comparable"}
 
 
@@ -175,7 +180,8 @@ def reproduce(
         spec = cell.row.sweep
         grid = {k: v[:2] if quick else v for k, v in spec["grid"].items()}
         grid |= cell.row.quick.get("grid", {}) if quick else {}
-        fixed = {**spec["fixed"], "device": device} | (_few(spec["model"]) if quick else {})
+        few = _few(spec["model"]) if quick else {}
+        fixed = {**spec["fixed"], "device": device} | {k: v for k, v in few.items() if k not in grid}
         repeats = spec.get("repeats", 1)
         content = run_sweep(
             place,

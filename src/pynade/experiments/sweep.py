@@ -2,8 +2,9 @@
 
 Settings × folds that share an architecture are one population. On every fold the setting that is best on
 validation is chosen, trained again on train + valid until its training likelihood passes that of the chosen
-run's best iteration (the paper's rule), and asked for the test part once. How much the result depends on the
-ordering and the other random choices is asked by training the chosen settings with several seeds (`repeats`).
+run's best iteration (the paper's rule; without `retrain` its validated weights are taken as they are), and
+asked for the test part once. How much the result depends on the ordering and the other random choices is
+asked by training the chosen settings with several seeds (`repeats`).
 
 A sweep lives in a folder: spec.json, one file per finished population, a checkpoint of the one in progress,
 and at the end result.json with the models of all folds. Given again, the command goes on where it was.
@@ -25,7 +26,7 @@ import numpy as np
 
 from pynade.atomic import write_json
 from pynade.data import Dataset, entry, folds, names, resolve
-from pynade.estimators import GradientEstimator
+from pynade.estimators import GradientEstimator, load
 from pynade.estimators.base import torch_device
 from pynade.estimators.baselines import Baseline
 from pynade.experiments.baseline_sweep import BaselineSweep
@@ -43,6 +44,7 @@ from pynade.experiments.sweep_record import (
 )
 from pynade.learn import Member, PopulationProgress, fit_population
 from pynade.learn.population import OWN
+from pynade.likelihood import Estimate
 
 Job = tuple[Setting, int]  # a setting and the number of a fold, from 0
 IN_RECORD = ("model", "data", "fixed", "grid", "folds", "retrain", "repeats")  # of the folder's spec
@@ -103,8 +105,8 @@ def run_sweep(
             ordering, initial weights and shuffling of its own; the record then has the standard deviation of
             their test means over seeds. One split only. With `retrain` all stop at the same training
             likelihood.
-        quick: two folds and a tenth of the epochs: shows that everything works; the record says so and
-            does not count.
+        quick: two folds, a tenth of the epochs, validation rows in place of the test part: shows that
+            everything works; the record says so and does not count.
         told: called after every epoch of every population.
     """
     tried = settings(grid)
@@ -147,7 +149,9 @@ def run_sweep(
     _claim(folder, spec)
     where = provenance(parts[0], seed=seed, device=torch_device(first.device))
     shared = folder, model, fixed, seed, told
-    sweep: Any = BaselineSweep(*shared) if isinstance(first, Baseline) else _Sweep(*shared, repeats)
+    sweep: Any = (
+        BaselineSweep(*shared) if isinstance(first, Baseline) else _Sweep(*shared, repeats, not retrain)
+    )
 
     train, valid = [part.train for part in parts], [part.valid for part in parts]
     outcomes, seconds = sweep.grid(tried, train, valid)
@@ -159,16 +163,18 @@ def run_sweep(
     chosen, trained = sweep.final(ranked, train, valid, retrain)
     final = trained[::repeats]
     scores, many = [], []
+    asked = "valid" if quick else "test"
     for fold, (estimator, part) in enumerate(zip(final, parts, strict=True), start=1):
         estimator.save(folder / f"fold-{fold}.safetensors", columns=list(part.schema.names))
-        rows, ensembles = scored(estimator, part.split("test"))
+        rows, ensembles = scored(estimator, part.split(asked))
         scores.append(rows)
         many += [] if ensembles is None else [ensembles]
     record = {
         "test": summed_up(scores, [e.summary(s) for e, s in zip(final, scores, strict=True)])
         | {"orderings": getattr(final[0], "n_orderings", 1)},
         **(ensembles_of(many) if len(many) == len(parts) else {}),
-        **(over_seeds(trained, scores[0], parts[0].split("test")) if repeats > 1 else {}),
+        **(over_seeds(trained, scores[0], parts[0].split(asked)) if repeats > 1 else {}),
+        **({} if retrain else {"valid": summed_up(*_on_valid(final, parts))}),
         "quick": quick,
         "protocol": protocol_words(len(parts), len(tried), retrain, "stop_at_train" in first.get_params())
         + (f"; the chosen settings trained with {repeats} seeds" if repeats > 1 else ""),
@@ -189,6 +195,14 @@ def run_sweep(
     }
     write_json(folder / "result.json", record)
     return record
+
+
+def _on_valid(
+    final: list[GradientEstimator], parts: list[Dataset]
+) -> tuple[list[np.ndarray], list[Estimate]]:
+    """Validation scores of the models as they meet the test: an ensemble's, where the grid had estimates."""
+    scores = [scored(e, part.split("valid"))[0] for e, part in zip(final, parts, strict=True)]
+    return scores, [e.summary(s) for e, s in zip(final, scores, strict=True)]
 
 
 def _check_settings(fixed: Setting, grid: Mapping[str, Sequence[Any]]) -> None:
@@ -247,6 +261,7 @@ class _Sweep:
     seed: int
     told: Told | None
     repeats: int = 1
+    keep: bool = False  # the best weights of the grid, to be scored as they are
 
     def grid(
         self, tried: list[Setting], train_rows: list[np.ndarray], valid: list[np.ndarray | None]
@@ -269,6 +284,9 @@ class _Sweep:
                     }
                     for (setting, fold), e, train in zip(jobs, done, trained, strict=True)
                 ]
+                for fold in {fold for _, fold in jobs} if self.keep else ():
+                    best = lines.index(_best_first(lines, fold)[0])
+                    done[best].save(self._weights(lines[best]))
                 write_json(file, {"seconds": done[0].history_.seconds, "outcomes": lines})
             content = json.loads(file.read_text(encoding="utf-8"))
             outcomes += content["outcomes"]
@@ -287,12 +305,13 @@ class _Sweep:
         Where the training with the first seed diverges, those of the next best outcome.
         """
         chosen = [outcomes[0] for outcomes in ranked]
-        made: dict[int, list[GradientEstimator]] = {}  # by fold
         seeds = [{}, *({"random_state": self.seed + k} for k in range(1, self.repeats))]
+        if not retrain:
+            return chosen, self._validated(chosen, seeds[1:], train, valid)
+        made: dict[int, list[GradientEstimator]] = {}  # by fold
         while len(made) < len(ranked):
-            rule = {"patience": None} if retrain else {}
             jobs = [
-                (o["setting"] | rule | ({"stop_at_train": o["train"]} if retrain else {}), fold)
+                (o["setting"] | {"patience": None, "stop_at_train": o["train"]}, fold)
                 for fold, o in enumerate(chosen)
                 if fold not in made
             ]
@@ -311,6 +330,25 @@ class _Sweep:
                     else:
                         chosen[fold] = ranked[fold][rank]
         return chosen, [estimator for fold in range(len(ranked)) for estimator in made[fold]]
+
+    def _validated(
+        self,
+        chosen: list[dict[str, Any]],
+        more: list[Setting],
+        train: list[np.ndarray],
+        valid: list[np.ndarray | None],
+    ) -> list[GradientEstimator]:
+        """Each fold's estimator with the weights the grid validated, and those of more seeds (one fold)."""
+        made: list[Any] = [load(self._weights(outcome)) for outcome in chosen]
+        if more:
+            jobs = [(chosen[0]["setting"] | own, 0) for own in more]
+            made += self._train(f"final-{_digest(jobs)}", jobs, train, valid, ("final", 1, 1))[0]
+        return made
+
+    def _weights(self, outcome: dict[str, Any]) -> Path:
+        """Where the best weights of an outcome's population are kept, for its fold."""
+        (key,) = _architectures([(outcome["setting"], outcome["fold"])])
+        return self.folder / f"population-{key}-{outcome['fold'] + 1}.safetensors"
 
     def _train(
         self,
@@ -349,7 +387,9 @@ def _architectures(jobs: list[Job]) -> dict[str, list[Job]]:
     """Jobs by what decides the shapes of their parameters."""
     groups: dict[str, list[Job]] = {}
     for setting, fold in jobs:
-        shape = {name: value for name, value in setting.items() if name not in (*OWN, "random_state")}
+        shape = {
+            name: value for name, value in setting.items() if name not in (*OWN, "dropout", "random_state")
+        }
         groups.setdefault(_digest(shape), []).append((setting, fold))
     return groups
 

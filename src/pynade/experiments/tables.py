@@ -8,6 +8,7 @@ disagree.
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -86,6 +87,7 @@ class Measured:
     seconds: float = 0.0  # of training, with the choice of settings
     scoring: float = 0.0  # seconds
     device: str = ""
+    valid: float = -math.inf  # the validation score of what was tested, by which models are chosen among
 
 
 def table(name: str) -> Table:
@@ -121,6 +123,24 @@ def measured(results: Path, row: Row, data: str) -> Measured | None:
         seconds=sum(seconds.values()),
         scoring=scoring,
         device=record.get("device", ""),
+        valid=_validation(record),
+    )
+
+
+def _validation(record: dict[str, Any]) -> float:
+    """The validation score of a record; of a sweep over folds the mean of those that were chosen.
+
+    Example:
+        >>> _validation({"chosen": [{"valid": -1.0}, {"valid": -2.0}]})
+        -1.5
+    """
+    if record.get("valid"):
+        return float(record["valid"]["mean"])
+    chosen = record.get("chosen", [])
+    return (
+        float(np.mean([line["valid"] for line in chosen]))
+        if isinstance(chosen, list) and chosen
+        else -math.inf
     )
 
 

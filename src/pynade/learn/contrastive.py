@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pynade.learn.em_binary import binary_rows
-from pynade.learn.fit import Diverged
+from pynade.learn.fit import Diverged, minibatches
 from pynade.learn.how import decline
 from pynade.learn.step import captured
 from pynade.models import RBM
@@ -72,6 +72,7 @@ def contrastive(
     persistent: bool = False,
     epochs: int = 100,
     batch_size: int = 100,
+    updates_per_epoch: int | None = None,
     schedule: str = "constant",
     evaluate_at: Collection[int] | None = None,
     evaluate: Callable[[RBM, Tensor], float] | None = None,
@@ -98,6 +99,7 @@ def contrastive(
         persistent=persistent,
         epochs=epochs,
         batch_size=batch_size,
+        updates_per_epoch=updates_per_epoch,
         schedule=schedule,
         evaluate_at=evaluate_at,
         evaluate=evaluate,
@@ -117,6 +119,7 @@ def contrastive_population(
     persistent: bool = False,
     epochs: int = 100,
     batch_size: int = 100,
+    updates_per_epoch: int | None = None,
     schedule: str = "constant",
     evaluate_at: Collection[int] | None = None,
     evaluate: Callable[[RBM, Tensor], float] | None = None,
@@ -139,6 +142,7 @@ def contrastive_population(
         persistent: keep the chains from one update to the next.
         epochs: passes over the training rows.
         batch_size: rows of an update, and chains.
+        updates_per_epoch: make an epoch so many updates instead of a pass, whatever the number of rows.
         schedule: of the learning rates: "constant", or "linear" down to zero, which quiets the noise that
             large rates leave in the parameters.
         evaluate_at: epochs after which to score the validation rows; only the last when not given.
@@ -153,6 +157,8 @@ def contrastive_population(
     D, H = _shape(rbms, learning_rates)
     if min(k, epochs, batch_size) < 1:
         raise ValueError(f"k, epochs and batch_size must be at least 1, not {k}, {epochs} and {batch_size}")
+    if updates_per_epoch is not None and updates_per_epoch < 1:
+        raise ValueError(f"updates_per_epoch must be at least 1, not {updates_per_epoch}")
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, not {schedule!r}")
     at = {epochs} if evaluate_at is None else set(evaluate_at)
@@ -173,11 +179,12 @@ def contrastive_population(
 
     step = _Step(members, chains, k, batch_size)
     M, began = len(rbms), time.perf_counter()
-    t, total = 0, epochs * -(-len(train) // batch_size)
+    per_epoch = updates_per_epoch or -(-len(train) // batch_size)
+    t, total = 0, epochs * per_epoch
     history = ContrastiveHistory(best_epoch=[0] * M, best_valid=[None] * M)
     for epoch in range(1, epochs + 1):
-        shuffled = torch.randperm(len(train), generator=generator, device=device)
-        for batch in shuffled.split(batch_size):
+        one_pass = updates_per_epoch is None
+        for batch in minibatches(len(train), batch_size, per_epoch, one_pass, generator, device):
             step(train[batch].to(dtype), rate * decline(schedule, 0.0, t, total))
             t += 1
         finite = torch.isfinite(members.W).flatten(1).all(1).tolist()

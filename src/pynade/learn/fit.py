@@ -251,11 +251,17 @@ def checked_rows(model: Trainable, x: Tensor | np.ndarray) -> Tensor:
 
 
 def minibatches(
-    n: int, batch_size: int, count: int, one_pass: bool, generator: torch.Generator
+    n: int,
+    batch_size: int,
+    count: int,
+    one_pass: bool,
+    generator: torch.Generator | None,
+    device: torch.device | None = None,
 ) -> Sequence[Tensor]:
     """Row indexes of an epoch's minibatches: one shuffled pass, or `count` of them from as many as needed."""
     passes = 1 if one_pass else math.ceil(count * batch_size / n)
-    rows = torch.cat([torch.randperm(n, generator=generator, device=generator.device) for _ in range(passes)])
+    here = device if generator is None else generator.device
+    rows = torch.cat([torch.randperm(n, generator=generator, device=here) for _ in range(passes)])
     return rows.split(batch_size)[:count]
 
 

@@ -81,8 +81,9 @@ def fit_population(
 
     Args:
         members: of one architecture, on one device. Their settings may differ in learning_rate, gamma,
-            momentum, weight_decay, patience and stop_at_train. Where their numbers of rows differ and
-            `updates_per_epoch` is not set, an epoch has as many updates as the largest set needs.
+            momentum, weight_decay, patience and stop_at_train, their nets in dropout. Where their numbers of
+            rows differ and `updates_per_epoch` is not set, an epoch has as many updates as the largest set
+            needs.
         folder: where to keep a checkpoint; None keeps nothing.
         resume: go on from the checkpoint in `folder`.
         callbacks: told of every epoch.

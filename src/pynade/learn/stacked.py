@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,8 @@ class Member:
 class Population(nn.Module):
     """M members of one architecture as one stacked model: `loss` of rows (M, B, D) is (M, B).
 
+    Members may drop different shares of their activations in training.
+
     Args:
         models: the members; they are copied.
         stream: (M,), which of the generators each member listens to.
@@ -56,6 +59,7 @@ class Population(nn.Module):
         self.trained = {n: params[n].detach().clone().requires_grad_() for n in params if n in trained}
         self.fixed = {n: t.detach().clone() for n, t in (params | buffers).items() if n not in trained}
         self.skeleton = _RowLoss(copy.deepcopy(models[0]).to("meta"))
+        self.rates = _own_rates(models)
         self.dtype, self.orderless = models[0].dtype, isinstance(models[0], Orderless)
         self.listen(stream)
 
@@ -89,19 +93,23 @@ class Population(nn.Module):
         An ensemble that has drawn nothing is scored under all of its orderings.
         """
 
-        def one(tensors: dict[str, Tensor], x: Tensor, mine: Tensor | None) -> Tensor:
-            out: Tensor = functional_call(self.skeleton, tensors, (x, mine, noise, len(rows)))
+        def one(
+            tensors: dict[str, Tensor], x: Tensor, mine: Tensor | None, rates: dict[str, Tensor]
+        ) -> Tensor:
+            with _dropping(self.skeleton.model, rates):
+                out: Tensor = functional_call(self.skeleton, tensors, (x, mine, noise, len(rows)))
             return out
 
         tensors = {f"model.{n}": t for n, t in (self.trained | self.fixed).items()}
-        dims = (0, 0, None if drawn is None else 0)
-        out: Tensor = vmap(one, dims, randomness="different")(tensors, rows, drawn)
+        dims = (0, 0, None if drawn is None else 0, 0 if self.rates else None)
+        out: Tensor = vmap(one, dims, randomness="different")(tensors, rows, drawn, self.rates)
         return out
 
     def keep(self, members: Tensor) -> None:
         """Go on with these members only."""
         self.trained = {n: t.detach()[members].clone().requires_grad_() for n, t in self.trained.items()}
         self.fixed = {n: t[members].clone() for n, t in self.fixed.items()}
+        self.rates = {n: t[members] for n, t in self.rates.items()}
 
 
 class Scored:
@@ -159,7 +167,46 @@ class _RowLoss(nn.Module):
 
 
 def _architecture(model: Trainable) -> str:
-    return json.dumps(describe(model))
+    """What must be the same in all members: everything but how much is dropped."""
+
+    def without(spec: Any) -> Any:
+        if isinstance(spec, dict):
+            return {name: without(value) for name, value in spec.items() if name != "dropout"}
+        return [without(value) for value in spec] if isinstance(spec, list) else spec
+
+    return json.dumps(without(describe(model)))
+
+
+def _own_rates(models: Sequence[Trainable]) -> dict[str, Tensor]:
+    """Where members drop different shares of their activations: parts of the model, M rates for each."""
+    of = [
+        {
+            name: part.dropout
+            for name, part in m.named_modules()
+            if isinstance(part.__dict__.get("dropout"), float)
+        }
+        for m in models
+    ]
+    like = next(models[0].parameters())
+    return {
+        name: torch.tensor([rates[name] for rates in of], dtype=like.dtype, device=like.device)
+        for name in of[0]
+        if len({rates[name] for rates in of}) > 1
+    }
+
+
+@contextmanager
+def _dropping(model: nn.Module, rates: dict[str, Tensor]) -> Iterator[None]:
+    """Within this block the named parts of a model drop as much as these numbers say."""
+    parts = {name: model.get_submodule(name) for name in rates}
+    usual = {name: part.dropout for name, part in parts.items()}
+    try:
+        for name, part in parts.items():
+            part.dropout = rates[name]
+        yield
+    finally:
+        for name, part in parts.items():
+            part.dropout = usual[name]
 
 
 def distinct(arrays: Sequence[Any]) -> tuple[list[Any], list[int]]:

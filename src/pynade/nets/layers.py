@@ -107,11 +107,17 @@ def convolved(
     return functional.conv2d(x, weight, bias, stride=stride, padding=padding)[:, :n_out]
 
 
-def dropped(h: Tensor, rate: float, noise: torch.Generator | None) -> Tensor:
-    """Activations with a share `rate` set to zero and the others scaled up; unchanged without noise."""
-    if noise is None or rate == 0:
+def dropped(h: Tensor, rate: float | Tensor, noise: torch.Generator | None) -> Tensor:
+    """Activations with a share `rate` set to zero and the others scaled up; unchanged without noise.
+
+    A rate that is a tensor is a member's own, in a population.
+    """
+    if noise is None or (not isinstance(rate, Tensor) and rate == 0):
         return h
-    keep = torch.empty_like(h, dtype=torch.bool).bernoulli_(1 - rate, generator=noise)
+    if isinstance(rate, Tensor):
+        keep = torch.rand(h.shape, generator=noise, dtype=h.dtype, device=h.device) >= rate
+    else:
+        keep = torch.empty_like(h, dtype=torch.bool).bernoulli_(1 - rate, generator=noise)
     return h * keep / (1 - rate)
 
 

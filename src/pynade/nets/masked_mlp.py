@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from pynade.nets.any_order import AnyOrderNet
 from pynade.nets.base import State, activation_named, glorot, layer_sizes
+from pynade.nets.layers import check_dropout, dropped
 
 
 class MaskedMLP(AnyOrderNet):
@@ -61,11 +62,9 @@ class MaskedMLP(AnyOrderNet):
         self.hidden = layer_sizes(hidden)
         if not self.hidden or any(h < 1 for h in self.hidden):
             raise ValueError(f"a MaskedMLP needs hidden layers of at least one unit each, not {self.hidden}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), not {dropout}")
         self.activation, self._act = activation, activation_named(activation)
         self.input_observed, self.residual, self.layer_norm = input_observed, residual, layer_norm
-        self.dropout = dropout
+        self.dropout = check_dropout(dropout)
 
         inputs = n_features + int(input_observed)  # per variable
         sizes = (n_variables * inputs, *self.hidden)
@@ -143,8 +142,4 @@ class MaskedMLP(AnyOrderNet):
     def _layer(self, n: int, a: Tensor, noise: torch.Generator | None) -> Tensor:
         if self.layer_norm:
             a = functional.layer_norm(a, a.shape[-1:], weight=self.gains[n])
-        h = self._act(a)
-        if noise is not None and self.dropout > 0:
-            keep = torch.rand(h.shape, generator=noise, device=h.device, dtype=h.dtype) >= self.dropout
-            h = h * keep / (1 - self.dropout)
-        return h
+        return dropped(self._act(a), self.dropout, noise)

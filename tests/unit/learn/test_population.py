@@ -122,6 +122,39 @@ def test_members_stop_each_at_its_own_time_and_the_stack_shrinks():
     assert told[-1] == 0
 
 
+def members_that_drop(rates):
+    """Nets of one seed that drop these shares of their activations."""
+    train, valid = rows(60), rows(30, 1)
+    how = Gradient(batch_size=20, epochs=5, learning_rate=0.05)
+    nets = [MaskedMLP(D, hidden=(16, 9), dropout=rate, generator=generator(0)) for rate in rates]
+    return [Member(Orderless(net, Bernoulli()).double(), train, valid, how) for net in nets]
+
+
+def test_members_may_drop_different_shares():
+    members = members_that_drop([0.0, 0.5, 0.5, 0.0])
+    histories = fit_population(members)
+    ends = histories.train_nll[-1]
+    assert ends[0] == pytest.approx(ends[3], rel=1e-12)  # the same net on the same rows, without noise
+    assert ends[1] != ends[2]  # noise of their own
+    assert min(ends[1], ends[2]) > ends[0]
+    assert [m.model.net.dropout for m in members] == [0.0, 0.5, 0.5, 0.0]
+
+
+def test_the_shares_members_drop_are_the_shares_they_asked_for():
+    members = members_that_drop([0.1, 0.6])
+    for net in (m.model.net for m in members):  # nine units of value 1, of which every output is the mean
+        net.weights[0].data.zero_()
+        net.hidden_bias[1].data.fill_(1.0)
+        net.output.data.fill_(1 / 9)
+    population = Population([m.model for m in members], np.zeros(2, dtype=int))
+    x = torch.zeros(2, 4000, D, dtype=torch.float64)
+    loss = population.row_loss(x, torch.zeros(2, 4000, D, dtype=torch.bool), generator(1))
+    eta = (loss / D).expm1().log()  # the loss of a zero is log(1 + exp(eta))
+    assert eta.mean(1).tolist() == pytest.approx([1.0, 1.0], abs=0.03)
+    # a unit is 0 or 1 / (1 - rate)
+    assert eta.var(1).tolist() == pytest.approx([0.1 / 0.9 / 9, 0.6 / 0.4 / 9], rel=0.1)
+
+
 def test_one_that_diverges_leaves_the_others_alone():
     train, valid = rows(60), rows(30, 1)
     how = Gradient(optimizer="sgd", batch_size=20, epochs=4, learning_rate=0.1)
