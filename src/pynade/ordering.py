@@ -84,7 +84,8 @@ class Ordering:
     @property
     def rank(self) -> Tensor:
         """Step of each variable, (D,) or (K, D)."""
-        return self._order.argsort(dim=-1)
+        steps = torch.arange(self._order.shape[-1], device=self._order.device).expand_as(self._order)
+        return steps.scatter(-1, self._order, steps)  # far cheaper than sorting
 
     @property
     def before(self) -> Tensor:

@@ -129,12 +129,16 @@ def _backward(  # type: ignore[no-untyped-def]
 
 def plan(members: int, batch: int, n_variables: int, hidden: int) -> tuple[int, int, int, int]:
     """(rows per program, hidden units per program, steps per segment, segments) for these sizes."""
-    rows = min(128, max(WARP, triton.next_power_of_2(batch)))
+    rows = min(128, max(WARP // 2, triton.next_power_of_2(batch)))
     units = WARP
-    warps = members * -(-batch // rows) * -(-hidden // units) * (rows // WARP)
+    warps = members * -(-batch // rows) * -(-hidden // units) * _warps(rows)
     segments = max(1, min(-(-PROGRAMS // warps), n_variables // SHORTEST))
     length = -(-n_variables // segments)
     return rows, units, length, -(-n_variables // length)
+
+
+def _warps(rows: int) -> int:
+    return max(1, rows // WARP)
 
 
 def forward(
@@ -162,7 +166,7 @@ def forward(
     sizes = (batch, n_variables, hidden, n_params, segments, length)
     if batch:
         _forward[grid](
-            x, weight, output, start, parts, *sizes, CODES[activation], rows, units, num_warps=rows // WARP
+            x, weight, output, start, parts, *sizes, CODES[activation], rows, units, num_warps=_warps(rows)
         )
     eta = _by_step(parts.sum(1), _rank(order)).permute(0, 3, 1, 2)
     return eta + bias.unsqueeze(1), start
@@ -195,7 +199,7 @@ def backward(
     tensors = (x, weight, output, tape.contiguous(), grad_eta, total, gw, gv, gx)
     sizes = (batch, n_variables, hidden, n_params, segments, length)
     if batch:
-        _backward[grid](*tensors, *sizes, CODES[activation], rows, units, need_x, num_warps=rows // WARP)
+        _backward[grid](*tensors, *sizes, CODES[activation], rows, units, need_x, num_warps=_warps(rows))
     reach = total.flip(1).cumsum(1).flip(1)  # G: from the start of each segment to the end
     grad_weight = _segment_product(x, reach, length, segments) - gw.sum(0)
     grad_x = x.new_empty(members, 0, 0)
@@ -209,8 +213,8 @@ def _by_step(tensor: Tensor, order: Tensor) -> Tensor:
     """(M, D, …) with axis 1 taken in the given order, (1, D) for all members or (M, D), contiguous."""
     if len(order) == 1:
         return tensor.index_select(1, order[0])
-    members = torch.arange(len(order), device=order.device).unsqueeze(1)
-    return tensor[members, order].contiguous()
+    first = torch.arange(0, order.numel(), order.shape[1], device=order.device)  # place of a member's first
+    return tensor.flatten(0, 1).index_select(0, (first.unsqueeze(1) + order).flatten()).view_as(tensor)
 
 
 def _rank(order: Tensor) -> Tensor:

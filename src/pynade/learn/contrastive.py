@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pynade.kernels import backends
 from pynade.learn.em_binary import binary_rows
 from pynade.learn.fit import Diverged, minibatches
 from pynade.learn.how import decline
@@ -226,16 +227,29 @@ class _Members:
         """One step in place on rows x (B, D) from chains (M, C, D), by default the rows; the moved chains."""
         rows = x.expand(len(self.W), -1, -1)
         up = self._hidden(rows)
-        v = rows if chains is None else chains
-        p = up if chains is None else self._hidden(v)
-        for _ in range(k):
-            v = self._draw(torch.sigmoid(torch.baddbmm(self.b, self._draw(p), self.W)))
-            p = self._hidden(v)
+        v, p = self._moved(rows, up, k) if chains is None else self._moved(chains, None, k)
         n, m = rows.shape[1], v.shape[1]
         self.W += rate * (up.mT @ rows / n - p.mT @ v / m)
         self.b += rate * (rows.mean(1, keepdim=True) - v.mean(1, keepdim=True))
         self.c += rate * (up.mean(1, keepdim=True) - p.mean(1, keepdim=True))
         return v
+
+    def _moved(self, v: Tensor, p: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
+        """Chains v (M, C, D) after k rounds, and p(h | v) there, from p where it is known.
+
+        One kernel on a GPU, for machines that fit on a chip.
+        """
+        if v.is_cuda and backends.available("triton"):
+            from pynade.kernels.gibbs import gibbs, suits
+
+            if suits(self.W):
+                seed = torch.randint(1 << 31, (1,), generator=self.generator, device=v.device)
+                return gibbs(v, self.W, self.b, self.c, k, seed)
+        p = self._hidden(v) if p is None else p
+        for _ in range(k):
+            v = self._draw(torch.sigmoid(torch.baddbmm(self.b, self._draw(p), self.W)))
+            p = self._hidden(v)
+        return v, p
 
     def put(self, rbm: RBM, m: int) -> RBM:
         """Copy member m's parameters into an RBM."""

@@ -9,9 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pynade.kernels import backends
+
 Number = float | Tensor  # a Tensor holds one value per member, shape (M,)
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+MOST_FUSED = 64  # tensors: beyond, one kernel for each takes longer than a dozen for all of them
 
 
 class Optimizer:
@@ -26,6 +29,7 @@ class Optimizer:
     def __init__(self, rule: str, params: dict[str, Tensor], decay: dict[str, Number] | None = None) -> None:
         self.rule, self.params, self.decay = rule, params, decay or {}
         self.t = 0
+        self._on_device: dict[int, Tensor] = {}  # decays, by identity
         slots = ("velocity",) if rule == "sgd" else ("first", "second")
         self.state = {f"{slot}/{n}": torch.zeros_like(p) for slot in slots for n, p in params.items()}
 
@@ -47,11 +51,71 @@ class Optimizer:
         momentum: Number,
         first_: Number,
         second_: Number,
+        average: dict[str, Tensor] | None = None,
+        average_rate: Number = 0.0,
     ) -> None:
         """The arithmetic of an update; all numbers may be tensors, so that a CUDA graph can hold it.
 
-        Written over lists (torch's foreach functions): a handful of kernels for all parameters together.
+        Written over lists (torch's foreach functions): a handful of kernels for all parameters together. On a
+        GPU, for nets of few tensors, it is one kernel for each of them (`pynade.kernels.update`).
+
+        Args:
+            grads: of the loss, by name.
+            learning_rate: step size.
+            momentum: of "sgd".
+            first_: Adam's correction of its first average.
+            second_: of its second average.
+            average: running averages of the weights, by name, to be moved …
+            average_rate: … by this share of the way to the new weights.
         """
+        average = average or {}
+        if self._fuses(grads, average):
+            self._fused(grads, (learning_rate, momentum, first_, second_, average_rate), average)
+            return
+        self._listed(grads, learning_rate, momentum, first_, second_)
+        if average:
+            means = list(average.values())
+            gaps = torch._foreach_sub([self.params[n] for n in average], means)
+            scale(gaps, average_rate)
+            torch._foreach_add_(means, gaps)
+
+    def _fuses(self, grads: dict[str, Tensor], average: dict[str, Tensor]) -> bool:
+        few = len(self.params) <= MOST_FUSED and all(p.is_cuda for p in self.params.values())
+        if not few or not backends.available("triton"):
+            return False
+        from pynade.kernels.update import suits
+
+        return all(
+            suits([p, grads[n], *self._slots(n), *([average[n]] if n in average else [])])
+            for n, p in self.params.items()
+        )
+
+    def _fused(
+        self, grads: dict[str, Tensor], numbers: tuple[Number, ...], average: dict[str, Tensor]
+    ) -> None:
+        from pynade.kernels.update import update
+
+        device = next(iter(self.params.values())).device
+        members = max(n.numel() if isinstance(n, Tensor) else 1 for n in numbers)
+        rows = [torch.as_tensor(n, dtype=torch.float32, device=device).expand(members) for n in numbers]
+        together = torch.stack(rows)
+        for name, p in self.params.items():
+            decay = self.decay.get(name)
+            if decay is not None and id(decay) not in self._on_device:
+                wide = torch.as_tensor(decay, dtype=torch.float32, device=device).expand(members)
+                self._on_device[id(decay)] = wide.contiguous()
+            pull = None if decay is None else self._on_device[id(decay)]
+            constants = (BETA1, BETA2, EPSILON)
+            update(self.rule, p, grads[name], self._slots(name), average.get(name), pull, together, constants)
+
+    def _listed(
+        self,
+        grads: dict[str, Tensor],
+        learning_rate: Number,
+        momentum: Number,
+        first_: Number,
+        second_: Number,
+    ) -> None:
         params, slopes = list(self.params.values()), [grads[name] for name in self.params]
         for decay, group in self._decayed():
             if self.rule == "adamw":
@@ -88,6 +152,10 @@ class Optimizer:
                 key = id(decay) if isinstance(decay, Tensor) else hash(decay)
                 groups.setdefault(key, (decay, []))[1].append(k)
         return list(groups.values())
+
+    def _slots(self, name: str) -> list[Tensor]:
+        slots = ("velocity",) if self.rule == "sgd" else ("first", "second")
+        return [self.state[f"{slot}/{name}"] for slot in slots]
 
     def _slot(self, slot: str) -> list[Tensor]:
         return [self.state[f"{slot}/{name}"] for name in self.params]

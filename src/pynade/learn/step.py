@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pynade.learn.how import Gradient
-from pynade.learn.optimizer import Number, Optimizer, clip, scale
+from pynade.learn.optimizer import Number, Optimizer, clip
 from pynade.models import Density, Orderless
 from pynade.precision import computing_in, fast_matmul
 
@@ -79,14 +79,9 @@ class Step:
         grads = {n: laid_out(g, p) for (n, p), g in zip(params.items(), slopes, strict=True)}
         if self.how.clip is not None:
             clip(grads, self.how.clip, members=bool(self.shape))
-        self.optimizer.apply(grads, rate, momentum, first, second)
+        self.optimizer.apply(grads, rate, momentum, first, second, self.average, average)
         with torch.no_grad():
             self.loss_sum += loss.sum(-1)
-            if self.average:
-                means = list(self.average.values())
-                gaps = torch._foreach_sub([params[n] for n in self.average], means)
-                scale(gaps, average)
-                torch._foreach_add_(means, gaps)
 
     def _average_rate(self, t: int) -> float:
         """How far the running average moves at update t: quicker at first, then 1 - ema."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch.nn import functional
 
 from pynade.kernels import recurrence, sample_bernoulli, sample_mixture
+from pynade.kernels.gibbs import gibbs
 from pynade.kernels.norm import AddNorm, NormSiLU
+from pynade.kernels.update import update
+from pynade.learn.optimizer import BETA1, BETA2, EPSILON, Optimizer
 
 from .cases import EDGES, Case, compare
 
@@ -125,7 +130,69 @@ def check_add_norm() -> None:
     assert [t.dtype for t in half] == [torch.float32, torch.bfloat16]
 
 
+def check_update() -> None:
+    """Every rule as it is over lists, with and without decay and an average, of members and of one."""
+    g = torch.Generator().manual_seed(0)
+    for rule, members, decays, averages in itertools.product(
+        ("sgd", "adam", "adamw"), (1, 3), (False, True), (False, True)
+    ):
+        shape = (members, 7, 211)  # more than a block, and a ragged last one
+        both = []
+        start, *slopes = torch.randn(4, *shape, generator=g)
+        decay = torch.linspace(0.1, 0.3, members) if decays else None
+        rate = torch.linspace(0.01, 0.05, members)
+        momentum = torch.linspace(0.5, 0.9, members)
+        for fused in (False, True):
+            params = {"w": start.clone()}
+            own = Optimizer(rule, params, {"w": decay} if decays else {})
+            average = {"w": start.clone()} if averages else {}
+            for t, slope in enumerate(slopes, start=1):
+                numbers = (rate, momentum, *Optimizer.corrections(t), 0.2)
+                if fused:
+                    wide = torch.stack([torch.as_tensor(n).expand(members) for n in numbers])
+                    args = (slope, own._slots("w"), average.get("w"), decay, wide, (BETA1, BETA2, EPSILON))
+                    update(rule, params["w"], *args)
+                else:
+                    own.apply({"w": slope}, *numbers[:4], average, numbers[4])
+            both.append([*params.values(), *own.state.values(), *average.values()])
+        torch.testing.assert_close(*both, rtol=1e-5, atol=1e-6)
+
+
+def check_gibbs() -> None:
+    """One round's law is that of the machine; machines share their draws; nothing but the seed matters."""
+    g = torch.Generator().manual_seed(0)
+    W, b, c = (
+        torch.randn(2, 3, 5, generator=g),
+        torch.randn(2, 1, 5, generator=g),
+        torch.randn(2, 1, 3, generator=g),
+    )
+    W[1], b[1], c[1] = W[0], b[0], c[0]
+    start = (torch.rand(1, 5, generator=g) < 0.5).float().expand(2, 800, 5)
+    seed = torch.tensor([11])
+    v, p = gibbs(start, W, b, c, 1, seed)
+    assert torch.equal(v[0], v[1])
+    assert torch.equal(v, gibbs(start.contiguous(), W, b, c, 1, seed)[0])
+    assert not torch.equal(v, gibbs(start, W, b, c, 1, seed + 1)[0])
+    torch.testing.assert_close(p, torch.sigmoid(v @ W.mT + c))
+    states = torch.tensor(list(itertools.product([0.0, 1.0], repeat=3)))
+    up = torch.sigmoid(start[0, 0] @ W[0].T + c[0, 0])
+    weights = (states * up + (1 - states) * (1 - up)).prod(1)
+    down = torch.sigmoid(states @ W[0] + b[0])
+    for values in itertools.product([0.0, 1.0], repeat=5):  # the law of the visible units after one round
+        x = torch.tensor(values)
+        expected = float((weights * (x * down + (1 - x) * (1 - down)).prod(1)).sum())
+        found = float((v[0] == x).all(1).float().mean())
+        assert abs(found - expected) < 4.5 * (expected * (1 - expected) / 800) ** 0.5 + 1e-9
+    once = gibbs(start, W, b, c, 3, seed)[0][0].mean(0)
+    again = start
+    for s in range(3):
+        again = gibbs(again, W, b, c, 1, torch.tensor([s]))[0]
+    assert ((once - again[0].mean(0)).abs() < 0.1).all()
+
+
 if __name__ == "__main__":
     check()
     check_norm()
     check_add_norm()
+    check_update()
+    check_gibbs()
