@@ -87,3 +87,22 @@ def test_captured_updates_are_the_eager_ones(persistent, monkeypatch):
         ends.append([rbm.W.clone() for rbm in rbms])
     torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-4)
     assert not torch.equal(*ends[0])
+
+
+def test_chains_in_one_kernel_have_the_law_of_chains_in_many():
+    machines = [RBM(40, 23, scale=0.7, generator=generator(s, "cpu")).cuda() for s in range(2)]
+    members = importlib.import_module("pynade.learn.contrastive")._Members(
+        *(torch.stack([getattr(r, n).detach() for r in machines]) for n in "W"),
+        *(torch.stack([getattr(r, n).detach() for r in machines]).unsqueeze(1) for n in "bc"),
+        generator(1),
+    )
+    start = (torch.rand(1, 40, generator=generator(3)) < 0.5).float().expand(2, 50_000, 40)
+    moved, above = members._moved(start, None, 3)
+    v, p = start, members._hidden(start)
+    for _ in range(3):
+        v = members._draw(torch.sigmoid(torch.baddbmm(members.b, members._draw(p), members.W)))
+        p = members._hidden(v)
+    torch.testing.assert_close(above, members._hidden(moved), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(moved.mean(1), v.mean(1), rtol=0, atol=0.013)  # four standard errors
+    pairs = [(t[0].T @ t[0] / t.shape[1]) for t in (moved, v)]
+    torch.testing.assert_close(*pairs, rtol=0, atol=0.015)

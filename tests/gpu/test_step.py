@@ -127,3 +127,35 @@ def test_training_on_the_gpu_repeats_itself():
         fit(m, x, how=Gradient(epochs=3, batch_size=50), seed=4)
         weights.append(torch.cat([p.detach().flatten() for p in m.parameters()]))
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("members", [1, 3])
+def test_the_fused_update_is_that_of_the_lists(rule, members):
+    g = torch.Generator().manual_seed(0)
+    start, *slopes = torch.randn(6, members, 70, 211, generator=g)
+    decay = torch.linspace(0.1, 0.3, members)
+    ends = []
+    for device in ("cpu", "cuda"):
+        own = Optimizer(rule, {"w": start.to(device, copy=True)}, {"w": decay.to(device)})
+        average = {"w": start.to(device, copy=True)}
+        for t, slope in enumerate(slopes, start=1):
+            rate, momentum = (torch.linspace(0.1, 0.3, members, device=device) for _ in range(2))
+            grads = {"w": slope.to(device)}
+            assert own._fuses(grads, average) == (device == "cuda")
+            own.apply(grads, rate, momentum, *Optimizer.corrections(t), average, 0.2)
+        ends.append([t.cpu() for t in (*own.params.values(), *own.state.values(), *average.values())])
+    torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-5)
+
+
+def test_ensembles_of_members_that_drop_different_shares_are_validated_on_a_gpu():
+    x = (torch.rand(300, 30, generator=torch.Generator().manual_seed(1)) < 0.3).to(torch.uint8)
+    g = torch.Generator().manual_seed(0)
+    order = Ordering.random(30, 40, g)
+    nets = [MADENet(30, hidden=40, direct=True, dropout=rate, generator=g) for rate in (0.0, 0.4)]
+    models = [Ensemble(net, Bernoulli(), order).cuda() for net in nets]
+    how = Gradient(epochs=3, batch_size=50)
+    valid = fit_population([Member(m, x, x, how) for m in models]).valid
+    with torch.no_grad():
+        own = [m.cpu().log_prob(x).mean().item() for m in models]
+    np.testing.assert_allclose(valid.max(0), own, rtol=1e-3)
