@@ -96,7 +96,7 @@ def test_chains_in_one_kernel_have_the_law_of_chains_in_many():
         *(torch.stack([getattr(r, n).detach() for r in machines]).unsqueeze(1) for n in "bc"),
         generator(1),
     )
-    start = (torch.rand(1, 40, generator=generator(3)) < 0.5).float().expand(2, 50_000, 40)
+    start = (torch.rand(1, 40, generator=generator(3), device="cuda") < 0.5).float().expand(2, 50_000, 40)
     moved, above = members._moved(start, None, 3)
     v, p = start, members._hidden(start)
     for _ in range(3):

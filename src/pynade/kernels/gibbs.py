@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 CHAINS = 16  # of a program: the least a matrix product takes
-MOST_HIDDEN, MOST_VISIBLE = 32, 512  # what fits on the chip
+MOST_HIDDEN, MOST_VISIBLE = 32, 256  # what fits on the chip
 
 
 @triton.jit
@@ -84,7 +84,7 @@ def gibbs(chains: Tensor, W: Tensor, b: Tensor, c: Tensor, k: int, seed: Tensor)
         CHAINS,
         width,
         MOST_HIDDEN,
-        num_warps=4 if width <= 256 else 8,
+        num_warps=4,
     )
     return moved, above
 
