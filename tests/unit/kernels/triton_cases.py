@@ -167,7 +167,7 @@ def check_gibbs() -> None:
         torch.randn(2, 1, 3, generator=g),
     )
     W[1], b[1], c[1] = W[0], b[0], c[0]
-    start = (torch.rand(1, 5, generator=g) < 0.5).float().expand(2, 800, 5)
+    start = (torch.rand(1, 5, generator=g) < 0.5).float().expand(2, 400, 5)
     seed = torch.tensor([11])
     v, p = gibbs(start, W, b, c, 1, seed)
     assert torch.equal(v[0], v[1])
@@ -182,7 +182,7 @@ def check_gibbs() -> None:
         x = torch.tensor(values)
         expected = float((weights * (x * down + (1 - x) * (1 - down)).prod(1)).sum())
         found = float((v[0] == x).all(1).float().mean())
-        assert abs(found - expected) < 4.5 * (expected * (1 - expected) / 800) ** 0.5 + 1e-9
+        assert abs(found - expected) < 4.5 * (expected * (1 - expected) / 400) ** 0.5 + 1e-9
     once = gibbs(start, W, b, c, 3, seed)[0][0].mean(0)
     again = start
     for s in range(3):
