@@ -3,7 +3,7 @@
 A program keeps the hidden units of some chains of a machine and goes down and up k times without leaving the
 chip; as separate operations a round is ten kernels, each of which takes longer to start than to run. The
 uniform numbers come from a counter-based generator with a seed in device memory (so a CUDA graph draws afresh
-at every replay); they depend on the round, the chain and the unit but not on the machine: machines share them.
+at every replay); they depend on the round, the chain and the unit but not on the machine: all share them.
 """
 
 # mypy: disable-error-code="import-untyped, import-not-found"
