@@ -97,6 +97,8 @@ def test_quick_says_so_and_is_smaller(folds, tmp_path):
     )
     assert record["quick"] is True
     assert record["spec"]["fixed"]["epochs"] == 5
+    assert "test" not in record
+    assert record["valid"]["n"] == sum(len(part.valid) for part in folds)
 
 
 def test_settings_are_all_combinations():
@@ -307,6 +309,30 @@ def test_without_retraining_the_validated_weights_are_scored_as_they_are(split, 
     assert model.score(split.valid) == pytest.approx(record["chosen"][0]["valid"], rel=1e-6)
     assert record["chosen"][0]["valid"] == pytest.approx(best, abs=1e-4)
     assert model.score(split.test) == pytest.approx(record["test"]["mean"], rel=1e-12)
+
+
+def test_an_architecture_that_diverges_leaves_the_others_and_lost_weights_are_made_again(
+    split, tmp_path, monkeypatch
+):
+    real = module.fit_population
+
+    def fragile(members, **options):
+        histories = real(members, **options)
+        if members[0].model.net.hidden == 8:
+            histories.best_epoch[:] = 0
+            histories.stopped[:] = ["diverged"] * len(members)
+        return histories
+
+    monkeypatch.setattr(module, "fit_population", fragile)
+    fixed = {name: value for name, value in FIXED.items() if name != "hidden"}
+    how = {"fixed": fixed, "grid": {"hidden": [8, 4]}, "retrain": False}
+    record = run_sweep(tmp_path / "s", "rnade", "one", **how)
+    assert record["chosen"][0]["hidden"] == 4
+    assert record["valid"]["mean"] == pytest.approx(record["chosen"][0]["valid"], rel=1e-6)
+    (weights,) = (tmp_path / "s").glob("population-*.safetensors")
+    weights.unlink()
+    assert run_sweep(tmp_path / "s", "rnade", "one", **how)["test"] == record["test"]
+    assert weights.is_file()
 
 
 def test_all_shares_of_dropout_are_one_population(folds, tmp_path):

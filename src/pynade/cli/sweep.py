@@ -19,9 +19,10 @@ HELP = """Try a grid of settings, all trained at once; choose on validation, sco
 Settings × folds that share an architecture are trained as one batched program. Data sets with folds
 (red_wine, white_wine, parkinsons) are swept over all of them, `red_wine/3` over one. On each fold the best
 setting is trained again on train + valid, until its training likelihood passes that of its best validation
-epoch. `--repeats 10` trains the chosen setting with ten seeds, and says how much the test result depends on
-them: on the ordering of the variables, the initial weights, the shuffling. The folder keeps everything; an
-interrupted sweep goes on when the command is given again.
+epoch; with --no-retrain the weights of that epoch are scored as they are. `--repeats 10` trains the chosen
+setting with ten seeds, and says how much the test result depends on them: on the ordering of the variables,
+the initial weights, the shuffling. The folder keeps everything; an interrupted sweep goes on when the command
+is given again.
 
 \b
 Examples:
@@ -49,7 +50,11 @@ def sweep(
         int | None, typer.Option(help="Cut data without folds of their own into this many.")
     ] = None,
     retrain: Annotated[
-        bool, typer.Option(help="Train the chosen settings again on train + valid before the test.")
+        bool,
+        typer.Option(
+            help="Train the chosen settings again on train + valid before the test, or score the validated "
+            "weights as they are."
+        ),
     ] = True,
     repeats: Annotated[
         int,
@@ -59,7 +64,12 @@ def sweep(
         ),
     ] = 1,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Two folds, a tenth of the epochs: a trial that does not count.")
+        bool,
+        typer.Option(
+            "--quick",
+            help="Two folds, a tenth of the epochs, validation rows in place of the test part: a trial that "
+            "does not count.",
+        ),
     ] = False,
     seed: Annotated[int, typer.Option(help="Of orderings, weights and shuffling.")] = 0,
     record: Annotated[Path | None, typer.Option(help="Write the result here too (.json).")] = None,
@@ -91,22 +101,25 @@ def sweep(
         )
     if record is not None:
         write_json(record, result)
-    table = plain_table("fold", *values, "validation", "best epoch", "test")
-    means = result["test"].get("folds", [result["test"]["mean"]])
-    for line, test in zip(result["chosen"], means, strict=True):
+    part = "valid" if quick else "test"
+    score = result[part]
+    table = plain_table("fold", *values, "validation", "best epoch", "its score again" if quick else part)
+    means = score.get("folds", [score["mean"]])
+    for line, mean in zip(result["chosen"], means, strict=True):
         settings = [str(line[name]) for name in values]
         table.add_row(
-            str(line["fold"]), *settings, f"{line['valid']:.3f}", str(line["best_epoch"]), f"{test:.3f}"
+            str(line["fold"]), *settings, f"{line['valid']:.3f}", str(line["best_epoch"]), f"{mean:.3f}"
         )
     console.print(table)
-    test = result["test"]
-    over = "folds" if len(means) > 1 else f"{test['n']:,} rows"
+    over = "folds" if len(means) > 1 else f"{score['n']:,} rows"
     note = " (quick: does not count)" if quick else ""
-    console.print(f"test {test['mean']:.3f} ± {test['stderr']:.3f} nats (s.e. over {over}){note} -> {out}")
+    console.print(
+        f"{part} {score['mean']:.3f} ± {score['stderr']:.3f} nats (s.e. over {over}){note} -> {out}"
+    )
     if repeats > 1:
         many = result["repeats"]
         console.print(
-            f"{repeats} seeds: test {many['mean']:.3f} on average, standard deviation {many['std']:.3f} ± "
+            f"{repeats} seeds: {part} {many['mean']:.3f} on average, standard deviation {many['std']:.3f} ± "
             f"{many['stderr_of_std']:.3f}{note}"
         )
 

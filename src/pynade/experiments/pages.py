@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -144,7 +145,12 @@ def _bests(results: Path, shown: Table) -> list[str]:
     above, seen = [], 0
     for data in shown.columns:
         theirs = [row.paper[data] for row in shown.rows if data in row.paper]
-        cells = column(results, shown, data)
+        held_out = {row.model for row in shown.rows if not (row.fit or {}).get("data")}  # own rows, or others
+        cells = {
+            model: cell
+            for model, cell in column(results, shown, data).items()
+            if model in held_out and math.isfinite(cell.valid)
+        }
         if not cells or not theirs:
             continue
         seen += 1

@@ -180,7 +180,7 @@ def reproduce(
         spec = cell.row.sweep
         grid = {k: v[:2] if quick else v for k, v in spec["grid"].items()}
         grid |= cell.row.quick.get("grid", {}) if quick else {}
-        few = _few(spec["model"]) if quick else {}
+        few = _few(spec["model"], spec["fixed"]) if quick else {}
         fixed = {**spec["fixed"], "device": device} | {k: v for k, v in few.items() if k not in grid}
         repeats = spec.get("repeats", 1)
         content = run_sweep(
@@ -266,7 +266,7 @@ def _fit(
     if orderings is None and issubclass(ESTIMATORS[model], AnyOrderDensity):
         orderings = parameters.get("n_orderings")  # smaller ensembles come for nothing
     if quick:
-        parameters |= _few(model) | cell.row.quick.get("parameters", {})
+        parameters |= _few(model, parameters) | cell.row.quick.get("parameters", {})
         every = cell.row.quick.get("every", every)
         orderings, draws = orderings and 2, draws and 2
     if (place / "spec.json").is_file():
@@ -297,10 +297,13 @@ def _fit(
         write_json(record, NOT_COMPARABLE | content)
 
 
-def _few(model: str) -> dict[str, int]:
-    """What makes a model's learning short."""
+def _few(model: str, given: dict[str, Any]) -> dict[str, int]:
+    """What makes a model's learning short; one ordering stays one."""
     known = estimator_named(model, {}).get_params()
-    return {name: few for name, few in QUICK.items() if name in known}
+    single = "n_orderings" not in given
+    return {
+        name: few for name, few in QUICK.items() if name in known and not (name == "n_orderings" and single)
+    }
 
 
 def describe_cell(cell: Cell, shown: Table) -> str:

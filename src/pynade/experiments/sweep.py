@@ -2,9 +2,10 @@
 
 Settings × folds that share an architecture are one population. On every fold the setting that is best on
 validation is chosen, trained again on train + valid until its training likelihood passes that of the chosen
-run's best iteration (the paper's rule; without `retrain` its validated weights are taken as they are), and
-asked for the test part once. How much the result depends on the ordering and the other random choices is
-asked by training the chosen settings with several seeds (`repeats`).
+run's best iteration (the paper's rule), and asked for the test part once. Without `retrain` the validated
+weights are taken as they are (a baseline is learned again, to the same end). How much the result depends on
+the ordering and the other random choices is asked by training the chosen settings with several seeds
+(`repeats`).
 
 A sweep lives in a folder: spec.json, one file per finished population, a checkpoint of the one in progress,
 and at the end result.json with the models of all folds. Given again, the command goes on where it was.
@@ -105,8 +106,8 @@ def run_sweep(
             ordering, initial weights and shuffling of its own; the record then has the standard deviation of
             their test means over seeds. One split only. With `retrain` all stop at the same training
             likelihood.
-        quick: two folds, a tenth of the epochs, validation rows in place of the test part: shows that
-            everything works; the record says so and does not count.
+        quick: two folds, a tenth of the epochs, validation rows in place of the test part (`valid` in the
+            record, no `test`): shows that everything works; the record says so and does not count.
         told: called after every epoch of every population.
     """
     tried = settings(grid)
@@ -170,11 +171,11 @@ def run_sweep(
         scores.append(rows)
         many += [] if ensembles is None else [ensembles]
     record = {
-        "test": summed_up(scores, [e.summary(s) for e, s in zip(final, scores, strict=True)])
+        asked: summed_up(scores, [e.summary(s) for e, s in zip(final, scores, strict=True)])
         | {"orderings": getattr(final[0], "n_orderings", 1)},
         **(ensembles_of(many) if len(many) == len(parts) else {}),
         **(over_seeds(trained, scores[0], parts[0].split(asked)) if repeats > 1 else {}),
-        **({} if retrain else {"valid": summed_up(*_on_valid(final, parts))}),
+        **({} if retrain or quick else {"valid": summed_up(*_on_valid(final, parts))}),
         "quick": quick,
         "protocol": protocol_words(len(parts), len(tried), retrain, "stop_at_train" in first.get_params())
         + (f"; the chosen settings trained with {repeats} seeds" if repeats > 1 else ""),
@@ -271,7 +272,7 @@ class _Sweep:
         outcomes, seconds = [], 0.0
         for number, (key, jobs) in enumerate(groups.items(), start=1):
             file = self.folder / f"population-{key}.json"
-            if not file.is_file():
+            if not self._finished(file):
                 done, trained = self._train(key, jobs, train_rows, valid, ("grid", number, len(groups)))
                 lines = [
                     {
@@ -284,9 +285,8 @@ class _Sweep:
                     }
                     for (setting, fold), e, train in zip(jobs, done, trained, strict=True)
                 ]
-                for fold in {fold for _, fold in jobs} if self.keep else ():
-                    best = lines.index(_best_first(lines, fold)[0])
-                    done[best].save(self._weights(lines[best]))
+                for best in self._to_keep(lines):
+                    done[lines.index(best)].save(self._weights(best))
                 write_json(file, {"seconds": done[0].history_.seconds, "outcomes": lines})
             content = json.loads(file.read_text(encoding="utf-8"))
             outcomes += content["outcomes"]
@@ -330,6 +330,18 @@ class _Sweep:
                     else:
                         chosen[fold] = ranked[fold][rank]
         return chosen, [estimator for fold in range(len(ranked)) for estimator in made[fold]]
+
+    def _finished(self, file: Path) -> bool:
+        """Whether a population is done, and the weights that may be asked for are there."""
+        if not file.is_file():
+            return False
+        lines = json.loads(file.read_text(encoding="utf-8"))["outcomes"]
+        return all(self._weights(best).is_file() for best in self._to_keep(lines))
+
+    def _to_keep(self, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """A population's outcomes whose weights are kept: the best of each fold, if any did not diverge."""
+        folds = {line["fold"] for line in lines if line["valid"] is not None}
+        return [_best_first(lines, fold)[0] for fold in sorted(folds)] if self.keep else []
 
     def _validated(
         self,

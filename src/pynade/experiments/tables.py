@@ -87,7 +87,7 @@ class Measured:
     seconds: float = 0.0  # of training, with the choice of settings
     scoring: float = 0.0  # seconds
     device: str = ""
-    valid: float = -math.inf  # the validation score of what was tested, by which models are chosen among
+    valid: float = -math.inf  # validation score (see `_validation`), by which models are chosen among
 
 
 def table(name: str) -> Table:
@@ -130,6 +130,9 @@ def measured(results: Path, row: Row, data: str) -> Measured | None:
 def _validation(record: dict[str, Any]) -> float:
     """The validation score of a record; of a sweep over folds the mean of those that were chosen.
 
+    That of an ensemble over orderings is the ensemble's only where its record says so (`valid` of a sweep
+    without retraining); elsewhere it is an estimate for single orderings, which holds the ensemble back.
+
     Example:
         >>> _validation({"chosen": [{"valid": -1.0}, {"valid": -2.0}]})
         -1.5
@@ -159,7 +162,8 @@ def number_of(row: Row, record: dict[str, Any]) -> dict[str, Any] | None:
             return None
         whole, value = value, value[key]
     if row.deviation:
-        return {"mean": value, "stderr": whole["stderr_of_std"], "exact": record["test"]["exact"]}
+        exact = (record.get("test") or record["valid"])["exact"]  # a trial has no test
+        return {"mean": value, "stderr": whole["stderr_of_std"], "exact": exact}
     return dict(value)
 
 

@@ -41,7 +41,8 @@ class Bernoulli(Family):
 
     def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """log sigm(±eta): the sign picks the outcome, so large logits lose no digits."""
-        return -functional.softplus((1 - 2 * x) * eta[..., 0], threshold=50)  # logsigmoid knows no two vmaps
+        signs = 1 - 2 * x.to(eta.dtype)  # bytes would wrap
+        return -functional.softplus(signs * eta[..., 0], threshold=50)  # logsigmoid knows no two vmaps
 
     def sample(
         self, eta: Tensor, i: Tensor | None = None, generator: torch.Generator | None = None

@@ -88,23 +88,24 @@ def gibbs(chains: Tensor, W: Tensor, b: Tensor, c: Tensor, k: int, seed: Tensor)
     hidden = W.shape[1]
     one = chains[0].contiguous() if chains.stride(0) == 0 else chains.contiguous()
     moved, above = W.new_empty(members, batch, visible), W.new_empty(members, batch, hidden)
-    _gibbs[(triton.cdiv(batch, CHAINS), members)](
-        one,
-        0 if chains.stride(0) == 0 else batch * visible,
-        W.contiguous(),
-        b.contiguous(),
-        c.contiguous(),
-        seed,
-        moved,
-        above,
-        batch,
-        visible,
-        hidden,
-        k,
-        CHAINS,
-        VISIBLE,
-        max(CHAINS, triton.next_power_of_2(hidden)),
-    )
+    with torch.cuda.device_of(W):  # Triton launches on the current device
+        _gibbs[(triton.cdiv(batch, CHAINS), members)](
+            one,
+            0 if chains.stride(0) == 0 else batch * visible,
+            W.contiguous(),
+            b.contiguous(),
+            c.contiguous(),
+            seed,
+            moved,
+            above,
+            batch,
+            visible,
+            hidden,
+            k,
+            CHAINS,
+            VISIBLE,
+            max(CHAINS, triton.next_power_of_2(hidden)),
+        )
     return moved, above
 
 

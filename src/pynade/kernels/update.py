@@ -82,22 +82,23 @@ def update(
     members = numbers.shape[1]
     n = weight.numel() // members
     unused = numbers
-    _update[(triton.cdiv(n, BLOCK), members)](
-        weight,
-        slope,
-        slots[0],
-        slots[-1],
-        unused if average is None else average,
-        unused if decay is None else decay,
-        numbers,
-        n,
-        members,
-        *constants,
-        RULES[rule],
-        decay is not None,
-        average is not None,
-        BLOCK,
-    )
+    with torch.cuda.device_of(weight):  # Triton launches on the current device
+        _update[(triton.cdiv(n, BLOCK), members)](
+            weight,
+            slope,
+            slots[0],
+            slots[-1],
+            unused if average is None else average,
+            unused if decay is None else decay,
+            numbers,
+            n,
+            members,
+            *constants,
+            RULES[rule],
+            decay is not None,
+            average is not None,
+            BLOCK,
+        )
 
 
 def suits(tensors: Sequence[Tensor]) -> bool:

@@ -183,6 +183,11 @@ def check_gibbs() -> None:
         expected = float((weights * (x * down + (1 - x) * (1 - down)).prod(1)).sum())
         found = float((v[0] == x).all(1).float().mean())
         assert abs(found - expected) < 4.5 * (expected * (1 - expected) / 400) ** 0.5 + 1e-9
+    wide = torch.randn(1, 3, 150, generator=g) / 5, torch.zeros(1, 1, 150), torch.zeros(1, 1, 3)
+    v, p = gibbs(torch.zeros(1, 40, 150), *wide, 2, seed)  # several blocks of visible units, ragged rows
+    torch.testing.assert_close(p, torch.sigmoid(v @ wide[0].mT))
+    assert set(v.unique().tolist()) == {0.0, 1.0}
+    assert 0.4 < float(v[..., 128:].mean()) < 0.6
     once = gibbs(start, W, b, c, 3, seed)[0][0].mean(0)
     again = start
     for s in range(3):
