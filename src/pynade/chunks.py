@@ -57,13 +57,17 @@ class Chunks:
         self.folder = Path(folder)
         mark = self.folder / "fingerprint.json"
         wanted = {"sha256": digest.hexdigest()}
-        if rank_and_size()[0] == 0:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if not mark.exists() or json.loads(mark.read_text(encoding="utf-8")) != wanted:
-                for old in self.folder.glob("*.npy"):
-                    old.unlink()
-                write_json(mark, wanted)
-        wait()  # nobody looks before the folder is in order
+        for turn in (True, False):  # the first process, then those on machines with disks of their own
+            if (rank_and_size()[0] == 0) == turn:
+                self._put_in_order(mark, wanted)
+            wait()  # nobody looks before the folder is in order
+
+    def _put_in_order(self, mark: Path, wanted: dict[str, str]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not mark.exists() or json.loads(mark.read_text(encoding="utf-8")) != wanted:
+            for old in self.folder.glob("*.npy"):
+                old.unlink(missing_ok=True)
+            write_json(mark, wanted)
 
     def _path(self, chunk: Chunk) -> Path:
         return self.folder / f"{'_'.join(map(str, chunk))}.npy"

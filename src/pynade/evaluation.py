@@ -26,7 +26,7 @@ from pynade.models.autoregressive import row_sums
 from pynade.nets import Net
 from pynade.ordering import Ordering
 from pynade.precision import computing_in
-from pynade.processes import rank_and_size, sum_over_processes, wait
+from pynade.processes import gathered, rank_and_size, sum_over_processes
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,9 @@ def score_orderings(
         model: an orderless model with `orderings`, or an ensemble with its own.
         x: rows (N, D), complete.
         orderings: a (K, D) batch.
-        folder: keep finished chunks here; a second call with the same model, rows and orderings takes
-            them from there. The folder must not be used for anything else.
+        folder: keep finished chunks here; a second call with the same model, rows, orderings and number of
+            processes takes them from there. The folder must not be used for anything else. Machines need
+            not share a disk.
         progress: called as progress(done, total) in units of row × ordering, this process's share of them.
         rows_at_once: how many (row, ordering) pairs to walk together; None takes what the net says the
             device can hold (`Net.rows_at_once`).
@@ -111,7 +112,9 @@ def score_orderings(
     n_rows, k = len(rows), len(orderings)
     if n_rows == 0:
         raise ValueError("there are no rows to score")
+    rank, size = rank_and_size()
     limit = rows_at_once or members.net.rows_at_once(model.device)
+    limit = min(limit, -(-n_rows * k // size))  # work for everyone
     row_step = min(n_rows, limit)
     group_step = max(1, limit // row_step)
     store = Chunks(folder, model, rows, orderings, precision) if folder is not None else None
@@ -120,11 +123,13 @@ def score_orderings(
         for r in range(0, n_rows, row_step)
         for g in range(0, k, group_step)
     ]
-    rank, size = rank_and_size()
-    kept = {} if store is None else {c: store.get(c) for c in chunks if store.has(c)}
-    wait()  # all look before anyone writes, so that all see the same chunks missing
-    missing = [c for c in chunks if c not in kept]
-    mine = [*(list(kept) if rank == 0 else []), *missing[rank::size]]
+    here = [] if store is None else [c for c in chunks if store.has(c)]
+    owner: dict[Chunk, int] = {}  # of a finished chunk: the first process that has it on its disk
+    for number, some in enumerate(gathered(here)):  # (no one writes before all have said)
+        owner |= {chunk: number for chunk in some if chunk not in owner}
+    missing = [c for c in chunks if c not in owner]
+    kept = {c: store.get(c) for c in here if owner[c] == rank} if store is not None else {}
+    mine = [*kept, *missing[rank::size]]
     total = sum(c.size for c in mine)
 
     out = np.zeros((n_rows, k))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,6 +47,16 @@ def wait() -> None:
     """Go on when all processes have come here."""
     if rank_and_size()[1] > 1:
         distributed.barrier()
+
+
+def gathered(value: Any) -> list[Any]:
+    """What each process says, by its number, in every one of them."""
+    size = rank_and_size()[1]
+    if size == 1:
+        return [value]
+    everyone: list[Any] = [None] * size
+    distributed.all_gather_object(everyone, value)
+    return everyone
 
 
 def sum_over_processes(array: np.ndarray) -> np.ndarray:

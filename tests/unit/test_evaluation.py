@@ -156,11 +156,13 @@ orderings = Ordering(torch.from_numpy(np.load(folder / "orders.npy")))
 with together() as rank:
     assert rank_and_size() == (rank, 2)
     done = []
-    scores = score_orderings(
-        model, x, orderings, folder=folder / "chunks", rows_at_once=4, progress=lambda d, t: done.append(d)
-    )
+    own = sys.argv[2] == "own"  # disks of their own, and chunks of the usual size
+    place = folder / (f"chunks-{rank}" if own else "chunks")
+    how = {"rows_at_once": None if own else 4, "progress": lambda d, t: done.append(d)}
+    scores = score_orderings(model, x, orderings, folder=place, **how)
     estimate = orderless_estimate(model, x, draws=4, seed=3, batch_size=8)
-    np.savez(folder / f"{rank}.npz", scores=scores.log_probs, mean=estimate.mean, mine=done[-1])
+    mine = done[-1] if done else 0
+    np.savez(folder / f"{rank}.npz", scores=scores.log_probs, mean=estimate.mean, mine=mine)
 """
 
 
@@ -175,8 +177,9 @@ def test_two_processes_share_the_work_and_both_have_all_of_it(tmp_path):
     (tmp_path / "worker.py").write_text(WORKER)
     expected = score_orderings(model, x, orderings).log_probs
 
-    def torchrun():
-        words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "worker.py", "."]
+    def torchrun(disks):
+        words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        words += ["worker.py", ".", disks]
         done = subprocess.run(
             [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
         )
@@ -195,7 +198,7 @@ def test_two_processes_share_the_work_and_both_have_all_of_it(tmp_path):
         score_orderings(model, x, orderings, folder=tmp_path / "chunks", rows_at_once=4, progress=kill)
     kept = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "chunks").glob("*.npy")}
     assert len(kept) == 4
-    both = torchrun()
+    both = torchrun("one")
     for result in both:
         np.testing.assert_allclose(result["scores"], expected, rtol=0, atol=1e-12)
         alone = orderless_estimate(model, x, draws=4, seed=3, batch_size=8).mean
@@ -205,6 +208,15 @@ def test_two_processes_share_the_work_and_both_have_all_of_it(tmp_path):
     for name, time in kept.items():
         assert (tmp_path / "chunks" / name).stat().st_mtime_ns == time
     assert json.loads((tmp_path / "chunks" / "fingerprint.json").read_text())
+
+    for again in range(2):  # machines that share no disk: from nothing, then from what each of them has
+        both = torchrun("own")
+        for result in both:
+            np.testing.assert_allclose(result["scores"], expected, rtol=0, atol=1e-12)
+        shares = [int(r["mine"]) for r in both]
+        assert shares == ([expected.size // 2] * 2 if again == 0 else [expected.size, 0])
+        if again == 0:
+            next((tmp_path / "chunks-1").glob("*.npy")).unlink()
 
 
 def test_smaller_corrected_ensembles_follow_from_the_largest():

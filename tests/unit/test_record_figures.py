@@ -62,9 +62,10 @@ def test_a_curve_has_every_size_and_the_papers_numbers(results):
     assert dict(zip(curve["orderings"], curve["mean"], strict=True)) == {1: -4.0, 2: -3.0, 4: -2.0}
     assert curve["paper"] == {2: -3.5}
     assert ordering_curves(results, "toy", "b") == []
-    (axis,) = orderings_figure({"data": "a", "curves": [curve]}).axes
+    figure = orderings_figure({"data": "a", "curves": [curve]})
+    (axis,), (legend,) = figure.axes, figure.legends
     assert axis.lines[0].get_ydata().tolist() == [-4.0, -3.0, -2.0]
-    assert {t.get_text() for t in axis.get_legend().get_texts()} == {"Deep", "the paper's"}
+    assert {t.get_text() for t in legend.get_texts()} == {"Deep", "the paper's"}
 
 
 def test_points_have_the_training_time_alone_and_every_model_its_own_style(results):

@@ -62,8 +62,13 @@ def inpaint(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     plot: Annotated[Path, typer.Option(help="Picture to write.")],
     rows: Annotated[str, typer.Option(help="Which rows of the part, such as 0,10,20.")] = "0,1,2,3,4",
-    hole: Annotated[str, typer.Option(metavar="HxW", help="Size of the hole.")] = "10x10",
-    data: Annotated[str | None, typer.Option(help="Data set or file [the run's own].")] = None,
+    hole: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HxW", help="Size of the hole; by default 10x10, half the image if that is less."
+        ),
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Data set or file; by default the run's own.")] = None,
     split: Annotated[str, typer.Option(help="train, valid or test.")] = "test",
     draws: Annotated[int, typer.Option(help="Completions per image.")] = 5,
     seed: Annotated[int, typer.Option(help="Of holes and completions.")] = 0,
@@ -75,7 +80,10 @@ def inpaint(
     from pynade.experiments.run import read_spec
 
     try:
-        height, width = map(int, hole.lower().split("x"))
+        size = None
+        if hole is not None:
+            height, width = map(int, hole.lower().split("x"))
+            size = height, width
         chosen = [int(row) for row in rows.split(",")]
     except ValueError:
         raise ValueError(
@@ -86,7 +94,7 @@ def inpaint(
             run,
             data or read_spec(run)["data"],
             chosen,
-            (height, width),
+            size,
             split=split,
             draws=draws,
             seed=seed,

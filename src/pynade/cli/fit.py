@@ -102,7 +102,9 @@ def fit(
     ] = None,
     sigma_floor: Annotated[
         float | None,
-        typer.Option(help="Smallest scale of a law, standardised [0.001] (rnade).", rich_help_panel=MODEL),
+        typer.Option(
+            help="Smallest scale of a law, standardised [0.001] (rnade, transformers).", rich_help_panel=MODEL
+        ),
     ] = None,
     scale_mean_gradient: Annotated[
         bool | None,
@@ -115,7 +117,8 @@ def fit(
     input_observed: Annotated[
         bool | None,
         typer.Option(
-            help="Tell the net which inputs are observed (deepnade, eonade, made).", rich_help_panel=MODEL
+            help="Tell the net which inputs are observed (deepnade, eonade, made, convnade).",
+            rich_help_panel=MODEL,
         ),
     ] = None,
     residual: Annotated[
@@ -135,7 +138,12 @@ def fit(
     ] = None,
     blueprint: Annotated[
         str | None,
-        typer.Option(help='Layers, such as "64@8x8(valid)->1@8x8(full)" (convnade).', rich_help_panel=MODEL),
+        typer.Option(
+            help="Layers joined by ->, in quotes: MAPS@HxW(valid), (same) or (full) is a convolution, "
+            "pool@HxW and up@HxW pool and repeat; the last has one map of the image's size, as in "
+            '"64@8x8(valid)->1@8x8(full)" (convnade).',
+            rich_help_panel=MODEL,
+        ),
     ] = None,
     hybrid: Annotated[
         list[int] | None,
@@ -144,7 +152,9 @@ def fit(
     image_shape: Annotated[
         str | None,
         typer.Option(
-            metavar="HxW", help="Shape of an image [the data's] (convnade, unet).", rich_help_panel=MODEL
+            metavar="HxW",
+            help="Shape of an image; by default the data's (convnade, unet).",
+            rich_help_panel=MODEL,
         ),
     ] = None,
     levels: Annotated[
@@ -163,7 +173,9 @@ def fit(
     ] = None,
     attention: Annotated[
         list[int] | None,
-        typer.Option(help="Levels with attention; repeat [all but 0] (unet).", rich_help_panel=MODEL),
+        typer.Option(
+            help="Levels with attention; repeat; by default all but 0 (unet).", rich_help_panel=MODEL
+        ),
     ] = None,
     groups: Annotated[
         int | None, typer.Option(help="Groups of maps normalised together [8] (unet).", rich_help_panel=MODEL)

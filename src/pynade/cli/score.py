@@ -30,7 +30,7 @@ def score(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or a model file.")],
     data: Annotated[str, typer.Argument(metavar="DATA", help="A registered data set or a file.")],
     split: Annotated[
-        str | None, typer.Option(help="train, valid, test or all [test; all rows of a plain file].")
+        str | None, typer.Option(help="train, valid, test or all; by default test, all rows of a plain file.")
     ] = None,
     orderings: Annotated[
         int | None, typer.Option(help="Score an orderless model under K orderings: typical and ensemble.")
@@ -40,8 +40,8 @@ def score(
         typer.Option(metavar="DRAWS", help="Estimate the mean over orderings, with so many draws a row."),
     ] = None,
     every: Annotated[
-        int, typer.Option(help="With both: exact on every so manieth row, estimated on all.")
-    ] = 10,
+        int | None, typer.Option(help="With both: exact on every so manieth row [10], estimated on all.")
+    ] = None,
     precision: Annotated[
         str, typer.Option(help="Of the net on a GPU: float32, tf32 or bf16 (with --orderings, --estimate).")
     ] = "tf32",
@@ -59,6 +59,10 @@ def score(
 
     if rows is not None and estimate is not None:
         raise ValueError("an estimate has no exact log p for every row: give --rows without --estimate")
+    if every is not None and (orderings is None or estimate is None):
+        raise ValueError(
+            "--every is for --orderings together with --estimate: exact on some rows, estimated on all"
+        )
     if rows is not None:
         check_destination(rows, ".csv", ".npy")
     if record is not None:
@@ -67,7 +71,7 @@ def score(
     with together() as rank:
         with row_bar("scoring") as bar:
             shown = bar if rank == 0 else None
-            result = score_run(run, data, split, data_dir, orderings, shown, estimate, precision, every)
+            result = score_run(run, data, split, data_dir, orderings, shown, estimate, precision, every or 10)
         if rank > 0:
             return
     if rows is not None:

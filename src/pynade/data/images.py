@@ -145,8 +145,7 @@ def _read_pngs(folder: Path) -> np.ndarray:
     for file in files:
         try:
             with Image.open(file) as image:
-                grey = image.mode in ("1", "L", "LA")
-                images.append(np.asarray(image.convert("L" if grey else "RGB")))
+                images.append(_pixels(image))
         except (UnidentifiedImageError, OSError, ValueError) as error:
             raise ValueError(f"{file} cannot be read as a PNG image ({error})") from None
         if images[-1].shape != images[0].shape:
@@ -157,6 +156,13 @@ def _read_pngs(folder: Path) -> np.ndarray:
     return np.stack(images)
 
 
+def _pixels(image: Any) -> np.ndarray:
+    """Grey levels (H, W) or colours (H, W, 3) of an opened image, 0 … 255."""
+    if image.mode.startswith("I"):  # 16 bits a pixel
+        return np.rint(np.asarray(image, dtype=np.float64) * ((LEVELS - 1) / 65535)).astype(np.uint8)
+    return np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
+
+
 def _size(image: np.ndarray) -> str:
     return f"{image.shape[0]}x{image.shape[1]}" + (" in colour" if image.ndim == 3 else "")
 
@@ -165,8 +171,12 @@ def _levels(stack: np.ndarray, path: Path) -> np.ndarray:
     """Grey levels 0 … 255 (0 and 255 of zeros and ones) from a stack of numbers."""
     if stack.ndim not in (3, 4) or stack.size == 0:
         raise ValueError(f"{path}: expected images (N, H, W) or (N, H, W, C), found shape {stack.shape}")
-    if stack.dtype.kind not in "buif" or not np.isfinite(stack).all():
-        raise ValueError(f"{path}: expected finite numbers, found values of type {stack.dtype}, or NaN")
+    if stack.dtype.kind not in "buif":
+        raise ValueError(f"{path}: expected numbers, found values of type {stack.dtype}")
+    if not np.isfinite(stack).all():
+        raise ValueError(
+            f"{path}: images have no gaps, found NaN or infinite values (give a table (N, D) to fill)"
+        )
     least, most = stack.min(), stack.max()
     if least >= 0 and most <= 1:  # zeros and ones, or shares of white
         return np.rint(stack.astype(np.float64) * (LEVELS - 1)).astype(np.uint8)

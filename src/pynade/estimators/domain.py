@@ -32,6 +32,11 @@ class BinaryTable:
 
     def _convert(self, X: np.ndarray, *, reset: bool) -> np.ndarray:
         """Zeros and ones as uint8, thresholded if asked for; as float32 with NaN where cells are missing."""
+        if isinstance(self.binarize, str):
+            raise ValueError(
+                f"binarize is a number, the threshold, not {self.binarize!r}; for pixels drawn by their "
+                "share of white give rows such as rng.random(X.shape) < X / 255, or use `pynade fit`"
+            )
         missing = missing_cells(self, X, "zeros and ones")
         if missing is None:
             return self._binary(X)

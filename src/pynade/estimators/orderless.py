@@ -40,6 +40,11 @@ class AnyOrderDensity(GradientEstimator, Questions):
     stratified: bool = field(default=True, kw_only=True)
     patience: int | None = field(default=30, kw_only=True)  # the validation score is an estimate: wait longer
 
+    @property
+    def along(self) -> bool:
+        """Whether the model has orderings of its own, rather than answers for any set of known columns."""
+        return False
+
     def score_samples(self, X: Any, orderings: int | Ordering | None = None) -> np.ndarray:
         """Exact log p of each row, in nats: (N, D) -> (N,); missing cells are marginalised.
 

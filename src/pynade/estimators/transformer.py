@@ -54,18 +54,18 @@ class TransformerDensity(AnyOrderDensity):
     n_orderings: int = 1
 
     @property
-    def _along(self) -> bool:
+    def along(self) -> bool:
         """Whether the model has orderings of its own, rather than answers for any set of known columns."""
         return self.fixed_order or self.causal
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = not self._along
+        tags.input_tags.allow_nan = not self.along
         return tags
 
     def score_samples(self, X: Any, orderings: int | Ordering | None = None) -> np.ndarray:
         """Exact log p of each row, in nats: (N, D) -> (N,); `orderings` as for other orderless models."""
-        if self._along and orderings is None:
+        if self.along and orderings is None:
             return DensityEstimator.score_samples(self, X)
         if self.causal:
             return self.score_orderings(X, self.orderings(orderings)).ensemble_rows()
@@ -100,13 +100,13 @@ class TransformerDensity(AnyOrderDensity):
             particles: weighted walkers of each row along a fixed ordering (see `RNADE.impute`); an any-order
                 model needs none.
         """
-        if self._along:
+        if self.along:
             return impute_along(self, X, n, random_state, particles)
         return super().impute(X, n, random_state)
 
     def density(self) -> Density:
         """The density along the model's own ordering or orderings, on its device."""
-        return self._chosen(DensityEstimator.density(self)) if self._along else super().density()
+        return self._chosen(DensityEstimator.density(self)) if self.along else super().density()
 
     def _asked(self) -> Any:
         return self._chosen(super()._asked())
@@ -117,9 +117,7 @@ class TransformerDensity(AnyOrderDensity):
 
     def _rows(self, X: Any, *, reset: bool) -> np.ndarray:
         rows = super()._rows(X, reset=reset)
-        if (
-            self._along and np.isnan(rows).any()
-        ):  # with orderings of its own it learns, and scores, whole rows
+        if self.along and np.isnan(rows).any():  # with orderings of its own it learns, and scores, whole rows
             row, column = np.argwhere(np.isnan(rows))[0]
             raise ValueError(
                 f"a causal transformer takes finite numbers, but row {row}, column {column} is NaN; "
@@ -138,13 +136,13 @@ class TransformerDensity(AnyOrderDensity):
         return super()._orderless()
 
     def _query_orderings(self) -> int | Ordering:  # type: ignore[override]
-        return 1 if self._along else super()._query_orderings()
+        return 1 if self.along else super()._query_orderings()
 
     def _default_orderings(self) -> int:
         return self.n_orderings
 
     def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
-        kind = CausalTransformer if self._along else Transformer
+        kind = CausalTransformer if self.along else Transformer
         return kind(
             n_variables,
             family.n_params,

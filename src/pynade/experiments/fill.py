@@ -96,7 +96,7 @@ def inpaint(
     run: Path,
     data: str,
     rows: Sequence[int],
-    hole: tuple[int, int],
+    hole: tuple[int, ...] | None = None,
     *,
     split: str = "test",
     draws: int = 5,
@@ -111,7 +111,8 @@ def inpaint(
         run: run folder of a model of images that answers every question.
         data: registered name or file.
         rows: which rows of the part.
-        hole: height and width of the hole, placed at random in each image.
+        hole: height and width of the hole, placed at random in each image; None is 10 × 10, or half the
+            image where that is less.
         split: part of the data.
         draws: completions per image.
         seed: of holes and completions.
@@ -125,6 +126,8 @@ def inpaint(
     if shape is None:
         raise ValueError(f"the data {data!r} have no image shape, so there is no hole to cut")
     channels, height, width = channels_height_width(shape)
+    if hole is None:
+        hole = min(10, max(1, height // 2)), min(10, max(1, width // 2))
     if not (1 <= hole[0] <= height and 1 <= hole[1] <= width):
         raise ValueError(f"a hole of {hole[0]}x{hole[1]} does not fit into images of {height}x{width}")
     if hole == (height, width):

@@ -127,7 +127,7 @@ def ordering_curves(results: Path, name: str, data: str) -> list[dict[str, Any]]
         }
         curves.append(
             {
-                "model": rows[0].model,
+                "model": _net(rows[0].model),
                 "orderings": [k for k, _ in sizes],
                 "mean": [value["mean"] for _, value in sizes],
                 "stderr": sizes[-1][1]["stderr"],
@@ -163,8 +163,18 @@ def orderings_figure(content: dict[str, Any]) -> Figure:
     axis.set_ylabel(LABEL)
     axis.set_title(content["data"], fontsize=11)
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=9)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
     return figure
+
+
+def _net(model: str) -> str:
+    """A row's model without the way its record was asked.
+
+    Example:
+        >>> _net("U-Net, mean over orderings"), _net("Hybrid, no input masks, ensemble of 32 orderings")
+        ('U-Net', 'Hybrid, no input masks')
+    """
+    return re.sub(r", (mean over orderings|ensemble of \d+ orderings|\d+ orderings)$", "", model)
 
 
 def training_courses(results: Path, name: str, data: str) -> list[dict[str, Any]]:
@@ -177,7 +187,7 @@ def training_courses(results: Path, name: str, data: str) -> list[dict[str, Any]
         curve = record["curve"]
         courses.append(
             {
-                "model": row.model.split(",")[0],
+                "model": _net(row.model),
                 "updates": curve["updates"],
                 "train": [-nll for nll in curve["train_scored_nll"]],
                 "valid": [-nll for nll in curve["valid_nll"]],

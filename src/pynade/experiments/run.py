@@ -214,6 +214,9 @@ def _as_images(dataset: Dataset, estimator: DensityEstimator) -> tuple[Dataset, 
     how: float | str | None = known.get("binarize")
     if is_grey(dataset):
         if how is not None:
+            family = known.get("family", "bernoulli")
+            if family != "bernoulli":
+                raise ValueError(f"--binarize makes zeros and ones, but --family {family} is for grey levels")
             estimator.set_params(binarize=None)
             return binarized(dataset, how), how
         if "binarize" in known and known.get("family", "bernoulli") == "bernoulli":

@@ -47,6 +47,8 @@ def draw(
     white = float(model.white) if isinstance(model, ImageDensity) else 1.0
     if per_step is not None and (given is not None or not isinstance(model, ImageDensity)):
         raise ValueError("--per-step is for samples of a model of images (convnade, unet), without --given")
+    if per_step is not None and per_step < 1:
+        raise ValueError(f"--per-step must be at least 1, not {per_step}")
     if isinstance(model, Orderless):
         raise ValueError(
             f"{run} holds an orderless model, which is drawn from along an ordering: use `.under(…)`"

@@ -133,7 +133,12 @@ def score_run(
             made = model.corrected_ensemble(rows, orderings, draws, every, folder=folder, **how)
             parts |= {"estimated": made.typical, "orderings": made.subset, "corrected": made}
         return Score(dataset, split, np.empty(0), time.perf_counter() - begin, **parts)
-    if isinstance(model, DensityEstimator):
+    if isinstance(model, AnyOrderDensity) and not model.along and not np.isnan(rows).any():
+        folder = chunk_folder(run, dataset.name, split) if run.is_dir() else None
+        how = {"folder": folder, "progress": progress, "precision": precision}
+        log_probs = model.score_orderings(rows, model.orderings(), **how).ensemble_rows()
+        summary = model.summary(log_probs)
+    elif isinstance(model, DensityEstimator):
         with warnings.catch_warnings(action="ignore"):  # the summary says whether it is an estimate
             log_probs = model.score_samples(rows)
         summary = model.summary(log_probs)

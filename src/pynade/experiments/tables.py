@@ -305,7 +305,7 @@ HIGHLIGHTS = (
     ("mnist", "NADE, fixed order", "binarized_mnist"),
     ("mnist", "DeepNADE 2hl", "binarized_mnist"),
     ("mnist", "EoNADE 2hl, 128 orderings", "binarized_mnist"),
-    ("mnist", "ConvNADE + DeepNADE", "binarized_mnist"),
+    ("mnist", "ConvNADE + DeepNADE, ensemble of 128 orderings", "binarized_mnist"),
     ("mnist", "U-Net, ensemble of 16 orderings", "binarized_mnist"),
     ("uci", "Deep orderless RNADE-MoG, 32 orderings", "white_wine"),
     ("patches", "RNADE-MoG, K = 10, 1024 units", "bsds300"),
@@ -320,7 +320,8 @@ def highlights(results: Path) -> str:
         row = next(row for row in table(name).rows if row.model == model)
         ours, paper = measured(results, row, data), row.paper.get(data)
         if ours is not None:
-            number = f"[{ours.mean:.2f} ± {ours.stderr:.2f}](results/{ours.file})"
+            kind = "" if ours.exact else " (estimate)"
+            number = f"[{ours.mean:.2f} ± {ours.stderr:.2f}{kind}](results/{ours.file})"
             lines.append(f"| {model} | {data} | {'' if paper is None else f'{paper:.2f}'} | {number} |")
     return "\n".join(lines)
 

@@ -169,6 +169,10 @@ def test_transformers_of_tables(run, tmp_path, model):
             ["fit", "pngs", "--binarize", "0.5", "--model", "convnade", "--blueprint", "1@9x9(valid)"],
             "images of 8x8",
         ),
+        (
+            ["fit", "pngs", "--model", "convnade", "--binarize", "0.5", "--family", "categorical"],
+            "--family categorical is for grey levels",
+        ),
         (["fit", "digits", "--model", "unet", "--image-shape", "8by8"], "written HxW"),
         (["fit", "digits", "--model", "unet", "--image-shape", "4x4"], "with 64 pixels, not (4, 4)"),
         (["fit", "digits", "--model", "convnad"], "did you mean 'convnade'"),
@@ -187,6 +191,7 @@ def test_estimates_and_curves_of_what_has_none(run, tmp_path):
     for words, message in (
         (["score", "r", "digits", "--estimate", "4"], "only an orderless model"),
         (["score", "r", "digits", "--estimate", "4", "--rows", "x.csv"], "give --rows without --estimate"),
+        (["score", "r", "digits", "--every", "4"], "--every is for --orderings together with --estimate"),
         (["sample", "r", "--per-step", "4"], "--per-step is for samples of a model of images"),
         (["info", "nowhere", "--curve", "c.png"], "is no run folder"),
         (["info", "r", "--curve", "c.txt"], "its ending must be one of"),

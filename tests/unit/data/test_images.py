@@ -31,6 +31,15 @@ def test_a_folder_and_a_stack_are_the_same_data(tmp_path):
     assert (folder.name, stack.name) == ("pngs", "stack")
 
 
+def test_sixteen_bits_become_eight(tmp_path):
+    deep = GREY.astype(np.uint16) * 257 + RNG.integers(-100, 100, GREY.shape)
+    folder = tmp_path / "deep"
+    folder.mkdir()
+    for k, image in enumerate(np.clip(deep, 0, 65535).astype(np.uint16)):
+        Image.fromarray(image).save(folder / f"{k:03d}.png")
+    np.testing.assert_array_equal(resolve(folder).train, GREY.reshape(6, 20))
+
+
 def test_colours_are_stored_channel_after_channel(tmp_path):
     colour = RNG.integers(0, 256, (3, 4, 5, 3), dtype=np.uint8)
     np.save(tmp_path / "stack.npy", colour)
@@ -116,7 +125,7 @@ def test_mistakes_are_one_sentence(tmp_path):
         (np.full((2, 3, 3), 300), "whole grey levels from 0 to 255"),
         (np.full((2, 3, 3), -0.5), "whole grey levels from 0 to 255"),
         (np.full((2, 3, 3), 2.5), "whole grey levels from 0 to 255"),
-        (np.full((2, 3, 3), np.nan), "expected finite numbers"),
+        (np.full((2, 3, 3), np.nan), "images have no gaps, found NaN"),
     ):
         np.save(tmp_path / "bad.npy", stack)
         with pytest.raises(ValueError, match=words):
