@@ -96,8 +96,17 @@ class ImageDensity(PixelTable, AnyOrderDensity):
     """What the estimators of images share.
 
     Their nets run as a whole at every step: scoring one row exactly costs as many passes as it has pixels,
-    and `estimate` is the way to score a large data set.
+    and `estimate` is the way to score a large data set. Stacks (N, H, W) are taken wherever rows are.
     """
+
+    def _rows(self, X: Any, *, reset: bool) -> np.ndarray:
+        if np.ndim(X) == 3:
+            stack = np.asarray(X)
+            rows = stack.reshape(len(stack), -1)
+            if stack.shape[1:] != self._shape(rows.shape[1])[-2:]:
+                raise ValueError(f"images {stack.shape[1:]} need image_shape={stack.shape[1:]}")
+            X = rows
+        return super()._rows(X, reset=reset)
 
     def sample(
         self,

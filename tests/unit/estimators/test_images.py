@@ -109,6 +109,18 @@ def test_probabilities_of_all_small_images_sum_to_one():
         assert np.exp(model.score_samples(states, orderings=k)).sum() == pytest.approx(1, abs=1e-9)
 
 
+def test_stacks_are_rows():
+    stack = np.random.default_rng(0).integers(0, 2, (40, 3, 4))
+    how = {"blueprint": "2@3x3(same)->1@3x3(same)", "epochs": 1, "device": "cpu", "random_state": 0}
+    model = pynade.ConvNADE(image_shape=(3, 4), **how).fit(stack)
+    same = pynade.ConvNADE(image_shape=(3, 4), **how).fit(stack.reshape(40, 12))
+    np.testing.assert_array_equal(
+        model.score_samples(stack[:5]), same.score_samples(stack[:5].reshape(5, 12))
+    )
+    with pytest.raises(ValueError, match=r"images \(3, 4\) need image_shape=\(3, 4\)"):
+        pynade.ConvNADE(image_shape=(4, 3), **how).fit(stack)
+
+
 def test_missing_pixels_in_training():
     X = DIGITS[:200].copy()
     X[np.random.default_rng(0).random(X.shape) < 0.2] = np.nan
@@ -126,6 +138,7 @@ def test_missing_pixels_in_training():
         (pynade.ConvNADE(family="gaussian"), DIGITS, "unknown family 'gaussian'"),
         (pynade.ConvNADE(family="categorical", levels=10), DIGITS, "whole numbers from 0 to 9"),
         (pynade.ConvNADE(family="categorical", binarize=3.0), DIGITS, "is for grey levels"),
+        (pynade.ConvNADE(binarize="random"), DIGITS, "binarize is a number, the threshold, not 'random'"),
         (pynade.ImageNADE(width=12), DIGITS > 7, "larger multiple of groups"),
         (pynade.ImageNADE(precision="tf16"), DIGITS > 7, "unknown precision"),
     ],
