@@ -41,8 +41,12 @@ class Bernoulli(Family):
 
     def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """log sigm(±eta): the sign picks the outcome, so large logits lose no digits."""
-        signs = 1 - 2 * x.to(eta.dtype)  # bytes would wrap
-        return -functional.softplus(signs * eta[..., 0], threshold=50)  # logsigmoid knows no two vmaps
+        signed = (2 * x.to(eta.dtype) - 1) * eta[..., 0]  # (bytes would wrap)
+        if signed.is_cuda:  # where logsigmoid does not know two vmaps
+            return -functional.softplus(-signed, threshold=50)
+        return functional.logsigmoid(
+            signed
+        )  # where softplus rounds the last few numbers of a batch otherwise
 
     def sample(
         self, eta: Tensor, i: Tensor | None = None, generator: torch.Generator | None = None
