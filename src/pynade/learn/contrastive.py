@@ -237,7 +237,7 @@ class _Members:
     def _moved(self, v: Tensor, p: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
         """Chains v (M, C, D) after k rounds, and p(h | v) there, from p where it is known.
 
-        One kernel on a GPU, for machines that fit on a chip.
+        One kernel on a GPU, for machines with few hidden units.
         """
         if v.is_cuda and backends.available("triton"):
             from pynade.kernels.gibbs import gibbs, suits

@@ -30,8 +30,8 @@ class Optimizer:
         self.rule, self.params, self.decay = rule, params, decay or {}
         self.t = 0
         self._on_device: dict[int, Tensor] = {}  # decays, by identity
-        slots = ("velocity",) if rule == "sgd" else ("first", "second")
-        self.state = {f"{slot}/{n}": torch.zeros_like(p) for slot in slots for n, p in params.items()}
+        self.slots = ("velocity",) if rule == "sgd" else ("first", "second")
+        self.state = {f"{slot}/{n}": torch.zeros_like(p) for slot in self.slots for n, p in params.items()}
 
     def step(self, grads: dict[str, Tensor], learning_rate: Number, momentum: Number = 0.0) -> None:
         """One update from the gradients of the loss."""
@@ -72,7 +72,7 @@ class Optimizer:
         if self._fuses(grads, average):
             self._fused(grads, (learning_rate, momentum, first_, second_, average_rate), average)
             return
-        self._listed(grads, learning_rate, momentum, first_, second_)
+        self._listed(grads, (learning_rate, momentum, first_, second_))
         if average:
             means = list(average.values())
             gaps = torch._foreach_sub([self.params[n] for n in average], means)
@@ -108,14 +108,8 @@ class Optimizer:
             constants = (BETA1, BETA2, EPSILON)
             update(self.rule, p, grads[name], self._slots(name), average.get(name), pull, together, constants)
 
-    def _listed(
-        self,
-        grads: dict[str, Tensor],
-        learning_rate: Number,
-        momentum: Number,
-        first_: Number,
-        second_: Number,
-    ) -> None:
+    def _listed(self, grads: dict[str, Tensor], numbers: tuple[Number, ...]) -> None:
+        learning_rate, momentum, first_, second_ = numbers
         params, slopes = list(self.params.values()), [grads[name] for name in self.params]
         for decay, group in self._decayed():
             if self.rule == "adamw":
@@ -154,8 +148,7 @@ class Optimizer:
         return list(groups.values())
 
     def _slots(self, name: str) -> list[Tensor]:
-        slots = ("velocity",) if self.rule == "sgd" else ("first", "second")
-        return [self.state[f"{slot}/{name}"] for slot in slots]
+        return [self.state[f"{slot}/{name}"] for slot in self.slots]
 
     def _slot(self, slot: str) -> list[Tensor]:
         return [self.state[f"{slot}/{name}"] for name in self.params]
