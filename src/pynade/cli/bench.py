@@ -133,7 +133,7 @@ def _baselines(device: str, quick: bool, repeats: int, data_dir: Path | None) ->
                 name,
                 contender,
                 f"{1e3 * timed['median']:.2f}",
-                f"±{100 * timed['spread']:.0f} %",
+                f"±{100 * timed['spread']:.0f} %" if timed["repeats"] > 1 else "–",
                 "" if ratio is None else f"{ratio:.1f}",
             )
             name = ""

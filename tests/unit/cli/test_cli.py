@@ -504,6 +504,15 @@ def test_bench_measures_the_baselines(run, tmp_path):
             assert ratio == pytest.approx(entry["contenders"][name]["median"] / ours)
 
 
+def test_slow_contenders_are_not_timed_again(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("pynade.experiments.bench_baselines.ENOUGH", 1e-9)
+    asked = ["bench", "baselines", "--quick", "--repeats", "3", "--device", "cpu", "--out", "b.json"]
+    assert run(*asked)[0] == 0
+    for entry in json.loads((tmp_path / "b.json").read_text())["problems"]:
+        for name, timed in entry["contenders"].items():
+            assert timed["repeats"] == (3 if name == "ours" else 1)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
