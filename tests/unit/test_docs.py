@@ -140,3 +140,16 @@ def test_the_baselines_are_as_fast_as_wanted():
         assert tree["contenders"]["ours"]["median"] < 5
         assert tree["contenders"]["ours, whole fit"]["median"] < 5
     assert all(problem["difference"] < 1e-6 for problem in record["problems"])
+
+
+def test_the_baselines_are_as_fast_as_wanted_on_a_gpu():
+    record = json.loads((ROOT / "results/benchmarks/baselines-h200.json").read_text(encoding="utf-8"))
+    assert (record["device"], record["threads"]) == ("cuda (NVIDIA H200)", 2)
+    mixture, machine, *_ = record["problems"]
+    assert "K=100, D=63, 100,000 rows" in mixture["problem"]
+    assert mixture["ratios"]["scikit-learn"] >= 20
+    assert mixture["ratios"]["ours on the CPU"] >= 20
+    assert "H=23" in machine["problem"]
+    assert machine["contenders"]["ours"]["median"] < 0.5
+    assert machine["ratios"]["NumPy loop"] >= 20
+    assert all(problem["difference"] < 1e-6 for problem in record["problems"])

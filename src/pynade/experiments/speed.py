@@ -1,4 +1,4 @@
-"""The speed section of the results page, from the records of `pynade bench` and benchmarks/population.py."""
+"""The speed section of the results page, from the records of `pynade bench`, `bench baselines` and benchmarks/population.py."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ def speed_sections(results: Path) -> Iterator[str]:
     folder = results / "benchmarks"
     kernels = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("nade-*.json"))]
     crowds = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("population-*.json"))]
-    if kernels:
+    plain = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("baselines-*.json"))]
+    if kernels or crowds or plain:
         yield "## Speed"
+    if kernels:
         yield (
             "The fused kernels of fixed-order NADE beside the loop over D that everyone writes in torch, the "
             "vectorised cumulative sum and a masked autoregressive flow with as many parameters: how many "
@@ -29,6 +31,13 @@ def speed_sections(results: Path) -> Iterator[str]:
             "CPU kernels' sigmoid is faster, which is how it can be passed."
         )
         yield kernel_table(kernels)
+    if plain:
+        yield (
+            "The baselines beside scikit-learn and what one would write in NumPy and SciPy, all in one run "
+            "(`pynade bench baselines`, medians). Those that are not ours run on the same machine's CPU with "
+            "the threads named."
+        )
+        yield baseline_table(plain)
     if crowds:
         yield (
             "A grid trained as one population, beside its members one after the other, per member and epoch "
@@ -55,6 +64,24 @@ def kernel_table(records: list[dict[str, Any]]) -> str:
                         "–" if share is None else f"{share:.0%}",
                     ]
                 )
+    return _markdown(head, lines)
+
+
+def baseline_table(records: list[dict[str, Any]]) -> str:
+    """One line for every contender at every problem on every machine."""
+    head = ["machine", "problem", "contender", "ms", "× ours"]
+    lines = [
+        [
+            _machine(record),
+            problem["problem"],
+            contender,
+            f"{1e3 * timed['median']:,.1f}",
+            f"{problem['ratios'][contender]:.1f}" if contender in problem["ratios"] else "–",
+        ]
+        for record in records
+        for problem in record["problems"]
+        for contender, timed in problem["contenders"].items()
+    ]
     return _markdown(head, lines)
 
 
