@@ -92,6 +92,23 @@ def test_gaussian_with_gaps_is_a_maximum_of_the_observed_likelihood():
     np.testing.assert_allclose(again[2][0], model.covariance, rtol=1e-3, atol=1e-4)
 
 
+def test_gaps_are_regularised_as_complete_rows_are():
+    """One gap in many rows changes little, whatever the floor and the shrinkage."""
+    x = rows(400, 4)
+    gap = x.clone()
+    gap[7, 2] = torch.nan
+    for how in ({"covariance_floor": 0.3}, {"shrinkage": 0.4}, {"shrinkage": 0.1, "covariance_floor": 0.2}):
+        complete = gaussian(x, **how).covariance
+        np.testing.assert_allclose(gaussian(gap, **how).covariance, complete, rtol=0.02, atol=0.02)
+    x[:, 1] = x[:, 0] + x[:, 3]  # singular, all the more with gaps
+    x = with_gaps(x)
+    with pytest.raises(ValueError, match="larger covariance_floor than 0"):
+        gaussian(x)
+    for how in ({"covariance_floor": 0.1}, {"shrinkage": 0.1}):
+        model = gaussian(x, **how)
+        assert torch.isfinite(model.marginal_log_prob(x, ~torch.isnan(x))).all()
+
+
 # ------------------------------------------------------------------------------------------------- the E-step
 
 
@@ -312,6 +329,34 @@ def test_a_component_that_lost_its_rows_starts_afresh(zero_means):
     np.testing.assert_allclose(weights, [0.5, 0.5], atol=0.05)
     alone = em_gaussian(x, 1)[0]
     assert model.log_prob(x).mean() > alone.log_prob(x).mean() + 0.3
+
+
+def test_a_component_without_rows_starts_afresh_in_short_runs_too():
+    g = generator(0)
+    x = torch.cat((rows(2000, 3, clusters=1), rows(2000, 3, clusters=1) + 30))
+    far = torch.tensor([[0.0] * 3, [1e4] * 3]).double()
+    start = GaussianMixture.from_moments(torch.ones(2), far, torch.eye(3).double().repeat(2, 1, 1) * 100)
+    model, history = minibatch_em(x, 2, init=start, iterations=60, batch_size=100, generator=g)
+    assert any("component 1 was empty" in message for message in history.messages)
+    assert model.means.abs().max() < 100
+
+
+def test_validation_rows_and_first_batches_may_lack_a_column():
+    x = rows(200, 3)
+    held = x[:50].clone()
+    held[:, 2] = torch.nan
+    for fitted in (
+        em_gaussian(x, 2, x_valid=held, generator=generator()),
+        em_factors(x, 2, 1, x_valid=held, generator=generator()),
+        minibatch_em(x, 2, x_valid=held, iterations=10, batch_size=50, generator=generator()),
+    ):
+        asked = fitted[0].marginal_log_prob(held, ~torch.isnan(held)).mean()
+        assert fitted[1].best_valid == pytest.approx(float(asked), abs=1e-9)
+    rare = x.repeat(10, 1)
+    rare[20:, 1] = torch.nan
+    for seed in range(6):
+        model, _ = minibatch_em(rare, 2, iterations=10, batch_size=300, generator=generator(seed))
+        assert torch.isfinite(model.means).all()
 
 
 def test_minibatch_patience_stops():

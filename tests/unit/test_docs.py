@@ -3,11 +3,14 @@
 import json
 import math
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
+from pynade.cli.main import app
 from pynade.experiments.pages import caption, results_page
 from pynade.experiments.record_figures import digest_of, drawings
 from pynade.experiments.report import html_page
@@ -118,6 +121,20 @@ def test_marks_and_bold_follow_the_papers_rules():
     }
     assert best(folds, "paired") == {"a", "b"}
     assert best(folds | {"d": Measured(-1.05, 0.1, True, "")}, "paired") == {"a", "b"}  # no folds, no test
+
+
+def test_the_commands_of_all_records_are_understood():
+    main = typer.main.get_command(app)
+    commands = {
+        command
+        for path in sorted((ROOT / "results").glob("*/*/*.json"))
+        for command in json.loads(path.read_text(encoding="utf-8")).get("commands", ())
+    }
+    assert len(commands) > 100
+    for command in commands:
+        program, name, *words = shlex.split(command)
+        assert program == "pynade"
+        main.commands[name].make_context(name, words)  # refuses what it does not know
 
 
 def test_the_tutorial_runs():

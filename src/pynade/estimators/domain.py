@@ -172,7 +172,8 @@ def missing_cells(estimator: object, X: np.ndarray, takes: str) -> np.ndarray | 
         row, column = np.argwhere(missing)[0]
         raise ValueError(
             f"{name} takes {takes}, but row {row}, column {column} is NaN"
-            "; an orderless model (DeepNADE, DeepRNADE) takes missing values"
+            "; orderless models (DeepNADE, DeepRNADE) and mixtures (BernoulliMixture, GaussianMixture) take "
+            "missing values"
         )
     refuse_empty_rows(missing)
     return missing

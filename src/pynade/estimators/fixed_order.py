@@ -69,6 +69,11 @@ class NADE(BinaryTable, FixedOrderEstimator):
             >>> model.fit(X).score(X) > before
             True
         """
+        if not hasattr(rbm, "machine"):
+            raise TypeError(
+                f"from_rbm takes a fitted pynade.RBM, not {type(rbm).__name__}; a machine alone is what "
+                "pynade.models.nade_from_rbm takes"
+            )
         machine = rbm.machine().float()
         own: dict[str, Any] = {"hidden": machine.n_hidden, "activation": "sigmoid", "warm_start": True}
         for name in own.keys() & parameters.keys():

@@ -355,5 +355,5 @@ def _clear(folder: Path) -> None:
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
     return (f": did you mean {close[0]!r}?" if close else "") + f" (known: {', '.join(known)})"

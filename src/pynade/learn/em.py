@@ -172,7 +172,10 @@ def check_floor(name: str, value: float) -> None:
 
 
 def prepare(x: Tensor, n_components: int, what: str = "x") -> Tensor:
-    """Rows as float64, checked: two axes, finite or missing (NaN), no empty row or column, enough rows."""
+    """Rows as float64, checked: two axes, finite or missing (NaN), no empty row, enough rows.
+
+    Rows to learn from (x) have a value in every column; others need not.
+    """
     if x.ndim != 2 or x.shape[1] == 0:
         raise ValueError(f"expected rows (N, D) for {what}, got an array of shape {tuple(x.shape)}")
     x = x.double()
@@ -183,7 +186,7 @@ def prepare(x: Tensor, n_components: int, what: str = "x") -> Tensor:
         raise ValueError(f"{n_components} components need at least as many rows, but {what} has {len(x)}")
     missing = torch.isnan(x)
     for axis, word in ((1, "row"), (0, "column")):
-        empty = missing.all(axis)
+        empty = missing.all(axis) & (axis == 1 or what == "x")
         if empty.any():
             raise ValueError(f"{word} {int(empty.nonzero()[0, 0])} of {what} has no value at all")
     return x

@@ -65,7 +65,7 @@ def expectation_maximisation(
             history.stopped = "iterations"
         elif patience is not None and validate is not None and t - history.best_iteration >= patience:
             history.stopped = "validation no longer improved"
-        elif t and not seeded and objective - history.objective[-2] < tolerance:
+        elif tolerance and t and not seeded and objective - history.objective[-2] < tolerance:
             history.stopped = "converged"
         if history.stopped:
             break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -55,17 +56,27 @@ def gaussian(
     x = prepare(x, 1)
     scale = Scale.of(x)
     amount = _shrinkage(shrinkage, x)
+    eye = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+
+    def regularised(covariance: Tensor) -> Tensor:
+        level = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+        return (1 - amount) * covariance + (amount * level + covariance_floor) * eye
+
+    def standardised(covariance: Tensor) -> Tensor:
+        return covariance / scale.scale / scale.scale[:, None]
+
     if torch.isnan(x).any():
-        means, covariances = _one_gaussian(Rows(x, scale), iterations, tol)
+
+        def within(covariance: Tensor) -> Tensor:
+            return standardised(regularised(scale.covariances(covariance)))
+
+        means, covariances = _one_gaussian(Rows(x, scale), within, covariance_floor, iterations, tol)
         mean, covariance = scale.means(means), scale.covariances(covariances)
     else:
         mean = x.mean(0)
         centred = x - mean
-        covariance = centred.T @ centred / len(x)
-    eye = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-    covariance = (1 - amount) * covariance + amount * covariance.diagonal().mean() * eye
-    covariance = covariance + covariance_floor * eye
-    cholesky(covariance / scale.scale / scale.scale[:, None], "covariance_floor", covariance_floor)
+        covariance = regularised(centred.T @ centred / len(x))
+    cholesky(standardised(covariance), "covariance_floor", covariance_floor)
     return MultivariateGaussian.from_moments(mean, covariance)
 
 
@@ -161,9 +172,11 @@ def em_gaussian(
     return mixture_of({name: t[0] for name, t in params.items()}, scale), histories[0]
 
 
-def _one_gaussian(rows: Rows, iterations: int, tol: float) -> tuple[Tensor, Tensor]:
-    """Maximum-likelihood mean and covariance of rows with gaps, standardised."""
-    pooled = rows.pooled()
+def _one_gaussian(
+    rows: Rows, regularised: Callable[[Tensor], Tensor], covariance_floor: float, iterations: int, tol: float
+) -> tuple[Tensor, Tensor]:
+    """Mean and covariance of rows with gaps, standardised; every M-step's covariance is regularised."""
+    pooled = regularised(rows.pooled())
     start = {
         "log_weights": pooled.new_zeros(1, 1),
         "means": pooled.new_zeros(1, 1, len(pooled)),
@@ -171,10 +184,10 @@ def _one_gaussian(rows: Rows, iterations: int, tol: float) -> tuple[Tensor, Tens
     }
 
     def factors(params: Parameters) -> Tensor:
-        return cholesky(params["covariances"], "covariance_floor", 0.0)
+        return cholesky(params["covariances"], "covariance_floor", covariance_floor)
 
     def update(params: Parameters, moments: Moments, _: list[int]) -> Parameters:
-        return params | {"means": moments.means(), "covariances": moments.covariances()}
+        return params | {"means": moments.means(), "covariances": regularised(moments.covariances())}
 
     params, _ = expectation_maximisation(
         [Member(rows)], start, factors, update, iterations=iterations, tol=tol, patience=None

@@ -16,7 +16,9 @@ from pynade.learn.em_history import EMCallback, EMHistory, EMProgress
 from pynade.learn.moments import Rows, Scale, cholesky
 from pynade.models import GaussianMixture
 
-LOST = 1e-3  # rows of a batch: a component that expects fewer has lost its rows
+LOST = 1e-3  # rows of a batch: a component that expects fewer, or has fewer, has none
+MISSED = 20.0  # rows: a component that expected as many and had none has lost its rows
+FIRST = 10  # minibatches more, at most, to start from: until every column has a value
 
 
 class RowSource(Protocol):
@@ -91,7 +93,12 @@ def minibatch_em(
 
     if isinstance(source, Tensor) and len(source) < n_components:
         raise ValueError(f"{n_components} components need at least as many rows, not {len(source)}")
-    first = prepare(draw(), n_components, "the first batch")
+    first = draw()
+    for _ in range(FIRST):  # a column may have few values
+        if not bool(torch.isnan(first).all(0).any()):
+            break
+        first = torch.cat([first, draw()])
+    first = prepare(first, n_components)
     scale = Scale.of(first)
     if zero_means:
         scale = Scale(torch.zeros_like(scale.shift), first.square().nanmean(0).sqrt().clamp_min(1e-300))
@@ -103,6 +110,7 @@ def minibatch_em(
     history, train = EMHistory(), []
     best, kept = -math.inf, params
     afresh: Counter[int] = Counter()
+    missed = torch.zeros_like(params["weights"])  # rows that a component expected since it had any
     for t in range(iterations + 1):
         roots = cholesky(params["covariances"], "covariance_floor", covariance_floor)[None]
         log_weights, means = params["weights"].log()[None], params["means"][None]
@@ -131,10 +139,12 @@ def minibatch_em(
             ),
         }
         eta = step_size * (1 - t / iterations)
+        missed = torch.where(moments.counts[0] < LOST, missed + params["weights"] * rows.n, 0.0)
         params = {name: torch.lerp(params[name], new[name], eta) for name in new}
-        lost = params["weights"] * rows.n < LOST
+        lost = (params["weights"] * rows.n < LOST) | (missed > MISSED)
         if t < iterations // 2 and bool(lost.any()):
             _start_afresh(params, lost, rows, floor, zero_means, generator)
+            missed[lost] = 0.0
             afresh.update(lost.nonzero().squeeze(-1).tolist())
         if callback is not None:
             latest = history.valid[-1] if history.valid_at and history.valid_at[-1] == t else None
