@@ -215,7 +215,7 @@ def fit(
     learning_rate: Annotated[
         list[float] | None,
         typer.Option(
-            help="Initial step size [0.001; nade 0.003; rbm 0.005, repeat to choose from several].",
+            help="Initial step size [0.001; nade 0.003; rbm 0.1, repeat to choose from several].",
             rich_help_panel=TRAINING,
         ),
     ] = None,

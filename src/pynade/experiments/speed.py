@@ -1,4 +1,4 @@
-"""The speed section of the results page, from the records of `pynade bench`, `bench baselines` and benchmarks/population.py."""
+"""The speed section of the results page, from the records of `pynade bench` and benchmarks/population.py."""
 
 from __future__ import annotations
 
