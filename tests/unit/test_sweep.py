@@ -7,9 +7,11 @@ import pytest
 from scipy.stats import multivariate_normal
 
 from pynade.data import Dataset, Schema
-from pynade.estimators import MADE, RNADE, load
+from pynade.estimators import MADE, MFA, RNADE, load
+from pynade.estimators.baselines import fit_folds
 from pynade.experiments import sweep as module
 from pynade.experiments.sweep import run_sweep, settings
+from pynade.learn import em_factors_batch
 
 FIXED = {
     "hidden": 8,
@@ -145,6 +147,102 @@ def test_baselines_choose_among_their_own_settings_on_each_fold(folds, tmp_path)
     both = np.concatenate([folds[0].train, folds[0].valid])
     alone = multivariate_normal(both.mean(0), np.cov(both.T, bias=True)).logpdf(folds[0].test).mean()
     assert plain["test"]["folds"][0] == pytest.approx(alone, rel=1e-9)
+
+
+@pytest.fixture
+def gappy(monkeypatch):
+    """Three folds of different sizes, with missing values."""
+    made = []
+    for seed in (1, 2, 3):
+        whole, rng = fold(seed), np.random.default_rng(seed)
+        cuts = [np.where(rng.random(x.shape) < [0.2, 0.1, 0], np.nan, x) for x in (whole.train, whole.valid)]
+        made.append(Dataset(whole.name, cuts[0][: 80 - 9 * seed], cuts[1], whole.test, whole.schema))
+    monkeypatch.setattr(module, "folds", lambda name, data_dir: made)
+    monkeypatch.setattr(module, "names", lambda: ["toy"])
+    monkeypatch.setattr(module, "entry", lambda name: type("E", (), {"folds": ("1", "2", "3")}))
+    return made
+
+
+FACTORS = {"n_components": [1, 3, 2], "n_factors": [1, 2]}
+
+
+@pytest.mark.parametrize("retrain", [True, False], ids=["retrain", "keep"])
+def test_folds_of_mfa_are_one_em_and_each_what_it_would_be_alone(gappy, tmp_path, monkeypatch, retrain):
+    sizes = []
+
+    def counted(tasks, **options):
+        sizes.append(len(tasks))
+        return em_factors_batch(tasks, **options)
+
+    monkeypatch.setattr("pynade.estimators.baselines_real.em_factors_batch", counted)
+    fixed = {"iterations": 25, "patience": 4, "tolerance": 1e-3}
+    record = run_sweep(tmp_path / "s", "mfa", "toy", fixed, FACTORS, seed=5, retrain=retrain)
+    assert sizes == [3 * 6, 3]  # the grid, and the chosen ones
+    assert len({(line["n_components"], line["n_factors"]) for line in record["chosen"]}) > 1
+    for number, (part, chosen) in enumerate(zip(gappy, record["chosen"], strict=True)):
+        alone = MFA(**fixed, **FACTORS, random_state=5).fit(part.train, X_valid=part.valid)
+        assert alone.chosen_ == {name: chosen[name] for name in FACTORS}
+        assert alone.history_.best_epoch == chosen["best_epoch"]
+        lines = json.loads((tmp_path / f"s/choices-{number + 1}.json").read_text())["outcomes"]
+        reached = alone.history_.train_log_likelihood
+        assert lines[0]["train"] == pytest.approx(reached, abs=1e-9)
+        scores = [line["valid"] for line in lines]
+        np.testing.assert_allclose(scores, [c["valid"] for c in alone.choices_], rtol=0, atol=1e-9)
+        if retrain:
+            alone = MFA(**fixed | alone.chosen_ | {"patience": None}, validation_fraction=0, random_state=5)
+            alone.set_params(stop_at_train=reached).fit(np.concatenate([part.train, part.valid]))
+        model = load(tmp_path / f"s/fold-{number + 1}.safetensors")
+        assert model.history_.stopped == alone.history_.stopped
+        np.testing.assert_allclose(model.score_samples(part.test), alone.score_samples(part.test), atol=1e-9)
+        for name, own in alone.model_.state_dict().items():
+            np.testing.assert_allclose(model.model_.state_dict()[name], own, rtol=1e-8, atol=1e-9)
+
+
+def test_estimators_that_stop_by_other_rules_are_not_one_em(gappy):
+    made = [MFA(2, 1, iterations=n, tolerance=0, random_state=0) for n in (2, 6, 6)]
+    fit_folds(made, [part.train for part in gappy], [part.valid for part in gappy])
+    assert [len(model.history_.epochs) for model in made] == [3, 7, 7]
+
+
+def test_an_interrupted_sweep_of_mfa_goes_on_with_the_folds_that_are_left(gappy, tmp_path, monkeypatch):
+    class Killed(Exception):
+        pass
+
+    def kill(what, part, parts, now):
+        if part == 3:
+            raise Killed
+
+    monkeypatch.setattr(MFA, "_folds_at_once", 2)
+    whole, told = run_sweep(tmp_path / "a", "mfa", "toy", {"iterations": 9}, FACTORS), []
+    with pytest.raises(Killed):
+        run_sweep(tmp_path / "b", "mfa", "toy", {"iterations": 9}, FACTORS, told=kill)
+    done = sorted((tmp_path / "b").glob("choices-*.json"))
+    assert [file.name for file in done] == ["choices-1.json", "choices-2.json"]
+    first, second = (json.loads(file.read_text())["seconds"] for file in done)
+    assert first == second > 0
+    again = run_sweep(
+        tmp_path / "b",
+        "mfa",
+        "toy",
+        {"iterations": 9},
+        FACTORS,
+        told=lambda what, part, parts, now: told.append((what, part, parts)),
+    )
+    assert list(dict.fromkeys(told)) == [("grid", 3, 3), ("final", 1, 3), ("final", 3, 3)]
+    assert [again[k] for k in ("test", "chosen")] == [whole[k] for k in ("test", "chosen")]
+
+
+def test_other_baselines_go_fold_by_fold(gappy, tmp_path):
+    told = []
+    run_sweep(
+        tmp_path / "s",
+        "mog",
+        "toy",
+        {"iterations": 4},
+        {"n_components": [1, 2]},
+        told=lambda what, part, parts, now: told.append((what, part)),
+    )
+    assert list(dict.fromkeys(told)) == [(what, part) for what in ("grid", "final") for part in (1, 2, 3)]
 
 
 def test_an_interruption_in_the_second_round_of_the_last_training_changes_nothing(

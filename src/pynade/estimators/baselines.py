@@ -122,6 +122,7 @@ class Baseline(Questions):
 
     _facts: ClassVar[tuple[str, ...]] = ("chosen_", "choices_")
     _fits_missing: ClassVar[bool] = True
+    _folds_at_once: ClassVar[int] = 1  # that `fit_folds` is best given
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -135,6 +136,11 @@ class Baseline(Questions):
     @abstractmethod
     def _learn(self, task: Task) -> Found:
         """Learn every setting and choose; the model may be on any device."""
+
+    @classmethod
+    def _learn_together(cls, estimators: Sequence[Self], tasks: Sequence[Task]) -> list[Found]:
+        """What each would learn from its own task; one after the other, unless a baseline can do better."""
+        return [estimator._learn(task) for estimator, task in zip(estimators, tasks, strict=True)]
 
     def fit(
         self,
@@ -160,30 +166,40 @@ class Baseline(Questions):
         """
         if source is not None and not getattr(self, "minibatch", False):
             raise ValueError(f"{type(self).__name__} learns from all rows at once, not from a source of rows")
+        task = self._task(X, X_valid, callbacks, source)
+        began = time.perf_counter()
+        found = self._learn(task)
+        self._take(task, found, time.perf_counter() - began)
+        if folder is not None:
+            lines = "".join(json.dumps(line) + "\n" for line in self.history_.epochs)
+            path = Path(folder) / "metrics.jsonl"
+            write_atomically(path, lambda p: p.write_text(lines, encoding="utf-8"))
+        return self
+
+    def _task(
+        self, X: Any, X_valid: Any, callbacks: Sequence[Callback], source: RowSource | None = None
+    ) -> Task:
+        """What `fit` is to learn; refuses what it would refuse."""
         rows = self._to_fit(X, reset=True)
         seed = self._seed()
         train, valid = (
             self._hold_out(rows, seed) if X_valid is None else (rows, self._to_fit(X_valid, reset=False))
         )
         settings = self._settings(train, valid is not None)
-        began = time.perf_counter()
         watch = Watch(callbacks, 0 if valid is None else len(valid), len(settings))
-        device = torch_device(self.device)
-        found = self._learn(Task(settings, train, valid, seed, device, watch, source))
+        return Task(settings, train, valid, seed, torch_device(self.device), watch, source)
+
+    def _take(self, task: Task, found: Found, seconds: float) -> None:
+        """Be the fitted estimator of what was found."""
         self.model_: Any = found.model.cpu()
-        self.seed_ = seed
-        self.chosen_ = settings[found.chosen]
+        self.seed_ = task.seed
+        self.chosen_ = task.settings[found.chosen]
         self.choices_ = [
-            {**setting, "valid": score} for setting, score in zip(settings, found.scores, strict=True)
+            {**setting, "valid": score} for setting, score in zip(task.settings, found.scores, strict=True)
         ]
         self.history_ = found.history
-        self.history_.seconds = time.perf_counter() - began
+        self.history_.seconds = seconds
         self.n_iter_ = len(self.history_.epochs)
-        if folder is not None:
-            lines = "".join(json.dumps(line) + "\n" for line in self.history_.epochs)
-            path = Path(folder) / "metrics.jsonl"
-            write_atomically(path, lambda p: p.write_text(lines, encoding="utf-8"))
-        return self
 
     def check_request(self, X: Any, X_valid: Any = None) -> None:
         """Raise whatever `fit` would raise about its input and parameters, without learning."""
@@ -229,6 +245,37 @@ class Baseline(Questions):
                 "BernoulliMixture and DeepNADE are fitted to rows with missing values too"
             )
         return rows
+
+
+def fit_folds(
+    estimators: Sequence[Baseline],
+    train: Sequence[Any],
+    valid: Sequence[Any],
+    callbacks: Sequence[Callback] = (),
+) -> None:
+    """Fit estimators of one class, each to its own rows, as `fit` would one by one; MFA batches their EM.
+
+    Args:
+        estimators: at least one.
+        train: rows (N, D) of each.
+        valid: validation rows of each, or None.
+        callbacks: told of each iteration; where several are learned at once, of the one that is ahead.
+
+    Example:
+        >>> from pynade import MFA
+        >>> X = np.random.default_rng(0).normal(size=(90, 2)) @ [[1.0, 2.0], [0.0, 1.0]]
+        >>> folds = [MFA(n_components=(1, 2), n_factors=1, random_state=0) for _ in range(2)]
+        >>> fit_folds(folds, [X[:60], X[30:]], [X[60:], X[:30]])
+        >>> alone = MFA(n_components=(1, 2), n_factors=1, random_state=0).fit(X[30:], X_valid=X[:30])
+        >>> bool(abs(folds[1].score(X) - alone.score(X)) < 1e-9)
+        True
+    """
+    tasks = [e._task(x, held, callbacks) for e, x, held in zip(estimators, train, valid, strict=True)]
+    began = time.perf_counter()
+    found = type(estimators[0])._learn_together(estimators, tasks)
+    seconds = (time.perf_counter() - began) / len(tasks)
+    for estimator, task, own in zip(estimators, tasks, found, strict=True):
+        estimator._take(task, own, seconds)
 
 
 def best_of(found: Sequence[tuple[Marginalisable, EMHistory]]) -> Found:

@@ -6,15 +6,14 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from sklearn.base import clone
-from torch import Tensor
 
-from pynade.estimators.baselines import Task
-from pynade.estimators.gaussians import Entering, GaussianTable, Told, Units
+from pynade.estimators.baselines import Found, Task
+from pynade.estimators.gaussians import Entering, GaussianTable, Inside
 from pynade.estimators.settings import Setting, check_loop, choices, needs_validation, positive, whole
 from pynade.learn import (
     EMHistory,
@@ -25,6 +24,8 @@ from pynade.learn import (
     gaussian,
     minibatch_em,
 )
+
+FOLDS_AT_ONCE = 5  # learned by one EM in a sweep: bounds what is lost when it is interrupted, and the memory
 
 
 @dataclass(eq=False, repr=False)
@@ -62,9 +63,8 @@ class Gaussian(GaussianTable):
         positive("covariance_floor", self.covariance_floor, zero=True)
         return [{}]
 
-    def _fit_all(
-        self, task: Task, x: Tensor, valid: Tensor | None, units: Units, told: Told
-    ) -> list[tuple[Any, EMHistory]]:
+    def _fit_all(self, inside: Inside) -> list[tuple[Any, EMHistory]]:
+        x, valid = inside.x, inside.valid
         model = gaussian(x, self.shrinkage, covariance_floor=self.covariance_floor)
         scores = [
             None if rows is None else float(model.marginal_log_prob(rows, ~torch.isnan(rows)).mean())
@@ -75,7 +75,7 @@ class Gaussian(GaussianTable):
         history = EMHistory([train], stopped="closed form" if not torch.isnan(x).any() else "converged")
         if score is not None:
             history.valid, history.valid_at = [score], [0]
-        told(EMProgress(0, 0, train, train, score, 0.0))
+        inside.told(EMProgress(0, 0, train, train, score, 0.0))
         return [(model, history)]
 
 
@@ -134,29 +134,27 @@ class GaussianMixture(GaussianTable):
         check_init(self.init)
         return components(self.n_components, len(train), validated)
 
-    def _fit_all(
-        self, task: Task, x: Tensor, valid: Tensor | None, units: Units, told: Told
-    ) -> list[tuple[Any, EMHistory]]:
-        found = []
+    def _fit_all(self, inside: Inside) -> list[tuple[Any, EMHistory]]:
+        found, task, x = [], inside.task, inside.x
         for number, setting in enumerate(task.settings):
             shared: dict[str, Any] = {
-                "x_valid": valid,
+                "x_valid": inside.valid,
                 "iterations": self._iterations(),
                 "patience": self.patience,
                 "covariance_floor": self.covariance_floor,
                 "init": self.init,
                 "generator": task.generator(),
-                "callback": partial(told, setting=number),
+                "callback": partial(inside.told, setting=number),
                 **setting,
             }
             if self.minibatch:
-                source = x if task.source is None else Entering(task.source.to(task.device), units)
+                source = x if task.source is None else Entering(task.source.to(task.device), inside.units)
                 size = max(self.batch_size, setting["n_components"])
                 learned = minibatch_em(
                     source, batch_size=size, step_size=self.step_size, zero_means=self.zero_means, **shared
                 )
             else:
-                stop = None if self.stop_at_train is None else self.stop_at_train + units.offset(x)
+                stop = None if self.stop_at_train is None else self.stop_at_train + inside.cut
                 learned = em_gaussian(x, tol=self.tolerance, stop_at_train=stop, **shared)
             found.append(learned)
         return found
@@ -205,6 +203,7 @@ class MFA(GaussianTable):
     stop_at_train: float | None = None
 
     _floor = "noise_floor"
+    _folds_at_once: ClassVar[int] = FOLDS_AT_ONCE
 
     def _settings(self, train: np.ndarray, validated: bool) -> list[Setting]:
         check_loop(self.iterations, self.patience, self.tolerance)
@@ -216,27 +215,50 @@ class MFA(GaussianTable):
         grid = [k | {"n_factors": q} for k, q in itertools.product(counts, factors)]
         return needs_validation(grid, validated)
 
-    def _fit_all(
-        self, task: Task, x: Tensor, valid: Tensor | None, units: Units, told: Told
-    ) -> list[tuple[Any, EMHistory]]:
-        task.watch.n_settings = 1  # all are learned together
-        stop = None if self.stop_at_train is None else self.stop_at_train + units.offset(x)
-        tasks = [
-            FactorTask(
-                x, x_valid=valid, init=self.init, stop_at_train=stop, generator=task.generator(), **setting
-            )
-            for setting in task.settings
+    def _fit_all(self, inside: Inside) -> list[tuple[Any, EMHistory]]:
+        return self._em([self], [inside])[0]
+
+    @classmethod
+    def _learn_together(cls, estimators: Sequence[Self], tasks: Sequence[Task]) -> list[Found]:
+        loops = [
+            (task.device, *estimator._loop().items())
+            for estimator, task in zip(estimators, tasks, strict=True)
         ]
-        return list(
-            em_factors_batch(
-                tasks,
-                iterations=self.iterations,
-                tol=self.tolerance,
-                patience=self.patience,
-                noise_floor=self.noise_floor,
-                callback=told,
-            )
-        )
+        if any(loop != loops[0] for loop in loops):
+            return super()._learn_together(estimators, tasks)
+        insides = [estimator._inside(task) for estimator, task in zip(estimators, tasks, strict=True)]
+        found = cls._em(estimators, insides)
+        return [inside.found(fitted) for inside, fitted in zip(insides, found, strict=True)]
+
+    @staticmethod
+    def _em(estimators: Sequence[MFA], insides: Sequence[Inside]) -> list[list[tuple[Any, EMHistory]]]:
+        """All settings of all tasks as one EM; the first task's callbacks are told, in its units."""
+        tasks = []
+        for estimator, inside in zip(estimators, insides, strict=True):
+            inside.task.watch.n_settings = 1  # all are learned together
+            target = estimator.stop_at_train
+            tasks += [
+                FactorTask(
+                    inside.x,
+                    x_valid=inside.valid,
+                    init=estimator.init,
+                    stop_at_train=None if target is None else target + inside.cut,
+                    generator=inside.task.generator(),
+                    **setting,
+                )
+                for setting in inside.task.settings
+            ]
+        fitted = iter(em_factors_batch(tasks, callback=insides[0].told, **estimators[0]._loop()))
+        return [list(itertools.islice(fitted, len(inside.task.settings))) for inside in insides]
+
+    def _loop(self) -> dict[str, Any]:
+        """What all members of one EM have in common."""
+        return {
+            "iterations": self.iterations,
+            "tol": self.tolerance,
+            "patience": self.patience,
+            "noise_floor": self.noise_floor,
+        }
 
 
 def components(n_components: int | Sequence[int], n_rows: int, validated: bool) -> list[Setting]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,6 @@ from pynade.learn import EMHistory, EMProgress
 
 if TYPE_CHECKING:
     from pynade.data.source import RowSource
-
-Told = Callable[..., bool]  # of an `EMProgress`, and of which setting
 
 
 @dataclass(frozen=True)
@@ -91,6 +88,30 @@ class Entering:
         return self.units.enter(self.source.draw(n, generator).double())
 
 
+class Inside:
+    """A task in the units of learning; what is told and found comes out in those of the data."""
+
+    def __init__(self, task: Task, standardise: bool, centred: bool) -> None:
+        x, valid = task.rows()
+        self.task, self.units = task, Units.of(x, standardise, centred)
+        self.x = self.units.enter(x)
+        self.valid = None if valid is None else self.units.enter(valid)
+        self.cut = self.units.offset(x)  # from training scores
+        self.valid_cut = 0.0 if valid is None else self.units.offset(valid)
+
+    def told(self, now: EMProgress, setting: int = 0) -> bool:
+        """Tell the callbacks; True if one has asked for the end."""
+        score = None if now.valid is None else now.valid - self.valid_cut
+        return self.task.watch.em(replace(now, train=now.train - self.cut, valid=score), setting)
+
+    def found(self, fitted: list[tuple[Any, EMHistory]]) -> Found:
+        """The best of all settings' models."""
+        for _, history in fitted:
+            history.train = [score - self.cut for score in history.train]
+            history.valid = [score - self.valid_cut for score in history.valid]
+        return best_of([(self.units.leave(model), history) for model, history in fitted])
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class GaussianTable(RealCells, Baseline):
     """Abstract estimator of Gaussians and their mixtures; NaN is missing, in fitting too.
@@ -103,23 +124,12 @@ class GaussianTable(RealCells, Baseline):
     standardise: bool = True
 
     @abstractmethod
-    def _fit_all(
-        self, task: Task, x: Tensor, valid: Tensor | None, units: Units, told: Told
-    ) -> list[tuple[Any, EMHistory]]:
-        """Learn every setting on rows in the units of learning."""
+    def _fit_all(self, inside: Inside) -> list[tuple[Any, EMHistory]]:
+        """Learn every setting of the task, in the units of learning."""
+
+    def _inside(self, task: Task) -> Inside:
+        return Inside(task, self.standardise, centred=not getattr(self, "zero_means", False))
 
     def _learn(self, task: Task) -> Found:
-        x, valid = task.rows()
-        units = Units.of(x, self.standardise, centred=not getattr(self, "zero_means", False))
-        cut, valid_cut = units.offset(x), 0.0 if valid is None else units.offset(valid)
-
-        def told(now: EMProgress, setting: int = 0) -> bool:
-            score = None if now.valid is None else now.valid - valid_cut
-            return task.watch.em(replace(now, train=now.train - cut, valid=score), setting)
-
-        inside = None if valid is None else units.enter(valid)
-        found = self._fit_all(task, units.enter(x), inside, units, told)
-        for _, history in found:
-            history.train = [score - cut for score in history.train]
-            history.valid = [score - valid_cut for score in history.valid]
-        return best_of([(units.leave(model), history) for model, history in found])
+        inside = self._inside(task)
+        return inside.found(self._fit_all(inside))

@@ -1,9 +1,10 @@
-"""Sweeps of the baselines: each chooses among its own settings on every fold."""
+"""Sweeps of the baselines: each chooses among its own settings on every fold, MFA on several at once."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pynade.atomic import write_json
-from pynade.estimators.baselines import Baseline
+from pynade.estimators.baselines import Baseline, fit_folds
 from pynade.experiments.run import estimator_named
 from pynade.learn import Callback, Progress
 
@@ -37,30 +38,25 @@ class BaselineSweep:
             able = set()
         for name in set(several) - able:
             raise ValueError(f"a {self.model} does not choose among values of {name}; fix it with --set")
-        outcomes, seconds = [], 0.0
-        for fold, (rows, held) in enumerate(zip(train, valid, strict=True)):
-            file = self.folder / f"choices-{fold + 1}.json"
-            if not file.is_file():
-                begin = time.perf_counter()
-                estimator = self._estimator(several)
-                estimator.fit(rows, X_valid=held, callbacks=self._callbacks("grid", fold, len(train)))
-                history = estimator.history_
-                lines = [
-                    {
-                        "setting": {name: choice[name] for name in tried[0]},
-                        "fold": fold,
-                        "valid": choice["valid"] if choice["valid"] is not None else history.best_valid,
-                        "train": history.train_log_likelihood,  # of the chosen one, the only one asked for it
-                        "best_epoch": history.best_epoch,
-                        "stopped": history.stopped,
-                    }
-                    for choice in estimator.choices_
-                ]
-                write_json(file, {"seconds": time.perf_counter() - begin, "outcomes": lines})
-            content = json.loads(file.read_text(encoding="utf-8"))
-            outcomes += content["outcomes"]
-            seconds += content["seconds"]
-        return outcomes, seconds
+        files = [self.folder / f"choices-{fold + 1}.json" for fold in range(len(train))]
+        left = [fold for fold, file in enumerate(files) if not file.is_file()]
+        for fold, estimator, seconds in self._fitted("grid", dict.fromkeys(left, several), train, valid):
+            history = estimator.history_
+            lines = [
+                {
+                    "setting": {name: choice[name] for name in tried[0]},
+                    "fold": fold,
+                    "valid": choice["valid"] if choice["valid"] is not None else history.best_valid,
+                    "train": history.train_log_likelihood,  # of the chosen one, the only one asked for it
+                    "best_epoch": history.best_epoch,
+                    "stopped": history.stopped,
+                }
+                for choice in estimator.choices_
+            ]
+            write_json(files[fold], {"seconds": seconds, "outcomes": lines})
+        contents = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+        outcomes = [line for content in contents for line in content["outcomes"]]
+        return outcomes, sum(content["seconds"] for content in contents)
 
     def final(
         self,
@@ -71,17 +67,36 @@ class BaselineSweep:
     ) -> tuple[list[dict[str, Any]], list[Baseline]]:
         """Each fold's best outcome and its estimator, learned again."""
         chosen = [outcomes[0] for outcomes in ranked]
-        made = []
+        settings = {}
         for fold, outcome in enumerate(chosen):
             setting = outcome["setting"]
             if retrain:
                 setting = setting | {"validation_fraction": 0.0}
                 if "stop_at_train" in estimator_named(self.model, {}).get_params():
                     setting = setting | {"stop_at_train": outcome["train"], "patience": None}
-            estimator = self._estimator(setting)
-            callbacks = self._callbacks("final", fold, len(chosen))
-            made.append(estimator.fit(train[fold], X_valid=valid[fold], callbacks=callbacks))
-        return chosen, made
+            settings[fold] = setting
+        return chosen, [made for _, made, _ in self._fitted("final", settings, train, valid)]
+
+    def _fitted(
+        self,
+        what: str,
+        settings: dict[int, dict[str, Any]],
+        train: list[np.ndarray],
+        valid: list[np.ndarray | None],
+    ) -> Iterator[tuple[int, Baseline, float]]:
+        """Each fold with its estimator, learned with the fold's setting, and its share of the seconds.
+
+        As many folds as the baseline takes are learned at once; callbacks hear of the first of them.
+        """
+        folds = list(settings)
+        size = self._estimator({})._folds_at_once
+        for group in (folds[i : i + size] for i in range(0, len(folds), size)):
+            began = time.perf_counter()
+            made = [self._estimator(settings[fold]) for fold in group]
+            callbacks = self._callbacks(what, group[0], len(train))
+            fit_folds(made, [train[fold] for fold in group], [valid[fold] for fold in group], callbacks)
+            seconds = (time.perf_counter() - began) / len(group)
+            yield from ((fold, estimator, seconds) for fold, estimator in zip(group, made, strict=True))
 
     def _estimator(self, setting: dict[str, Any]) -> Baseline:
         estimator = estimator_named(self.model, {"random_state": self.seed, **self.fixed, **setting})
