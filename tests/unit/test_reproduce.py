@@ -310,3 +310,76 @@ def test_budgets_are_written_as_people_write_them():
     assert [parse_minutes(t) for t in ("60m", "2h", "1h30m", "0.5h")] == [60, 120, 90, 30]
     with pytest.raises(ValueError, match="60m"):
         parse_minutes("soon")
+
+
+def test_seeds_of_a_grid_are_counted_from_the_seed(toy, tmp_path):
+    grid = {"random_state": [0, 1]}
+    row = replace(NET, sweep=FVSBN | {"grid": grid}, record="toy/{data}/seeds.json")
+    cell = Cell("toy", row, "digits")
+    first, second = (
+        reproduce(cell, tmp_path / f"r{seed}", tmp_path / "w", device="cpu", seed=seed) for seed in (0, 5)
+    )
+    assert [line["random_state"] for line in second["validation_grid"]] == [5, 6]
+    assert first["validation_grid"][0]["valid"] != second["validation_grid"][0]["valid"]
+    for seed in (0, 5):
+        assert tables_module.measured(tmp_path / f"r{seed}", row, "digits").present
+
+
+def test_a_trial_with_another_seed_is_another_trial(toy, tmp_path):
+    net = cells(["toy"], model="Net")[0]
+    where = (tmp_path / "r", tmp_path / "w")
+    first, again, other = (reproduce(net, *where, quick=True, device="cpu", seed=s) for s in (0, 0, 3))
+    assert first == again
+    assert other["seed"] == 3
+    assert other["valid"] != first["valid"]
+    assert first["valid"]["n"] <= 200
+
+
+def test_what_an_earlier_protocol_made_is_found_and_made_anew(toy, tmp_path):
+    results, work = tmp_path / "results", tmp_path / "work"
+    net = cells(["toy"], model="Net")[0]
+    reproduce(net, results, work, device="cpu")
+    longer = Cell("toy", replace(NET, sweep=FVSBN | {"fixed": SMALL | {"epochs": 4}}), "digits")
+    assert not tables_module.measured(results, longer.row, "digits").present
+    assert reproduce(longer, results, work, device="cpu")["spec"]["fixed"]["epochs"] == 3  # it is there
+    made = reproduce(longer, results, work, device="cpu", outdated=True)
+    assert made["spec"]["fixed"]["epochs"] == 4
+    assert tables_module.measured(results, longer.row, "digits").present
+    deep = cells(["toy"], model="Deep")[0]
+    reproduce(deep, results, work, device="cpu")
+    assert tables_module.measured(results, deep.row, "digits").present
+    assert not tables_module.measured(results, replace(deep.row, orderings=4), "digits").present
+
+
+def test_what_was_begun_otherwise_is_not_mixed(toy, tmp_path):
+    net = cells(["toy"], model="Net")[0]
+    where = (tmp_path / "r", tmp_path / "w")
+    reproduce(net, *where, device="cpu", keep=True)
+    with pytest.raises(ValueError, match=r"toy/digits/net was begun with other .* --again starts it anew"):
+        reproduce(net, tmp_path / "other", tmp_path / "w", device="cpu", seed=1)
+
+
+def test_rows_that_wait_for_a_model_are_shown_and_not_run(toy, tmp_path, monkeypatch):
+    rows = [TREE, replace(LATER, why="not implemented yet", bold=["digits"])]
+    monkeypatch.setattr(module, "table", lambda name: replace(TOY, rows=rows))
+    assert [cell.row.model for cell in cells(["toy"])] == ["Tree"]
+    text = tables_module.markdown(tmp_path, replace(TOY, rows=rows), "r")
+    assert "– not measured: not implemented yet (**-10.00**)" in text
+    with pytest.raises(ValueError, match="gone is not measured: lost"):
+        cells(["toy"], data="gone")
+    with pytest.raises(ValueError, match="no cell of toy has model 'x'; models: tree; data sets: digits"):
+        cells(["toy"], model="x")
+
+
+def test_only_numbers_on_the_papers_data_are_ranked_by_their_gap(toy, tmp_path, monkeypatch):
+    results = tmp_path / "results"
+    made = {c.row.model: c for c in cells(["toy"])}
+    for cell in (made["Tree"], made["Deep"]):
+        reproduce(cell, results, tmp_path / "work", device="cpu")
+    gaps = {name: tables_module.measured(results, made[name].row, "digits").mean for name in ("Tree", "Deep")}
+    widest = min(gaps, key=lambda name: gaps[name] - made[name].row.paper["digits"])
+    both = [made["Tree"], made["Deep"]]
+    assert plan(both, results, None, "cpu")[0][0].row.model == widest
+    monkeypatch.setattr(module, "table", lambda name: replace(TOY, compare=False))
+    shortest = min(both, key=lambda cell: expected_minutes(cell, results, "cpu"))
+    assert plan(both, results, None, "cpu")[0][0] == shortest

@@ -66,7 +66,8 @@ def main() -> None:
     except SystemExit as stop:
         if stop.code == 130:  # how typer ends after Ctrl-C
             errors.print(
-                "Stopped. `pynade fit --resume RUN` goes on with a run; a sweep goes on when given again."
+                "Stopped. `pynade fit --resume RUN` goes on with a run; sweep and reproduce go on when "
+                "given again."
             )
         raise
     except Exception as error:

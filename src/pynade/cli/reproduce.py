@@ -17,7 +17,8 @@ REPRODUCE_HELP = """Make the paper's numbers again: train, choose on validation,
 
 TABLE is binary, orderings, mnist, uci, patches, speech, table-2 … table-8 (as the paper counts them), or all.
 The numbers of orderings are standard deviations: how far NADE's test log-likelihood varies with its random
-ordering. Finished cells are skipped, interrupted ones go on. `--list` shows what would be done and how.
+ordering. Finished cells are skipped, interrupted ones go on (but for mob, rbm and mog, which begin again).
+`--list` shows what would be done and how.
 
 \b
 Examples:
@@ -49,7 +50,10 @@ def reproduce(
     quick: Annotated[
         bool, typer.Option("--quick", help="The same path in a minute or so; the numbers do not compare.")
     ] = False,
-    again: Annotated[bool, typer.Option("--again", help="Make finished cells anew.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Make finished cells anew, from the start.")] = False,
+    outdated: Annotated[
+        bool, typer.Option("--outdated", help="Make those anew that an earlier protocol made (†).")
+    ] = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave finished runs (model, metrics) in the work folder.")
     ] = False,
@@ -72,13 +76,17 @@ def reproduce(
         reproduce_all,
         table_named,
     )
-    from pynade.experiments.tables import table
+    from pynade.experiments.tables import measured, table
 
     if workers < 1:
         raise ValueError(f"the number of workers must be at least 1, not {workers}")
     todo = cells(table_named(tables), model, dataset)
     if not again and not quick:
-        todo = [c for c in todo if not (results / f"{c.name}.json").is_file()]
+        old = [c for c in todo if (ours := measured(results, c.row, c.data)) and not ours.present]
+        todo = [c for c in todo if not (results / f"{c.name}.json").is_file() or (outdated and c in old)]
+        if old and not outdated:
+            many = "1 cell was" if len(old) == 1 else f"{len(old)} cells were"
+            errors.print(f"{many} made by an earlier protocol: --outdated makes them anew")
     minutes = None if budget is None else parse_minutes(budget)
     taken, left = plan(todo, results, minutes, device, workers)
     if minutes is not None:
@@ -90,7 +98,13 @@ def reproduce(
             about = expected_minutes(cell, results, device)
             console.print(f"{describe_cell(cell, table(cell.table))} (about {about:.2g} min)")
         taken = []
-    how: dict[str, Any] = {"device": device, "quick": quick, "again": again, "keep": keep}
+    how: dict[str, Any] = {
+        "device": device,
+        "quick": quick,
+        "again": again,
+        "outdated": outdated,
+        "keep": keep,
+    }
     how |= {"data_dir": data_dir, "seed": seed}
     how["deadline"] = None if minutes is None else time.time() + 60 * minutes
     lines = plain_table("cell", "nats", "paper", "seconds")

@@ -174,6 +174,7 @@ def _margin(results: Path, shown: Table) -> list[str]:
         ours, theirs = [], []
         for start in ("RNADE", "MoG"):
             rows = [row for row in shown.rows if row.model.startswith(start) and (row.fit or row.sweep)]
+            rows = [row for row in rows if not (row.fit or {}).get("data")]  # of the same training rows
             ours.append(max((cells[r.model].mean for r in rows if r.model in cells), default=None))
             theirs.append(max((r.paper[data] for r in rows if data in r.paper), default=None))
         if None in ours or None in theirs:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from pynade.atomic import write_json
 from pynade.estimators import ESTIMATORS, AnyOrderDensity
 from pynade.experiments.run import estimator_named, read_spec, resume_run, start_run
 from pynade.experiments.score import forget_chunks, score_run, write_record
-from pynade.experiments.sweep import run_sweep
+from pynade.experiments.sweep import TRIAL, OtherSweep, run_sweep
 from pynade.experiments.tables import TABLES, Row, Table, measured, table
 from pynade.learn import Callback
 
@@ -33,8 +33,9 @@ QUICK = {
     "epochs": 2,
     "iterations": 2,
     "updates_per_epoch": 5,
+    "batch_size": 100,
     "n_orderings": 2,
-}  # a laptop minute for every cell
+}  # at most: a laptop minute for every cell
 NOT_COMPARABLE = {"quick": True, "note": "a trial of the path: not comparable"}
 
 
@@ -88,14 +89,23 @@ def cells(tables: list[str], model: str | None = None, data: str | None = None) 
     made: dict[str, Cell] = {}
     for name in tables:
         shown = table(name)
-        for row in shown.rows:
+        if data in shown.unavailable:
+            raise ValueError(f"{data} is not measured: {shown.unavailable[data]}")
+        for row in (row for row in shown.rows if row.why is None):
             for column in shown.columns:
                 cell = Cell(name, row, column)
                 wanted = (data in (None, column)) and (model in (None, row.model, Path(cell.name).name))
                 if wanted and column not in shown.unavailable and (cell.runnable or cell.name not in made):
                     made[cell.name] = cell
     if not made:
-        raise ValueError(f"no cell of {', '.join(tables)} has model {model!r} and data set {data!r}")
+        asked = [f"model {model!r}"] if model is not None else []
+        asked += [f"data set {data!r}"] if data is not None else []
+        every = [Path(cell.name) for cell in cells(tables)]
+        raise ValueError(
+            f"no cell of {', '.join(tables)} has {' and '.join(asked)}; models: "
+            f"{', '.join(dict.fromkeys(path.name for path in every))}; data sets: "
+            f"{', '.join(dict.fromkeys(path.parent.name for path in every))}"
+        )
     return list(made.values())
 
 
@@ -124,7 +134,8 @@ def plan(
         ours, paper = measured(results, cell.row, cell.data), cell.row.paper.get(cell.data)
         if ours is None:
             return int(paper is None), 0.0, times[cell.name]
-        return 2, 0.0 if paper is None else ours.mean - paper, times[cell.name]
+        beside = paper is not None and table(cell.table).compare and not cell.row.deviation
+        return 2, ours.mean - (paper or 0.0) if beside else 0.0, times[cell.name]
 
     times = {cell.name: expected_minutes(cell, results, device) for cell in todo}
     order = sorted((c for c in todo if c.runnable), key=rank)
@@ -147,6 +158,7 @@ def reproduce(
     device: str = "auto",
     quick: bool = False,
     again: bool = False,
+    outdated: bool = False,
     keep: bool = False,
     data_dir: Path | None = None,
     seed: int = 0,
@@ -162,40 +174,47 @@ def reproduce(
         device: where to compute.
         quick: the same path with a few epochs; the record stays in the work folder and says that it does not
             compare.
-        again: make it anew.
+        again: make it anew, from the start.
+        outdated: make it anew; what was begun goes on.
         keep: leave the run (model, metrics) in the work folder when its record is written.
         data_dir: folder of the data sets.
-        seed: of everything random.
+        seed: of everything random; a grid's own seeds are counted from it.
         callbacks: told of a run's progress.
         told: told of a sweep's progress.
     """
     record = (work if quick else results) / f"{cell.name}.json"
-    if record.is_file() and not again:
-        return dict(json.loads(record.read_text(encoding="utf-8")))
+    known = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else None
+    if known and not again and not outdated and not (quick and known["seed"] != seed):
+        return dict(known)
     place = work / ("quick" if quick else "full") / cell.name
-    if again and place.exists():
+    if (again or (quick and known)) and place.exists():
         shutil.rmtree(place)
     record.parent.mkdir(parents=True, exist_ok=True)
     if cell.row.sweep is not None:
         spec = cell.row.sweep
         grid = {k: v[:2] if quick else v for k, v in spec["grid"].items()}
         grid |= cell.row.quick.get("grid", {}) if quick else {}
+        grid |= {k: [seed + own for own in v] for k, v in grid.items() if k == "random_state"}
         few = _few(spec["model"], spec["fixed"]) if quick else {}
         fixed = {**spec["fixed"], "device": device} | {k: v for k, v in few.items() if k not in grid}
         repeats = spec.get("repeats", 1)
-        content = run_sweep(
-            place,
-            spec["model"],
-            cell.data,
-            fixed,
-            grid,
-            seed=seed,
-            data_dir=data_dir,
-            retrain=spec["retrain"],
-            repeats=min(repeats, 2) if quick else repeats,
-            quick=quick,
-            told=told,
-        )
+        try:
+            content = run_sweep(
+                place,
+                spec["model"],
+                cell.data,
+                fixed,
+                grid,
+                seed=seed,
+                data_dir=data_dir,
+                retrain=spec["retrain"],
+                repeats=min(repeats, 2) if quick else repeats,
+                quick=quick,
+                told=told,
+            )
+        except OtherSweep:
+            words = "was begun with other settings, data, device or seed; --again starts it anew"
+            raise ValueError(f"{cell.name} {words}") from None
         write_json(record, (NOT_COMPARABLE if quick else {}) | content)
     elif cell.row.fit is not None:
         _fit(cell, place, record, device, quick, data_dir, seed, callbacks or [])
@@ -213,11 +232,18 @@ def reproduce_all(
 
     On a GPU small models leave most of it idle, so several at once cost little more than one.
     """
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    try:
         jobs = {pool.submit(_alone, cell, results, work, how): cell for cell in todo}
         for job in as_completed(jobs):
             record, seconds = job.result()
             yield jobs[job], record, seconds
+    except BaseException:
+        for process in active_children():  # Ctrl-C reaches them too, a signal to this process does not
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _alone(
@@ -278,7 +304,8 @@ def _fit(
         resume_run(place, data_dir=data_dir, callbacks=callbacks)
     else:
         parameters |= {"device": device, "random_state": seed}
-        start_run(place, model, parameters, data, data_dir=data_dir, callbacks=callbacks)
+        few = TRIAL if quick else None
+        start_run(place, model, parameters, data, data_dir=data_dir, valid_rows=few, callbacks=callbacks)
     score = score_run(
         place,
         data,
@@ -288,6 +315,7 @@ def _fit(
         draws=draws,
         precision=cell.row.precision,
         every=every,
+        first=TRIAL if quick else None,
     )
     write_record(record, place, score)
     if score.orderings is not None:
@@ -302,7 +330,9 @@ def _few(model: str, given: dict[str, Any]) -> dict[str, int]:
     known = estimator_named(model, {}).get_params()
     single = "n_orderings" not in given
     return {
-        name: few for name, few in QUICK.items() if name in known and not (name == "n_orderings" and single)
+        name: min(few, (known | given)[name] or few)
+        for name, few in QUICK.items()
+        if name in known and not (name == "n_orderings" and single)
     }
 
 

@@ -86,6 +86,7 @@ def start_run(
     data_dir: Path | None = None,
     overwrite: bool = False,
     drop_constant: bool = False,
+    valid_rows: int | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> dict[str, Any]:
     """Train from scratch into a new run folder; returns the content of result.json.
@@ -100,6 +101,7 @@ def start_run(
         data_dir: folder of the registered data sets.
         overwrite: replace an earlier run in this folder.
         drop_constant: leave out the columns that never vary in the training rows.
+        valid_rows: take only so many validation rows (a trial).
         callbacks: told of progress.
     """
     parameters = {"random_state": 0} | parameters
@@ -107,7 +109,7 @@ def start_run(
     whole, made_binary = _as_images(_varying(resolve(data, data_dir), drop_constant), estimator)
     estimator.columns_ = list(whole.schema.names)  # for messages
     _check_request(model, estimator, whole)  # before any split, so that rows are the file's
-    dataset = _with_validation(whole, estimator)
+    dataset = _with_validation(whole, estimator, valid_rows)
     _claim(folder, overwrite)
     spec = {
         "model": model,
@@ -115,6 +117,8 @@ def start_run(
         "data": data if not Path(data).exists() else str(Path(data).resolve()),
         "data_checksum": dataset.checksum,
     } | ({"drop_constant": True} if drop_constant else {})
+    if valid_rows is not None:
+        spec["valid_rows"] = valid_rows
     if made_binary is not None:
         spec["binarize"] = made_binary
     write_json(folder / "spec.json", spec)
@@ -144,7 +148,7 @@ def resume_run(
     whole = _varying(resolve(spec["data"], data_dir), dropped)
     if "binarize" in spec:
         whole = binarized(whole, spec["binarize"])
-    dataset = _with_validation(whole, estimator)
+    dataset = _with_validation(whole, estimator, spec.get("valid_rows"))
     if dataset.checksum != spec["data_checksum"]:
         raise ValueError(
             f"the data {spec['data']!r} are not those the run in {folder} began with "
@@ -230,14 +234,16 @@ def _as_images(dataset: Dataset, estimator: DensityEstimator) -> tuple[Dataset, 
     return dataset, None
 
 
-def _with_validation(dataset: Dataset, estimator: DensityEstimator) -> Dataset:
+def _with_validation(dataset: Dataset, estimator: DensityEstimator, valid_rows: int | None = None) -> Dataset:
     """The data with a validation part, if the estimator wants one and there are rows enough for it."""
     if not 0 <= estimator.validation_fraction < 1:
         raise ValueError(f"validation_fraction must be in [0, 1), not {estimator.validation_fraction}")
     rows = round(estimator.validation_fraction * len(dataset.train))
-    if dataset.valid is not None or rows < 2 or len(dataset.train) - rows < 2:
-        return dataset
-    return dataset.with_validation(estimator.validation_fraction, seed=estimator.random_state)
+    if dataset.valid is None and rows >= 2 and len(dataset.train) - rows >= 2:
+        dataset = dataset.with_validation(estimator.validation_fraction, seed=estimator.random_state)
+    if dataset.valid is not None and valid_rows is not None:
+        dataset = replace(dataset, valid=dataset.valid[:valid_rows])
+    return dataset
 
 
 def _train(

@@ -88,6 +88,7 @@ def score_run(
     draws: int | None = None,
     precision: str = "tf32",
     every: int = 10,
+    first: int | None = None,
 ) -> Score:
     """Log p of every row of a part of the data: by default the test part, or all of a plain file.
 
@@ -105,6 +106,7 @@ def score_run(
         draws: prefixes per row of an estimate.
         precision: of the nets on a GPU: "float32", "tf32" or "bf16".
         every: with `draws` and `orderings`, the rows with exact scores are every so manieth.
+        first: only so many rows (a trial).
     """
     model, facts = load_with_facts(run)
     dataset = resolve(data, data_dir)
@@ -113,6 +115,7 @@ def score_run(
     if split is None:
         split = "test" if dataset.test is not None else "all"
     rows = align(dataset.split(split), dataset.schema.names, facts.get("columns"), facts.get("dropped", ()))
+    rows = rows[:first]
     begin = time.perf_counter()
     if orderings is not None or draws is not None:
         if not isinstance(model, AnyOrderDensity):

@@ -19,7 +19,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,11 @@ class SweepProgress:
 
 
 Told = Callable[[SweepProgress], None]
+TRIAL = 200  # validation rows of a trial, at most
+
+
+class OtherSweep(ValueError):
+    """A folder holds another sweep than the one asked for."""
 
 
 def settings(grid: Mapping[str, Sequence[Any]]) -> list[Setting]:
@@ -106,8 +111,8 @@ def run_sweep(
             ordering, initial weights and shuffling of its own; the record then has the standard deviation of
             their test means over seeds. One split only. With `retrain` all stop at the same training
             likelihood.
-        quick: two folds, a tenth of the epochs, validation rows in place of the test part (`valid` in the
-            record, no `test`): shows that everything works; the record says so and does not count.
+        quick: two folds, a tenth of the epochs, some validation rows in place of the test part (`valid` in
+            the record, no `test`): shows that everything works; the record says so and does not count.
         told: called after every epoch of every population.
     """
     tried = settings(grid)
@@ -134,6 +139,8 @@ def run_sweep(
         part if part.valid is not None else part.with_validation(first.validation_fraction, seed)
         for part in parts
     ]
+    if quick:
+        parts = [replace(part, valid=part.split("valid")[:TRIAL]) for part in parts]
     spec: dict[str, Any] = {
         "model": model,
         "data": data,
@@ -189,7 +196,7 @@ def run_sweep(
         "validation_grid": by_setting(outcomes, tried, len(parts)),
         "commands": [as_sweep_command(spec)],
         "seed": seed,
-        "data_checksum": hashlib.sha256("".join(spec["data_checksums"]).encode()).hexdigest(),
+        "data_checksum": _together(spec["data_checksums"]),
         **{name: where[name] for name in ("code", "libraries", "python", "device", "threads")},
         "trained": where["started"],
         "wall_seconds": {"grid": round(seconds, 2), "final": max(0.01, round(time.monotonic() - began, 2))},
@@ -406,6 +413,11 @@ def _architectures(jobs: list[Job]) -> dict[str, list[Job]]:
     return groups
 
 
+def _together(checksums: list[str]) -> str:
+    """The checksum of one split, or of all folds."""
+    return checksums[0] if len(checksums) == 1 else hashlib.sha256("".join(checksums).encode()).hexdigest()
+
+
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -424,7 +436,7 @@ def _claim(folder: Path, spec: dict[str, Any]) -> None:
     if file.is_file():
         known = json.loads(file.read_text(encoding="utf-8"))
         if known != json.loads(json.dumps(spec)):
-            raise ValueError(f"{folder} holds a sweep of other settings or data; give another folder")
+            raise OtherSweep(f"{folder} holds a sweep of other settings or data; give another folder")
         return
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} already exists and is no sweep; give another folder")

@@ -37,6 +37,7 @@ class Row:
     model: str
     record: str  # file under results/, with {data} for the data set
     paper: dict[str, float] = field(default_factory=dict)
+    bold: list[str] = field(default_factory=list)  # data sets whose value the paper prints in bold
     entry: tuple[str, ...] = ("test",)  # where in the record
     fit: dict[str, Any] | None = None  # how the record is made: one run …
     sweep: dict[str, Any] | None = None  # … or a grid chosen on validation
@@ -180,11 +181,18 @@ def _by_protocol(row: Row, record: dict[str, Any]) -> bool:
     spec = record.get("spec", {})
     if row.sweep is not None:
         same = all(spec.get("fixed", {}).get(k) == v for k, v in row.sweep["fixed"].items())
-        grid = {k: list(v) for k, v in row.sweep["grid"].items()}
+        seeds = record.get("seed", 0)  # those of a grid are counted from the record's
+        grid = {
+            k: [seeds + own for own in v] if k == "random_state" else list(v)
+            for k, v in row.sweep["grid"].items()
+        }
         same = same and spec.get("repeats", 1) == row.sweep.get("repeats", 1)
         return same and spec.get("grid") == grid and spec.get("retrain") == row.sweep["retrain"]
     if row.fit is not None:
-        return all(spec.get("parameters", {}).get(k) == v for k, v in row.fit["parameters"].items())
+        given = spec.get("parameters", {})
+        scored = record["test"].get("orderings")
+        under = row.orderings is None or scored in (None, row.orderings)
+        return under and all(given.get(k) == v for k, v in row.fit["parameters"].items())
     return True
 
 
@@ -284,7 +292,9 @@ def _cell(shown: Table, row: Row, data: str, ours: Measured | None, bold: bool, 
     elif row.deviation:
         theirs = f"{paper:g}"
     else:
-        theirs = f"{paper:.2f}" if shown.compare else f"{shown.papers_data}: {paper:.1f}"
+        theirs = f"{paper:.2f}" if shown.compare else f"{paper:.1f}"
+        theirs = f"**{theirs}**" if data in row.bold else theirs
+        theirs = theirs if shown.compare else f"{shown.papers_data}: {theirs}"
     if ours is None:
         return f"– not measured: {why_not(shown, row, data)}" + (f" ({theirs})" if theirs else "")
     digits = 3 if row.deviation else 2
