@@ -89,6 +89,10 @@ def test_time_that_cells_shared_counts_once():
     assert [end - start for start, end in workplan.spans(fitted)] == [20.0, 5.0]
     assert workplan.covered([*workplan.spans(fitted), *workplan.spans(swept)]) == 35.0
     assert workplan.spans({}) == ()
+    resumed = swept | {
+        "sessions": [[day.format("00"), day.format("10")], [day.format("50"), day.format("53")]]
+    }
+    assert workplan.covered([*workplan.spans(resumed)]) == 13.0
 
 
 @pytest.mark.parametrize(("repeats", "present"), [(10, True), (5, False), (None, False)])

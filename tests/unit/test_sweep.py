@@ -85,6 +85,9 @@ def test_an_interrupted_sweep_goes_on_to_the_same_record(folds, tmp_path):
     assert ("grid", 1) not in told  # the first population was finished and is not trained again
     same = ("test", "chosen", "validation_grid")
     assert json.dumps({k: whole[k] for k in same}) == json.dumps({k: again[k] for k in same})
+    assert [len(record["sessions"]) for record in (whole, again)] == [1, 2]
+    times = [moment for session in again["sessions"] for moment in session]
+    assert times == sorted(times)
 
 
 def test_another_sweep_does_not_go_into_the_same_folder(folds, tmp_path):

@@ -67,10 +67,53 @@ Examples:
   pynade figure cost runs/deep binarized_mnist --record results/benchmarks/evaluation-cost.json --out cost.png
 """
 
+PAPER_HELP = """Make one of the paper's figures of samples again: train what it shows, draw it.
+
+Without a name, says which there are. What has been trained is kept in the work folder and not trained again.
+
+\b
+Examples:
+  pynade figure paper
+  pynade figure paper mnist-samples-nade --device cpu
+  pynade figure paper natural-patches --out patches.png --device cuda
+"""
+
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders or model files.")]
 Out = Annotated[Path, typer.Option(help="Picture to write (.png, .pdf, .svg).")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].")]
 Seed = Annotated[int, typer.Option(help="Of the rows and samples shown.")]
+
+
+@app.command("paper", help=PAPER_HELP)
+def paper(
+    name: Annotated[str | None, typer.Argument(help="Which figure.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Picture to write (.png) [results/figures/NAME.png].")
+    ] = None,
+    work: Annotated[Path, typer.Option(help="Folder of the models.")] = Path("runs/figures"),
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    data_dir: DataDir = None,
+) -> None:
+    """Make a figure of the paper (the help is PAPER_HELP above)."""
+    from pynade.cli.main import app as whole
+    from pynade.experiments.paper_figures import paper_figures
+    from pynade.experiments.tabular import check_destination
+
+    known = paper_figures()
+    if name is None:
+        table = plain_table("figure", "what it shows")
+        for figure in known.values():
+            table.add_row(figure.name, figure.caption)
+        console.print(table)
+        return
+    if name not in known:
+        raise ValueError(f"unknown figure {name!r}; known: {', '.join(known)}")
+    out = Path("results/figures") / f"{name}.png" if out is None else out
+    check_destination(out, ".png")
+    for words in known[name].commands(out, work, device):
+        words += [] if data_dir is None or words[0] == "sample" else ["--data-dir", str(data_dir)]
+        errors.print(f"pynade {' '.join(words)}")
+        typer.main.get_command(whole).main(words, standalone_mode=False)
 
 
 @app.command("scatter", help=SCATTER_HELP)

@@ -18,6 +18,7 @@ import numpy as np
 
 from pynade.experiments.evaluation_cost import cost_caption, cost_figure
 from pynade.experiments.figures import COLOURS, MARKERS, save_figure
+from pynade.experiments.paper_figures import paper_figures
 from pynade.experiments.per_step import per_step_caption, per_step_figure
 from pynade.experiments.tables import TABLES, column, read_record, table
 
@@ -99,6 +100,10 @@ def write_figures(results: Path, redraw: bool = False) -> list[Path]:
             save_figure(drawing.draw(drawing.content), path, {"Source": drawing.digest})
             written.append(path)
         path.with_suffix(".txt").write_text(drawing.caption + "\n", encoding="utf-8")
+    for figure in paper_figures().values():
+        path = results / "figures" / f"{figure.name}.png"
+        if path.is_file():
+            path.with_suffix(".txt").write_text(figure.described() + "\n", encoding="utf-8")
     return written
 
 

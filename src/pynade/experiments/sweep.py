@@ -18,7 +18,8 @@ import itertools
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from pynade.estimators import GradientEstimator, load
 from pynade.estimators.base import torch_device
 from pynade.estimators.baselines import Baseline
 from pynade.experiments.baseline_sweep import BaselineSweep
-from pynade.experiments.provenance import provenance
+from pynade.experiments.provenance import now, provenance
 from pynade.experiments.run import estimator_named
 from pynade.experiments.sweep_record import (
     Setting,
@@ -156,6 +157,39 @@ def run_sweep(
     _check_requests(model, fixed, tried, seed, parts[0])
     _claim(folder, spec)
     where = provenance(parts[0], seed=seed, device=torch_device(first.device))
+    with _session(folder) as sessions:
+        record = _swept(folder, model, spec, parts, tried, first, where, told)
+    record["sessions"] = sessions
+    write_json(folder / "result.json", record)
+    return record
+
+
+@contextmanager
+def _session(folder: Path) -> Iterator[list[list[str]]]:
+    """When this sweep was at work: earlier commands' times, and at the end this one's too."""
+    file = folder / "sessions.json"
+    known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    start = now()
+    try:
+        yield known
+    finally:
+        known.append([start, now()])
+        write_json(file, known)
+
+
+def _swept(
+    folder: Path,
+    model: str,
+    spec: dict[str, Any],
+    parts: list[Dataset],
+    tried: list[Setting],
+    first: Any,
+    where: dict[str, Any],
+    told: Told | None,
+) -> dict[str, Any]:
+    """The record of a sweep."""
+    fixed, seed, retrain, quick = (spec[name] for name in ("fixed", "seed", "retrain", "quick"))
+    repeats = spec.get("repeats", 1)
     shared = folder, model, fixed, seed, told
     sweep: Any = (
         BaselineSweep(*shared) if isinstance(first, Baseline) else _Sweep(*shared, repeats, not retrain)
@@ -201,7 +235,6 @@ def run_sweep(
         "trained": where["started"],
         "wall_seconds": {"grid": round(seconds, 2), "final": max(0.01, round(time.monotonic() - began, 2))},
     }
-    write_json(folder / "result.json", record)
     return record
 
 

@@ -47,16 +47,22 @@ def work(results: Path, cell: Cell) -> Work:
 
 def spans(record: dict[str, Any]) -> tuple[tuple[float, float], ...]:
     """When a record's model was trained and when it was scored: pairs of seconds since 1970."""
+    if "sessions" in record:
+        return tuple((_seconds(start), _seconds(end)) for start, end in record["sessions"])
     seconds = dict(record.get("wall_seconds", {}))
     scoring = seconds.pop("score", 0.0)
     found = []
     if "trained" in record:
-        start = datetime.fromisoformat(record["trained"]).timestamp()
+        start = _seconds(record["trained"])
         found.append((start, start + sum(seconds.values())))
     if isinstance(record.get("scored"), dict) and "at" in record["scored"]:
-        end = datetime.fromisoformat(record["scored"]["at"]).timestamp()
+        end = _seconds(record["scored"]["at"])
         found.append((end - scoring, end))
     return tuple(found)
+
+
+def _seconds(moment: str) -> float:
+    return datetime.fromisoformat(moment).timestamp()
 
 
 def covered(pieces: list[tuple[float, float]]) -> float:
@@ -83,7 +89,8 @@ def plan_sections(results: Path) -> Iterator[str]:
         "and scoring, as its record says. Several cells shared a machine: each counts in full, and *the GPU "
         "was busy* counts the clock's time once, from the records' own times of day, which is what the same "
         "runs take again. In brackets: not run yet, with the time that `pynade reproduce` plans for it on "
-        "one H200. † is the time of an earlier protocol."
+        "one H200. † is the time of an earlier protocol. On a CPU a cell had as many threads as its record "
+        "says, mostly one: two cores do two cells at a time (`--workers 2`)."
         + (f" The records were made on: {'; '.join(devices)}." if devices else "")
     )
     lines = [
@@ -91,7 +98,10 @@ def plan_sections(results: Path) -> Iterator[str]:
         "| no protocol |"
     ]
     lines.append("|---|---|---|---|---|---|")
-    for name, works in (whole | {"all": list(chain(*whole.values()))}).items():
+    every = list(chain(*whole.values()))
+    long = [w for w in every if w.cell.table == "patches" and "rnade" in Path(w.cell.name).name]
+    sums = {"all": every, "RNADE on BSDS300": long, "all but these": [w for w in every if w not in long]}
+    for name, works in (whole | sums).items():
         busy = covered([piece for w in works if w.kind == "GPU" for piece in w.spans])
         parts = [_total(works, kind) for kind in ("GPU", "CPU", "planned")]
         parts.insert(1, duration(busy) if busy else "–")
