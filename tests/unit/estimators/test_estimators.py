@@ -126,7 +126,7 @@ def test_orderings(X):
     ("change", "words"),
     [
         (lambda X: X * 2, "exactly 0 or 1, but row .* is 2"),
-        (lambda X: np.where(X == 1, np.nan, 0), "row .* is NaN; an orderless model"),
+        (lambda X: np.where(X == 1, np.nan, 0), "row .* is NaN; orderless models"),
         (lambda X: np.where(X == 1, np.inf, 0), "is inf"),
         (lambda X: X[:0], "0 sample"),
         (lambda X: X[:, :0], "0 feature"),
