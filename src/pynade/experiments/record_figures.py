@@ -49,11 +49,12 @@ def drawings(results: Path) -> Iterator[Drawing]:
         for data in table(name).columns:
             curves = ordering_curves(results, name, data)
             if curves:
+                crosses = "; crosses are the paper's" if any(curve["paper"] for curve in curves) else ""
                 yield Drawing(
                     f"orderings-{data}",
                     f"Ensembles of orderings of one network on {data}: test log-likelihood against their "
                     "number (one standard error over rows at the end of each curve; all share their rows, so "
-                    "that they differ by less than the bars say); crosses are the paper's. "
+                    f"that they differ by less than the bars say){crosses}. "
                     f"`pynade figure orderings {name} --dataset {data}`.",
                     {"data": data, "curves": curves},
                     orderings_figure,
@@ -127,9 +128,13 @@ def ordering_curves(results: Path, name: str, data: str) -> list[dict[str, Any]]
         if record is None or len(record.get("ensembles", {})) < 3:
             continue
         sizes = sorted((int(k), value) for k, value in record["ensembles"].items())
+        whole = str(record["test"].get("orderings"))  # what the record's own number is the ensemble of
         papers = {
-            row.entry[1]: row.paper[data] for row in rows if row.entry[0] == "ensembles" and data in row.paper
+            (row.entry[1] if row.entry[0] == "ensembles" else whole): row.paper[data]
+            for row in rows
+            if data in row.paper and (row.entry[0] == "ensembles" or row.entry == ("test",))
         }
+        papers = {k: value for k, value in papers.items() if k in record["ensembles"]}
         curves.append(
             {
                 "model": _net(rows[0].model),
@@ -255,10 +260,13 @@ def time_figure(content: dict[str, Any]) -> Figure:
     across = min(4, len(content))
     down = -(-len(content) // across)
     size = 3.3 if len(content) > 1 else 5.0
-    figure = Figure(figsize=(size * across + (0 if len(content) < across * down else 3.2), 0.9 * size * down))
+    models = list(dict.fromkeys(model for cells in content.values() for model in cells))
+    beside = len(content) == across * down  # is the legend
+    height = max(0.9 * size * down, 0.19 * (len(models) + 2) if beside else 0)
+    figure = Figure(figsize=(size * across + (3.2 if beside else 0), height))
     figure.set_layout_engine("constrained")
     axes: list[Any] = list(figure.subplots(down, across, squeeze=False).flat)
-    styles = _styles(list(dict.fromkeys(model for cells in content.values() for model in cells)))
+    styles = _styles(models)
     for axis, (data, cells) in zip(axes, content.items(), strict=False):
         for model, cell in cells.items():
             axis.errorbar(
@@ -284,7 +292,10 @@ def time_figure(content: dict[str, Any]) -> Figure:
     _legend(
         figure, axes[len(content) :], styles, {c["gpu"] for cells in content.values() for c in cells.values()}
     )
-    figure.supxlabel("training time (s)", fontsize=11)
+    if len(content) == 1:
+        axes[0].set_xlabel("training time (s)", fontsize=11)
+    else:
+        figure.supxlabel("training time (s)", fontsize=11)
     figure.supylabel(LABEL, fontsize=11)
     return figure
 
