@@ -205,7 +205,10 @@ class RBM(BinaryTable, Baseline):
         lines[best - 1]["train_nll"] = -kept.train
         self.log_z_, self.log_z_stderr_ = kept.log_z, kept.stderr
         stopped = "all epochs done" if done.stopped == "epochs" else done.stopped
-        history = History(lines, best, done.best_valid[chosen], stopped=stopped)
+        coins = -machine.n_visible * math.log(2)
+        worse = f"training rows score {kept.train:.4g} nats, fair coins {coins:.4g}"
+        messages = [f"{worse}: try a smaller learning rate"] if kept.train < coins else []
+        history = History(lines, best, done.best_valid[chosen], stopped=stopped, messages=messages)
         return Found(chosen, machine.double().normalised() if small else machine, history, done.best_valid)
 
 

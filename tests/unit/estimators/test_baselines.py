@@ -536,3 +536,11 @@ def test_fitted_and_asked_on_a_gpu(name):
     model.set_params(device="cpu")
     np.testing.assert_allclose(model.score_samples(holes), scores, rtol=0, atol=1e-8)
     np.testing.assert_allclose(model.impute(holes), filled, rtol=1e-8)
+
+
+def test_a_machine_that_got_lost_says_so():
+    X = np.random.default_rng(0).integers(0, 2, (100, 6))
+    lost = pynade.RBM(n_hidden=3, learning_rate=1e6, epochs=20, random_state=0).fit(X)
+    (message,) = lost.history_.messages
+    assert "smaller learning rate" in message
+    assert pynade.RBM(n_hidden=3, epochs=20, random_state=0).fit(X).history_.messages == []
