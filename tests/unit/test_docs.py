@@ -44,12 +44,13 @@ def test_figures_show_what_the_records_say():
         assert caption(path) == drawing.caption
 
 
-def prose(path):
-    """A document without code, links' targets and what `pynade report` writes."""
-    text = path.read_text(encoding="utf-8")
-    text = text.replace(highlights(ROOT / "results"), "")
-    text = re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)", " ", text, flags=re.S)
-    return re.sub(r"\d+\.\d+\.\d+", " ", text)  # versions
+def paragraphs(path):
+    """A document's paragraphs without code and what `pynade report` writes: words, and the records linked."""
+    text = path.read_text(encoding="utf-8").replace(highlights(ROOT / "results"), "")
+    for part in re.split(r"\n\s*\n|\n(?=- )", re.sub(r"```.*?```", "", text, flags=re.S)):
+        links = re.findall(r"\]\(([^)]*\.json)\)", part)
+        words = re.sub(r"`[^`]*`|\]\([^)]*\)|\d+\.\d+\.\d+", " ", part)  # (the last are versions)
+        yield words, [path.parent / link for link in links]
 
 
 def numbers(value):
@@ -60,23 +61,17 @@ def numbers(value):
         yield value
 
 
-@pytest.fixture(scope="module")
-def recorded():
-    """Every number of the records and of the paper's tables, without signs."""
-    found = {v for p in ROOT.glob("results/**/*.json") for v in numbers(json.loads(p.read_text("utf-8")))}
-    found |= {v for name in TABLES for row in table(name).rows for v in row.paper.values()}
-    return np.abs(np.array(sorted(found)))
-
-
 @pytest.mark.parametrize(
     "path",
     [p for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")] if p.name not in MADE_BY_REPORT],
     ids=lambda p: p.name,
 )
-def test_numbers_in_prose_are_those_of_the_records(path, recorded):
-    for word in re.findall(r"(?<![\w.])\d+\.\d+(?![\w.]*\d)", prose(path)):
-        digits = len(word.split(".")[1])
-        assert word in VERSIONS or (np.round(recorded, digits) == float(word)).any(), word
+def test_numbers_in_prose_are_those_of_the_records_beside_them(path):
+    for words, records in paragraphs(path):
+        known = [abs(v) for record in records for v in numbers(json.loads(record.read_text("utf-8")))]
+        for word in re.findall(r"(?<![\w.])\d+\.\d+(?![\w.]*\d)", words):
+            digits = len(word.split(".")[1])
+            assert word in VERSIONS or (np.round(known, digits) == float(word)).any(), word
 
 
 @pytest.mark.parametrize("path", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda p: p.name)
