@@ -354,6 +354,10 @@ def test_validation_rows_and_first_batches_may_lack_a_column():
         assert fitted[1].best_valid == pytest.approx(float(asked), abs=1e-9)
     rare = x.repeat(10, 1)
     rare[20:, 1] = torch.nan
+    with pytest.raises(ValueError, match="column 1 of the first batches has no value"):
+        minibatch_em(rare.masked_fill(rare == rare, torch.nan).index_fill(1, torch.tensor([0, 2]), 1.0), 2)
+    with pytest.raises(ValueError, match="row 3 of x has no value"):
+        minibatch_em(rare.index_fill(0, torch.tensor([3]), torch.nan), 2)
     for seed in range(6):
         model, _ = minibatch_em(rare, 2, iterations=10, batch_size=300, generator=generator(seed))
         assert torch.isfinite(model.means).all()

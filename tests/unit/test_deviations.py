@@ -92,7 +92,9 @@ def test_time_that_cells_shared_counts_once():
     resumed = swept | {
         "sessions": [[day.format("00"), day.format("10")], [day.format("50"), day.format("53")]]
     }
-    assert workplan.covered([*workplan.spans(resumed)]) == 13.0
+    assert workplan.covered([*workplan.spans(resumed)]) == 20.0  # a session was killed: 7 s without an end
+    whole = resumed | {"wall_seconds": {"grid": 13.0}}
+    assert workplan.covered([*workplan.spans(whole)]) == 13.0
 
 
 @pytest.mark.parametrize(("repeats", "present"), [(10, True), (5, False), (None, False)])

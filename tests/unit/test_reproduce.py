@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from dataclasses import replace
+from multiprocessing import get_context
 
 import pytest
 
@@ -21,6 +22,7 @@ from pynade.experiments.reproduce import (
     expected_minutes,
     plan,
     reproduce,
+    reproduce_all,
     table_named,
 )
 from pynade.experiments.run import estimator_named
@@ -300,6 +302,7 @@ def test_a_measured_time_replaces_the_guess_on_the_same_kind_of_device(toy, tmp_
     file = tmp_path / "toy/digits/tree.json"
     file.parent.mkdir(parents=True)
     content = {"test": {"mean": -1.0, "stderr": 0.1, "exact": True}, "device": "cpu (x)"}
+    content["spec"] = {"model": "chow-liu", "data": "digits", "parameters": {}}
     file.write_text(json.dumps(content | {"wall_seconds": {"fit": 20.0, "score": 10.0}}))
     assert expected_minutes(cell, tmp_path, "cpu") == 0.5
     assert expected_minutes(cell, tmp_path, "cuda") == TREE.minutes
@@ -329,7 +332,7 @@ def test_a_trial_with_another_seed_is_another_trial(toy, tmp_path):
     net = cells(["toy"], model="Net")[0]
     where = (tmp_path / "r", tmp_path / "w")
     first, again, other = (reproduce(net, *where, quick=True, device="cpu", seed=s) for s in (0, 0, 3))
-    assert first == again
+    assert first["valid"] == again["valid"]
     assert other["seed"] == 3
     assert other["valid"] != first["valid"]
     assert first["valid"]["n"] <= 200
@@ -345,9 +348,13 @@ def test_what_an_earlier_protocol_made_is_found_and_made_anew(toy, tmp_path):
     made = reproduce(longer, results, work, device="cpu", outdated=True)
     assert made["spec"]["fixed"]["epochs"] == 4
     assert tables_module.measured(results, longer.row, "digits").present
+    other = replace(longer.row, sweep=longer.row.sweep | {"model": "nade"})
+    assert not tables_module.measured(results, other, "digits").present
     deep = cells(["toy"], model="Deep")[0]
     reproduce(deep, results, work, device="cpu")
     assert tables_module.measured(results, deep.row, "digits").present
+    elsewhere = replace(deep.row, fit=deep.row.fit | {"model": "eonade"})
+    assert not tables_module.measured(results, elsewhere, "digits").present
     assert not tables_module.measured(results, replace(deep.row, orderings=4), "digits").present
 
 
@@ -357,6 +364,39 @@ def test_what_was_begun_otherwise_is_not_mixed(toy, tmp_path):
     reproduce(net, *where, device="cpu", keep=True)
     with pytest.raises(ValueError, match=r"toy/digits/net was begun with other .* --again starts it anew"):
         reproduce(net, tmp_path / "other", tmp_path / "w", device="cpu", seed=1)
+    assert reproduce(net, *where, device="cpu", seed=1, outdated=True)["seed"] == 1  # of no use any more
+    deep = cells(["toy"], model="Deep")[0]
+    reproduce(deep, *where, device="cpu", keep=True)
+    longer = replace(
+        deep, row=replace(deep.row, fit=deep.row.fit | {"parameters": {"hidden": [8], "epochs": 2}})
+    )
+    with pytest.raises(ValueError, match="toy/digits/deep was begun with another epochs"):
+        reproduce(longer, tmp_path / "other", tmp_path / "w", device="cpu")
+    assert reproduce(longer, *where, device="cpu", outdated=True)["epochs"] == 2
+
+
+def test_a_trial_shows_what_was_scored_and_is_always_made(toy, tmp_path):
+    deep = cells(["toy"], model="Deep")[0]
+    where = (tmp_path / "r", tmp_path / "w")
+    first = reproduce(deep, *where, quick=True, device="cpu")
+    assert first["valid"]["orderings"] == 2  # of the score, not of the training's own validation
+    wider = replace(
+        deep, row=replace(deep.row, fit=deep.row.fit | {"parameters": {"hidden": [9], "epochs": 1}})
+    )
+    assert reproduce(wider, *where, quick=True, device="cpu")["spec"]["parameters"]["hidden"] == [9]
+
+
+def test_only_its_own_workers_are_stopped(tmp_path):
+    mine = get_context("spawn").Process(target=time.sleep, args=(60,))
+    mine.start()
+    try:
+        todo = [cell for cell in cells(["uci"]) if cell.row.model == "Gaussian"]
+        made = reproduce_all(todo, 2, tmp_path / "r", tmp_path / "w", device="cpu", data_dir=tmp_path)
+        next(made)  # there are no data: an error is an outcome too
+        made.close()
+        assert mine.is_alive()
+    finally:
+        mine.terminate()
 
 
 def test_rows_that_wait_for_a_model_are_shown_and_not_run(toy, tmp_path, monkeypatch):

@@ -92,6 +92,7 @@ def paper(
     ] = None,
     work: Annotated[Path, typer.Option(help="Folder of the models.")] = Path("runs/figures"),
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    again: Annotated[bool, typer.Option("--again", help="Train anew what has been trained.")] = False,
     data_dir: DataDir = None,
 ) -> None:
     """Make a figure of the paper (the help is PAPER_HELP above)."""
@@ -110,7 +111,7 @@ def paper(
         raise ValueError(f"unknown figure {name!r}; known: {', '.join(known)}")
     out = Path("results/figures") / f"{name}.png" if out is None else out
     check_destination(out, ".png")
-    for words in known[name].commands(out, work, device):
+    for words in known[name].commands(out, work, device, again):
         words += [] if data_dir is None or words[0] == "sample" else ["--data-dir", str(data_dir)]
         errors.print(f"pynade {' '.join(words)}")
         typer.main.get_command(whole).main(words, standalone_mode=False)

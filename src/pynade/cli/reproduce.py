@@ -81,7 +81,7 @@ def reproduce(
     if workers < 1:
         raise ValueError(f"the number of workers must be at least 1, not {workers}")
     todo = cells(table_named(tables), model, dataset)
-    if not again and not quick:
+    if outdated or not (again or quick):
         old = [c for c in todo if (ours := measured(results, c.row, c.data)) and not ours.present]
         todo = [c for c in todo if not (results / f"{c.name}.json").is_file() or (outdated and c in old)]
         if old and not outdated:

@@ -6,11 +6,14 @@ been done. The figures of numbers are drawn from the records by `pynade.experime
 
 from __future__ import annotations
 
+import json
 import shlex
 import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+
+from pynade.experiments.reproduce import cells
 
 
 @dataclass(frozen=True)
@@ -21,23 +24,48 @@ class PaperFigure:
     caption: str
     steps: list[str]
 
-    def commands(self, out: Path, work: Path, device: str) -> list[list[str]]:
-        """The commands' words; a finished `fit` is left out, an interrupted one goes on."""
+    def commands(self, out: Path, work: Path, device: str, again: bool = False) -> list[list[str]]:
+        """The commands' words; a finished `fit` is left out, an interrupted one goes on.
+
+        What is there is made anew where `again` is wanted, or where only its record is left.
+        """
         made = []
         for step in self.steps:
             # (split first: a folder's name may have blanks)
             words = [word.format(work=work, device=device, out=out) for word in shlex.split(step)]
             if words[0] == "fit":
                 run = Path(words[words.index("--out") + 1])
-                if (run / "result.json").is_file():
+                status = _status(run)
+                if status == "finished" and not again:
                     continue
-                words = ["fit", "--resume", str(run)] if (run / "spec.json").is_file() else words
+                if status == "begun" and not again:
+                    words = ["fit", "--resume", str(run)]
+                elif status is not None:
+                    words.append("--overwrite")
+            elif words[0] == "reproduce" and (again or _only_records(words, work)):
+                words.append("--again")
             made.append(words)
         return made
 
     def described(self) -> str:
         """The caption, with the command that makes the figure."""
         return f"{self.caption} `pynade figure paper {self.name}`."
+
+
+def _status(run: Path) -> str | None:
+    """How the run in a folder stands: "begun", as its result says ("finished", "diverged"), or None."""
+    if (run / "result.json").is_file():
+        return str(json.loads((run / "result.json").read_text(encoding="utf-8"))["status"])
+    return "begun" if (run / "spec.json").is_file() else None
+
+
+def _only_records(words: list[str], work: Path) -> bool:
+    """Whether a cell that `reproduce` is to make has its record, but not its models."""
+    model, data = (
+        words[words.index(option) + 1] if option in words else None for option in ("--model", "--dataset")
+    )
+    names = [cell.name for cell in cells([words[1]], model, data)]
+    return any((work / "results" / f"{n}.json").is_file() and not (work / "full" / n).exists() for n in names)
 
 
 def paper_figures() -> dict[str, PaperFigure]:

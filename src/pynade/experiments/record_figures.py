@@ -128,7 +128,9 @@ def ordering_curves(results: Path, name: str, data: str) -> list[dict[str, Any]]
         if record is None or len(record.get("ensembles", {})) < 3:
             continue
         sizes = sorted((int(k), value) for k, value in record["ensembles"].items())
-        whole = str(record["test"].get("orderings"))  # what the record's own number is the ensemble of
+        whole = str(
+            record.get("test", {}).get("orderings")
+        )  # what the record's own number is the ensemble of
         papers = {
             (row.entry[1] if row.entry[0] == "ensembles" else whole): row.paper[data]
             for row in rows

@@ -97,6 +97,8 @@ def cells(tables: list[str], model: str | None = None, data: str | None = None) 
                 wanted = (data in (None, column)) and (model in (None, row.model, Path(cell.name).name))
                 if wanted and column not in shown.unavailable and (cell.runnable or cell.name not in made):
                     made[cell.name] = cell
+    if not made and model is None and data is None:
+        raise ValueError(f"no cell of {', '.join(tables)} can be run yet")
     if not made:
         asked = [f"model {model!r}"] if model is not None else []
         asked += [f"data set {data!r}"] if data is not None else []
@@ -165,7 +167,7 @@ def reproduce(
     callbacks: list[Callback] | None = None,
     told: Callable[..., None] | None = None,
 ) -> dict[str, Any]:
-    """Make one cell's record, or read it back if it is there.
+    """Make one cell's record, or read it back if it is there (a trial is always made).
 
     Args:
         cell: which.
@@ -175,7 +177,7 @@ def reproduce(
         quick: the same path with a few epochs; the record stays in the work folder and says that it does not
             compare.
         again: make it anew, from the start.
-        outdated: make it anew; what was begun goes on.
+        outdated: make it anew; what was begun by the protocol of today goes on.
         keep: leave the run (model, metrics) in the work folder when its record is written.
         data_dir: folder of the data sets.
         seed: of everything random; a grid's own seeds are counted from it.
@@ -184,7 +186,7 @@ def reproduce(
     """
     record = (work if quick else results) / f"{cell.name}.json"
     known = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else None
-    if known and not again and not outdated and not (quick and known["seed"] != seed):
+    if known and not (again or outdated or quick):
         return dict(known)
     place = work / ("quick" if quick else "full") / cell.name
     if (again or (quick and known)) and place.exists():
@@ -198,8 +200,9 @@ def reproduce(
         few = _few(spec["model"], spec["fixed"]) if quick else {}
         fixed = {**spec["fixed"], "device": device} | {k: v for k, v in few.items() if k not in grid}
         repeats = spec.get("repeats", 1)
-        try:
-            content = run_sweep(
+
+        def sweep() -> dict[str, Any]:
+            return run_sweep(
                 place,
                 spec["model"],
                 cell.data,
@@ -212,12 +215,18 @@ def reproduce(
                 quick=quick,
                 told=told,
             )
+
+        try:
+            content = sweep()
         except OtherSweep:
-            words = "was begun with other settings, data, device or seed; --again starts it anew"
-            raise ValueError(f"{cell.name} {words}") from None
+            if not outdated:
+                words = "was begun with other settings, data, device or seed; --again starts it anew"
+                raise ValueError(f"{cell.name} {words}") from None
+            shutil.rmtree(place)
+            content = sweep()
         write_json(record, (NOT_COMPARABLE if quick else {}) | content)
     elif cell.row.fit is not None:
-        _fit(cell, place, record, device, quick, data_dir, seed, callbacks or [])
+        _fit(cell, place, record, device, quick, outdated, data_dir, seed, callbacks or [])
     else:
         raise ValueError(f"no protocol is written down yet for {cell.name}")
     if not keep:
@@ -232,6 +241,7 @@ def reproduce_all(
 
     On a GPU small models leave most of it idle, so several at once cost little more than one.
     """
+    others = set(active_children())
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
     try:
         jobs = {pool.submit(_alone, cell, results, work, how): cell for cell in todo}
@@ -239,7 +249,9 @@ def reproduce_all(
             record, seconds = job.result()
             yield jobs[job], record, seconds
     except BaseException:
-        for process in active_children():  # Ctrl-C reaches them too, a signal to this process does not
+        for process in (
+            set(active_children()) - others
+        ):  # Ctrl-C reaches them too, a signal to this process does not
             process.terminate()
         raise
     finally:
@@ -281,6 +293,7 @@ def _fit(
     record: Path,
     device: str,
     quick: bool,
+    outdated: bool,
     data_dir: Path | None,
     seed: int,
     callbacks: list[Callback],
@@ -295,12 +308,16 @@ def _fit(
         parameters |= _few(model, parameters) | cell.row.quick.get("parameters", {})
         every = cell.row.quick.get("every", every)
         orderings, draws = orderings and 2, draws and 2
+    other = []
     if (place / "spec.json").is_file():
         begun = read_spec(place)["parameters"]
         wanted = {k: v for k, v in parameters.items() if k != "binarize"} | {"random_state": seed}
         other = [k for k, v in wanted.items() if begun.get(k) != v]  # (binarize is the data's by now)
-        if other:
-            raise ValueError(f"{cell.name} was begun with another {', '.join(other)}; --again starts it anew")
+    if other and not outdated:
+        raise ValueError(f"{cell.name} was begun with another {', '.join(other)}; --again starts it anew")
+    if other:
+        shutil.rmtree(place)
+    if (place / "spec.json").is_file():
         resume_run(place, data_dir=data_dir, callbacks=callbacks)
     else:
         parameters |= {"device": device, "random_state": seed}

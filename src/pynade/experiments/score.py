@@ -224,7 +224,7 @@ def write_record(path: Path, run: Path, score: Score) -> None:
     record = {
         score.split: score.estimate.to_json() | {"orderings": k},
         **many,
-        "valid": result["valid"],
+        **({} if score.split == "valid" else {"valid": result["valid"]}),
         **(_curve(run) if (run / "metrics.jsonl").is_file() else {}),
         "spec": {"model": spec["model"], "parameters": parameters, "data": score.data.name},
         "commands": [as_command(spec, "RUN"), f"{asked} --record {path.name}"],

@@ -169,11 +169,12 @@ def _session(folder: Path) -> Iterator[list[list[str]]]:
     """When this sweep was at work: earlier commands' times, and at the end this one's too."""
     file = folder / "sessions.json"
     known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
-    start = now()
+    known.append([now(), now()])
+    write_json(file, known)  # one that is killed has at least begun
     try:
         yield known
     finally:
-        known.append([start, now()])
+        known[-1][1] = now()
         write_json(file, known)
 
 

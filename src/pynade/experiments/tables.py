@@ -120,7 +120,7 @@ def measured(results: Path, row: Row, data: str) -> Measured | None:
         value["exact"],
         file,
         folds=tuple(value.get("folds", ())),
-        present=_by_protocol(row, record),
+        present=_by_protocol(row, data, record),
         seconds=sum(seconds.values()),
         scoring=scoring,
         device=record.get("device", ""),
@@ -176,11 +176,12 @@ def read_record(path: Path) -> dict[str, Any] | None:
     return None if record.get("quick") else record
 
 
-def _by_protocol(row: Row, record: dict[str, Any]) -> bool:
+def _by_protocol(row: Row, data: str, record: dict[str, Any]) -> bool:
     """Whether a record was made as its row says today."""
     spec = record.get("spec", {})
     if row.sweep is not None:
-        same = all(spec.get("fixed", {}).get(k) == v for k, v in row.sweep["fixed"].items())
+        same = spec.get("model") == row.sweep["model"]
+        same = same and all(spec.get("fixed", {}).get(k) == v for k, v in row.sweep["fixed"].items())
         seeds = record.get("seed", 0)  # those of a grid are counted from the record's
         grid = {
             k: [seeds + own for own in v] if k == "random_state" else list(v)
@@ -190,9 +191,10 @@ def _by_protocol(row: Row, record: dict[str, Any]) -> bool:
         return same and spec.get("grid") == grid and spec.get("retrain") == row.sweep["retrain"]
     if row.fit is not None:
         given = spec.get("parameters", {})
-        scored = record["test"].get("orderings")
+        scored = record.get("test", {}).get("orderings")
         under = row.orderings is None or scored in (None, row.orderings)
-        return under and all(given.get(k) == v for k, v in row.fit["parameters"].items())
+        same = spec.get("model") == row.fit["model"] and spec.get("data") in (row.fit.get("data"), data)
+        return same and under and all(given.get(k) == v for k, v in row.fit["parameters"].items())
     return True
 
 

@@ -47,10 +47,12 @@ def work(results: Path, cell: Cell) -> Work:
 
 def spans(record: dict[str, Any]) -> tuple[tuple[float, float], ...]:
     """When a record's model was trained and when it was scored: pairs of seconds since 1970."""
-    if "sessions" in record:
-        return tuple((_seconds(start), _seconds(end)) for start, end in record["sessions"])
     seconds = dict(record.get("wall_seconds", {}))
     scoring = seconds.pop("score", 0.0)
+    if "sessions" in record:
+        known = [(_seconds(start), _seconds(end)) for start, end in record["sessions"]]
+        killed = sum(seconds.values()) - sum(end - start for start, end in known)  # sessions have no end
+        return ((known[0][0] - max(0.0, killed), known[0][0]), *known)
     found = []
     if "trained" in record:
         start = _seconds(record["trained"])

@@ -171,10 +171,10 @@ def check_floor(name: str, value: float) -> None:
         raise ValueError(f"{name} must be at least 0, not {value}")
 
 
-def prepare(x: Tensor, n_components: int, what: str = "x") -> Tensor:
+def prepare(x: Tensor, n_components: int, what: str = "x", every_column: bool = True) -> Tensor:
     """Rows as float64, checked: two axes, finite or missing (NaN), no empty row, enough rows.
 
-    Rows to learn from (x) have a value in every column; others need not.
+    Rows to learn from have a value in every column; those to validate on need not.
     """
     if x.ndim != 2 or x.shape[1] == 0:
         raise ValueError(f"expected rows (N, D) for {what}, got an array of shape {tuple(x.shape)}")
@@ -186,7 +186,7 @@ def prepare(x: Tensor, n_components: int, what: str = "x") -> Tensor:
         raise ValueError(f"{n_components} components need at least as many rows, but {what} has {len(x)}")
     missing = torch.isnan(x)
     for axis, word in ((1, "row"), (0, "column")):
-        empty = missing.all(axis) & (axis == 1 or what == "x")
+        empty = missing.all(axis) & (axis == 1 or every_column)
         if empty.any():
             raise ValueError(f"{word} {int(empty.nonzero()[0, 0])} of {what} has no value at all")
     return x

@@ -177,7 +177,10 @@ def _together(
         rows, scale = known[id(task.x)]
         both = id(task.x), id(task.x_valid)
         if task.x_valid is not None and both not in known:
-            known[both] = Rows(prepare(task.x_valid.to(rows.filled.device), 1, "x_valid"), scale), scale
+            known[both] = (
+                Rows(prepare(task.x_valid.to(rows.filled.device), 1, "x_valid", False), scale),
+                scale,
+            )
         valid = None if task.x_valid is None else known[both][0]
         members.append(Member(rows, valid, task.stop_at_train))
         scales.append(scale)

@@ -130,7 +130,7 @@ def em_gaussian(
     x = prepare(x, n_components)
     scale = Scale.of(x)
     rows = Rows(x, scale)
-    valid = None if x_valid is None else Rows(prepare(x_valid.to(x.device), 1, "x_valid"), scale)
+    valid = None if x_valid is None else Rows(prepare(x_valid.to(x.device), 1, "x_valid", False), scale)
     start = starting_point(rows, n_components, init, covariance_floor, generator)
     floor, pooled = (
         floor_matrix(scale, covariance_floor),

@@ -93,12 +93,14 @@ def minibatch_em(
 
     if isinstance(source, Tensor) and len(source) < n_components:
         raise ValueError(f"{n_components} components need at least as many rows, not {len(source)}")
+    if isinstance(source, Tensor) and bool((empty := torch.isnan(source).all(1)).any()):
+        raise ValueError(f"row {int(empty.nonzero()[0, 0])} of x has no value at all")
     first = draw()
     for _ in range(FIRST):  # a column may have few values
         if not bool(torch.isnan(first).all(0).any()):
             break
         first = torch.cat([first, draw()])
-    first = prepare(first, n_components)
+    first = prepare(first, n_components, "the first batches")
     scale = Scale.of(first)
     if zero_means:
         scale = Scale(torch.zeros_like(scale.shift), first.square().nanmean(0).sqrt().clamp_min(1e-300))
@@ -106,7 +108,7 @@ def minibatch_em(
     params = starting_point(rows, n_components, init, covariance_floor, generator, zero_means)
     params["weights"] = params.pop("log_weights").exp()
     floor = floor_matrix(scale, covariance_floor)
-    valid = None if x_valid is None else Rows(prepare(x_valid.to(first.device), 1, "x_valid"), scale)
+    valid = None if x_valid is None else Rows(prepare(x_valid.to(first.device), 1, "x_valid", False), scale)
     history, train = EMHistory(), []
     best, kept = -math.inf, params
     afresh: Counter[int] = Counter()

@@ -59,10 +59,24 @@ def test_a_figure_is_made_once_and_goes_on_where_it_was(run, tmp_path, monkeypat
     (tmp_path / "my work/small/result.json").unlink()
     (first, _) = toy.commands(Path("toy.png"), Path("my work"), "cpu")
     assert first == ["fit", "--resume", "my work/small"]
+    (tmp_path / "my work/small/result.json").write_text('{"status": "diverged"}')
+    assert toy.commands(Path("toy.png"), Path("my work"), "cpu")[0][-1] == "--overwrite"
+    assert toy.commands(Path("toy.png"), Path("my work"), "cpu", again=True)[0][-1] == "--overwrite"
     code, out, _ = run("figure", "paper")
     assert code == 0
     assert "Four samples." in out
     assert run("figure", "paper", "other")[0] == 1
+
+
+def test_models_that_are_gone_are_trained_again(tmp_path):
+    figure = paper_figures()["natural-patches"]
+    assert "--again" not in figure.commands(tmp_path / "a.png", tmp_path, "cpu")[0]
+    record = tmp_path / "results/patches/bsds300/mog-k200.json"
+    record.parent.mkdir(parents=True)
+    record.write_text("{}")
+    first, second, _ = figure.commands(tmp_path / "a.png", tmp_path, "cpu")
+    assert first[-1] == "--again"
+    assert second[-1] != "--again"
 
 
 def test_captions_are_written_from_the_data_file(tmp_path, monkeypatch):
