@@ -51,9 +51,9 @@ def minibatch_em(
     covariances): θ_t = (1 - η) θ_{t-1} + η θ_EM, with η falling linearly from `step_size` to 0. A covariance
     is then a convex combination of covariances and stays positive definite; a component without rows in the
     batch keeps its mean and covariance. One that has lost its rows (its weight says fewer than a thousandth
-    of a row in a batch) starts afresh at a random row, in the first half of the updates, after which steps
-    are too short to bring it back; `history.messages` says so. Everything runs in float64 on the device of
-    the rows.
+    of a row in a batch, or it expected twenty rows since it had any) starts afresh at a random row, in the
+    first half of the updates, after which steps are too short to bring it back; `history.messages` says so.
+    Everything runs in float64 on the device of the rows.
 
     Args:
         source: rows (N, D), or an object with `draw(n, generator) -> (n, D)`.
