@@ -423,3 +423,14 @@ def test_only_numbers_on_the_papers_data_are_ranked_by_their_gap(toy, tmp_path, 
     monkeypatch.setattr(module, "table", lambda name: replace(TOY, compare=False))
     shortest = min(both, key=lambda cell: expected_minutes(cell, results, "cpu"))
     assert plan(both, results, None, "cpu")[0][0] == shortest
+
+
+def test_a_data_set_may_have_values_of_its_own_in_a_grid(toy, tmp_path):
+    own = {"digits": {"learning_rate": [0.02, 0.03, 0.04]}}
+    cell = Cell("toy", replace(NET, sweep=FVSBN | {"own": own}), "digits")
+    record = reproduce(cell, tmp_path / "r", tmp_path / "w", device="cpu")
+    assert [line["learning_rate"] for line in record["validation_grid"]] == [0.02, 0.03, 0.04]
+    assert tables_module.measured(tmp_path / "r", cell.row, "digits").present
+    assert not tables_module.measured(tmp_path / "r", NET, "digits").present
+    mfa = cells(["uci"], model="mfa")
+    assert [max(c.row.sweep_on(c.data)["grid"]["n_factors"]) for c in mfa] == [10, 10, 14]

@@ -193,7 +193,7 @@ def reproduce(
         shutil.rmtree(place)
     record.parent.mkdir(parents=True, exist_ok=True)
     if cell.row.sweep is not None:
-        spec = cell.row.sweep
+        spec = cell.row.sweep_on(cell.data)
         grid = {k: v[:2] if quick else v for k, v in spec["grid"].items()}
         grid |= cell.row.quick.get("grid", {}) if quick else {}
         grid |= {k: [seed + own for own in v] for k, v in grid.items() if k == "random_state"}
@@ -364,7 +364,7 @@ def describe_cell(cell: Cell, shown: Table) -> str:
     row = cell.row
     if row.sweep is not None:
         words = ", ".join(f"{k} {v}" for k, v in row.sweep["fixed"].items())
-        tried = ", ".join(f"{k} in {v}" for k, v in row.sweep["grid"].items())
+        tried = ", ".join(f"{k} in {v}" for k, v in row.sweep_on(cell.data)["grid"].items())
         end = ", then retrain on train + valid" if row.sweep["retrain"] else ""
         end += f", with {row.sweep['repeats']} seeds" if "repeats" in row.sweep else ""
         over = f", over {tried}" if tried else ""

@@ -49,6 +49,11 @@ class Row:
     minutes: float = 5.0  # about, on an H200
     why: str | None = None  # it is not measured, where that is not a matter of time
 
+    def sweep_on(self, data: str) -> dict[str, Any]:
+        """The sweep on one data set, which may have values of its own in the grid."""
+        assert self.sweep is not None
+        return self.sweep | {"grid": self.sweep["grid"] | self.sweep.get("own", {}).get(data, {})}
+
     @property
     def deviation(self) -> bool:
         """Whether its number is a standard deviation over seeds, not a log-likelihood."""
@@ -185,7 +190,7 @@ def _by_protocol(row: Row, data: str, record: dict[str, Any]) -> bool:
         seeds = record.get("seed", 0)  # those of a grid are counted from the record's
         grid = {
             k: [seeds + own for own in v] if k == "random_state" else list(v)
-            for k, v in row.sweep["grid"].items()
+            for k, v in row.sweep_on(data)["grid"].items()
         }
         same = same and spec.get("repeats", 1) == row.sweep.get("repeats", 1)
         return same and spec.get("grid") == grid and spec.get("retrain") == row.sweep["retrain"]
