@@ -432,5 +432,5 @@ def test_a_data_set_may_have_values_of_its_own_in_a_grid(toy, tmp_path):
     assert [line["learning_rate"] for line in record["validation_grid"]] == [0.02, 0.03, 0.04]
     assert tables_module.measured(tmp_path / "r", cell.row, "digits").present
     assert not tables_module.measured(tmp_path / "r", NET, "digits").present
-    mfa = cells(["uci"], model="mfa")
-    assert [max(c.row.sweep_on(c.data)["grid"]["n_factors"]) for c in mfa] == [10, 10, 14]
+    mfa = next(row for row in table("uci").rows if row.model == "MFA")
+    assert [max(mfa.sweep_on(data)["grid"]["n_factors"]) for data in table("uci").columns] == [10, 10, 14]
