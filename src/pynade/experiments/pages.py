@@ -25,8 +25,8 @@ from pynade.experiments.tables import (
 LEGEND = (
     "Each cell: ours ± its standard error, linked to its record (the paper's value; the difference), and a "
     "mark: ▲ better, = the same within two standard errors, ▼ worse. Bold by the paper's rule among our own "
-    "numbers. A dash is not measured, with the reason. † was made by an earlier protocol than the one "
-    "`pynade reproduce` follows today; its record has the commands that made it."
+    "numbers, in brackets as the paper prints it. A dash is not measured, with the reason. † was made by an "
+    "earlier protocol than the one `pynade reproduce` follows today; its record has the commands that made it."
 )
 
 

@@ -249,10 +249,8 @@ def reproduce_all(
             record, seconds = job.result()
             yield jobs[job], record, seconds
     except BaseException:
-        for process in (
-            set(active_children()) - others
-        ):  # Ctrl-C reaches them too, a signal to this process does not
-            process.terminate()
+        for process in set(active_children()) - others:
+            process.terminate()  # Ctrl-C reaches it too, a signal to this process alone does not
         raise
     finally:
         pool.shutdown(cancel_futures=True)
