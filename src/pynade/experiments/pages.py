@@ -26,7 +26,8 @@ LEGEND = (
     "Each cell: ours ± its standard error, linked to its record (the paper's value; the difference), and a "
     "mark: ▲ better, = the same within two standard errors, ▼ worse. Bold by the paper's rule among our own "
     "numbers, in brackets as the paper prints it. A dash is not measured, with the reason. † was made by an "
-    "earlier protocol than the one `pynade reproduce` follows today; its record has the commands that made it."
+    "earlier protocol than the one `pynade reproduce` follows today; its record has the commands that made "
+    "it."
 )
 
 
