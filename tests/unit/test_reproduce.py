@@ -425,12 +425,26 @@ def test_only_numbers_on_the_papers_data_are_ranked_by_their_gap(toy, tmp_path, 
     assert plan(both, results, None, "cpu")[0][0] == shortest
 
 
-def test_a_data_set_may_have_values_of_its_own_in_a_grid(toy, tmp_path):
-    own = {"digits": {"learning_rate": [0.02, 0.03, 0.04]}}
-    cell = Cell("toy", replace(NET, sweep=FVSBN | {"own": own}), "digits")
+def test_a_data_set_may_have_a_protocol_of_its_own(toy, tmp_path):
+    own = {"on": ["digits"], "fixed": {"epochs": 2}, "grid": {"learning_rate": [0.02, 0.03, 0.04]}}
+    elsewhere = {"on": ["others"], "fixed": {"epochs": 4}}
+    cell = Cell("toy", replace(NET, sweep=FVSBN | {"own": [own, elsewhere]}), "digits")
     record = reproduce(cell, tmp_path / "r", tmp_path / "w", device="cpu")
     assert [line["learning_rate"] for line in record["validation_grid"]] == [0.02, 0.03, 0.04]
+    assert record["spec"]["fixed"]["epochs"] == 2 != FVSBN["fixed"]["epochs"]
     assert tables_module.measured(tmp_path / "r", cell.row, "digits").present
     assert not tables_module.measured(tmp_path / "r", NET, "digits").present
+    assert "epochs 2," in describe_cell(cell, table("uci"))
+    assert "epochs 4," in describe_cell(replace(cell, data="others"), table("uci"))
+
+
+def test_what_one_data_set_tries_may_be_fixed_for_the_others():
+    row = replace(NET, sweep=FVSBN | {"own": [{"on": ["digits"], "grid": {"epochs": [1, 2]}}]})
+    assert "epochs" not in row.sweep_on("digits")["fixed"]
+    assert row.sweep_on("digits")["grid"]["epochs"] == [1, 2]
+    assert row.sweep_on("others")["fixed"] == FVSBN["fixed"]
+
+
+def test_factors_are_tried_up_to_the_number_of_columns():
     mfa = next(row for row in table("uci").rows if row.model == "MFA")
     assert [max(mfa.sweep_on(data)["grid"]["n_factors"]) for data in table("uci").columns] == [10, 10, 14]

@@ -361,12 +361,13 @@ def describe_cell(cell: Cell, shown: Table) -> str:
     """
     row = cell.row
     if row.sweep is not None:
-        words = ", ".join(f"{k} {v}" for k, v in row.sweep["fixed"].items())
-        tried = ", ".join(f"{k} in {v}" for k, v in row.sweep_on(cell.data)["grid"].items())
-        end = ", then retrain on train + valid" if row.sweep["retrain"] else ""
-        end += f", with {row.sweep['repeats']} seeds" if "repeats" in row.sweep else ""
+        sweep = row.sweep_on(cell.data)
+        words = ", ".join(f"{k} {v}" for k, v in sweep["fixed"].items())
+        tried = ", ".join(f"{k} in {v}" for k, v in sweep["grid"].items())
+        end = ", then retrain on train + valid" if sweep["retrain"] else ""
+        end += f", with {sweep['repeats']} seeds" if "repeats" in sweep else ""
         over = f", over {tried}" if tried else ""
-        return f"{row.model} on {cell.data}: sweep {row.sweep['model']} with {words}{over}{end}"
+        return f"{row.model} on {cell.data}: sweep {sweep['model']} with {words}{over}{end}"
     if row.fit is not None:
         words = ", ".join(f"{k} {v}" for k, v in row.fit["parameters"].items())
         end = f"; {row.orderings} orderings" if row.orderings else ""

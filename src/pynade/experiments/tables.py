@@ -50,9 +50,12 @@ class Row:
     why: str | None = None  # it is not measured, where that is not a matter of time
 
     def sweep_on(self, data: str) -> dict[str, Any]:
-        """The sweep on one data set, which may have values of its own in the grid."""
+        """The sweep on one data set: what stands under `own` for it takes the place of the row's."""
         assert self.sweep is not None
-        return self.sweep | {"grid": self.sweep["grid"] | self.sweep.get("own", {}).get(data, {})}
+        sweep = {name: value for name, value in self.sweep.items() if name != "own"}
+        for own in (own for own in self.sweep.get("own", []) if data in own["on"]):
+            sweep = sweep | {part: sweep[part] | own.get(part, {}) for part in ("fixed", "grid")}
+        return sweep | {"fixed": {k: v for k, v in sweep["fixed"].items() if k not in sweep["grid"]}}
 
     @property
     def deviation(self) -> bool:
@@ -185,15 +188,16 @@ def _by_protocol(row: Row, data: str, record: dict[str, Any]) -> bool:
     """Whether a record was made as its row says today."""
     spec = record.get("spec", {})
     if row.sweep is not None:
-        same = spec.get("model") == row.sweep["model"]
-        same = same and all(spec.get("fixed", {}).get(k) == v for k, v in row.sweep["fixed"].items())
+        sweep = row.sweep_on(data)
+        same = spec.get("model") == sweep["model"]
+        same = same and all(spec.get("fixed", {}).get(k) == v for k, v in sweep["fixed"].items())
         seeds = record.get("seed", 0)  # those of a grid are counted from the record's
         grid = {
             k: [seeds + own for own in v] if k == "random_state" else list(v)
-            for k, v in row.sweep_on(data)["grid"].items()
+            for k, v in sweep["grid"].items()
         }
-        same = same and spec.get("repeats", 1) == row.sweep.get("repeats", 1)
-        return same and spec.get("grid") == grid and spec.get("retrain") == row.sweep["retrain"]
+        same = same and spec.get("repeats", 1) == sweep.get("repeats", 1)
+        return same and spec.get("grid") == grid and spec.get("retrain") == sweep["retrain"]
     if row.fit is not None:
         given = spec.get("parameters", {})
         scored = record.get("test", {}).get("orderings")

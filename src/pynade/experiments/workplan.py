@@ -125,10 +125,19 @@ def _times(shown: Table, works: list[Work]) -> str:
             times = [
                 str(mine[d]) if d in mine else f"– {shown.unavailable.get(d, '')}" for d in shown.columns
             ]
-            cell = next(iter(mine.values())).cell
-            how = describe_cell(cell, shown).split(": ", 1)[1]
-            lines.append(f"| {row.model} | {' | '.join(times)} | {how} |")
+            lines.append(
+                f"| {row.model} | {' | '.join(times)} | {_how([w.cell for w in mine.values()], shown)} |"
+            )
     return "\n".join(lines)
+
+
+def _how(row: list[Cell], shown: Table) -> str:
+    """The protocol of a row's cells, and that of the data sets which have another than the first."""
+    said: dict[str, list[str]] = {}
+    for cell in row:
+        said.setdefault(describe_cell(cell, shown).split(": ", 1)[1], []).append(cell.data)
+    first, *others = said
+    return "; ".join([first, *(f"on {' and '.join(said[how])} {how}" for how in others)])
 
 
 def plan_page(results: Path) -> str:

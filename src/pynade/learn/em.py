@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pynade.learn.em_history import EMCallback, EMHistory, EMProgress
 from pynade.learn.fit import Diverged
-from pynade.learn.moments import Moments, Rows, Scale
+from pynade.learn.moments import Components, Moments, Rows, Scale
 from pynade.models.gaussian_marginals import draw_components
 
 Parameters = dict[str, Tensor]  # every tensor has a leading axis of members
@@ -123,17 +123,15 @@ def _lists(moments: Moments, valid: Tensor) -> tuple[list[float], list[float]]:
 
 def _e_step(members: Sequence[Member], params: Parameters, roots: Tensor) -> tuple[Moments, Tensor]:
     """Moments of all members (log-likelihoods per row, in the units of the data), and validation scores."""
-    if len({(id(m.rows), id(m.valid)) for m in members}) == 1:
-        return _score(members[0], params["log_weights"], params["means"], roots)
+    given = Components.of(params["log_weights"], params["means"], roots)
     together: dict[tuple[int, int], list[int]] = {}
     for a, member in enumerate(members):
         together.setdefault((id(member.rows), id(member.valid)), []).append(a)
+    if len(together) == 1:
+        return _score(members[0], given)
     parts, order = [], []
     for which in together.values():
-        index = torch.tensor(which, device=roots.device)
-        parts.append(
-            _score(members[which[0]], params["log_weights"][index], params["means"][index], roots[index])
-        )
+        parts.append(_score(members[which[0]], given[torch.tensor(which, device=roots.device)]))
         order += which
     back = torch.tensor(order, device=roots.device).argsort()
     moments = Moments(
@@ -145,11 +143,11 @@ def _e_step(members: Sequence[Member], params: Parameters, roots: Tensor) -> tup
     return moments, torch.cat([valid for _, valid in parts])[back]
 
 
-def _score(member: Member, log_weights: Tensor, means: Tensor, roots: Tensor) -> tuple[Moments, Tensor]:
-    found = member.rows.moments(log_weights, means, roots)
+def _score(member: Member, given: Components) -> tuple[Moments, Tensor]:
+    found = member.rows.moments(given)
     train = member.rows.per_row(found.log_likelihood)
     scored = member.valid
-    valid = train if scored is None else scored.log_likelihood(log_weights, means, roots)
+    valid = train if scored is None else scored.log_likelihood(given)
     return Moments(train, found.counts, found.first, found.second), valid
 
 
@@ -213,7 +211,7 @@ def starting_moments(
     near = Rows(some, Scale(torch.zeros_like(some[0]), torch.ones_like(some[0])), keep=False)
     # components this narrow share a row only where two centres are about equally near
     narrow = 0.1 * torch.eye(D, dtype=pooled.dtype, device=pooled.device).expand(1, K, D, D)
-    found = near.moments(centres.new_zeros(1, K), centres[None], narrow)
+    found = near.moments(Components.of(centres.new_zeros(1, K), centres[None], narrow))
     n = found.counts[0, :, None, None]
     covariances = (n * found.covariances(zero_means)[0] + D * pooled) / (n + D)
     means = torch.where(found.counts[0, :, None] > 0, found.means()[0], centres)

@@ -13,7 +13,7 @@ from torch import Tensor
 from pynade.learn.em import EMPTY, Parameters, afresh_messages, check_floor, prepare, random_rows
 from pynade.learn.em_gaussian import floor_matrix, mixture_of, starting_point
 from pynade.learn.em_history import EMCallback, EMHistory, EMProgress
-from pynade.learn.moments import Rows, Scale, cholesky
+from pynade.learn.moments import Components, Rows, Scale, cholesky
 from pynade.models import GaussianMixture
 
 LOST = 1e-3  # rows of a batch: a component that expects fewer, or has fewer, has none
@@ -115,9 +115,9 @@ def minibatch_em(
     missed = torch.zeros_like(params["weights"])  # rows that a component expected since it had any
     for t in range(iterations + 1):
         roots = cholesky(params["covariances"], "covariance_floor", covariance_floor)[None]
-        log_weights, means = params["weights"].log()[None], params["means"][None]
+        given = Components.of(params["weights"].log()[None], params["means"][None], roots)
         if valid is not None and (t % validate_every == 0 or t == iterations):
-            score = float(valid.log_likelihood(log_weights, means, roots))
+            score = float(valid.log_likelihood(given))
             history.valid.append(score)
             history.valid_at.append(t)
             if score > best:
@@ -130,7 +130,7 @@ def minibatch_em(
             break
         if t:
             rows = Rows(draw().double(), scale, keep=False)
-        moments = rows.moments(log_weights, means, roots)
+        moments = rows.moments(given)
         train.append(rows.per_row(moments.log_likelihood)[0])
         seen = moments.counts[0] > EMPTY * rows.n
         new: Parameters = {

@@ -1,10 +1,11 @@
 """The E-step that all Gaussian mixtures share: log-likelihood and expected moments of the rows.
 
-For complete rows log w_k N(x; μ_k, Σ_k) is linear in the features [x_i x_j for i ≤ j, x_i], so the E-step is
-one matrix product of the components' coefficients with the features, and the weighted scatter matrices of
-all components are one more of the responsibilities with the same features: half the arithmetic of a product
-per component, and nothing of shape (rows, K, D). It must run in float64, because the terms of the quadratic
-form cancel; a data-centre GPU multiplies doubles about as fast as singles, and TF32 would not do.
+For complete rows log w_k N(x; μ_k, Σ_k) is linear in the features [x_i x_j for i ≤ j, x_i, 1], so the E-step
+is one matrix product of the components' coefficients with the features, and the weighted counts, sums and
+scatter matrices of all components are one more of the responsibilities with the same features: half the
+arithmetic of a product per component, and nothing of shape (rows, K, D). It must run in float64, because the
+terms of the quadratic form cancel; a data-centre GPU multiplies doubles about as fast as singles, and TF32
+would not do.
 
 Rows with gaps are conditioned on what they have, pattern by pattern, and add their expected moments: EM
 stays exact.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -80,6 +82,39 @@ class Moments:
         return torch.where(self.counts > 0, self.counts, 1.0)
 
 
+@dataclass(frozen=True)
+class Components:
+    """S members of K Gaussians each, and the coefficients of their log joint densities in the features."""
+
+    log_weights: Tensor  # (S, K)
+    means: Tensor  # (S, K, D)
+    factors: Tensor  # Cholesky factors of the covariances, (S, K, D, D)
+    coefficients: Tensor  # (S, K, F)
+
+    @classmethod
+    def of(cls, log_weights: Tensor, means: Tensor, factors: Tensor) -> Components:
+        """From their parameters."""
+        D = means.shape[-1]
+        inverse = inverse_of(factors)
+        precision = inverse.mT @ inverse
+        i, j = torch.triu_indices(D, D, device=means.device)
+        quadratic = precision[..., i, j] * torch.where(i == j, -0.5, -1.0)
+        linear = (precision @ means[..., None])[..., 0]
+        z = (inverse @ means[..., None])[..., 0]
+        scales = inverse.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        constant = log_weights + scales - 0.5 * z.square().sum(-1) - 0.5 * D * math.log(2 * math.pi)
+        return cls(log_weights, means, factors, torch.cat([quadratic, linear, constant[..., None]], -1))
+
+    def __getitem__(self, which: Tensor) -> Components:
+        return Components(
+            *(t[which] for t in (self.log_weights, self.means, self.factors, self.coefficients))
+        )
+
+    def log_joint(self, phi: Tensor) -> Tensor:
+        """log w_k N(x; μ_k, Σ_k) of rows given by their features (F, n): (S, K, n)."""
+        return (self.coefficients.flatten(0, 1) @ phi).view(*self.log_weights.shape, -1)
+
+
 class Rows:
     """Rows prepared for many E-steps.
 
@@ -103,45 +138,39 @@ class Rows:
         self.log_scale = scale.scale.log() @ (~missing).sum(0).double()
         device = x.device.type
         self._block = BLOCK.get(device, BLOCK["cpu"])
-        F, N = self.n_variables * (self.n_variables + 3) // 2, self._columns.shape[1]
+        F, N = n_features(self.n_variables), self._columns.shape[1]
         room = CACHE.get(device, CACHE["cpu"])
         self._kept = features(self._columns) if keep and room >= F * N else None
         self._groups: dict[int, list[Group]] = {}
 
-    def moments(self, log_weights: Tensor, means: Tensor, factors: Tensor) -> Moments:
-        """One E-step under S members: log weights (S, K), means (S, K, D), Cholesky factors (S, K, D, D)."""
-        S, K, D = means.shape
-        coefficients, constant = _linear(log_weights, means, factors)
-        log_likelihood = means.new_zeros(S)
-        counts = means.new_zeros(S * K)
-        sums = means.new_zeros(S * K, coefficients.shape[-1])
+    def moments(self, given: Components) -> Moments:
+        """One E-step."""
+        S, K, D = given.means.shape
+        log_likelihood = given.means.new_zeros(S)
+        sums = given.means.new_zeros(S * K, given.coefficients.shape[-1])
         for phi in self._blocks(S * K):
-            joint = torch.addmm(constant[:, None], coefficients, phi).view(S, K, -1)
+            joint = given.log_joint(phi)
             log_likelihood += _responsibilities(joint)
-            r = joint.view(S * K, -1)
-            counts += r.sum(-1)
-            sums.addmm_(r, phi.T)
+            sums.addmm_(joint.view(S * K, -1), phi.T)
         second = sums[:, _unpack(D, sums.device)].view(S, K, D, D)
-        out = Moments(log_likelihood, counts.view(S, K), sums[:, -D:].reshape(S, K, D), second)
+        first, counts = sums[:, -D - 1 : -1].reshape(S, K, D), sums[:, -1].reshape(S, K)
+        out = Moments(log_likelihood, counts, first, second)
         if self.has_gaps:
             for s in range(S):
-                self._add_gaps(out, s, log_weights[s], means[s], factors[s])
+                self._add_gaps(out, s, given.log_weights[s], given.means[s], given.factors[s])
         return out
 
-    def log_likelihood(self, log_weights: Tensor, means: Tensor, factors: Tensor) -> Tensor:
+    def log_likelihood(self, given: Components) -> Tensor:
         """Mean log-likelihood per row of each member in the units of the data, (S,)."""
-        S, K, _ = means.shape
-        coefficients, constant = _linear(log_weights, means, factors)
-        total = means.new_zeros(S)
+        S, K, _ = given.means.shape
+        total = given.means.new_zeros(S)
         for phi in self._blocks(S * K):
-            joint = torch.addmm(constant[:, None], coefficients, phi).view(S, K, -1)
-            total += torch.logsumexp(joint, 1).sum(-1)
+            total += torch.logsumexp(given.log_joint(phi), 1).sum(-1)
         for s in range(S if self.has_gaps else 0):
+            covariances = given.factors[s] @ given.factors[s].mT
             for group in self._grouped(K):
-                given = condition(
-                    means[s], factors[s] @ factors[s].mT, self.with_gaps[group.rows], group.observed
-                )
-                rows = torch.logsumexp(given.log_density + log_weights[s, :, None], 1)
+                seen = condition(given.means[s], covariances, self.with_gaps[group.rows], group.observed)
+                rows = torch.logsumexp(seen.log_density + given.log_weights[s, :, None], 1)
                 total[s] += (rows * group.real).sum()
         return self.per_row(total)
 
@@ -169,7 +198,7 @@ class Rows:
 
     def _blocks(self, members: int) -> Iterator[Tensor]:
         """Features of complete rows, (F, n) at a time."""
-        F, N = self.n_variables * (self.n_variables + 3) // 2, self._columns.shape[1]
+        F, N = n_features(self.n_variables), self._columns.shape[1]
         step = max(1, self._block // max(F if self._kept is None else 1, members))
         room = None
         for start in range(0, N, step):
@@ -187,21 +216,27 @@ class Rows:
         return self._groups[n_components]
 
 
+def n_features(n_variables: int) -> int:
+    """F = D (D + 3) / 2 + 1, the number of `features`."""
+    return n_variables * (n_variables + 3) // 2 + 1
+
+
 def features(columns: Tensor, out: Tensor | None = None) -> Tensor:
-    """[x_i x_j for i ≤ j, x_i] of rows given as columns (D, n): (D (D + 3) / 2, n).
+    """[x_i x_j for i ≤ j, x_i, 1] of rows given as columns (D, n): (F, n).
 
     Example:
         >>> import torch
         >>> features(torch.tensor([[2.0], [3.0]])).squeeze(1).tolist()
-        [4.0, 6.0, 9.0, 2.0, 3.0]
+        [4.0, 6.0, 9.0, 2.0, 3.0, 1.0]
     """
     D, n = columns.shape
-    out = columns.new_empty(D * (D + 3) // 2, n) if out is None else out
+    out = columns.new_empty(n_features(D), n) if out is None else out
     start = 0
     for i in range(D):
         torch.mul(columns[i:], columns[i], out=out[start : start + D - i])
         start += D - i
-    out[start:] = columns
+    out[start:-1] = columns
+    out[-1] = 1.0
     return out
 
 
@@ -221,20 +256,6 @@ def cholesky(covariances: Tensor, option: str, value: float) -> Tensor:
     return factors
 
 
-def _linear(log_weights: Tensor, means: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-    """Coefficients (S K, F) and constants (S K,) of the components' log joint densities in the features."""
-    D = means.shape[-1]
-    inverse = inverse_of(factors)
-    precision = inverse.mT @ inverse
-    i, j = torch.triu_indices(D, D, device=means.device)
-    quadratic = precision[..., i, j] * torch.where(i == j, -0.5, -1.0)
-    linear = (precision @ means[..., None])[..., 0]
-    z = (inverse @ means[..., None])[..., 0]
-    scales = inverse.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    constant = log_weights + scales - 0.5 * z.square().sum(-1) - 0.5 * D * math.log(2 * math.pi)
-    return torch.cat([quadratic, linear], -1).flatten(0, 1), constant.flatten()
-
-
 def _responsibilities(joint: Tensor) -> Tensor:
     """Turn log p(k, x) (S, K, n) into p(k | x) in place; return Σ_n log p(x), (S,)."""
     largest = joint.amax(1, keepdim=True)
@@ -243,6 +264,7 @@ def _responsibilities(joint: Tensor) -> Tensor:
     return (largest + total.log()).sum((1, 2))
 
 
+@cache
 def _unpack(D: int, device: torch.device) -> Tensor:
     """Index (D, D) into packed upper triangles."""
     i, j = torch.triu_indices(D, D, device=device)
