@@ -19,6 +19,7 @@ from pynade.experiments.reproduce import (
     OutOfTime,
     attempt,
     cells,
+    describe_cell,
     expected_minutes,
     plan,
     reproduce,
