@@ -7,10 +7,14 @@ ensemble, or one ordering for each of B rows.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 
 import torch
 from torch import Tensor
+
+from pynade.kernels.backends import available
 
 
 class Ordering:
@@ -173,6 +177,11 @@ def random_observed(
         >>> sorted(observed.sum(1).tolist())
         [0, 1, 2, 3, 4]
     """
+    fused = _fused(batch, n_variables, device)
+    if fused is not None:
+        seed = torch.randint(1 << 31, (1,), generator=generator, device=device)
+        drawn: Tensor = fused.prefix(batch, n_variables, seed, exists, stratified)
+        return drawn
     place = torch.rand(batch, generator=generator, device=device, dtype=torch.float64)
     if stratified:
         strata = torch.rand(batch, generator=generator, device=device).argsort()
@@ -186,3 +195,11 @@ def random_observed(
     steps = torch.arange(n_variables, device=device)
     early = steps < count[:, None]
     return torch.zeros_like(early).scatter_(1, keys.argsort(1), early)
+
+
+def _fused(batch: int, n_variables: int, device: torch.device | str | None) -> ModuleType | None:
+    """The kernel's module, where there is one for such a device."""
+    if device is None or torch.device(device).type != "cuda" or not available("triton"):
+        return None
+    module = importlib.import_module("pynade.kernels.prefix")
+    return module if module.suits(batch, n_variables) else None

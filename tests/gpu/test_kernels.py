@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.kernels.cases import EDGES, Case, compare, evaluate
 
 from pynade.kernels import recurrence, sample_bernoulli, sample_mixture
+from pynade.ordering import random_observed
 
 pytestmark = [
     pytest.mark.gpu,
@@ -120,3 +123,51 @@ def test_samplers(hidden: int) -> None:
     assert torch.isfinite(wanted).all()
     drawn = sample_mixture(*(t.cuda() for t in arguments), "relu").cpu()
     torch.testing.assert_close(drawn, wanted, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("stratified", [True, False])
+@pytest.mark.parametrize("cells", [4, 3])
+def test_prefixes_have_the_right_law(cells: int, stratified: bool) -> None:
+    """Number observed uniform, sets of a size equally likely, missing cells never observed."""
+    D, B = 4, 50_000
+    exists = (torch.arange(D) < cells).expand(B, D).cuda()
+    g = torch.Generator("cuda").manual_seed(6)
+    drawn = random_observed(
+        B, D, g, exists=None if cells == D else exists, stratified=stratified, device="cuda"
+    )
+    found, seen = drawn.unique(dim=0, return_counts=True)
+    assert len(found) == 2**cells - 1
+    assert not drawn[:, cells:].any()
+    for row, n in zip(found, seen.tolist(), strict=True):
+        p = 1 / (cells * math.comb(cells, int(row.sum())))
+        assert abs(n - B * p) < 5 * math.sqrt(B * p)
+
+
+@pytest.mark.parametrize(("batch", "n_variables"), [(1, 1), (1000, 784), (333, 500), (7, 9000)])
+def test_stratified_prefixes_take_every_stratum(batch: int, n_variables: int) -> None:
+    g = torch.Generator("cuda").manual_seed(1)
+    length = random_observed(batch, n_variables, g, device="cuda").sum(1).double().sort().values.cpu()
+    strata = torch.arange(batch).double() * n_variables / batch
+    assert ((length > strata - 1) & (length < strata + n_variables / batch)).all()
+
+
+def test_each_variable_is_as_often_observed_and_each_row_has_any_length() -> None:
+    g = torch.Generator("cuda").manual_seed(2)
+    drawn = torch.stack([random_observed(100, 784, g, device="cuda") for _ in range(400)]).double()
+    assert (drawn.mean((0, 1)) - 783 / 1568).abs().max() < 5 * math.sqrt(1 / 3 / 40_000)
+    assert (drawn.mean((0, 2)) - 783 / 1568).abs().max() < 5 * math.sqrt(1 / 12 / 400)
+
+
+def test_a_cuda_graph_draws_prefixes_afresh() -> None:
+    g = torch.Generator("cuda").manual_seed(3)
+    random_observed(8, 20, g, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(g)
+    with torch.cuda.graph(graph):
+        drawn = random_observed(8, 20, g, device="cuda")
+    replays = []
+    for _ in range(3):
+        graph.replay()
+        replays.append(drawn.clone())
+    assert not torch.equal(replays[0], replays[1])
+    assert not torch.equal(replays[1], replays[2])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from pynade.kernels.reference import ACTIVATIONS
 
@@ -34,10 +35,28 @@ def recurrence(
     order: Tensor,
     activation: str,
 ) -> Tensor:
-    """As `pynade.kernels.recurrence`; any number of features."""
-    rank = order.argsort()
-    before = (rank[None] < rank[:, None]).to(features.dtype)  # [d, j]: j is seen before d is predicted
-    seen = before[:, None, :, None] * features[None]  # (D, B, D, F)
-    a = torch.addmm(hidden_bias, seen.flatten(2).flatten(0, 1), weight.flatten(0, 1))
+    """As `pynade.kernels.recurrence`; any number of features.
+
+    Matrix units want rows that begin at multiples of four numbers, so the products are padded with zeros. The
+    hidden bias is the weight of one more input that is always one: its gradient comes with the product.
+    """
+    D, F, H = weight.shape
+    more = _up(D + 1) - D
+    extra = features.new_zeros(more, F)
+    extra[0, 0] = 1
+    inputs = torch.cat((features, extra.expand(len(features), -1, -1)), 1)
+    bias_row = functional.pad(hidden_bias.view(1, 1, H), (0, 0, 0, F - 1, 0, more - 1))
+    steps = torch.arange(D, device=order.device)
+    rank = steps.scatter(0, order, steps)
+    before = functional.pad((rank[None] < rank[:, None]).to(features.dtype), (0, more), value=1)
+    seen = before[:, None, :, None] * inputs  # (D, B, D + more, F): j counts where it comes before d
+    a = seen.flatten(2).flatten(0, 1) @ torch.cat((weight, bias_row)).flatten(0, 1)
     h = ACTIVATIONS[activation](a).unflatten(0, seen.shape[:2])  # (D, B, H)
-    return torch.bmm(h, output.transpose(1, 2)).transpose(0, 1) + bias
+    P = output.shape[1]
+    V = functional.pad(output, (0, 0, 0, _up(P) - P)) if _up(P) > P else output
+    return torch.bmm(h, V.transpose(1, 2))[..., :P].transpose(0, 1) + bias
+
+
+def _up(n: int) -> int:
+    """The next multiple of four."""
+    return -(-n // 4) * 4
