@@ -9,6 +9,7 @@ from scipy.stats import multivariate_normal
 from pynade.data import Dataset, Schema
 from pynade.estimators import MADE, MFA, RNADE, load
 from pynade.estimators.baselines import fit_folds
+from pynade.experiments import population_sweep as populations
 from pynade.experiments import sweep as module
 from pynade.experiments.sweep import run_sweep, settings
 from pynade.learn import em_factors_batch
@@ -118,7 +119,7 @@ def test_several_layers_and_dropout_may_vary(folds, tmp_path):
 
 
 def test_a_setting_that_diverges_in_its_last_training_gives_way_to_the_next(folds, tmp_path, monkeypatch):
-    real, grid = module.fit_population, {"learning_rate": [0.05, 0.1]}
+    real, grid = populations.fit_population, {"learning_rate": [0.05, 0.1]}
 
     def fragile(members, **options):
         histories = real(members, **options)
@@ -129,7 +130,7 @@ def test_a_setting_that_diverges_in_its_last_training_gives_way_to_the_next(fold
 
     fragile.fallen = False
     untouched = run_sweep(tmp_path / "a", "rnade", "toy", FIXED, grid)
-    monkeypatch.setattr(module, "fit_population", fragile)
+    monkeypatch.setattr(populations, "fit_population", fragile)
     record = run_sweep(tmp_path / "b", "rnade", "toy", FIXED, grid)
     first, before = record["chosen"][0], untouched["chosen"][0]
     assert first["diverged_before"] == 1
@@ -251,7 +252,7 @@ def test_other_baselines_go_fold_by_fold(gappy, tmp_path):
 def test_an_interruption_in_the_second_round_of_the_last_training_changes_nothing(
     folds, tmp_path, monkeypatch
 ):
-    real, grid = module.fit_population, {"learning_rate": [0.05, 0.1]}
+    real, grid = populations.fit_population, {"learning_rate": [0.05, 0.1]}
     monkeypatch.setattr("pynade.learn.population.CHECKPOINT_SECONDS", 0.0)
 
     def fragile(members, **options):
@@ -267,7 +268,7 @@ def test_an_interruption_in_the_second_round_of_the_last_training_changes_nothin
         if p.what == "final" and len(p.settings) == 1 and p.now.epoch == 1:
             raise Killed
 
-    monkeypatch.setattr(module, "fit_population", fragile)
+    monkeypatch.setattr(populations, "fit_population", fragile)
     fixed = FIXED | {"epochs": 12}
     whole = run_sweep(tmp_path / "a", "rnade", "toy", fixed, grid)
     with pytest.raises(Killed):
@@ -415,7 +416,7 @@ def test_without_retraining_the_validated_weights_are_scored_as_they_are(split, 
 def test_an_architecture_that_diverges_leaves_the_others_and_lost_weights_are_made_again(
     split, tmp_path, monkeypatch
 ):
-    real = module.fit_population
+    real = populations.fit_population
 
     def fragile(members, **options):
         histories = real(members, **options)
@@ -424,7 +425,7 @@ def test_an_architecture_that_diverges_leaves_the_others_and_lost_weights_are_ma
             histories.stopped[:] = ["diverged"] * len(members)
         return histories
 
-    monkeypatch.setattr(module, "fit_population", fragile)
+    monkeypatch.setattr(populations, "fit_population", fragile)
     fixed = {name: value for name, value in FIXED.items() if name != "hidden"}
     how = {"fixed": fixed, "grid": {"hidden": [8, 4]}, "retrain": False}
     record = run_sweep(tmp_path / "s", "rnade", "one", **how)
@@ -446,7 +447,7 @@ def test_all_shares_of_dropout_are_one_population(folds, tmp_path):
 def test_repeats_of_ensembles_are_scored_as_ensembles_and_name_those_that_diverged(
     split, tmp_path, monkeypatch
 ):
-    real = module.fit_population
+    real = populations.fit_population
 
     def fragile(members, **options):
         histories = real(members, **options)
@@ -454,7 +455,7 @@ def test_repeats_of_ensembles_are_scored_as_ensembles_and_name_those_that_diverg
             histories.stopped[1] = "diverged"
         return histories
 
-    monkeypatch.setattr(module, "fit_population", fragile)
+    monkeypatch.setattr(populations, "fit_population", fragile)
     fixed = FIXED | {"family": "gaussian", "n_orderings": 2, "hidden": [6], "learning_rate": 0.01}
     record = run_sweep(tmp_path / "s", "deep-rnade", "one", fixed, {}, retrain=False, repeats=3)
     assert record["repeats"]["means"][0] == record["test"]["mean"] == record["ensembles"]["2"]["mean"]
