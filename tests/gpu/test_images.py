@@ -1,5 +1,7 @@
 """Models of images on a GPU: bf16, captured updates, scores, samples."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,9 @@ from pynade.learn.step import Step
 from pynade.likelihood import orderless_estimate
 from pynade.models import Autoregressive, Ensemble, Orderless, sample_many
 from pynade.nets import CausalTransformer, MaskedConv, NADENet, UNet
+from pynade.nets.any_order import AnyOrderNet
 from pynade.ordering import Ordering
+from pynade.precision import computing_in
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
@@ -152,3 +156,23 @@ def test_standardised_rows_of_the_host_are_scored_on_the_gpu():
     assert np.isfinite(gaps[2].mean)
     here = model.set_params(device="cpu").score_samples(X[:10], orderings=3)
     np.testing.assert_allclose(there, here, rtol=0, atol=0.01)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_windows_of_the_papers_net_on_a_gpu(precision: str) -> None:
+    """Each group at a pixel of its own, corners and the middle, against the whole net in float64."""
+    g = torch.Generator().manual_seed(0)
+    net = MaskedConv((28, 28), generator=g)
+    features = (torch.rand(3, 40, 784, 1, generator=g) < 0.3).float()
+    observed = torch.rand(3, 40, 784, generator=g) < 0.5
+    i = torch.tensor([0, 406, 783])
+    with torch.no_grad():
+        exact = AnyOrderNet.predict(
+            copy.deepcopy(net).double(), {"features": features.double(), "observed": observed}, i
+        )
+        net.cuda()
+        state = {"features": features.cuda(), "observed": observed.cuda()}
+        with computing_in(precision, torch.device("cuda")):
+            found = net.predict(state, i.cuda())
+    worst = (found.cpu().double() - exact).abs().max() / exact.std()
+    assert worst < (0.1 if precision == "bf16" else 1e-2)

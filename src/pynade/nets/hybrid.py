@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pynade.nets.any_order import AnyOrderNet
+from pynade.nets.base import State
 
 
 class Hybrid(AnyOrderNet):
@@ -52,6 +53,16 @@ class Hybrid(AnyOrderNet):
         """Eta (B, D, P): the parts' and the bias, added up."""
         first = self.first.conditionals(features, observed, noise)
         return first + self.second.conditionals(features, observed, noise) + self.bias
+
+    def predict(self, state: State, i: Tensor) -> Tensor:
+        """The parts', each in its own way if that needs no more than the values and flags observed so far."""
+        parts = (self.first, self.second)
+        plain = [type(net).start is AnyOrderNet.start for net in parts]
+        etas = [
+            net.predict(state, i) if same else AnyOrderNet.predict(net, state, i)
+            for net, same in zip(parts, plain, strict=True)
+        ]
+        return etas[0] + etas[1] + self.bias[i].unsqueeze(1)
 
     def config(self) -> dict[str, Any]:
         """Constructor arguments; the parts have a `config` of their own."""

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pynade.families import Bernoulli
 from pynade.models import Autoregressive, Orderless
 from pynade.nets import Hybrid, MaskedConv, MaskedMLP, UNet
+from pynade.nets.any_order import AnyOrderNet
 from pynade.nets.layers import convolved
 from pynade.ordering import Ordering
 from tests.contracts.cases import all_states, generator, shaken
@@ -70,6 +71,40 @@ def test_convolutions_equal_the_loop(blueprint, H, W, C, P, F, flags):
             flags,
         )
         torch.testing.assert_close(eta[b], torch.from_numpy(slow), rtol=0, atol=1e-10)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_looking_through_windows_changes_nothing(data):
+    """Layers of any type and size, ending as an image does; any pixel; groups with pixels of their own."""
+    kinds = {"valid": -1, "full": 1, "same": 0}
+    side, text = [data.draw(st.integers(3, 9)), data.draw(st.integers(3, 9))], []
+    shape = tuple(side)
+    for _ in range(data.draw(st.integers(0, 4))):
+        kind = data.draw(st.sampled_from(list(kinds)))
+        most = [min(4, n) if kind == "valid" else 4 for n in side]
+        size = [data.draw(st.integers(1, m)) for m in most]
+        side = [n + kinds[kind] * (k - 1) for n, k in zip(side, size, strict=True)]
+        text.append(f"{data.draw(st.integers(1, 3))}@{size[0]}x{size[1]}({kind})")
+    steps = [(shape[0] - side[0], "x"), (shape[1] - side[1], "y")]  # what is left to go, one side at a time
+    for gap, which in steps:
+        size = f"{abs(gap) + 1}x1" if which == "x" else f"1x{abs(gap) + 1}"
+        text.append(f"{1 if which == 'y' else 2}@{size}({'full' if gap >= 0 else 'valid'})")
+    C, P, F = (data.draw(st.integers(1, 2)) for _ in range(3))
+    act = data.draw(st.sampled_from(["relu", "silu", "sigmoid"]))  # the last is not zero at zero
+    net = shaken(MaskedConv(shape, P, "->".join(text), channels=C, n_features=F, activation=act))
+    features, observed = rows(net, B=6)
+    state = {"features": features.view(3, 2, *features.shape[1:]), "observed": observed.view(3, 2, -1)}
+    i = torch.tensor(data.draw(st.lists(st.integers(0, net.n_variables - 1), min_size=3, max_size=3)))
+    expected = AnyOrderNet.predict(net, state, i)
+    torch.testing.assert_close(net.predict(state, i), expected, rtol=0, atol=1e-10)
+    both = shaken(Hybrid(net, MaskedMLP(net.n_variables, P, hidden=(4,), n_features=F)))
+    expected = AnyOrderNet.predict(both, state, i)
+    torch.testing.assert_close(both.predict(state, i), expected, rtol=0, atol=1e-10)
+
+
+def test_the_papers_net_looks_through_three_windows():
+    assert [window.size for window in MaskedConv((28, 28)).windows] == [(16, 16), (11, 11), (8, 8)]
 
 
 def test_the_papers_blueprint_fits_every_image_of_at_least_22_pixels_a_side():
