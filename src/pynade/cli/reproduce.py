@@ -17,7 +17,7 @@ REPRODUCE_HELP = """Make the paper's numbers again: train, choose on validation,
 
 TABLE is binary, orderings, mnist, uci, patches, speech, table-2 … table-8 (as the paper counts them), or all.
 The numbers of orderings are standard deviations: how far NADE's test log-likelihood varies with its random
-ordering. Finished cells are skipped, interrupted ones go on (but for mob, rbm and mog, which begin again).
+ordering. Finished cells are skipped, interrupted ones go on.
 `--list` shows what would be done and how.
 
 \b

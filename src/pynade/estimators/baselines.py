@@ -8,7 +8,7 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -22,6 +22,7 @@ from pynade.estimators.base import torch_device
 from pynade.estimators.questions import Questions
 from pynade.estimators.settings import Setting
 from pynade.learn import Callback, EMHistory, EMProgress, History, Progress
+from pynade.learn.checkpoint import Keeper, load_checkpoint
 from pynade.likelihood import Estimate, row_log_probs
 from pynade.models import RBM, Marginalisable
 
@@ -93,6 +94,16 @@ class Task:
     device: torch.device
     watch: Watch
     source: RowSource | None = None
+    folder: Path | None = None
+    resume: bool = False
+
+    def keeper(self, number: int = 0) -> Keeper | None:
+        """What keeps the state of the number-th setting's learning, if there is a folder to keep it in."""
+        return (
+            None
+            if self.folder is None
+            else Keeper(self.folder / f"checkpoint-{number}.safetensors", self.resume)
+        )
 
     def rows(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Training and validation rows on the device."""
@@ -159,15 +170,18 @@ class Baseline(Questions):
             X: rows (N, D): array or data frame.
             y: ignored.
             X_valid: validation rows; without them a seeded share of X is held out.
-            folder: write metrics.jsonl here at the end.
-            resume: has no effect: there are no checkpoints, learning starts over.
+            folder: keep checkpoints of long learnings here, and metrics.jsonl at the end.
+            resume: go on from the checkpoints in `folder`, to the identical result. Learnings that have none
+                (Chow–Liu trees, EM of Gaussians on all rows) start over.
             callbacks: told of each iteration (see `pynade.learn.fit`); one that returns True ends it.
             source: draw fresh training rows from here, for learning in minibatches (`GaussianMixture`).
         """
         if source is not None and not getattr(self, "minibatch", False):
             raise ValueError(f"{type(self).__name__} learns from all rows at once, not from a source of rows")
         task = self._task(X, X_valid, callbacks, source)
-        began = time.perf_counter()
+        if folder is not None:
+            task = replace(task, folder=Path(folder), resume=resume)
+        began = time.perf_counter() - spent_before(task)
         found = self._learn(task)
         self._take(task, found, time.perf_counter() - began)
         if folder is not None:
@@ -245,6 +259,13 @@ class Baseline(Questions):
                 "BernoulliMixture and DeepNADE are fitted to rows with missing values too"
             )
         return rows
+
+
+def spent_before(task: Task) -> float:
+    """Seconds that earlier sessions of a resumed task have learned."""
+    if task.folder is None or not task.resume:
+        return 0.0
+    return sum(load_checkpoint(path)[1]["spent"] for path in task.folder.glob("checkpoint-*.safetensors"))
 
 
 def fit_folds(

@@ -70,6 +70,7 @@ class BernoulliMixture(BinaryTable, Baseline):
                 smoothing=self.smoothing,
                 generator=task.generator(),
                 callback=partial(task.watch.em, setting=number),
+                keeper=task.keeper(number),
                 **setting,
             )
             found.append(learned)
@@ -150,6 +151,7 @@ class ChowLiu(BinaryTable, Baseline):
                     alpha=alpha,
                     generator=task.generator(),
                     callback=partial(watch.em, setting=number),
+                    keeper=task.keeper(number),
                 )
                 mixtures.append(learned)
             found.append(best_of(mixtures))

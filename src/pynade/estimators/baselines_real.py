@@ -151,7 +151,12 @@ class GaussianMixture(GaussianTable):
                 source = x if task.source is None else Entering(task.source.to(task.device), inside.units)
                 size = max(self.batch_size, setting["n_components"])
                 learned = minibatch_em(
-                    source, batch_size=size, step_size=self.step_size, zero_means=self.zero_means, **shared
+                    source,
+                    batch_size=size,
+                    step_size=self.step_size,
+                    zero_means=self.zero_means,
+                    keeper=task.keeper(number),
+                    **shared,
                 )
             else:
                 stop = None if self.stop_at_train is None else self.stop_at_train + inside.cut

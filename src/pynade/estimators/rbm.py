@@ -170,7 +170,8 @@ class RBM(BinaryTable, Baseline):
 
     def _learn(self, task: Task) -> Found:
         small = min(task.train.shape[1], self.n_hidden) <= MOST_UNITS
-        evaluator = _Evaluator(self, task)
+        keeper = task.keeper()
+        evaluator = _Evaluator(self, task, {} if keeper is None else keeper.notes)
         machines = [evaluator.machine(setting.get("init", 0)) for setting in task.settings]
         every = {*range(self.evaluate_every, self.epochs, self.evaluate_every), self.epochs}
         done = contrastive_population(
@@ -188,6 +189,7 @@ class RBM(BinaryTable, Baseline):
             evaluate=evaluator,
             generator=task.generator(),
             callback=evaluator.tell,
+            keeper=keeper,
         )
         chosen = best_index(done.best_valid)
         best, machine = done.best_epoch[chosen], machines[chosen]
@@ -195,7 +197,7 @@ class RBM(BinaryTable, Baseline):
             evaluator(machine, None)
         lines: list[dict[str, Any]] = [
             {"epoch": e, "train_nll": None, "valid_nll": None, "best": e == best}
-            for e in range(1, evaluator.epoch + 1)
+            for e in range(1, evaluator.notes["epoch"] + 1)
         ]
         for n, epoch in enumerate(done.evaluated):
             lines[epoch - 1]["train_nll"] = -evaluator.made[n * len(machines) + chosen].train
@@ -221,14 +223,15 @@ class _Made(NamedTuple):
 
 
 class _Evaluator:
-    """Scores machines during training, and remembers what was found."""
+    """Scores machines during training, and remembers what was found in `notes`, which are kept with it."""
 
-    def __init__(self, estimator: RBM, task: Task) -> None:
+    def __init__(self, estimator: RBM, task: Task, notes: dict[str, Any]) -> None:
         self.estimator, self.task = estimator, task
         self.base = Bernoulli().eta_from_marginal(torch.as_tensor(task.train)).squeeze(-1)
         self.x = torch.as_tensor(task.train).to(task.device)
-        self.made: list[_Made] = []
-        self.epoch = 0
+        self.notes = notes
+        self.notes.setdefault("made", [])
+        self.notes.setdefault("epoch", 0)
         task.watch.n_settings = 1  # all are trained together
 
     def machine(self, init: int) -> models.RBM:
@@ -237,6 +240,11 @@ class _Evaluator:
         machine = models.RBM(len(self.base), self.estimator.n_hidden, generator=generator)
         machine.b.data.copy_(self.base)
         return machine.to(self.task.device)
+
+    @property
+    def made(self) -> list[_Made]:
+        """All evaluations so far."""
+        return [_Made(*numbers) for numbers in self.notes["made"]]
 
     def __call__(self, machine: models.RBM, valid: torch.Tensor | None) -> float:
         """Mean log p of the validation rows."""
@@ -252,12 +260,12 @@ class _Evaluator:
             math.nan if rows is None else float(_minus_energies(machine, rows).mean()) - log_z
             for rows in (self.x, valid)
         )
-        self.made.append(_Made(log_z, stderr, train))
+        self.notes["made"].append([log_z, stderr, train])
         return score
 
     def tell(self, now: ContrastiveProgress) -> bool:
         """Pass an epoch on to the callbacks."""
-        self.epoch = now.epoch
+        self.notes["epoch"] = now.epoch
         train, score = math.nan, None
         if now.valid is not None:
             leader = best_index(now.valid)

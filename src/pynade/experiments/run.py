@@ -3,7 +3,7 @@
 spec.json           model, its parameters, data: what was asked, fully resolved
 provenance.json     code, libraries, device, data checksum, seed
 metrics.jsonl       one line per epoch
-checkpoint.safetensors   while training, for --resume
+checkpoint*.safetensors  while training, for --resume
 model.safetensors   the weights, loadable with `pynade.load(folder)`
 result.json         how training ended and the validation score
 """
@@ -55,7 +55,6 @@ FILES = (
     "spec.json",
     "provenance.json",
     "metrics.jsonl",
-    "checkpoint.safetensors",
     "last_good.safetensors",
     "model.safetensors",
     "result.json",
@@ -154,7 +153,7 @@ def resume_run(
             f"the data {spec['data']!r} are not those the run in {folder} began with "
             f"(checksum {dataset.checksum[:12]}…, expected {spec['data_checksum'][:12]}…)"
         )
-    begun = (folder / "checkpoint.safetensors").is_file()  # a run killed before its first starts over
+    begun = any(folder.glob("checkpoint*.safetensors"))  # a run killed before its first starts over
     return _train(folder, estimator, dataset, spec.get("binarize"), resume=begun, callbacks=callbacks)
 
 
@@ -289,7 +288,7 @@ def _train(
     if history.messages:
         result["messages"] = history.messages
     write_json(folder / "result.json", result)
-    (folder / "checkpoint.safetensors").unlink(missing_ok=True)
+    _forget(folder)
     return result
 
 
@@ -355,7 +354,13 @@ def _claim(folder: Path, overwrite: bool) -> None:
         raise ValueError(f"cannot make the output folder {folder}: {error.strerror}") from None
 
 
+def _forget(folder: Path) -> None:
+    for checkpoint in folder.glob("checkpoint*.safetensors"):
+        checkpoint.unlink(missing_ok=True)
+
+
 def _clear(folder: Path) -> None:
+    _forget(folder)
     for name in FILES:
         (folder / name).unlink(missing_ok=True)
 

@@ -6,6 +6,8 @@ One safetensors file (tensors by name, the rest as JSON in its metadata), so loa
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from torch import Tensor
 from pynade.atomic import write_atomically
 
 Tensors = dict[str, Tensor]
+State = tuple[dict[str, Tensors], dict[str, Any]]  # groups of tensors, and facts as JSON
+CHECKPOINT_SECONDS = 20.0  # between checkpoints; any of them resumes to the identical result
 
 
 def save_checkpoint(path: Path, tensors: dict[str, Tensors], facts: dict[str, Any]) -> None:
@@ -29,7 +33,7 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensors], facts: dict[str, An
     write_atomically(path, lambda p: save_file(flat, p, metadata))
 
 
-def load_checkpoint(path: Path) -> tuple[dict[str, Tensors], dict[str, Any]]:
+def load_checkpoint(path: Path) -> State:
     """Read back what `save_checkpoint` wrote."""
     from safetensors import SafetensorError, safe_open
 
@@ -45,3 +49,34 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensors], dict[str, Any]]:
     except (SafetensorError, KeyError, ValueError) as error:
         raise ValueError(f"{path} is damaged or no checkpoint of pynade: {error}") from None
     return groups, facts
+
+
+class Keeper:
+    """Keeps the state of one learning in a file, now and then and when it has ended, and gives it back.
+
+    Args:
+        path: the file.
+        resume: go on from it if it is there; otherwise it is removed.
+
+    Attributes:
+        found: what was kept, tensors and facts; None at a beginning.
+        notes: whatever else is to be kept, as JSON.
+    """
+
+    def __init__(self, path: Path, resume: bool) -> None:
+        if not resume:
+            path.unlink(missing_ok=True)
+        self.path = path
+        self.found = load_checkpoint(path) if path.is_file() else None
+        facts: dict[str, Any] = {"notes": {}, "spent": 0.0} if self.found is None else self.found[1]
+        self.notes: dict[str, Any] = facts["notes"]
+        self._began = self._saved = time.monotonic()
+        self._before: float = facts["spent"]
+
+    def keep(self, state: Callable[[], State], ended: bool = False) -> None:
+        """Write the state if it is time or the learning has ended."""
+        if ended or time.monotonic() - self._saved > CHECKPOINT_SECONDS:
+            tensors, facts = state()
+            spent = self._before + time.monotonic() - self._began
+            save_checkpoint(self.path, tensors, facts | {"notes": self.notes, "spent": spent})
+            self._saved = time.monotonic()

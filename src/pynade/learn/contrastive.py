@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pynade.kernels import backends
+from pynade.learn.checkpoint import Keeper, State
 from pynade.learn.em_binary import binary_rows
 from pynade.learn.fit import Diverged, minibatches
 from pynade.learn.how import decline
@@ -126,6 +127,7 @@ def contrastive_population(
     evaluate: Callable[[RBM, Tensor], float] | None = None,
     generator: torch.Generator | None = None,
     callback: Callback | None = None,
+    keeper: Keeper | None = None,
 ) -> ContrastiveHistory:
     """Train M RBMs of one shape in place, all on the same batches and the same random numbers.
 
@@ -151,6 +153,7 @@ def contrastive_population(
             that is not scored unless there is one, and keeps its last parameters.
         generator: source of the batches and of all draws, on the members' device.
         callback: told of each epoch; one that returns True ends training.
+        keeper: keeps the state, and gives it back where interrupted training goes on (with a generator).
 
     Raises:
         Diverged: parameters stopped being finite.
@@ -181,9 +184,33 @@ def contrastive_population(
     step = _Step(members, chains, k, batch_size)
     M, began = len(rbms), time.perf_counter()
     per_epoch = updates_per_epoch or -(-len(train) // batch_size)
-    t, total = 0, epochs * per_epoch
+    epoch = done = t = 0
+    total = epochs * per_epoch
     history = ContrastiveHistory(best_epoch=[0] * M, best_valid=[None] * M)
-    for epoch in range(1, epochs + 1):
+
+    def state() -> State:
+        best = {f"{name}{m}": getattr(rbm, name) for m, rbm in enumerate(rbms) for name in "Wbc"}
+        more = {} if step.chains is None else {"chains": step.chains}
+        if generator is not None:
+            more["generator"] = generator.get_state()
+        now = {"W": members.W, "b": members.b, "c": members.c}
+        return {"now": now, "best": best, "more": more}, {"epoch": epoch, "history": asdict(history)}
+
+    if keeper is not None and keeper.found is not None:
+        tensors, facts = keeper.found
+        for name, tensor in tensors["now"].items():
+            getattr(members, name).copy_(tensor)
+        for m, rbm in enumerate(rbms):
+            for name in "Wbc":
+                getattr(rbm, name).copy_(tensors["best"][f"{name}{m}"])
+        if step.chains is not None:
+            step.chains.copy_(tensors["more"]["chains"])
+        if generator is not None:
+            generator.set_state(tensors["more"]["generator"])
+        history = ContrastiveHistory(**facts["history"])
+        epoch = done = facts["epoch"]
+        t, began = done * per_epoch, began - history.seconds
+    for epoch in range(done + 1, epochs + 1) if not history.stopped else ():
         one_pass = updates_per_epoch is None
         for batch in minibatches(len(train), batch_size, per_epoch, one_pass, generator, device):
             step(train[batch].to(dtype), rate * decline(schedule, 0.0, t, total))
@@ -206,11 +233,15 @@ def contrastive_population(
         if callback is not None and callback(ContrastiveProgress(epoch, epochs, scores, history.seconds)):
             history.stopped = "callback"
             break
+        if keeper is not None:
+            keeper.keep(state)
     history.stopped = history.stopped or "epochs"
     for m, rbm in enumerate(rbms):
         if history.best_valid[m] is None:
             history.best_epoch[m] = epoch
             members.put(rbm, m)
+    if keeper is not None:
+        keeper.keep(state, ended=True)
     return history
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pynade.learn.checkpoint import Keeper
 from pynade.learn.em_binary import binary_rows, expectation_maximisation
 from pynade.learn.em_history import EMCallback, EMHistory
 from pynade.models import BernoulliMixture
@@ -31,6 +32,7 @@ def em_bernoulli(
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
     callback: EMCallback | None = None,
+    keeper: Keeper | None = None,
 ) -> tuple[BernoulliMixture, EMHistory]:
     """Fit a `BernoulliMixture` by EM; the number of iterations is chosen by early stopping.
 
@@ -51,6 +53,7 @@ def em_bernoulli(
         device: where to compute; the rows' own device when not given.
         dtype: of the parameters and products; sums are in float64.
         callback: told of each iteration; one that returns True ends it.
+        keeper: keeps the state, and gives it back where an interrupted EM goes on.
 
     Example:
         >>> import torch
@@ -85,6 +88,8 @@ def em_bernoulli(
         patience=patience,
         tolerance=tolerance,
         callback=callback,
+        keeper=keeper,
+        seeded=learner.seeded,
     )
     return model, history
 

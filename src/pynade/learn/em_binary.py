@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pynade.learn.checkpoint import Keeper, State
 from pynade.learn.em_history import EMCallback, EMHistory, EMProgress
 from pynade.models import Density
 
@@ -23,6 +26,8 @@ def expectation_maximisation(
     patience: int | None,
     tolerance: float,
     callback: EMCallback | None,
+    keeper: Keeper | None = None,
+    seeded: Tensor | None = None,
 ) -> EMHistory:
     """Alternate the two steps; with validation, end with the parameters that scored best.
 
@@ -35,6 +40,8 @@ def expectation_maximisation(
         patience: M-steps without a better validation score before stopping; None never stops so.
         tolerance: stop when the objective rises by less than this, in nats per row; 0 never stops so.
         callback: told of each iteration; one that returns True ends it.
+        keeper: keeps the state, and gives it back where an interrupted EM goes on.
+        seeded: what `maximise` remembers besides the model, changed in place.
     """
     if iterations < 0 or (patience is not None and patience < 1):
         raise ValueError(
@@ -42,8 +49,24 @@ def expectation_maximisation(
         )
     history, began, best = EMHistory(), time.perf_counter(), -np.inf
     kept: dict[str, Tensor] = {}
-    seeded = False
-    for t in range(iterations + 1):
+    anew, first = False, 0  # whether the last M-step has seeded a component; where to begin
+    memory = {} if seeded is None else {"seeded": seeded}
+
+    def state(t: int) -> State:
+        facts = {"t": t, "best": best, "anew": anew, "history": asdict(history)}
+        return {"model": model.state_dict(), "kept": kept, "memory": memory}, facts
+
+    if keeper is not None and keeper.found is not None:
+        tensors, facts = keeper.found
+        model.load_state_dict(tensors["model"])
+        kept = tensors.get("kept", {})
+        for name, tensor in memory.items():
+            tensor.copy_(tensors["memory"][name])
+        first, best, anew, history = facts["t"], facts["best"], facts["anew"], EMHistory(**facts["history"])
+        began -= history.seconds
+        if history.stopped:
+            return history
+    for t in range(first, iterations + 1):
         objective, train = expect()
         history.objective.append(objective)
         history.train.append(train)
@@ -65,16 +88,21 @@ def expectation_maximisation(
             history.stopped = "iterations"
         elif patience is not None and validate is not None and t - history.best_iteration >= patience:
             history.stopped = "validation no longer improved"
-        elif tolerance and t and not seeded and objective - history.objective[-2] < tolerance:
+        elif tolerance and t and not anew and objective - history.objective[-2] < tolerance:
             history.stopped = "converged"
         if history.stopped:
             break
         messages = maximise(t + 1)
-        seeded = bool(messages)
+        anew = bool(messages)
         history.messages += messages
+        if keeper is not None:
+            keeper.keep(partial(state, t + 1))
     if kept:
         model.load_state_dict(kept)
     history.seconds = time.perf_counter() - began
+    if keeper is not None:
+        kept = {}  # the model has them
+        keeper.keep(partial(state, t + 1), ended=True)
     return history
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pynade.learn.checkpoint import Keeper
 from pynade.learn.chow_liu import PairCounts, smoothed_tree, spanning_tree
 from pynade.learn.em_bernoulli import em_bernoulli
 from pynade.learn.em_binary import binary_rows, expectation_maximisation
@@ -32,6 +33,7 @@ def em_trees(
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
     callback: EMCallback | None = None,
+    keeper: Keeper | None = None,
 ) -> tuple[TreeMixture, EMHistory]:
     """Fit a `TreeMixture`: each M-step is a Chow–Liu tree for every component, from weighted counts.
 
@@ -54,6 +56,7 @@ def em_trees(
         device: where to compute; the rows' own device when not given.
         dtype: of the parameters and products; sums are in float64.
         callback: told of each iteration; one that returns True ends it.
+        keeper: keeps the state, and gives it back where an interrupted EM goes on.
 
     Example:
         >>> import torch
@@ -128,6 +131,8 @@ def em_trees(
         patience=patience,
         tolerance=tolerance,
         callback=callback,
+        keeper=keeper,
+        seeded=seeded,
     )
     return model, history
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pynade.atomic import write_atomically
-from pynade.learn.checkpoint import load_checkpoint, save_checkpoint
+from pynade.learn.checkpoint import CHECKPOINT_SECONDS, load_checkpoint, save_checkpoint
 from pynade.learn.how import Gradient
 from pynade.learn.optimizer import Optimizer
 from pynade.learn.step import Step, Trainable, averaged, fast_matmul
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pynade.data.source import RowSource
 
 CHECK_EVERY = 50  # updates between looks at whether the loss is still finite
-CHECKPOINT_SECONDS = 20.0  # between checkpoints; any of them resumes to the identical result
 REPORT_SECONDS = 0.2  # between reports within an epoch
 
 

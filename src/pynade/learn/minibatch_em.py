@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
+from dataclasses import asdict
+from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from pynade.learn.checkpoint import Keeper, State
 from pynade.learn.em import EMPTY, Parameters, afresh_messages, check_floor, prepare, random_rows
 from pynade.learn.em_gaussian import floor_matrix, mixture_of, starting_point
 from pynade.learn.em_history import EMCallback, EMHistory, EMProgress
@@ -44,6 +47,7 @@ def minibatch_em(
     patience: int | None = None,
     generator: torch.Generator | None = None,
     callback: EMCallback | None = None,
+    keeper: Keeper | None = None,
 ) -> tuple[GaussianMixture, EMHistory]:
     """Fit a mixture of K full-covariance Gaussians as the paper did for patches and speech.
 
@@ -69,6 +73,7 @@ def minibatch_em(
         patience: stop when this many validations in a row have not improved; None runs on.
         generator: draws rows and starting point; on the device of the rows or on the CPU.
         callback: told of each iteration; one that returns True ends it.
+        keeper: keeps the state, and gives it back where an interrupted EM goes on (with a generator).
 
     Raises:
         ValueError: a covariance is singular in spite of the floor.
@@ -113,7 +118,29 @@ def minibatch_em(
     best, kept = -math.inf, params
     afresh: Counter[int] = Counter()
     missed = torch.zeros_like(params["weights"])  # rows that a component expected since it had any
-    for t in range(iterations + 1):
+    begin = 0
+    if keeper is not None and keeper.found is not None:
+        tensors, facts = keeper.found
+        tensors = {group: {n: v.to(first.device) for n, v in own.items()} for group, own in tensors.items()}
+        params, more = tensors["params"], tensors["more"]
+        kept = tensors.get("kept", params)
+        missed, train = more["missed"], list(more["train"])
+        history, best, begin = EMHistory(**facts["history"]), facts["best"], facts["t"]
+        afresh = Counter({int(k): n for k, n in facts["afresh"].items()})
+        began -= facts["seconds"]
+        if generator is not None:
+            generator.set_state(more["generator"].cpu())
+
+    def state(t: int) -> State:
+        more = {"missed": missed, "train": torch.stack(train) if train else missed[:0]}
+        if generator is not None:
+            more["generator"] = generator.get_state()
+        seconds = time.perf_counter() - began
+        facts = {"t": t, "best": best, "afresh": afresh, "history": asdict(history), "seconds": seconds}
+        other = {} if kept is params else {"kept": kept}
+        return {"params": params, "more": more, **other}, facts
+
+    for t in range(begin, iterations + 1) if not history.stopped else ():
         roots = cholesky(params["covariances"], "covariance_floor", covariance_floor)[None]
         given = Components.of(params["weights"].log()[None], params["means"][None], roots)
         if valid is not None and (t % validate_every == 0 or t == iterations):
@@ -154,8 +181,12 @@ def minibatch_em(
             if callback(EMProgress(t, iterations, log_p, log_p, latest, seconds)):
                 history.stopped = "callback"
                 break
-    history.train = [float(v) for v in torch.stack(train)] if train else []
+        if keeper is not None:
+            keeper.keep(partial(state, t + 1))
     history.stopped, history.messages = history.stopped or "iterations", afresh_messages(afresh)
+    if keeper is not None:
+        keeper.keep(partial(state, iterations), ended=True)
+    history.train = [float(v) for v in torch.stack(train)] if train else []
     if valid is None:
         kept, history.best_iteration = params, len(train)
     history.seconds = time.perf_counter() - began

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pynade.learn.checkpoint import load_checkpoint, save_checkpoint
-from pynade.learn.fit import CHECKPOINT_SECONDS, History, checked_rows, decays, minibatches
+from pynade.learn.checkpoint import CHECKPOINT_SECONDS, load_checkpoint, save_checkpoint
+from pynade.learn.fit import History, checked_rows, decays, minibatches
 from pynade.learn.how import Gradient, decline
 from pynade.learn.optimizer import Optimizer
 from pynade.learn.stacked import Member, Population, Scored, distinct
