@@ -58,7 +58,9 @@ def reproduce(
         bool, typer.Option("--keep", help="Leave finished runs (model, metrics) in the work folder.")
     ] = False,
     show: Annotated[bool, typer.Option("--list", help="Only say what would be done.")] = False,
-    workers: Annotated[int, typer.Option(help="Cells made at a time, a process each.")] = 1,
+    workers: Annotated[
+        int, typer.Option(help="Cells made at a time, a process each (on a GPU more than two rarely help).")
+    ] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     results: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("results"),

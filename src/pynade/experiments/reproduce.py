@@ -239,7 +239,7 @@ def reproduce_all(
 ) -> Iterator[tuple[Cell, dict[str, Any] | Exception, float]]:
     """Make several cells at a time, each in a process of its own: the cell, its record or error, seconds.
 
-    On a GPU small models leave most of it idle, so several at once cost little more than one.
+    Two on a GPU hide each other's starting up; more help only models that leave most of it idle.
     """
     others = set(active_children())
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))

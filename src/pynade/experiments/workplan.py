@@ -22,6 +22,7 @@ class Work:
     seconds: float = 0.0
     present: bool = True  # measured by the protocol of today
     device: str = ""
+    threads: int = 1  # where it was measured on a CPU
     spans: tuple[tuple[float, float], ...] = ()  # when it was trained and when scored, as the clock had it
 
     def __str__(self) -> str:
@@ -40,9 +41,10 @@ def work(results: Path, cell: Cell) -> Work:
     record = read_record(results / ours.file) or {}
     kind = "GPU" if ours.device.startswith("cuda") else "CPU"
     device = ours.device
+    threads = record.get("threads", 1)
     if kind == "CPU" and "threads" in record:
-        device = f"{device}, {record['threads']} {'thread' if record['threads'] == 1 else 'threads'}"
-    return Work(cell, kind, ours.seconds + ours.scoring, ours.present, device, spans(record))
+        device = f"{device}, {threads} {'thread' if threads == 1 else 'threads'}"
+    return Work(cell, kind, ours.seconds + ours.scoring, ours.present, device, threads, spans(record))
 
 
 def spans(record: dict[str, Any]) -> tuple[tuple[float, float], ...]:
@@ -92,14 +94,15 @@ def plan_sections(results: Path) -> Iterator[str]:
         "was busy* counts the clock's time once, from the records' own times of day, which is what the same "
         "runs take again. In brackets: not run yet, with the time that `pynade reproduce` plans for it on "
         "one H200. † is the time of an earlier protocol. On a CPU a cell had as many threads as its record "
-        "says, mostly one: two cores do two cells at a time (`--workers 2`)."
+        "says, mostly one; *on two cores* is what follows for two cells at a time (`--workers 2`), a cell of "
+        "more threads taking both cores that much longer."
         + (f" The records were made on: {'; '.join(devices)}." if devices else "")
     )
     lines = [
-        "| table | measured on a GPU | the GPU was busy | measured on a CPU | not run yet, planned on a GPU "
-        "| no protocol |"
+        "| table | measured on a GPU | the GPU was busy | measured on a CPU | on two cores "
+        "| not run yet, planned on a GPU | no protocol |"
     ]
-    lines.append("|---|---|---|---|---|---|")
+    lines.append("|---" * 7 + "|")
     every = list(chain(*whole.values()))
     long = [w for w in every if w.cell.table == "patches" and "rnade" in Path(w.cell.name).name]
     sums = {"all": every, "RNADE on BSDS300": long, "all but these": [w for w in every if w not in long]}
@@ -107,6 +110,7 @@ def plan_sections(results: Path) -> Iterator[str]:
         busy = covered([piece for w in works if w.kind == "GPU" for piece in w.spans])
         parts = [_total(works, kind) for kind in ("GPU", "CPU", "planned")]
         parts.insert(1, duration(busy) if busy else "–")
+        parts.insert(3, _on_cores([(w.seconds, w.threads) for w in works if w.kind == "CPU"]))
         lines.append(f"| {name} | {' | '.join(parts)} | {sum(w.kind == 'none' for w in works)} |")
     yield "\n".join(lines)
     for name, works in whole.items():
@@ -114,6 +118,20 @@ def plan_sections(results: Path) -> Iterator[str]:
         yield f"## {shown.title}: times"
         yield _times(shown, works)
     yield "This page is made from the records by `pynade report`."
+
+
+def _on_cores(cells: list[tuple[float, int]], cores: int = 2) -> str:
+    """How long cells of so many seconds and threads take, one on each core or one on all, the longest first.
+
+    Example:
+        >>> _on_cores([(300.0, 1), (200.0, 1), (250.0, 1), (60.0, 4)])
+        '10 min'
+    """
+    busy = [0.0] * cores
+    for seconds, _ in sorted((cell for cell in cells if cell[1] == 1), reverse=True):
+        busy[busy.index(min(busy))] += seconds
+    together = sum(seconds * threads / cores for seconds, threads in cells if threads > 1)
+    return duration(max(busy) + together) if cells else "–"
 
 
 def _times(shown: Table, works: list[Work]) -> str:
