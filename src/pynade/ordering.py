@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Sequence
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from pynade.kernels.backends import available
+
+WORTH_COMPILING = (
+    10_000  # cells of a batch of prefixes: sorting takes fewer as quickly as loading a compiler's work
+)
 
 
 class Ordering:
@@ -177,29 +180,30 @@ def random_observed(
         >>> sorted(observed.sum(1).tolist())
         [0, 1, 2, 3, 4]
     """
-    fused = _fused(batch, n_variables, device)
-    if fused is not None:
-        seed = torch.randint(1 << 31, (1,), generator=generator, device=device)
-        drawn: Tensor = fused.prefix(batch, n_variables, seed, exists, stratified)
-        return drawn
+    where = torch.device("cpu" if device is None else device)
+    if where.type == "cuda" and available("triton"):
+        prefix = importlib.import_module("pynade.kernels.prefix")
+        if prefix.suits(batch, n_variables):
+            drawn: Tensor = prefix.prefix(batch, n_variables, _seed(generator, where), exists, stratified)
+            return drawn
     place = torch.rand(batch, generator=generator, device=device, dtype=torch.float64)
     if stratified:
         strata = torch.rand(batch, generator=generator, device=device).argsort()
         place = (strata + place) / batch
+    count = (place * (n_variables if exists is None else exists.sum(1))).long()
+    if where.type == "cpu" and batch * n_variables >= WORTH_COMPILING and available("numba"):
+        seed = int(_seed(generator, where))
+        chosen: Tensor = importlib.import_module("pynade.kernels.cpu_prefix").choose(
+            count, n_variables, seed, exists
+        )
+        return chosen
     keys = torch.rand(batch, n_variables, generator=generator, device=device)
-    available: int | Tensor = n_variables
     if exists is not None:
         keys = torch.where(exists, keys, 2.0)  # missing cells come last
-        available = exists.sum(1)
-    count = (place * available).long()
-    steps = torch.arange(n_variables, device=device)
-    early = steps < count[:, None]
+    early = torch.arange(n_variables, device=device) < count[:, None]
     return torch.zeros_like(early).scatter_(1, keys.argsort(1), early)
 
 
-def _fused(batch: int, n_variables: int, device: torch.device | str | None) -> ModuleType | None:
-    """The kernel's module, where there is one for such a device."""
-    if device is None or torch.device(device).type != "cuda" or not available("triton"):
-        return None
-    module = importlib.import_module("pynade.kernels.prefix")
-    return module if module.suits(batch, n_variables) else None
+def _seed(generator: torch.Generator | None, device: torch.device) -> Tensor:
+    """The seed (1,) of a kernel's own numbers."""
+    return torch.randint(1 << 31, (1,), generator=generator, device=device)
