@@ -57,7 +57,7 @@ def test_without_records_the_papers_numbers_and_the_plan_stand_there(tmp_path):
     assert cell_of(text, "mushrooms") == "– not measured: not run yet (0.045)"
     assert cell_of(text, "nips_0_12") == "– not measured: not run yet (0.15)"
     plan = plan_page(tmp_path)
-    assert "| orderings | – | – | – | 24 min (3 cells) | 0 |" in plan
+    assert "| orderings | – | – | – | – | 24 min (3 cells) | 0 |" in plan
     assert "1e-06], with 10 seeds |" in plan
 
 

@@ -58,7 +58,7 @@ def test_two_epochs_teach_something_and_scores_are_what_they_say(name, fitted):
     assert scores.log_probs.shape == (20, 2)
     assert abs(scores.mean().mean - estimate.mean) < 5 * estimate.mc_stderr
     np.testing.assert_allclose(model.score_samples(X[:3]), scores.log_probs[:3, 0], rtol=0, atol=1e-9)
-    corrected = model.corrected_ensemble(X[:20], 2, draws=8)
+    corrected = model.corrected_ensemble(X[:20], 2, draws=8, every=2)
     assert abs(corrected.ensemble.mean - scores.ensemble().mean) < 5 * corrected.ensemble.mc_stderr
 
 
