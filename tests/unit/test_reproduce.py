@@ -444,6 +444,12 @@ def test_what_one_data_set_tries_may_be_fixed_for_the_others():
     assert "epochs" not in row.sweep_on("digits")["fixed"]
     assert row.sweep_on("digits")["grid"]["epochs"] == [1, 2]
     assert row.sweep_on("others")["fixed"] == FVSBN["fixed"]
+    fixed = replace(NET, sweep=FVSBN | {"own": [{"on": ["digits"], "fixed": {"learning_rate": 0.3}}]})
+    assert fixed.sweep_on("digits")["fixed"]["learning_rate"] == 0.3
+    assert fixed.sweep_on("digits")["grid"] == {}
+    assert fixed.sweep_on("others") == FVSBN
+    with pytest.raises(ValueError, match="Net: an own protocol has no retrain"):
+        replace(NET, sweep=FVSBN | {"own": [{"on": [], "retrain": True}]}).sweep_on("digits")
 
 
 def test_factors_are_tried_up_to_the_number_of_columns():

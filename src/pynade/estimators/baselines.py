@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import math
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
@@ -22,7 +23,7 @@ from pynade.estimators.base import torch_device
 from pynade.estimators.questions import Questions
 from pynade.estimators.settings import Setting
 from pynade.learn import Callback, EMHistory, EMProgress, History, Progress
-from pynade.learn.checkpoint import Keeper, load_checkpoint
+from pynade.learn.checkpoint import Keeper, checkpoints_in, load_checkpoint
 from pynade.likelihood import Estimate, row_log_probs
 from pynade.models import RBM, Marginalisable
 
@@ -52,13 +53,19 @@ class Watch:
         self.callbacks, self.n_valid, self.n_settings = callbacks, n_valid, n_settings
         self.best: float | None = None
         self.asked = False
+        self._notes: dict[str, Any] = {}
+
+    def note(self, notes: dict[str, Any]) -> None:
+        """Remember the best score in these notes, which may know one of earlier sessions."""
+        known = [best for best in (self.best, notes.get("best")) if best is not None]
+        self.best, self._notes = max(known, default=None), notes
 
     def tell(
         self, step: int, steps: int, train: float, valid: float | None, seconds: float, setting: int = 0
     ) -> bool:
         """Report step 1, 2, …, of a setting; True if a callback has asked for the end."""
         if valid is not None and (self.best is None or valid > self.best):
-            self.best = valid
+            self.best = self._notes["best"] = valid
         for callback in self.callbacks:
             now = Progress(
                 None,  # type: ignore[arg-type]  # there is no net to look at
@@ -96,14 +103,18 @@ class Task:
     source: RowSource | None = None
     folder: Path | None = None
     resume: bool = False
+    learning: dict[str, Any] = field(default_factory=dict)  # what checkpoints are known by
+    keepers: list[Keeper] = field(default_factory=list)
 
     def keeper(self, number: int = 0) -> Keeper | None:
         """What keeps the state of the number-th setting's learning, if there is a folder to keep it in."""
-        return (
-            None
-            if self.folder is None
-            else Keeper(self.folder / f"checkpoint-{number}.safetensors", self.resume)
-        )
+        if self.folder is None:
+            return None
+        path = self.folder / f"checkpoint-{number}.safetensors"
+        keeper = Keeper(path, self.resume, {**self.learning, "setting": self.settings[number]})
+        self.keepers.append(keeper)
+        self.watch.note(keeper.notes)
+        return keeper
 
     def rows(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Training and validation rows on the device."""
@@ -178,12 +189,18 @@ class Baseline(Questions):
         """
         if source is not None and not getattr(self, "minibatch", False):
             raise ValueError(f"{type(self).__name__} learns from all rows at once, not from a source of rows")
-        task = self._task(X, X_valid, callbacks, source)
-        if folder is not None:
-            task = replace(task, folder=Path(folder), resume=resume)
-        began = time.perf_counter() - spent_before(task)
+        place = None if folder is None else Path(folder)
+        if place is not None and not place.is_dir():
+            raise FileNotFoundError(f"there is no folder {place}")
+        for checkpoint in checkpoints_in(place) if place is not None and not resume else []:
+            checkpoint.unlink()  # of an earlier learning
+        task = self._task(X, X_valid, callbacks, source, place if resume else None)
+        if place is not None:
+            task = replace(task, folder=place, resume=resume, learning=self._identity(task))
+        began = time.perf_counter()
         found = self._learn(task)
-        self._take(task, found, time.perf_counter() - began)
+        seconds = time.perf_counter() - began + sum(keeper.before for keeper in task.keepers)
+        self._take(task, found, seconds)
         if folder is not None:
             lines = "".join(json.dumps(line) + "\n" for line in self.history_.epochs)
             path = Path(folder) / "metrics.jsonl"
@@ -191,17 +208,31 @@ class Baseline(Questions):
         return self
 
     def _task(
-        self, X: Any, X_valid: Any, callbacks: Sequence[Callback], source: RowSource | None = None
+        self,
+        X: Any,
+        X_valid: Any,
+        callbacks: Sequence[Callback],
+        source: RowSource | None = None,
+        begun: Path | None = None,
     ) -> Task:
-        """What `fit` is to learn; refuses what it would refuse."""
+        """What `fit` is to learn; refuses what it would refuse. `begun`: the folder of what goes on."""
         rows = self._to_fit(X, reset=True)
-        seed = self._seed()
+        kept = checkpoints_in(begun) if begun is not None and self.random_state is None else []
+        seed = load_checkpoint(kept[0])[1]["learning"]["seed"] if kept else self._seed()
         train, valid = (
             self._hold_out(rows, seed) if X_valid is None else (rows, self._to_fit(X_valid, reset=False))
         )
         settings = self._settings(train, valid is not None)
         watch = Watch(callbacks, 0 if valid is None else len(valid), len(settings))
         return Task(settings, train, valid, seed, torch_device(self.device), watch, source)
+
+    def _identity(self, task: Task) -> dict[str, Any]:
+        """What decides the result of a learning, and so whom a checkpoint belongs to."""
+        digest = hashlib.sha256()
+        for rows in (task.train, task.valid):
+            digest.update(b"none" if rows is None else np.ascontiguousarray(rows).tobytes())
+        parameters = {k: v for k, v in self.get_params().items() if k not in ("device", "random_state")}
+        return {"model": type(self).__name__, **parameters, "seed": task.seed, "data": digest.hexdigest()}
 
     def _take(self, task: Task, found: Found, seconds: float) -> None:
         """Be the fitted estimator of what was found."""
@@ -259,13 +290,6 @@ class Baseline(Questions):
                 "BernoulliMixture and DeepNADE are fitted to rows with missing values too"
             )
         return rows
-
-
-def spent_before(task: Task) -> float:
-    """Seconds that earlier sessions of a resumed task have learned."""
-    if task.folder is None or not task.resume:
-        return 0.0
-    return sum(load_checkpoint(path)[1]["spent"] for path in task.folder.glob("checkpoint-*.safetensors"))
 
 
 def fit_folds(

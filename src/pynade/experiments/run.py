@@ -40,6 +40,7 @@ from pynade.estimators import (
 from pynade.estimators.base import torch_device
 from pynade.experiments.provenance import provenance
 from pynade.learn import Callback, Diverged
+from pynade.learn.checkpoint import checkpoints_in
 from pynade.likelihood import Estimate
 from pynade.models import Orderless
 
@@ -140,6 +141,7 @@ def resume_run(
     if (folder / "result.json").is_file():
         result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
         if result["status"] == "finished":
+            _forget(folder)  # (it may have been killed just before)
             return dict(result)
         raise ValueError(f"the run in {folder} ended with: {result['stopped']}; it cannot go on from there")
     estimator = estimator_named(spec["model"], spec["parameters"])
@@ -153,7 +155,7 @@ def resume_run(
             f"the data {spec['data']!r} are not those the run in {folder} began with "
             f"(checksum {dataset.checksum[:12]}…, expected {spec['data_checksum'][:12]}…)"
         )
-    begun = any(folder.glob("checkpoint*.safetensors"))  # a run killed before its first starts over
+    begun = bool(checkpoints_in(folder))  # a run killed before its first starts over
     return _train(folder, estimator, dataset, spec.get("binarize"), resume=begun, callbacks=callbacks)
 
 
@@ -355,7 +357,7 @@ def _claim(folder: Path, overwrite: bool) -> None:
 
 
 def _forget(folder: Path) -> None:
-    for checkpoint in folder.glob("checkpoint*.safetensors"):
+    for checkpoint in checkpoints_in(folder):
         checkpoint.unlink(missing_ok=True)
 
 

@@ -53,9 +53,14 @@ class Row:
         """The sweep on one data set: what stands under `own` for it takes the place of the row's."""
         assert self.sweep is not None
         sweep = {name: value for name, value in self.sweep.items() if name != "own"}
-        for own in (own for own in self.sweep.get("own", []) if data in own["on"]):
-            sweep = sweep | {part: sweep[part] | own.get(part, {}) for part in ("fixed", "grid")}
-        return sweep | {"fixed": {k: v for k, v in sweep["fixed"].items() if k not in sweep["grid"]}}
+        for own in self.sweep.get("own", []):
+            if unknown := set(own) - {"on", "fixed", "grid"}:
+                raise ValueError(f"{self.model}: an own protocol has no {', '.join(sorted(unknown))}")
+            if data in own["on"]:
+                fixed, grid = own.get("fixed", {}), own.get("grid", {})
+                sweep["fixed"] = {k: v for k, v in sweep["fixed"].items() if k not in grid} | fixed
+                sweep["grid"] = {k: v for k, v in sweep["grid"].items() if k not in fixed} | grid
+        return sweep
 
     @property
     def deviation(self) -> bool:

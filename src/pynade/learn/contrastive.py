@@ -205,7 +205,7 @@ def contrastive_population(
                 getattr(rbm, name).copy_(tensors["best"][f"{name}{m}"])
         if step.chains is not None:
             step.chains.copy_(tensors["more"]["chains"])
-        if generator is not None:
+        if generator is not None and "generator" in tensors.get("more", {}):
             generator.set_state(tensors["more"]["generator"])
         history = ContrastiveHistory(**facts["history"])
         epoch = done = facts["epoch"]

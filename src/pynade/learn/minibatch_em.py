@@ -109,6 +109,8 @@ def minibatch_em(
     scale = Scale.of(first)
     if zero_means:
         scale = Scale(torch.zeros_like(scale.shift), first.square().nanmean(0).sqrt().clamp_min(1e-300))
+    if keeper is not None and keeper.found is not None:
+        scale = Scale(*(keeper.found[0]["scale"][name].to(first.device) for name in ("shift", "scale")))
     rows = Rows(first, scale, keep=False)
     params = starting_point(rows, n_components, init, covariance_floor, generator, zero_means)
     params["weights"] = params.pop("log_weights").exp()
@@ -128,7 +130,7 @@ def minibatch_em(
         history, best, begin = EMHistory(**facts["history"]), facts["best"], facts["t"]
         afresh = Counter({int(k): n for k, n in facts["afresh"].items()})
         began -= facts["seconds"]
-        if generator is not None:
+        if generator is not None and "generator" in more:
             generator.set_state(more["generator"].cpu())
 
     def state(t: int) -> State:
@@ -138,7 +140,8 @@ def minibatch_em(
         seconds = time.perf_counter() - began
         facts = {"t": t, "best": best, "afresh": afresh, "history": asdict(history), "seconds": seconds}
         other = {} if kept is params else {"kept": kept}
-        return {"params": params, "more": more, **other}, facts
+        units = {"shift": scale.shift, "scale": scale.scale}
+        return {"params": params, "more": more, "scale": units, **other}, facts
 
     for t in range(begin, iterations + 1) if not history.stopped else ():
         roots = cholesky(params["covariances"], "covariance_floor", covariance_floor)[None]

@@ -87,9 +87,10 @@ class MaskedConv(AnyOrderNet):
         maps = channels * (n_features + int(input_observed))
         self.layers = layers_for(blueprint, (maps, height, width), channels * n_params)
         first = (maps, height, width)
-        sizes = [m * h * w for m, h, w in (first, *infer_shapes(self.layers, first))]
-        self.row_floats = 4 * max(sizes)  # a layer's input and output, and what the convolution needs
         self.windows = _windows(self.layers, first)
+        sizes = [math.prod(shape) for shape in (first, *infer_shapes(self.layers, first))]
+        sizes += [window.maps * math.prod(window.size) for window in self.windows]
+        self.row_floats = 4 * max(sizes)  # a layer's input and output, and what the convolution needs
         self.weights, self.hidden_bias = nn.ParameterList(), nn.ParameterList()
         for n, layer in enumerate(self.layers, start=1):
             if isinstance(layer, Convolution):
@@ -173,6 +174,7 @@ class _Window:
 
     offset: tuple[int, int]
     size: tuple[int, int]
+    maps: int
     map: tuple[int, int]  # height and width
 
     def places(self, at: Tensor) -> tuple[Tensor, Tensor]:
@@ -202,7 +204,7 @@ def _windows(layers: Sequence[Layer], inputs: Shape) -> list[_Window]:
             break
         top, left = top - _zeros(layer.height, layer.type), left - _zeros(layer.width, layer.type)
         height, width = height + layer.height - 1, width + layer.width - 1
-        found.append(_Window((top, left), (height, width), shapes[n][1:]))
+        found.append(_Window((top, left), (height, width), shapes[n][0], shapes[n][1:]))
     return found[::-1]
 
 

@@ -6,9 +6,12 @@ import json
 
 import numpy as np
 import pytest
+from safetensors import SafetensorError
+from sklearn.base import clone
 
 from pynade.estimators import RBM, BernoulliMixture, ChowLiu, GaussianMixture
 from pynade.experiments.run import resume_run, start_run
+from pynade.learn.checkpoint import checkpoints_in, load_checkpoint, save_checkpoint
 
 RNG = np.random.default_rng(0)
 BINARY = (RNG.random((120, 6)) < RNG.random((120, 1))).astype(float)
@@ -113,3 +116,106 @@ def test_a_run_of_a_baseline_goes_on(tmp_path):
     assert names == sorted(path.name for path in (tmp_path / "whole").iterdir())
     assert not any("checkpoint" in name for name in names)
     assert json.loads((tmp_path / "half" / "result.json").read_text()) == found
+
+
+def mixture(**more) -> BernoulliMixture:
+    return BernoulliMixture(
+        **{"n_components": (2, 3), "iterations": 5, "patience": None, "tolerance": 0, "random_state": 0}
+        | more
+    )
+
+
+def interrupted(estimator, X, folder, at, **how) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        estimator.fit(X, folder=folder, callbacks=[Interrupt(at)], **how)
+
+
+def test_nothing_of_an_earlier_learning_is_taken(tmp_path):
+    other = 1 - BINARY
+    mixture().fit(other, folder=tmp_path)
+    interrupted(mixture(), BINARY, tmp_path, 2)
+    assert [path.name for path in checkpoints_in(tmp_path)] == ["checkpoint-0.safetensors"]
+    again = mixture().fit(BINARY, folder=tmp_path, resume=True)
+    assert again.choices_ == mixture().fit(BINARY).choices_
+
+
+@pytest.mark.parametrize(
+    ("changed", "rows", "word"),
+    [
+        ({}, 1 - BINARY, "data"),
+        ({"n_components": (4, 5)}, BINARY, "n_components, setting"),
+        ({"smoothing": 0.3}, BINARY, "smoothing"),
+        ({"random_state": 1}, BINARY, "seed, data"),  # other rows are held out
+    ],
+)
+def test_another_learning_is_refused(changed, rows, word, tmp_path):
+    mixture().fit(BINARY, folder=tmp_path)
+    with pytest.raises(
+        ValueError, match=f"checkpoint-0.safetensors was kept by a learning with another {word};"
+    ):
+        mixture(**changed).fit(rows, folder=tmp_path, resume=True)
+    model = GaussianMixture(minibatch=True, iterations=2, random_state=0)
+    with pytest.raises(ValueError, match="another model;"):
+        model.fit(BINARY, folder=tmp_path, resume=True)
+    mixture(device="cpu").fit(BINARY, folder=tmp_path, resume=True)  # where it is learned does not matter
+
+
+def test_damaged_checkpoints_are_refused_and_a_missing_folder_is_found_at_once(tmp_path):
+    (tmp_path / "checkpoint-0.safetensors").write_bytes(b"no")
+    with pytest.raises(ValueError, match="is damaged or no checkpoint of pynade \\(remove it to begin anew"):
+        mixture().fit(BINARY, folder=tmp_path, resume=True)
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        mixture().fit(BINARY, folder=tmp_path / "nowhere")
+
+
+def test_a_checkpoint_that_cannot_be_written_is_an_error_of_the_system(tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(OSError, match=r"checkpoint-0.safetensors cannot be written: No space"):
+        mixture().fit(BINARY, folder=tmp_path)
+
+
+@pytest.mark.parametrize("case", ["mob", "mog", "rbm"])
+def test_a_seed_nobody_gave_is_kept(case, tmp_path):
+    estimator, X = CASES[case]
+    estimator = clone(estimator).set_params(random_state=None)
+    full = clone(estimator).fit(X, folder=tmp_path)
+    again = clone(estimator).fit(X, folder=tmp_path, resume=True)
+    assert again.seed_ == full.seed_
+    assert np.array_equal(again.score_samples(X), full.score_samples(X))
+
+
+def test_other_files_of_the_folder_are_left_alone(tmp_path):
+    np.save(tmp_path / "rows.npy", BINARY)
+    folder = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        start_run(folder, "mob", {}, str(tmp_path / "rows.npy"), callbacks=[Interrupt(3)])
+    copy = folder / "checkpoint-backup.safetensors"
+    copy.write_bytes((folder / "checkpoint-0.safetensors").read_bytes())
+    resume_run(folder)
+    assert copy.is_file()
+    (folder / "checkpoint-0.safetensors").write_bytes(b"left by a run that was killed at the very end")
+    assert resume_run(folder)["status"] == "finished"
+    assert checkpoints_in(folder) == []
+
+
+def test_callbacks_hear_the_best_of_all_sessions(tmp_path):
+    heard: list[list[float | None]] = [[], []]
+    one = mixture(n_components=(3, 1))
+    clone(one).fit(BINARY, callbacks=[lambda now: heard[0].append(now.best_valid)])
+    interrupted(clone(one), BINARY, tmp_path, 9)
+    clone(one).fit(
+        BINARY, folder=tmp_path, resume=True, callbacks=[lambda now: heard[1].append(now.best_valid)]
+    )
+    assert 0 < len(heard[1]) < len(heard[0])
+    assert heard[1] == heard[0][-len(heard[1]) :]
+
+
+def test_seconds_are_those_of_this_learning(tmp_path, monkeypatch):
+    mixture().fit(BINARY, folder=tmp_path)
+    tensors, facts = load_checkpoint(tmp_path / "checkpoint-1.safetensors")
+    save_checkpoint(tmp_path / "checkpoint-1.safetensors", tensors, facts | {"spent": 1000.0})
+    assert 1000 < mixture().fit(BINARY, folder=tmp_path, resume=True).history_.seconds < 1100
+    assert GaussianMixture(random_state=0).fit(REAL, folder=tmp_path, resume=True).history_.seconds < 900

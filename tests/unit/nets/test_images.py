@@ -107,6 +107,11 @@ def test_the_papers_net_looks_through_three_windows():
     assert [window.size for window in MaskedConv((28, 28)).windows] == [(16, 16), (11, 11), (8, 8)]
 
 
+def test_a_window_larger_than_its_map_counts_as_what_a_row_needs():
+    assert MaskedConv((28, 28)).row_floats == 4 * 64 * 21 * 21
+    assert MaskedConv((28, 28), blueprint="64@28x28(valid)->1@28x28(full)").row_floats == 4 * 64 * 28 * 28
+
+
 def test_the_papers_blueprint_fits_every_image_of_at_least_22_pixels_a_side():
     net = MaskedConv((22, 31))
     assert net.conditionals(torch.zeros(1, 682, 1), torch.zeros(1, 682, dtype=torch.bool)).shape == (
