@@ -155,7 +155,7 @@ def resume_run(
             f"the data {spec['data']!r} are not those the run in {folder} began with "
             f"(checksum {dataset.checksum[:12]}…, expected {spec['data_checksum'][:12]}…)"
         )
-    begun = bool(checkpoints_in(folder))  # a run killed before its first starts over
+    begun = any(path.is_file() for path in _checkpoints(folder))  # one killed before its first starts over
     return _train(folder, estimator, dataset, spec.get("binarize"), resume=begun, callbacks=callbacks)
 
 
@@ -356,8 +356,12 @@ def _claim(folder: Path, overwrite: bool) -> None:
         raise ValueError(f"cannot make the output folder {folder}: {error.strerror}") from None
 
 
+def _checkpoints(folder: Path) -> list[Path]:
+    return [folder / "checkpoint.safetensors", *checkpoints_in(folder)]
+
+
 def _forget(folder: Path) -> None:
-    for checkpoint in checkpoints_in(folder):
+    for checkpoint in _checkpoints(folder):
         checkpoint.unlink(missing_ok=True)
 
 

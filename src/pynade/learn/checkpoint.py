@@ -18,7 +18,7 @@ from pynade.atomic import write_atomically
 
 Tensors = dict[str, Tensor]
 State = tuple[dict[str, Tensors], dict[str, Any]]  # groups of tensors, and facts as JSON
-NAMES = re.compile(r"checkpoint(-\d+)?\.safetensors")
+NUMBERED = re.compile(r"checkpoint-\d+\.safetensors")
 CHECKPOINT_SECONDS = 20.0  # between checkpoints; any of them resumes to the identical result
 
 
@@ -60,8 +60,8 @@ def load_checkpoint(path: Path) -> State:
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """The checkpoints that learning keeps in a folder: checkpoint.safetensors, checkpoint-0.safetensors, …"""
-    return [path for path in sorted(folder.iterdir()) if NAMES.fullmatch(path.name)]
+    """A baseline's checkpoints in a folder, one for each setting: checkpoint-0.safetensors, …"""
+    return [path for path in sorted(folder.iterdir()) if NUMBERED.fullmatch(path.name)]
 
 
 class Keeper:
