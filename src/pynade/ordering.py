@@ -15,9 +15,7 @@ from torch import Tensor
 
 from pynade.kernels.backends import available
 
-WORTH_COMPILING = (
-    10_000  # cells of a batch of prefixes: sorting takes fewer as quickly as loading a compiler's work
-)
+WORTH_COMPILING = 10_000  # cells of a batch of prefixes; fewer are sorted before a compiled loop is loaded
 
 
 class Ordering:

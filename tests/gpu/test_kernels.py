@@ -53,6 +53,12 @@ def test_edges(case: Case) -> None:
     compare(case, "triton", torch.float64, 1e-11, device="cuda")
 
 
+@pytest.mark.parametrize("case", [*EDGES, LARGE[2]], ids=str)
+def test_padded_products(case: Case) -> None:
+    compare(case, "dense", torch.float32, 3e-5, device="cuda")
+    compare(case, "dense", torch.float64, 1e-11, device="cuda")
+
+
 def poison() -> None:
     """Fill the memory that outputs will be given next with NaN: what a kernel leaves unwritten shows."""
     blocks = [torch.full((size,), float("nan"), device="cuda") for size in (2**8, 2**14, 2**18, 2**22, 2**24)]

@@ -41,8 +41,10 @@ def sections(results: Path, link: str = "../results") -> Iterator[str]:
     yield "# Results"
     yield (
         "Test log-likelihood in nats per row (higher is better), beside the paper's. Choices were made on "
-        "validation rows, the test part was scored once. Each record holds its spec, seed, "
-        "data checksum, code version, device and wall time, and the commands that make it again. " + LEGEND
+        "validation rows, and each record's model met the test part once; cells that were made again under a "
+        "later protocol have met it more than once, one record after the other. Each record holds its spec, "
+        "seed, data checksum, code version, device and wall time, and the commands that make it again. "
+        + LEGEND
     )
     yield "How long each number takes, and what is still to be run: [the plan](plan.md)."
     said = conclusions(results)
