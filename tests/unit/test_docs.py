@@ -91,7 +91,14 @@ def test_every_record_says_where_it_comes_from(path):
         return
     wanted = {"test", "spec", "commands", "seed", "data_checksum", "code", "libraries", "device"}
     assert wanted <= set(record)
-    assert {"valid", "validation_grid"} & set(record)
+    folds = record["chosen"] if isinstance(record["chosen"], list) else [record["chosen"]]
+    for fold, chosen in enumerate(folds):
+        lines = [
+            g
+            for g in record["validation_grid"]
+            if all(g[k] == chosen[k] for k in chosen if k in g and k != "valid")
+        ]
+        assert len(lines) == 1 and lines[0]["valid"][fold] is not None
     assert {"mean", "stderr", "mc_stderr", "n", "exact", "orderings"} <= set(record["test"])
     assert math.isfinite(record["test"]["mean"])
     assert all(seconds > 0 for seconds in record["wall_seconds"].values())

@@ -189,6 +189,23 @@ def _curve(run: Path) -> dict[str, Any]:
     return {"curve": {name: [line[name] and round(line[name], 3) for line in lines] for name in names}}
 
 
+def _chosen(result: dict[str, Any]) -> dict[str, Any]:
+    """What a run chose and among what, as a sweep's record has it; one setting is a grid of one line.
+
+    Example:
+        >>> _chosen({"valid": {"mean": -1.5}})
+        {'chosen': {}, 'validation_grid': [{'valid': [-1.5]}]}
+        >>> _chosen({"valid": {"mean": -1.0}, "chosen": {"k": 2}, "choices": [{"k": 2, "valid": -1.0}]})
+        {'chosen': {'k': 2}, 'validation_grid': [{'k': 2, 'valid': [-1.0]}]}
+    """
+    only = [] if result["valid"] is None else [{"valid": result["valid"]["mean"]}]
+    lines = result.get("choices", only)
+    return {
+        "chosen": result.get("chosen", {}),
+        "validation_grid": [line | {"valid": [line["valid"]]} for line in lines],
+    }
+
+
 def write_record(path: Path, run: Path, score: Score) -> None:
     """The result of a run folder with everything needed to make it again."""
     check_destination(path, ".json")
@@ -232,7 +249,7 @@ def write_record(path: Path, run: Path, score: Score) -> None:
         "best_epoch": result["best_epoch"],
         "train_log_likelihood": result["train_log_likelihood"],
         "stopped": result["stopped"],
-        **{name: result[name] for name in ("chosen", "choices") if name in result},
+        **_chosen(result),
         "seed": parameters["random_state"],
         "data_checksum": score.data.checksum,
         "code": trained["code"],

@@ -106,7 +106,7 @@ def test_what_validation_chose_is_told(run, table, tmp_path):
     assert run("score", "r", "table.csv", "--record", "record.json")[0] == 0
     record = json.loads((tmp_path / "record.json").read_text())
     assert record["chosen"] == chosen
-    assert [c["n_components"] for c in record["choices"]] == [2, 3]
+    assert [line["n_components"] for line in record["validation_grid"]] == [2, 3]
 
 
 def test_what_else_happened_is_told(run, table, tmp_path, monkeypatch):
