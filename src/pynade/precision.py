@@ -17,7 +17,8 @@ def fast_matmul() -> Iterator[None]:
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True  # tried out when a shape first comes, before any graph is captured
     try:
-        yield
+        with _convolutions(exact=False):
+            yield
     finally:
         torch.set_float32_matmul_precision(before[0])
         torch.backends.cudnn.benchmark = before[1]
@@ -29,8 +30,8 @@ def computing_in(precision: str, device: torch.device) -> Iterator[None]:
 
     Args:
         precision: "float32"; "tf32", matrix products with 10 bits behind the point; or "bf16", torch's
-            autocast to bfloat16. The last two are for GPUs: on a CPU they have no effect. (Convolutions
-            follow torch's own setting, which by default is TF32 on a GPU.)
+            autocast to bfloat16. The last two are for GPUs: on a CPU they have no effect. Convolutions
+            follow the matrix products (torch by itself would round them to TF32 on a GPU).
         device: where the model is.
 
     Example:
@@ -39,8 +40,11 @@ def computing_in(precision: str, device: torch.device) -> Iterator[None]:
         torch.float32
     """
     check_precision(precision)
-    if device.type == "cpu" or precision == "float32":
+    if device.type == "cpu":
         yield
+    elif precision == "float32":
+        with _convolutions(exact=torch.get_float32_matmul_precision() == "highest"):
+            yield
     elif precision == "tf32":
         with fast_matmul():
             yield
@@ -48,6 +52,16 @@ def computing_in(precision: str, device: torch.device) -> Iterator[None]:
         # what autocast would keep of the weights it converts must not outlive the capture of a CUDA graph
         with fast_matmul(), torch.autocast(device.type, torch.bfloat16, cache_enabled=False):
             yield
+
+
+@contextmanager
+def _convolutions(exact: bool) -> Iterator[None]:
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = not exact
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
 
 
 def check_precision(precision: str, known: tuple[str, ...] = PRECISIONS) -> None:

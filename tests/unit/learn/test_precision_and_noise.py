@@ -12,7 +12,7 @@ from pynade.learn.step import laid_out
 from pynade.models import Autoregressive, Ensemble, Orderless
 from pynade.nets import CausalTransformer, MADENet, MaskedConv, MaskedMLP
 from pynade.ordering import Ordering
-from pynade.precision import computing_in
+from pynade.precision import computing_in, fast_matmul
 from tests.contracts.cases import ANY_ORDER, NETS, generator
 
 
@@ -51,6 +51,18 @@ def test_bf16_has_no_effect_on_a_cpu():
         computing_in("half", torch.device("cpu")),
     ):
         pass
+
+
+def test_float32_is_meant_of_convolutions_too_but_training_may_round():
+    here, gpu = torch.backends.cudnn, torch.device("cuda")
+    before = here.allow_tf32
+    with computing_in("float32", gpu):
+        assert not here.allow_tf32
+    with computing_in("tf32", gpu):
+        assert here.allow_tf32
+    with fast_matmul(), computing_in("float32", gpu):
+        assert here.allow_tf32
+    assert here.allow_tf32 == before
 
 
 @pytest.mark.parametrize("name", NETS)
