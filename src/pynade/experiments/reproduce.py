@@ -296,9 +296,9 @@ def _fit(
     seed: int,
     callbacks: list[Callback],
 ) -> None:
-    assert cell.row.fit is not None
-    model, parameters = cell.row.fit["model"], dict(cell.row.fit["parameters"])
-    data = cell.row.fit.get("data", cell.data)  # a variant of the column's, with the same test part
+    fit = cell.row.fit_on(cell.data)
+    model, parameters = fit["model"], dict(fit["parameters"])
+    data = fit.get("data", cell.data)  # a variant of the column's, with the same test part
     orderings, draws, every = cell.row.orderings, cell.row.draws, cell.row.every
     if orderings is None and issubclass(ESTIMATORS[model], AnyOrderDensity):
         orderings = parameters.get("n_orderings")  # smaller ensembles come for nothing
@@ -369,7 +369,7 @@ def describe_cell(cell: Cell, shown: Table) -> str:
         over = f", over {tried}" if tried else ""
         return f"{row.model} on {cell.data}: sweep {sweep['model']} with {words}{over}{end}"
     if row.fit is not None:
-        words = ", ".join(f"{k} {v}" for k, v in row.fit["parameters"].items())
+        words = ", ".join(f"{k} {v}" for k, v in row.fit_on(cell.data)["parameters"].items())
         end = f"; {row.orderings} orderings" if row.orderings else ""
         if row.orderings and row.draws:
             end += f", exact on test[::{row.every}], corrected by {row.draws} draws on all rows"

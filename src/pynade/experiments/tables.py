@@ -53,14 +53,25 @@ class Row:
         """The sweep on one data set: what stands under `own` for it takes the place of the row's."""
         assert self.sweep is not None
         sweep = {name: value for name, value in self.sweep.items() if name != "own"}
-        for own in self.sweep.get("own", []):
-            if unknown := set(own) - {"on", "fixed", "grid"}:
-                raise ValueError(f"{self.model}: an own protocol has no {', '.join(sorted(unknown))}")
-            if data in own["on"]:
-                fixed, grid = own.get("fixed", {}), own.get("grid", {})
-                sweep["fixed"] = {k: v for k, v in sweep["fixed"].items() if k not in grid} | fixed
-                sweep["grid"] = {k: v for k, v in sweep["grid"].items() if k not in fixed} | grid
+        for own in self._own(self.sweep, data, {"fixed", "grid"}):
+            fixed, grid = own.get("fixed", {}), own.get("grid", {})
+            sweep["fixed"] = {k: v for k, v in sweep["fixed"].items() if k not in grid} | fixed
+            sweep["grid"] = {k: v for k, v in sweep["grid"].items() if k not in fixed} | grid
         return sweep
+
+    def fit_on(self, data: str) -> dict[str, Any]:
+        """The fit on one data set, in the same way."""
+        assert self.fit is not None
+        fit = {name: value for name, value in self.fit.items() if name != "own"}
+        for own in self._own(self.fit, data, {"parameters"}):
+            fit["parameters"] = fit["parameters"] | own["parameters"]
+        return fit
+
+    def _own(self, protocol: dict[str, Any], data: str, known: set[str]) -> list[dict[str, Any]]:
+        for own in protocol.get("own", []):
+            if unknown := set(own) - known - {"on"}:
+                raise ValueError(f"{self.model}: an own protocol has no {', '.join(sorted(unknown))}")
+        return [own for own in protocol.get("own", []) if data in own["on"]]
 
     @property
     def deviation(self) -> bool:
@@ -207,8 +218,9 @@ def _by_protocol(row: Row, data: str, record: dict[str, Any]) -> bool:
         given = spec.get("parameters", {})
         scored = record.get("test", {}).get("orderings")
         under = row.orderings is None or scored in (None, row.orderings)
-        same = spec.get("model") == row.fit["model"] and spec.get("data") in (row.fit.get("data"), data)
-        return same and under and all(given.get(k) == v for k, v in row.fit["parameters"].items())
+        fit = row.fit_on(data)
+        same = spec.get("model") == fit["model"] and spec.get("data") in (fit.get("data"), data)
+        return same and under and all(given.get(k) == v for k, v in fit["parameters"].items())
     return True
 
 
