@@ -452,6 +452,20 @@ def test_what_one_data_set_tries_may_be_fixed_for_the_others():
         replace(NET, sweep=FVSBN | {"own": [{"on": [], "retrain": True}]}).sweep_on("digits")
 
 
+def test_a_fit_may_have_parameters_of_its_own_on_a_data_set(toy, tmp_path):
+    own = {"on": ["digits"], "parameters": {"alpha": 0.5}}
+    cell = Cell("toy", replace(TREE, fit=TREE.fit | {"own": [own]}), "digits")
+    record = reproduce(cell, tmp_path / "r", tmp_path / "w", device="cpu")
+    assert record["spec"]["parameters"]["alpha"] == 0.5
+    assert "alpha 0.5" in describe_cell(cell, table("uci"))
+    assert "alpha" not in describe_cell(replace(cell, data="others"), table("uci"))
+    assert tables_module.measured(tmp_path / "r", cell.row, "digits").present
+    other = replace(TREE, fit=TREE.fit | {"own": [own | {"parameters": {"alpha": 0.1}}]})
+    assert not tables_module.measured(tmp_path / "r", other, "digits").present
+    with pytest.raises(ValueError, match="Tree: an own protocol has no grid"):
+        replace(TREE, fit=TREE.fit | {"own": [{"on": [], "grid": {}}]}).fit_on("digits")
+
+
 def test_factors_are_tried_up_to_the_number_of_columns():
     mfa = next(row for row in table("uci").rows if row.model == "MFA")
     assert [max(mfa.sweep_on(data)["grid"]["n_factors"]) for data in table("uci").columns] == [10, 10, 14]

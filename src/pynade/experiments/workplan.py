@@ -13,6 +13,9 @@ from pynade.experiments.reproduce import Cell, cells, describe_cell
 from pynade.experiments.tables import TABLES, Table, measured, read_record, table
 
 
+BESIDE = 8  # cores that a machine with a GPU is taken to have to spare
+
+
 @dataclass(frozen=True)
 class Work:
     """What one cell costs: measured, or planned where there is no record."""
@@ -113,6 +116,12 @@ def plan_sections(results: Path) -> Iterator[str]:
         parts.insert(3, _on_cores([(w.seconds, w.threads) for w in works if w.kind == "CPU"]))
         lines.append(f"| {name} | {' | '.join(parts)} | {sum(w.kind == 'none' for w in works)} |")
     yield "\n".join(lines)
+    beside = [(w.seconds, w.threads) for w in sums["all but these"] if w.kind == "CPU"]
+    if beside:
+        yield (
+            f"Beside the GPU, on {BESIDE} cores of its machine, the cells of the CPU in the last line would "
+            f"take {_on_cores(beside, BESIDE)}."
+        )
     for name, works in whole.items():
         shown = table(name)
         yield f"## {shown.title}: times"
