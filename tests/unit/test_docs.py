@@ -98,7 +98,8 @@ def test_every_record_says_where_it_comes_from(path):
             for g in record["validation_grid"]
             if all(g[k] == chosen[k] for k in chosen if k in g and k != "valid")
         ]
-        assert len(lines) == 1 and lines[0]["valid"][fold] is not None
+        assert len(lines) == 1
+        assert lines[0]["valid"][fold] is not None
     assert {"mean", "stderr", "mc_stderr", "n", "exact", "orderings"} <= set(record["test"])
     assert math.isfinite(record["test"]["mean"])
     assert all(seconds > 0 for seconds in record["wall_seconds"].values())

@@ -12,7 +12,6 @@ from typing import Any
 from pynade.experiments.reproduce import Cell, cells, describe_cell
 from pynade.experiments.tables import TABLES, Table, measured, read_record, table
 
-
 BESIDE = 8  # cores that a machine with a GPU is taken to have to spare
 
 
