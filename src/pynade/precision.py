@@ -30,8 +30,9 @@ def computing_in(precision: str, device: torch.device) -> Iterator[None]:
 
     Args:
         precision: "float32"; "tf32", matrix products with 10 bits behind the point; or "bf16", torch's
-            autocast to bfloat16. The last two are for GPUs: on a CPU they have no effect. Convolutions
-            follow the matrix products (torch by itself would round them to TF32 on a GPU).
+            autocast to bfloat16. The last two are for GPUs: on a CPU they have no effect. With "float32"
+            convolutions follow torch's setting for matrix products, exact unless told otherwise (as by
+            `fast_matmul`, in training); by itself torch would round them to TF32.
         device: where the model is.
 
     Example:

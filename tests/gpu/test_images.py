@@ -158,7 +158,7 @@ def test_standardised_rows_of_the_host_are_scored_on_the_gpu():
     np.testing.assert_allclose(there, here, rtol=0, atol=0.01)
 
 
-@pytest.mark.parametrize(("precision", "near"), [("float32", 1e-4), ("tf32", 0.05), ("bf16", 0.2)])
+@pytest.mark.parametrize(("precision", "near"), [("float32", 1e-4), ("tf32", 0.05), ("bf16", 0.1)])
 def test_windows_of_the_papers_net_on_a_gpu(precision: str, near: float) -> None:
     """Each group at a pixel of its own, corners and the middle, against the whole net in float64."""
     g = torch.Generator().manual_seed(0)

@@ -105,6 +105,15 @@ def test_every_record_says_where_it_comes_from(path):
     assert all(seconds > 0 for seconds in record["wall_seconds"].values())
 
 
+def test_records_of_one_data_set_have_one_checksum():
+    seen: dict[str, set[str]] = {}
+    for path in ROOT.glob("results/*/*/*.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if "spec" in record:
+            seen.setdefault(record["spec"]["data"], set()).add(record["data_checksum"])
+    assert {data: len(checksums) for data, checksums in seen.items()} == dict.fromkeys(seen, 1)
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_every_record_has_a_place_in_a_table(name):
     shown = table(name)

@@ -1,5 +1,6 @@
 """Tables made again, cell by cell, and the report on them."""
 
+import itertools
 import json
 import sys
 import time
@@ -72,13 +73,18 @@ def toy(monkeypatch):
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_protocol_names_a_model_and_parameters_that_exist(name):
+    columns = table(name).columns
     for row in table(name).rows:
-        if row.fit:
-            estimator_named(row.fit["model"], row.fit["parameters"])
-        if row.sweep:
-            grid = {k: v[0] for k, v in row.sweep["grid"].items()}
-            estimator_named(row.sweep["model"], row.sweep["fixed"] | grid)
-        assert set(row.paper) <= set(table(name).columns)
+        for data in columns:
+            if row.fit:
+                fit = row.fit_on(data)
+                estimator_named(fit["model"], fit["parameters"])
+            if row.sweep:
+                sweep = row.sweep_on(data)
+                estimator_named(sweep["model"], sweep["fixed"] | {k: v[0] for k, v in sweep["grid"].items()})
+        assert set(row.paper) <= set(columns)
+        for own in (row.fit or row.sweep or {}).get("own", []):
+            assert set(own["on"]) <= set(columns)
 
 
 def test_cells_are_found_by_table_model_and_data_set():
@@ -150,9 +156,9 @@ def test_quick_does_not_touch_the_results(toy, tmp_path):
 
 @pytest.mark.parametrize("name", TABLES)
 def test_the_trial_of_every_protocol_is_one_its_estimator_takes(name):
-    for row in table(name).rows:
-        spec = row.fit or row.sweep
-        if spec:
+    for row, data in itertools.product(table(name).rows, table(name).columns):
+        if row.fit or row.sweep:
+            spec = row.fit_on(data) if row.fit else row.sweep_on(data)
             given = spec.get("parameters", spec.get("fixed"))
             few = module._few(spec["model"], given) | row.quick.get("parameters", {})
             orders = estimator_named(spec["model"], given | few).get_params().get("n_orderings", 1)

@@ -155,15 +155,15 @@ def orderings_figure(content: dict[str, Any]) -> Figure:
 
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     axis: Any = figure.subplots()
+    crossed: set[tuple[int, float]] = set()  # two rows may stand beside the same number of the paper
     for n, curve in enumerate(content["curves"]):
         style = {"color": COLOURS[n % len(COLOURS)], "marker": MARKERS[n % len(MARKERS)], "markersize": 5}
         axis.plot(curve["orderings"], curve["mean"], label=curve["model"], **style)
         last = (curve["orderings"][-1], curve["mean"][-1])
         axis.errorbar(*last, yerr=curve["stderr"], color=style["color"], capsize=3, linewidth=1)
-        paper = {int(k): value for k, value in curve["paper"].items()}
-        axis.plot(
-            list(paper), list(paper.values()), "x", color=style["color"], markersize=7, markeredgewidth=1.8
-        )
+        for at in {(int(k), value) for k, value in curve["paper"].items()} - crossed:
+            axis.plot(*at, "x", color=style["color"], markersize=7, markeredgewidth=1.8)
+            crossed.add(at)
     if any(curve["paper"] for curve in content["curves"]):
         axis.plot([], [], "x", color="0.4", markersize=7, markeredgewidth=1.8, label="the paper's")
     axis.set_xscale("log", base=2)

@@ -197,9 +197,11 @@ def _chosen(result: dict[str, Any]) -> dict[str, Any]:
         {'chosen': {}, 'validation_grid': [{'valid': [-1.5]}]}
         >>> _chosen({"valid": {"mean": -1.0}, "chosen": {"k": 2}, "choices": [{"k": 2, "valid": -1.0}]})
         {'chosen': {'k': 2}, 'validation_grid': [{'k': 2, 'valid': [-1.0]}]}
+        >>> _chosen({"valid": None})
+        {'chosen': {}, 'validation_grid': []}
     """
-    only = [] if result["valid"] is None else [{"valid": result["valid"]["mean"]}]
-    lines = result.get("choices", only)
+    only = {"valid": result["valid"] and result["valid"]["mean"]}
+    lines = [line for line in result.get("choices", [only]) if line["valid"] is not None]
     return {
         "chosen": result.get("chosen", {}),
         "validation_grid": [line | {"valid": [line["valid"]]} for line in lines],
@@ -263,6 +265,6 @@ def write_record(path: Path, run: Path, score: Score) -> None:
             "device": device_name(torch_device(device_here(parameters["device"]))),
             "at": now(),
         },
-        "wall_seconds": {"fit": result["seconds"], "score": round(score.seconds, 2)},
+        "wall_seconds": {"fit": result["seconds"], "score": max(0.01, round(score.seconds, 2))},
     }
     write_json(path, record)

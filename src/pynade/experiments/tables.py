@@ -219,7 +219,7 @@ def _by_protocol(row: Row, data: str, record: dict[str, Any]) -> bool:
         scored = record.get("test", {}).get("orderings")
         under = row.orderings is None or scored in (None, row.orderings)
         fit = row.fit_on(data)
-        same = spec.get("model") == fit["model"] and spec.get("data") in (fit.get("data"), data)
+        same = spec.get("model") == fit["model"] and spec.get("data") == fit.get("data", data)
         return same and under and all(given.get(k) == v for k, v in fit["parameters"].items())
     return True
 
