@@ -12,6 +12,7 @@ from pynade.estimators.baselines import fit_folds
 from pynade.experiments import population_sweep as populations
 from pynade.experiments import sweep as module
 from pynade.experiments.sweep import run_sweep, settings
+from pynade.experiments.sweep_record import by_setting
 from pynade.learn import em_factors_batch
 
 FIXED = {
@@ -277,6 +278,20 @@ def test_an_interruption_in_the_second_round_of_the_last_training_changes_nothin
     assert whole["chosen"][0]["diverged_before"] == 1
     assert again["test"] == whole["test"]
     assert again["chosen"] == whole["chosen"]
+
+
+def test_the_grid_names_what_diverged_after_a_good_epoch():
+    tried = [{"rate": 1}, {"rate": 2}]
+    outcomes = [
+        {"setting": tried[0], "fold": 0, "valid": -1.0, "stopped": "diverged"},
+        {"setting": tried[0], "fold": 1, "valid": None, "stopped": "diverged"},
+        {"setting": tried[1], "fold": 0, "valid": -2.0, "stopped": "all epochs done"},
+        {"setting": tried[1], "fold": 1, "valid": -3.0, "stopped": "all epochs done"},
+    ]
+    assert by_setting(outcomes, tried, 2) == [
+        {"rate": 1, "valid": [-1.0, None], "diverged_on_folds": [1]},
+        {"rate": 2, "valid": [-2.0, -3.0]},
+    ]
 
 
 def test_seeds_may_be_varied_and_other_things_are_refused_before_anything_is_written(folds, tmp_path):

@@ -41,13 +41,23 @@ def protocol_words(n_folds: int, n_settings: int, retrain: bool, stops: bool) ->
 
 
 def by_setting(outcomes: list[dict[str, Any]], tried: list[Setting], n_folds: int) -> list[dict[str, Any]]:
-    """Every setting with its validation log-likelihood on each fold (None where it diverged)."""
+    """Every setting with its validation log-likelihood on each fold.
+
+    None where it diverged at once; folds where it did after a good epoch (then it comes last) are named.
+    """
     lines = []
     for setting in tried:
         plain = json.loads(json.dumps(setting))  # tuples come back from files as lists
         mine = {o["fold"]: o for o in outcomes if o["setting"] == plain}
         valid = [mine[f]["valid"] for f in range(n_folds)]
-        lines.append(plain | {"valid": [None if v is None else round(v, 4) for v in valid]})
+        later = [
+            f + 1 for f in range(n_folds) if mine[f].get("stopped") == "diverged" and valid[f] is not None
+        ]
+        lines.append(
+            plain
+            | {"valid": [None if v is None else round(v, 4) for v in valid]}
+            | ({"diverged_on_folds": later} if later else {})
+        )
     return lines
 
 

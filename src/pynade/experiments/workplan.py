@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,17 @@ def covered(pieces: list[tuple[float, float]]) -> float:
     return total
 
 
+def at_once(pieces: list[tuple[float, float]]) -> int:
+    """How many pieces of time overlap, at most.
+
+    Example:
+        >>> at_once([(0.0, 10.0), (5.0, 12.0), (12.0, 14.0)])
+        2
+    """
+    moments = sorted((moment, step) for start, end in pieces for moment, step in ((start, 1), (end, -1)))
+    return max(accumulate(step for _, step in moments), default=0)
+
+
 def plan_sections(results: Path) -> Iterator[str]:
     """The page's pieces."""
     whole = {name: [work(results, cell) for cell in cells([name])] for name in TABLES}
@@ -93,12 +104,12 @@ def plan_sections(results: Path) -> Iterator[str]:
     yield (
         "Every cell of [the results](results.md) with its wall time: training with the choice of settings, "
         "and scoring, as its record says. Several cells shared a machine: each counts in full, and *the GPU "
-        "was busy* counts the clock's time once, from the records' own times of day, which is what the same "
-        "runs take again. In brackets: not run yet, with the time that `pynade reproduce` plans for it on "
-        "one H200. † is the time of an earlier protocol. On a CPU a cell had as many threads as its record "
-        "says, mostly one; *on two cores* is what follows for two cells at a time (`--workers 2`), a cell of "
-        "more threads taking both cores that much longer."
-        + (f" The records were made on: {'; '.join(devices)}." if devices else "")
+        "was busy* counts the clock's time once, from the records' own times of day: what the same runs, as "
+        "many at once, take again (not in one session: each counts where it was). In brackets: not run yet, "
+        "with the time that `pynade reproduce` plans for it on one H200. † is the time of an earlier "
+        "protocol. On a CPU a cell had as many threads as its record says, mostly one; *on two cores* is what "
+        "follows for two cells at a time (`--workers 2`), a cell of more threads taking both cores that much "
+        "longer." + (f" The records were made on: {'; '.join(devices)}." if devices else "")
     )
     lines = [
         "| table | measured on a GPU | the GPU was busy | measured on a CPU | on two cores "
@@ -109,9 +120,9 @@ def plan_sections(results: Path) -> Iterator[str]:
     long = [w for w in every if w.cell.table == "patches" and "rnade" in Path(w.cell.name).name]
     sums = {"all": every, "RNADE on BSDS300": long, "all but these": [w for w in every if w not in long]}
     for name, works in (whole | sums).items():
-        busy = covered([piece for w in works if w.kind == "GPU" for piece in w.spans])
+        pieces = [piece for w in works if w.kind == "GPU" for piece in w.spans]
         parts = [_total(works, kind) for kind in ("GPU", "CPU", "planned")]
-        parts.insert(1, duration(busy) if busy else "–")
+        parts.insert(1, f"{duration(covered(pieces))} (at most {at_once(pieces)} at once)" if pieces else "–")
         parts.insert(3, _on_cores([(w.seconds, w.threads) for w in works if w.kind == "CPU"]))
         lines.append(f"| {name} | {' | '.join(parts)} | {sum(w.kind == 'none' for w in works)} |")
     yield "\n".join(lines)
