@@ -107,9 +107,9 @@ def plan_sections(results: Path) -> Iterator[str]:
         "was busy* counts the clock's time once, from the records' own times of day: what the same runs, as "
         "many at once, take again (not in one session: each counts where it was). In brackets: not run yet, "
         "with the time that `pynade reproduce` plans for it on one H200. † is the time of an earlier "
-        "protocol. On a CPU a cell had as many threads as its record says, mostly one; *on two cores* is what "
-        "follows for two cells at a time (`--workers 2`), a cell of more threads taking both cores that much "
-        "longer." + (f" The records were made on: {'; '.join(devices)}." if devices else "")
+        "protocol. On a CPU a cell had as many threads as its record says, mostly one; *on two cores* is "
+        "what follows for two cells at a time (`--workers 2`), a cell of more threads taking both cores that "
+        "much longer." + (f" The records were made on: {'; '.join(devices)}." if devices else "")
     )
     lines = [
         "| table | measured on a GPU | the GPU was busy | measured on a CPU | on two cores "
