@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pynade.models.gaussian_marginals import GaussianMarginals, draw_components, draw_normal
+from pynade.models.gaussian_marginals import GaussianMarginals, draw_components, draw_normal, row_by_row
 from pynade.models.gaussian_mixture import check_sizes, rows_at_once
 
 
@@ -62,7 +62,7 @@ class FactorAnalysers(GaussianMarginals):
         weights = weights.double()
         model.log_weights = (weights / weights.sum()).log().to(means.dtype)
         model.means, model.loadings, model.noise = (
-            t.detach().clone().to(means.dtype) for t in (means, loadings, noise)
+            row_by_row(t, means.dtype) for t in (means, loadings, noise)
         )
         return model
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pynade.models.gaussian_marginals import GaussianMarginals, draw_normal
+from pynade.models.gaussian_marginals import GaussianMarginals, draw_normal, row_by_row
 
 
 class MultivariateGaussian(GaussianMarginals):
@@ -46,8 +46,8 @@ class MultivariateGaussian(GaussianMarginals):
     def from_moments(cls, mean: Tensor, covariance: Tensor) -> MultivariateGaussian:
         """The Gaussian with this mean (D,) and positive definite covariance (D, D), in their dtype."""
         model = cls(len(mean))
-        model.mean = mean.detach().clone()
-        model.factor = positive_factor(covariance, "the covariance").to(mean.dtype)
+        factor = positive_factor(covariance, "the covariance")
+        model.mean, model.factor = (row_by_row(t, mean.dtype) for t in (mean, factor))
         return model
 
     @property

@@ -216,3 +216,11 @@ def draw_normal(shape: tuple[int, ...], generator: torch.Generator | None, like:
     """Standard normal numbers in the dtype and on the device of `like`, drawn where the generator lives."""
     where = like.device if generator is None else generator.device
     return torch.randn(shape, generator=generator, dtype=like.dtype, device=where).to(like.device)
+
+
+def row_by_row(t: Tensor, dtype: torch.dtype) -> Tensor:
+    """A copy that lies in memory as a saved and loaded one does, so that both score the same to the last bit.
+
+    LAPACK's factors lie column by column, and products of the same numbers can differ with where they lie.
+    """
+    return t.detach().to(dtype).clone(memory_format=torch.contiguous_format)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pynade.models.gaussian import positive_factor
-from pynade.models.gaussian_marginals import GaussianMarginals, draw_components, draw_normal
+from pynade.models.gaussian_marginals import GaussianMarginals, draw_components, draw_normal, row_by_row
 
 BLOCK = {"cpu": 1 << 20, "cuda": 1 << 28}  # numbers in the (rows, K·D) block that scoring fills
 LEAST_ROWS = 256  # in a block: fewer would read the components' matrices too often
@@ -53,10 +53,8 @@ class GaussianMixture(GaussianMarginals):
         model = cls(means.shape[1], len(means))
         weights = weights.double()
         model.log_weights = (weights / weights.sum()).log().to(means.dtype)
-        model.means = means.detach().clone()
-        model.inverse_factors = inverse_of(positive_factor(covariances, "the covariance of component")).to(
-            means.dtype
-        )
+        inverse_factors = inverse_of(positive_factor(covariances, "the covariance of component"))
+        model.means, model.inverse_factors = (row_by_row(t, means.dtype) for t in (means, inverse_factors))
         return model
 
     def components(self) -> tuple[Tensor, Tensor, Tensor]:
