@@ -20,7 +20,10 @@ th, td { border-bottom: 1px solid #ddd; padding: .35rem .7rem; text-align: left;
 th { border-bottom: 2px solid #888; }
 td.better { background: #e6f4e6; } td.worse { background: #fbe9e7; } td.none { color: #999; }
 td.long { white-space: normal; min-width: 30rem; color: #555; font-size: 85%; }
-.wide { overflow-x: auto; } img { max-width: 100%; margin-top: 2rem; display: block; }
+.wide { overflow-x: auto; width: max-content; min-width: 100%; max-width: calc(100vw - 4rem); }
+@media (min-width: 76rem) { .wide { margin-left: 50%; transform: translateX(-50%); } }
+th:first-child, td:first-child { position: sticky; left: 0; background: #fff; }
+img { max-width: 100%; margin-top: 2rem; display: block; }
 code { background: #f4f4f4; }
 """
 
@@ -99,19 +102,20 @@ def _cells(line: str) -> list[str]:
 
 def _cell(text: str) -> str:
     kind = "better" if "▲" in text else "worse" if "▼" in text else "none" if text.startswith("–") else "same"
-    kind = "long" if len(text) > 60 and "](" not in text else kind
+    kind = "long" if len(text) > 80 and "](" not in text else kind
     return f'<td class="{kind}">{_inline(text)}</td>'
 
 
 def _inline(text: str) -> str:
-    """Escaped text with links, bold and code.
+    """Escaped text with links, bold, italics and code.
 
     Example:
-        >>> _inline("[**-1.00**](a.json) `x`")
-        '<a href="a.json"><b>-1.00</b></a> <code>x</code>'
+        >>> _inline("[**-1.00**](a.json) `x` *y*")
+        '<a href="a.json"><b>-1.00</b></a> <code>x</code> <i>y</i>'
     """
     text = html.escape(text, quote=False)
     text = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", text)
+    text = re.sub(r"\*(.+?)\*", r"<i>\1</i>", text)
     text = re.sub(r"\[(.+?)\]\((.+?)\)", r'<a href="\2">\1</a>', text)
     return re.sub(r"`(.+?)`", r"<code>\1</code>", text)
 

@@ -280,6 +280,19 @@ def difference(ours: Measured, paper: float) -> str:
     return "0.00" if text in ("+0.00", "-0.00") else text
 
 
+def with_error(ours: Measured, digits: int = 2) -> str:
+    """A number and its standard error, which has as many more digits as it needs to be seen.
+
+    Example:
+        >>> with_error(Measured(-11.784, 0.021, True, "")), with_error(Measured(-11.784, 0.0043, True, ""))
+        ('-11.78 ± 0.02', '-11.78 ± 0.004')
+    """
+    error = f"{ours.stderr:.{digits}f}"
+    if ours.stderr > 0 and float(error) == 0:
+        error = f"{ours.stderr:.{-math.floor(math.log10(ours.stderr))}f}"
+    return f"{ours.mean:.{digits}f} ± {error}"
+
+
 def markdown(results: Path, shown: Table, link: str) -> str:
     """One table; rows without any number of ours or the paper's are left out (the plan has them)."""
     bold = {data: best(column(results, shown, data), shown.bold_by) for data in shown.columns}
@@ -325,8 +338,7 @@ def _cell(shown: Table, row: Row, data: str, ours: Measured | None, bold: bool, 
         theirs = theirs if shown.compare else f"{shown.papers_data}: {theirs}"
     if ours is None:
         return f"– not measured: {why_not(shown, row, data)}" + (f" ({theirs})" if theirs else "")
-    digits = 3 if row.deviation else 2
-    number = f"{ours.mean:.{digits}f} ± {ours.stderr:.{digits}f}" + ("" if ours.exact else " (estimate)")
+    number = with_error(ours, 3 if row.deviation else 2) + ("" if ours.exact else " (estimate)")
     number += "" if ours.present else "†"
     text = f"[{f'**{number}**' if bold else number}]({link}/{ours.file})"
     if paper is None:
@@ -360,7 +372,7 @@ def highlights(results: Path) -> str:
         ours, paper = measured(results, row, data), row.paper.get(data)
         if ours is not None:
             kind = "" if ours.exact else " (estimate)"
-            number = f"[{ours.mean:.2f} ± {ours.stderr:.2f}{kind}](results/{ours.file})"
+            number = f"[{with_error(ours)}{kind}](results/{ours.file})"
             lines.append(f"| {model} | {data} | {'' if paper is None else f'{paper:.2f}'} | {number} |")
     return "\n".join(lines)
 
