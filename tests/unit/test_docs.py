@@ -67,8 +67,11 @@ def numbers(value):
     ids=lambda p: p.name,
 )
 def test_numbers_in_prose_are_those_of_the_records_beside_them(path):
-    for words, records in paragraphs(path):
-        known = [abs(v) for record in records for v in numbers(json.loads(record.read_text("utf-8")))]
+    for words, links in paragraphs(path):
+        records = [json.loads(link.read_text("utf-8")) for link in links]
+        for record in records:  # one that has a sentence of its own is quoted
+            assert record.get("conclusion", "") in " ".join(words.split())
+        known = [abs(v) for record in records for v in numbers(record)]
         for word in re.findall(r"(?<![\w.])\d+\.\d+(?![\w.]*\d)", words):
             digits = len(word.split(".")[1])
             assert word in VERSIONS or (np.round(known, digits) == float(word)).any(), word
