@@ -68,10 +68,11 @@ def test_the_plan_says_how_many_shared_the_gpu_and_what_the_cpu_does_meanwhile(t
         record = json.loads(file.read_text()) | {"trained": f"2020-01-01T00:0{minute}:00+00:00"}
         file.write_text(json.dumps(record))
     assert "| orderings | 10 min (2 cells) | 6 min (at most 2 at once) | – | – |" in plan_page(tmp_path)
+    assert "All but RNADE on BSDS300 kept one GPU busy for 6 min, and cells not" in plan_page(tmp_path)
     assert "Beside the GPU" not in plan_page(tmp_path)
     file.write_text(json.dumps(record | {"device": "cpu (Y)"}))
     assert "5 min (at most 1 at once) | 5 min (1 cell) | 5 min |" in plan_page(tmp_path)
-    assert "cells of the CPU in the last line would take 5 min." in plan_page(tmp_path)
+    assert "cells of the CPU in the last line would take 5 min (" in plan_page(tmp_path)
 
 
 def test_a_deviation_is_shown_beside_the_papers_and_is_neither_better_nor_worse(tmp_path):

@@ -7,7 +7,9 @@ import time
 from dataclasses import replace
 from multiprocessing import get_context
 
+import numpy as np
 import pytest
+import torch
 
 from pynade.cli.reproduce import parse_minutes
 from pynade.experiments import pages, record_figures, report, workplan
@@ -194,6 +196,14 @@ def test_an_interrupted_cell_goes_on(toy, tmp_path, monkeypatch):
     again = reproduce(cell, tmp_path / "b", tmp_path / "wb", device="cpu")
     assert again["test"] == whole["test"]
 
+    with pytest.raises(Killed):  # made anew, and interrupted: it goes on without being told to begin anew
+        reproduce(cell, tmp_path / "b", tmp_path / "wb", device="cpu", again=True, told=kill)
+    assert module.in_progress(cell, tmp_path / "wb")
+    stamp = (tmp_path / "b/toy/digits/net.json").stat().st_mtime_ns
+    assert reproduce(cell, tmp_path / "b", tmp_path / "wb", device="cpu")["test"] == whole["test"]
+    assert (tmp_path / "b/toy/digits/net.json").stat().st_mtime_ns > stamp
+    assert not module.in_progress(cell, tmp_path / "wb")
+
 
 def test_an_interrupted_run_goes_on_but_not_with_other_settings(toy, tmp_path):
     cell = Cell("toy", DEEP, "digits")
@@ -313,13 +323,30 @@ def test_a_measured_time_replaces_the_guess_on_the_same_kind_of_device(toy, tmp_
     file.write_text(json.dumps(content | {"wall_seconds": {"fit": 20.0, "score": 10.0}}))
     assert expected_minutes(cell, tmp_path, "cpu") == 0.5
     assert expected_minutes(cell, tmp_path, "cuda") == TREE.minutes
+    assert expected_minutes(cell, tmp_path) == (TREE.minutes if torch.cuda.is_available() else 0.5)
+    assert expected_minutes(Cell("toy", NET, "digits"), tmp_path, quick=True) < NET.minutes
+    assert len(plan(cells(["toy"]), tmp_path, minutes=1.6, quick=True)[0]) == 3  # trials are short
     assert workplan.duration(30) in workplan.plan_page(tmp_path)
+    file.write_text("{")
+    with pytest.raises(ValueError, match=r"tree\.json is no record"):
+        expected_minutes(cell, tmp_path, "cpu")
 
 
 def test_budgets_are_written_as_people_write_them():
     assert [parse_minutes(t) for t in ("60m", "2h", "1h30m", "0.5h")] == [60, 120, 90, 30]
     with pytest.raises(ValueError, match="60m"):
         parse_minutes("soon")
+    with pytest.raises(ValueError, match="no time"):
+        parse_minutes("0m")
+
+
+def test_a_fold_that_makes_most_of_the_error_is_shown(toy, tmp_path):
+    file = tmp_path / "toy/digits/tree.json"
+    file.parent.mkdir(parents=True)
+    for folds, shown in (([-10.0, -11.0, -10.5, -90.0], True), ([-10.0, -11.0, -10.5, -12.0], False)):
+        value = {"mean": float(np.mean(folds)), "stderr": 1.0, "exact": True, "folds": folds}
+        file.write_text(json.dumps({"test": value}))
+        assert (", one fold -90.00" in tables_module.markdown(tmp_path, TOY, "r")) == shown
 
 
 def test_seeds_of_a_grid_are_counted_from_the_seed(toy, tmp_path):

@@ -74,6 +74,7 @@ def reproduce(
         cells,
         describe_cell,
         expected_minutes,
+        in_progress,
         plan,
         reproduce_all,
         table_named,
@@ -82,22 +83,29 @@ def reproduce(
 
     if workers < 1:
         raise ValueError(f"the number of workers must be at least 1, not {workers}")
+    if results.exists() and not results.is_dir():
+        raise ValueError(f"{results} is a file; --results is the folder of the records")
     todo = cells(table_named(tables), model, dataset)
     if outdated or not (again or quick):
         old = [c for c in todo if (ours := measured(results, c.row, c.data)) and not ours.present]
-        todo = [c for c in todo if not (results / f"{c.name}.json").is_file() or (outdated and c in old)]
+        todo = [
+            c
+            for c in todo
+            if not (results / f"{c.name}.json").is_file() or (outdated and c in old) or in_progress(c, work)
+        ]
         if old and not outdated:
             many = "1 cell was" if len(old) == 1 else f"{len(old)} cells were"
             errors.print(f"{many} made by an earlier protocol: --outdated makes them anew")
     minutes = None if budget is None else parse_minutes(budget)
-    taken, left = plan(todo, results, minutes, device, workers)
-    if minutes is not None:
-        total = sum(expected_minutes(cell, results, device) for cell in taken)
-        guess = "; the times of cells not yet run are guesses for an H200" if device != "cuda" else ""
+    taken, left = plan(todo, results, minutes, device, workers, quick)
+    if minutes is not None or (show and taken):
+        total = sum(expected_minutes(cell, results, device, quick) for cell in taken)
+        guess = "" if quick or device == "cuda" else "; without a record of this kind of device, an H200's"
         console.print(f"{len(taken)} of {len(todo)} cells, about {total:.0f} min{guess}")
+    nothing = not taken and not left
     if show:
         for cell in taken:
-            about = expected_minutes(cell, results, device)
+            about = expected_minutes(cell, results, device, quick)
             console.print(f"{describe_cell(cell, table(cell.table))} (about {about:.2g} min)")
         taken = []
     how: dict[str, Any] = {
@@ -144,7 +152,7 @@ def reproduce(
     ):
         if some:
             console.print(f"left out ({why}): {', '.join(cell.name for cell in some)}")
-    if not taken and not left and not show:
+    if nothing:
         console.print("nothing to do: every cell has its record (--again makes them anew)")
     if failed:
         raise ValueError(f"{len(failed)} of {len(taken)} cells failed: {', '.join(c.name for c in failed)}")
@@ -170,9 +178,10 @@ def report(
     results: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("results"),
     markdown: Annotated[Path, typer.Option(help="Markdown page to write.")] = Path("docs/results.md"),
     out: Annotated[Path, typer.Option(help="HTML page to write.")] = Path("docs/results.html"),
-    readme: Annotated[Path, typer.Option(help="File with a table of highlights, if there is one.")] = Path(
-        "README.md"
-    ),
+    readme: Annotated[
+        Path | None,
+        typer.Option(help="File with a table of highlights [README.md beside the folder of records]."),
+    ] = None,
     redraw: Annotated[bool, typer.Option("--redraw", help="Draw all figures of the records anew.")] = False,
 ) -> None:
     """Write the report (the help is REPORT_HELP above)."""
@@ -183,7 +192,12 @@ def report(
         raise ValueError(f"there is no folder {results} with records")
     check_destination(markdown, ".md")
     check_destination(out, ".html")
-    written = write_report(results, markdown, out, readme if readme.is_file() else None, redraw)
+    if readme is not None and not readme.is_file():
+        raise ValueError(f"there is no file {readme}")
+    beside = Path("README.md")  # links lead to results/, which another folder is not
+    if readme is None and beside.is_file() and results.resolve() == Path("results").resolve():
+        readme = beside
+    written = write_report(results, markdown, out, readme, redraw)
     counted = ", ".join(f"{n} {name}" for name, n in summary(results).items())
     console.print(f"{counted} -> {', '.join(map(str, written))}")
 
@@ -198,4 +212,7 @@ def parse_minutes(text: str) -> float:
     found = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m?)?", text.strip().lower())
     if not found or not any(found.groups()):
         raise ValueError(f"a budget is written like 60m, 2h or 1h30m, not {text!r}")
-    return 60 * float(found[1] or 0) + float(found[2] or 0)
+    minutes = 60 * float(found[1] or 0) + float(found[2] or 0)
+    if minutes == 0:
+        raise ValueError("a budget of no time does nothing")
+    return minutes

@@ -26,7 +26,7 @@ from pynade.estimators import ESTIMATORS, AnyOrderDensity
 from pynade.experiments.run import estimator_named, read_spec, resume_run, start_run
 from pynade.experiments.score import forget_chunks, score_run, write_record
 from pynade.experiments.sweep import TRIAL, OtherSweep, run_sweep
-from pynade.experiments.tables import TABLES, Row, Table, measured, table
+from pynade.experiments.tables import TABLES, Row, Table, measured, read_json, table
 from pynade.learn import Callback
 
 QUICK = {
@@ -36,6 +36,7 @@ QUICK = {
     "batch_size": 100,
     "n_orderings": 2,
 }  # at most: a laptop minute for every cell
+TRIAL_MINUTES = 0.5  # about what one takes
 NOT_COMPARABLE = {"quick": True, "note": "a trial of the path: not comparable"}
 
 
@@ -111,11 +112,15 @@ def cells(tables: list[str], model: str | None = None, data: str | None = None) 
     return list(made.values())
 
 
-def expected_minutes(cell: Cell, results: Path, device: str = "auto") -> float:
+def expected_minutes(cell: Cell, results: Path, device: str = "auto", quick: bool = False) -> float:
     """How long a cell will take: what its record says of the same kind of device, else its row's guess.
 
-    The guess is for an H200; a device of its own is "auto" until it is known, and taken for a GPU.
+    The guess is for an H200, that of a trial for any machine.
     """
+    if quick:
+        return TRIAL_MINUTES
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     ours = measured(results, cell.row, cell.data)
     if ours is None or not ours.present or not ours.seconds:
         return cell.row.minutes
@@ -124,7 +129,12 @@ def expected_minutes(cell: Cell, results: Path, device: str = "auto") -> float:
 
 
 def plan(
-    todo: list[Cell], results: Path, minutes: float | None, device: str = "auto", workers: int = 1
+    todo: list[Cell],
+    results: Path,
+    minutes: float | None,
+    device: str = "auto",
+    workers: int = 1,
+    quick: bool = False,
 ) -> tuple[list[Cell], list[Cell]]:
     """What fits into the minutes, and what is left out: the widest gap to the paper first.
 
@@ -139,7 +149,7 @@ def plan(
         beside = paper is not None and table(cell.table).compare and not cell.row.deviation
         return 2, ours.mean - (paper or 0.0) if beside else 0.0, times[cell.name]
 
-    times = {cell.name: expected_minutes(cell, results, device) for cell in todo}
+    times = {cell.name: expected_minutes(cell, results, device, quick) for cell in todo}
     order = sorted((c for c in todo if c.runnable), key=rank)
     taken, left, spent = [], [c for c in todo if not c.runnable], 0.0
     for cell in order:
@@ -185,13 +195,16 @@ def reproduce(
         told: told of a sweep's progress.
     """
     record = (work if quick else results) / f"{cell.name}.json"
-    known = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else None
-    if known and not (again or outdated or quick):
-        return dict(known)
+    known = read_json(record)
+    if known and not (again or outdated or quick or in_progress(cell, work)):
+        return known
     place = work / ("quick" if quick else "full") / cell.name
     if (again or (quick and known)) and place.exists():
         shutil.rmtree(place)
     record.parent.mkdir(parents=True, exist_ok=True)
+    if again and not quick:
+        _anew(cell, work).parent.mkdir(parents=True, exist_ok=True)
+        _anew(cell, work).touch()
     if cell.row.sweep is not None:
         spec = cell.row.sweep_on(cell.data)
         grid = {k: v[:2] if quick else v for k, v in spec["grid"].items()}
@@ -231,7 +244,18 @@ def reproduce(
         raise ValueError(f"no protocol is written down yet for {cell.name}")
     if not keep:
         shutil.rmtree(place)
+    if not quick:
+        _anew(cell, work).unlink(missing_ok=True)
     return dict(json.loads(record.read_text(encoding="utf-8")))
+
+
+def _anew(cell: Cell, work: Path) -> Path:
+    return work / "full" / f"{cell.name}.anew"
+
+
+def in_progress(cell: Cell, work: Path) -> bool:
+    """Whether a cell that has a record is being made anew (`again`) and was interrupted."""
+    return _anew(cell, work).is_file()
 
 
 def reproduce_all(
@@ -276,7 +300,7 @@ def attempt(
         **how: see `reproduce`.
     """
     begin = time.monotonic()
-    minutes = expected_minutes(cell, results, how.get("device", "auto"))
+    minutes = expected_minutes(cell, results, how.get("device", "auto"), how.get("quick", False))
     if deadline is not None and time.time() + 60 * minutes > deadline:
         return OutOfTime(f"about {minutes:g} min are more than the budget has left"), 0.0
     try:

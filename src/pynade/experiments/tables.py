@@ -20,11 +20,12 @@ from scipy.stats import ttest_rel
 
 TABLES = ("binary", "orderings", "mnist", "uci", "patches", "speech")
 SIGNIFICANCE = 0.05  # of the paired t-test over folds
+ODD = 3.0  # a fold without which the folds spread so many times less is named
 README_MARKS = ("<!-- highlights: written by pynade report -->", "<!-- end of highlights -->")
 RULES = {
     "overlap": "Bold: the best of a column and whatever overlaps it within two standard errors.",
-    "paired": "Bold: the best of a column and whatever is not significantly worse by a paired t-test over "
-    f"folds, at {SIGNIFICANCE}.",
+    "paired": "Bold: the best of a column and whatever is not significantly worse by a two-sided paired "
+    f"t-test over folds, at {SIGNIFICANCE}.",
     "none": "Marks: the same within two standard errors, otherwise smaller or larger; nothing is bold.",
 }
 DEVIATION_MARKS = {"▲": "larger", "=": "same", "▼": "smaller"}  # neither is better
@@ -194,10 +195,18 @@ def number_of(row: Row, record: dict[str, Any]) -> dict[str, Any] | None:
 
 def read_record(path: Path) -> dict[str, Any] | None:
     """A record's content, or None if there is none or it is a trial."""
+    record = read_json(path)
+    return None if record is None or record.get("quick") else record
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A file's content, None if there is no file, or an error that names it."""
     if not path.is_file():
         return None
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return None if record.get("quick") else record
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise ValueError(f"{path} is no record: {error}") from None
 
 
 def _by_protocol(row: Row, data: str, record: dict[str, Any]) -> bool:
@@ -293,6 +302,21 @@ def with_error(ours: Measured, digits: int = 2) -> str:
     return f"{ours.mean:.{digits}f} ± {error}"
 
 
+def odd_fold(ours: Measured) -> float | None:
+    """The mean of a fold that makes most of the standard error over folds, if there is one.
+
+    Example:
+        >>> odd_fold(Measured(-30.0, 20.0, True, "", (-10.0, -11.0, -10.5, -90.0)))
+        -90.0
+    """
+    if len(ours.folds) < 4:
+        return None
+    folds = np.asarray(ours.folds)
+    far = int(np.abs(folds - np.median(folds)).argmax())
+    alone = folds.std() > ODD * np.delete(folds, far).std()
+    return float(folds[far]) if alone else None
+
+
 def markdown(results: Path, shown: Table, link: str) -> str:
     """One table; rows without any number of ours or the paper's are left out (the plan has them)."""
     bold = {data: best(column(results, shown, data), shown.bold_by) for data in shown.columns}
@@ -340,6 +364,7 @@ def _cell(shown: Table, row: Row, data: str, ours: Measured | None, bold: bool, 
         return f"– not measured: {why_not(shown, row, data)}" + (f" ({theirs})" if theirs else "")
     number = with_error(ours, 3 if row.deviation else 2) + ("" if ours.exact else " (estimate)")
     number += "" if ours.present else "†"
+    number += f", one fold {odd:.2f}" if (odd := odd_fold(ours)) is not None else ""
     text = f"[{f'**{number}**' if bold else number}]({link}/{ours.file})"
     if paper is None:
         return text

@@ -126,11 +126,21 @@ def plan_sections(results: Path) -> Iterator[str]:
         parts.insert(3, _on_cores([(w.seconds, w.threads) for w in works if w.kind == "CPU"]))
         lines.append(f"| {name} | {' | '.join(parts)} | {sum(w.kind == 'none' for w in works)} |")
     yield "\n".join(lines)
-    beside = [(w.seconds, w.threads) for w in sums["all but these"] if w.kind == "CPU"]
+    rest = sums["all but these"]
+    if busy := covered([piece for w in rest if w.kind == "GPU" for piece in w.spans]):
+        planned = sum(w.seconds for w in rest if w.kind == "planned")
+        more = f", and cells not run yet are planned with {duration(planned)} more" if planned else ""
+        yield (
+            f"All but RNADE on BSDS300 kept one GPU busy for {duration(busy)}{more}. That is the clock's "
+            "time of the records, made in several sessions with as many cells at once as their times of day "
+            "say; no one command has repeated it as a whole. It does not count the start of processes, what "
+            "is trained for figures of samples, and benchmarks."
+        )
+    beside = [(w.seconds, w.threads) for w in rest if w.kind == "CPU"]
     if beside:
         yield (
             f"Beside the GPU, on {BESIDE} cores of its machine, the cells of the CPU in the last line would "
-            f"take {_on_cores(beside, BESIDE)}."
+            f"take {_on_cores(beside, BESIDE)} (computed from their times, perfectly packed)."
         )
     for name, works in whole.items():
         shown = table(name)
@@ -149,7 +159,7 @@ def _on_cores(cells: list[tuple[float, int]], cores: int = 2) -> str:
     busy = [0.0] * cores
     for seconds, _ in sorted((cell for cell in cells if cell[1] == 1), reverse=True):
         busy[busy.index(min(busy))] += seconds
-    together = sum(seconds * threads / cores for seconds, threads in cells if threads > 1)
+    together = sum(seconds * max(1.0, threads / cores) for seconds, threads in cells if threads > 1)
     return duration(max(busy) + together) if cells else "–"
 
 
