@@ -347,6 +347,10 @@ def test_a_fold_that_makes_most_of_the_error_is_shown(toy, tmp_path):
         value = {"mean": float(np.mean(folds)), "stderr": 1.0, "exact": True, "folds": folds}
         file.write_text(json.dumps({"test": value}))
         assert (", one fold -90.00" in tables_module.markdown(tmp_path, TOY, "r")) == shown
+    value |= {"mean": -30.4, "stderr": 19.9, "folds": [-10.0, -11.0, -10.5, -90.0]}
+    file.write_text(json.dumps({"test": value}))
+    (line,) = [line for line in pages.conclusions(tmp_path) if "1 numbers beside" in line]
+    assert "1 the same within two standard errors (1 only by the error that one fold makes: Tree on" in line
 
 
 def test_seeds_of_a_grid_are_counted_from_the_seed(toy, tmp_path):

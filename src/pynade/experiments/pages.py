@@ -19,6 +19,7 @@ from pynade.experiments.tables import (
     markdown,
     measured,
     paired_p,
+    same_by_one_fold,
     table,
 )
 
@@ -126,20 +127,23 @@ def conclusions(results: Path) -> list[str]:
 def _counts(results: Path, shown: Table) -> list[str]:
     """How many numbers are better, the same or worse, and which are worse."""
     counted: dict[str, list[str]] = {"▲": [], "=": [], "▼": []}
+    barely = []
     for row in shown.rows:
         for data, paper in row.paper.items():
             ours = measured(results, row, data)
             if ours is not None:
                 words = f"{row.model} on {data} ({difference(ours, paper)})"
                 counted[mark(ours, paper)].append(words)
+                barely += [words] if same_by_one_fold(ours, paper) else []
     better, same, worse = counted.values()
     if not better + same + worse:
         return []
     end = f" ({'; '.join(worse)})" if worse else ""
+    only = f" ({len(barely)} only by the error that one fold makes: {'; '.join(barely)})" if barely else ""
     total = len(better) + len(same) + len(worse)
     return [
         f"{shown.title}: of {total} numbers beside one of the paper's, {len(better)} are better, {len(same)} "
-        f"the same within two standard errors, {len(worse)} worse{end}."
+        f"the same within two standard errors{only}, {len(worse)} worse{end}."
     ]
 
 

@@ -317,6 +317,21 @@ def odd_fold(ours: Measured) -> float | None:
     return float(folds[far]) if alone else None
 
 
+def same_by_one_fold(ours: Measured, paper: float) -> bool:
+    """Whether only the error that a single fold makes keeps a number from being worse than the paper's.
+
+    Example:
+        >>> ours = Measured(-30.4, 19.9, True, "", (-10.0, -11.0, -10.5, -90.0))
+        >>> same_by_one_fold(ours, -10.0), same_by_one_fold(ours, -31.0)
+        (True, False)
+    """
+    odd = odd_fold(ours)
+    if odd is None or mark(ours, paper) != "=":
+        return False
+    others = [fold for fold in ours.folds if fold != odd]
+    return ours.mean - paper < -2 * float(np.std(others, ddof=1)) / math.sqrt(len(others))
+
+
 def markdown(results: Path, shown: Table, link: str) -> str:
     """One table; rows without any number of ours or the paper's are left out (the plan has them)."""
     bold = {data: best(column(results, shown, data), shown.bold_by) for data in shown.columns}
