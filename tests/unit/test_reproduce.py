@@ -203,6 +203,9 @@ def test_an_interrupted_cell_goes_on(toy, tmp_path, monkeypatch):
     assert reproduce(cell, tmp_path / "b", tmp_path / "wb", device="cpu")["test"] == whole["test"]
     assert (tmp_path / "b/toy/digits/net.json").stat().st_mtime_ns > stamp
     assert not module.in_progress(cell, tmp_path / "wb")
+    with pytest.raises(ValueError, match="tpu"):
+        reproduce(cell, tmp_path / "b", tmp_path / "wb", device="tpu", again=True)
+    assert not module.in_progress(cell, tmp_path / "wb")  # nothing was begun
 
 
 def test_an_interrupted_run_goes_on_but_not_with_other_settings(toy, tmp_path):

@@ -255,7 +255,7 @@ def _anew(cell: Cell, work: Path) -> Path:
 
 def in_progress(cell: Cell, work: Path) -> bool:
     """Whether a cell that has a record is being made anew (`again`) and was interrupted."""
-    return _anew(cell, work).is_file()
+    return _anew(cell, work).is_file() and (work / "full" / cell.name).is_dir()
 
 
 def reproduce_all(
