@@ -32,8 +32,8 @@ format: .venv/dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
 	touch $@
 
-.venv/dev: .venv/core
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+.venv/dev: .venv/core paper/pyproject.toml benchmarks/pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]" --editable paper --editable benchmarks
 	touch $@
 
 clean:

@@ -19,10 +19,10 @@ import numpy as np
 
 import pynade
 from pynade.atomic import write_json
-from pynade.data import load
 from pynade.estimators.base import torch_device
-from pynade.experiments.provenance import provenance
 from pynade.likelihood import Estimate
+from pynade.runs.provenance import provenance
+from pynade.tables.registry import load
 
 STARTS = ("RBM", "random")
 RBM_RATES = (0.2, 0.1, 0.05)

@@ -13,11 +13,11 @@ import time
 import torch
 
 from pynade.evaluation import walk
-from pynade.experiments.provenance import code_version, device_name
 from pynade.families import Bernoulli
 from pynade.models import Orderless
 from pynade.nets import MaskedMLP
 from pynade.ordering import Ordering
+from pynade.runs.provenance import code_version, device_name
 
 
 @torch.no_grad()

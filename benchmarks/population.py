@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from pynade.estimators import RNADE
-from pynade.experiments.provenance import code_version, device_name, now
-from pynade.learn import Member, fit, fit_population
+from pynade.runs.provenance import code_version, device_name, now
+from pynade.training import Member, fit, fit_population
 
 FOLDS = 10
 

@@ -4,8 +4,8 @@ One walk of the stepper scores G orderings × N rows at once: each ordering is a
 row of the weights per ordering and does O(H) work before the second layer, for all rows together. A net
 without such a first layer (`MaskedConv`, `UNet`, `Transformer`) runs as a whole at every step: one ordering
 of D variables costs D forward passes of every row. A `CausalTransformer` takes one pass. Under torchrun the
-processes share the chunks (`pynade.processes`). `pynade.corrected` is for data sets where even that is too
-much.
+processes share the chunks (`pynade.processes`). `pynade.control_variate` is for data sets where even
+that is too much.
 """
 
 from __future__ import annotations

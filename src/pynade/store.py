@@ -1,7 +1,8 @@
 """Saved models: one safetensors file with the full spec in its metadata.
 
-No pickle: the file holds tensors and JSON. Loading builds only the classes named in `KINDS`, on the meta
-device (no memory, no initial weights), and then puts the tensors in; nothing in a file is executed.
+No pickle: the file holds tensors and JSON. Loading builds only classes of pynade and registered ones,
+on the meta device (no memory, no initial weights), and then puts the tensors in; nothing in a file is
+executed.
 """
 
 from __future__ import annotations
@@ -9,56 +10,57 @@ from __future__ import annotations
 import json
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from pynade._version import __version__
 from pynade.atomic import write_atomically
-from pynade.models import RBM, Density, Orderless
+from pynade.models.density import Model
 from pynade.ordering import Ordering
 
 FORMAT = 1  # of the metadata; raise it when an old reader would misunderstand a new file
 
-KINDS = {
-    "Autoregressive": "pynade.models",
-    "BernoulliMixture": "pynade.models",
-    "ChowLiuTree": "pynade.models",
-    "Ensemble": "pynade.models",
-    "FactorAnalysers": "pynade.models",
-    "GaussianMixture": "pynade.models",
-    "Independent": "pynade.models",
-    "Mixture": "pynade.models",
-    "MultivariateGaussian": "pynade.models",
-    "NormalisedRBM": "pynade.models",
-    "Orderless": "pynade.models",
-    "RBM": "pynade.models",
-    "TreeMixture": "pynade.models",
-    "NADENet": "pynade.nets",
-    "MADENet": "pynade.nets",
-    "FVSBNNet": "pynade.nets",
-    "MaskedMLP": "pynade.nets",
-    "MaskedConv": "pynade.nets",
-    "Hybrid": "pynade.nets",
-    "UNet": "pynade.nets",
-    "Transformer": "pynade.nets",
-    "CausalTransformer": "pynade.nets",
-    "Bernoulli": "pynade.families",
-    "Categorical": "pynade.families",
-    "DiscretisedLogistic": "pynade.families",
-    "FixedVarianceGaussian": "pynade.families",
-    "Gaussian": "pynade.families",
-    "Laplace": "pynade.families",
-    "MixtureOfGaussians": "pynade.families",
-    "MixtureOfLaplaces": "pynade.families",
-    "MixtureOfLogistics": "pynade.families",
-    "SinhArcsinh": "pynade.families",
-    "StudentT": "pynade.families",
-    "Transformed": "pynade.families",
-    "Affine": "pynade.families",
-    "Log": "pynade.families",
-    "Logit": "pynade.families",
-}
+HOMES = ("pynade.models", "pynade.classical", "pynade.nets", "pynade.families")
+Part = TypeVar("Part", bound=type[torch.nn.Module])
+_registered: dict[str, type[torch.nn.Module]] = {}
+
+
+def register(part: Part) -> Part:
+    """Make a net, family or density of your own savable and loadable; usable as a decorator.
+
+    The class must have a `config` method that gives its constructor arguments as JSON (parts that are modules
+    themselves as objects). A file only ever names a class: loading builds classes of pynade and registered
+    ones, and executes nothing else.
+
+    Args:
+        part: the class; its name must not be one of pynade's own.
+
+    Example:
+        >>> from pynade.families import Bernoulli
+        >>> @register
+        ... class Coin(Bernoulli):
+        ...     pass
+        >>> describe(Coin())
+        {'kind': 'Coin'}
+    """
+    name = part.__name__
+    if _kind(name) not in (None, part) and name not in _registered:
+        raise ValueError(f"{name} is the name of a part of pynade; give your class another one")
+    _registered[name] = part
+    return part
+
+
+def _kind(name: str) -> type[torch.nn.Module] | None:
+    """The class of this name that may be saved and loaded, or None."""
+    if name in _registered:
+        return _registered[name]
+    for home in HOMES:
+        module = import_module(home)
+        if name in module.__all__:
+            found = getattr(module, name)
+            return found if isinstance(found, type) and issubclass(found, torch.nn.Module) else None
+    return None
 
 
 def describe(value: Any) -> Any:
@@ -74,8 +76,8 @@ def describe(value: Any) -> Any:
         return {"kind": "Ordering", "shape": list(value.order.shape)}
     if isinstance(value, torch.nn.Module):
         name = type(value).__name__
-        if name not in KINDS:
-            raise TypeError(f"a {name} cannot be saved: it is not a part of pynade")
+        if _kind(name) is not type(value):
+            raise TypeError(f"a {name} cannot be saved: it is not a part of pynade; see pynade.register")
         return {"kind": name} | {k: describe(v) for k, v in value.config().items()}  # type: ignore[operator]
     if isinstance(value, list | tuple):
         return [describe(v) for v in value]
@@ -92,14 +94,16 @@ def build(spec: Any) -> Any:
     if spec["kind"] == "Ordering":
         *batch, n = arguments["shape"]
         return Ordering.trusted(torch.arange(n).expand(*batch, n).contiguous())
-    if spec["kind"] not in KINDS:
-        raise ValueError(f"unknown part {spec['kind']!r} in the spec; it may come from a newer pynade")
-    return getattr(import_module(KINDS[spec["kind"]]), spec["kind"])(**arguments)
+    kind = _kind(spec["kind"])
+    if kind is None:
+        raise ValueError(
+            f"unknown part {spec['kind']!r} in the spec: a newer pynade, or a class that must be registered "
+            "before loading (pynade.register)"
+        )
+    return kind(**arguments)
 
 
-def save_density(
-    model: Density | Orderless | RBM, path: Path | str, extra: dict[str, Any] | None = None
-) -> None:
+def save_density(model: Model, path: Path | str, extra: dict[str, Any] | None = None) -> None:
     """Write a density, orderless model or RBM to `path`; `extra` facts (JSON) travel in the metadata."""
     from safetensors.torch import save_file
 
@@ -111,7 +115,7 @@ def save_density(
     write_atomically(path, lambda p: save_file(tensors, p, {"pynade": json.dumps(header)}))
 
 
-def load_density(path: Path | str) -> tuple[Density | Orderless | RBM, dict[str, Any]]:
+def load_density(path: Path | str) -> tuple[Model, dict[str, Any]]:
     """Read a density (or orderless model, or RBM) and the metadata it was saved with.
 
     Raises:
@@ -145,7 +149,7 @@ def load_density(path: Path | str) -> tuple[Density | Orderless | RBM, dict[str,
     try:
         with torch.device("meta"):
             model = build(header["spec"])
-        if not isinstance(model, Density | Orderless | RBM):
+        if not isinstance(model, Model):
             raise ValueError("it describes no model")
         model.load_state_dict(_laid_out(tensors, model.state_dict()), assign=True)
         for name, tensor in tensors.items():

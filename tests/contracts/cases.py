@@ -4,17 +4,9 @@ import itertools
 
 import torch
 
+from pynade.classical import RBM, BernoulliMixture, ChowLiuTree, TreeMixture
 from pynade.families import Bernoulli
-from pynade.models import (
-    RBM,
-    Autoregressive,
-    BernoulliMixture,
-    ChowLiuTree,
-    Ensemble,
-    Independent,
-    Mixture,
-    TreeMixture,
-)
+from pynade.models import Autoregressive, Ensemble, Independent, Mixture
 from pynade.nets import (
     CausalTransformer,
     FVSBNNet,

@@ -10,11 +10,11 @@ import torch
 from pynade import queries
 from pynade.evaluation import score_orderings
 from pynade.families import Bernoulli
-from pynade.learn import Gradient, fit
 from pynade.likelihood import orderless_estimate
 from pynade.models import Orderless
 from pynade.nets import AnyOrderNet, MaskedMLP, stepwise
 from pynade.ordering import Ordering, random_observed
+from pynade.training import Gradient, fit
 
 from .cases import ANY_ORDER, all_states, generator, net
 

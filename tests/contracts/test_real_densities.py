@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import kstest
 
 from pynade import queries
-from pynade.models import FactorAnalysers, GaussianMixture, MultivariateGaussian
+from pynade.classical import FactorAnalysers, GaussianMixture, MultivariateGaussian
 from pynade.store import load_density, save_density
 from tests.reference import gaussians as reference
 

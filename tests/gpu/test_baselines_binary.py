@@ -6,10 +6,9 @@ import time
 
 import pytest
 import torch
-from tests.contracts.cases import MARGINALISABLE, all_states
 
-from pynade.learn import chow_liu, contrastive_population, em_bernoulli, em_trees
-from pynade.models import RBM
+from pynade.classical import RBM, chow_liu, contrastive_population, em_bernoulli, em_trees
+from tests.contracts.cases import MARGINALISABLE, all_states
 
 pytestmark = [
     pytest.mark.gpu,
@@ -81,7 +80,7 @@ def test_captured_updates_are_the_eager_ones(persistent, monkeypatch):
         rbms = [RBM(20, 5, generator=generator(m, "cpu")).to("cuda") for m in range(2)]
         with monkeypatch.context() as patch:
             if not captured:
-                step = importlib.import_module("pynade.learn.contrastive")._Step
+                step = importlib.import_module("pynade.classical.contrastive_divergence")._Step
                 patch.setattr(step, "__call__", step._update)
             contrastive_population(rbms, x, generator=generator(), **how)
         ends.append([rbm.W.clone() for rbm in rbms])
@@ -91,7 +90,7 @@ def test_captured_updates_are_the_eager_ones(persistent, monkeypatch):
 
 def test_chains_in_one_kernel_have_the_law_of_chains_in_many():
     machines = [RBM(40, 23, scale=0.7, generator=generator(s, "cpu")).cuda() for s in range(2)]
-    members = importlib.import_module("pynade.learn.contrastive")._Members(
+    members = importlib.import_module("pynade.classical.contrastive_divergence")._Members(
         *(torch.stack([getattr(r, n).detach() for r in machines]) for n in "W"),
         *(torch.stack([getattr(r, n).detach() for r in machines]).unsqueeze(1) for n in "bc"),
         generator(1),

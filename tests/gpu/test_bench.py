@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pynade.experiments.bench_baselines import OURS_ON_CPU, QUICK, bench_baselines
+from pynade_benchmarks.baselines import OURS_ON_CPU, QUICK, bench_baselines
 
 pytestmark = [
     pytest.mark.gpu,

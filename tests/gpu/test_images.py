@@ -9,15 +9,15 @@ import torch
 import pynade
 from pynade.evaluation import many_at_once_gap, score_orderings
 from pynade.families import Bernoulli, DiscretisedLogistic, MixtureOfGaussians
-from pynade.learn import Gradient, fit
-from pynade.learn.optimizer import Optimizer
-from pynade.learn.step import Step
 from pynade.likelihood import orderless_estimate
 from pynade.models import Autoregressive, Ensemble, Orderless, sample_many
 from pynade.nets import CausalTransformer, MaskedConv, NADENet, UNet
 from pynade.nets.any_order import AnyOrderNet
 from pynade.ordering import Ordering
 from pynade.precision import computing_in
+from pynade.training import Gradient, fit
+from pynade.training.optimizer import Optimizer
+from pynade.training.step import Step
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 

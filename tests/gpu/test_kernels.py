@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.kernels.cases import EDGES, Case, compare, evaluate
 
 from pynade.kernels import recurrence, sample_bernoulli, sample_mixture
 from pynade.ordering import random_observed
+from tests.kernels.cases import EDGES, Case, compare, evaluate
 
 pytestmark = [
     pytest.mark.gpu,

@@ -9,12 +9,12 @@ import torch
 import pynade
 from pynade.evaluation import score_orderings
 from pynade.families import Bernoulli
-from pynade.learn import Gradient, Member, fit, fit_population
-from pynade.learn.optimizer import Optimizer
-from pynade.learn.step import Step
 from pynade.models import Autoregressive, Ensemble, Orderless
 from pynade.nets import CausalTransformer, MADENet, MaskedMLP, NADENet
 from pynade.ordering import Ordering
+from pynade.training import Gradient, Member, fit, fit_population
+from pynade.training.optimizer import Optimizer
+from pynade.training.step import Step
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 

@@ -32,12 +32,12 @@ Example:
 )
 def list_(data_dir: DataDir = None) -> None:
     """List the registry."""
-    from pynade.data import data_directory, registry
+    from pynade.tables import data_directory, registry
 
     table = plain_table("name", "kind", "D", "train", "valid", "test", "here")
-    for name in registry.names():
+    for name in registry.entries():
         entry = registry.entry(name)
-        here = entry.bundled or registry.prepared_path(name, data_dir).is_file()
+        here = entry.here(data_dir)
         sizes = [f"{entry.sizes.get(part, 0):,}" for part in ("train", "valid", "test")]
         table.add_row(name, entry.kind, str(entry.D), *sizes, "yes" if here else "no")
     console.print(table)
@@ -57,7 +57,7 @@ def get(
     data_dir: DataDir = None,
 ) -> None:
     """Fetch data sets."""
-    from pynade.data import registry
+    from pynade.tables import registry
 
     for name in names:
         registry.entry(name)  # all names must be known before anything is fetched
@@ -91,7 +91,7 @@ def info(
     data_dir: DataDir = None,
 ) -> None:
     """Show one data set."""
-    from pynade.data import registry, resolve
+    from pynade.tables import registry, resolve
 
     table = plain_table("", "")
     table.show_header = False
@@ -101,12 +101,12 @@ def info(
         table.add_row("title", entry.title)
         table.add_row("columns", entry.kind)
         table.add_row("variables", str(entry.D))
-        here = entry.bundled or registry.prepared_path(name, data_dir).is_file()
+        here = entry.here(data_dir)
         dataset = registry.load(name, data_dir, download=False) if here else None
         for part, n in (entry.sizes if dataset is None else dataset.sizes).items():
             table.add_row(part, f"{n:,} rows")
-        for file in entry.upstream:
-            table.add_row("upstream", file.address)
+        for address in entry.addresses:
+            table.add_row("upstream", address)
         table.add_row("citation", entry.citation)
         if any(entry.variants):
             table.add_row(

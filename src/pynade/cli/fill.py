@@ -44,7 +44,7 @@ def impute(
     ] = None,
 ) -> None:
     """Fill gaps (the help is IMPUTE_HELP above)."""
-    from pynade.experiments.fill import impute_file
+    from pynade.runs.fill import impute_file
 
     with (
         errors.status("imputing"),
@@ -75,9 +75,9 @@ def inpaint(
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].")] = None,
 ) -> None:
     """Complete images (the help is INPAINT_HELP above)."""
-    from pynade.experiments.fill import inpaint as complete
-    from pynade.experiments.fill import plot_completions
-    from pynade.experiments.run import read_spec
+    from pynade.runs.fill import inpaint as complete
+    from pynade.runs.fill import plot_completions
+    from pynade.runs.run import read_spec
 
     try:
         size = None

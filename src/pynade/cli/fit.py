@@ -335,7 +335,7 @@ def fit(
 ) -> None:
     """Train a model (the help is HELP above)."""
     given: dict[str, Any] = {k: v for k, v in locals().items() if v is not None}
-    from pynade.experiments.run import counted, read_spec, resume_run, start_run
+    from pynade.runs.run import counted, read_spec, resume_run, start_run
 
     asked = model if resume is None else read_spec(resume)["model"]
     with training_bar(counted(asked)) as bar:

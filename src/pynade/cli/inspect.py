@@ -36,17 +36,17 @@ def info(
 ) -> None:
     """Show a run (the help is INFO_HELP above)."""
     if curve is not None:
-        from pynade.experiments.curve import plot_training
+        from pynade.runs.curve import plot_training
 
         plot_training(run, curve)
         console.print(f"training and validation of {run} -> {curve}")
         return
-    from pynade.experiments.run import read_spec
-    from pynade.models import RBM
+    from pynade.classical import RBM
+    from pynade.runs.run import read_spec
     from pynade.store import load_density
 
     if plot is not None:
-        from pynade.experiments.tree_figure import plot_tree
+        from pynade.runs.tree_figure import plot_tree
 
         plot_tree(plot, run)
     table = plain_table("", "")
@@ -88,7 +88,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Picture to write.")] = Path("pynade-demo.png"),
 ) -> None:
     """Run the demo (the help is DEMO_HELP above)."""
-    from pynade.experiments.demo import demo as run_demo
+    from pynade.runs.demo import demo as run_demo
 
     with errors.status("digits") as status:
         lines = run_demo(out, lambda name: status.update(f"training {name}"))

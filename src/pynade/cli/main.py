@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 
 from pynade._version import __version__
-from pynade.cli import bench, data, figure, fill, fit, inspect, reproduce, sample, score, sweep
+from pynade.cli import data, fill, fit, inspect, sample, score, sweep
 from pynade.cli.screen import errors
 
 HELP = """Exact probability models for tables and images.
@@ -37,11 +38,9 @@ app.command("impute", help=fill.IMPUTE_HELP)(fill.impute)
 app.command("inpaint", help=fill.INPAINT_HELP)(fill.inpaint)
 app.command("info", help=inspect.INFO_HELP)(inspect.info)
 app.command("demo", help=inspect.DEMO_HELP)(inspect.demo)
-app.command("bench", help=bench.HELP)(bench.bench)
-app.command("reproduce", help=reproduce.REPRODUCE_HELP)(reproduce.reproduce)
-app.command("report", help=reproduce.REPORT_HELP)(reproduce.report)
 app.add_typer(data.app, name="data")
-app.add_typer(figure.app, name="figure")
+for point in entry_points(group="pynade.commands"):  # of other packages, such as the paper's
+    point.load()(app)
 
 
 def _version(value: bool) -> None:
@@ -71,10 +70,9 @@ def main() -> None:
             )
         raise
     except Exception as error:
-        from pynade.data import DownloadError
-        from pynade.learn import Diverged
+        from pynade.training import Diverged
 
-        if not isinstance(error, ValueError | OSError | ImportError | DownloadError | Diverged):
+        if not isinstance(error, ValueError | OSError | ImportError | Diverged):
             raise  # a bug of ours: show where
         errors.print(f"Error: {error}")
         sys.exit(1)

@@ -44,7 +44,7 @@ def sample(
     ] = None,
 ) -> None:
     """Draw rows (the help is HELP above)."""
-    from pynade.experiments.sampling import draw, plot_samples, write_samples
+    from pynade.runs.sampling import draw, plot_samples, write_samples
 
     drawn = draw(run, n, seed, shape, given, per_step, wanted_means=plot is not None)
     if out is not None:

@@ -52,10 +52,10 @@ def score(
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].")] = None,
 ) -> None:
     """Score rows (the help is HELP above)."""
-    from pynade.experiments.run import read_spec
-    from pynade.experiments.score import forget_chunks, score_run, write_record, write_rows
-    from pynade.experiments.tabular import check_destination
     from pynade.processes import together
+    from pynade.runs.run import read_spec
+    from pynade.runs.score import forget_chunks, score_run, write_record, write_rows
+    from pynade.runs.tabular import check_destination
 
     if rows is not None and estimate is not None:
         raise ValueError("an estimate has no exact log p for every row: give --rows without --estimate")

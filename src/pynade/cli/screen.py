@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from pynade.learn import Callback
-from pynade.learn import Progress as Training
+from pynade.training import Callback
+from pynade.training import Progress as Training
 
 console = Console(highlight=False, markup=False)
 errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)

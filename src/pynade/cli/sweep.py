@@ -77,8 +77,8 @@ def sweep(
 ) -> None:
     """Sweep a grid (the help is HELP above)."""
     from pynade.atomic import write_json
-    from pynade.experiments.sweep import run_sweep
-    from pynade.experiments.tabular import check_destination
+    from pynade.runs.sweep import run_sweep
+    from pynade.runs.tabular import check_destination
 
     if record is not None:
         check_destination(record, ".json")

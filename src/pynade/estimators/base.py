@@ -21,11 +21,11 @@ from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from pynade.learn import Callback
 from pynade.likelihood import Estimate, row_log_probs
 from pynade.models import Density
 from pynade.ordering import Ordering
 from pynade.store import save_density
+from pynade.training import Callback
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

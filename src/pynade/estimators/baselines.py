@@ -19,16 +19,17 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from pynade.atomic import write_atomically
+from pynade.classical import RBM, EMHistory, EMProgress
 from pynade.estimators.base import torch_device
 from pynade.estimators.questions import Questions
 from pynade.estimators.settings import Setting
-from pynade.learn import Callback, EMHistory, EMProgress, History, Progress
-from pynade.learn.checkpoint import Keeper, checkpoints_in, load_checkpoint
 from pynade.likelihood import Estimate, row_log_probs
-from pynade.models import RBM, Marginalisable
+from pynade.models import Marginalisable
+from pynade.training import Callback, History, Progress
+from pynade.training.checkpoint import Keeper, checkpoints_in, load_checkpoint
 
 if TYPE_CHECKING:
-    from pynade.data.source import RowSource
+    from pynade.tables.source import RowSource
 
 ROWS = 4096  # scored at a time
 
@@ -184,7 +185,7 @@ class Baseline(Questions):
             folder: keep checkpoints of long learnings here, and metrics.jsonl at the end.
             resume: go on from the checkpoints in `folder`, to the identical result. Learnings that have none
                 (Chow–Liu trees, EM of Gaussians on all rows) start over.
-            callbacks: told of each iteration (see `pynade.learn.fit`); one that returns True ends it.
+            callbacks: told of each iteration (see `pynade.training.fit`); one that returns True ends it.
             source: draw fresh training rows from here, for learning in minibatches (`GaussianMixture`).
         """
         if source is not None and not getattr(self, "minibatch", False):

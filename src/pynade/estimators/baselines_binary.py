@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from pynade import models
+from pynade import classical, models
+from pynade.classical import EMHistory, chow_liu, chow_liu_chosen, em_bernoulli, em_trees
+from pynade.classical.chow_liu_learning import ALPHAS
 from pynade.estimators.baselines import Baseline, Found, Task, best_index, best_of, history_of
 from pynade.estimators.domain import BinaryTable
 from pynade.estimators.settings import Setting, check_loop, choices, needs_validation, positive, whole
-from pynade.learn import EMHistory, chow_liu, chow_liu_chosen, em_bernoulli, em_trees
-from pynade.learn.chow_liu import ALPHAS
 from pynade.likelihood import row_log_probs
 
 UNCHOSEN_ALPHA = 0.1  # where there are no validation rows to choose it on
@@ -112,12 +112,12 @@ class ChowLiu(BinaryTable, Baseline):
     _fits_missing: ClassVar[bool] = False
 
     @property
-    def tree_(self) -> models.ChowLiuTree:
+    def tree_(self) -> classical.ChowLiuTree:
         """The fitted tree; of a mixture, the one with the largest weight."""
         check_is_fitted(self, "model_")
-        if isinstance(self.model_, models.TreeMixture):
+        if isinstance(self.model_, classical.TreeMixture):
             return self.model_.trees[int(self.model_.log_weights.argmax())]
-        tree: models.ChowLiuTree = self.model_
+        tree: classical.ChowLiuTree = self.model_
         return tree
 
     def _settings(self, train: np.ndarray, validated: bool) -> list[Setting]:

@@ -12,10 +12,7 @@ import numpy as np
 import torch
 from sklearn.base import clone
 
-from pynade.estimators.baselines import Found, Task
-from pynade.estimators.gaussians import Entering, GaussianTable, Inside
-from pynade.estimators.settings import Setting, check_loop, choices, needs_validation, positive, whole
-from pynade.learn import (
+from pynade.classical import (
     EMHistory,
     EMProgress,
     FactorTask,
@@ -24,6 +21,9 @@ from pynade.learn import (
     gaussian,
     minibatch_em,
 )
+from pynade.estimators.baselines import Found, Task
+from pynade.estimators.gaussians import Entering, GaussianTable, Inside
+from pynade.estimators.settings import Setting, check_loop, choices, needs_validation, positive, whole
 
 FOLDS_AT_ONCE = 5  # learned by one EM in a sweep: bounds what is lost when it is interrupted, and the memory
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import torch
 
+from pynade.classical import nade_from_rbm
 from pynade.estimators.domain import BinaryTable
 from pynade.estimators.gradient import FixedOrderEstimator
 from pynade.families import Family
-from pynade.learn import History
-from pynade.models import Density, Ensemble, Orderless, nade_from_rbm
+from pynade.models import Density, Ensemble, Orderless
 from pynade.nets import FVSBNNet, MADENet, NADENet, Net
+from pynade.training import History
 
 if TYPE_CHECKING:
     from pynade.estimators.rbm import RBM

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pynade import models
+from pynade import classical
+from pynade.classical import EMHistory, EMProgress
 from pynade.estimators.baselines import Baseline, Found, Task, best_of
 from pynade.estimators.domain import RealCells
-from pynade.learn import EMHistory, EMProgress
 
 if TYPE_CHECKING:
-    from pynade.data.source import RowSource
+    from pynade.tables.source import RowSource
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ class Units:
         """What to take from a mean log-likelihood of such rows: Σ log scale over the cells there are."""
         return float((~torch.isnan(x)).double().mean(0) @ self.scale.log())
 
-    def leave(self, model: models.GaussianMarginals) -> models.GaussianMarginals:
+    def leave(self, model: classical.GaussianMarginals) -> classical.GaussianMarginals:
         """The density of the data."""
-        if isinstance(model, models.FactorAnalysers):
-            return models.FactorAnalysers.from_parts(
+        if isinstance(model, classical.FactorAnalysers):
+            return classical.FactorAnalysers.from_parts(
                 model.log_weights.exp(),
                 model.means * self.scale + self.shift,
                 model.loadings * self.scale[:, None],
@@ -70,9 +70,9 @@ class Units:
         log_weights, means, covariances = model.components()
         means = means * self.scale + self.shift
         covariances = covariances * self.scale * self.scale[:, None]
-        if isinstance(model, models.MultivariateGaussian):
-            return models.MultivariateGaussian.from_moments(means[0], covariances[0])
-        return models.GaussianMixture.from_moments(log_weights.exp(), means, covariances)
+        if isinstance(model, classical.MultivariateGaussian):
+            return classical.MultivariateGaussian.from_moments(means[0], covariances[0])
+        return classical.GaussianMixture.from_moments(log_weights.exp(), means, covariances)
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,14 @@ from sklearn.utils import check_random_state
 from pynade.estimators.base import DensityEstimator, torch_device
 from pynade.estimators.questions import impute_along
 from pynade.families import Family
-from pynade.learn import Callback, Gradient, History, fit
 from pynade.models import Autoregressive, Density, Orderless
 from pynade.nets import Net
 from pynade.ordering import Ordering
 from pynade.particles import PARTICLES
+from pynade.training import Callback, Gradient, History, fit
 
 if TYPE_CHECKING:
-    from pynade.data.source import RowSource
+    from pynade.tables.source import RowSource
 
 _HOW = {f.name for f in fields(Gradient)}
 
@@ -31,7 +31,7 @@ _HOW = {f.name for f in fields(Gradient)}
 class GradientEstimator(DensityEstimator):
     """What the estimators of nets share; a concrete one says how to build its net and its model.
 
-    Training parameters are those of `pynade.learn.Gradient`. The others:
+    Training parameters are those of `pynade.training.Gradient`. The others:
 
     Attributes:
         ordering: "random" (seeded by random_state), "natural", a permutation of 0 … D-1, or an `Ordering`.
@@ -90,9 +90,9 @@ class GradientEstimator(DensityEstimator):
             X: rows (N, D): array or data frame.
             y: ignored.
             X_valid: rows for early stopping; without them a seeded share of X is held out.
-            folder: keep metrics.jsonl and checkpoints here (see `pynade.learn.fit`).
+            folder: keep metrics.jsonl and checkpoints here (see `pynade.training.fit`).
             resume: go on from the checkpoint in `folder`.
-            callbacks: told of progress (see `pynade.learn.fit`).
+            callbacks: told of progress (see `pynade.training.fit`).
             source: draw fresh training rows from here, `updates_per_epoch` minibatches an epoch; X then only
                 sets what is taken from the data before training (scales, initial biases).
         """

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from pynade import models
 from pynade.estimators.base import DensityEstimator, device_here
 from pynade.estimators.baselines_binary import BernoulliMixture, ChowLiu
 from pynade.estimators.baselines_real import MFA, Gaussian, GaussianMixture
@@ -17,9 +16,9 @@ from pynade.estimators.orderless import DeepNADE, EoNADE
 from pynade.estimators.rbm import RBM
 from pynade.estimators.real import RNADE, DeepRNADE
 from pynade.estimators.transformer import BinaryTransformerNADE, TransformerNADE
-from pynade.learn import History
-from pynade.models import Density, Orderless
+from pynade.models import Model
 from pynade.store import load_density
+from pynade.training import History
 
 ESTIMATORS: dict[str, type[DensityEstimator]] = {
     "nade": NADE,
@@ -53,7 +52,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "permuted-transformer": {"causal": True, "n_orderings": 8},
 }
 
-Loaded = DensityEstimator | Density | Orderless | models.RBM
+Loaded = DensityEstimator | Model
 
 
 def load(path: Path | str) -> Loaded:

@@ -12,19 +12,19 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from pynade.corrected import CorrectedEnsemble, corrected_ensemble
+from pynade.control_variate import CorrectedEnsemble, corrected_ensemble
 from pynade.estimators.base import torch_device
 from pynade.estimators.domain import BinaryTable
 from pynade.estimators.gradient import GradientEstimator
 from pynade.estimators.questions import Questions
 from pynade.evaluation import OrderingScores, score_orderings
 from pynade.families import Family
-from pynade.learn import Callback, pretrain
 from pynade.likelihood import Estimate, orderless_estimate
 from pynade.models import Density, Orderless
 from pynade.nets import AnyOrderNet, MaskedMLP, Net
 from pynade.ordering import Ordering
 from pynade.precision import fast_matmul
+from pynade.training import Callback, pretrain
 
 
 @dataclass(eq=False, repr=False)
@@ -108,7 +108,7 @@ class AnyOrderDensity(GradientEstimator, Questions):
         progress: Any = None,
         precision: str = "tf32",
     ) -> CorrectedEnsemble:
-        """The ensemble on all rows, exact on every tenth (see `pynade.corrected.corrected_ensemble`)."""
+        """The ensemble on all rows, exact on every tenth (see `pynade.control_variate`)."""
         return corrected_ensemble(
             self._orderless(),
             self._complete_rows(X),

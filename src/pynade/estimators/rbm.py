@@ -13,16 +13,17 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from pynade import models, queries
+from pynade import classical, models, queries
+from pynade.classical import contrastive_population
+from pynade.classical.contrastive_divergence import ContrastiveProgress
+from pynade.classical.rbm_sum import MOST_UNITS
 from pynade.estimators.base import _count, torch_device
 from pynade.estimators.baselines import ROWS, Baseline, Found, Task, best_index
 from pynade.estimators.domain import BinaryTable
 from pynade.estimators.settings import Setting, choices, needs_validation, positive, whole
 from pynade.families import Bernoulli
-from pynade.learn import History, contrastive_population
-from pynade.learn.contrastive import ContrastiveProgress
 from pynade.likelihood import Estimate
-from pynade.models.rbm_sum import MOST_UNITS
+from pynade.training import History
 
 
 @dataclass(eq=False, repr=False)
@@ -84,8 +85,8 @@ class RBM(BinaryTable, Baseline):
     _facts: ClassVar[tuple[str, ...]] = (*Baseline._facts, "log_z_", "log_z_stderr_")
     _fits_missing: ClassVar[bool] = False
 
-    def machine(self) -> models.RBM:
-        """The fitted machine itself: energies, Gibbs samples, `pynade.models.nade_from_rbm`."""
+    def machine(self) -> classical.RBM:
+        """The fitted machine itself: energies, Gibbs samples, `pynade.classical.nade_from_rbm`."""
         check_is_fitted(self, "model_")
         return copy.deepcopy(self.model_.rbm if self._exact() else self.model_)
 
@@ -154,7 +155,7 @@ class RBM(BinaryTable, Baseline):
         return super().conditional(i, given)
 
     def _exact(self) -> bool:
-        return isinstance(self.model_, models.NormalisedRBM)
+        return isinstance(self.model_, classical.NormalisedRBM)
 
     def _settings(self, train: np.ndarray, validated: bool) -> list[Setting]:
         for name in ("n_hidden", "epochs", "cd_steps", "batch_size", "n_init", "evaluate_every", "ais_steps"):
@@ -234,10 +235,10 @@ class _Evaluator:
         self.notes.setdefault("epoch", 0)
         task.watch.n_settings = 1  # all are trained together
 
-    def machine(self, init: int) -> models.RBM:
+    def machine(self, init: int) -> classical.RBM:
         """An untrained machine, the same for the same `init`; its visible biases are the data's marginals."""
         generator = torch.Generator().manual_seed(self.task.seed + init)
-        machine = models.RBM(len(self.base), self.estimator.n_hidden, generator=generator)
+        machine = classical.RBM(len(self.base), self.estimator.n_hidden, generator=generator)
         machine.b.data.copy_(self.base)
         return machine.to(self.task.device)
 
@@ -246,7 +247,7 @@ class _Evaluator:
         """All evaluations so far."""
         return [_Made(*numbers) for numbers in self.notes["made"]]
 
-    def __call__(self, machine: models.RBM, valid: torch.Tensor | None) -> float:
+    def __call__(self, machine: classical.RBM, valid: torch.Tensor | None) -> float:
         """Mean log p of the validation rows."""
         asked = self.estimator
         if min(machine.n_visible, machine.n_hidden) <= MOST_UNITS:
@@ -274,6 +275,6 @@ class _Evaluator:
 
 
 @torch.no_grad()
-def _minus_energies(machine: models.RBM, rows: torch.Tensor) -> torch.Tensor:
+def _minus_energies(machine: classical.RBM, rows: torch.Tensor) -> torch.Tensor:
     """Logarithms of the unnormalised probabilities of rows, (N,)."""
     return -torch.cat([machine._free_energy(part.to(machine.W)) for part in rows.split(ROWS)])

@@ -11,14 +11,37 @@ from torch import Tensor, nn
 from pynade.families import Family
 
 
-class Density(nn.Module, ABC):
+class Model(nn.Module, ABC):
+    """Abstract model of D variables that can be saved: a density, an orderless model, an RBM."""
+
+    n_variables: int
+
+    @abstractmethod
+    def check(self, x: Tensor) -> None:
+        """Raise a ValueError in one sentence if rows x (B, D) cannot be scored."""
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments as JSON; parts are objects with a `config` of their own."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating-point type of the parameters."""
+        tensors = (*self.parameters(), *self.buffers())
+        return next((t.dtype for t in tensors if t.is_floating_point()), torch.get_default_dtype())
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next((t.device for t in (*self.parameters(), *self.buffers())), torch.device("cpu"))
+
+
+class Density(Model):
     """Abstract normalised probability model of D variables.
 
     A density is a torch module, so `.to(device)`, `.double()` and `state_dict()` work as usual.
     `log_prob` checks its input and is exact; what training minimises (`loss`) is derived from it.
     """
-
-    n_variables: int
 
     def log_prob(self, x: Tensor) -> Tensor:
         """Exact log p(x) of each row in nats: (B, D) -> (B,), summed in float64.
@@ -41,14 +64,6 @@ class Density(nn.Module, ABC):
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """n independent rows (n, D), exact draws from this density."""
 
-    @abstractmethod
-    def check(self, x: Tensor) -> None:
-        """Raise a ValueError in one sentence if rows x (B, D) cannot be scored."""
-
-    @abstractmethod
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments as JSON; parts are objects with a `config` of their own."""
-
     def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """What training minimises, per row (B,); its mean is the negative log-likelihood or a bound on it.
 
@@ -56,17 +71,6 @@ class Density(nn.Module, ABC):
         something (an ordering, a mask) at every update.
         """
         return -self._log_prob(self._ready(x))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Floating-point type of the parameters."""
-        tensors = (*self.parameters(), *self.buffers())
-        return next((t.dtype for t in tensors if t.is_floating_point()), torch.get_default_dtype())
-
-    @property
-    def device(self) -> torch.device:
-        """Where the parameters are."""
-        return next((t.device for t in (*self.parameters(), *self.buffers())), torch.device("cpu"))
 
 
 class Marginalisable(Density):

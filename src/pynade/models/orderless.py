@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pynade.families import Family
 from pynade.models.autoregressive import Autoregressive, row_sums
-from pynade.models.density import check_columns
+from pynade.models.density import Model, check_columns
 from pynade.models.mixture import Ensemble
 from pynade.nets import AnyOrderNet
 from pynade.ordering import Ordering, random_observed
 
 
-class Orderless(nn.Module):
+class Orderless(Model):
     """An any-order net with a family: D! densities that share their parameters.
 
     It is no density itself, because its conditionals need not agree across orderings. `under(ordering)` is
@@ -114,16 +114,6 @@ class Orderless(nn.Module):
     def config(self) -> dict[str, Any]:
         """Constructor arguments."""
         return {"net": self.net, "family": self.family, "stratified": self.stratified}
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Floating-point type of the parameters."""
-        return self.net.bias.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where the parameters are."""
-        return self.net.bias.device
 
     def _features(self, x: Tensor) -> Tensor:
         return self.family.encode(self.family.fill(x, ~torch.isnan(x)))

@@ -1,0 +1,1 @@
+"""The reproduction of the paper: its data sets, protocols, records, tables and figures."""

@@ -1,0 +1,14 @@
+"""Commands that this package adds to `pynade`."""
+
+from __future__ import annotations
+
+import typer
+
+from pynade_paper.commands import figure, reproduce
+
+
+def register(app: typer.Typer) -> None:
+    """Add `reproduce`, `report` and `figure`."""
+    app.command("reproduce", help=reproduce.REPRODUCE_HELP)(reproduce.reproduce)
+    app.command("report", help=reproduce.REPORT_HELP)(reproduce.report)
+    app.add_typer(figure.app, name="figure")

@@ -1,0 +1,158 @@
+"""Pictures that hold several models' samples against real rows: scatter plots, natural patches, speech."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pynade.estimators import DensityEstimator
+from pynade.estimators.io import load_with_facts
+from pynade.runs.figures import tile
+from pynade.tables import Dataset, resolve
+from pynade_paper.data.patches import whole_patches
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FRAMES = 11  # of a window of speech
+
+
+def scatter_figure(
+    runs: Sequence[Path], data: str, columns: tuple[str, str], n: int = 1000, seed: int = 0, **where: Any
+) -> Figure:
+    """Samples of each model (red) over rows of the data (black), two columns: the paper's "UCI-thresholds".
+
+    Args:
+        runs: run folders or model files, a panel each.
+        data: registered name or file; rows come from its training part.
+        columns: names (or numbers, from 0) of the columns across and upwards.
+        n: rows and samples shown.
+        seed: of rows and samples.
+        **where: `data_dir`.
+    """
+    from matplotlib.figure import Figure
+
+    dataset = resolve(data, **where)
+    across, up = (_index(dataset, column) for column in columns)
+    rng = np.random.default_rng(seed)
+    real = dataset.train[rng.permutation(len(dataset.train))[:n]]
+    low, high = np.nanquantile(real, [0.0, 1.0], axis=0)
+    lines = -(-len(runs) // 2)
+    figure = Figure(figsize=(9, 4.2 * lines), layout="constrained")
+    axes: Any = figure.subplots(lines, min(2, len(runs)), squeeze=False, sharex=True, sharey=True)
+    for axis, run in zip(axes.flat, runs, strict=False):
+        model, facts = _estimator(run)
+        drawn = model.sample(n, random_state=seed)
+        own = facts.get("columns") or list(dataset.schema.names)
+        x, y = (_column(own, dataset.schema.names[i], run) for i in (across, up))
+        axis.scatter(real[:, across], real[:, up], s=4, color="black", label="data")
+        axis.scatter(drawn[:, x], drawn[:, y], s=4, color="crimson", alpha=0.6, label="samples")
+        axis.set_title(title(model), fontsize=11)
+    for set_limits, at in ((axes[0, 0].set_xlim, across), (axes[0, 0].set_ylim, up)):
+        margin = 0.1 * (high[at] - low[at])
+        set_limits(low[at] - margin, high[at] + margin)
+    names = dataset.schema.names
+    figure.supxlabel(names[across])
+    figure.supylabel(names[up])
+    axes[0, 0].legend(fontsize=9)
+    return figure
+
+
+def sample_figure(runs: Sequence[Path], data: str, n: int = 100, seed: int = 0, **where: Any) -> Figure:
+    """Real rows and each model's samples as pictures, each sorted by density under the last model.
+
+    A chain of conditionals with unbounded scales can run away: one extreme value makes the next more extreme.
+    Such draws are left out of the picture and counted in its title.
+
+    The paper's "natimg-samples" (patches of natural images) and "speech-samples" (windows of speech).
+
+    Args:
+        runs: run folders or model files; the last one sorts.
+        data: bsds300, librispeech or speech of the user's own.
+        n: rows shown of each.
+        seed: of rows and samples.
+        **where: `data_dir`.
+    """
+    from matplotlib.figure import Figure
+
+    dataset = resolve(data, **where)
+    models = [_estimator(run)[0] for run in runs]
+    rng = np.random.default_rng(seed)
+    test = dataset.split("test")
+    panels = {"test data": test[np.sort(rng.permutation(len(test))[:n])]}
+    for model in models:
+        drawn = model.sample(2 * n, random_state=seed)
+        tame = np.isfinite(drawn).all(1) & (np.abs(drawn).max(1) < 10 * np.abs(test[:10_000]).max())
+        kept = np.flatnonzero(tame)[:n]
+        lost = int((~tame[: kept[-1] + 1]).sum()) if len(kept) else 2 * n
+        note = f" ({lost} of {lost + len(kept)} draws ran away and are left out)" if lost else ""
+        panels[title(model) + note] = drawn[kept]
+    pictures = speech_pictures if dataset.n_variables % FRAMES == 0 else whole_patches
+    across = 25 if pictures is whole_patches else 20
+    figure = Figure(figsize=(10, 2.4 * len(panels)), layout="constrained")
+    axes: Any = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+    for axis, (name, rows) in zip(axes, panels.items(), strict=True):
+        ordered = rows[np.argsort(-models[-1].score_samples(rows))]
+        images = pictures(ordered)
+        images = _stretched(images)
+        axis.imshow(
+            tile(images.reshape(len(images), -1), images.shape[1:], across), cmap="gray", vmin=0, vmax=1
+        )
+        axis.set_title(name, fontsize=11)
+        axis.set_axis_off()
+    return figure
+
+
+def speech_pictures(rows: np.ndarray) -> np.ndarray:
+    """Windows as pictures (N, 21, 11): time across; from the bottom the energy, then the filters upwards.
+
+    Example:
+        >>> speech_pictures(np.arange(231.0)[None])[0, -1, :2].tolist()  # the energies of the first frames
+        [20.0, 41.0]
+    """
+    frames = rows.reshape(len(rows), FRAMES, -1)
+    energy_first = np.concatenate([frames[:, :, -1:], frames[:, :, :-1]], axis=2)
+    return np.flip(energy_first.transpose(0, 2, 1), axis=1)
+
+
+def _stretched(images: np.ndarray) -> np.ndarray:
+    """Each picture to the range 0 … 1, all by the same contrast about its own mean."""
+    centred = images - images.mean(axis=(1, 2), keepdims=True)
+    spread = np.quantile(np.abs(centred), 0.98) or 1.0
+    return np.clip(0.5 + 0.5 * centred / spread, 0, 1)
+
+
+def title(model: DensityEstimator) -> str:
+    """Such as "RNADE-mog, K = 10, 512 units"."""
+    parameters = model.get_params()
+    name = type(model).__name__ + (f"-{parameters['family']}" if "family" in parameters else "")
+    if isinstance(parameters.get("n_components"), int) and parameters.get("family", "mo").startswith("mo"):
+        name += f", K = {parameters['n_components']}"
+    hidden = parameters.get("hidden")
+    return name if hidden is None else f"{name}, {hidden} units"
+
+
+def _index(dataset: Dataset, column: str) -> int:
+    names = dataset.schema.names
+    if column in names:
+        return names.index(column)
+    if column.isdigit() and int(column) < len(names):
+        return int(column)
+    raise ValueError(f"the data have no column {column!r}; they have: {', '.join(names)}")
+
+
+def _column(names: Sequence[str], name: str, run: Path) -> int:
+    """Where a model has a column of the data."""
+    if name not in names:
+        raise ValueError(f"the model {run} was trained without column {name!r}")
+    return list(names).index(name)
+
+
+def _estimator(run: Path) -> tuple[DensityEstimator, dict[str, Any]]:
+    model, facts = load_with_facts(run)
+    if not isinstance(model, DensityEstimator):
+        raise ValueError(f"{run} holds no model trained by `pynade fit` or `pynade sweep`")
+    return model, facts

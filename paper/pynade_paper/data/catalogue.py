@@ -1,0 +1,140 @@
+"""What is known of a named data set: where it is published, how a copy is kept and recognised."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pynade.tables.dataset import Dataset
+from pynade.tables.folder import data_directory
+from pynade.tables.registry import Progress
+from pynade.tables.schema import Kind
+from pynade_paper.data.convert import Converter
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """A published file: its address, and its SHA-256 where one is known.
+
+    Example:
+        >>> Upstream("https://example.org/a5a").sha256 is None
+        True
+    """
+
+    address: str
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """How a data set is kept that is no table of packed bits: which file it is, and how that is read.
+
+    Attributes:
+        files: Places of the prepared file in the data directory. The first that exists is read; the last is
+            where a download, or a person, puts it.
+        read: Makes the data set from the prepared file, given which of the variants is asked for.
+        check: Raises ValueError if a file is not the one meant.
+        write: Makes the prepared file from the published ones; None if nothing is published.
+        variants: What may follow the name after a slash, such as the number of a fold; the first is what
+            the bare name stands for.
+
+    Example:
+        >>> form = Form(("toy/rows.csv",), lambda path, variant: None, lambda path: None)
+        >>> form.variants
+        ('',)
+    """
+
+    files: tuple[str, ...]
+    read: Callable[[Path, str], Dataset]
+    check: Callable[[Path], object]
+    write: Callable[[Sequence[Path], Path], object] | None = None
+    variants: tuple[str, ...] = ("",)
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A named data set.
+
+    A set of zeros and ones has a ``convert`` and is kept as packed bits; any other has a ``form`` of its own.
+
+    Attributes:
+        name: The name it is asked for by, and of its prepared file.
+        title: A line for people.
+        D: Number of variables.
+        sizes: Rows of each part of the loaded data set (of the first fold, where there are folds).
+        citation: Where it comes from, and its licence as far as one is stated.
+        upstream: The published files, in the order the converter expects.
+        convert: Makes the parts from the published files.
+        content: Order-free digests (see `pynade.tables.packed.content_digest`) of parts, or of parts together
+            (``"train+valid"``), that every copy must match.
+        partitions: Digests of a train part, where more than one partition is about, and what to say of them.
+        notes: Traps; they travel in the provenance of the loaded data set.
+        image_shape: Shape of a row seen as an image.
+        stored: Rows of each part in the prepared file, where it is cut differently from ``sizes``.
+        kind: What every column holds.
+        form: How the set is kept, if not as packed bits.
+        by_hand: What to do where nothing can be downloaded, as the end of a sentence.
+    """
+
+    name: str
+    title: str
+    D: int
+    sizes: Mapping[str, int]
+    citation: str
+    upstream: tuple[Upstream, ...]
+    convert: Converter | None = None
+    content: Mapping[str, str] = field(default_factory=dict)
+    partitions: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    image_shape: tuple[int, ...] | None = None
+    stored: Mapping[str, int] | None = None
+    kind: Kind = "binary"
+    form: Form | None = None
+    by_hand: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.convert is None) == (self.form is None):
+            raise ValueError(f"data set {self.name!r} needs either a converter or a form of its own")
+
+    @property
+    def stored_sizes(self) -> Mapping[str, int]:
+        """Rows of each part in the prepared file."""
+        return self.sizes if self.stored is None else self.stored
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Places of the prepared file in the data directory, see `Form`."""
+        return (f"binary/{self.name}.npz",) if self.form is None else self.form.files
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """What may follow the name after a slash; the first is what the bare name stands for."""
+        return ("",) if self.form is None else self.form.variants
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where the files are published."""
+        return tuple(file.address for file in self.upstream)
+
+    def path(self, data_dir: str | os.PathLike[str] | None = None) -> Path:
+        """Where the prepared file is, or would be: the first that exists, or the last of `files`."""
+        places = [data_directory(data_dir) / file for file in self.files]
+        return next((place for place in places if place.exists()), places[-1])
+
+    def here(self, data_dir: str | os.PathLike[str] | None = None) -> bool:
+        """Whether the prepared file is in the data directory."""
+        return self.path(data_dir).is_file()
+
+    def load(
+        self,
+        variant: str = "",
+        data_dir: str | os.PathLike[str] | None = None,
+        download: bool = True,
+        progress: Progress | None = None,
+    ) -> Dataset:
+        """Load it, preparing its file from the published ones the first time (see `pynade.tables.load`)."""
+        from pynade_paper.data.loading import load_entry
+
+        return load_entry(self, data_dir, download, progress, variant)

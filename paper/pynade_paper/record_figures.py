@@ -1,0 +1,362 @@
+"""Figures drawn from the records: nats against orderings, training time, updates, and the cost of evaluation.
+
+`pynade report` draws them all into results/figures. A picture carries a digest of the numbers in it, so that
+it is drawn anew only when they change, and a test finds one that has gone stale.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pynade.runs.figures import COLOURS, MARKERS, save_figure
+from pynade_paper.evaluation_cost import cost_caption, cost_figure
+from pynade_paper.paper_figures import paper_figures
+from pynade_paper.per_step import per_step_caption, per_step_figure
+from pynade_paper.tables import TABLES, column, read_record, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LABEL = "test log-likelihood (nats per row)"
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure that can be drawn from records: its file's name, its caption, its numbers."""
+
+    name: str
+    caption: str
+    content: Any
+    draw: Callable[[Any], Figure]
+
+    @property
+    def digest(self) -> str:
+        """Of the numbers: it stands in the picture's file."""
+        return hashlib.sha256(json.dumps(self.content, sort_keys=True).encode()).hexdigest()
+
+
+def drawings(results: Path) -> Iterator[Drawing]:
+    """What the records are enough for."""
+    for name in TABLES:
+        for data in table(name).columns:
+            curves = ordering_curves(results, name, data)
+            if curves:
+                crosses = "; crosses are the paper's" if any(curve["paper"] for curve in curves) else ""
+                yield Drawing(
+                    f"orderings-{data}",
+                    f"Ensembles of orderings of one network on {data}: test log-likelihood against their "
+                    "number (one standard error over rows at the end of each curve; all share their rows, so "
+                    f"that they differ by less than the bars say){crosses}. "
+                    f"`pynade figure orderings {name} --dataset {data}`.",
+                    {"data": data, "curves": curves},
+                    orderings_figure,
+                )
+            courses = training_courses(results, name, data)
+            if courses:
+                yield Drawing(
+                    f"training-{data}",
+                    f"Training on {data}: log-likelihood of validation rows (solid) and of as many training "
+                    "rows scored in the same way (dashed) after every epoch; circles mark the weights that "
+                    "were kept, the best on validation. Where the curves part, the net has begun to learn "
+                    f"its rows by heart. `pynade figure training {name} --dataset {data}`.",
+                    {"data": data, "courses": courses},
+                    courses_figure,
+                )
+        points = time_points(results, name)
+        if points:
+            shown = table(name)
+            yield Drawing(
+                f"time-{name}",
+                f"{shown.title}: test log-likelihood against the seconds of training in the records, with "
+                "the choice of settings where it was part of the run; filled on a GPU, hollow on a CPU; bars "
+                "are one standard error. "
+                "An ensemble of orderings takes no training beyond its network's. Where models crowd near "
+                f"the best, the scale of nats widens towards it. `pynade figure time {name}`.",
+                points,
+                time_figure,
+            )
+    for path in sorted((results / "benchmarks").glob("evaluation-cost*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        yield Drawing(path.stem, cost_caption(record, path.name), record, cost_figure)
+    for path in sorted((results / "benchmarks").glob("per-step*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        yield Drawing(path.stem, per_step_caption(record, path.name), record, per_step_figure)
+
+
+def write_figures(results: Path, redraw: bool = False) -> list[Path]:
+    """Draw into results/figures whatever is missing or has other numbers; returns the pictures written."""
+    written = []
+    for drawing in drawings(results):
+        path = results / "figures" / f"{drawing.name}.png"
+        path.parent.mkdir(exist_ok=True)
+        if redraw or digest_of(path) != drawing.digest:
+            save_figure(drawing.draw(drawing.content), path, {"Source": drawing.digest})
+            written.append(path)
+        path.with_suffix(".txt").write_text(drawing.caption + "\n", encoding="utf-8")
+    for figure in paper_figures().values():
+        path = results / "figures" / f"{figure.name}.png"
+        if path.is_file():
+            path.with_suffix(".txt").write_text(figure.described() + "\n", encoding="utf-8")
+    return written
+
+
+def digest_of(picture: Path) -> str | None:
+    """The digest that a picture carries."""
+    from PIL import Image
+
+    if not picture.is_file():
+        return None
+    with Image.open(picture) as image:
+        return image.info.get("Source")
+
+
+def ordering_curves(results: Path, name: str, data: str) -> list[dict[str, Any]]:
+    """Every record of a column with ensembles of several sizes; the largest with what the paper has."""
+    shown = table(name)
+    curves = []
+    for file in dict.fromkeys(row.record for row in shown.rows):
+        record = read_record(results / file.format(data=data))
+        rows = [row for row in shown.rows if row.record == file]
+        if record is None or len(record.get("ensembles", {})) < 3:
+            continue
+        sizes = sorted((int(k), value) for k, value in record["ensembles"].items())
+        whole = str(
+            record.get("test", {}).get("orderings")
+        )  # what the record's own number is the ensemble of
+        papers = {
+            (row.entry[1] if row.entry[0] == "ensembles" else whole): row.paper[data]
+            for row in rows
+            if data in row.paper and (row.entry[0] == "ensembles" or row.entry == ("test",))
+        }
+        papers = {k: value for k, value in papers.items() if k in record["ensembles"]}
+        curves.append(
+            {
+                "model": _net(rows[0].model),
+                "orderings": [k for k, _ in sizes],
+                "mean": [value["mean"] for _, value in sizes],
+                "stderr": sizes[-1][1]["stderr"],
+                "paper": {int(k): value for k, value in papers.items()},
+            }
+        )
+    return curves
+
+
+def orderings_figure(content: dict[str, Any]) -> Figure:
+    """Log-likelihood against the number of orderings, a curve for each model."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    axis: Any = figure.subplots()
+    crossed: set[tuple[int, float]] = set()  # two rows may stand beside the same number of the paper
+    for n, curve in enumerate(content["curves"]):
+        style = {"color": COLOURS[n % len(COLOURS)], "marker": MARKERS[n % len(MARKERS)], "markersize": 5}
+        axis.plot(curve["orderings"], curve["mean"], label=curve["model"], **style)
+        last = (curve["orderings"][-1], curve["mean"][-1])
+        axis.errorbar(*last, yerr=curve["stderr"], color=style["color"], capsize=3, linewidth=1)
+        for at in {(int(k), value) for k, value in curve["paper"].items()} - crossed:
+            axis.plot(*at, "x", color=style["color"], markersize=7, markeredgewidth=1.8)
+            crossed.add(at)
+    if any(curve["paper"] for curve in content["curves"]):
+        axis.plot([], [], "x", color="0.4", markersize=7, markeredgewidth=1.8, label="the paper's")
+    axis.set_xscale("log", base=2)
+    largest = max(curve["orderings"][-1] for curve in content["curves"])
+    ticks = [2**p for p in range(largest.bit_length())]
+    axis.set_xticks(ticks, [str(k) for k in ticks])
+    axis.minorticks_off()
+    axis.set_xlabel("orderings in the ensemble")
+    axis.set_ylabel(LABEL)
+    axis.set_title(content["data"], fontsize=11)
+    axis.grid(alpha=0.3)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
+    return figure
+
+
+def _net(model: str) -> str:
+    """A row's model without the way its record was asked.
+
+    Example:
+        >>> _net("U-Net, mean over orderings"), _net("Hybrid, no input masks, ensemble of 32 orderings")
+        ('U-Net', 'Hybrid, no input masks')
+    """
+    return re.sub(r", (mean over orderings|ensemble of \d+ orderings|\d+ orderings)$", "", model)
+
+
+def training_courses(results: Path, name: str, data: str) -> list[dict[str, Any]]:
+    """Every record of a column in which training and validation rows were scored alike after every epoch."""
+    courses = []
+    for file, row in {row.record: row for row in reversed(table(name).rows)}.items():
+        record = read_record(results / file.format(data=data))
+        if record is None or "curve" not in record:
+            continue
+        curve = record["curve"]
+        courses.append(
+            {
+                "model": _net(row.model),
+                "updates": curve["updates"],
+                "train": [-nll for nll in curve["train_scored_nll"]],
+                "valid": [-nll for nll in curve["valid_nll"]],
+                "kept": max(0, record["best_epoch"] - 1),
+            }
+        )
+    return courses[::-1]
+
+
+def courses_figure(content: dict[str, Any]) -> Figure:
+    """Log-likelihood of training and validation rows against updates, a pair of curves for each model."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.0, 4.6), layout="constrained")
+    axis: Any = figure.subplots()
+    for n, course in enumerate(content["courses"]):
+        colour, at = COLOURS[n % len(COLOURS)], np.array(course["updates"]) / 1000
+        axis.plot(at, course["valid"], color=colour, label=course["model"])
+        axis.plot(at, course["train"], color=colour, linestyle="--")
+        axis.plot(at[course["kept"]], course["valid"][course["kept"]], "o", color=colour, markersize=6)
+    grey = {"color": "0.4"}
+    axis.plot([], [], label="validation rows", **grey)
+    axis.plot([], [], label="training rows", linestyle="--", **grey)
+    best = np.nanmax([np.nanmax(c["train"]) for c in content["courses"]])
+    starts = [c["valid"][len(c["valid"]) // 8] for c in content["courses"]]  # before, it is too steep to show
+    low = np.nanmin(starts)
+    axis.set_ylim(low - 0.1 * (best - low), best + 0.1 * (best - low))
+    axis.set_xlabel("thousands of updates")
+    axis.set_ylabel("log-likelihood (nats per row)")
+    axis.set_title(content["data"], fontsize=11)
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=9, loc="lower right")
+    return figure
+
+
+def time_points(results: Path, name: str) -> dict[str, Any]:
+    """Each measured cell of a table: seconds of training, log-likelihood, standard error, device."""
+    shown = table(name)
+    columns = {
+        data: {
+            model: {
+                "seconds": cell.seconds,
+                "mean": cell.mean,
+                "stderr": cell.stderr,
+                "gpu": cell.device.startswith("cuda"),
+            }
+            for model, cell in column(results, shown, data).items()
+            if cell.seconds > 0
+        }
+        for data in shown.columns
+    }
+    return {data: cells for data, cells in columns.items() if len(cells) > 1}
+
+
+def time_figure(content: dict[str, Any]) -> Figure:
+    """Log-likelihood against training time, a panel for each data set and one legend for all."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    across = min(4, len(content))
+    down = -(-len(content) // across)
+    size = 3.3 if len(content) > 1 else 5.0
+    models = list(dict.fromkeys(model for cells in content.values() for model in cells))
+    beside = len(content) == across * down  # is the legend
+    height = max(0.9 * size * down, 0.19 * (len(models) + 2) if beside else 0)
+    figure = Figure(figsize=(size * across + (3.2 if beside else 0), height))
+    figure.set_layout_engine("constrained")
+    axes: list[Any] = list(figure.subplots(down, across, squeeze=False).flat)
+    styles = _styles(models)
+    for axis, (data, cells) in zip(axes, content.items(), strict=False):
+        for model, cell in cells.items():
+            axis.errorbar(
+                cell["seconds"],
+                cell["mean"],
+                yerr=cell["stderr"],
+                elinewidth=1,
+                capsize=2,
+                **_marker(*styles[model], cell["gpu"]),
+            )
+        axis.set_xscale("log")
+        seconds = [cell["seconds"] for cell in cells.values()]
+        dense = max(seconds) < 30 * min(seconds)
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if dense else (1,)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        best = max(cells.values(), key=lambda cell: cell["mean"])
+        values = [cell["mean"] for cell in cells.values()]
+        if best["mean"] - np.median(values) < 0.25 * (best["mean"] - min(values)):
+            _widen_towards_the_best(axis, values, best["stderr"])
+        axis.set_title(data, fontsize=11)
+        axis.grid(alpha=0.3)
+    _legend(
+        figure, axes[len(content) :], styles, {c["gpu"] for cells in content.values() for c in cells.values()}
+    )
+    if len(content) == 1:
+        axes[0].set_xlabel("training time (s)", fontsize=11)
+    else:
+        figure.supxlabel("training time (s)", fontsize=11)
+    figure.supylabel(LABEL, fontsize=11)
+    return figure
+
+
+def _legend(figure: Figure, spare: list[Any], styles: dict[str, tuple[str, str]], kinds: set[bool]) -> None:
+    """In the first spare panel, or beside the panels."""
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], label=model, **_marker(*style, True)) for model, style in styles.items()]
+    for gpu, label in ((True, "filled: trained on a GPU"), (False, "hollow: trained on a CPU")):
+        handles += [Line2D([], [], label=label, **_marker("0.3", "o", gpu))] if gpu in kinds else []
+    for axis in spare:
+        axis.set_axis_off()
+    how: dict[str, Any] = {"handles": handles, "fontsize": 9 if len(handles) < 18 else 8, "frameon": False}
+    if spare:
+        spare[0].legend(loc="center left", **how)
+    else:
+        figure.legend(loc="outside right center", **how)
+
+
+def _marker(colour: str, marker: str, gpu: bool) -> dict[str, Any]:
+    edge = {"markeredgecolor": "white", "markeredgewidth": 0.4} if gpu else {"markerfacecolor": "white"}
+    return {"color": colour, "marker": marker, "markersize": 7 if gpu else 6, "linestyle": "", **edge}
+
+
+def _styles(models: list[str]) -> dict[str, tuple[str, str]]:
+    """A colour for each kind of model (its name up to a comma or a number), a marker for each of a kind."""
+    kinds: dict[str, int] = {}
+    styles = {}
+    for model in models:
+        kind = re.match(r"[^,\d]*", model)[0].strip()  # type: ignore[index]
+        number = kinds[kind] = kinds.get(kind, -1) + 1
+        place = list(kinds).index(kind)
+        marker = MARKERS[(number + 4 * (place // len(COLOURS))) % len(MARKERS)]
+        styles[model] = (COLOURS[place % len(COLOURS)], marker)
+    return styles
+
+
+def _widen_towards_the_best(axis: Any, values: list[float], stderr: float) -> None:
+    """Draw values by minus the logarithm of their distance from a little above the best.
+
+    Models are spread over orders of magnitude: the worst a hundred nats below, the best a tenth apart.
+    """
+    top, low = max(values), min(values)
+    ceiling = top + max(0.04 * (top - low), 2 * stderr)
+
+    def forward(y: Any) -> Any:
+        return -np.log(np.maximum(ceiling - np.asarray(y), 1e-3 * (ceiling - top)))
+
+    def back(z: Any) -> Any:
+        return ceiling - np.exp(-np.asarray(z))
+
+    axis.set_yscale("function", functions=(forward, back))
+    bottom, height = forward(low), forward(top) - forward(low)
+    axis.set_ylim(back(bottom - 0.12 * height), max(back(bottom + 1.15 * height), top + 1.3 * stderr))
+    ticks: list[float] = []
+    for place in np.linspace(bottom, bottom + height, 6):  # the roundest number near each place
+        step = 10 ** np.floor(np.log10(ceiling - back(place)))
+        near = [float(np.round(back(place) / (s * step)) * s * step) for s in (1, 0.5, 0.2, 0.1)]
+        near = [t for t in near if t < ceiling and abs(forward(t) - place) < 0.06 * height]
+        ticks += [t for t in near[:1] if t not in ticks]
+    axis.set_yticks(ticks, [f"{t:g}".replace("-", "\N{MINUS SIGN}") for t in np.round(ticks, 3)])

@@ -1,0 +1,226 @@
+"""Mixtures of Gaussians asked about some variables given others, whatever each row's pattern of gaps.
+
+Rows are grouped by pattern. One Cholesky factor of each component's covariance, its variables permuted so
+that the observed ones come first, answers everything: L = [[L_oo, 0], [L_mo, L_mm]] gives the marginal
+density (from z = L_oo⁻¹ (x_o - μ_o)), the conditional mean μ_m + L_mo z and a factor L_mm of the conditional
+covariance.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pynade.families import Family, Gaussian, MixtureOfGaussians
+from pynade.models.density import Marginalisable, check_columns
+
+BUDGET = 1 << 23  # numbers in the largest array of one group of rows (64 MiB of doubles)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows of P patterns, padded to R rows each: `rows` are their indexes, `real` is False for padding."""
+
+    observed: Tensor  # bool (P, D)
+    rows: Tensor  # (P, R)
+    real: Tensor  # bool (P, R)
+
+
+def by_pattern(observed: Tensor, n_components: int, budget: int = BUDGET) -> Iterator[Group]:
+    """Group rows by which of their cells are observed.
+
+    Patterns shared by about as many rows (up to a factor of two) go together, so that a thousand patterns
+    are a few batched programs and padding at most doubles the work.
+
+    Args:
+        observed: bool (B, D).
+        n_components: K; a group's arrays are (P, K, D, D) and (P, K, R, D).
+        budget: the most numbers in such an array (a single pattern's matrices may exceed it).
+    """
+    if len(observed) == 0:
+        return
+    D = observed.shape[1]
+    patterns, which, counts = torch.unique(observed, dim=0, return_inverse=True, return_counts=True)
+    order = which.argsort(stable=True)
+    most = max(D, budget // (n_components * D))
+    pieces, start = [], 0
+    for p, n in enumerate(counts.tolist()):
+        pieces += [(min(most, n - j), p, start + j) for j in range(0, n, most)]
+        start += n
+    buckets: dict[int, list[tuple[int, int, int]]] = {}
+    for piece in pieces:
+        buckets.setdefault((piece[0] - 1).bit_length(), []).append(piece)
+    for bucket in buckets.values():
+        longest = max(length for length, _, _ in bucket)
+        together = max(1, budget // (n_components * D * max(D, longest)))
+        for first in range(0, len(bucket), together):
+            table = torch.tensor(bucket[first : first + together], device=observed.device)
+            length, pattern, begin = table.T
+            steps = torch.arange(longest, device=observed.device)
+            real = steps < length[:, None]
+            yield Group(patterns[pattern], order[begin[:, None] + torch.where(real, steps, 0)], real)
+
+
+@dataclass(frozen=True)
+class Conditioned:
+    """K Gaussians given the observed cells of P patterns × R rows; variables permuted, observed first."""
+
+    log_density: Tensor  # (P, K, R), of the observed cells under each component
+    z: Tensor  # (P, K, R, D), whitened residual of the observed cells, zero elsewhere
+    root: Tensor  # (P, K, D, D), Cholesky factor of the permuted covariances
+    centre: Tensor  # (P, K, D), permuted means
+    known: Tensor  # bool (P, D), permuted pattern
+    back: Tensor  # (P, D), undoes the permutation
+
+    def mean(self) -> Tensor:
+        """E[x | observed, k] in the natural order of variables: (P, K, R, D)."""
+        inside = self.centre[:, :, None] + self.z @ self.root.mT
+        return inside.gather(-1, self.back[:, None, None].expand_as(inside))
+
+    def factor(self) -> Tensor:
+        """F (P, K, D, D) in the natural order with F Fᵀ the covariance given what is observed."""
+        free = self.root * ~self.known[:, None, None]
+        rows = self.back[:, None, :, None].expand_as(free)
+        return free.gather(-2, rows)
+
+
+def condition(means: Tensor, covariances: Tensor, x: Tensor, observed: Tensor) -> Conditioned:
+    """K Gaussians, means (K, D) and covariances (K, D, D), given the observed (P, D) cells of x (P, R, D)."""
+    order = (~observed).to(torch.uint8).argsort(dim=-1, stable=True)
+    known = observed.gather(-1, order)
+    permuted = covariances[:, order[:, :, None], order[:, None, :]].transpose(0, 1)
+    root = torch.linalg.cholesky(permuted)
+    centre = means[:, order].transpose(0, 1)
+    values = x.gather(-1, order[:, None].expand_as(x))
+    residual = torch.where(known[:, None, None], values[:, None] - centre[:, :, None], 0.0)
+    z = torch.linalg.solve_triangular(root, residual.mT, upper=False).mT * known[:, None, None]
+    log_scales = (root.diagonal(dim1=-2, dim2=-1).log() * known[:, None]).sum(-1)
+    constant = 0.5 * math.log(2 * math.pi) * known.sum(-1, dtype=x.dtype)[:, None] + log_scales
+    log_density = -0.5 * z.square().sum(-1) - constant[..., None]
+    return Conditioned(log_density, z, root, centre, known, order.argsort(-1))
+
+
+class GaussianMarginals(Marginalisable):
+    """Abstract density that is a mixture of K Gaussians, however it stores them.
+
+    Its parameters are buffers: they are learnt by EM (`pynade.training`), not by gradients. Marginals and
+    conditionals are computed in float64 whatever the dtype of the parameters.
+    """
+
+    n_components: int
+
+    @abstractmethod
+    def components(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Log weights (K,), means (K, D) and covariances (K, D, D), float64."""
+
+    def check(self, x: Tensor) -> None:
+        """Columns must match and every value must be a finite number."""
+        check_columns(x, self.n_variables)
+        self.check_cells(x, torch.ones_like(x, dtype=torch.bool))
+
+    def check_cells(self, x: Tensor, observed: Tensor) -> None:
+        """Every observed cell must be a finite number."""
+        wrong = ~torch.isfinite(x) & observed
+        if wrong.any():
+            row, column = wrong.nonzero()[0].tolist()
+            value = x[row, column].item()
+            what = "missing (ask marginal_log_prob to leave it out)" if value != value else "infinite"
+            raise ValueError(f"expected finite numbers, but row {row}, column {column} is {what}")
+
+    @torch.no_grad()
+    def marginal_log_prob(self, x: Tensor, observed: Tensor) -> Tensor:
+        """log p of the observed cells of each row: (B,), float64; complete rows go through `log_prob`."""
+        out = torch.empty(len(x), dtype=torch.float64, device=x.device)
+        complete = observed.all(-1)
+        if complete.any():
+            out[complete] = self._log_prob(x[complete].to(self.dtype))
+        if not complete.all():
+            rows = (~complete).nonzero()[:, 0]
+            for group, log_joint, _ in self._conditioned(x[rows], observed[rows]):
+                out[rows[group.rows[group.real]]] = torch.logsumexp(log_joint, -1)[group.real]
+        return out
+
+    @torch.no_grad()
+    def best_guess(self, x: Tensor, observed: Tensor) -> Tensor:
+        """Rows with each unobserved cell at its conditional mean: (B, D)."""
+        out = torch.where(observed, x, 0).to(self.dtype)
+        for group, log_joint, given in self._conditioned(x, observed):
+            mean = torch.einsum("prk,pkrd->prd", log_joint.softmax(-1), given.mean())
+            rows = group.rows[group.real]
+            out[rows] = torch.where(observed[rows], out[rows], mean[group.real].to(out.dtype))
+        return out
+
+    @torch.no_grad()
+    def sample_given(
+        self, x: Tensor, observed: Tensor, n: int = 1, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """n joint draws of the unobserved cells of each row, (n, B, D): a component first, then the cells."""
+        out = torch.where(observed, x, 0).to(self.dtype).repeat(n, 1, 1)
+        for group, log_joint, given in self._conditioned(x, observed):
+            p, r = group.real.nonzero().T
+            rows = group.rows[p, r]
+            k = draw_components(log_joint[p, r].softmax(-1), n, generator)  # (S, n)
+            means, factors = given.mean()[p, :, r], given.factor()
+            some = max(1, BUDGET // self.n_variables**2)  # draws whose factors are gathered at a time
+            chosen = zip(
+                torch.arange(len(rows), device=x.device).repeat(n).split(some),
+                k.T.flatten().split(some),
+                strict=True,
+            )
+            drawn = [
+                means[s, c]
+                + (factors[p[s], c] @ draw_normal((len(s), self.n_variables, 1), generator, means))[..., 0]
+                for s, c in chosen
+            ]
+            cells = torch.cat(drawn).to(out.dtype).view(n, len(rows), self.n_variables)
+            out[:, rows] = torch.where(observed[rows], out[:, rows], cells)
+        return out
+
+    @torch.no_grad()
+    def law(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
+        """p(x_i | observed cells): a mixture of K one-dimensional Gaussians, or one Gaussian where K = 1."""
+        K = self.n_components
+        eta = torch.empty(len(x), 3 * K, dtype=torch.float64, device=x.device)
+        for group, log_joint, given in self._conditioned(x, observed):
+            scale = given.factor()[..., i, :].square().sum(-1).sqrt().log()  # (P, K)
+            parts = (
+                log_joint.log_softmax(-1),
+                given.mean()[..., i].mT,
+                scale[:, None].expand_as(log_joint),
+            )
+            eta[group.rows[group.real]] = torch.cat(parts, -1)[group.real]
+        eta = eta.to(self.dtype)
+        return (Gaussian(), eta[:, 1:]) if K == 1 else (MixtureOfGaussians(K), eta)
+
+    def _conditioned(self, x: Tensor, observed: Tensor) -> Iterator[tuple[Group, Tensor, Conditioned]]:
+        """Groups of rows with log p(k, observed cells), (P, R, K), and the components given these cells."""
+        log_weights, means, covariances = self.components()
+        filled = torch.where(observed, x, 0).double()
+        for group in by_pattern(observed, self.n_components):
+            given = condition(means, covariances, filled[group.rows], group.observed)
+            yield group, given.log_density.mT + log_weights, given
+
+
+def draw_components(weights: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
+    """n components for each row of weights (..., K) -> (..., n), drawn where the generator lives."""
+    where = weights.device if generator is None else generator.device
+    return torch.multinomial(weights.to(where), n, replacement=True, generator=generator).to(weights.device)
+
+
+def draw_normal(shape: tuple[int, ...], generator: torch.Generator | None, like: Tensor) -> Tensor:
+    """Standard normal numbers in the dtype and on the device of `like`, drawn where the generator lives."""
+    where = like.device if generator is None else generator.device
+    return torch.randn(shape, generator=generator, dtype=like.dtype, device=where).to(like.device)
+
+
+def row_by_row(t: Tensor, dtype: torch.dtype) -> Tensor:
+    """A copy that lies in memory as a saved and loaded one does, so that both score the same to the last bit.
+
+    LAPACK's factors lie column by column, and products of the same numbers can differ with where they lie.
+    """
+    return t.detach().to(dtype).clone(memory_format=torch.contiguous_format)

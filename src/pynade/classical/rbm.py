@@ -1,0 +1,161 @@
+"""Restricted Boltzmann machines: an energy, not yet a density."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pynade.classical import rbm_sum
+from pynade.classical.binary import bernoulli_draws
+from pynade.families import Bernoulli
+from pynade.models.autoregressive import Autoregressive
+from pynade.models.density import Model, check_columns
+from pynade.nets import NADENet
+from pynade.ordering import Ordering
+
+if TYPE_CHECKING:
+    from pynade.classical.ais import PartitionEstimate
+    from pynade.classical.normalised_rbm import NormalisedRBM
+
+
+class RBM(Model):
+    """E(x, h) = −hᵀW x − bᵀx − cᵀh with binary x (D,) and h (H,) (section "Relationship with the RBM").
+
+    It gives free energies, −log Σ_h exp(−E), and Gibbs samples; probabilities need the partition function,
+    a sum over 2^min(H, D) states. Where that is feasible `normalised()` is a density like any other;
+    where it is not, `log_partition_ais` estimates it.
+
+    Args:
+        n_visible: D.
+        n_hidden: H.
+        scale: standard deviation of the initial weights W.
+        generator: source of the initial weights.
+
+    Example:
+        >>> import torch
+        >>> rbm = RBM(4, n_hidden=2, scale=0.0)
+        >>> round(rbm.log_partition(), 6)  # 2⁶ states of energy zero: 6 log 2
+        4.158883
+        >>> round(rbm.normalised().log_prob(torch.zeros(1, 4)).exp().item(), 6)
+        0.0625
+    """
+
+    def __init__(
+        self,
+        n_visible: int,
+        n_hidden: int,
+        scale: float = 0.01,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        for name, value in (("n_visible", n_visible), ("n_hidden", n_hidden)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
+        self.n_variables = self.n_visible = n_visible
+        self.n_hidden = n_hidden
+        self.W = nn.Parameter(torch.empty(n_hidden, n_visible).normal_(0.0, 1.0, generator=generator) * scale)
+        self.b = nn.Parameter(torch.zeros(n_visible))
+        self.c = nn.Parameter(torch.zeros(n_hidden))
+
+    def free_energy(self, x: Tensor) -> Tensor:
+        """−bᵀx − Σ_k log(1 + exp(c_k + W_k x)) of rows (B, D): (B,), summed in float64.
+
+        Minus the free energy is the logarithm of the unnormalised probability.
+        """
+        self.check(x)
+        return self._free_energy(x.to(self.dtype))
+
+    def _free_energy(self, x: Tensor) -> Tensor:
+        hidden = functional.logsigmoid(-(x @ self.W.T + self.c)).sum(-1, dtype=torch.float64)
+        return hidden - (x * self.b).sum(-1, dtype=torch.float64)
+
+    @torch.no_grad()
+    def gibbs(
+        self, n: int, steps: int, generator: torch.Generator | None = None, start: Tensor | None = None
+    ) -> Tensor:
+        """Rows (n, D) of n chains after `steps` rounds of h | x and x | h: near the model, not exact draws.
+
+        Args:
+            n: number of chains.
+            steps: rounds.
+            generator: source of randomness.
+            start: rows (n, D) to start from; fair coins when not given.
+        """
+        if start is None:
+            x = bernoulli_draws(self.b.new_zeros(n, self.n_visible), generator).to(self.dtype)
+        else:
+            self.check(start)
+            if len(start) != n:
+                raise ValueError(f"{len(start)} rows to start from were given for {n} chains")
+            x = start.to(self.W)
+        for _ in range(steps):
+            h = bernoulli_draws(x @ self.W.T + self.c, generator).to(self.dtype)
+            x = bernoulli_draws(h @ self.W + self.b, generator).to(self.dtype)
+        return x
+
+    def log_partition(self) -> float:
+        """log Z, exact: the sum over all states of the smaller layer, at most 25 units.
+
+        Raises:
+            ValueError: both layers are larger; `log_partition_ais` gives an estimate.
+        """
+        if min(self.n_hidden, self.n_visible) > rbm_sum.MOST_UNITS:
+            raise ValueError(
+                f"the exact partition function sums over all states of the smaller layer, which has "
+                f"{min(self.n_hidden, self.n_visible)} units and may have {rbm_sum.MOST_UNITS}; "
+                f"log_partition_ais gives an estimate by annealed importance sampling"
+            )
+        if self.n_hidden <= self.n_visible:
+            return rbm_sum.log_sum(rbm_sum.softplus_table(self.W, self.b), self.c)
+        return rbm_sum.log_sum(rbm_sum.softplus_table(self.W.T, self.c), self.b)
+
+    def log_partition_ais(
+        self,
+        n_chains: int = 100,
+        n_steps: int = 1000,
+        generator: torch.Generator | None = None,
+        *,
+        base: Tensor | None = None,
+    ) -> PartitionEstimate:
+        """An estimate of log Z by annealed importance sampling; see `models.ais.log_partition_ais`."""
+        from pynade.classical.ais import log_partition_ais
+
+        return log_partition_ais(self, n_chains, n_steps, generator, base=base)
+
+    def normalised(self) -> NormalisedRBM:
+        """This RBM as an exact density; a copy, with log Z computed now."""
+        from pynade.classical.normalised_rbm import NormalisedRBM
+
+        return NormalisedRBM(self)
+
+    def check(self, x: Tensor) -> None:
+        """Columns must match, values must be exactly 0 or 1."""
+        check_columns(x, self.n_visible)
+        Bernoulli().check(x)
+
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments."""
+        return {"n_visible": self.n_visible, "n_hidden": self.n_hidden}
+
+
+def nade_from_rbm(rbm: RBM, ordering: Ordering) -> Autoregressive:
+    """The NADE whose conditionals are one mean-field pass in an RBM (section "Relationship with the RBM").
+
+    Its W, b and c are the RBM's and V = Wᵀ. Starting from μ_j = 0 for the variables not yet seen, one update
+    of the hidden marginals τ (eq. mf-hidden) and one of μ_d (eq. mf-input) is p(x_{o_d} = 1 | x_{o_<d}).
+
+    Example:
+        >>> from pynade.ordering import Ordering
+        >>> nade_from_rbm(RBM(5, 3), Ordering.natural(5)).net.hidden
+        3
+    """
+    net = NADENet(rbm.n_visible, n_params=1, hidden=rbm.n_hidden, activation="sigmoid").to(rbm.W)
+    with torch.no_grad():
+        net.weight.copy_(rbm.W.T.unsqueeze(1))
+        net.output.copy_(rbm.W.T.unsqueeze(1))
+        net.hidden_bias.copy_(rbm.c)
+        net.bias.copy_(rbm.b.unsqueeze(1))
+    return Autoregressive(net, Bernoulli(), ordering.to(rbm.device))

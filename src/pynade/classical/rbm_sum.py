@@ -1,0 +1,136 @@
+"""Sums over all 2^H states of binary units: exact, in blocks, in float64.
+
+States are numbered as they are written, the first unit being the most significant bit, so that a table of
+2^H values can be viewed with shape (2, …, 2) and indexed by the units' values.
+
+The work is Σ_d log(1 + e^a_d(h)) for every state h. Cut the units in two parts: a_d = u_d + l_d, one of a few
+thousand values from each part, so e^a_d = e^u_d e^l_d needs no exponential of its own. The CPU kernel then
+multiplies the factors 1 + U_d L_d of several variables before it takes one logarithm: a fused multiply-add
+and a product for each of the 2^H D terms. How many factors fit is known beforehand from the largest value
+each can have. Weights too large for that, and other devices, go by log(1 + e^a) itself.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pynade.kernels.backends import available
+from pynade.kernels.threads import share
+
+MOST_UNITS = 25  # 2^25 states: a table of 256 MiB
+LOW_UNITS = 10  # of the inner part; its table is packed in tiles
+LARGEST = 690.0  # e^690 is still a float64
+BLOCK = {"cpu": 2**20, "cuda": 2**26}  # values of a at a time where there is no kernel
+LOG_SUM_BLOCK = {"cpu": 2**16, "cuda": 2**23}  # states at a time: what a CPU's cache holds
+
+
+def linear_table(c: Tensor) -> Tensor:
+    """Σ_k c_k h_k of every state: (…, H) -> (…, 2^H), float64.
+
+    Example:
+        >>> import torch
+        >>> linear_table(torch.tensor([10.0, 1.0])).tolist()
+        [0.0, 1.0, 10.0, 11.0]
+    """
+    c = c.double()
+    sums = c.new_zeros(*c.shape[:-1], 1)
+    for k in reversed(range(c.shape[-1])):
+        sums = torch.cat([sums, sums + c[..., k : k + 1]], -1)
+    return sums
+
+
+def softplus_table(weight: Tensor, bias: Tensor) -> Tensor:
+    """Σ_d log(1 + exp(b_d + Σ_k h_k W_kd)) of every state h: W (H, D), b (D,) -> (2^H,), float64.
+
+    Example:
+        >>> import torch
+        >>> softplus_table(torch.zeros(2, 3), torch.zeros(3)).exp().round(decimals=6).tolist()
+        [8.0, 8.0, 8.0, 8.0]
+    """
+    hidden = len(weight)
+    if hidden > MOST_UNITS:
+        raise ValueError(f"a sum over all states takes at most {MOST_UNITS} units, not {hidden}")
+    weight, bias = weight.detach().double(), bias.detach().double()
+    if weight.shape[1] == 0:
+        return weight.new_zeros(2**hidden)
+    low = linear_table(weight[max(0, hidden - LOW_UNITS) :].T)  # (D, 2^low)
+    high = linear_table(weight[: max(0, hidden - LOW_UNITS)].T) + bias[:, None]  # (D, 2^high)
+    fits = max(high.abs().max(), low.abs().max(), (high.amax(1) + low.amax(1)).max()) < LARGEST / 4
+    if weight.device.type == "cpu" and bool(fits) and available("numba"):
+        return _by_products(high, low)
+    return _by_logs(high, low)
+
+
+def log_sum(table: Tensor, c: Tensor) -> float:
+    """log Σ_h exp(table_h + Σ_k c_k h_k) over all states: (2^H,), (H,).
+
+    The linear part is made of its two parts and added a block at a time: a table of its own would cost more
+    to write than all the sums.
+
+    Example:
+        >>> import torch
+        >>> round(log_sum(torch.zeros(4), torch.tensor([0.0, 1.0]).log1p()), 6)  # log(1 + 2 + 1 + 2)
+        1.791759
+    """
+    cut = max(0, len(c) - LOW_UNITS)
+    high, low = linear_table(c.detach()[:cut]), linear_table(c.detach()[cut:])
+    rows = max(1, LOG_SUM_BLOCK.get(table.device.type, LOG_SUM_BLOCK["cpu"]) // len(low))
+    each = [torch.logsumexp(part + low, 1) for part in table.view(len(high), -1).split(rows)]
+    return float(torch.logsumexp(torch.cat(each) + high, 0))
+
+
+def bits(states: Tensor, units: int) -> Tensor:
+    """The values (…, units) of numbered states, first unit first, float64."""
+    shifts = torch.arange(units - 1, -1, -1, device=states.device)
+    return (states.unsqueeze(-1) >> shifts & 1).double()
+
+
+def _by_logs(high: Tensor, low: Tensor) -> Tensor:
+    """The plain way: a block of outer states against all inner ones."""
+    table = high.new_empty(high.shape[1], low.shape[1])
+    rows = max(1, BLOCK.get(high.device.type, BLOCK["cpu"]) // low.numel())
+    for start in range(0, len(table), rows):
+        a = high[:, start : start + rows, None] + low[:, None, :]
+        table[start : start + rows] = -functional.logsigmoid(a.neg_()).sum(0)
+    return table.flatten()
+
+
+def _by_products(high: Tensor, low: Tensor) -> Tensor:
+    """The fast way, on the CPU's threads."""
+    from pynade.classical.rbm_kernel import TILE, UNROLL, products  # brings in numba
+
+    groups = _groups(torch.logaddexp(high.amax(1) + low.amax(1), high.new_zeros(())))
+    width = max(-(-len(group) // UNROLL) for group in groups) * UNROLL
+    # variables by group, padded with factors 1 + 0 · 0; inner states by tile, padded with states never read
+    tiles = -(-low.shape[1] // TILE)
+    outer = high.new_zeros(high.shape[1], len(groups), width)
+    inner = high.new_zeros(tiles, len(groups), width, TILE)
+    padded = functional.pad(low, (0, tiles * TILE - low.shape[1]))
+    for g, group in enumerate(groups):
+        outer[:, g, : len(group)] = high[group].T.exp()
+        inner[:, g, : len(group)] = padded[group].exp().view(len(group), tiles, TILE).transpose(0, 1)
+    table = high.new_empty(high.shape[1], tiles * TILE)
+    arrays = (outer.numpy(), inner.numpy(), table.numpy())
+    step = max(1, len(table) // 64)
+    products(*arrays, 0, 1)  # compiles here, not in two threads at once
+
+    def task(number: int) -> None:
+        products(*arrays, number * step, min(len(table), (number + 1) * step))
+
+    share(task, -(-len(table) // step), torch.get_num_threads())
+    return table[:, : low.shape[1]].flatten()
+
+
+def _groups(largest: Tensor) -> list[list[int]]:
+    """Variables in runs whose factors' largest product is still finite."""
+    groups: list[list[int]] = [[]]
+    total = 0.0
+    for d, size in enumerate(largest.tolist()):
+        if total + size > LARGEST:
+            groups.append([])
+            total = 0.0
+        groups[-1].append(d)
+        total += size
+    return groups

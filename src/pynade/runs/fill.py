@@ -1,0 +1,184 @@
+"""Filling gaps: impute a file, complete images with a hole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from pynade.tables import read_file, resolve
+from pynade.tables.images import binarized, channels_height_width
+from pynade.estimators import ESTIMATORS, DensityEstimator, ImageDensity, Questions
+from pynade.estimators.io import load_with_facts
+from pynade.runs.figures import completion_figure, save_figure
+from pynade.runs.tabular import align, check_destination, default_names, write_table
+from pynade.models import Autoregressive, Ensemble
+from pynade.particles import PARTICLES
+
+
+def load_answering(run: Path, what: str) -> tuple[Questions, dict]:
+    """The model of a run that answers every question, or a sentence that says which models can do `what`."""
+    model, facts = load_with_facts(run)
+    if not isinstance(model, Questions):
+        able = ", ".join(name for name, kind in ESTIMATORS.items() if issubclass(kind, Questions))
+        raise ValueError(f"{run} is a {type(model).__name__}; to {what} takes one of: {able}")
+    return model, facts
+
+
+class Filled(NamedTuple):
+    """How many cells of how many rows were filled, and the particles if by an estimate."""
+
+    gaps: int
+    rows: int
+    particles: int | None
+
+
+def impute_file(
+    run: Path,
+    file: Path,
+    out: Path,
+    draws: int | None = None,
+    seed: int = 0,
+    particles: int | None = None,
+) -> Filled:
+    """Fill the gaps of a table.
+
+    Args:
+        run: run folder or model file of an estimator; one with a fixed ordering fills by an estimate.
+        file: .csv, .parquet, .npy or .npz with blanks (NaN) where values are missing.
+        out: .csv or .npy to write. With draws, one block of rows per draw, marked in a first column
+            `draw` (.csv), or an array (draws, rows, columns) (.npy).
+        draws: None fills in each cell's likelier value (the mean of a real one); a number gives that many
+            joint draws.
+        seed: of the draws, and of an estimate.
+        particles: weighted walkers of each row, of a model with a fixed ordering; None is 256.
+    """
+    model, facts = load_with_facts(run)
+    if not isinstance(model, DensityEstimator):
+        raise ValueError(f"{run} is a {type(model).__name__}; to impute takes a model saved by an estimator")
+    estimated = isinstance(model.model_, Autoregressive | Ensemble)
+    if particles is not None and not estimated:
+        raise ValueError(f"{run} fills gaps without particles; only models with a fixed ordering need them")
+    check_destination(out, ".csv", ".npy")
+    if draws is not None and draws < 1:
+        raise ValueError(f"the number of draws must be at least 1, not {draws}")
+    rows, names = read_file(file)
+    columns = facts.get("columns")
+    rows = align(rows, names, columns, facts.get("dropped", ()))
+    how = {"particles": PARTICLES if particles is None else particles} if estimated else {}
+    filled = model.impute(rows, draws, random_state=seed, **how)
+    gaps = int(np.isnan(rows).sum()) if rows.dtype.kind == "f" else 0
+    header = list((names and columns) or names or default_names(rows.shape[1]))
+    if draws is not None and out.suffix == ".csv":
+        number = np.repeat(np.arange(draws), len(rows))[:, None]
+        header, filled = ["draw", *header], np.hstack([number, filled.reshape(-1, rows.shape[1])])
+    write_table(out, header, filled)
+    return Filled(gaps, len(rows), how.get("particles"))
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One image: as it is, where its hole is, log p of the rest with the hole marginalised, completions.
+
+    Pixels run from 0 to 1.
+    """
+
+    image: np.ndarray  # (D,)
+    hole: np.ndarray  # bool (D,), True = inside
+    log_prob: float
+    draws: np.ndarray  # (n, D)
+
+
+def inpaint(
+    run: Path,
+    data: str,
+    rows: Sequence[int],
+    hole: tuple[int, ...] | None = None,
+    *,
+    split: str = "test",
+    draws: int = 5,
+    seed: int = 0,
+    data_dir: Path | None = None,
+) -> tuple[list[Completion], tuple[int, ...]]:
+    """The paper's figure "mnist-inpainting": a random hole in each image, log p of the rest, completions.
+
+    Both numbers and draws are exact for the run's own number of orderings, those that put the hole last.
+
+    Args:
+        run: run folder of a model of images that answers every question.
+        data: registered name or file.
+        rows: which rows of the part.
+        hole: height and width of the hole, placed at random in each image; None is 10 × 10, or half the
+            image where that is less.
+        split: part of the data.
+        draws: completions per image.
+        seed: of holes and completions.
+        data_dir: folder of the registered data sets.
+    """
+    model, facts = load_answering(run, "inpaint")
+    dataset = resolve(data, data_dir)
+    if "binarize" in facts:
+        dataset = binarized(dataset, facts["binarize"])
+    shape = facts.get("image_shape") or dataset.image_shape
+    if shape is None:
+        raise ValueError(f"the data {data!r} have no image shape, so there is no hole to cut")
+    channels, height, width = channels_height_width(shape)
+    if hole is None:
+        hole = min(10, max(1, height // 2)), min(10, max(1, width // 2))
+    if not (1 <= hole[0] <= height and 1 <= hole[1] <= width):
+        raise ValueError(f"a hole of {hole[0]}x{hole[1]} does not fit into images of {height}x{width}")
+    if hole == (height, width):
+        raise ValueError(f"a hole of {hole[0]}x{hole[1]} leaves nothing of the images")
+    if draws < 1:
+        raise ValueError(f"the number of completions must be at least 1, not {draws}")
+    part = dataset.split(split)
+    for row in rows:
+        if not 0 <= row < len(part):
+            raise ValueError(f"row {row} does not exist: {dataset.name} {split} has rows 0 … {len(part) - 1}")
+    rng = np.random.default_rng(seed)
+    images = model._rows(part[list(rows)], reset=False)
+    holes = np.zeros((len(images), channels, height, width), dtype=bool)
+    for k in range(len(images)):
+        top, left = rng.integers(height - hole[0] + 1), rng.integers(width - hole[1] + 1)
+        holes[k, :, top : top + hole[0], left : left + hole[1]] = True
+    flat = holes.reshape(len(images), -1)
+    gaps = np.where(flat, np.nan, images.astype(np.float64))
+    log_probs = model.score_samples(gaps)
+    filled = model.impute(gaps, draws, random_state=seed)
+    white = model.white if isinstance(model, ImageDensity) else 1
+    shown, drawn = images / white, filled / white
+    made = [Completion(shown[k], flat[k], float(log_probs[k]), drawn[:, k]) for k in range(len(images))]
+    return made, tuple(map(int, shape))
+
+
+def plot_completions(path: Path, completions: Sequence[Completion], shape: Sequence[int]) -> None:
+    """The digit, the digit with its hole and its log p, the completions: one line per image."""
+    save_figure(completion_figure(completions, shape), path)
+
+
+def parse_given(text: str) -> dict[int | str, float]:
+    """ "3=1,17=0" or "rain=1" as evidence.
+
+    Example:
+        >>> parse_given("3=1, rain=0")
+        {3: 1.0, 'rain': 0.0}
+    """
+    given: dict[int | str, float] = {}
+    for part in text.split(","):
+        name, sign, value = (piece.strip() for piece in part.rpartition("="))
+        key: int | str = int(name) if name.isdigit() else name
+        try:
+            number = float(value)
+        except ValueError:
+            number = float("nan")
+        if not sign or not name or number != number:
+            raise ValueError(
+                f"evidence is written like 3=1,17=0 (index or column = value), not {part.strip()!r}"
+            )
+        if key in given:
+            raise ValueError(f"variable {key!r} is given twice")
+        given[key] = number
+    return given

@@ -1,0 +1,81 @@
+"""Where a number comes from: code, libraries, machine, data, seed."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pynade._version import __version__
+from pynade.tables import Dataset
+
+LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn", "safetensors")
+
+
+def provenance(data: Dataset, seed: int, device: torch.device) -> dict[str, Any]:
+    """Everything needed to make a result again, as JSON."""
+    return {
+        "code": code_version(),
+        "libraries": {name: _version(name) for name in LIBRARIES},
+        "python": platform.python_version(),
+        "device": device_name(device),
+        "threads": torch.get_num_threads(),
+        "data": {"name": data.name, "checksum": data.checksum, "sizes": data.sizes} | data.provenance,
+        "seed": seed,
+        "started": now(),
+    }
+
+
+def now() -> str:
+    """The time, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def code_version() -> str:
+    """The version, a digest of the source, and the commit if the code runs from a checkout.
+
+    A "+" marks uncommitted changes. The digest is the same wherever the same files are.
+    """
+    root = Path(__file__).parent.parent
+    source = f"source {source_digest(root)[:12]}"
+    try:
+        commit = _git(root, "rev-parse", "--short=12", "HEAD")
+        changed = _git(root, "status", "--porcelain", "--", str(root))
+    except (OSError, subprocess.SubprocessError):
+        return f"{__version__} ({source})"
+    return f"{__version__} ({source}, commit {commit}{'+' if changed else ''})"
+
+
+def source_digest(root: Path) -> str:
+    """sha256 over the names and contents of all Python files of the package."""
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0")
+        digest.update(path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def device_name(device: torch.device) -> str:
+    """Such as "cpu (x86_64)" or "cuda (NVIDIA H200)"."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return f"{device.type} ({name})"
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=5
+    )
+    return done.stdout.strip()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,376 @@
+"""Run folders: one training run with everything that belongs to it.
+
+spec.json           model, its parameters, data: what was asked, fully resolved
+provenance.json     code, libraries, device, data checksum, seed
+metrics.jsonl       one line per epoch
+checkpoint*.safetensors  while training, for --resume
+model.safetensors   the weights, loadable with `pynade.load(folder)`
+result.json         how training ended and the validation score
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import shlex
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pynade.atomic import write_json
+from pynade.tables import Dataset, Schema, resolve
+from pynade.tables.images import binarized, is_grey
+from pynade.estimators import (
+    ESTIMATORS,
+    PRESETS,
+    RBM,
+    AnyOrderDensity,
+    Baseline,
+    BinaryTable,
+    DensityEstimator,
+    GaussianMixture,
+    GradientEstimator,
+    RealCells,
+)
+from pynade.estimators.base import torch_device
+from pynade.runs.provenance import provenance
+from pynade.training import Callback, Diverged
+from pynade.training.checkpoint import checkpoints_in
+from pynade.likelihood import Estimate
+from pynade.models import Orderless
+
+OPTION_NAMES = {
+    "n_orderings": "orderings",
+    "n_components": "components",
+    "n_factors": "factors",
+    "n_hidden": "hidden",
+    "random_state": "seed",
+}  # where the option is not the parameter
+
+FILES = (
+    "spec.json",
+    "provenance.json",
+    "metrics.jsonl",
+    "last_good.safetensors",
+    "model.safetensors",
+    "result.json",
+)
+
+
+def estimator_named(model: str, parameters: dict[str, Any]) -> DensityEstimator:
+    """An unfitted estimator; unknown models and parameters are answered with the nearest known name."""
+    if model not in ESTIMATORS:
+        raise ValueError(f"unknown model {model!r}{_nearest(model, list(ESTIMATORS))}")
+    kind = ESTIMATORS[model]
+    known = kind._get_param_names()
+    parameters = PRESETS.get(model, {}) | parameters
+    for name in parameters:
+        if name not in known:
+            raise ValueError(
+                f"model {model!r} has no parameter {OPTION_NAMES.get(name, name)!r}{_nearest(name, known)}"
+            )
+    return kind(**parameters)
+
+
+def start_run(
+    folder: Path,
+    model: str,
+    parameters: dict[str, Any],
+    data: str,
+    *,
+    data_dir: Path | None = None,
+    overwrite: bool = False,
+    drop_constant: bool = False,
+    valid_rows: int | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> dict[str, Any]:
+    """Train from scratch into a new run folder; returns the content of result.json.
+
+    Everything that can be wrong with the request is found before the folder is made.
+
+    Args:
+        folder: the run folder to make.
+        model: a name in `pynade.estimators.ESTIMATORS`.
+        parameters: of the estimator; what is not given takes its default. `random_state` is the seed.
+        data: a registered data set or a file.
+        data_dir: folder of the registered data sets.
+        overwrite: replace an earlier run in this folder.
+        drop_constant: leave out the columns that never vary in the training rows.
+        valid_rows: take only so many validation rows (a trial).
+        callbacks: told of progress.
+    """
+    parameters = {"random_state": 0} | parameters
+    estimator = estimator_named(model, parameters)
+    whole, made_binary = _as_images(_varying(resolve(data, data_dir), drop_constant), estimator)
+    estimator.columns_ = list(whole.schema.names)  # for messages
+    _check_request(model, estimator, whole)  # before any split, so that rows are the file's
+    dataset = _with_validation(whole, estimator, valid_rows)
+    _claim(folder, overwrite)
+    spec = {
+        "model": model,
+        "parameters": estimator.get_params(),
+        "data": data if not Path(data).exists() else str(Path(data).resolve()),
+        "data_checksum": dataset.checksum,
+    } | ({"drop_constant": True} if drop_constant else {})
+    if valid_rows is not None:
+        spec["valid_rows"] = valid_rows
+    if made_binary is not None:
+        spec["binarize"] = made_binary
+    write_json(folder / "spec.json", spec)
+    device = torch_device(estimator.device)
+    write_json(folder / "provenance.json", provenance(dataset, seed=estimator.random_state, device=device))
+    try:
+        return _train(folder, estimator, dataset, made_binary, resume=False, callbacks=callbacks)
+    except ValueError:  # what only learning finds out, such as a singular covariance: there is no run
+        _clear(folder)
+        if not any(folder.iterdir()):
+            folder.rmdir()
+        raise
+
+
+def resume_run(
+    folder: Path, *, data_dir: Path | None = None, callbacks: Sequence[Callback] = ()
+) -> dict[str, Any]:
+    """Go on with an interrupted run, to the same result as if it had not been interrupted."""
+    spec = read_spec(folder)
+    if (folder / "result.json").is_file():
+        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        if result["status"] == "finished":
+            _forget(folder)  # (it may have been killed just before)
+            return dict(result)
+        raise ValueError(f"the run in {folder} ended with: {result['stopped']}; it cannot go on from there")
+    estimator = estimator_named(spec["model"], spec["parameters"])
+    dropped = spec.get("drop_constant", False)
+    whole = _varying(resolve(spec["data"], data_dir), dropped)
+    if "binarize" in spec:
+        whole = binarized(whole, spec["binarize"])
+    dataset = _with_validation(whole, estimator, spec.get("valid_rows"))
+    if dataset.checksum != spec["data_checksum"]:
+        raise ValueError(
+            f"the data {spec['data']!r} are not those the run in {folder} began with "
+            f"(checksum {dataset.checksum[:12]}…, expected {spec['data_checksum'][:12]}…)"
+        )
+    begun = any(path.is_file() for path in _checkpoints(folder))  # one killed before its first starts over
+    return _train(folder, estimator, dataset, spec.get("binarize"), resume=begun, callbacks=callbacks)
+
+
+def as_command(spec: dict[str, Any], folder: str) -> str:
+    """The command that makes a run with this spec: what differs from the defaults, as options."""
+    usual = estimator_named(spec["model"], {}).get_params()
+    words = ["pynade fit", shlex.quote(spec["data"]), "--model", spec["model"]]
+    for name, value in spec["parameters"].items():
+        values = value if isinstance(value, list | tuple) else [value]
+        default = usual[name] if not isinstance(usual[name], tuple) else list(usual[name])
+        if value in (default, usual[name]) or name == "random_state":
+            continue
+        option = OPTION_NAMES.get(name, name.replace("_", "-"))
+        if name == "image_shape":
+            words.append(f"--{option} {'x'.join(map(str, values))}")
+        elif isinstance(value, bool):
+            words.append(f"--{option}" if value else f"--no-{option}")
+        else:
+            words += [f"--{option} {v}" for v in values]
+    seed = spec["parameters"]["random_state"]
+    words += ["--drop-constant"] if spec.get("drop_constant") else []
+    words += [f"--binarize {spec['binarize']}"] if "binarize" in spec else []
+    return " ".join([*words, *([f"--seed {seed}"] if seed else []), "--out", folder])
+
+
+def read_spec(folder: Path) -> dict[str, Any]:
+    """The spec of a run folder, or a clear error."""
+    try:
+        spec = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
+        return dict(spec)
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(f"{folder} is no run folder: it has no spec.json") from None
+    except ValueError as error:
+        raise ValueError(f"{folder / 'spec.json'} is damaged: {error}") from None
+
+
+def _varying(dataset: Dataset, wanted: bool) -> Dataset:
+    """The data without the columns that are constant in the training rows, if that is wanted."""
+    if not wanted:
+        return dataset
+    known = dataset.train.astype(np.float64)
+    kept = np.flatnonzero([len(np.unique(c[~np.isnan(c)])) > 1 for c in known.T])
+    if len(kept) == 0:
+        raise ValueError("every column is constant")
+    parts: dict[str, Any] = {part: rows[:, kept] for part, rows in dataset.parts.items()}
+    schema = Schema(tuple(dataset.schema.columns[i] for i in kept))
+    dropped = [name for name in dataset.schema.names if name not in schema.names]
+    provenance = {**dataset.provenance, "dropped_columns": dropped}
+    return replace(dataset, **parts, schema=schema, image_shape=None, provenance=provenance, source=None)
+
+
+def _as_images(dataset: Dataset, estimator: DensityEstimator) -> tuple[Dataset, float | str | None]:
+    """Tell a model of images their shape, and make grey levels black and white if that was asked for.
+
+    Of images, the threshold is a share of white, whatever their levels. Returns how it was done, since
+    images that are scored later must be treated in the same way.
+    """
+    known = estimator.get_params()
+    if "image_shape" in known and known["image_shape"] is None and dataset.image_shape is not None:
+        estimator.set_params(image_shape=tuple(dataset.image_shape))
+    how: float | str | None = known.get("binarize")
+    if is_grey(dataset):
+        if how is not None:
+            family = known.get("family", "bernoulli")
+            if family != "bernoulli":
+                raise ValueError(f"--binarize makes zeros and ones, but --family {family} is for grey levels")
+            estimator.set_params(binarize=None)
+            return binarized(dataset, how), how
+        if "binarize" in known and known.get("family", "bernoulli") == "bernoulli":
+            raise ValueError(
+                f"the images of {dataset.name!r} have grey levels, but the model is one of zeros and ones: "
+                "give --binarize 0.5 or --binarize random, or (convnade, unet) a --family for grey levels"
+            )
+    elif isinstance(how, str):
+        binarized(dataset, how)  # refuses what is no way to do it
+        raise ValueError(f"--binarize {how} is for images with grey levels, which {dataset.name!r} has not")
+    return dataset, None
+
+
+def _with_validation(dataset: Dataset, estimator: DensityEstimator, valid_rows: int | None = None) -> Dataset:
+    """The data with a validation part, if the estimator wants one and there are rows enough for it."""
+    if not 0 <= estimator.validation_fraction < 1:
+        raise ValueError(f"validation_fraction must be in [0, 1), not {estimator.validation_fraction}")
+    rows = round(estimator.validation_fraction * len(dataset.train))
+    if dataset.valid is None and rows >= 2 and len(dataset.train) - rows >= 2:
+        dataset = dataset.with_validation(estimator.validation_fraction, seed=estimator.random_state)
+    if dataset.valid is not None and valid_rows is not None:
+        dataset = replace(dataset, valid=dataset.valid[:valid_rows])
+    return dataset
+
+
+def _train(
+    folder: Path,
+    estimator: DensityEstimator,
+    dataset: Dataset,
+    made_binary: float | str | None,
+    *,
+    resume: bool,
+    callbacks: Sequence[Callback],
+) -> dict[str, Any]:
+    if dataset.valid is None:
+        estimator.set_params(validation_fraction=0.0)
+    try:
+        endless = {} if dataset.source is None or not fresh(estimator) else {"source": dataset.source}
+        estimator.fit(
+            dataset.train, X_valid=dataset.valid, folder=folder, resume=resume, callbacks=callbacks, **endless
+        )
+    except Diverged as error:
+        write_json(folder / "result.json", {"status": "diverged", "stopped": str(error)})
+        raise
+    names = list(dataset.schema.names)
+    dropped = dataset.provenance.get("dropped_columns", [])
+    facts: dict[str, Any] = {"columns": names, "dropped": dropped, "image_shape": dataset.image_shape}
+    if made_binary is not None:
+        facts["binarize"] = made_binary
+    estimator.save(folder / "model.safetensors", **facts)
+    history = estimator.history_
+    valid = None
+    if dataset.valid is not None:
+        with warnings.catch_warnings(action="ignore"):  # the result itself says whether it is an estimate
+            valid = _validation_score(estimator, dataset.valid).to_json()
+    chosen = getattr(estimator, "chosen_", {})
+    result = {
+        "status": "finished",
+        "stopped": history.stopped,
+        "epochs": len(history.epochs),
+        "best_epoch": history.best_epoch,
+        "train_log_likelihood": history.train_log_likelihood,
+        "valid": valid,
+        "seconds": round(history.seconds, 2),
+    } | ({"chosen": chosen, "choices": estimator.choices_} if chosen else {})
+    if history.messages:
+        result["messages"] = history.messages
+    write_json(folder / "result.json", result)
+    _forget(folder)
+    return result
+
+
+def counted(model: str) -> str:
+    """What the passes of a model's learning are called: "epoch", or "iteration" where it is EM."""
+    kind = ESTIMATORS.get(model, GradientEstimator)
+    return "iteration" if issubclass(kind, Baseline) and not issubclass(kind, RBM) else "epoch"
+
+
+def _validation_score(estimator: DensityEstimator, rows: np.ndarray) -> Estimate:
+    """Exact, but of nets that would run once for every variable an estimate."""
+    model = getattr(estimator, "model_", None)
+    if isinstance(estimator, AnyOrderDensity) and isinstance(model, Orderless) and model.net.row_floats:
+        return estimator.estimate(rows)
+    return estimator.summary(estimator.score_samples(rows))
+
+
+def fresh(estimator: DensityEstimator) -> bool:
+    """Whether training draws fresh rows from a source: epochs must then have a length of their own."""
+    if isinstance(estimator, GaussianMixture):
+        return estimator.minibatch
+    return isinstance(estimator, GradientEstimator) and estimator.updates_per_epoch is not None
+
+
+def _check_request(model: str, estimator: DensityEstimator, dataset: Dataset) -> None:
+    """What the estimator finds wrong; where it is the kind of the data, with the models that fit."""
+    kinds = set(dataset.schema.kinds)
+    if isinstance(estimator, RealCells) and kinds == {"binary"}:
+        raise ValueError(
+            f"{model} takes real numbers, but every column of {dataset.name} holds only zeros and ones; "
+            f"models of these are {_able(BinaryTable)}"
+        )
+    try:
+        estimator.check_request(dataset.train, dataset.valid)
+    except ValueError as error:
+        if isinstance(estimator, BinaryTable) and estimator.binarize is None and kinds != {"binary"}:
+            raise ValueError(f"{error}; models of real numbers are {_able(RealCells)}") from None
+        raise
+
+
+def _able(kind: type) -> str:
+    names = [name for name, estimator in ESTIMATORS.items() if issubclass(estimator, kind)]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _claim(folder: Path, overwrite: bool) -> None:
+    """Make the run folder, or clear an earlier run out of it; never touch files that are not a run's."""
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            if not overwrite:
+                raise ValueError(f"{folder} already exists; give --overwrite to replace it")
+            if not (folder / "spec.json").is_file():
+                raise ValueError(f"{folder} is not a run folder, so --overwrite will not touch it")
+            _clear(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError
+    except (PermissionError, NotADirectoryError, FileExistsError) as error:
+        raise ValueError(
+            f"cannot write to the output folder {folder}: {error.strerror or 'no permission'}"
+        ) from None
+    except OSError as error:
+        raise ValueError(f"cannot make the output folder {folder}: {error.strerror}") from None
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    return [folder / "checkpoint.safetensors", *checkpoints_in(folder)]
+
+
+def _forget(folder: Path) -> None:
+    for checkpoint in _checkpoints(folder):
+        checkpoint.unlink(missing_ok=True)
+
+
+def _clear(folder: Path) -> None:
+    _forget(folder)
+    for name in FILES:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
+    return (f": did you mean {close[0]!r}?" if close else "") + f" (known: {', '.join(known)})"

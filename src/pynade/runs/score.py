@@ -1,0 +1,272 @@
+"""Scoring a trained run on data, and the record that a result leaves."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pynade.atomic import write_json
+from pynade.control_variate import CorrectedEnsemble
+from pynade.tables import Dataset, resolve
+from pynade.tables.images import binarized
+from pynade.estimators import AnyOrderDensity, DensityEstimator
+from pynade.estimators.base import device_here, torch_device
+from pynade.estimators.io import load_with_facts
+from pynade.evaluation import OrderingScores
+from pynade.runs.provenance import code_version, device_name, now
+from pynade.runs.run import as_command, read_spec
+from pynade.runs.tabular import align, check_destination, write_table
+from pynade.likelihood import Estimate, row_log_probs
+from pynade.classical import RBM
+from pynade.models import Density, Orderless
+
+
+@dataclass(frozen=True)
+class Score:
+    """Log-probabilities of one part of a data set; under many orderings where that was asked.
+
+    Attributes:
+        data: the data set.
+        split: its part.
+        log_probs: of each row, exact; empty where only an estimate of their mean was made.
+        seconds: how long it took.
+        orderings: scores under many orderings: of all rows, or with an estimate of every so manieth.
+        estimated: an estimate of the mean over orderings on all rows.
+        corrected: the ensemble on all rows, from estimates of all and exact scores of some.
+        draws: prefixes per row of the estimates.
+        precision: of the nets, under many orderings and in estimates.
+    """
+
+    data: Dataset
+    split: str
+    log_probs: np.ndarray
+    seconds: float
+    orderings: OrderingScores | None = None
+    estimated: Estimate | None = None
+    corrected: CorrectedEnsemble | None = None
+    draws: int | None = None
+    precision: str | None = None
+    summary: Estimate | None = None  # the model's own, where its scores are estimates themselves
+
+    @property
+    def estimate(self) -> Estimate:
+        """The number asked for, with its standard error: the mean over rows."""
+        if self.corrected is not None:
+            return self.corrected.ensemble
+        return self.estimated or self.summary or Estimate.from_rows(self.log_probs)
+
+    def powers(self) -> list[int]:
+        """Ensemble sizes worth a line: 1, 2, 4, … and the last."""
+        assert self.orderings is not None
+        return ensemble_sizes(self.orderings.log_probs.shape[1])
+
+
+def ensemble_sizes(k: int) -> list[int]:
+    """Sizes of ensembles worth keeping, up to k orderings: powers of two, ten, and k.
+
+    Example:
+        >>> ensemble_sizes(20)
+        [1, 2, 4, 8, 10, 16, 20]
+    """
+    return sorted({2**p for p in range(k.bit_length())} | {k} | ({10} if k > 10 else set()))
+
+
+def score_run(
+    run: Path,
+    data: str,
+    split: str | None = None,
+    data_dir: Path | None = None,
+    orderings: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    draws: int | None = None,
+    precision: str = "tf32",
+    every: int = 10,
+    first: int | None = None,
+) -> Score:
+    """Log p of every row of a part of the data: by default the test part, or all of a plain file.
+
+    Exact, unless `draws` are asked for: then the mean over orderings is estimated, and with `orderings` too,
+    their ensemble from exact scores of every tenth row (`pynade.control_variate.corrected_ensemble`).
+
+    Args:
+        run: run folder or model file.
+        data: registered name or file.
+        split: train, valid, test or all.
+        data_dir: folder of the registered data sets.
+        orderings: score an orderless model under this many orderings (finished chunks are kept in the run
+            folder until all are there, so a killed call goes on where it was).
+        progress: called as progress(done, total).
+        draws: prefixes per row of an estimate.
+        precision: of the nets on a GPU: "float32", "tf32" or "bf16".
+        every: with `draws` and `orderings`, the rows with exact scores are every so manieth.
+        first: only so many rows (a trial).
+    """
+    model, facts = load_with_facts(run)
+    dataset = resolve(data, data_dir)
+    if "binarize" in facts:
+        dataset = binarized(dataset, facts["binarize"])
+    if split is None:
+        split = "test" if dataset.test is not None else "all"
+    rows = align(dataset.split(split), dataset.schema.names, facts.get("columns"), facts.get("dropped", ()))
+    rows = rows[:first]
+    begin = time.perf_counter()
+    if orderings is not None or draws is not None:
+        if not isinstance(model, AnyOrderDensity):
+            what = "scored under many orderings" if draws is None else "estimated"
+            able = "deepnade, eonade, convnade, unet, transformer"
+            raise ValueError(f"only an orderless model ({able}) can be {what}")
+        folder = chunk_folder(run, dataset.name, split) if run.is_dir() else None
+        how: dict[str, Any] = {"progress": progress, "precision": precision}
+        if draws is None:
+            assert orderings is not None
+            scores = model.score_orderings(rows, orderings, folder=folder, **how)
+            seconds = time.perf_counter() - begin
+            return Score(dataset, split, scores.ensemble_rows(), seconds, scores, precision=precision)
+        parts: dict[str, Any] = {"draws": draws, "precision": precision}
+        if orderings is None:
+            parts["estimated"] = model.estimate(rows, draws, **how)
+        else:
+            made = model.corrected_ensemble(rows, orderings, draws, every, folder=folder, **how)
+            parts |= {"estimated": made.typical, "orderings": made.subset, "corrected": made}
+        return Score(dataset, split, np.empty(0), time.perf_counter() - begin, **parts)
+    if isinstance(model, AnyOrderDensity) and not model.along and not np.isnan(rows).any():
+        folder = chunk_folder(run, dataset.name, split) if run.is_dir() else None
+        how = {"folder": folder, "progress": progress, "precision": precision}
+        log_probs = model.score_orderings(rows, model.orderings(), **how).ensemble_rows()
+        summary = model.summary(log_probs)
+    elif isinstance(model, DensityEstimator):
+        with warnings.catch_warnings(action="ignore"):  # the summary says whether it is an estimate
+            log_probs = model.score_samples(rows)
+        summary = model.summary(log_probs)
+    elif isinstance(model, Orderless):
+        raise ValueError(
+            f"{run} holds an orderless model, which is scored along an ordering: use `.under(…)`"
+        )
+    elif isinstance(model, RBM):
+        raise ValueError(f"{run} holds a bare RBM, which gives no probabilities: use `.normalised()`")
+    else:
+        assert isinstance(model, Density)
+        log_probs = row_log_probs(model.double(), rows).numpy()
+        summary = None
+    return Score(dataset, split, log_probs, time.perf_counter() - begin, summary=summary)
+
+
+def chunk_folder(run: Path, data: str, split: str) -> Path:
+    """Where the finished chunks of an evaluation under many orderings are kept."""
+    return run / f"chunks-{data.replace('/', '-')}-{split}"
+
+
+def forget_chunks(run: Path, score: Score) -> None:
+    """Remove the chunks of a finished evaluation, once what was wanted of it has been written."""
+    folder = chunk_folder(run, score.data.name, score.split)
+    if folder.is_dir():
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()
+
+
+def write_rows(path: Path, log_probs: np.ndarray) -> None:
+    """One log-probability per row, as .csv (with a header) or .npy."""
+    if len(log_probs) == 0:
+        raise ValueError(
+            "an estimate has no exact log-probability for every row: give --rows without --estimate"
+        )
+    write_table(path, ["log_prob"], log_probs[:, None] if path.suffix == ".csv" else log_probs)
+
+
+def _curve(run: Path) -> dict[str, Any]:
+    """Training and validation NLL after every epoch, of runs in which both were scored alike."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    if not any("train_scored_nll" in line for line in lines):
+        return {}
+    names = ("updates", "train_nll", "train_scored_nll", "valid_nll", "seconds")
+    return {"curve": {name: [line[name] and round(line[name], 3) for line in lines] for name in names}}
+
+
+def _chosen(result: dict[str, Any]) -> dict[str, Any]:
+    """What a run chose and among what, as a sweep's record has it; one setting is a grid of one line.
+
+    Example:
+        >>> _chosen({"valid": {"mean": -1.5}})
+        {'chosen': {}, 'validation_grid': [{'valid': [-1.5]}]}
+        >>> _chosen({"valid": {"mean": -1.0}, "chosen": {"k": 2}, "choices": [{"k": 2, "valid": -1.0}]})
+        {'chosen': {'k': 2}, 'validation_grid': [{'k': 2, 'valid': [-1.0]}]}
+        >>> _chosen({"valid": None})
+        {'chosen': {}, 'validation_grid': []}
+    """
+    only = {"valid": result["valid"] and result["valid"]["mean"]}
+    lines = [line for line in result.get("choices", [only]) if line["valid"] is not None]
+    return {
+        "chosen": result.get("chosen", {}),
+        "validation_grid": [line | {"valid": [line["valid"]]} for line in lines],
+    }
+
+
+def write_record(path: Path, run: Path, score: Score) -> None:
+    """The result of a run folder with everything needed to make it again."""
+    check_destination(path, ".json")
+    spec = read_spec(run)
+    trained = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
+    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    parameters = spec["parameters"]
+    k = parameters.get("n_orderings", 1)
+    many: dict[str, Any] = {}
+    asked = f"pynade score RUN {shlex.quote(str(spec['data']))} --split {score.split}"
+    if score.orderings is not None:
+        k = score.orderings.log_probs.shape[1]
+        asked += f" --orderings {k}"
+        curve = score.orderings.curve()
+        spread = score.orderings.ordering_means()
+        many = {
+            "mean_over_orderings": OrderingScores(score.orderings.log_probs[:, :10]).mean().to_json()
+            | {"orderings": min(k, 10)},
+            "ensembles": {str(n): curve[n - 1].to_json() for n in score.powers()},
+            "ordering_std": float(spread.std(ddof=1)) if k > 1 else None,
+        }
+    if score.draws is not None:
+        asked += f" --estimate {score.draws}"
+        many = {"mean_over_orderings": score.estimated.to_json()} if score.estimated else {}
+        k = None if score.orderings is None else k
+    if score.corrected is not None:
+        asked += f" --every {score.corrected.every}"
+        many["ensembles"] = {str(n): score.corrected.of(n).to_json() for n in score.powers()}
+        many["composition"] = score.corrected.to_json(score.split) | {"draws": score.draws}
+    if score.precision is not None:
+        asked += f" --precision {score.precision}"
+        many["precision"] = score.precision
+    record = {
+        score.split: score.estimate.to_json() | {"orderings": k},
+        **many,
+        **({} if score.split == "valid" else {"valid": result["valid"]}),
+        **(_curve(run) if (run / "metrics.jsonl").is_file() else {}),
+        "spec": {"model": spec["model"], "parameters": parameters, "data": score.data.name},
+        "commands": [as_command(spec, "RUN"), f"{asked} --record {path.name}"],
+        "epochs": result["epochs"],
+        "best_epoch": result["best_epoch"],
+        "train_log_likelihood": result["train_log_likelihood"],
+        "stopped": result["stopped"],
+        **_chosen(result),
+        "seed": parameters["random_state"],
+        "data_checksum": score.data.checksum,
+        "code": trained["code"],
+        "libraries": trained["libraries"],
+        "python": trained["python"],
+        "device": trained["device"],
+        "threads": trained["threads"],
+        "trained": trained["started"],
+        "scored": {
+            "code": code_version(),
+            "device": device_name(torch_device(device_here(parameters["device"]))),
+            "at": now(),
+        },
+        "wall_seconds": {"fit": result["seconds"], "score": max(0.01, round(score.seconds, 2))},
+    }
+    write_json(path, record)

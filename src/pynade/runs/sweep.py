@@ -1,0 +1,293 @@
+"""A grid of settings on one data set (and its folds), trained as populations.
+
+Settings × folds that share an architecture are one population. On every fold the setting that is best on
+validation is chosen, trained again on train + valid until its training likelihood passes that of the chosen
+run's best iteration (the paper's rule), and asked for the test part once. Without `retrain` the validated
+weights are taken as they are (a baseline is learned again, to the same end). How much the result depends on
+the ordering and the other random choices is asked by training the chosen settings with several seeds
+(`repeats`).
+
+A sweep lives in a folder: spec.json, one file per finished population, a checkpoint of the one in progress,
+and at the end result.json with the models of all folds. Given again, the command goes on where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pynade.atomic import write_json
+from pynade.tables import Dataset, resolve
+from pynade.tables.registry import entries, entry, fold_names, folds
+from pynade.estimators import GradientEstimator
+from pynade.estimators.base import torch_device
+from pynade.estimators.baselines import Baseline
+from pynade.runs.baseline_sweep import BaselineSweep
+from pynade.runs.population_sweep import PopulationSweep, Told, best_first
+from pynade.runs.provenance import now, provenance
+from pynade.runs.run import estimator_named
+from pynade.runs.sweep_record import (
+    Setting,
+    as_sweep_command,
+    by_setting,
+    ensembles_of,
+    over_seeds,
+    protocol_words,
+    scored,
+    summed_up,
+)
+from pynade.likelihood import Estimate
+
+IN_RECORD = ("model", "data", "fixed", "grid", "folds", "retrain", "repeats")  # of the folder's spec
+
+
+TRIAL = 200  # validation rows of a trial, at most
+
+
+class OtherSweep(ValueError):
+    """A folder holds another sweep than the one asked for."""
+
+
+def settings(grid: Mapping[str, Sequence[Any]]) -> list[Setting]:
+    """All combinations.
+
+    Example:
+        >>> settings({"a": [1, 2], "b": [3]})
+        [{'a': 1, 'b': 3}, {'a': 2, 'b': 3}]
+    """
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def run_sweep(
+    folder: Path,
+    model: str,
+    data: str,
+    fixed: Setting,
+    grid: Mapping[str, Sequence[Any]],
+    *,
+    seed: int = 0,
+    data_dir: Path | None = None,
+    n_folds: int | None = None,
+    retrain: bool = True,
+    repeats: int = 1,
+    quick: bool = False,
+    told: Told | None = None,
+) -> dict[str, Any]:
+    """Train the whole grid, choose on validation, score the test part once; returns the record.
+
+    Args:
+        folder: where the sweep lives; an interrupted one goes on.
+        model: an estimator's name. Baselines choose among their own settings, fold by fold.
+        data: a registered name (with its folds, if it has any and none is named) or a file.
+        fixed: parameters of the estimator that do not vary.
+        grid: values to try for each of the others.
+        seed: of orderings, weights and shuffling.
+        data_dir: folder of the registered data sets.
+        n_folds: cut the rows into this many folds, for data that have none of their own.
+        retrain: train the chosen settings again on train + valid before the test.
+        repeats: train the chosen settings with this many seeds, `seed` and those after it, each with an
+            ordering, initial weights and shuffling of its own; the record then has the standard deviation of
+            their test means over seeds. One split only. With `retrain` all stop at the same training
+            likelihood.
+        quick: two folds, a tenth of the epochs, some validation rows in place of the test part (`valid` in
+            the record, no `test`): shows that everything works; the record says so and does not count.
+        told: called after every epoch of every population.
+    """
+    tried = settings(grid)
+    _check_settings(fixed, grid)
+    first = estimator_named(model, {"random_state": seed, **fixed, **tried[0]})
+    if data in entries() and fold_names(entry(data)):
+        if n_folds is not None:
+            raise ValueError(f"data set {data!r} has folds of its own; give no number of folds")
+        parts = folds(data, data_dir)
+    else:
+        whole = resolve(data, data_dir)
+        parts = [whole] if n_folds is None else whole.folds(n_folds, seed)
+        if whole.test is None and n_folds is None:
+            raise ValueError(
+                f"the data {data!r} have no test part to report: cut them with --folds, such as 10"
+            )
+    _check_repeats(repeats, model, first, {*fixed, *grid}, len(parts))
+    if quick:
+        parts = parts[:2]
+        usual = estimator_named(model, fixed).get_params()
+        if "epochs" in usual:
+            fixed = {**fixed, "epochs": max(2, usual["epochs"] // 10)}
+    parts = [
+        part if part.valid is not None else part.with_validation(first.validation_fraction, seed)
+        for part in parts
+    ]
+    if quick:
+        parts = [replace(part, valid=part.split("valid")[:TRIAL]) for part in parts]
+    spec: dict[str, Any] = {
+        "model": model,
+        "data": data,
+        "fixed": fixed,
+        "grid": {name: list(values) for name, values in grid.items()},
+        "seed": seed,
+        "folds": n_folds,
+        "retrain": retrain,
+        "quick": quick,
+        "data_checksums": [part.checksum for part in parts],
+        **({"repeats": repeats} if repeats > 1 else {}),
+    }
+    _check_requests(model, fixed, tried, seed, parts[0])
+    _claim(folder, spec)
+    where = provenance(parts[0], seed=seed, device=torch_device(first.device))
+    with _session(folder) as sessions:
+        record = _swept(folder, model, spec, parts, tried, first, where, told)
+    record["sessions"] = sessions
+    write_json(folder / "result.json", record)
+    return record
+
+
+@contextmanager
+def _session(folder: Path) -> Iterator[list[list[str]]]:
+    """When this sweep was at work: earlier commands' times, and at the end this one's too."""
+    file = folder / "sessions.json"
+    known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    known.append([now(), now()])
+    write_json(file, known)  # one that is killed has at least begun
+    try:
+        yield known
+    finally:
+        known[-1][1] = now()
+        write_json(file, known)
+
+
+def _swept(
+    folder: Path,
+    model: str,
+    spec: dict[str, Any],
+    parts: list[Dataset],
+    tried: list[Setting],
+    first: Any,
+    where: dict[str, Any],
+    told: Told | None,
+) -> dict[str, Any]:
+    """The record of a sweep."""
+    fixed, seed, retrain, quick = (spec[name] for name in ("fixed", "seed", "retrain", "quick"))
+    repeats = spec.get("repeats", 1)
+    shared = folder, model, fixed, seed, told
+    sweep: Any = (
+        BaselineSweep(*shared)
+        if isinstance(first, Baseline)
+        else PopulationSweep(*shared, repeats, not retrain)
+    )
+
+    train, valid = [part.train for part in parts], [part.valid for part in parts]
+    outcomes, seconds = sweep.grid(tried, train, valid)
+    if retrain:
+        train = [np.concatenate([part.train, part.split("valid")]) for part in parts]
+        valid = [None] * len(parts)
+    ranked = [best_first(outcomes, fold) for fold in range(len(parts))]
+    began = time.monotonic()
+    chosen, trained = sweep.final(ranked, train, valid, retrain)
+    final = trained[::repeats]
+    scores, many = [], []
+    asked = "valid" if quick else "test"
+    for fold, (estimator, part) in enumerate(zip(final, parts, strict=True), start=1):
+        estimator.save(folder / f"fold-{fold}.safetensors", columns=list(part.schema.names))
+        rows, ensembles = scored(estimator, part.split(asked))
+        scores.append(rows)
+        many += [] if ensembles is None else [ensembles]
+    record = {
+        asked: summed_up(scores, [e.summary(s) for e, s in zip(final, scores, strict=True)])
+        | {"orderings": getattr(final[0], "n_orderings", 1)},
+        **(ensembles_of(many) if len(many) == len(parts) else {}),
+        **(over_seeds(trained, scores[0], parts[0].split(asked)) if repeats > 1 else {}),
+        **({} if retrain or quick else {"valid": summed_up(*_on_valid(final, parts))}),
+        "quick": quick,
+        "protocol": protocol_words(len(parts), len(tried), retrain, "stop_at_train" in first.get_params())
+        + (f"; the chosen settings trained with {repeats} seeds" if repeats > 1 else ""),
+        "spec": {name: spec[name] for name in IN_RECORD if name in spec},
+        "chosen": [
+            {"fold": o["fold"] + 1, **o["setting"], "valid": o["valid"], "best_epoch": o["best_epoch"]}
+            | {"final": e.history_.stopped, "final_epochs": len(e.history_.epochs)}
+            | ({"diverged_before": rank} if (rank := ranked[o["fold"]].index(o)) else {})
+            for o, e in zip(chosen, final, strict=True)
+        ],
+        "validation_grid": by_setting(outcomes, tried, len(parts)),
+        "commands": [as_sweep_command(spec)],
+        "seed": seed,
+        "data_checksum": _together(spec["data_checksums"]),
+        **{name: where[name] for name in ("code", "libraries", "python", "device", "threads")},
+        "trained": where["started"],
+        "wall_seconds": {"grid": round(seconds, 2), "final": max(0.01, round(time.monotonic() - began, 2))},
+    }
+    return record
+
+
+def _on_valid(
+    final: list[GradientEstimator], parts: list[Dataset]
+) -> tuple[list[np.ndarray], list[Estimate]]:
+    """Validation scores of the models as they meet the test: an ensemble's, where the grid had estimates."""
+    scores = [scored(e, part.split("valid"))[0] for e, part in zip(final, parts, strict=True)]
+    return scores, [e.summary(s) for e, s in zip(final, scores, strict=True)]
+
+
+def _check_settings(fixed: Setting, grid: Mapping[str, Sequence[Any]]) -> None:
+    """Refuse what a sweep would not do as the record would say."""
+    for name in grid:
+        if name in fixed:
+            raise ValueError(f"{name} is both fixed and varied; give it once")
+        if name == "validation_fraction":
+            raise ValueError("validation_fraction cannot be varied: settings are compared on the same rows")
+    if any(fixed.get("pretrain_epochs", 0) or v for v in grid.get("pretrain_epochs", [0])):
+        raise ValueError(
+            "members of a population are not pretrained layer by layer; leave pretrain_epochs at 0"
+        )
+
+
+def _check_repeats(repeats: int, model: str, first: Any, given: set[str], n_parts: int) -> None:
+    """Refuse repeats of what is not one net on one split, with seeds of its own."""
+    if repeats < 1:
+        raise ValueError(f"the number of repeats must be at least 1, not {repeats}")
+    if repeats == 1:
+        return
+    if not isinstance(first, GradientEstimator):
+        raise ValueError(f"repeats are for models learned by gradient, which {model!r} is not")
+    if n_parts > 1:
+        raise ValueError(f"repeats are for one split into train, valid and test, not for {n_parts} folds")
+    if "random_state" in given:
+        raise ValueError("repeats have seeds of their own, from --seed on; leave random_state out")
+
+
+def _check_requests(model: str, fixed: Setting, tried: list[Setting], seed: int, part: Dataset) -> None:
+    """Whatever training would say about the first fold and any setting, before anything is written."""
+    try:
+        for setting in tried:
+            estimator = estimator_named(model, {"random_state": seed, **fixed, **setting})
+            estimator.columns_ = list(part.schema.names)  # for messages
+            if isinstance(estimator, GradientEstimator):
+                estimator.check_request(part.train, part.valid)
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"a parameter has a value of the wrong kind: {error}") from None
+
+
+def _together(checksums: list[str]) -> str:
+    """The checksum of one split, or of all folds."""
+    return checksums[0] if len(checksums) == 1 else hashlib.sha256("".join(checksums).encode()).hexdigest()
+
+
+def _claim(folder: Path, spec: dict[str, Any]) -> None:
+    """A new folder, or that of the same sweep."""
+    file = folder / "spec.json"
+    if file.is_file():
+        known = json.loads(file.read_text(encoding="utf-8"))
+        if known != json.loads(json.dumps(spec)):
+            raise OtherSweep(f"{folder} holds a sweep of other settings or data; give another folder")
+        return
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} already exists and is no sweep; give another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(file, spec)

@@ -1,0 +1,124 @@
+"""What a sweep writes down: its command, its grid on validation, its scores of the test part."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from pynade.estimators import AnyOrderDensity, GradientEstimator
+from pynade.evaluation import OrderingScores
+from pynade.runs.score import ensemble_sizes
+from pynade.likelihood import Estimate
+
+Setting = dict[str, Any]
+
+
+def as_sweep_command(spec: Mapping[str, Any]) -> str:
+    """The command that makes the sweep again."""
+    words = ["pynade sweep", str(spec["data"]), "--model", spec["model"]]
+    words += [f"--set {name}={_word(value)}" for name, value in spec["fixed"].items()]
+    words += [f"--grid {name}={','.join(map(_word, values))}" for name, values in spec["grid"].items()]
+    words += [] if spec["folds"] is None else [f"--folds {spec['folds']}"]
+    words += [] if spec["retrain"] else ["--no-retrain"]
+    words += [f"--repeats {spec['repeats']}"] if "repeats" in spec else []
+    return " ".join([*words, "--quick"] if spec["quick"] else words) + f" --seed {spec['seed']} --out FOLDER"
+
+
+def _word(value: Any) -> str:
+    return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def protocol_words(n_folds: int, n_settings: int, retrain: bool, stops: bool) -> str:
+    """How settings were chosen, in words."""
+    parts = "one split" if n_folds == 1 else f"{n_folds} folds"
+    again = ", retrained on train + valid"
+    if stops:
+        again += " until the training likelihood of the best validation iteration"
+    return f"{parts}, {n_settings} settings, chosen on validation on each fold{again if retrain else ''}"
+
+
+def by_setting(outcomes: list[dict[str, Any]], tried: list[Setting], n_folds: int) -> list[dict[str, Any]]:
+    """Every setting with its validation log-likelihood on each fold.
+
+    None where it diverged at once; folds where it did after a good epoch (then it comes last) are named.
+    """
+    lines = []
+    for setting in tried:
+        plain = json.loads(json.dumps(setting))  # tuples come back from files as lists
+        mine = {o["fold"]: o for o in outcomes if o["setting"] == plain}
+        valid = [mine[f]["valid"] for f in range(n_folds)]
+        later = [
+            f + 1 for f in range(n_folds) if mine[f].get("stopped") == "diverged" and valid[f] is not None
+        ]
+        lines.append(
+            plain
+            | {"valid": [None if v is None else round(v, 4) for v in valid]}
+            | ({"diverged_on_folds": later} if later else {})
+        )
+    return lines
+
+
+def scored(estimator: Any, test: np.ndarray) -> tuple[np.ndarray, OrderingScores | None]:
+    """Every row's score; of an ensemble over orderings also those of its members."""
+    k = getattr(estimator, "n_orderings", 1)
+    if isinstance(estimator, AnyOrderDensity) and k > 1 and not np.isnan(test).any():
+        many = estimator.score_orderings(test, k)  # smaller ensembles come for nothing
+        return many.ensemble_rows(), many
+    return estimator.score_samples(test), None
+
+
+def over_seeds(several: list[GradientEstimator], first: np.ndarray, test: np.ndarray) -> dict[str, Any]:
+    """Test means of one setting under several seeds; the first has been scored.
+
+    The standard error of a standard deviation of n normal numbers is the deviation over sqrt(2 (n - 1)).
+    A run that diverged counts with the weights it had before, and the record names its seed.
+    """
+    means = np.array([first.mean(), *(scored(estimator, test)[0].mean() for estimator in several[1:])])
+    std = float(means.std(ddof=1))
+    seeds = [e.random_state for e in several]
+    diverged = [s for s, e in zip(seeds, several, strict=True) if e.history_.stopped == "diverged"]
+    facts = {
+        "seeds": seeds,
+        "means": means.tolist(),
+        "mean": float(means.mean()),
+        "std": std,
+        "stderr_of_std": float(std / np.sqrt(2 * (len(means) - 1))),
+    }
+    return {"repeats": facts | ({"diverged": diverged} if diverged else {})}
+
+
+def summed_up(scores: list[np.ndarray], summaries: list[Estimate]) -> dict[str, Any]:
+    """Mean over folds of the mean over rows; with several folds the standard error is over folds."""
+    means = np.array([s.mean() for s in scores])
+    rows = np.concatenate(scores)
+    if len(scores) == 1:
+        stderr = rows.std(ddof=1) / np.sqrt(len(rows))
+    else:
+        stderr = means.std(ddof=1) / np.sqrt(len(means))
+    errors = [s.mc_stderr for s in summaries if s.mc_stderr is not None]
+    facts = {
+        "mean": float(means.mean()),
+        "stderr": float(stderr),
+        "mc_stderr": None if not errors else float(np.sqrt(np.mean(np.square(errors)) / len(errors))),
+        "n": len(rows),
+        "exact": all(s.exact for s in summaries),
+    }
+    return facts | ({"folds": means.tolist()} if len(scores) > 1 else {})
+
+
+def ensembles_of(many: list[OrderingScores]) -> dict[str, Any]:
+    """What ensembles of fewer orderings give, and how much single orderings differ (mean over folds)."""
+
+    def over_folds(scores: list[np.ndarray]) -> dict[str, Any]:
+        facts = summed_up(scores, [Estimate.from_rows(rows) for rows in scores])
+        return {name: value for name, value in facts.items() if name != "folds"}
+
+    k = many[0].log_probs.shape[1]
+    return {
+        "mean_over_orderings": over_folds([m.log_probs.mean(1) for m in many]) | {"orderings": k},
+        "ensembles": {str(n): over_folds([m.ensemble_rows(n) for m in many]) for n in ensemble_sizes(k)},
+        "ordering_std": float(np.mean([m.ordering_means().std(ddof=1) for m in many])),
+    }

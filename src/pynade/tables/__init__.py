@@ -1,0 +1,24 @@
+"""Tables: schemas, data sets, named data sets and files."""
+
+from pynade.tables.dataset import Dataset
+from pynade.tables.files import dataset_from_file, read_file
+from pynade.tables.folder import data_directory
+from pynade.tables.registry import entries, entry, folds, load
+from pynade.tables.resolve import resolve
+from pynade.tables.schema import Column, Schema
+from pynade.tables.source import RowSource
+
+__all__ = [
+    "Column",
+    "Dataset",
+    "RowSource",
+    "Schema",
+    "data_directory",
+    "dataset_from_file",
+    "entries",
+    "entry",
+    "folds",
+    "load",
+    "read_file",
+    "resolve",
+]

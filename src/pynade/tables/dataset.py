@@ -1,0 +1,190 @@
+"""A data set: its train, validation and test parts, and where they came from."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from pynade.tables.schema import Schema
+from pynade.tables.source import RowSource
+
+PARTS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A table cut into parts, with its schema and its provenance.
+
+    Binary data are ``uint8`` zeros and ones, and grey levels of images ``uint8`` from 0 to 255; any other
+    table is ``float64``, where NaN means missing. Rows of a source (patches of images, windows of speech)
+    are ``float32``, as it draws them.
+
+    Attributes:
+        name: A short name, such as ``"adult"``.
+        train: Training rows, 2-D.
+        valid: Validation rows, or None.
+        test: Test rows, or None.
+        schema: One column for each variable.
+        provenance: Where the rows came from; plain values that ``json`` can write.
+        image_shape: Shape of a row seen as an image, (height, width) or (channels, height, width), or None.
+        source: Where there are more training rows than ``train`` holds, what draws them: training may take
+            fresh rows from it for every update. ``train`` is then a fixed sample, for what needs one.
+
+    Example:
+        >>> data = Dataset("toy", np.eye(3, dtype=np.uint8), None, None, Schema.binary(3), {})
+        >>> data.n_variables, data.sizes
+        (3, {'train': 3})
+    """
+
+    name: str
+    train: np.ndarray
+    valid: np.ndarray | None
+    test: np.ndarray | None
+    schema: Schema
+    provenance: dict[str, Any] = field(default_factory=dict)
+    image_shape: tuple[int, ...] | None = None
+    source: RowSource | None = None
+
+    def __post_init__(self) -> None:
+        for part, rows in self.parts.items():
+            if rows.ndim != 2:
+                raise ValueError(
+                    f"the {part!r} part of data set {self.name!r} has shape {rows.shape}; expected two axes"
+                )
+            if rows.shape[1] != len(self.schema):
+                raise ValueError(
+                    f"the {part!r} part of data set {self.name!r} has {rows.shape[1]} columns,"
+                    f" but its schema has {len(self.schema)}"
+                )
+        if len(self.train) == 0:
+            raise ValueError(f"data set {self.name!r} has no training rows")
+        if self.source is not None and self.source.n_variables != len(self.schema):
+            raise ValueError(
+                f"the source of data set {self.name!r} draws rows of {self.source.n_variables} columns,"
+                f" but its schema has {len(self.schema)}"
+            )
+        if self.image_shape is not None and int(np.prod(self.image_shape)) != len(self.schema):
+            raise ValueError(
+                f"data set {self.name!r} has {len(self.schema)} variables,"
+                f" which do not fill an image of shape {self.image_shape}"
+            )
+
+    @property
+    def parts(self) -> dict[str, np.ndarray]:
+        """The parts that exist, by name, in the order train, valid, test."""
+        arrays = zip(PARTS, (self.train, self.valid, self.test), strict=True)
+        return {part: rows for part, rows in arrays if rows is not None}
+
+    @property
+    def n_variables(self) -> int:
+        """Number of columns, D."""
+        return len(self.schema)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of rows of each part that exists."""
+        return {part: len(rows) for part, rows in self.parts.items()}
+
+    def split(self, name: str) -> np.ndarray:
+        """Return one part, or all rows.
+
+        Args:
+            name: ``"train"``, ``"valid"``, ``"test"``, or ``"all"`` for the parts one after the other.
+
+        Raises:
+            ValueError: The data set has no such part.
+
+        Example:
+            >>> rows = np.eye(2, dtype=np.uint8)
+            >>> Dataset("toy", rows, None, rows, Schema.binary(2)).split("all").shape
+            (4, 2)
+        """
+        if name == "all":
+            return np.concatenate(list(self.parts.values()))
+        if name not in self.parts:
+            known = ", ".join(self.parts)
+            raise ValueError(f"data set {self.name!r} has no {name!r} part; it has: {known}")
+        return self.parts[name]
+
+    @cached_property
+    def checksum(self) -> str:
+        """SHA-256 of the content, the same whatever file format the rows came from.
+
+        For each part that exists, in the order train, valid, test, the digest takes the line
+        ``"<part> <dtype> <rows>x<columns>\\n"`` in ASCII, for instance ``"train uint8 5000x123\\n"``, and
+        then the values row by row, little-endian. Names, schema and provenance are left out.
+        """
+        digest = hashlib.sha256()
+        for part, rows in self.parts.items():
+            digest.update(f"{part} {rows.dtype.name} {rows.shape[0]}x{rows.shape[1]}\n".encode("ascii"))
+            digest.update(np.ascontiguousarray(rows, dtype=rows.dtype.newbyteorder("<")).data)
+        return digest.hexdigest()
+
+    def folds(self, n: int, seed: int) -> list[Dataset]:
+        """Return n data sets for cross-validation: each piece of the rows is the test part once.
+
+        All rows are permuted together and cut into n pieces; of a fold's other pieces, one is for validation.
+
+        Args:
+            n: Number of folds, at least 3.
+            seed: Seed of the permutation.
+
+        Raises:
+            ValueError: There are too few folds, or fewer than two rows for each.
+
+        Example:
+            >>> data = Dataset("toy", np.eye(20, dtype=np.uint8), None, None, Schema.binary(20))
+            >>> data.folds(10, seed=0)[0].sizes
+            {'train': 16, 'valid': 2, 'test': 2}
+        """
+        rows = self.split("all")
+        if n < 3:
+            raise ValueError(f"cross-validation needs at least 3 folds, not {n}")
+        if len(rows) < 2 * n:
+            raise ValueError(
+                f"data set {self.name!r} has {len(rows)} rows, too few for {n} folds of two rows or more"
+            )
+        order = np.random.Generator(np.random.PCG64(seed)).permutation(len(rows))
+        pieces = [rows[part] for part in np.array_split(order, n)]
+        made = []
+        for k in range(n):
+            others = [pieces[(k + i) % n] for i in range(1, n)]
+            facts = {**self.provenance, "fold": k + 1, "folds": n, "fold_seed": seed}
+            train = np.concatenate(others[:-1])
+            made.append(
+                replace(self, train=train, valid=others[-1], test=pieces[k], provenance=facts, source=None)
+            )
+        return made
+
+    def with_validation(self, fraction: float, seed: int) -> Dataset:
+        """Return a data set that has a validation part, cut at random from train if there was none.
+
+        The rows of both parts keep their order. A data set that already has a validation part is returned
+        as it is. One that is cut loses its source, which would go on drawing the rows kept for validation.
+
+        Args:
+            fraction: Share of the training rows that become validation rows, between 0 and 1.
+            seed: Seed of the draw.
+
+        Example:
+            >>> data = Dataset("toy", np.eye(10, dtype=np.uint8), None, None, Schema.binary(10))
+            >>> data.with_validation(0.2, seed=0).sizes
+            {'train': 8, 'valid': 2}
+        """
+        if self.valid is not None:
+            return self
+        if not 0 < fraction < 1:
+            raise ValueError(f"the validation fraction must lie between 0 and 1, but {fraction} was given")
+        n = len(self.train)
+        if n < 2:
+            raise ValueError(f"data set {self.name!r} has {n} training row; two are needed for a split")
+        n_valid = min(max(round(fraction * n), 1), n - 1)
+        chosen = np.zeros(n, dtype=bool)
+        chosen[np.random.Generator(np.random.PCG64(seed)).permutation(n)[:n_valid]] = True
+        provenance = {**self.provenance, "validation": {"fraction": fraction, "seed": seed}}
+        train, valid = self.train[~chosen], self.train[chosen]
+        return replace(self, train=train, valid=valid, provenance=provenance, source=None)

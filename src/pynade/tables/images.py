@@ -1,0 +1,206 @@
+"""Images that users bring: folders of PNG files and ``.npy`` stacks; grey levels made black and white."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pynade.tables.dataset import PARTS, Dataset
+from pynade.tables.schema import Schema
+
+LEVELS = 256  # grey levels of an 8-bit image
+
+
+def is_images(path: Path) -> bool:
+    """Whether this is a folder, or an ``.npy`` file with three or four axes.
+
+    Example:
+        >>> import tempfile
+        >>> is_images(Path(tempfile.mkdtemp()))
+        True
+    """
+    if path.is_dir():
+        return True
+    if path.suffix.lower() != ".npy":
+        return False
+    try:
+        axes: int = np.load(path, mmap_mode="r", allow_pickle=False).ndim
+    except (ValueError, OSError, EOFError):
+        return False  # reading it as a table says what is wrong with it
+    return axes > 2
+
+
+def images_dataset(path: str | Path) -> Dataset:
+    """Read a folder of PNG files, or an ``.npy`` stack, as a data set of images.
+
+    A row is an image in the order (channels, height, width). Where every pixel is black or white the rows are
+    zeros and ones; otherwise they are grey levels 0 … 255 (see `binarized`). Numbers between 0 and 1 that are
+    not all 0 or 1 are taken as shares of white, and rounded to 256 levels.
+
+    Args:
+        path: A folder of PNG files of one size, taken in the order of their names, or with such files in
+            sub-folders ``train``, ``valid`` and ``test``; or an ``.npy`` file of shape (N, H, W) or
+            (N, H, W, C), with whole numbers 0 … 255 or numbers between 0 and 1.
+
+    Raises:
+        ValueError: There are no images, or they differ in size, or are none; in one sentence.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "stack.npy"
+        >>> np.save(path, np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4))
+        >>> data = images_dataset(path)
+        >>> data.train.shape, data.image_shape, is_grey(data)
+        ((2, 12), (3, 4), True)
+    """
+    path = Path(path)
+    if path.is_dir():
+        stacks = _read_folder(path)
+    else:
+        stacks = {"train": _levels(np.load(path, allow_pickle=False), path)}
+    shapes = {stack.shape[1:] for stack in stacks.values()}
+    if len(shapes) > 1:
+        raise ValueError(f"the parts of {path} differ in the size of their images: {sorted(shapes)}")
+    shape = shapes.pop()
+    binary = all(np.isin(stack, (0, LEVELS - 1)).all() for stack in stacks.values())
+    parts = {part: _rows(stack) // (LEVELS - 1 if binary else 1) for part, stack in stacks.items()}
+    n = parts["train"].shape[1]
+    facts: dict[str, Any] = {"source": path.name} | ({} if binary else {"levels": LEVELS})
+    return Dataset(
+        path.stem or "images",
+        parts["train"],
+        parts.get("valid"),
+        parts.get("test"),
+        Schema.binary(n) if binary else Schema.uniform("real", n),
+        facts,
+        shape[:2] if len(shape) == 2 or shape[2] == 1 else (shape[2], *shape[:2]),
+    )
+
+
+def is_grey(dataset: Dataset) -> bool:
+    """Whether these are images of grey levels 0 … 255."""
+    return dataset.image_shape is not None and dataset.provenance.get("levels") == LEVELS
+
+
+def binarized(dataset: Dataset, how: float | str) -> Dataset:
+    """Images of grey levels made black and white; other data are returned as they are.
+
+    Args:
+        dataset: The images.
+        how: A number, the share of white above which a pixel becomes 1; or ``"random"``: each pixel becomes 1
+            with a probability of its share of white, drawn once for all with seed 0 (``"random:7"``: 7).
+
+    Example:
+        >>> rows = np.array([[0, 100], [200, 255]], dtype=np.uint8)
+        >>> grey = Dataset("toy", rows, None, None, Schema.uniform("real", 2), {"levels": 256}, (1, 2))
+        >>> binarized(grey, 0.5).train.tolist()
+        [[0, 0], [1, 1]]
+    """
+    threshold, seed = _parse(how)
+    if not is_grey(dataset):
+        return dataset
+    rng = np.random.Generator(np.random.PCG64(0 if seed is None else seed))
+    parts: dict[str, Any] = {}
+    for part, rows in dataset.parts.items():
+        if seed is None:
+            parts[part] = (rows > threshold * (LEVELS - 1)).astype(np.uint8)
+        else:
+            parts[part] = (rng.integers(0, LEVELS - 1, rows.shape, dtype=np.uint8) < rows).astype(np.uint8)
+    facts = {k: v for k, v in dataset.provenance.items() if k != "levels"} | {"binarize": how}
+    return replace(dataset, **parts, schema=Schema.binary(dataset.n_variables), provenance=facts, source=None)
+
+
+def _parse(how: float | str) -> tuple[float, int | None]:
+    """A threshold and no seed, or a seed."""
+    if isinstance(how, str):
+        word, _, seed = how.partition(":")
+        if word == "random" and (seed.isdigit() or how == "random"):
+            return 0.0, int(seed or 0)
+        raise ValueError(f"binarize is a threshold between 0 and 1, random or random:SEED, not {how!r}")
+    if not 0 <= how < 1:
+        raise ValueError(f"the threshold of images is a share of white, from 0 to below 1, not {how:g}")
+    return how, None
+
+
+def _read_folder(folder: Path) -> dict[str, np.ndarray]:
+    inside = [part for part in PARTS if (folder / part).is_dir()]
+    if not inside:
+        return {"train": _read_pngs(folder)}
+    if "train" not in inside:
+        raise ValueError(f"{folder} has the folders {', '.join(inside)}, but no folder train")
+    return {part: _read_pngs(folder / part) for part in inside}
+
+
+def _read_pngs(folder: Path) -> np.ndarray:
+    from PIL import Image, UnidentifiedImageError
+
+    files = sorted(f for f in folder.iterdir() if f.suffix.lower() == ".png")
+    if not files:
+        raise ValueError(f"{folder} holds no PNG files")
+    images: list[np.ndarray] = []
+    for file in files:
+        try:
+            with Image.open(file) as image:
+                images.append(_pixels(image))
+        except (UnidentifiedImageError, OSError, ValueError) as error:
+            raise ValueError(f"{file} cannot be read as a PNG image ({error})") from None
+        if images[-1].shape != images[0].shape:
+            raise ValueError(
+                f"the images of {folder} differ in size: {files[0].name} is {_size(images[0])}, "
+                f"{file.name} is {_size(images[-1])}"
+            )
+    return np.stack(images)
+
+
+def _pixels(image: Any) -> np.ndarray:
+    """Grey levels (H, W) or colours (H, W, 3) of an opened image, 0 … 255."""
+    if image.mode.startswith("I"):  # 16 bits a pixel
+        return np.rint(np.asarray(image, dtype=np.float64) * ((LEVELS - 1) / 65535)).astype(np.uint8)
+    return np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
+
+
+def _size(image: np.ndarray) -> str:
+    return f"{image.shape[0]}x{image.shape[1]}" + (" in colour" if image.ndim == 3 else "")
+
+
+def _levels(stack: np.ndarray, path: Path) -> np.ndarray:
+    """Grey levels 0 … 255 (0 and 255 of zeros and ones) from a stack of numbers."""
+    if stack.ndim not in (3, 4) or stack.size == 0:
+        raise ValueError(f"{path}: expected images (N, H, W) or (N, H, W, C), found shape {stack.shape}")
+    if stack.dtype.kind not in "buif":
+        raise ValueError(f"{path}: expected numbers, found values of type {stack.dtype}")
+    if not np.isfinite(stack).all():
+        raise ValueError(
+            f"{path}: images have no gaps, found NaN or infinite values (give a table (N, D) to fill)"
+        )
+    least, most = stack.min(), stack.max()
+    if least >= 0 and most <= 1:  # zeros and ones, or shares of white
+        return np.rint(stack.astype(np.float64) * (LEVELS - 1)).astype(np.uint8)
+    if least < 0 or most > LEVELS - 1 or (stack.dtype.kind == "f" and (stack != np.rint(stack)).any()):
+        raise ValueError(
+            f"{path}: expected whole grey levels from 0 to {LEVELS - 1}, or numbers from 0 to 1, "
+            f"found numbers from {least:g} to {most:g}"
+        )
+    return stack.astype(np.uint8)
+
+
+def _rows(stack: np.ndarray) -> np.ndarray:
+    """(N, H, W) or (N, H, W, C) as rows, channel after channel."""
+    if stack.ndim == 4:
+        stack = stack.transpose(0, 3, 1, 2)
+    return np.ascontiguousarray(stack.reshape(len(stack), -1))
+
+
+def channels_height_width(shape: Sequence[int]) -> tuple[int, int, int]:
+    """The three sides of an image shape (height, width) or (channels, height, width).
+
+    Example:
+        >>> channels_height_width((28, 28)), channels_height_width((3, 8, 9))
+        ((1, 28, 28), (3, 8, 9))
+    """
+    channels, height, width = (1, *map(int, shape))[-3:]
+    return channels, height, width

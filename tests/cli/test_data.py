@@ -1,0 +1,76 @@
+"""`pynade data`: the real-valued sets beside the binary ones."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from pynade.cli.main import main
+from pynade.tables.registry import entries
+from pynade_paper.data.entries import ENTRIES
+
+from .test_uci import red_file, unchecked
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    """Run `pynade data …` over an empty data directory; returns exit code, standard output and error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYNADE_DATA", str(tmp_path / "kept"))
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["pynade", "data", *words])
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        out, err = capsys.readouterr()
+        return code, " ".join(out.split()), " ".join(err.split())
+
+    return call
+
+
+@pytest.fixture
+def red(tmp_path, monkeypatch):
+    monkeypatch.setitem(ENTRIES, "red_wine", unchecked("red_wine"))
+    red_file(
+        tmp_path / "kept" / "uci" / "red_wine_folds.hdf5", np.random.default_rng(0).normal(size=(57, 11))
+    )
+
+
+def test_the_list_says_what_kind_each_set_is(run, red):
+    code, out, _ = run("list")
+    assert code == 0
+    assert all(name in out for name in entries())
+    assert "adult binary 123 5,000 1,414 26,147 no" in out
+    assert "red_wine real 11 1,272 168 159 yes" in out
+    assert "bsds300 real 63 200,000 10,000 1,000,000 no" in out
+    assert "librispeech real 231 78,796 10,326 20,848 no" in out
+
+
+def test_sets_with_folds_are_got_and_described_offline(run, red):
+    code, out, _ = run("get", "red_wine", "red_wine/3")
+    assert code == 0
+    assert "red_wine: 11 variables; train 46, valid 5, test 6" in out
+    assert "red_wine/3: 11 variables; train 45, valid 6, test 6" in out
+    code, out, _ = run("info", "red_wine/9")
+    assert code == 0
+    assert "columns real" in out
+    assert "red_wine/1, red_wine/2, " in out
+    assert "train 47 rows" in out
+    assert "in the training cells" in out
+    assert "ones" not in out
+    assert run("get", "red_wine/11")[0] != 0
+
+
+def test_sets_that_are_not_here_say_how_to_get_them(run):
+    code, out, _ = run("info", "bsds300")
+    assert code == 0
+    assert "no: fetch it with `pynade data get bsds300`" in out
+    assert "no: no address is known for certain" in run("info", "red_wine")[1]
+    code, _, err = run("get", "red_wine")
+    assert code != 0
+    assert "red_wine_folds.hdf5: no address is known for certain" in err

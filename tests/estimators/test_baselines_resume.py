@@ -1,0 +1,221 @@
+"""Interrupted learning of a baseline goes on to the identical result."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from safetensors import SafetensorError
+from sklearn.base import clone
+
+from pynade.estimators import RBM, BernoulliMixture, ChowLiu, GaussianMixture
+from pynade.runs.run import resume_run, start_run
+from pynade.training.checkpoint import checkpoints_in, load_checkpoint, save_checkpoint
+
+RNG = np.random.default_rng(0)
+BINARY = (RNG.random((120, 6)) < RNG.random((120, 1))).astype(float)
+REAL = np.vstack([RNG.normal(-2, 1, (90, 3)), RNG.normal(2, 1, (90, 3))])
+GAPS = np.where(RNG.random(BINARY.shape) < 0.1, np.nan, BINARY)
+
+CASES = {
+    "mob": (BernoulliMixture(n_components=(2, 3), iterations=6, patience=None, tolerance=0), BINARY),
+    "mob-gaps": (BernoulliMixture(n_components=4, iterations=9, patience=2), GAPS),
+    "mob-empty": (BernoulliMixture(n_components=40, iterations=8, patience=None, smoothing=1e-9), BINARY),
+    "trees": (ChowLiu(alpha=(0.1, 1.0), n_components=2, iterations=4, patience=None), BINARY),
+    "mog": (GaussianMixture(n_components=(2, 3), minibatch=True, batch_size=50, iterations=12), REAL),
+    "mog-zero": (
+        GaussianMixture(n_components=2, minibatch=True, batch_size=50, iterations=25, zero_means=True),
+        REAL,
+    ),
+    "rbm": (RBM(n_hidden=3, learning_rate=(0.1, 0.02), epochs=6, evaluate_every=2, n_init=2), BINARY),
+    "rbm-persistent": (
+        RBM(n_hidden=3, epochs=5, evaluate_every=1, persistent=True, schedule="linear", batch_size=40),
+        BINARY,
+    ),
+}
+
+
+class Interrupt:
+    """Counts what it is told, and interrupts at the n-th."""
+
+    def __init__(self, n: int | None = None) -> None:
+        self.n, self.told = n, 0
+
+    def __call__(self, now: object) -> None:
+        self.told += 1
+        if self.told == self.n:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch):
+    monkeypatch.setattr("pynade.training.checkpoint.CHECKPOINT_SECONDS", -1.0)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_goes_on_to_the_identical_result(case, tmp_path):
+    estimator, X = CASES[case]
+    estimator.set_params(random_state=3, validation_fraction=0.3)
+    whole, half = tmp_path / "whole", tmp_path / "half"
+    whole.mkdir()
+    half.mkdir()
+    steps = Interrupt()
+    plain = type(estimator)(**estimator.get_params()).fit(X)  # keeping changes nothing
+    full = type(estimator)(**estimator.get_params()).fit(X, folder=whole, callbacks=[steps])
+    assert full.score(X) == plain.score(X)
+    at, sessions = 3, 0
+    while True:  # interrupted every third step
+        counter, again = Interrupt(at), type(estimator)(**estimator.get_params())
+        try:
+            again.fit(X, folder=half, resume=sessions > 0, callbacks=[counter])
+            break
+        except KeyboardInterrupt:
+            sessions += 1
+    assert sessions >= 1
+    assert counter.told < steps.told  # it did go on
+    assert np.array_equal(again.score_samples(X), full.score_samples(X))
+    assert again.choices_ == full.choices_
+    assert again.history_.epochs == full.history_.epochs
+    assert (again.history_.stopped, again.history_.messages) == (
+        full.history_.stopped,
+        full.history_.messages,
+    )
+    assert (half / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
+
+
+def test_a_finished_learning_is_read_back(tmp_path):
+    estimator, X = CASES["mob"]
+    full = estimator.set_params(random_state=0).fit(X, folder=tmp_path)
+    silent = Interrupt(1)
+    again = type(estimator)(**estimator.get_params()).fit(X, folder=tmp_path, resume=True, callbacks=[silent])
+    assert silent.told == 0
+    assert again.score(X) == full.score(X)
+    assert again.history_.seconds >= full.history_.seconds * 0.5  # the earlier session counts
+    fresh = Interrupt()
+    type(estimator)(**estimator.get_params()).fit(X, folder=tmp_path, callbacks=[fresh])
+    assert fresh.told > 0
+
+
+def test_a_run_of_a_baseline_goes_on(tmp_path):
+    np.save(tmp_path / "rows.npy", BINARY)
+    rows, parameters = (
+        str(tmp_path / "rows.npy"),
+        {"n_components": [2, 3], "patience": None, "tolerance": 0.0},
+    )
+    steps = Interrupt()
+    expected = start_run(tmp_path / "whole", "mob", parameters, rows, callbacks=[steps])
+    with pytest.raises(KeyboardInterrupt):
+        start_run(tmp_path / "half", "mob", parameters, rows, callbacks=[Interrupt(steps.told - 4)])
+    assert len(list((tmp_path / "half").glob("checkpoint-*.safetensors"))) == 2
+    few = Interrupt()
+    found = resume_run(tmp_path / "half", callbacks=[few])
+    assert few.told <= 6
+    assert found | {"seconds": 0} == expected | {"seconds": 0}
+    names = sorted(path.name for path in (tmp_path / "half").iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "whole").iterdir())
+    assert not any("checkpoint" in name for name in names)
+    assert json.loads((tmp_path / "half" / "result.json").read_text()) == found
+
+
+def mixture(**more) -> BernoulliMixture:
+    return BernoulliMixture(
+        **{"n_components": (2, 3), "iterations": 5, "patience": None, "tolerance": 0, "random_state": 0}
+        | more
+    )
+
+
+def interrupted(estimator, X, folder, at, **how) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        estimator.fit(X, folder=folder, callbacks=[Interrupt(at)], **how)
+
+
+def test_nothing_of_an_earlier_learning_is_taken(tmp_path):
+    other = 1 - BINARY
+    mixture().fit(other, folder=tmp_path)
+    interrupted(mixture(), BINARY, tmp_path, 2)
+    assert [path.name for path in checkpoints_in(tmp_path)] == ["checkpoint-0.safetensors"]
+    again = mixture().fit(BINARY, folder=tmp_path, resume=True)
+    assert again.choices_ == mixture().fit(BINARY).choices_
+
+
+@pytest.mark.parametrize(
+    ("changed", "rows", "word"),
+    [
+        ({}, 1 - BINARY, "data"),
+        ({"n_components": (4, 5)}, BINARY, "n_components, setting"),
+        ({"smoothing": 0.3}, BINARY, "smoothing"),
+        ({"random_state": 1}, BINARY, "seed, data"),  # other rows are held out
+    ],
+)
+def test_another_learning_is_refused(changed, rows, word, tmp_path):
+    mixture().fit(BINARY, folder=tmp_path)
+    with pytest.raises(
+        ValueError, match=f"checkpoint-0.safetensors was kept by a learning with another {word};"
+    ):
+        mixture(**changed).fit(rows, folder=tmp_path, resume=True)
+    model = GaussianMixture(minibatch=True, iterations=2, random_state=0)
+    with pytest.raises(ValueError, match="another model;"):
+        model.fit(BINARY, folder=tmp_path, resume=True)
+    mixture(device="cpu").fit(BINARY, folder=tmp_path, resume=True)  # where it is learned does not matter
+
+
+def test_damaged_checkpoints_are_refused_and_a_missing_folder_is_found_at_once(tmp_path):
+    (tmp_path / "checkpoint-0.safetensors").write_bytes(b"no")
+    with pytest.raises(ValueError, match="is damaged or no checkpoint of pynade \\(remove it to begin anew"):
+        mixture().fit(BINARY, folder=tmp_path, resume=True)
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        mixture().fit(BINARY, folder=tmp_path / "nowhere")
+
+
+def test_a_checkpoint_that_cannot_be_written_is_an_error_of_the_system(tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(OSError, match=r"checkpoint-0.safetensors cannot be written: No space"):
+        mixture().fit(BINARY, folder=tmp_path)
+
+
+@pytest.mark.parametrize("case", ["mob", "mog", "rbm"])
+def test_a_seed_nobody_gave_is_kept(case, tmp_path):
+    estimator, X = CASES[case]
+    estimator = clone(estimator).set_params(random_state=None)
+    full = clone(estimator).fit(X, folder=tmp_path)
+    again = clone(estimator).fit(X, folder=tmp_path, resume=True)
+    assert again.seed_ == full.seed_
+    assert np.array_equal(again.score_samples(X), full.score_samples(X))
+
+
+def test_other_files_of_the_folder_are_left_alone(tmp_path):
+    np.save(tmp_path / "rows.npy", BINARY)
+    folder = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        start_run(folder, "mob", {}, str(tmp_path / "rows.npy"), callbacks=[Interrupt(3)])
+    copy = folder / "checkpoint-backup.safetensors"
+    copy.write_bytes((folder / "checkpoint-0.safetensors").read_bytes())
+    resume_run(folder)
+    assert copy.is_file()
+    (folder / "checkpoint-0.safetensors").write_bytes(b"left by a run that was killed at the very end")
+    assert resume_run(folder)["status"] == "finished"
+    assert checkpoints_in(folder) == []
+
+
+def test_callbacks_hear_the_best_of_all_sessions(tmp_path):
+    heard: list[list[float | None]] = [[], []]
+    one = mixture(n_components=(3, 1))
+    clone(one).fit(BINARY, callbacks=[lambda now: heard[0].append(now.best_valid)])
+    interrupted(clone(one), BINARY, tmp_path, 9)
+    clone(one).fit(
+        BINARY, folder=tmp_path, resume=True, callbacks=[lambda now: heard[1].append(now.best_valid)]
+    )
+    assert 0 < len(heard[1]) < len(heard[0])
+    assert heard[1] == heard[0][-len(heard[1]) :]
+
+
+def test_seconds_are_those_of_this_learning(tmp_path, monkeypatch):
+    mixture().fit(BINARY, folder=tmp_path)
+    tensors, facts = load_checkpoint(tmp_path / "checkpoint-1.safetensors")
+    save_checkpoint(tmp_path / "checkpoint-1.safetensors", tensors, facts | {"spent": 1000.0})
+    assert 1000 < mixture().fit(BINARY, folder=tmp_path, resume=True).history_.seconds < 1100
+    assert GaussianMixture(random_state=0).fit(REAL, folder=tmp_path, resume=True).history_.seconds < 900
