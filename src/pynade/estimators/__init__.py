@@ -1,35 +1,33 @@
-"""Scikit-learn façades, thin."""
+"""Scikit-learn estimators: arrays or data frames in, a fitted density, answers out."""
 
-from pynade.estimators.base import DensityEstimator
-from pynade.estimators.baselines import Baseline
-from pynade.estimators.baselines_binary import BernoulliMixture, ChowLiu
-from pynade.estimators.baselines_real import MFA, Gaussian, GaussianMixture
-from pynade.estimators.domain import BinaryTable, RealCells
-from pynade.estimators.fixed_order import FVSBN, MADE, NADE
-from pynade.estimators.gradient import GradientEstimator
-from pynade.estimators.images import ConvNADE, ImageDensity, ImageNADE
-from pynade.estimators.io import ESTIMATORS, PRESETS, load
-from pynade.estimators.orderless import AnyOrderDensity, DeepNADE, EoNADE, OrderlessDensity
-from pynade.estimators.questions import Questions
-from pynade.estimators.rbm import RBM
-from pynade.estimators.real import RNADE, DeepRNADE
-from pynade.estimators.transformer import BinaryTransformerNADE, TransformerDensity, TransformerNADE
+from typing import TYPE_CHECKING
+
+from pynade._lazy import lazy_names as _lazy_names
+
+if TYPE_CHECKING:
+    from pynade.estimators.base import DensityEstimator
+    from pynade.estimators.classical import ClassicalEstimator, fit_folds
+    from pynade.estimators.fixed_order import FVSBN, MADE, NADE, RNADE
+    from pynade.estimators.images import ConvNADE, ImageEstimator, ImageNADE
+    from pynade.estimators.io import load
+    from pynade.estimators.mixtures import MFA, BernoulliMixture, ChowLiu, Gaussian, GaussianMixture
+    from pynade.estimators.net import NetEstimator, OrderlessEstimator
+    from pynade.estimators.orderless import DeepNADE, DeepRNADE, EoNADE
+    from pynade.estimators.rbm import RBM
+    from pynade.estimators.registry import estimator_class, estimator_named, names, register
+    from pynade.estimators.transformer import BinaryTransformerNADE, TransformerNADE
 
 __all__ = [
-    "ESTIMATORS",
     "FVSBN",
     "MADE",
     "MFA",
     "NADE",
-    "PRESETS",
     "RBM",
     "RNADE",
-    "AnyOrderDensity",
-    "Baseline",
     "BernoulliMixture",
-    "BinaryTable",
     "BinaryTransformerNADE",
     "ChowLiu",
+    "ClassicalEstimator",
     "ConvNADE",
     "DeepNADE",
     "DeepRNADE",
@@ -37,13 +35,31 @@ __all__ = [
     "EoNADE",
     "Gaussian",
     "GaussianMixture",
-    "GradientEstimator",
-    "ImageDensity",
+    "ImageEstimator",
     "ImageNADE",
-    "OrderlessDensity",
-    "Questions",
-    "RealCells",
-    "TransformerDensity",
+    "NetEstimator",
+    "OrderlessEstimator",
     "TransformerNADE",
+    "estimator_class",
+    "estimator_named",
+    "fit_folds",
     "load",
+    "names",
+    "register",
 ]
+
+_MODULES = {
+    "base": ("DensityEstimator",),
+    "classical": ("ClassicalEstimator", "fit_folds"),
+    "fixed_order": ("FVSBN", "MADE", "NADE", "RNADE"),
+    "images": ("ConvNADE", "ImageEstimator", "ImageNADE"),
+    "io": ("load",),
+    "mixtures": ("MFA", "BernoulliMixture", "ChowLiu", "Gaussian", "GaussianMixture"),
+    "net": ("NetEstimator", "OrderlessEstimator"),
+    "orderless": ("DeepNADE", "DeepRNADE", "EoNADE"),
+    "rbm": ("RBM",),
+    "registry": ("estimator_class", "estimator_named", "names", "register"),
+    "transformer": ("BinaryTransformerNADE", "TransformerNADE"),
+}
+_HOMES = {name: f"pynade.estimators.{module}" for module, some in _MODULES.items() for name in some}
+__getattr__, __dir__, _ = _lazy_names(__name__, _HOMES)

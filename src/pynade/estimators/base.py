@@ -1,51 +1,60 @@
-"""The scikit-learn door: arrays or data frames in, NumPy out.
+"""What all estimators share: parameters, rows in, a fitted model, files.
 
-Estimators are dataclasses, so the constructor stores and does nothing else, and each parameter is
-declared, typed and defaulted once. What all of them share is here; `domain` says what the cells of a table
-may be, `gradient` how nets are trained, `questions` what may be asked of models that answer everything.
+Estimators are dataclasses, so that the constructor only stores, and each parameter is declared, typed and
+given its default once. Torch is imported where it is needed: parameters can be listed without it.
 """
 
 from __future__ import annotations
 
-import copy
-import operator
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-import torch
-from sklearn.base import BaseEstimator, DensityMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from pynade.likelihood import Estimate, row_log_probs
-from pynade.models import Density
-from pynade.ordering import Ordering
-from pynade.store import save_density
-from pynade.training import Callback
+from pynade.estimators.cells import missing_cells
+from pynade.estimators.questions import Questions, torch_device
+from pynade.tables.dataset import validation_rows
+from pynade.tables.frames import align, as_matrix
+
+if TYPE_CHECKING:
+    from pynade.tables.source import RowSource
+    from pynade.training import Callback
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class DensityEstimator(DensityMixin, BaseEstimator):
-    """What all estimators share: validated rows in, a fitted density, its scores and its samples.
+class DensityEstimator(Questions):
+    """Abstract estimator of a density: a table of cells, a model, and the questions one can ask of it.
 
-    Attributes:
-        validation_fraction: share of the rows held out for early stopping when no X_valid is given;
-            0 trains on everything.
-        device: "auto" takes a GPU if there is one, else the CPU; or a torch device such as "cuda:1".
-        random_state: seeds everything that is random in training.
+    A concrete estimator declares its parameters and says what its cells are and how its model is built. What
+    can be answered is a property of the fitted model (see `pynade.estimators.questions`).
     """
 
     validation_fraction: float = 0.1
     device: str = "auto"
     random_state: Any = None
 
+    _options: ClassVar[type | None] = None  # class of the `training` parameter
+    _defaults: ClassVar[dict[str, Any]] = {}  # of its fields, where this estimator has others
     _facts: ClassVar[tuple[str, ...]] = ()  # further fitted attributes that JSON can hold, saved and loaded
 
     @abstractmethod
+    def _fit(self, train: np.ndarray, valid: np.ndarray | None, seed: int, request: FitRequest) -> None:
+        """Fit to converted rows; sets `model_` and `history_`."""
+
+    @abstractmethod
+    def _check(self, train: np.ndarray, valid: np.ndarray | None) -> None:
+        """Raise a ValueError if the parameters do not fit these rows."""
+
+    @property
+    def takes_missing(self) -> bool:
+        """Whether rows to fit and to score may have missing cells."""
+        return True
+
     def fit(
         self,
         X: Any,
@@ -55,56 +64,125 @@ class DensityEstimator(DensityMixin, BaseEstimator):
         folder: Path | str | None = None,
         resume: bool = False,
         callbacks: Sequence[Callback] = (),
+        source: RowSource | None = None,
     ) -> Self:
-        """Fit to rows X (N, D), with early stopping on X_valid or on a seeded share of X."""
+        """Fit by maximum likelihood; validation rows end training early and choose among settings.
 
-    @abstractmethod
+        Args:
+            X: rows (N, D): array or data frame.
+            y: ignored.
+            X_valid: validation rows; without them a share of X, drawn by random_state, is held out.
+            folder: keep metrics.jsonl and checkpoints here.
+            resume: go on from the checkpoints in `folder`, to the identical result.
+            callbacks: called with a `pynade.training.Progress`; one that returns True ends training.
+            source: draw fresh training rows from here, `updates_per_epoch` minibatches an epoch (of a
+                mixture: in minibatches); X then only gives scales and initial biases.
+        """
+        request = FitRequest(None if folder is None else Path(folder), resume, tuple(callbacks), source)
+        rows = self._rows(X, fitting=True)
+        seed = self._resumed_seed(request)
+        train, valid = self._split(rows, X_valid, seed)
+        self._check(train, valid)
+        self._fit(train, valid, seed, request)
+        self.seed_ = seed
+        self.n_iter_ = len(self.history_.epochs)
+        return self
+
     def check_request(self, X: Any, X_valid: Any = None) -> None:
         """Raise whatever `fit` would raise about its input and parameters, without training."""
+        torch_device(self.device)
+        check_random_state(self.random_state)
+        rows = self._rows(X, fitting=True)
+        self._check(*self._split(rows, X_valid, 0))
 
-    @abstractmethod
-    def _convert(self, X: np.ndarray, *, reset: bool) -> np.ndarray:
-        """Numbers as the model takes them, or one clear sentence; `reset` when these are to be fitted."""
+    def _split(self, rows: np.ndarray, X_valid: Any, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Training and validation rows; the same ones as on the command line, for a whole random_state."""
+        if X_valid is not None:
+            return rows, self._rows(X_valid)
+        if not 0 <= self.validation_fraction < 1:
+            raise ValueError(f"validation_fraction must be in [0, 1), not {self.validation_fraction}")
+        held = round(self.validation_fraction * len(rows))
+        if held < 2 or len(rows) - held < 2:  # too few for a score with a standard error
+            return rows, None
+        whole = isinstance(self.random_state, int | np.integer)
+        chosen = validation_rows(
+            len(rows), self.validation_fraction, int(self.random_state) if whole else seed
+        )
+        return rows[chosen[0]], rows[chosen[1]]
 
-    @abstractmethod
-    def _native(self, draws: torch.Tensor) -> np.ndarray:
-        """Draws as a user's table holds them."""
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def score_samples(self, X: Any) -> np.ndarray:
-        """Exact log p of each row, in nats: (N, D) -> (N,); in float64 (GPU: float32, summed in float64)."""
-        check_is_fitted(self, "model_")
-        rows = self._rows(X, reset=False)
-        density = self.density()
-        if density.device.type == "cpu":
-            return row_log_probs(density.double(), rows).numpy()
-        scores = row_log_probs(density, rows, batch_size=20_000).numpy()
-        lost = ~np.isfinite(scores)  # beyond what float32 can hold
-        if lost.any():
-            scores[lost] = row_log_probs(density.double(), rows[lost]).numpy()
-        return scores
+    def _resumed_seed(self, request: FitRequest) -> int:
+        """The seed of this fit; without a random_state, that of the fit that is resumed."""
+        return self._seed()
 
-    def summary(self, log_probs: Any) -> Estimate:
-        """The mean of scores this model gave, with its standard error and whether it is exact."""
-        return Estimate.from_rows(log_probs)
+    def _rows(self, X: Any, *, fitting: bool = False, missing: bool | None = None) -> np.ndarray:
+        """Converted rows, or one clear sentence; columns of a frame are put into the fitted order."""
+        table, names = as_matrix(X)
+        least = 2 if fitting else 1
+        checks: dict[str, Any] = {
+            "dtype": "numeric",
+            "ensure_all_finite": False,
+            "ensure_min_samples": least,
+            "ensure_min_features": least,
+        }
+        if names is None:
+            numbers = validate_data(self, X, reset=fitting, **checks)
+        elif fitting:
+            numbers = check_array(table, **checks)
+            self.n_features_in_ = numbers.shape[1]
+            self.feature_names_in_ = np.asarray(names, dtype=object)
+        else:
+            numbers = check_array(align(table, names, self._names()), **checks)
+            if numbers.shape[1] != self.n_features_in_:
+                raise ValueError(
+                    f"X has {numbers.shape[1]} features, but {type(self).__name__} is expecting "
+                    f"{self.n_features_in_} features as input"
+                )
+        cells = self._cells()
+        allowed = self.takes_missing if missing is None else missing
+        gaps = missing_cells(numbers, type(self).__name__, cells.takes, allowed)
+        rows: np.ndarray = cells.convert(numbers, gaps)
+        if fitting:
+            cells.check_columns(rows, self._names())
+        return rows
 
-    def score(self, X: Any, y: Any = None) -> float:
-        """Mean log-likelihood per row, in nats; higher is better."""
-        return float(self.score_samples(X).mean())
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.takes_missing
+        return tags
 
-    def sample(self, n_samples: int = 1, random_state: Any = None) -> np.ndarray:
-        """Exact draws from the model, (n_samples, D): integers 0/1 of a binary table, else floats."""
-        check_is_fitted(self, "model_")
-        return self._native(self.density().sample(_count(n_samples), self._generator(random_state)))
+    def flat_parameters(self) -> dict[str, Any]:
+        """All parameters by name, the options of `training` among them."""
+        own = self.get_params(deep=False)
+        options = self._training_options()
+        return {k: v for k, v in own.items() if k != "training"} | (
+            {} if options is None else asdict(options)
+        )
 
-    def density(self) -> Density:
-        """The fitted density, a copy on this estimator's device: what `score_samples` and `sample` ask."""
-        check_is_fitted(self, "model_")
-        density: Density = copy.deepcopy(self.model_).to(torch_device(self.device))
-        return density
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters; options of `training` may be given by their own names."""
+        known = {} if self._options is None else {f.name for f in fields(self._options)}
+        options = {name: params.pop(name) for name in list(params) if name in known}
+        super().set_params(**params)
+        if options:
+            self.training = asdict(self._training_options()) | options
+        return self
 
-    def _generator(self, random_state: Any) -> torch.Generator:
-        seed = int(check_random_state(random_state).randint(2**31 - 1))
-        return torch.Generator(torch_device(self.device)).manual_seed(seed)
+    def _training_options(self) -> Any:
+        """The options of `training` as an object, with this estimator's defaults."""
+        if self._options is None:
+            return None
+        given = getattr(self, "training", None)
+        if is_dataclass(given):
+            return given
+        try:
+            return self._options(**self._defaults | dict(given or {}))
+        except TypeError:
+            known = [f.name for f in fields(self._options)]
+            wrong = next((name for name in given if name not in known), given)
+            raise ValueError(f"unknown option {wrong!r} of training; known: {', '.join(known)}") from None
 
     def save(self, path: Path | str, **facts: Any) -> None:
         """Write the fitted model as safetensors; `pynade.load(path)` gives this estimator back.
@@ -113,78 +191,40 @@ class DensityEstimator(DensityMixin, BaseEstimator):
             path: the file to write.
             **facts: further JSON facts to keep in the metadata.
         """
+        from pynade.store import save_density
+
         check_is_fitted(self, "model_")
-        parameters = {name: _plain(value) for name, value in self.get_params().items()}
+        parameters = {name: plain(value) for name, value in self.flat_parameters().items()}
         fitted: dict[str, Any] = {
             "n_features_in_": self.n_features_in_,
-            "history_": vars(self.history_),
+            "history_": asdict(self.history_),
             "seed_": self.seed_,
         }
         fitted |= {name: getattr(self, name) for name in self._facts}
-        if hasattr(self, "feature_names_in_"):
-            fitted["feature_names_in_"] = self.feature_names_in_.tolist()
+        if self._names() is not None:
+            fitted["feature_names_in_"] = self._names()
         extra = {"estimator": {"name": type(self).__name__, "params": parameters, "fitted": fitted}} | facts
         save_density(self.model_, path, extra)
 
-    def _rows(self, X: Any, *, reset: bool) -> np.ndarray:
-        """Valid rows, or one clear sentence."""
-        least = 2 if reset else 1
-        X = validate_data(
-            self,
-            X,
-            reset=reset,
-            dtype="numeric",
-            ensure_all_finite=False,
-            ensure_min_samples=least,
-            ensure_min_features=least,
-        )
-        return self._convert(X, reset=reset)
 
-    def _seed(self) -> int:
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
+@dataclass(frozen=True)
+class FitRequest:
+    """Where a fit keeps its files, whether it goes on, whom it reports to, and where rows come from."""
 
-    def _hold_out(self, rows: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
-        if not 0 <= self.validation_fraction < 1:
-            raise ValueError(f"validation_fraction must be in [0, 1), not {self.validation_fraction}")
-        held = round(self.validation_fraction * len(rows))
-        if held < 2 or len(rows) - held < 2:  # too few for a score with a standard error
-            return rows, None
-        shuffled = np.random.default_rng(seed).permutation(len(rows))
-        return rows[np.sort(shuffled[held:])], rows[np.sort(shuffled[:held])]
+    folder: Path | None = None
+    resume: bool = False
+    callbacks: tuple[Callback, ...] = ()
+    source: RowSource | None = None
 
 
-def _plain(value: Any) -> Any:
-    """A parameter as JSON can hold it; a generator given as random_state cannot be held and becomes None."""
-    if isinstance(value, Ordering):
+def plain(value: Any) -> Any:
+    """A parameter as JSON can hold it; a generator given as random_state becomes None."""
+    if hasattr(value, "order"):  # an Ordering
         value = value.order
-    if isinstance(value, np.ndarray | np.generic | torch.Tensor):
+    if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, tuple | list):
-        return [_plain(v) for v in value]
-    if isinstance(value, torch.device):
+        return [plain(v) for v in value]
+    if type(value).__name__ == "device":
         return str(value)
     return value if isinstance(value, str | int | float | bool | None) else None
-
-
-def _count(n: int) -> int:
-    if operator.index(n) < 1:
-        raise ValueError(f"n_samples must be at least 1, not {n}")
-    return n
-
-
-def torch_device(name: str) -> torch.device:
-    """The device a user means; "auto" is a GPU if there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"unknown device {name!r}: use 'auto', 'cpu' or 'cuda'") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device 'cuda' was asked for, but torch sees no GPU here")
-    return device
-
-
-def device_here(name: str) -> str:
-    """The device of a model made elsewhere: as it was, or "auto" where this machine has no such thing."""
-    return "auto" if name.startswith("cuda") and not torch.cuda.is_available() else name

@@ -1,4 +1,4 @@
-"""NADE, MADE and FVSBN as scikit-learn estimators."""
+"""NADE, RNADE, MADE and FVSBN as scikit-learn estimators."""
 
 from __future__ import annotations
 
@@ -8,29 +8,24 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import torch
 
-from pynade.classical import nade_from_rbm
-from pynade.estimators.domain import BinaryTable
-from pynade.estimators.gradient import FixedOrderEstimator
-from pynade.families import Family
-from pynade.models import Density, Ensemble, Orderless
-from pynade.nets import FVSBNNet, MADENet, NADENet, Net
-from pynade.training import History
+from pynade.estimators.cells import Binary, RealFamily
+from pynade.estimators.net import NetEstimator, small_output
+from pynade.estimators.parameters import documented
 
 if TYPE_CHECKING:
+    import torch
+
     from pynade.estimators.rbm import RBM
+    from pynade.families import Family
+    from pynade.models import Model
+    from pynade.nets import Net
 
 
+@documented
 @dataclass(eq=False, repr=False)
-class NADE(BinaryTable, FixedOrderEstimator):
-    """Neural autoregressive distribution estimator with one hidden layer and a fixed ordering.
-
-    Args:
-        hidden: H, hidden units.
-        activation: "sigmoid" (the paper's), "relu" or "tanh".
-        warm_start: `fit` goes on from the weights and the ordering of the last fit (or of `from_rbm`).
-        **parameters: see `GradientEstimator` and `BinaryTable`.
+class NADE(NetEstimator):
+    """Neural autoregressive distribution estimator of binary data: one hidden layer, a fixed ordering.
 
     Example:
         >>> import numpy as np
@@ -44,16 +39,19 @@ class NADE(BinaryTable, FixedOrderEstimator):
 
     hidden: int = 500
     activation: str = "sigmoid"
-    learning_rate: float = field(default=0.003, kw_only=True)  # sigmoid units bear, and want, larger steps
+    learning_rate: float = field(default=0.003, kw_only=True)  # sigmoid units need larger steps
+    binarize: float | None = field(default=None, kw_only=True)
     warm_start: bool = field(default=False, kw_only=True)
+
+    def _cells(self) -> Binary:
+        return Binary(self.binarize)
 
     @classmethod
     def from_rbm(cls, rbm: RBM, **parameters: Any) -> Self:
         """A fitted NADE that starts where an RBM ended (section "Relationship with the RBM").
 
         Each conditional is one mean-field pass in the RBM: its W, b and c, and V = Wᵀ. It can be used as it
-        is or trained on: `warm_start` is set, so that `fit` begins from these weights. Whether that beats
-        random weights was measured by benchmarks/from_rbm.py, see results/benchmarks/from-rbm.json.
+        is or trained on: `warm_start` is set, so that `fit` begins from these weights.
 
         Args:
             rbm: a fitted `pynade.RBM`.
@@ -64,16 +62,21 @@ class NADE(BinaryTable, FixedOrderEstimator):
             >>> import numpy as np
             >>> from pynade import RBM
             >>> X = np.random.default_rng(0).integers(0, 2, (200, 1)).repeat(5, axis=1)
-            >>> rbm = RBM(n_hidden=8, learning_rate=0.05, epochs=20, random_state=0).fit(X)
+            >>> rbm = RBM(hidden=8, learning_rate=0.05, epochs=20, random_state=0).fit(X)
             >>> model = NADE.from_rbm(rbm, learning_rate=0.05, random_state=0)
             >>> before = model.score(X)
             >>> model.fit(X).score(X) > before
             True
         """
+        import torch
+
+        from pynade.classical import nade_from_rbm
+        from pynade.training import History
+
         if not hasattr(rbm, "machine"):
             raise TypeError(
                 f"from_rbm takes a fitted pynade.RBM, not {type(rbm).__name__}; a machine alone is what "
-                "pynade.models.nade_from_rbm takes"
+                "pynade.classical.nade_from_rbm takes"
             )
         machine = rbm.machine().float()
         own: dict[str, Any] = {"hidden": machine.n_hidden, "activation": "sigmoid", "warm_start": True}
@@ -87,7 +90,7 @@ class NADE(BinaryTable, FixedOrderEstimator):
             model.feature_names_in_ = rbm.feature_names_in_
         return model.adopt(nade_from_rbm(machine, ordering), History(stopped="made from an RBM"), seed)
 
-    def build(self, train: np.ndarray, seed: int) -> Density | Orderless:
+    def build(self, train: np.ndarray, seed: int) -> Model:
         """The untrained model for rows like `train`; with `warm_start`, a copy of the fitted one."""
         if not self.warm_start or not hasattr(self, "model_"):
             return super().build(train, seed)
@@ -97,29 +100,77 @@ class NADE(BinaryTable, FixedOrderEstimator):
                 f"a warm start keeps the {was[0]} variables and {was[1]} hidden units of the last fit, "
                 f"and cannot have {train.shape[1]} and {self.hidden}"
             )
-        model: Density = copy.deepcopy(self.model_)
+        model: Model = copy.deepcopy(self.model_)
         return model
 
     def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
+        from pynade.nets import NADENet
+
         return NADENet(n_variables, hidden=self.hidden, activation=self.activation, generator=generator)
 
 
+@documented
 @dataclass(eq=False, repr=False)
-class MADE(BinaryTable, FixedOrderEstimator):
+class RNADE(NetEstimator):
+    """Real-valued NADE: one hidden layer, a fixed ordering, a mixture (or another family) per conditional.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> x = rng.normal(size=(500, 1))
+        >>> X = np.hstack([x, x**2 + 0.1 * rng.normal(size=x.shape)])  # a parabola
+        >>> model = RNADE(hidden=32, n_components=5, epochs=100, random_state=0).fit(X)
+        >>> bool(model.score(X) > -1.4)  # the best Gaussian has -3.1
+        True
+        >>> model.sample(3, random_state=1).shape
+        (3, 2)
+    """
+
+    hidden: int = 200
+    activation: str = "relu"
+    patience: int | None = field(default=20, kw_only=True)
+    family: str = field(default="mog", kw_only=True)
+    n_components: int = field(default=10, kw_only=True)
+    standardise: bool = field(default=True, kw_only=True)
+    sigma_floor: float = field(default=0.001, kw_only=True)
+    scale_mean_gradient: bool = field(default=False, kw_only=True)
+
+    def _cells(self) -> RealFamily:
+        return real_cells(self)
+
+    def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
+        from pynade.nets import NADENet
+
+        net = NADENet(
+            n_variables,
+            family.n_params,
+            self.hidden,
+            n_features=family.n_features,
+            activation=self.activation,
+            generator=generator,
+        )
+        return small_output(net)
+
+
+def real_cells(estimator: Any) -> RealFamily:
+    """The cells of an estimator with the parameters of a real-valued family."""
+    return RealFamily(
+        "sigma_floor",
+        estimator.sigma_floor,
+        0.01,
+        name=estimator.family,
+        n_components=estimator.n_components,
+        standardise=estimator.standardise,
+        scale_mean_gradient=estimator.scale_mean_gradient,
+    )
+
+
+@documented
+@dataclass(eq=False, repr=False)
+class MADE(NetEstimator):
     """Masked autoencoder for distribution estimation; with several orderings, the ensemble MADE-E.
 
     On the command line MADE-E has a name of its own, `--model made-e`: this estimator with 32 orderings.
-
-    Args:
-        hidden: units of each layer, or an int for one layer.
-        activation: "relu", "sigmoid" or "tanh".
-        direct: direct input-to-output connections.
-        input_observed: give the net weights for *which* variables come before, beside those for their values;
-            worth having with several orderings (see `MADENet`).
-        dropout: share of hidden activations dropped in training.
-        n_orderings: 1 for a fixed ordering; K > 1 trains K orderings (and masks) jointly and averages
-            their probabilities.
-        **parameters: see `GradientEstimator` and `BinaryTable`.
 
     Example:
         >>> import numpy as np
@@ -135,8 +186,14 @@ class MADE(BinaryTable, FixedOrderEstimator):
     input_observed: bool = False
     dropout: float = 0.0
     n_orderings: int = 1
+    binarize: float | None = field(default=None, kw_only=True)
+
+    def _cells(self) -> Binary:
+        return Binary(self.binarize)
 
     def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
+        from pynade.nets import MADENet
+
         return MADENet(
             n_variables,
             hidden=self.hidden,
@@ -147,7 +204,9 @@ class MADE(BinaryTable, FixedOrderEstimator):
             generator=generator,
         )
 
-    def _model(self, net: Net, family: Family, generator: torch.Generator) -> Density | Orderless:
+    def _model(self, net: Net, family: Family, generator: torch.Generator) -> Model:
+        from pynade.models import Ensemble
+
         if self.n_orderings < 1:
             raise ValueError(f"n_orderings must be at least 1, not {self.n_orderings}")
         if self.n_orderings == 1:
@@ -155,12 +214,10 @@ class MADE(BinaryTable, FixedOrderEstimator):
         return Ensemble(net, family, self._ordering(net.n_variables, generator, k=self.n_orderings))
 
 
+@documented
 @dataclass(eq=False, repr=False)
-class FVSBN(BinaryTable, FixedOrderEstimator):
+class FVSBN(NetEstimator):
     """Fully visible sigmoid belief network: one logistic regression per variable.
-
-    Args:
-        **parameters: see `GradientEstimator` and `BinaryTable`.
 
     Example:
         >>> import numpy as np
@@ -169,5 +226,12 @@ class FVSBN(BinaryTable, FixedOrderEstimator):
         -2.1
     """
 
+    binarize: float | None = field(default=None, kw_only=True)
+
+    def _cells(self) -> Binary:
+        return Binary(self.binarize)
+
     def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
+        from pynade.nets import FVSBNNet
+
         return FVSBNNet(n_variables)

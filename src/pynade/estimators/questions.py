@@ -1,183 +1,417 @@
-"""Questions to models that can answer all of them: any conditional, any gap filled.
+"""The questions one can ask of a fitted model: scores, samples, gaps filled, conditionals, orderings.
 
-Models with a fixed ordering fill gaps too, by an estimate (`impute_along`).
+What can be answered is a property of the fitted model: orderless models and classical densities answer
+everything; models with a fixed ordering answer what their ordering allows, and name the models that can do
+the rest.
 """
 
 from __future__ import annotations
 
 import copy
+import operator
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.base import BaseEstimator, DensityMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 
-from pynade import queries
-from pynade.estimators.base import DensityEstimator, _count, torch_device
-from pynade.families import Bernoulli
-from pynade.models import Autoregressive, Ensemble, Marginalisable, Orderless
-from pynade.ordering import Ordering
+if TYPE_CHECKING:
+    import torch
 
-ROWS_AT_ONCE = 2_000  # (row, ordering) pairs of a query that walk together
+    from pynade.control_variate import ControlVariateEnsemble
+    from pynade.evaluation import OrderingScores
+    from pynade.likelihood import Estimate
+    from pynade.models import Density
+    from pynade.ordering import Ordering
+    from pynade.queries import Conditional
+
+PARTICLES = 256  # per row, where a fixed ordering fills gaps by an estimate
 
 
-class Questions(DensityEstimator):
-    """Abstract estimator whose model answers every question; NaN marks a missing value everywhere."""
+class Questions(DensityMixin, BaseEstimator):
+    """Abstract: what can be asked of every estimator once it is fitted."""
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
+    device: str
+    _double: ClassVar[bool] = False  # compute in float64 on a GPU too
 
-    def _query_orderings(self) -> int | Ordering:
-        """The orderings an orderless model is asked under; 1 for a model that needs none."""
-        return 1
+    @abstractmethod
+    def _cells(self) -> Any:
+        """What the cells of the table are (see `pynade.estimators.cells`)."""
 
-    def _asked(self) -> Orderless | Marginalisable:
-        """A copy of the model on the device: float64 on a CPU, float32 on a GPU."""
+    @abstractmethod
+    def _rows(self, X: Any, *, fitting: bool = False, missing: bool | None = None) -> np.ndarray:
+        """Converted rows, or one clear sentence; columns of a frame are put into the fitted order."""
+
+    def _names(self) -> list[str] | None:
+        names = getattr(self, "feature_names_in_", None)
+        return None if names is None else list(names)
+
+    def score_samples(self, X: Any, orderings: int | Ordering | None = None) -> np.ndarray:
+        """Exact log p of each row, in nats: (N, D) -> (N,); missing cells are marginalised.
+
+        Args:
+            X: rows; NaN = missing, where the model takes missing values.
+            orderings: for an orderless model, a number K or a batch of orderings: exact for that ensemble.
+                None takes the estimator's own. For a row with missing cells these are taken with its
+                observed cells moved to the front.
+        """
         check_is_fitted(self, "model_")
-        device = torch_device(self.device)
-        model: Orderless | Marginalisable = copy.deepcopy(self.model_)
-        return model.double() if device.type == "cpu" else model.float().to(device)
+        rows = self._rows(X)
+        return _exact_scores(self._ready(), rows, self._query_orderings(orderings))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Mean log-likelihood per row, in nats; higher is better."""
+        return float(self.score_samples(X).mean())
+
+    def summary(self, log_probs: Any) -> Estimate:
+        """The mean of scores of this model, with its standard error and whether it is exact."""
+        from pynade.likelihood import Estimate
+
+        return Estimate.from_rows(log_probs)
 
     def sample(
-        self,
-        n_samples: int = 1,
-        random_state: Any = None,
-        *,
-        given: Mapping[int | str, float] | None = None,
+        self, n_samples: int = 1, random_state: Any = None, *, given: Mapping[int | str, float] | None = None
     ) -> np.ndarray:
-        """Exact draws (n_samples, D); with `given`, draws that agree with it.
+        """Exact draws (n_samples, D): integers of a binary table, else floats.
 
         Args:
             n_samples: how many.
             random_state: seed.
-            given: values of known variables by index or column name. For an orderless model exact for
-                orderings that put them first.
+            given: values of known variables by index or column name: draws that agree with them. An
+                orderless model is asked under orderings that put them first.
         """
+        import torch
+
+        from pynade import queries
+
+        check_is_fitted(self, "model_")
+        count = checked_count(n_samples)
         if given is None:
-            return super().sample(n_samples, random_state)
+            return self._cells().native(self.density().sample(count, self._generator(random_state)))
         known = self._given(given)
-        model = self._asked()
+        model: Any = self._ready()
         x = torch.full((1, model.n_variables), torch.nan, dtype=model.dtype, device=model.device)
         for i, value in known.items():
             x[0, i] = value
+        generator = self._generator(random_state)
         draws = queries.sample_given(
-            model,
-            x,
-            ~torch.isnan(x),
-            _count(n_samples),
-            orderings=self._query_orderings(),
-            generator=self._generator(random_state),
+            model, x, ~torch.isnan(x), count, orderings=self._query_orderings(), generator=generator
         )
-        return self._native(draws[:, 0])
+        return self._cells().native(draws[:, 0])
 
-    def impute(self, X: Any, n: int | None = None, random_state: Any = None) -> np.ndarray:
+    def impute(
+        self, X: Any, n: int | None = None, random_state: Any = None, particles: int = PARTICLES
+    ) -> np.ndarray:
         """Fill missing cells (NaN).
+
+        Exact for orderless models and classical densities. A model with a fixed ordering fills gaps by an
+        estimate with weighted particles, and warns where their effective sample size is small.
 
         Args:
             X: rows with NaN. With `binarize`, observed cells come back thresholded.
             n: None fills in each cell's best guess given the observed cells (the likelier value of a binary
                 cell, the mean of a real one), (N, D); a number gives that many joint draws, (n, N, D), for
                 multiple imputation.
-            random_state: seed of the draws.
+            random_state: seed of the draws and particles.
+            particles: per row, for a model with a fixed ordering; more are better and take longer.
         """
-        check_is_fitted(self, "model_")
-        rows = self._rows(X, reset=False)
-        model = self._asked()
-        generator = self._generator(random_state)
-        chosen = self._query_orderings()
-        k = 1 if isinstance(chosen, int) else len(chosen)
-        parts = []
-        for part in torch.as_tensor(rows, dtype=model.dtype).split(max(1, _at_once(model) // (k * (n or 1)))):
-            made = queries.impute(model, part.to(model.device), n, orderings=chosen, generator=generator)
-            parts.append(made.cpu())
-        return _with_gaps_filled(self, rows, torch.cat(parts, dim=-2))
+        import torch
 
-    def conditional(
-        self, i: int | str, given: Mapping[int | str, float] | None = None
-    ) -> queries.Conditional:
+        from pynade import queries
+
+        check_is_fitted(self, "model_")
+        rows = self._rows(X, missing=True)
+        model: Any = self._ready(imputing=True)
+        chosen, generator = self._query_orderings(), self._generator(random_state)
+        limit = _rows_at_once(model, chosen, n or 1)
+        parts = [
+            queries.impute(
+                model, part.to(model.device), n, orderings=chosen, generator=generator, particles=particles
+            ).cpu()
+            for part in torch.as_tensor(rows, dtype=_row_dtype(model)).split(limit)
+        ]
+        filled = self._cells().native(torch.cat(parts, dim=-2))
+        return np.where(np.isnan(rows), filled, rows).astype(filled.dtype)
+
+    def conditional(self, i: int | str, given: Mapping[int | str, float] | None = None) -> Conditional:
         """p(x_i | given) as a distribution with mean, pmf or pdf, cdf and quantiles.
 
         Args:
-            i: the variable asked for, by index or column name.
+            i: the variable, by index or column name.
             given: values of known variables.
         """
+        from pynade import queries
+
         check_is_fitted(self, "model_")
+        model: Any = copy.deepcopy(self.model_)
         return queries.conditional(
-            copy.deepcopy(self.model_).double(), self._index(i), self._given(given or {})
+            model.double(), self._index(i), self._given({} if given is None else given)
         )
 
-    def _marginal(
-        self, model: Orderless | Marginalisable, rows: np.ndarray, chosen: int | Ordering
-    ) -> np.ndarray:
-        """log p of the observed cells of rows with gaps."""
-        k = 1 if isinstance(chosen, int) else len(chosen)
-        out = []
-        with torch.no_grad():
-            for part in torch.as_tensor(rows, dtype=model.dtype).split(max(1, _at_once(model) // k)):
-                x = part.to(model.device)
-                out.append(queries.marginal_log_prob(model, x, ~torch.isnan(x), orderings=chosen).cpu())
-        return torch.cat(out).numpy()
+    def estimate(
+        self, X: Any, draws: int = 16, random_state: int = 0, precision: str = "tf32", progress: Any = None
+    ) -> Estimate:
+        """Unbiased estimate of the mean log-likelihood over rows and all orderings, of an orderless model.
+
+        For nets that run as a whole at every step (images), where an exact score of one ordering costs as
+        many passes as there are variables; see `pynade.likelihood.orderless_estimate`.
+
+        Args:
+            X: rows; NaN = missing.
+            draws: passes of the net per row.
+            random_state: seed.
+            precision: of the net on a GPU (see `pynade.precision`).
+            progress: called as progress(rows_done, rows).
+        """
+        from pynade.likelihood import orderless_estimate
+
+        model = self._orderless("estimated").float()
+        return orderless_estimate(
+            model, self._rows(X), draws, random_state, precision=precision, progress=progress
+        )
+
+    def score_orderings(
+        self,
+        X: Any,
+        orderings: int | Ordering,
+        folder: Path | str | None = None,
+        progress: Any = None,
+        precision: str = "tf32",
+    ) -> OrderingScores:
+        """Exact log p of each complete row under each ordering (see `pynade.evaluation.score_orderings`).
+
+        Args:
+            X: complete rows.
+            orderings: a number or a batch of orderings.
+            folder: keep finished parts here.
+            progress: called as progress(done, total).
+            precision: of the net on a GPU.
+        """
+        from pynade.evaluation import score_orderings
+
+        check_is_fitted(self, "model_")
+        chosen, rows, model = self.orderings(orderings), self._complete(X), self._ready()
+        return score_orderings(model, rows, chosen, folder=folder, progress=progress, precision=precision)
+
+    def control_variate_ensemble(
+        self,
+        X: Any,
+        orderings: int | Ordering,
+        draws: int = 16,
+        every: int = 10,
+        folder: Path | str | None = None,
+        progress: Any = None,
+        precision: str = "tf32",
+    ) -> ControlVariateEnsemble:
+        """The ensemble's log-likelihood on all rows: estimates on all of them, exact on every n-th.
+
+        Args:
+            X: complete rows.
+            orderings: a number or a batch of orderings.
+            draws: passes of the net per row, of the estimate.
+            every: n.
+            folder: keep finished parts here.
+            progress: called as progress(done, total).
+            precision: of the net on a GPU.
+        """
+        from pynade.control_variate import control_variate_ensemble
+
+        model, rows, chosen = self._orderless("estimated"), self._complete(X), self.orderings(orderings)
+        options: dict[str, Any] = {"folder": folder, "progress": progress, "precision": precision}
+        return control_variate_ensemble(model, rows, chosen, every=every, draws=draws, **options)
+
+    @property
+    def has_orderings(self) -> bool:
+        """Whether the fitted model can be scored under any ordering: an orderless one, or a causal net."""
+        from pynade.models import Ensemble, Orderless
+
+        model = getattr(self, "model_", None)
+        return isinstance(model, Orderless) or (isinstance(model, Ensemble) and model.fresh)
+
+    def orderings(self, k: int | Ordering | None = None) -> Ordering:
+        """The first k of this estimator's random orderings; k orderings begin with the k-1 orderings."""
+        raise ValueError(
+            f"{type(self).__name__} has no choice of orderings; orderless models have (DeepNADE, EoNADE, "
+            "DeepRNADE, ConvNADE, ImageNADE, TransformerNADE)"
+        )
+
+    def density(self) -> Density:
+        """The fitted density, a copy on this estimator's device: the object of `score_samples`."""
+        from pynade.models import Ensemble, Orderless
+
+        check_is_fitted(self, "model_")
+        model: Any = copy.deepcopy(self.model_).to(torch_device(self.device))
+        if self._double:
+            model = model.double()
+        if isinstance(model, Orderless):
+            chosen = self.orderings()
+            return model.under(chosen[0]) if len(chosen) == 1 else model.ensemble(chosen)
+        if isinstance(model, Ensemble) and model.fresh:
+            return model.under(self.orderings())
+        density: Density = model
+        return density
+
+    def _ready(self, imputing: bool = False) -> Any:
+        """A copy of the model on the device to ask: float64 on a CPU, float32 on a GPU.
+
+        Filling gaps of binary cells along a fixed ordering stays in float32, which is four times as fast.
+        """
+        from pynade.models import Ensemble, Orderless
+
+        check_is_fitted(self, "model_")
+        device = torch_device(self.device)
+        model: Any = copy.deepcopy(self.model_)
+        if isinstance(model, Ensemble) and model.fresh:
+            model = model.under(self.orderings())
+        fixed = hasattr(model, "order") and not isinstance(model, Orderless)
+        if imputing and fixed and self._cells().kind == "binary":
+            return model.to(device)
+        return model.double().to(device) if device.type == "cpu" or self._double else model.float().to(device)
+
+    def _query_orderings(self, k: int | Ordering | None = None) -> int | Ordering:
+        """The orderings a model is asked under; 1 for one that has its own or needs none."""
+        from pynade.models import Orderless
+
+        if isinstance(self.model_, Orderless) or k is not None:
+            return self.orderings(k)
+        return 1
+
+    def _orderless(self, what: str) -> Any:
+        from pynade.models import Orderless
+
+        model = self._ready()
+        if not isinstance(model, Orderless):
+            raise ValueError(
+                f"{type(self).__name__} cannot be {what}: its scores along its own orderings are exact; "
+                "orderless models can (DeepNADE, DeepRNADE, ConvNADE, ImageNADE, TransformerNADE)"
+            )
+        return model
+
+    def _complete(self, X: Any) -> np.ndarray:
+        rows = self._rows(X)
+        if np.isnan(rows).any():
+            raise ValueError(
+                "scoring under given orderings needs complete rows; score_samples takes missing values"
+            )
+        return rows
+
+    def _generator(self, random_state: Any) -> torch.Generator:
+        import torch
+
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        return torch.Generator(torch_device(self.device)).manual_seed(seed)
 
     def _index(self, variable: int | str) -> int:
+        names = self._names() or []
         if isinstance(variable, str):
-            names = list(getattr(self, "feature_names_in_", getattr(self, "columns_", ())))
             if variable not in names:
-                raise ValueError(
-                    f"there is no column {variable!r}" + (f" among {names[:8]}" if names else "")
+                known = (
+                    f" among {names[:8]}" if names else ", since the model was fitted without column names"
                 )
+                raise ValueError(f"there is no column {variable!r}{known}")
             return names.index(variable)
-        return int(variable)
+        try:
+            return operator.index(variable)
+        except TypeError:
+            raise ValueError(f"a variable is an index or a column name, not {variable!r}") from None
 
-    def _given(self, given: Mapping[int | str, float]) -> dict[int, float]:
-        check_is_fitted(self, "model_")
-        indexes = [self._index(variable) for variable in given]
+    def _given(self, given: Any) -> dict[int, float]:
+        from pynade import queries
+
+        if not hasattr(given, "items"):
+            raise ValueError(
+                f"given is a mapping from columns to values, such as {{'a': 1}}, not {given!r:.60}"
+            )
+        known: dict[int, float] = {}
+        indexes = [self._index(variable) for variable, _ in given.items()]
         queries.variable_flags(indexes, self.n_features_in_, "given")
-        known = dict(zip(indexes, map(float, given.values()), strict=True))
-        for variable, value in known.items():
-            if value != value:
+        for index, (variable, value) in zip(indexes, given.items(), strict=True):
+            try:
+                known[index] = float(value)
+            except (TypeError, ValueError):
+                raise ValueError(f"column {variable!r} is given as {value!r}, which is no number") from None
+            if known[index] != known[index]:
                 raise ValueError(f"variable {variable} is given as NaN; leave out what is not known")
         return known
 
 
-def impute_along(
-    estimator: DensityEstimator, X: Any, n: int | None, random_state: Any, particles: int
-) -> np.ndarray:
-    """`impute` of an estimator whose model has a fixed ordering: by `particles` weighted walkers a row.
-
-    Such an estimator takes no gaps elsewhere, so its check of values sees a zero in their place.
-    """
-    check_is_fitted(estimator, "model_")
-    X = validate_data(estimator, X, reset=False, dtype="numeric", ensure_all_finite=False)
-    missing = np.isnan(X) if X.dtype.kind == "f" else np.zeros(X.shape, dtype=bool)
-    refuse_empty_rows(missing)
-    rows = estimator._convert(np.where(missing, 0, X), reset=False)
-    rows = np.where(missing, np.nan, rows.astype(np.float64))
-    model = estimator.density()
-    assert isinstance(model, Autoregressive | Ensemble)
-    if model.device.type == "cpu" and not isinstance(model.family, Bernoulli):
-        model = model.double()  # zeros and ones lose nothing in float32, which is four times as fast
-    x, generator = torch.as_tensor(rows, device=model.device), estimator._generator(random_state)
-    filled = queries.impute(model, x, n, generator=generator, particles=particles)
-    return _with_gaps_filled(estimator, rows, filled)
+def checked_count(n: int) -> int:
+    """A number of samples, at least 1."""
+    if operator.index(n) < 1:
+        raise ValueError(f"n_samples must be at least 1, not {n}")
+    return n
 
 
-def refuse_empty_rows(missing: np.ndarray) -> None:
-    """Raise a ValueError if a row has no value at all; missing is bool (N, D)."""
-    if missing.all(1).any():
-        row = int(missing.all(1).argmax())
-        raise ValueError(f"row {row} has no value at all: every cell is missing")
+def torch_device(name: str) -> torch.device:
+    """The device of this name; "auto" is a GPU if there is one."""
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"unknown device {name!r}: use 'auto', 'cpu' or 'cuda'") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device 'cuda' was asked for, but torch sees no GPU here")
+    return device
 
 
-def _with_gaps_filled(estimator: DensityEstimator, rows: np.ndarray, made: torch.Tensor) -> np.ndarray:
-    """Rows (N, D) with what was made, (…, N, D), where they are NaN; observed cells come back exactly."""
-    filled = estimator._native(made)
-    return np.where(np.isnan(rows), filled, rows).astype(filled.dtype)
+def device_here(name: str) -> str:
+    """The device of a model made elsewhere: as it was, or "auto" where this machine has no such device."""
+    import torch
+
+    return "auto" if name.startswith("cuda") and not torch.cuda.is_available() else name
 
 
-def _at_once(model: Orderless | Marginalisable) -> int:
-    """(row, ordering) pairs that walk together: fewer where a net needs much memory for each."""
-    room = model.net.rows_at_once(model.device) if isinstance(model, Orderless) else ROWS_AT_ONCE
-    return min(ROWS_AT_ONCE, room)
+def _exact_scores(model: Any, rows: np.ndarray, chosen: Any) -> np.ndarray:
+    import torch
+
+    from pynade import queries
+    from pynade.evaluation import score_orderings
+    from pynade.likelihood import row_log_probs
+    from pynade.models import Ensemble, Marginalisable, Orderless
+    from pynade.precision import fast_matmul
+
+    out = np.empty(len(rows))
+    complete = ~np.isnan(rows).any(1)
+    with fast_matmul() if isinstance(model, Orderless) else torch.no_grad():
+        if complete.any():
+            if isinstance(model, Orderless) or (isinstance(model, Ensemble) and chosen != 1):
+                out[complete] = score_orderings(model, rows[complete], chosen).ensemble_rows()
+            else:
+                size = 4096 if isinstance(model, Marginalisable) else 500
+                size = 20_000 if model.device.type == "cuda" else size
+                out[complete] = row_log_probs(model, rows[complete], size).numpy()
+                lost = complete & ~np.isfinite(out)
+                if lost.any() and model.dtype != torch.float64:
+                    out[lost] = row_log_probs(model.double(), rows[lost]).numpy()
+        if not complete.all():
+            parts = []
+            gaps = torch.as_tensor(rows[~complete], dtype=model.dtype)
+            with torch.no_grad():
+                for part in gaps.split(_rows_at_once(model, chosen, 1)):
+                    x = part.to(model.device)
+                    parts.append(queries.marginal_log_prob(model, x, ~torch.isnan(x), orderings=chosen).cpu())
+            out[~complete] = torch.cat(parts).numpy()
+    return out
+
+
+def _rows_at_once(model: Any, chosen: Any, n: int) -> int:
+    from pynade.models import Orderless
+
+    k = 1 if isinstance(chosen, int) else len(chosen)
+    if hasattr(model, "order"):
+        return 10**9  # along its own orderings it cuts the rows itself
+    room = model.net.rows_at_once(model.device) if isinstance(model, Orderless) else 2000
+    return max(1, min(2000, room) // (k * n))
+
+
+def _row_dtype(model: Any) -> Any:
+    import torch
+
+    return torch.float64 if hasattr(model, "order") else model.dtype

@@ -1,21 +1,39 @@
 """Training: one loop, one history; gradient descent on one model or on a population."""
 
-from pynade.training.fit import Callback, Diverged, History, Progress, fit
-from pynade.training.options import Gradient
-from pynade.training.population import Histories, PopulationProgress, fit_population
-from pynade.training.pretrain import pretrain
-from pynade.training.stacked import Member
+from typing import TYPE_CHECKING
+
+from pynade._lazy import lazy_names as _lazy_names
+
+if TYPE_CHECKING:
+    from pynade.training.gradient import fit
+    from pynade.training.loop import Callback, Diverged, History, Learner, Progress, Stopping, run
+    from pynade.training.options import Gradient, Training
+    from pynade.training.population import fit_population
+    from pynade.training.pretrain import pretrain
+    from pynade.training.stacked import Member
 
 __all__ = [
     "Callback",
     "Diverged",
     "Gradient",
-    "Histories",
     "History",
+    "Learner",
     "Member",
-    "PopulationProgress",
     "Progress",
+    "Stopping",
+    "Training",
     "fit",
     "fit_population",
     "pretrain",
+    "run",
 ]
+
+_HOMES = dict.fromkeys(__all__, "pynade.training.loop") | {
+    "Gradient": "pynade.training.options",
+    "Training": "pynade.training.options",
+    "fit": "pynade.training.gradient",
+    "fit_population": "pynade.training.population",
+    "pretrain": "pynade.training.pretrain",
+    "Member": "pynade.training.stacked",
+}
+__getattr__, __dir__, _ = _lazy_names(__name__, _HOMES)

@@ -12,16 +12,17 @@ from torch import Tensor
 
 from pynade.models import Orderless
 from pynade.nets import MaskedMLP
-from pynade.training.fit import Callback, Diverged, fit, save_last_good
+from pynade.training.gradient import fit, save_last_good
+from pynade.training.loop import Callback, Diverged
 from pynade.training.options import Gradient
 
 
 def pretrain(
     model: Orderless,
     train: Tensor | np.ndarray,
-    how: Gradient,
+    options: Gradient,
     *,
-    iterations: int = 20,
+    epochs: int = 20,
     seed: int = 0,
     folder: Path | str | None = None,
     callbacks: Sequence[Callback] = (),
@@ -29,22 +30,22 @@ def pretrain(
     """A model of the same shape whose layers were added and trained one after the other.
 
     Starting from a random net with one hidden layer: remove the output layer, add a new hidden layer and
-    a new output layer, train everything for `iterations` epochs; repeat until the net is as deep as
+    a new output layer, train everything for `epochs` epochs; repeat until the net is as deep as
     `model`'s. A net with one hidden layer is returned untrained, as in Algorithm 2.
 
     Args:
-        model: says the shape; its own weights are not used beyond the output bias.
+        model: gives the shape; of its own weights only the output bias is used.
         train: rows (N, D).
-        how: the settings; its epochs are replaced by `iterations` and nothing is stopped early.
-        iterations: epochs after each new layer.
+        options: how to train; its epochs are replaced, and there is no early stopping.
+        epochs: after each new layer.
         seed: of new layers and of the training.
         folder: where the last good weights go if training diverges.
-        callbacks: told of progress.
+        callbacks: called with a `Progress`.
     """
     net = model.net
     if not isinstance(net, MaskedMLP):
         raise TypeError(f"layers can be added to a MaskedMLP, not to a {type(net).__name__}")
-    how = replace(how, epochs=iterations, patience=None, stop_at_train=None)
+    options = replace(options, epochs=epochs, patience=None, stop_at_train=None)
     generator = torch.Generator().manual_seed(seed)
     marginal = net.bias.detach().clone()
     first, *rest = net.hidden
@@ -54,7 +55,7 @@ def pretrain(
         grown.set_output_bias(marginal)
         deeper = Orderless(grown, model.family, model.stratified)
         try:
-            fit(deeper, train, how=how, seed=seed + depth, callbacks=callbacks)
+            fit(deeper, train, options=options, seed=seed + depth, callbacks=callbacks)
         except Diverged as error:
             if folder is None:
                 raise

@@ -18,7 +18,7 @@ from pynade.likelihood import at_most, prefixes
 from pynade.models import Ensemble, Orderless
 from pynade.ordering import random_observed
 from pynade.store import describe
-from pynade.training.fit import checked_rows
+from pynade.training.gradient import checked_rows
 from pynade.training.options import Gradient
 from pynade.training.step import Trainable, fast_matmul
 
@@ -28,7 +28,7 @@ DRAWS = 4  # prefixes per validation row of an orderless model, as in `orderless
 
 @dataclass
 class Member:
-    """One model with its rows, its settings and its seed: the arguments of `fit`.
+    """One model with its rows, its options and its seed: the arguments of `fit`.
 
     Members that share rows should hold the same array object, which is then kept once.
     """
@@ -36,18 +36,18 @@ class Member:
     model: Trainable
     train: Tensor | np.ndarray
     valid: Tensor | np.ndarray | None
-    how: Gradient
+    options: Gradient
     seed: int = 0
 
 
 class Population(nn.Module):
     """M members of one architecture as one stacked model: `loss` of rows (M, B, D) is (M, B).
 
-    Members may drop different shares of their activations in training.
+    Members may have different dropout rates.
 
     Args:
         models: the members; they are copied.
-        stream: (M,), which of the generators each member listens to.
+        stream: (M,), which of the generators each member draws from.
     """
 
     def __init__(self, models: Sequence[Trainable], stream: np.ndarray) -> None:
@@ -59,12 +59,12 @@ class Population(nn.Module):
         self.trained = {n: params[n].detach().clone().requires_grad_() for n in params if n in trained}
         self.fixed = {n: t.detach().clone() for n, t in (params | buffers).items() if n not in trained}
         self.skeleton = _RowLoss(copy.deepcopy(models[0]).to("meta"))
-        self.rates = _own_rates(models)
+        self.rates = _different_rates(models)
         self.dtype, self.orderless = models[0].dtype, isinstance(models[0], Orderless)
-        self.listen(stream)
+        self.set_streams(stream)
 
-    def listen(self, stream: np.ndarray) -> None:
-        """Say which generator each member listens to: 0 … S-1, each of them heard by somebody."""
+    def set_streams(self, stream: np.ndarray) -> None:
+        """Set which generator each member draws from: 0 … S-1, each used by some member."""
         device = next(iter(self.trained.values())).device
         self.stream = torch.as_tensor(stream, device=device)
         self.first = [int((stream == s).argmax()) for s in range(int(stream.max()) + 1)]
@@ -96,7 +96,7 @@ class Population(nn.Module):
         def one(
             tensors: dict[str, Tensor], x: Tensor, mine: Tensor | None, rates: dict[str, Tensor]
         ) -> Tensor:
-            with _dropping(self.skeleton.model, rates):
+            with _dropout_rates(self.skeleton.model, rates):
                 out: Tensor = functional_call(self.skeleton, tensors, (x, mine, noise, len(rows)))
             return out
 
@@ -167,7 +167,7 @@ class _RowLoss(nn.Module):
 
 
 def _architecture(model: Trainable) -> str:
-    """What must be the same in all members: everything but how much is dropped."""
+    """What must be the same in all members: everything but the dropout rate."""
 
     def without(spec: Any) -> Any:
         if isinstance(spec, dict):
@@ -177,8 +177,8 @@ def _architecture(model: Trainable) -> str:
     return json.dumps(without(describe(model)))
 
 
-def _own_rates(models: Sequence[Trainable]) -> dict[str, Tensor]:
-    """Where members drop different shares of their activations: parts of the model, M rates for each."""
+def _different_rates(models: Sequence[Trainable]) -> dict[str, Tensor]:
+    """Where members have different dropout rates: parts of the model, M rates for each."""
     of = [
         {
             name: part.dropout
@@ -196,8 +196,8 @@ def _own_rates(models: Sequence[Trainable]) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _dropping(model: nn.Module, rates: dict[str, Tensor]) -> Iterator[None]:
-    """Within this block the named parts of a model drop as much as these numbers say."""
+def _dropout_rates(model: nn.Module, rates: dict[str, Tensor]) -> Iterator[None]:
+    """Within this block the named parts of a model have these dropout rates."""
     parts = {name: model.get_submodule(name) for name in rates}
     usual = {name: part.dropout for name, part in parts.items()}
     try:

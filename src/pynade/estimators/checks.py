@@ -1,4 +1,4 @@
-"""Parameters of the baselines: checked numbers, and settings to choose from."""
+"""Checked parameters of classical models: numbers in their range, and settings to choose from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Setting = dict[str, Any]
 
 
 def choices(name: str, value: Any) -> list[Any]:
-    """The values of a parameter that may be one or a sequence to choose from.
+    """The values of a parameter that may be one value or a sequence to choose from.
 
     Example:
         >>> choices("n_components", 4), choices("n_components", (2, 4, 2))
@@ -27,7 +27,7 @@ def choices(name: str, value: Any) -> list[Any]:
 
 
 def needs_validation(settings: list[Setting], validated: bool) -> list[Setting]:
-    """The settings, if there is something to choose them by."""
+    """The settings; a ValueError if there are several and no validation rows to choose by."""
     if len(settings) > 1 and not validated:
         names = " and ".join(name for name in settings[0] if len({s[name] for s in settings}) > 1)
         raise ValueError(
@@ -58,9 +58,15 @@ def positive(name: str, value: Any, zero: bool = False) -> float:
     return number
 
 
-def check_loop(iterations: Any, patience: Any, tolerance: Any) -> None:
-    """The options that every EM has."""
-    whole("iterations", iterations, 0)
+def check_em(epochs: Any, patience: Any, tol: Any) -> None:
+    """The parameters that every EM has."""
+    whole("epochs", epochs, 0)
     if patience is not None:
         whole("patience", patience)
-    positive("tolerance", tolerance, zero=True)
+    positive("tol", tol, zero=True)
+
+
+def n_components(value: int | Sequence[int], n_rows: int | None = None) -> list[int]:
+    """The numbers of components to choose from; each component needs a row to start from."""
+    why = ", the number of training rows"
+    return [whole("n_components", k, 1, n_rows, why) for k in choices("n_components", value)]

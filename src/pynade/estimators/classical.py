@@ -1,0 +1,220 @@
+"""What the estimators of classical models share: settings chosen on validation rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from pynade.atomic import write_atomically
+from pynade.estimators.base import DensityEstimator, FitRequest
+from pynade.estimators.checks import Setting
+from pynade.estimators.questions import torch_device
+
+if TYPE_CHECKING:
+    import torch
+
+    from pynade.training import Callback, History
+    from pynade.training.checkpoint import Checkpoint
+
+Results = list[tuple[Any, "History"]]  # a model and its history for each setting
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be learned: settings, rows to learn from and to choose on, a seed, where files go."""
+
+    settings: list[Setting]
+    train: np.ndarray
+    valid: np.ndarray | None
+    seed: int
+    device: torch.device
+    request: FitRequest
+    identity: dict[str, Any]
+
+    def rows(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Training and validation rows on the device."""
+        import torch
+
+        valid = None if self.valid is None else torch.as_tensor(self.valid).to(self.device)
+        return torch.as_tensor(self.train).to(self.device), valid
+
+    def generator(self) -> torch.Generator:
+        """A fresh generator, the same every time."""
+        import torch
+
+        return torch.Generator(self.device).manual_seed(self.seed)
+
+    def checkpoint(self, number: int = 0) -> Checkpoint | None:
+        """The checkpoint of the number-th setting, if there is a folder for it."""
+        from pynade.training.checkpoint import Checkpoint
+
+        if self.request.folder is None:
+            return None
+        path = self.request.folder / f"checkpoint-{number}.safetensors"
+        return Checkpoint(path, self.request.resume, {**self.identity, "setting": self.settings[number]})
+
+    def callbacks(self, number: int = 0) -> Sequence[Callback]:
+        """Callbacks that count the updates of all settings, which are learned one after the other."""
+        from pynade.training.loop import part_of
+
+        return part_of(self.request.callbacks, number, len(self.settings))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ClassicalEstimator(DensityEstimator):
+    """Abstract estimator of a model without a net, which answers every question exactly.
+
+    A parameter that may be a sequence is chosen from it: every setting is learned on the training rows, and
+    the one with the best validation score is kept. Each is learned from the same seed, so its result does not
+    depend on the other settings. Scores are exact and in float64; missing cells (NaN) are integrated out.
+
+    Attributes:
+        chosen_: the setting that was kept.
+        choices_: all settings, each with the validation log-likelihood that chose it.
+        history_: how the chosen one was learned.
+    """
+
+    _facts: ClassVar[tuple[str, ...]] = ("chosen_", "choices_")
+    _double: ClassVar[bool] = True
+    _fits_missing: ClassVar[bool] = True
+    _together: ClassVar[bool] = False  # all settings are learned at once
+    _folds_at_once: ClassVar[int] = 1  # that `fit_folds` is best given
+
+    @abstractmethod
+    def _settings(self, train: np.ndarray, validated: bool) -> list[Setting]:
+        """The settings to choose from; refuses parameters that do not fit the training rows."""
+
+    @abstractmethod
+    def _learn(self, problem: Problem) -> Results:
+        """Learn every setting; the models may be on any device."""
+
+    @classmethod
+    def _learn_folds(
+        cls, estimators: Sequence[ClassicalEstimator], folds: Sequence[Problem]
+    ) -> list[Results]:
+        """The results of several estimators, each with its own rows."""
+        return [e._learn(problem) for e, problem in zip(estimators, folds, strict=True)]
+
+    def _check(self, train: np.ndarray, valid: np.ndarray | None) -> None:
+        if not self._fits_missing and np.isnan(train).any():
+            row, column = np.argwhere(np.isnan(train))[0]
+            raise ValueError(
+                f"{type(self).__name__} is fitted to complete rows, but row {row}, column {column} is NaN; "
+                "BernoulliMixture and DeepNADE are fitted to rows with missing values too"
+            )
+        self._settings(train, valid is not None)
+
+    def _problem(
+        self, train: np.ndarray, valid: np.ndarray | None, seed: int, request: FitRequest
+    ) -> Problem:
+        settings = self._settings(train, valid is not None)
+        if request.source is not None and not getattr(self._training_options(), "minibatch", False):
+            raise ValueError(f"{type(self).__name__} learns from all rows at once, not from a source of rows")
+        digest = hashlib.sha256()
+        for rows in (train, valid) if request.folder is not None else ():
+            digest.update(b"none" if rows is None else np.ascontiguousarray(rows).tobytes())
+        parameters = {
+            name: value
+            for name, value in self.flat_parameters().items()
+            if name not in ("device", "random_state")
+        }
+        identity = {"model": type(self).__name__, **parameters, "seed": seed, "data": digest.hexdigest()}
+        return Problem(settings, train, valid, seed, torch_device(self.device), request, identity)
+
+    def _fit(self, train: np.ndarray, valid: np.ndarray | None, seed: int, request: FitRequest) -> None:
+        if request.folder is not None and not request.folder.is_dir():
+            raise FileNotFoundError(f"there is no folder {request.folder}")
+        problem = self._problem(train, valid, seed, request)
+        self._adopt(problem, self._learn(problem))
+        if request.folder is not None:
+            lines = "".join(json.dumps(line) + "\n" for line in self.history_.epochs)
+            path = request.folder / "metrics.jsonl"
+            write_atomically(path, lambda p: p.write_text(lines, encoding="utf-8"))
+
+    def _adopt(self, problem: Problem, results: Results) -> None:
+        """Keep the best model (the first of equals; the first, without validation rows)."""
+        scores = [-math.inf if h.best_valid is None else h.best_valid for _, h in results]
+        chosen = scores.index(max(scores))
+        model, self.history_ = results[chosen]
+        seconds = [history.seconds for _, history in results]
+        self.history_.seconds = max(seconds) if self._together else sum(seconds)
+        self.model_: Any = model.cpu()
+        self.chosen_ = problem.settings[chosen]
+        self.choices_ = [
+            {**setting, "valid": history.best_valid}
+            for setting, (_, history) in zip(problem.settings, results, strict=True)
+        ]
+
+    def _resumed_seed(self, request: FitRequest) -> int:
+        from pynade.training.checkpoint import load_checkpoint, numbered_checkpoints
+
+        folder = request.folder
+        found = numbered_checkpoints(folder) if folder is not None and folder.is_dir() else []
+        if request.resume and found and self.random_state is None:
+            return int(load_checkpoint(found[0])[1]["identity"]["seed"])
+        for path in found if not request.resume else []:
+            path.unlink()  # of an earlier fit
+        return self._seed()
+
+
+def fit_folds(
+    estimators: Sequence[ClassicalEstimator],
+    train: Sequence[Any],
+    valid: Sequence[Any],
+    callbacks: Sequence[Callback] = (),
+) -> None:
+    """Fit estimators of one class, each to its own rows, as `fit` would one by one; MFA batches their EM.
+
+    Args:
+        estimators: at least one.
+        train: rows (N, D) of each.
+        valid: validation rows of each, or None.
+        callbacks: called at each epoch; where several are learned at once, with the leading one.
+
+    Example:
+        >>> from pynade import MFA
+        >>> X = np.random.default_rng(0).normal(size=(90, 2)) @ [[1.0, 2.0], [0.0, 1.0]]
+        >>> folds = [MFA(n_components=(1, 2), n_factors=1, random_state=0) for _ in range(2)]
+        >>> fit_folds(folds, [X[:60], X[30:]], [X[60:], X[:30]])
+        >>> alone = MFA(n_components=(1, 2), n_factors=1, random_state=0).fit(X[30:], X_valid=X[:30])
+        >>> bool(abs(folds[1].score(X) - alone.score(X)) < 1e-9)
+        True
+    """
+    request = FitRequest(callbacks=tuple(callbacks))
+    problems = []
+    for estimator, x, held in zip(estimators, train, valid, strict=True):
+        rows, seed = estimator._rows(x, fitting=True), estimator._seed()
+        parts = estimator._split(rows, held, seed)
+        estimator._check(*parts)
+        problems.append(estimator._problem(*parts, seed, request))
+    results = type(estimators[0])._learn_folds(estimators, problems)
+    for estimator, problem, own in zip(estimators, problems, results, strict=True):
+        estimator._adopt(problem, own)
+        estimator.seed_, estimator.n_iter_ = problem.seed, len(estimator.history_.epochs)
+        estimator.history_.seconds /= len(problems)
+
+
+def closed_form(train: float, valid: float | None, stopped: str = "closed form") -> History:
+    """The history of a model that needs no iteration."""
+    from pynade.training import History
+
+    line = {"epoch": 1, "train": train, "valid": valid, "best": True}
+    return History([line], 1, valid, stopped=stopped)
+
+
+def report_closed_form(problem: Problem, history: History, number: int) -> None:
+    """Call the callbacks for a model that needs no iteration."""
+    from pynade.likelihood import Estimate
+    from pynade.training import Progress
+
+    valid = None if history.best_valid is None else Estimate(history.best_valid, math.nan, 0)
+    train = history.train_log_likelihood
+    for callback in problem.callbacks(number):
+        callback(Progress(None, 1, 1, 1, 1, math.nan, train, True, valid, history.best_valid))

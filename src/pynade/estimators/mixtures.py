@@ -1,0 +1,437 @@
+"""Mixtures of Bernoullis, trees, Gaussians, their mixtures, and mixtures of factor analysers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.utils.validation import check_is_fitted
+
+from pynade.estimators.cells import Binary, Real
+from pynade.estimators.checks import (
+    Setting,
+    check_em,
+    choices,
+    n_components,
+    needs_validation,
+    positive,
+    whole,
+)
+from pynade.estimators.classical import (
+    ClassicalEstimator,
+    Problem,
+    Results,
+    closed_form,
+    report_closed_form,
+)
+from pynade.estimators.parameters import documented
+
+if TYPE_CHECKING:
+    import torch
+
+    from pynade.classical import ChowLiuTree
+
+ALPHAS = (1e-20, 0.001, 0.01, 0.1, 1.0)  # smoothing of trees, chosen on validation rows
+UNCHOSEN_ALPHA = 0.1  # without validation rows
+FOLDS_AT_ONCE = 5  # learned by one EM in a sweep: bounds the memory, and the loss if it is interrupted
+
+
+@documented
+@dataclass(eq=False, repr=False)
+class BernoulliMixture(ClassicalEstimator):
+    """Mixture of multivariate Bernoullis by EM, the paper's MoB; NaN is missing, in fitting too.
+
+    Example:
+        >>> import numpy as np
+        >>> X = np.repeat([[0, 0, 0, 0], [1, 1, 1, 1]], 100, axis=0)
+        >>> model = BernoulliMixture(n_components=(1, 2), random_state=0).fit(X)
+        >>> model.chosen_
+        {'n_components': 2}
+        >>> model.impute(np.array([[1, np.nan, np.nan, np.nan]])).tolist()
+        [[1, 1, 1, 1]]
+    """
+
+    n_components: int | Sequence[int] = 32
+    smoothing: float = 0.1
+    epochs: int = 200
+    patience: int | None = 10
+    tol: float = 1e-6
+    binarize: float | None = field(default=None, kw_only=True)
+
+    def _cells(self) -> Binary:
+        return Binary(self.binarize)
+
+    def _settings(self, train: np.ndarray, validated: bool) -> list[Setting]:
+        check_em(self.epochs, self.patience, self.tol)
+        positive("smoothing", self.smoothing)
+        return needs_validation([{"n_components": k} for k in n_components(self.n_components)], validated)
+
+    def _learn(self, problem: Problem) -> Results:
+        from pynade.classical import em_bernoulli
+
+        x, valid = problem.rows()
+        return [
+            em_bernoulli(
+                x,
+                valid=valid,
+                epochs=self.epochs + 1,
+                patience=self.patience,
+                tol=self.tol,
+                smoothing=self.smoothing,
+                generator=problem.generator(),
+                callbacks=problem.callbacks(number),
+                checkpoint=problem.checkpoint(number),
+                **setting,
+            )
+            for number, setting in enumerate(problem.settings)
+        ]
+
+
+@documented
+@dataclass(eq=False, repr=False)
+class ChowLiu(ClassicalEstimator):
+    """Chow–Liu tree of binary variables, or a mixture of such trees by EM.
+
+    The structure is the tree of largest mutual information; its tables are smoothed by add-α.
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.random.default_rng(0).integers(0, 2, (300, 1))
+        >>> X = np.hstack([x, 1 - x, x])
+        >>> model = ChowLiu(random_state=0).fit(X)
+        >>> model.tree_.edges()
+        [(0, 1), (0, 2)]
+        >>> model.conditional(1, given={0: 1}).mean() < 0.01
+        True
+    """
+
+    alpha: float | Sequence[float] | None = None
+    n_components: int | Sequence[int] = 1
+    epochs: int = 50
+    patience: int | None = 5
+    tol: float = 1e-6
+    binarize: float | None = field(default=None, kw_only=True)
+
+    _fits_missing: ClassVar[bool] = False
+
+    def _cells(self) -> Binary:
+        return Binary(self.binarize)
+
+    @property
+    def tree_(self) -> ChowLiuTree:
+        """The fitted tree; of a mixture, the one with the largest weight."""
+        check_is_fitted(self, "model_")
+        trees = getattr(self.model_, "trees", None)
+        tree: ChowLiuTree = self.model_ if trees is None else trees[int(self.model_.log_weights.argmax())]
+        return tree
+
+    def _settings(self, train: np.ndarray, validated: bool) -> list[Setting]:
+        check_em(self.epochs, self.patience, self.tol)
+        given = (ALPHAS if validated else UNCHOSEN_ALPHA) if self.alpha is None else self.alpha
+        alphas = [positive("alpha", alpha) for alpha in choices("alpha", given)]
+        counts = n_components(self.n_components)
+        grid = [{"n_components": k, "alpha": alpha} for k, alpha in itertools.product(counts, alphas)]
+        return needs_validation(grid, validated)
+
+    def _learn(self, problem: Problem) -> Results:
+        from pynade.classical import em_trees
+
+        x, valid = problem.rows()
+        single = [setting["alpha"] for setting in problem.settings if setting["n_components"] == 1]
+        trees = _single_trees(x, valid, single, problem) if single else {}
+        results: Results = []
+        for number, setting in enumerate(problem.settings):
+            if setting["n_components"] == 1:
+                results.append(trees[setting["alpha"]])
+                continue
+            learned = em_trees(
+                x,
+                valid=valid,
+                epochs=self.epochs + 1,
+                patience=self.patience,
+                tol=self.tol,
+                generator=problem.generator(),
+                callbacks=problem.callbacks(number),
+                checkpoint=problem.checkpoint(number),
+                **setting,
+            )
+            results.append(learned)
+        return results
+
+
+def _single_trees(
+    x: torch.Tensor, valid: torch.Tensor | None, alphas: list[float], problem: Problem
+) -> dict[float, tuple[Any, Any]]:
+    """One tree, its smoothing chosen: by alpha, the chosen tree and the score of that alpha."""
+    import torch
+
+    from pynade.classical import chow_liu, chow_liu_chosen
+    from pynade.likelihood import row_log_probs
+
+    scores: dict[float, float | None] = {alphas[0]: None}
+    if valid is None:
+        tree = chow_liu(x, alphas[0], dtype=torch.float64)
+    else:
+        tree, by_alpha = chow_liu_chosen(x, valid, alphas, dtype=torch.float64)
+        scores = dict(by_alpha)
+    train = float(row_log_probs(tree, x).mean())
+    found = {alpha: (tree, closed_form(train, scores[alpha])) for alpha in alphas}
+    best = max(alphas, key=lambda alpha: -1e300 if scores[alpha] is None else scores[alpha])
+    report_closed_form(problem, found[best][1], 0)
+    return found
+
+
+@documented
+@dataclass(eq=False, repr=False)
+class Gaussian(ClassicalEstimator):
+    """One Gaussian with a full covariance: in closed form, with missing values by EM.
+
+    Example:
+        >>> import numpy as np
+        >>> x = np.random.default_rng(0).normal(size=(500, 1))
+        >>> X = np.hstack([x, 3 * x + 0.1 * np.random.default_rng(1).normal(size=x.shape)])
+        >>> model = Gaussian(random_state=0).fit(X)
+        >>> model.impute(np.array([[1.0, np.nan]])).round(1).tolist()
+        [[1.0, 3.0]]
+    """
+
+    shrinkage: str | float | None = None
+    covariance_floor: float = 0.0
+    validation_fraction: float = field(default=0.0, kw_only=True)  # nothing is chosen
+    standardise: bool = field(default=True, kw_only=True)
+
+    def _cells(self) -> Real:
+        return Real()
+
+    def _settings(self, train: np.ndarray, validated: bool) -> list[Setting]:
+        positive("covariance_floor", self.covariance_floor, zero=True)
+        return [{}]
+
+    def check_request(self, X: Any, X_valid: Any = None) -> None:
+        """Raise whatever `fit` would raise; learning is quick, so it is tried where no value is missing."""
+        super().check_request(X, X_valid)
+        rows = self._rows(X)
+        if not np.isnan(rows).any():
+            clone(self).set_params(device="cpu").fit(rows)
+
+    def _learn(self, problem: Problem) -> Results:
+        import torch
+
+        from pynade.classical import gaussian
+
+        x, valid = problem.rows()
+        model = gaussian(
+            x, self.shrinkage, covariance_floor=self.covariance_floor, standardise=self.standardise
+        )
+        train, score = (
+            None if rows is None else float(model.marginal_log_prob(rows, ~torch.isnan(rows)).mean())
+            for rows in (x, valid)
+        )
+        assert train is not None
+        history = closed_form(train, score, "converged" if torch.isnan(x).any() else "closed form")
+        report_closed_form(problem, history, 0)
+        return [(model, history)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureTraining:
+    """Options of EM for mixtures of Gaussians that users seldom touch.
+
+    Attributes:
+        init: "k-means++", or "rows": random rows as means, the pooled covariance.
+        stop_at_train: stop when the training log-likelihood reaches this value; not in minibatches.
+        minibatch: draw `batch_size` rows at random for every update, and step towards their EM update.
+        batch_size: rows per update, in minibatches.
+        step_size: of the first update; falls linearly to 0.
+        zero_means: keep all means at zero, in minibatches.
+    """
+
+    init: str = "k-means++"
+    stop_at_train: float | None = None
+    minibatch: bool = False
+    batch_size: int = 20_000
+    step_size: float = 0.1
+    zero_means: bool = False
+
+    def __post_init__(self) -> None:
+        if self.init not in ("k-means++", "rows"):
+            raise ValueError(f"unknown init {self.init!r}; known: 'k-means++', 'rows'")
+        whole("batch_size", self.batch_size)
+        if not 0 < self.step_size <= 1:
+            raise ValueError(f"step_size must be above 0 and at most 1, not {self.step_size}")
+        if self.zero_means and not self.minibatch:
+            raise ValueError("zero_means is for learning in minibatches: set minibatch too")
+        if self.stop_at_train is not None and self.minibatch:
+            raise ValueError("stop_at_train is not for learning in minibatches, whose scores are noisy")
+
+
+@documented
+@dataclass(eq=False, repr=False)
+class GaussianMixture(ClassicalEstimator):
+    """Mixture of full-covariance Gaussians by EM, or in minibatches as the paper did for patches and speech.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> X = np.vstack([rng.normal(-4, 1, (200, 2)), rng.normal(4, 1, (200, 2))])
+        >>> model = GaussianMixture(n_components=(1, 2), random_state=0).fit(X)
+        >>> model.chosen_, bool(abs(model.conditional(1, given={0: 4.0}).mean() - 4) < 0.3)
+        ({'n_components': 2}, True)
+    """
+
+    n_components: int | Sequence[int] = 10
+    covariance_floor: float = 1e-6
+    epochs: int | None = None
+    patience: int | None = 10
+    tol: float = 1e-4
+    standardise: bool = field(default=True, kw_only=True)
+    training: MixtureTraining | Mapping[str, Any] | None = field(default=None, kw_only=True)
+
+    _options: ClassVar[type | None] = MixtureTraining
+
+    def _cells(self) -> Real:
+        return Real("covariance_floor", self.covariance_floor)
+
+    def _epochs(self) -> int:
+        return (1000 if self._training_options().minibatch else 200) if self.epochs is None else self.epochs
+
+    def _settings(self, train: np.ndarray, validated: bool) -> list[Setting]:
+        check_em(self._epochs(), self.patience, self.tol)
+        positive("covariance_floor", self.covariance_floor, zero=True)
+        counts = n_components(self.n_components, len(train))
+        return needs_validation([{"n_components": k} for k in counts], validated)
+
+    def _learn(self, problem: Problem) -> Results:
+        from pynade.classical import em_gaussian, minibatch_em
+
+        (x, valid), options, results = problem.rows(), self._training_options(), []
+        for number, setting in enumerate(problem.settings):
+            shared: dict[str, Any] = {
+                "valid": valid,
+                "epochs": self._epochs() + 1,
+                "patience": self.patience,
+                "covariance_floor": self.covariance_floor,
+                "init": options.init,
+                "standardise": self.standardise,
+                "generator": problem.generator(),
+                "callbacks": problem.callbacks(number),
+                "checkpoint": problem.checkpoint(number),
+                **setting,
+            }
+            if options.minibatch:
+                source = x if problem.request.source is None else problem.request.source.to(problem.device)
+                size = max(options.batch_size, setting["n_components"])
+                minibatches = {"step_size": options.step_size, "zero_means": options.zero_means}
+                results.append(minibatch_em(source, batch_size=size, **minibatches, **shared))
+            else:
+                stop = options.stop_at_train
+                results.append(em_gaussian(x, tol=self.tol, stop_at_train=stop, **shared))
+        return results
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactorTraining:
+    """Options of EM for mixtures of factor analysers that users seldom touch.
+
+    Attributes:
+        init: "rows": random rows as means, loadings from the pooled covariance; or "k-means++".
+        stop_at_train: stop when the training log-likelihood reaches this value (the paper's rule when
+            retraining on train + valid: the `history_.train_log_likelihood` of the validated fit).
+    """
+
+    init: str = "rows"
+    stop_at_train: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.init not in ("k-means++", "rows"):
+            raise ValueError(f"unknown init {self.init!r}; known: 'k-means++', 'rows'")
+
+
+@documented
+@dataclass(eq=False, repr=False)
+class MFA(ClassicalEstimator):
+    """Mixture of factor analysers by EM: Gaussians whose covariance is low rank plus diagonal.
+
+    Where several numbers of components or factors are given, all combinations are learned as one batched
+    EM, each stopping for itself, and the validation rows choose.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(400, 1)) * [1.0, 2.0, -1.0, 0.5] + 0.1 * rng.normal(size=(400, 4))
+        >>> model = MFA(n_components=1, n_factors=(1, 2), random_state=0).fit(X)
+        >>> [sorted(setting) for setting in model.choices_]
+        [['n_components', 'n_factors', 'valid'], ['n_components', 'n_factors', 'valid']]
+        >>> model.impute(np.array([[1.0, np.nan, np.nan, np.nan]])).round().tolist()
+        [[1.0, 2.0, -1.0, 0.0]]
+    """
+
+    n_components: int | Sequence[int] = 5
+    n_factors: int | Sequence[int] = 2
+    noise_floor: float = 1e-6
+    epochs: int = 500
+    patience: int | None = 20
+    tol: float = 1e-4
+    standardise: bool = field(default=True, kw_only=True)
+    training: FactorTraining | Mapping[str, Any] | None = field(default=None, kw_only=True)
+
+    _options: ClassVar[type | None] = FactorTraining
+    _together: ClassVar[bool] = True
+    _folds_at_once: ClassVar[int] = FOLDS_AT_ONCE
+
+    def _cells(self) -> Real:
+        return Real("noise_floor", self.noise_floor)
+
+    def _settings(self, train: np.ndarray, validated: bool) -> list[Setting]:
+        check_em(self.epochs, self.patience, self.tol)
+        positive("noise_floor", self.noise_floor, zero=True)
+        self._training_options()
+        counts = n_components(self.n_components, len(train))
+        most, why = train.shape[1], ", the number of columns"
+        factors = [whole("n_factors", q, 1, most, why) for q in choices("n_factors", self.n_factors)]
+        grid = [{"n_components": k, "n_factors": q} for k, q in itertools.product(counts, factors)]
+        return needs_validation(grid, validated)
+
+    def _learn(self, problem: Problem) -> Results:
+        return self._learn_folds([self], [problem])[0]
+
+    @classmethod
+    def _learn_folds(cls, estimators: Sequence[Any], folds: Sequence[Problem]) -> list[Results]:
+        """All settings of all folds as one EM, where the estimators stop by the same rules."""
+        from pynade.classical import FactorTask, em_factors
+
+        loops = [(problem.device, *e._loop().items()) for e, problem in zip(estimators, folds, strict=True)]
+        if any(loop != loops[0] for loop in loops):
+            return [cls._learn_folds([e], [problem])[0] for e, problem in zip(estimators, folds, strict=True)]
+        tasks = []
+        for estimator, problem in zip(estimators, folds, strict=True):
+            (x, valid), options = problem.rows(), estimator._training_options()
+            tasks += [
+                FactorTask(
+                    x,
+                    valid=valid,
+                    init=options.init,
+                    stop_at_train=options.stop_at_train,
+                    generator=problem.generator(),
+                    **setting,
+                )
+                for setting in problem.settings
+            ]
+        callbacks = folds[0].request.callbacks
+        learned = iter(
+            em_factors(tasks, **estimators[0]._loop(), callbacks=callbacks, checkpoint=folds[0].checkpoint())
+        )
+        return [list(itertools.islice(learned, len(problem.settings))) for problem in folds]
+
+    def _loop(self) -> dict[str, Any]:
+        return {
+            "epochs": self.epochs + 1,
+            "tol": self.tol,
+            "patience": self.patience,
+            "noise_floor": self.noise_floor,
+            "standardise": self.standardise,
+        }

@@ -1,0 +1,136 @@
+"""What every parameter of an estimator means, written once.
+
+`documented` puts the text into the docstring of every estimator that has the parameter, and the command line
+shows it as the help of the option. A name may be qualified by a class where it means something else there.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import MISSING, Field, fields
+from typing import Any, TypeVar
+
+Class = TypeVar("Class", bound=type)
+
+DOCS = {
+    # all estimators
+    "validation_fraction": "share of the rows held out for early stopping and for choosing settings, where "
+    "no validation rows are given; 0 trains on all rows.",
+    "device": '"auto" takes a GPU if there is one, else the CPU; or a torch device such as "cuda:1".',
+    "random_state": "seed of everything that is random in training: held-out rows, ordering, initial "
+    "weights, shuffling.",
+    "training": "further options of training as a dictionary or an options object; see `{options}`.",
+    # cells
+    "binarize": "threshold: values above it become 1, the others 0. None expects exact zeros and ones.",
+    "family": "distribution of each conditional: mixtures of Gaussians, Laplaces or logistics (mog, mol, "
+    "mologistic), gaussian, fv (Gaussian with one learned sigma per column), laplace, sas (sinh-arcsinh) or "
+    "student.",
+    "standardise": "train on (x - mean) / deviation of each column; densities, conditionals and samples are "
+    "in the units of the data all the same.",
+    "sigma_floor": "smallest scale of a distribution, in standardised units (or the data's own). Rounded or "
+    "repeated values make the likelihood unbounded without it; 0 allows that.",
+    "scale_mean_gradient": "multiply the gradient of each location by its scale (advised with SGD).",
+    "image_shape": "(height, width), or (channels, height, width) of rows stored in that order; None takes "
+    "rows whose length is a square for square images.",
+    "levels": "grey levels, of the families for grey images.",
+    # nets
+    "hidden": "hidden units of each layer; a single number is one layer.",
+    "NADE.hidden": "hidden units.",
+    "RNADE.hidden": "hidden units.",
+    "RBM.hidden": "hidden units.",
+    "activation": "relu, sigmoid, tanh or (DeepNADE, EoNADE, DeepRNADE, ConvNADE) silu.",
+    "n_components": "components of the mixture that each conditional is.",
+    "BernoulliMixture.n_components": "components, or several numbers to choose from on the validation rows.",
+    "GaussianMixture.n_components": "components, or several numbers to choose from on the validation rows.",
+    "MFA.n_components": "components, or several numbers to choose from on the validation rows.",
+    "ChowLiu.n_components": "1 is a single tree, K a mixture of K trees; several numbers are chosen from on "
+    "the validation rows.",
+    "n_orderings": "orderings whose densities are averaged in scores and samples; may be changed after "
+    "fitting.",
+    "MADE.n_orderings": "1 is a fixed ordering; K trains K orderings (and their masks) together and averages "
+    "their probabilities.",
+    "ordering": '"random" (drawn by random_state), "natural", or a permutation of 0 … D-1.',
+    "dropout": "share of hidden activations dropped in training.",
+    "direct": "direct connections from inputs to outputs.",
+    "input_observed": "give the net an input that says which variables are observed.",
+    "residual": "residual connections between layers of equal width.",
+    "layer_norm": "normalise the pre-activations of every layer.",
+    "pretrain_epochs": "epochs after each new layer of layer-wise pretraining (the paper: 20); 0 starts the "
+    "whole net from random weights.",
+    "stratified": "spread the prefix lengths evenly over each minibatch (less variance, the same mean).",
+    "warm_start": "go on from the weights and the ordering of the last fit (or of `from_rbm`).",
+    "blueprint": 'the convolutions, such as "64@8x8(valid)->1@8x8(full)": MAPS@HxW with valid, same or full '
+    "padding, pool@HxW and up@HxW; None takes the paper's for images of at least 22 × 22, five 3 × 3 layers "
+    "for smaller ones.",
+    "hybrid": "hidden units of a feed-forward net whose outputs are added, such as (500, 500).",
+    "width": "numbers per token; a multiple of `heads`.",
+    "ImageNADE.width": "maps at the first level; a multiple of `groups`.",
+    "multipliers": "maps at each level as a multiple of `width`; each level halves the image.",
+    "blocks": "residual blocks per level.",
+    "attention": "levels with self-attention; None is every level but the first.",
+    "heads": "attention heads.",
+    "groups": "groups of maps that are normalised together.",
+    "depth": "blocks of attention and a two-layer net.",
+    "mlp_ratio": "hidden units of the two-layer nets as a multiple of `width`.",
+    "fixed_order": "a causal transformer along one ordering: exact scores in one pass; gaps are filled by an "
+    "estimate.",
+    "causal": "a causal transformer trained on a random ordering of every row: exact scores in one pass an "
+    "ordering.",
+    # training
+    "epochs": "passes over the training rows at most.",
+    "GaussianMixture.epochs": "M-steps at most; None is 200, in minibatches 1000.",
+    "learning_rate": "initial step size.",
+    "RBM.learning_rate": "step size, or several to choose from on the validation rows, trained together. A "
+    "step is along the mean gradient of a minibatch.",
+    "batch_size": "rows per update.",
+    "weight_decay": "strength of the L2 penalty's gradient (of AdamW: of its shrinkage).",
+    "patience": "epochs without a better validation score before stopping; None runs on.",
+    "tol": "stop when the training objective changes by less from one epoch to the next, in nats per row.",
+    # classical
+    "smoothing": "pseudo-counts of both outcomes, above 0.",
+    "alpha": "add-α smoothing, or several to choose from on the validation rows; None chooses from 1e-20, "
+    "0.001, 0.01, 0.1 and 1 (without validation rows: 0.1).",
+    "n_factors": "factors, from 1 to the number of columns, or several to choose from.",
+    "shrinkage": "None is maximum likelihood; a number a from 0 to 1 gives (1 - a) Σ + a (tr Σ / D) I; "
+    '"ledoit-wolf" chooses a (complete rows only).',
+    "covariance_floor": "added to the diagonal of every covariance.",
+    "noise_floor": "smallest noise variance of an M-step.",
+    "cd_steps": "rounds of Gibbs sampling per update (the paper: up to 25).",
+    "persistent": "chains go on from the last update instead of the data.",
+    "n_init": "machines with different initial weights for each learning rate; the best on the validation "
+    "rows is kept.",
+}
+
+
+def text_of(kind: type, name: str) -> str:
+    """The text about a parameter of an estimator; empty if there is none.
+
+    Example:
+        >>> class NADE: ...
+        >>> text_of(NADE, "hidden")
+        'hidden units.'
+    """
+    for base in kind.__mro__:
+        if f"{base.__name__}.{name}" in DOCS:
+            return DOCS[f"{base.__name__}.{name}"]
+    options = getattr(kind, "_options", None)
+    return DOCS.get(name, "").replace("{options}", "" if options is None else options.__name__)
+
+
+def parameters(kind: type) -> list[Field[Any]]:
+    """The fields that the constructor of an estimator takes: positional ones first."""
+    own = [f for f in fields(kind) if f.init]
+    return sorted(own, key=lambda f: f.kw_only)
+
+
+def documented(kind: Class) -> Class:
+    """Class decorator: adds an `Args` section with every parameter, its default and its text."""
+    lines = ["Args:"]
+    for parameter in parameters(kind):
+        default = "" if parameter.default is MISSING else f" Default: {parameter.default!r}."
+        lines.append(f"    {parameter.name}: {text_of(kind, parameter.name)}{default}")
+    before, example, after = inspect.cleandoc(kind.__doc__ or "").partition("\nExample:")
+    kind.__doc__ = (
+        f"{before.rstrip()}\n\n" + "\n".join(lines) + "\n" + (f"{example}{after}" if example else "")
+    )
+    return kind

@@ -1,0 +1,262 @@
+"""Minibatch gradient descent on one model, as a learner of the training loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pynade.likelihood import Estimate, log_likelihood, orderless_estimate
+from pynade.models import Orderless
+from pynade.precision import computing_in
+from pynade.store import save_density
+from pynade.training.checkpoint import Checkpoint, State, save_checkpoint
+from pynade.training.loop import Callback, History, Learner, Report, Stopping, run
+from pynade.training.optimizer import Optimizer
+from pynade.training.options import Gradient
+from pynade.training.step import Step, Trainable, averaged, fast_matmul
+
+if TYPE_CHECKING:
+    from pynade.tables.source import RowSource
+
+CHECK_EVERY = 50  # updates between looks at whether the loss is still finite
+
+
+def fit(
+    model: Trainable,
+    train: Tensor | np.ndarray | RowSource,
+    valid: Tensor | np.ndarray | None = None,
+    options: Gradient | None = None,
+    *,
+    seed: int = 0,
+    folder: Path | str | None = None,
+    resume: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> History:
+    """Train `model` in place; with validation rows, end with the weights that scored best on them.
+
+    Args:
+        model: a density, or an orderless model.
+        train: rows (N, D), or a source of rows: then every epoch draws `updates_per_epoch` fresh minibatches.
+        valid: rows for early stopping, scored after every epoch: exactly, or for an orderless model by an
+            unbiased estimate on the same random prefixes every time.
+        options: how to train.
+        seed: of the shuffling and of whatever the loss draws; the same seed gives the same run on CPU.
+        folder: where to keep metrics.jsonl and checkpoint.safetensors; None keeps nothing.
+        resume: go on from the checkpoint in `folder`, to the identical result.
+        callbacks: called with a `Progress`; one that returns True ends training after the epoch.
+
+    Raises:
+        Diverged: the loss became infinite or not a number.
+
+    Example:
+        >>> import torch
+        >>> from pynade.families import Bernoulli
+        >>> from pynade.models import Autoregressive
+        >>> from pynade.nets import FVSBNNet
+        >>> from pynade.ordering import Ordering
+        >>> x = torch.eye(4).repeat(25, 1)
+        >>> model = Autoregressive(FVSBNNet(4), Bernoulli(), Ordering.natural(4))
+        >>> history = fit(model, x, options=Gradient(epochs=100, learning_rate=0.1))
+        >>> bool(model.log_prob(x).mean() > -1.5)  # the entropy is log 4 = 1.386
+        True
+    """
+    options = options or Gradient()
+    learner = GradientLearner(model, train, valid, options, seed)
+    if folder is None:
+        return run(learner, options.epochs, callbacks=callbacks)[0]
+    path = Path(folder) / "checkpoint.safetensors"
+    if resume and not path.is_file():
+        raise FileNotFoundError(f"there is no checkpoint at {path}")
+    checkpoint = Checkpoint(path, resume)
+    metrics = Path(folder) / "metrics.jsonl"
+    return run(learner, options.epochs, checkpoint=checkpoint, metrics=metrics, callbacks=callbacks)[0]
+
+
+class GradientLearner(Learner):
+    """One model trained by minibatch gradient descent on `model.loss`; arguments as for `fit`."""
+
+    advice = "Try a smaller learning rate or gradient clipping."
+
+    def __init__(
+        self,
+        model: Trainable,
+        train: Tensor | np.ndarray | RowSource,
+        valid: Tensor | np.ndarray | None,
+        options: Gradient,
+        seed: int,
+    ) -> None:
+        self.model, self.options, self.active = model, options, [0]
+        self.stopping = [Stopping(patience=options.patience, stop_at_train=options.stop_at_train)]
+        self.generator = torch.Generator(model.device).manual_seed(seed)
+        self.source = None if isinstance(train, Tensor | np.ndarray) else train.to(model.device)
+        if self.source is not None:
+            if options.updates_per_epoch is None:
+                raise ValueError("rows that are drawn on the fly have no end: set updates_per_epoch")
+            first = torch.Generator(model.device).manual_seed(0)
+            self.x = self.source.draw(options.updates_per_epoch * options.batch_size, first)
+            model.check(self.x)
+        else:
+            self.x = checked_rows(model, train)  # type: ignore[arg-type]
+        self.valid = None if valid is None else checked_rows(model, valid)
+        self.validated = valid is not None
+        self.updates = options.updates_per_epoch or math.ceil(len(self.x) / options.batch_size)
+        params: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        optimizer = Optimizer(options.optimizer, params, decays(model, params, options))
+        self.step = Step(model, self.x, options, self.generator, optimizer)
+        self.good = self.best = self.candidate = copy_of(model)  # last sound, best, and this epoch's weights
+        self.rate, self.epoch, self.facts = math.nan, 0, {}
+
+    def advance(self, report: Report) -> list[float | None]:
+        """All updates of an epoch; the mean log-likelihood of its rows, NaN if a weight is not finite."""
+        options, step, optimizer = self.options, self.step, self.step.optimizer
+        self.epoch += 1
+        momentum = options.momentum if self.epoch > options.momentum_after else 0.0
+        if self.source is not None:  # into the same memory, which a captured update reads
+            self.x.copy_(self.source.draw(len(self.x), self.generator))
+        step.loss_sum.zero_()
+        rows, one_pass = 0, options.updates_per_epoch is None
+        total = options.epochs * self.updates
+        for batch in minibatches(len(self.x), options.batch_size, self.updates, one_pass, self.generator):
+            self.rate = options.rate(optimizer.t, total)
+            with fast_matmul():
+                step(batch, self.rate, momentum)
+            rows += len(batch)
+            if optimizer.t % CHECK_EVERY == 0 and not math.isfinite(float(step.loss_sum)):
+                break
+            report(optimizer.t, self.rate, lambda rows=rows: -float(step.loss_sum) / rows)  # type: ignore[misc]
+        train = -float(step.loss_sum) / rows
+        with averaged(self.model, step.average):
+            sound = all(bool(torch.isfinite(p).all()) for p in self.model.parameters())
+        return [train if sound else math.nan]
+
+    def score(self, epoch: int) -> list[Estimate] | None:
+        """The validation rows' score, with the averaged weights where there are any."""
+        self.facts = {"updates": self.step.optimizer.t, "learning_rate": float(self.rate)}
+        with averaged(self.model, self.step.average):
+            self.candidate = copy_of(self.model)
+            score = None if self.valid is None else _score(self.model, self.valid, self.options.precision)
+            if self.options.score_train:
+                n = self.options.score_train
+                some = self.x[:: max(1, len(self.x) // n)][:n]
+                self.facts["train_scored"] = _score(self.model, some, self.options.precision).mean
+        if score is None:
+            return None
+        self.facts["valid_stderr"] = None if math.isnan(score.stderr) else score.stderr
+        self.facts["valid_mc_stderr"] = score.mc_stderr
+        return [score]
+
+    def train_score(self, train: list[float | None]) -> list[float | None]:
+        """The log-likelihood of all training rows under the weights after the epoch."""
+        with averaged(self.model, self.step.average):
+            return [_score(self.model, self.x).mean]
+
+    def line(self, position: int) -> dict[str, Any]:
+        """Updates, learning rate, and the errors of the validation score."""
+        return self.facts
+
+    def accept(self, better: Sequence[int]) -> None:
+        """This epoch's weights are sound, and perhaps the best."""
+        self.good = self.candidate
+        if better:
+            self.best = self.good
+
+    def revert(self, epoch: int, folder: Path | None) -> str:
+        """The weights after the last sound epoch, kept in a file where there is a folder."""
+        self.model.load_state_dict(self.good)
+        kept = f"the weights of epoch {epoch - 1} were kept" if epoch > 1 else "the initial weights were kept"
+        return kept if folder is None else f"{kept} in {save_last_good(folder, self.model)}"
+
+    def finish(self) -> None:
+        """The best weights, back in the model."""
+        self.model.load_state_dict(self.best)
+
+    def state(self) -> State:
+        """Weights, best weights, averages, optimizer, generator."""
+        tensors = {
+            "model": copy_of(self.model),
+            "best": self.best,
+            "average": self.step.average,
+            "optimizer": self.step.optimizer.state,
+            "generator": {"state": self.generator.get_state()},
+        }
+        return tensors, {"t": self.step.optimizer.t}
+
+    def restore(self, state: State) -> None:
+        """Put everything back as it was."""
+        tensors, facts = state
+        self.model.load_state_dict(tensors["model"])
+        for name, t in tensors.get("optimizer", {}).items():
+            self.step.optimizer.state[name].copy_(t)
+        for name, t in tensors.get("average", {}).items():
+            self.step.average[name].copy_(t)
+        self.step.optimizer.t, self.epoch = facts["t"], facts["epoch"]
+        self.generator.set_state(tensors["generator"]["state"])
+        self.best = {n: t.to(self.model.device) for n, t in tensors["best"].items()}
+        self.good = copy_of(self.model)
+
+
+def _score(model: Trainable, rows: Tensor, precision: str = "float32") -> Estimate:
+    """Exact for a density, stochastic (the same prefixes every time) for an orderless model."""
+    if isinstance(model, Orderless):
+        return orderless_estimate(model, rows, precision=precision)
+    with computing_in(precision, model.device):
+        return log_likelihood(model, rows)
+
+
+def checked_rows(model: Trainable, x: Tensor | np.ndarray) -> Tensor:
+    """Checked rows on the model's device, in their own (small) dtype."""
+    rows = torch.as_tensor(x)
+    if len(rows) == 0:
+        raise ValueError("there are no rows to train on")
+    rows = rows.to(model.device)
+    model.check(rows)
+    return rows
+
+
+def minibatches(
+    n: int,
+    batch_size: int,
+    count: int,
+    one_pass: bool,
+    generator: torch.Generator | None,
+    device: torch.device | None = None,
+) -> Sequence[Tensor]:
+    """Row indexes of an epoch's minibatches: one shuffled pass, or `count` of them from as many as needed."""
+    passes = 1 if one_pass else math.ceil(count * batch_size / n)
+    here = device if generator is None else generator.device
+    rows = torch.cat([torch.randperm(n, generator=generator, device=here) for _ in range(passes)])
+    return rows.split(batch_size)[:count]
+
+
+def decays(model: Trainable, params: dict[str, Tensor], options: Gradient) -> dict[str, Any]:
+    """Weight decay by parameter name: all of them, or the net's input weights only."""
+    if options.weight_decay == 0:
+        return {}
+    if options.decay_on == "all":
+        return dict.fromkeys(params, options.weight_decay)
+    net = getattr(model, "net", None)
+    names = {f"net.{n}" for n in getattr(net, "input_weights", ())}
+    if not names:
+        raise ValueError(f"{type(model).__name__} has no input matrix to decay; use decay_on='all'")
+    return {n: options.weight_decay for n in params if n in names}
+
+
+def copy_of(model: torch.nn.Module) -> dict[str, Tensor]:
+    """The model's tensors, detached."""
+    return {n: t.detach().clone() for n, t in model.state_dict().items()}
+
+
+def save_last_good(folder: Path, model: Trainable) -> Path:
+    """Write a loadable model file; of a model with unregistered parts, the bare weights."""
+    path = folder / "last_good.safetensors"
+    try:
+        save_density(model, path)
+    except TypeError:
+        save_checkpoint(path, {"model": copy_of(model)}, {})
+    return path
