@@ -28,6 +28,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from pynade.data.packed import read_packed, unpack
+from pynade_paper.comparators.draw import DRAW
 from pynade_paper.comparators.pixel_rnn import PixelRNN
 from pynade_paper.comparators.training import Comparator, Settings, scores, train
 
@@ -60,6 +61,20 @@ RECIPES = {
         {"layers": 7, "units": 16},
         {"layers": 2, "units": 4},
         Settings(rate=2e-3, batch_size=256, ema=0.9995),
+    ),
+    "draw": Recipe(
+        DRAW,
+        {"steps": 64, "units": 256, "latent": 100},
+        {"steps": 2, "units": 4, "latent": 2},
+        Settings(rate=1e-3, batch_size=256, decay=0.01),
+        samples=100,
+    ),
+    "draw-attention": Recipe(
+        DRAW,
+        {"steps": 64, "units": 256, "latent": 100, "read": 2, "write": 5},
+        {"steps": 2, "units": 4, "latent": 2, "read": 2, "write": 3},
+        Settings(rate=1e-3, batch_size=256, decay=0.01),
+        samples=100,
     ),
 }
 
