@@ -25,8 +25,10 @@ class DRAW(Comparator):
     filter is normalised over the pixels of its axis.
 
     Guessed: learned initial states and canvas (the paper learns biases as initial states), a bias of 1 for
-    the forget gates, no peepholes, Gaussian initial weights with variance 1 / (number of inputs), a tenth of
-    that deviation for what is written and for the place of the grids, learning rate and batch size.
+    the forget gates, no peepholes, Gaussian initial weights with variance 1 / (number of inputs) for what is
+    read and for states by themselves, a tenth of that deviation for what is written and for the place of the
+    grids, grids that cover the image at first (a 2×2 grid of the largest stride would read the blank
+    corners), learning rate and batch size.
 
     Args:
         height: rows of the image; with attention the same as the columns.
@@ -72,7 +74,8 @@ class DRAW(Comparator):
         forget = torch.zeros(4, units)
         forget[1] = 1.0
         glimpse = pixels if read is None else 2 * read * read
-        self.encoder = normal(glimpse + 2 * units, 4 * units)
+        parts = [normal(glimpse, 4 * units), normal(2 * units, 4 * units)]
+        self.encoder = nn.Parameter(torch.cat([part.detach() for part in parts]))
         self.encoder_bias = nn.Parameter(forget.flatten())
         if read is None:  # the image does not change from step to step; the error does
             self.image = normal(pixels, 4 * units)
@@ -82,7 +85,11 @@ class DRAW(Comparator):
         self.decoder_bias = nn.Parameter(forget.flatten().clone())
         written = pixels if write is None else write * write + 2 * PLACE
         self.output = normal(units, written, scale=0.1)
-        self.output_bias = nn.Parameter(torch.zeros(written))
+        bias = torch.zeros(written)
+        if read is not None and write is not None:  # at first the grids cover the image
+            bias[write * write :] = torch.cat([self._covering(write), self._covering(read)])
+            bias[-PLACE - 1] = -2 * math.log(height / (write + 1))  # what is written keeps its size
+        self.output_bias = nn.Parameter(bias)
         self.start = nn.Parameter(torch.zeros(4, units))  # states and cells of encoder and decoder
         self.canvas = nn.Parameter(torch.zeros(pixels))
         self._run = self._step
@@ -102,6 +109,12 @@ class DRAW(Comparator):
         if rows.is_cuda:
             torch._dynamo.config.suppress_errors = True  # what cannot be compiled runs as it is
             self._run = torch.compile(self._step, dynamic=False)
+
+    def _covering(self, n: int) -> Tensor:
+        """Numbers (5,) of a grid of n × n filters, spread over the image and half a stride wide."""
+        stride = self.height / (n + 1)
+        log_stride = math.log(stride * max(1, n - 1) / max(1, self.height - 1))
+        return torch.tensor([0.0, 0.0, 2 * math.log(stride / 2), log_stride, 0.0])
 
     def _lstm(self, x: Tensor, weight: Tensor, bias: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
         i, f, o, g = (x @ weight + bias).chunk(4, -1)

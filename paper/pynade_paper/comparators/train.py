@@ -28,6 +28,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from pynade.data.packed import read_packed, unpack
+from pynade_paper.comparators.dbn import DBN
 from pynade_paper.comparators.draw import DRAW
 from pynade_paper.comparators.pixel_rnn import PixelRNN
 from pynade_paper.comparators.training import Comparator, Settings, scores, train
@@ -73,8 +74,15 @@ RECIPES = {
         DRAW,
         {"steps": 64, "units": 256, "latent": 100, "read": 2, "write": 5},
         {"steps": 2, "units": 4, "latent": 2, "read": 2, "write": 3},
-        Settings(rate=1e-3, batch_size=256, decay=0.01),
+        Settings(rate=2e-3, batch_size=256, decay=0.01),
         samples=100,
+    ),
+    "dbn": Recipe(
+        DBN,
+        {"units": 500, "top_units": 2000, "gibbs": 25, "chains": 500},
+        {"units": 8, "top_units": 40, "gibbs": 2, "chains": 10, "ais_chains": 20, "ais_steps": 200},
+        Settings("sgd", rate=0.1, batch_size=200, decay=2e-4, clip=None, validations=10, samples=20),
+        samples=5000,
     ),
 }
 
@@ -99,19 +107,21 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         kept = load_file(asked.resume, device=str(device))
         model.load_state_dict({n: t for n, t in kept.items() if n != "samples"})
     stages = []
-    for number, share in enumerate(model.stages):
+    for number, (share, factor) in enumerate(model.stages):
         if number < asked.first_stage:
             continue
         model.begin(number, parts["train"])
-        budget = replace(how, updates=max(1, round(how.updates * share)), seed=how.seed + 10 * number)
+        left = share / sum(share for share, _ in model.stages[asked.first_stage :])
+        budget = replace(how, rate=how.rate * factor, seed=how.seed + 10 * number)
+        budget = replace(budget, updates=max(1, round(how.updates * left)))
         if how.seconds is not None:
-            budget = replace(budget, seconds=how.seconds * share)
+            budget = replace(budget, seconds=how.seconds * left)
         stages.append(asdict(train(model, parts["train"], parts["valid"], budget, log)))
     trained = time.perf_counter() - began
     draws = torch.Generator(device).manual_seed(asked.seed + 2)
     samples = asked.samples or (2 if asked.smoke else recipe.samples)
     chosen = {"valid": parts["valid"]} | ({"test": parts["test"]} if asked.test else {})
-    found = {part: summary(scores(model, rows, draws, samples)) for part, rows in chosen.items()}
+    found = {part: summary(scores(model, rows, draws, samples, final=True)) for part, rows in chosen.items()}
     images = model.sample(SAMPLES_SHOWN, draws).to(torch.uint8).cpu()
     result = {
         "model": asked.model,

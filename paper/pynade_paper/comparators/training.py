@@ -1,4 +1,4 @@
-"""Training of the comparators: AdamW, average of the weights, annealing over a budget, validation.
+"""Training of the comparators: AdamW or SGD, average of the weights, annealing over a budget, validation.
 
 On a GPU the whole update is captured in a CUDA graph and replayed; batches are rows of data that lie on the
 GPU. The learning rate follows the share of the budget that is spent (seconds or updates), so every run ends
@@ -30,11 +30,11 @@ class Comparator(nn.Module):
 
     Attributes:
         kind: what its first score is: "exact", "estimate" or "bound".
-        stages: shares of the budget of its stages of training, one after another.
+        stages: its stages of training, one after another: share of the budget, and factor of the rate.
     """
 
     kind = "exact"
-    stages: tuple[float, ...] = (1.0,)
+    stages: tuple[tuple[float, float], ...] = ((1.0, 1.0),)
 
     def begin(self, stage: int, rows: Tensor) -> None:
         """Make ready for a stage of training: initial values from data, which parameters are trained.
@@ -42,6 +42,14 @@ class Comparator(nn.Module):
         Args:
             stage: its number, from 0.
             rows: training rows (N, D).
+        """
+
+    def ready(self, generator: torch.Generator | None = None, final: bool = False) -> None:
+        """Compute what all scores with the present weights need.
+
+        Args:
+            generator: source of randomness.
+            final: with the care of a number that is reported.
         """
 
     def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -72,7 +80,8 @@ class Settings:
     """How a model is trained.
 
     Attributes:
-        rate: highest learning rate of AdamW.
+        rule: of the update, "adamw" or "sgd".
+        rate: highest learning rate.
         batch_size: rows of an update.
         seconds: budget of time, validation included; None for a budget of updates.
         updates: budget of updates, where there is none of time.
@@ -85,6 +94,7 @@ class Settings:
         seed: of batches and of what the loss draws.
     """
 
+    rule: str = "adamw"
     rate: float = 1e-3
     batch_size: int = 256
     seconds: float | None = None
@@ -107,6 +117,7 @@ class History:
         seconds: taken, validation included.
         best: lowest validation score; its weights are the ones kept.
         best_at: update of it.
+        stopped: why training ended.
         curve: rows of update, seconds, mean training loss since the row before, validation score.
     """
 
@@ -114,6 +125,7 @@ class History:
     seconds: float = 0.0
     best: float = math.inf
     best_at: int = 0
+    stopped: str = "budget spent"
     curve: list[tuple[int, float, float, float]] = field(default_factory=list)
 
 
@@ -123,7 +135,6 @@ def train(
     valid: Tensor,
     how: Settings,
     log: Callable[[str], None] = print,
-    validate: Callable[[], float] | None = None,
 ) -> History:
     """Train a model in place; it ends with the averaged weights of the best validation.
 
@@ -133,8 +144,6 @@ def train(
         valid: validation rows.
         how: the settings.
         log: told of each validation.
-        validate: gives the validation score with the weights the model has at that moment; the mean of the
-            first of the model's scores when not given.
     """
     device = rows.device
     generator = torch.Generator(device).manual_seed(how.seed)
@@ -160,10 +169,12 @@ def train(
         if len(history.curve) < int(share * how.validations) or share >= 1:
             mean = (float(step.loss_sum) - losses) / max(1, history.updates - done) / how.batch_size
             if not math.isfinite(mean):
-                raise FloatingPointError(f"the training loss is {mean} at update {history.updates}")
+                history.stopped = f"the training loss was {mean} at update {history.updates}"
+                log(history.stopped)
+                break
             losses, done = float(step.loss_sum), history.updates
             with swapped(step.params, step.average):
-                found = (validate or score)()
+                found = score()
                 if found < history.best:
                     history.best, history.best_at = found, history.updates
                     best = {n: p.detach().clone() for n, p in step.params.items()}
@@ -195,7 +206,7 @@ def annealed(share: float, warm_up: float) -> float:
 
 @torch.no_grad()
 def scores(
-    model: Comparator, rows: Tensor, generator: torch.Generator, samples: int, chunk: int = CHUNK
+    model: Comparator, rows: Tensor, generator: torch.Generator, samples: int, final: bool = False
 ) -> dict[str, Tensor]:
     """The model's scores of all rows, by name, computed in full float32.
 
@@ -204,9 +215,10 @@ def scores(
         rows: (N, D) on its device.
         generator: source of its draws.
         samples: draws for each row.
-        chunk: rows at once.
+        final: with the care of a number that is reported.
     """
-    parts = [model.scores(part, generator, samples) for part in rows.split(chunk)]
+    model.ready(generator, final)
+    parts = [model.scores(part, generator, samples) for part in rows.split(CHUNK)]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -217,7 +229,7 @@ class _Update:
         self.model, self.rows, self.how, self.generator = model, rows, how, generator
         self.params = {n: p for n, p in model.named_parameters() if p.requires_grad}
         decay: dict[str, Number] = {n: how.decay for n, p in self.params.items() if p.ndim > 1 and how.decay}
-        self.optimizer = Optimizer("adamw", {n: p.detach() for n, p in self.params.items()}, decay)
+        self.optimizer = Optimizer(how.rule, {n: p.detach() for n, p in self.params.items()}, decay)
         self.average = {n: p.detach().clone() for n, p in self.params.items()}
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=rows.device)
         self.graph: torch.cuda.CUDAGraph | None = None
