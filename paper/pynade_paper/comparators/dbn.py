@@ -39,8 +39,8 @@ class DBN(Comparator):
         top_units: of the second, at least as many as pixels.
         gibbs: rounds of Gibbs sampling in an update.
         chains: persistent chains.
-        ais_chains: chains of the final AIS; a tenth of them in validation.
-        ais_steps: intermediate distributions of the final AIS; a tenth of them in validation.
+        ais_chains: chains of the final AIS; a fifth of them in validation.
+        ais_steps: intermediate distributions of the final AIS; a fifth of them in validation.
         generator: source of the initial weights.
 
     Example:
@@ -54,6 +54,7 @@ class DBN(Comparator):
     stages = ((0.5, 1.0), (0.5, 0.5))
     chains: Tensor
     base: Tensor
+    pixel_base: Tensor
     turned: Tensor
 
     def __init__(
@@ -80,6 +81,7 @@ class DBN(Comparator):
         self.stage = 1
         self.partition: PartitionEstimate | None = None
         self.register_buffer("chains", torch.zeros(chains, 1), persistent=False)
+        self.register_buffer("pixel_base", torch.zeros(height * width), persistent=False)  # of the pixels
         self.register_buffer("base", torch.zeros(units))  # logits of the first layer's base rates
         self.register_buffer("turned", torch.zeros(()))  # whether the top RBM has its start
 
@@ -104,8 +106,9 @@ class DBN(Comparator):
         self.stage = stage
         some = rows[torch.arange(self.n_chains, device=rows.device) % len(rows)]
         if stage == 0:
+            self.pixel_base = _logit(rows.mean(0), len(rows))
             if not self.bottom.b.any():
-                self.bottom.b.copy_(_logit(rows.mean(0), len(rows)))
+                self.bottom.b.copy_(self.pixel_base)
             self.chains = some.to(self.bottom.W)
         else:
             up = torch.cat([torch.sigmoid(_inputs(self.bottom, part)) for part in rows.split(5000)])
@@ -145,8 +148,8 @@ class DBN(Comparator):
             generator: source of randomness.
             final: with all chains and steps.
         """
-        rbm, base = (self.top, self.base) if self.stage else (self.bottom, self.bottom.b)
-        part = 1 if final else 10
+        rbm, base = (self.top, self.base) if self.stage else (self.bottom, self.pixel_base)
+        part = 1 if final else 5
         chains, steps = max(2, self.ais_chains // part), max(1, self.ais_steps // part)
         self.partition = log_partition_ais(rbm, chains, steps, generator, base=base)
 

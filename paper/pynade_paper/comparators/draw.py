@@ -107,6 +107,8 @@ class DRAW(Comparator):
             rows: training rows, which say where training takes place.
         """
         if rows.is_cuda:
+            import torch._dynamo
+
             torch._dynamo.config.suppress_errors = True  # what cannot be compiled runs as it is
             self._run = torch.compile(self._step, dynamic=False)
 

@@ -28,6 +28,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from pynade.data.packed import read_packed, unpack
+from pynade_paper.comparators.darn import DARN
 from pynade_paper.comparators.dbn import DBN
 from pynade_paper.comparators.draw import DRAW
 from pynade_paper.comparators.pixel_rnn import PixelRNN
@@ -83,6 +84,20 @@ RECIPES = {
         {"units": 8, "top_units": 40, "gibbs": 2, "chains": 10, "ais_chains": 20, "ais_steps": 200},
         Settings("sgd", rate=0.1, batch_size=200, decay=2e-4, clip=None, validations=10, samples=20),
         samples=5000,
+    ),
+    "darn": Recipe(
+        DARN,
+        {"units": 500},
+        {"units": 6},
+        Settings(rate=1e-3, batch_size=200, decay=0.02),
+        samples=1000,
+    ),
+    "darn-noise": Recipe(
+        DARN,
+        {"units": 500, "noise": True},
+        {"units": 6, "noise": True},
+        Settings(rate=1e-3, batch_size=200),
+        samples=1000,
     ),
 }
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from pynade.learn.optimizer import Number, Optimizer, clip
 from pynade.learn.step import captured
-from pynade.precision import fast_matmul
+from pynade.precision import computing_in, fast_matmul
 
 CHECK_EVERY = 10  # updates between looks at the clock, for which the host waits for the GPU
 CHUNK = 1000  # rows scored at once
@@ -146,7 +146,7 @@ def train(
         log: told of each validation.
     """
     device = rows.device
-    generator = torch.Generator(device).manual_seed(how.seed)
+    generator, shuffle = (torch.Generator(device).manual_seed(how.seed + k) for k in (0, 2))
     history, began = History(), time.perf_counter()
     step = _Update(model, rows, how, generator)
 
@@ -184,7 +184,7 @@ def train(
         if share >= 1:
             break
         if at + how.batch_size > len(order):
-            order, at = torch.randperm(len(rows), generator=generator, device=device), 0
+            order, at = torch.randperm(len(rows), generator=shuffle, device=device), 0
         step(order[at : at + how.batch_size], how.rate * annealed(share, how.warm_up))
         at += how.batch_size
         history.updates += 1
@@ -217,8 +217,9 @@ def scores(
         samples: draws for each row.
         final: with the care of a number that is reported.
     """
-    model.ready(generator, final)
-    parts = [model.scores(part, generator, samples) for part in rows.split(CHUNK)]
+    with computing_in("float32", rows.device):
+        model.ready(generator, final)
+        parts = [model.scores(part, generator, samples) for part in rows.split(CHUNK)]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
