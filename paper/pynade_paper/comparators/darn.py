@@ -1,0 +1,196 @@
+"""Deep autoregressive network (Gregor, Danihelka, Mnih, Blundell and Wierstra, 2014) for binary rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pynade_paper.comparators.training import Comparator
+
+ROWS_AT_ONCE = 20000  # copies of rows in one pass of an estimate
+FIRST_LOG_SD = -4.0  # of the adaptive noise
+
+
+class DARN(Comparator):
+    """Binary hidden units h with an autoregressive prior, and pixels autoregressive given h.
+
+    p(h_j | h_<j) and p(x_d | x_<d, h) are logistic; h reaches the pixels through a layer of tanh units, x_<d
+    directly. q(h | x) has independent units behind a layer of tanh units. The loss is the description length
+    E_q[log q(h | x) − log p(h, x)], with the exact entropy of q. Its gradient with respect to the logits of q
+    is the paper's: the derivative at the drawn h_j times |h_j − q_j| / 2, which is unbiased where the loss is
+    quadratic in each h_j.
+
+    With adaptive noise each weight has a Gaussian posterior; the loss adds its divergence from a Gaussian
+    prior of mean 0 and, for each matrix, the best variance, divided by the number of training rows. Noise is
+    drawn for the units' inputs, which has the same distribution row by row. Scores use the mean weights.
+
+    Guessed: the encoder's tanh layer, the prior of the noise and its first size, noise row by row, AdamW with
+    weight decay, learning rate and batch size. Biases have no noise.
+
+    Args:
+        height: rows of the image.
+        width: columns of the image.
+        units: of the stochastic layer and of each tanh layer.
+        noise: train with adaptive weight noise.
+        generator: source of the initial weights.
+
+    Example:
+        >>> net = DARN(2, 2, units=3)
+        >>> net.loss(torch.zeros(5, 4)).shape
+        torch.Size([5])
+    """
+
+    kind = "bound"
+    rows_before: Tensor
+    units_before: Tensor
+
+    def __init__(
+        self,
+        height: int = 28,
+        width: int = 28,
+        units: int = 500,
+        noise: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.height, self.width, self.units, self.noise = height, width, units, noise
+        D, H = height * width, units
+        self.n_rows = 1
+        sizes = {"encoder": (D, H), "posterior": (H, H), "decoder": (H, H), "output": (H, D)}
+        self.weights, self.biases = nn.ParameterDict(), nn.ParameterDict()
+        for name, (inputs, outputs) in sizes.items():
+            start = torch.empty(inputs, outputs).normal_(generator=generator) * inputs**-0.5
+            self.weights[name] = nn.Parameter(start)
+            self.biases[name] = nn.Parameter(torch.zeros(outputs))
+        self.weights["prior"] = nn.Parameter(torch.zeros(H, H))  # used above the diagonal alone
+        self.biases["prior"] = nn.Parameter(torch.zeros(H))
+        self.weights["pixels"] = nn.Parameter(torch.zeros(D, D))
+        self.biases["pixels"] = nn.Parameter(torch.zeros(D))
+        log_sds = {n: nn.Parameter(torch.full_like(w, FIRST_LOG_SD)) for n, w in self.weights.items()}
+        self.log_sds = nn.ParameterDict(log_sds if noise else {})
+        self.register_buffer("units_before", torch.ones(H, H).triu(1), persistent=False)
+        self.register_buffer("rows_before", torch.ones(D, D).triu(1), persistent=False)
+
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments."""
+        return {name: getattr(self, name) for name in ("height", "width", "units", "noise")}
+
+    def begin(self, stage: int, rows: Tensor) -> None:
+        """Count the rows, and start from the pixels' base rates.
+
+        Args:
+            stage: not used.
+            rows: training rows (N, pixels).
+        """
+        self.n_rows = len(rows)
+        if not self.biases["pixels"].any():
+            p = (rows.mean(0) * len(rows) + 1) / (len(rows) + 2)
+            with torch.no_grad():
+                self.biases["pixels"].copy_(torch.log(p) - torch.log1p(-p))
+
+    def _mask(self, name: str) -> Tensor | None:
+        return {"prior": self.units_before, "pixels": self.rows_before}.get(name)
+
+    def _linear(self, x: Tensor, name: str, noisy: bool, generator: torch.Generator | None) -> Tensor:
+        """Inputs of units, with the adaptive noise if asked for."""
+        mask = self._mask(name)
+        weight = self.weights[name] if mask is None else self.weights[name] * mask
+        mean = torch.addmm(self.biases[name], x, weight)
+        if not noisy:
+            return mean
+        variance = torch.exp(2 * self.log_sds[name])
+        variance = x * x @ (variance if mask is None else variance * mask)
+        draw = torch.empty_like(mean).normal_(generator=generator)
+        return mean + draw * torch.sqrt(variance + 1e-8)
+
+    def _infer(self, x: Tensor, noisy: bool, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """Logits of q(h | x), and draws of it."""
+        logits = self._linear(
+            torch.tanh(self._linear(x, "encoder", noisy, generator)), "posterior", noisy, generator
+        )
+        u = torch.rand(logits.shape, generator=generator, device=x.device, dtype=x.dtype)
+        return logits, (u < torch.sigmoid(logits)).to(x)
+
+    def _length(self, x: Tensor, h: Tensor, noisy: bool, generator: torch.Generator | None) -> Tensor:
+        """−log p(x, h): (B,)."""
+        a = self._linear(h, "prior", noisy, generator)
+        d = torch.tanh(self._linear(h, "decoder", noisy, generator))
+        b = self._linear(d, "output", noisy, generator) + self._linear(x, "pixels", noisy, generator)
+        return (functional.softplus(a) - a * h).sum(-1) + (functional.softplus(b) - b * x).sum(-1)
+
+    def divergence(self) -> Tensor:
+        """Divergence of the noise's posterior from its prior, all weights together."""
+        total = self.biases["prior"].new_zeros(())
+        for name, log_sd in self.log_sds.items():
+            mask = self._mask(name)
+            square = self.weights[name] ** 2 + torch.exp(2 * log_sd)
+            if mask is None:
+                total = total + 0.5 * log_sd.numel() * torch.log(square.mean()) - log_sd.sum()
+            else:
+                n = mask.sum()
+                total = total + 0.5 * n * torch.log((square * mask).sum() / n) - (log_sd * mask).sum()
+        return total
+
+    def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Description length of rows from one draw of h (B,); with noise, that of the weights is added.
+
+        Args:
+            x: rows (B, pixels).
+            generator: source of h and of the noise.
+        """
+        logits, h = self._infer(x, self.noise, generator)
+        q = torch.sigmoid(logits)
+        slope = 0.5 * (h - q).abs().detach()
+        h = h + slope * (logits - logits.detach())
+        entropy = (functional.softplus(logits) - logits * q).sum(-1)
+        length = self._length(x, h, self.noise, generator) - entropy
+        return length + self.divergence() / self.n_rows if self.noise else length
+
+    @torch.no_grad()
+    def scores(
+        self, x: Tensor, generator: torch.Generator | None = None, samples: int = 1
+    ) -> dict[str, Tensor]:
+        """{"bound": (B,), "estimate": (B,)}: mean description length, and −log of the mean importance weight.
+
+        Args:
+            x: rows (B, pixels).
+            generator: source of h.
+            samples: draws of h for each row.
+        """
+        logs: list[Tensor] = []
+        most = max(1, ROWS_AT_ONCE // len(x))
+        for done in range(0, samples, most):
+            copies = min(samples - done, most)
+            many = x.repeat(copies, 1)
+            logits, h = self._infer(many, False, generator)
+            log_q = -functional.softplus((1 - 2 * h) * logits).sum(-1)
+            logs.append(-(self._length(many, h, False, None) + log_q).double().view(copies, -1))
+        log_w = torch.cat(logs)
+        return {"bound": -log_w.mean(0), "estimate": math.log(samples) - torch.logsumexp(log_w, 0)}
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """Rows (n, pixels), exact draws: unit by unit, then pixel by pixel.
+
+        Args:
+            n: number of rows.
+            generator: source of randomness.
+        """
+        h = self._drawn(
+            self.biases["prior"].expand(n, -1), self.weights["prior"] * self.units_before, generator
+        )
+        d = torch.tanh(self._linear(h, "decoder", False, None))
+        known = self._linear(d, "output", False, None) + self.biases["pixels"]
+        return self._drawn(known, self.weights["pixels"] * self.rows_before, generator)
+
+    def _drawn(self, known: Tensor, weight: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Units drawn one after another, with inputs `known` and from those before."""
+        x = torch.zeros_like(known)
+        u = torch.rand(known.shape, generator=generator, device=known.device, dtype=known.dtype)
+        for d in range(known.shape[1]):
+            x[:, d] = (u[:, d] < torch.sigmoid(known[:, d] + x @ weight[:, d])).to(x)
+        return x

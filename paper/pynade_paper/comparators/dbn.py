@@ -1,0 +1,216 @@
+"""Deep belief network of two hidden layers (Hinton et al., 2006; Salakhutdinov and Murray, 2008)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pynade.models.ais import PartitionEstimate, log_partition_ais
+from pynade.models.rbm import RBM
+from pynade_paper.comparators.training import Comparator
+
+ROWS_AT_ONCE = 20000  # copies of rows in one pass of an estimate
+GIBBS_STEPS = 1000  # rounds before a sample is taken
+
+
+class DBN(Comparator):
+    """p(x) = Σ_h p(x | h) p(h): p(h) is the marginal of an RBM on top, p(x | h) comes from the RBM below.
+
+    Trained greedily. Stage 0 trains the bottom RBM on the images. Stage 1 trains the top RBM on draws from
+    the bottom RBM's p(h | x); it starts as the bottom RBM turned over (its first hidden units are the
+    pixels), so that at first the network is the bottom RBM, and improves a bound on log p from there. Both
+    by persistent contrastive divergence; the loss has its gradient. Nothing is fine-tuned.
+
+    The importance weights p(x, h) / p(h | x; bottom) give a bound (their mean logarithm) and an estimate (the
+    logarithm of their mean); log Z of the top RBM is estimated by AIS, from a start with the layer's base
+    rates. So the "bound" is one up to the error of log Z.
+
+    Guessed: persistent chains where the paper has CD-25, their number, the start of the top RBM, learning
+    rates, weight decay, the average of the weights.
+
+    Args:
+        height: rows of the image.
+        width: columns of the image.
+        units: of the first hidden layer.
+        top_units: of the second, at least as many as pixels.
+        gibbs: rounds of Gibbs sampling in an update.
+        chains: persistent chains.
+        ais_chains: chains of the final AIS; a fifth of them in validation.
+        ais_steps: intermediate distributions of the final AIS; a fifth of them in validation.
+        generator: source of the initial weights.
+
+    Example:
+        >>> net = DBN(2, 2, units=3, top_units=5, generator=torch.Generator().manual_seed(0))
+        >>> net.begin(0, torch.eye(4))
+        >>> net.loss(torch.eye(4)).shape
+        torch.Size([4])
+    """
+
+    kind = "estimate"
+    stages = ((0.5, 1.0), (0.5, 0.5))
+    chains: Tensor
+    base: Tensor
+    pixel_base: Tensor
+    turned: Tensor
+
+    def __init__(
+        self,
+        height: int = 28,
+        width: int = 28,
+        units: int = 500,
+        top_units: int = 2000,
+        gibbs: int = 25,
+        chains: int = 500,
+        ais_chains: int = 1000,
+        ais_steps: int = 20000,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if top_units < height * width:
+            raise ValueError(
+                "the top layer takes over the weights of all pixels, so it has at least as many units"
+            )
+        self.height, self.width, self.units, self.top_units = height, width, units, top_units
+        self.gibbs, self.n_chains, self.ais_chains, self.ais_steps = gibbs, chains, ais_chains, ais_steps
+        self.bottom = RBM(height * width, units, generator=generator)
+        self.top = RBM(units, top_units, generator=generator)
+        self.stage = 1
+        self.partition: PartitionEstimate | None = None
+        self.register_buffer("chains", torch.zeros(chains, 1), persistent=False)
+        self.register_buffer("pixel_base", torch.zeros(height * width), persistent=False)  # of the pixels
+        self.register_buffer("base", torch.zeros(units))  # logits of the first layer's base rates
+        self.register_buffer("turned", torch.zeros(()))  # whether the top RBM has its start
+
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments."""
+        names = ("height", "width", "units", "top_units", "gibbs", "ais_chains", "ais_steps")
+        return {name: getattr(self, name) for name in names} | {"chains": self.n_chains}
+
+    def facts(self) -> dict[str, Any]:
+        """The estimate of log Z that the scores were computed with."""
+        z = self.partition
+        return {} if z is None else {"log_z": {"mean": z.log_z, "stderr": z.stderr, "chains": z.n_chains}}
+
+    @torch.no_grad()
+    def begin(self, stage: int, rows: Tensor) -> None:
+        """Initial biases from the data; the top RBM starts as the bottom one turned over.
+
+        Args:
+            stage: 0 for the bottom RBM, 1 for the top one.
+            rows: training rows (N, pixels).
+        """
+        self.stage = stage
+        some = rows[torch.arange(self.n_chains, device=rows.device) % len(rows)]
+        if stage == 0:
+            self.pixel_base = _logit(rows.mean(0), len(rows))
+            if not self.bottom.b.any():
+                self.bottom.b.copy_(self.pixel_base)
+            self.chains = some.to(self.bottom.W)
+        else:
+            up = torch.cat([torch.sigmoid(_inputs(self.bottom, part)) for part in rows.split(5000)])
+            self.base = _logit(up.mean(0), len(rows))
+            if not self.turned:
+                pixels = self.height * self.width
+                self.top.W[:pixels] = self.bottom.W.T
+                self.top.b.copy_(self.bottom.c)
+                self.top.c[:pixels] = self.bottom.b
+                self.turned.fill_(1)
+            self.chains = _draw(_inputs(self.bottom, some), torch.Generator(rows.device).manual_seed(0))
+        for number, rbm in enumerate((self.bottom, self.top)):
+            rbm.requires_grad_(number == stage)
+
+    def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Free energies of rows less those of the chains (B,); their gradient is contrastive divergence's.
+
+        Args:
+            x: rows (B, pixels).
+            generator: source of the chains' moves.
+        """
+        rbm = self.top if self.stage else self.bottom
+        with torch.no_grad():
+            if self.stage:
+                x = _draw(_inputs(self.bottom, x), generator)
+            v = self.chains
+            for _ in range(self.gibbs):
+                v = _draw(_draw(_inputs(rbm, v), generator) @ rbm.W + rbm.b, generator)
+            self.chains.copy_(v)
+        return free_energy(rbm, x) - free_energy(rbm, v).mean()
+
+    @torch.no_grad()
+    def ready(self, generator: torch.Generator | None = None, final: bool = False) -> None:
+        """Estimate log Z of the RBM of the present stage by AIS.
+
+        Args:
+            generator: source of randomness.
+            final: with all chains and steps.
+        """
+        rbm, base = (self.top, self.base) if self.stage else (self.bottom, self.pixel_base)
+        part = 1 if final else 5
+        chains, steps = max(2, self.ais_chains // part), max(1, self.ais_steps // part)
+        self.partition = log_partition_ais(rbm, chains, steps, generator, base=base)
+
+    @torch.no_grad()
+    def scores(
+        self, x: Tensor, generator: torch.Generator | None = None, samples: int = 1
+    ) -> dict[str, Tensor]:
+        """{"estimate": (B,), "bound": (B,)} of −log p; in stage 0 the bottom RBM's −log p as the estimate.
+
+        Args:
+            x: rows (B, pixels).
+            generator: source of h.
+            samples: draws of h for each row.
+        """
+        assert self.partition is not None, "log Z was not estimated: call ready first"
+        if self.stage == 0:
+            return {"estimate": free_energy(self.bottom, x).double() + self.partition.log_z}
+        logs: list[Tensor] = []
+        most = max(1, ROWS_AT_ONCE // len(x))
+        up = _inputs(self.bottom, x)
+        for done in range(0, samples, most):
+            copies = min(samples - done, most)
+            inputs = up.repeat(copies, 1)
+            h = _draw(inputs, generator)
+            log_q = -functional.softplus((1 - 2 * h) * inputs).sum(-1)
+            logits = h @ self.bottom.W + self.bottom.b
+            log_p = -functional.softplus((1 - 2 * x.repeat(copies, 1)) * logits).sum(-1)
+            logs.append((log_p - free_energy(self.top, h) - log_q).double().view(copies, -1))
+        log_w = torch.cat(logs) - self.partition.log_z
+        estimate = torch.logsumexp(log_w, 0) - math.log(samples)
+        return {"estimate": -estimate, "bound": -log_w.mean(0)}
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """Rows (n, pixels) after rounds of Gibbs sampling in the top RBM: near the model, not exact draws.
+
+        Args:
+            n: number of rows.
+            generator: source of randomness.
+        """
+        h = self.top.gibbs(n, GIBBS_STEPS, generator)
+        return _draw(h @ self.bottom.W + self.bottom.b, generator)
+
+
+def free_energy(rbm: RBM, x: Tensor) -> Tensor:
+    """−log Σ_h exp(−E(x, h)) of rows (B, D): (B,)."""
+    return -functional.softplus(_inputs(rbm, x)).sum(-1) - x @ rbm.b
+
+
+def _inputs(rbm: RBM, x: Tensor) -> Tensor:
+    """Logits (B, H) of the hidden units given rows (B, D)."""
+    return x @ rbm.W.T + rbm.c
+
+
+def _draw(logits: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Zeros and ones of these logits."""
+    u = torch.rand(logits.shape, generator=generator, device=logits.device, dtype=logits.dtype)
+    return (u < torch.sigmoid(logits)).to(logits)
+
+
+def _logit(mean: Tensor, n: int) -> Tensor:
+    """Logits of base rates from n rows, one more of each value added."""
+    p = (mean * n + 1) / (n + 2)
+    return torch.log(p) - torch.log1p(-p)

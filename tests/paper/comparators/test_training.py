@@ -1,0 +1,97 @@
+"""Training of the comparators: the schedule, what is kept, and the command line at tiny size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from pynade_paper.comparators.train import RECIPES, main, stripes
+from pynade_paper.comparators.training import Comparator, Settings, annealed, train
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+
+class Mean(Comparator):
+    """Distance from one number; validation says that it is best at 0.5."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.zeros(1))
+
+    def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return (x[:, 0] - self.value) ** 2
+
+    def scores(
+        self, x: Tensor, generator: torch.Generator | None = None, samples: int = 1
+    ) -> dict[str, Tensor]:
+        return {"distance": (x[:, 0] - self.value) ** 2}
+
+
+def test_rate_rises_and_falls_to_zero() -> None:
+    rates = [annealed(k / 100, 0.1) for k in range(101)]
+    assert max(rates) == rates[10] == 1.0
+    assert rates[-1] == pytest.approx(0.0)
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+
+
+def test_weights_of_the_best_validation_are_kept() -> None:
+    model, quiet = Mean(), lambda line: None
+    how = Settings(rate=0.03, batch_size=10, updates=200, validations=40, ema=0.5, clip=None)
+    history = train(model, torch.ones(20, 1), torch.full((5, 1), 0.5), how, quiet)
+    assert history.updates == 200
+    assert len(history.curve) == 40
+    assert 0 < history.best_at < 200
+    assert abs(model.value.item() - 0.5) < 0.15  # training alone would end at 1
+    assert history.best == pytest.approx((model.value.item() - 0.5) ** 2, abs=1e-6)
+
+
+def test_training_is_repeated_by_its_seed() -> None:
+    found = []
+    for _ in range(2):
+        model = Mean()
+        rows = torch.rand(50, 1, generator=torch.Generator().manual_seed(0))
+        train(model, rows, rows, Settings(batch_size=10, updates=30, seed=3), lambda line: None)
+        found.append(model.value.item())
+    assert found[0] == found[1]
+
+
+def test_a_loss_that_is_not_finite_ends_training() -> None:
+    model = Mean()
+    rows = torch.ones(20, 1)
+    rows[3] = float("nan")
+    how = Settings(batch_size=10, updates=20, validations=2)
+    history = train(model, rows, torch.ones(5, 1), how, lambda line: None)
+    assert "nan" in history.stopped
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_command_at_tiny_size(name: str, tmp_path: Path) -> None:
+    found = main([name, "--smoke", "--out", str(tmp_path), "--test", "--updates", "6"])
+    kept = json.loads((tmp_path / "result.json").read_text())
+    assert kept == json.loads(json.dumps(found))
+    assert set(kept["test"]) == set(kept["valid"])
+    for score in kept["test"].values():
+        assert score["stderr"] > 0
+    weights = load_file(tmp_path / "weights.safetensors")
+    assert weights["samples"].shape == (100, 36)
+    last = len(RECIPES[name].build.stages) - 1  # type: ignore[attr-defined]
+    again = ["--smoke", "--resume", str(tmp_path / "weights.safetensors"), "--first-stage", str(last)]
+    more = main([name, *again, "--out", str(tmp_path / "more"), "--updates", "3"])
+    assert more["resumed_from"] is not None
+    assert "test" not in more
+
+
+def test_stripes_are_binary_and_the_same_each_time() -> None:
+    first, second = stripes()[0], stripes()[0]
+    assert torch.equal(first["train"], second["train"])
+    assert set(first["valid"].unique().tolist()) == {0.0, 1.0}
+
+
+def test_a_budget_and_data_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["darn", "--out", str(tmp_path), "--updates", "3"])
+    with pytest.raises(SystemExit):
+        main(["darn", "--out", str(tmp_path), "--data", "x.npz"])
+    assert "--data is missing" in capsys.readouterr().err
