@@ -16,6 +16,8 @@ import numba
 import numpy as np
 from numba.extending import overload
 
+from pynade.kernels.private import reference_counts
+
 Compiled = Callable[..., Any]
 FOLDER = Path(__file__).parent
 STAMP = zlib.crc32(
@@ -38,13 +40,13 @@ def jit(
 
     numba counts references to arrays whenever one function hands them to another, even inlined, with atomic
     instructions that cost as much as a lane's arithmetic. The functions here get all their memory from
-    outside, so the counting is left out (`_nrt`); one that makes arrays of its own says `allocates`.
+    outside, so the counting is left out; one that makes arrays of its own says `allocates`.
 
     numba renews its cache when the file of a function changes, but not when a function it calls does; so the
     state of the files whose functions and numbers go into all others becomes part of their names.
     """
     options: dict[str, Any] = {"fastmath": fastmath, "error_model": "numpy", "nogil": True}
-    options["forceinline"], options["_nrt"] = inline, allocates
+    options |= {"forceinline": inline} | reference_counts(allocates)
 
     def decorate(function: Compiled) -> Compiled:
         function.__qualname__ += f"_{STAMP:x}"
@@ -73,7 +75,7 @@ F4, F5, F6 = np.float32(0.009618437), np.float32(0.0013398875), np.float32(0.000
 STEEPEST = math.exp(80)  # no e^w beyond it, or below its inverse, is for `ODDS`
 NEVER = np.float32(-104)  # the sigmoid of less is zero in float32
 
-INLINE: Any = {"fastmath": STRICT, "error_model": "numpy", "forceinline": True, "_nrt": False}
+INLINE: Any = {"fastmath": STRICT, "error_model": "numpy", "forceinline": True} | reference_counts(False)
 
 
 def power(x: float) -> float:

@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from numba.extending import overload
 from torch import Tensor
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 
 from pynade.kernels.cpu import arrays, thread_count
 from pynade.kernels.cpu_scalar import INLINE, jit
-from pynade.kernels.dispatch import mapped
+from pynade.kernels.private import forward_mode, mapped
 from pynade.kernels.scratch import borrowed
 from pynade.kernels.threads import share
 
@@ -47,7 +47,7 @@ def suits(x: Tensor, eta: Tensor, law: str, floor: float) -> bool:
     """Whether the law is known, x and eta are rows of one type, and nobody differentiates forwards."""
     known = law in LAWS and (floor == 0 or FLOORS[0] <= floor <= FLOORS[1])
     alike = x.shape == eta.shape[:-1] and x.dtype == eta.dtype
-    return known and alike and getattr(forward_ad, "_current_level", 0) < 0
+    return known and alike and not forward_mode()
 
 
 def log_prob(x: Tensor, eta: Tensor, law: str, constant: float, floor: float, scaled: bool) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pynade.kernels import backends
+from pynade.kernels.private import foreach
 
 Number = float | Tensor  # a Tensor holds one value per member, shape (M,)
 
@@ -75,9 +76,9 @@ class Optimizer:
         self._listed(grads, (learning_rate, momentum, first_, second_))
         if average:
             means = list(average.values())
-            gaps = torch._foreach_sub([self.params[n] for n in average], means)
+            gaps = foreach("sub", [self.params[n] for n in average], means)
             scale(gaps, average_rate)
-            torch._foreach_add_(means, gaps)
+            foreach("add_", means, gaps)
 
     def _fuses(self, grads: dict[str, Tensor], average: dict[str, Tensor]) -> bool:
         few = len(self.params) <= MOST_FUSED and all(p.is_cuda for p in self.params.values())
@@ -117,25 +118,25 @@ class Optimizer:
             else:
                 pull = [params[k].clone() for k in group]
                 scale(pull, decay)
-                for k, extra in zip(group, torch._foreach_add(pull, [slopes[k] for k in group]), strict=True):
+                for k, extra in zip(group, foreach("add", pull, [slopes[k] for k in group]), strict=True):
                     slopes[k] = extra
         if self.rule == "sgd":
             change = self._slot("velocity")
             scale(change, momentum)
-            torch._foreach_add_(change, slopes)
+            foreach("add_", change, slopes)
             change = [v.clone() for v in change]
         else:
             first, second = self._slot("first"), self._slot("second")
-            torch._foreach_lerp_(first, slopes, 1 - BETA1)
-            torch._foreach_mul_(second, BETA2)
-            torch._foreach_addcmul_(second, slopes, slopes, 1 - BETA2)
-            root = torch._foreach_sqrt(second)
+            foreach("lerp_", first, slopes, 1 - BETA1)
+            foreach("mul_", second, BETA2)
+            foreach("addcmul_", second, slopes, slopes, 1 - BETA2)
+            root = foreach("sqrt", second)
             scale(root, second_**-0.5)
-            torch._foreach_add_(root, EPSILON)
-            change = list(torch._foreach_div(first, root))
+            foreach("add_", root, EPSILON)
+            change = list(foreach("div", first, root))
             scale(change, 1 / first_)
         scale(change, learning_rate)
-        torch._foreach_sub_(params, change)
+        foreach("sub_", params, change)
 
     def _decayed(self) -> list[tuple[Number, list[int]]]:
         """Each decay that occurs, with the positions of the parameters that have it."""
@@ -160,7 +161,7 @@ def scale(tensors: list[Tensor] | tuple[Tensor, ...], number: Number) -> None:
         for t in tensors:
             t.mul_(per_member(number, t))
     else:
-        torch._foreach_mul_(tensors, number)
+        foreach("mul_", tensors, number)
 
 
 def clip(grads: dict[str, Tensor], largest: float, members: bool = False) -> None:
@@ -169,7 +170,7 @@ def clip(grads: dict[str, Tensor], largest: float, members: bool = False) -> Non
     if members:
         parts = [torch.linalg.vector_norm(g.flatten(1), dim=-1) for g in slopes]
     else:
-        parts = list(torch._foreach_norm(slopes))  # a few kernels for all of them
+        parts = list(foreach("norm", slopes))  # a few kernels for all of them
     norm = torch.linalg.vector_norm(torch.stack(parts), dim=0)
     scale(slopes, (largest / (norm + 1e-6)).clamp(max=1.0))
 
