@@ -1,4 +1,4 @@
-"""In which floating-point type nets compute; log-probabilities never have fewer bits than float32."""
+"""The floating-point type in which nets compute; log-probabilities are always at least float32."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def fast_matmul() -> Iterator[None]:
     """TF32 matrix products on GPUs that have them, and each shape's fastest convolution, in this block."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
     torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.benchmark = True  # tried out when a shape first comes, before any graph is captured
+    torch.backends.cudnn.benchmark = True  # measured at a shape's first use, before any graph is captured
     try:
         with _convolutions(exact=False):
             yield
@@ -26,13 +26,13 @@ def fast_matmul() -> Iterator[None]:
 
 @contextmanager
 def computing_in(precision: str, device: torch.device) -> Iterator[None]:
-    """Nets that run in this block on `device` compute as asked; their weights and the families do not change.
+    """In this block nets on `device` compute in this precision; their weights and the families do not change.
 
     Args:
-        precision: "float32"; "tf32", matrix products with 10 bits behind the point; or "bf16", torch's
-            autocast to bfloat16. The last two are for GPUs: on a CPU they have no effect. With "float32"
-            convolutions follow torch's setting for matrix products, exact unless told otherwise (as by
-            `fast_matmul`, in training); by itself torch would round them to TF32.
+        precision: "float32"; "tf32", matrix products with a mantissa of 10 bits; or "bf16", torch's
+            autocast to bfloat16. The last two are for GPUs and have no effect on a CPU. With "float32"
+            convolutions follow torch's setting for matrix products, which is exact unless changed (as
+            `fast_matmul` does, in training); torch's own default rounds them to TF32.
         device: where the model is.
 
     Example:
@@ -50,7 +50,7 @@ def computing_in(precision: str, device: torch.device) -> Iterator[None]:
         with fast_matmul():
             yield
     else:
-        # what autocast would keep of the weights it converts must not outlive the capture of a CUDA graph
+        # no cache of converted weights: it would not be valid after the capture of a CUDA graph
         with fast_matmul(), torch.autocast(device.type, torch.bfloat16, cache_enabled=False):
             yield
 
@@ -66,6 +66,6 @@ def _convolutions(exact: bool) -> Iterator[None]:
 
 
 def check_precision(precision: str, known: tuple[str, ...] = PRECISIONS) -> None:
-    """Raise a ValueError unless the word is known."""
+    """Raise a ValueError unless the precision is one of these."""
     if precision not in known:
         raise ValueError(f"unknown precision {precision!r}; known: {', '.join(known)}")

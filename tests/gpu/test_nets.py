@@ -1,12 +1,22 @@
-"""The any-order nets on a GPU: the same numbers, in bf16, and captured without a synchronisation."""
+"""Nets on a GPU: the same numbers, bf16, captured without a synchronisation; scores and samples of images."""
 
+import copy
+
+import numpy as np
 import pytest
 import torch
 
+from pynade.evaluation import many_at_once_gap, score_orderings
+from pynade.likelihood import orderless_estimate
+from pynade.models import sample_many
 from pynade.nets import CausalTransformer, Hybrid, MaskedConv, MaskedMLP, Transformer, UNet
+from pynade.nets.any_order import AnyOrderNet
 from pynade.nets.norm import add_norm, norm_silu
 from pynade.ordering import Ordering
+from pynade.precision import computing_in
 from tests.contracts.cases import generator, shaken
+
+from .cases import D, images, unet
 
 pytestmark = [
     pytest.mark.gpu,
@@ -137,3 +147,64 @@ def test_gradients_in_bf16_are_captured_and_noise_is_fresh_at_every_replay(build
         losses.append(loss.item())
     assert len(set(losses)) == 3
     assert all(gradient.isfinite().all() for gradient in grads)
+
+
+def test_scores_in_fewer_bits_are_close_and_log_probabilities_are_not_rounded():
+    m, x = unet(), images(20)
+    orderings = Ordering.random(D, k=2, generator=torch.Generator().manual_seed(3))
+    exact = score_orderings(m.double(), x, orderings).log_probs
+    m.float()
+    for precision, close in (("float32", 0.05), ("tf32", 0.05), ("bf16", 1.0)):
+        scores = score_orderings(m, x, orderings, precision=precision).log_probs
+        assert np.abs(scores - exact).max() < close
+        assert abs(scores.mean() - exact.mean()) < close / 3
+    parts = score_orderings(m, x, orderings, rows_at_once=7, precision="bf16").log_probs
+    np.testing.assert_allclose(parts, scores, rtol=0, atol=0.3)
+    a, b = (orderless_estimate(m, x, draws=8, precision=p) for p in ("float32", "bf16"))
+    assert a.mean == pytest.approx(b.mean, abs=0.3)
+
+
+def test_as_many_rows_as_fit_do_fit():
+    for net in (UNet((28, 28)), MaskedConv((28, 28))):
+        net = net.cuda()
+        n = net.rows_at_once(torch.device("cuda"))
+        assert n > 500
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        with torch.no_grad():
+            observed = torch.rand(n, 784, device="cuda") < 0.5
+            net.conditionals(torch.ones(n, 784, 1, device="cuda"), observed)
+        total = torch.cuda.get_device_properties(0).total_memory
+        assert torch.cuda.max_memory_allocated() < 0.5 * total
+
+
+def test_samples_along_orderings_of_their_own():
+    m = unet()
+    g = torch.Generator("cuda").manual_seed(1)
+    x = sample_many(m, 30, 16, g, precision="bf16")
+    assert x.shape == (30, D)
+    assert x.device.type == "cuda"
+    assert ((x == 0) | (x == 1)).all()
+    gaps = many_at_once_gap(m, x, (1, 16), torch.Generator().manual_seed(2))
+    assert gaps[1].mean == 0
+    assert np.isfinite(gaps[16].mean)
+
+
+@pytest.mark.parametrize(("precision", "near"), [("float32", 1e-4), ("tf32", 0.05), ("bf16", 0.1)])
+def test_windows_of_the_papers_net_on_a_gpu(precision: str, near: float) -> None:
+    """Each group at a pixel of its own, corners and the middle, against the whole net in float64."""
+    g = torch.Generator().manual_seed(0)
+    net = MaskedConv((28, 28), generator=g)
+    features = (torch.rand(3, 40, 784, 1, generator=g) < 0.3).float()
+    observed = torch.rand(3, 40, 784, generator=g) < 0.5
+    i = torch.tensor([0, 406, 783])
+    with torch.no_grad():
+        exact = AnyOrderNet.predict(
+            copy.deepcopy(net).double(), {"features": features.double(), "observed": observed}, i
+        )
+        net.cuda()
+        state = {"features": features.cuda(), "observed": observed.cuda()}
+        with computing_in(precision, torch.device("cuda")):
+            found = net.predict(state, i.cuda())
+    worst = (found.cpu().double() - exact).abs().max() / exact.std()
+    assert worst < near

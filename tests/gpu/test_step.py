@@ -1,4 +1,4 @@
-"""On a GPU the captured update is the eager update, and training and scoring run where the model is."""
+"""On a GPU a captured update is the eager update, and training and scoring run on the model's device."""
 
 from dataclasses import replace
 
@@ -6,58 +6,80 @@ import numpy as np
 import pytest
 import torch
 
-import pynade
 from pynade.evaluation import score_orderings
 from pynade.families import Bernoulli
-from pynade.models import Autoregressive, Ensemble, Orderless
-from pynade.nets import CausalTransformer, MADENet, MaskedMLP, NADENet
+from pynade.models import Autoregressive, Ensemble
+from pynade.nets import MADENet, NADENet
 from pynade.ordering import Ordering
 from pynade.training import Gradient, Member, fit, fit_population
 from pynade.training.optimizer import Optimizer
 from pynade.training.step import Step
 
+from .cases import images, model, trained, unet
+
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
 
-def model(kind):
-    g = torch.Generator().manual_seed(0)
-    if kind == "deep":
-        return Orderless(MaskedMLP(30, hidden=(40, 40), dropout=0.1, generator=g), Bernoulli()).cuda()
-    if kind == "made-e":
-        net = MADENet(30, hidden=40, direct=True, input_observed=True, generator=g)
-        return Ensemble(net, Bernoulli(), Ordering.random(30, 7, g)).cuda()
-    if kind == "nade-e":
-        return Ensemble(NADENet(30, hidden=40, generator=g), Bernoulli(), Ordering.random(30, 7, g)).cuda()
-    if kind == "permuted":
-        net = CausalTransformer(30, width=16, depth=2, heads=2, dropout=0.1, generator=g)
-        return Ensemble(net, Bernoulli(), Ordering.random(30, 3, g), fresh=True).cuda()
-    return Autoregressive(MADENet(30, hidden=(40,), generator=g), Bernoulli(), Ordering.natural(30)).cuda()
+def after(kind, options, capture, updates, rate):
+    """The sum of losses, the parameters and their average after some updates.
+
+    Dropout, prefixes and shuffling come from one generator, which the graph draws from too.
+    """
+    m, x = trained(kind)
+    params = dict(m.named_parameters())
+    g = torch.Generator("cuda").manual_seed(2)
+    optimizer = Optimizer(options.optimizer, params, dict.fromkeys(params, options.weight_decay))
+    step = Step(m, x, options, g, optimizer, capture=capture)
+    for _ in range(updates):
+        step(torch.randperm(len(x), generator=g, device="cuda")[: options.batch_size], rate, options.momentum)
+    assert (step.graph is not None) == capture
+    assert all(p.dtype == torch.float32 for p in params.values())
+    return float(step.loss_sum), params, step.average
 
 
 @pytest.mark.parametrize("kind", ["deep", "made", "made-e", "nade-e", "permuted"])
 @pytest.mark.parametrize("rule", ["sgd", "adam", "adamw"])
 def test_captured_step_equals_eager_step(kind, rule):
-    x = (torch.rand(500, 30, device="cuda", generator=torch.Generator("cuda").manual_seed(1)) < 0.3).to(
-        torch.uint8
+    options = Gradient(optimizer=rule, momentum=0.9, weight_decay=0.01, clip=5.0, ema=0.9, batch_size=100)
+    (loss, params, means), (loss2, params2, means2) = (
+        after(kind, options, c, 25, 0.01) for c in (False, True)
     )
-    how = Gradient(
-        optimizer=rule, learning_rate=0.01, momentum=0.9, weight_decay=0.01, clip=5.0, ema=0.9, batch_size=100
-    )
-    ends = []
-    for capture in (False, True):
-        m = model(kind)
-        params = dict(m.named_parameters())
-        g = torch.Generator("cuda").manual_seed(2)
-        step = Step(m, x, how, g, Optimizer(rule, params, dict.fromkeys(params, 0.01)), capture=capture)
-        for _ in range(25):
-            step(torch.randperm(500, generator=g, device="cuda")[:100], 0.01, 0.9)
-        assert (step.graph is not None) == capture
-        ends.append(({n: p.detach().clone() for n, p in params.items()}, step.average, float(step.loss_sum)))
-    (eager, eager_mean, eager_loss), (graph, graph_mean, graph_loss) = ends
-    assert graph_loss == pytest.approx(eager_loss, rel=1e-5)
-    for name in eager:
-        torch.testing.assert_close(graph[name], eager[name], rtol=1e-3, atol=1e-4)
-        torch.testing.assert_close(graph_mean[name], eager_mean[name], rtol=1e-3, atol=1e-4)
+    assert loss2 == pytest.approx(loss, rel=1e-5)
+    for name in params:
+        torch.testing.assert_close(params2[name], params[name], rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(means2[name], means[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["unet", "grey", "real-causal", "real-permuted"])
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_captured_step_in_fewer_bits_equals_eager_step(kind, precision):
+    options = Gradient(optimizer="adamw", clip=1.0, ema=0.9, batch_size=50, precision=precision)
+    (loss, *ends), (loss2, *ends2) = (after(kind, options, c, 8, 1e-3) for c in (False, True))
+    assert loss2 == pytest.approx(loss, rel=1e-3 if precision == "float32" else 1e-2)
+    flat = (torch.cat([p.detach().flatten() for p in end[0].values()]) for end in (ends, ends2))
+    assert torch.sub(*flat).abs().mean() < 2e-4
+
+
+def test_bf16_trains_as_float32_does():
+    x = images(400)
+    x[:, ::2] = x[:, 1::2]  # neighbours are equal: something to learn
+    scores = {}
+    for precision in ("float32", "bf16"):
+        m = unet(dropout=0.0)
+        options = Gradient(
+            epochs=10, batch_size=50, learning_rate=2e-3, warm_up=10, clip=1.0, precision=precision
+        )
+        history = fit(m, x, x[:100], options, seed=1)
+        scores[precision] = history.epochs[-1]["valid_nll"]
+        assert scores[precision] < history.epochs[0]["valid_nll"] - 1
+    assert scores["bf16"] == pytest.approx(scores["float32"], rel=0.05)
+
+
+def test_a_fixed_order_recurrence_stays_float32():
+    x = images(100)[:, :30]
+    m = Autoregressive(NADENet(30, hidden=20), Bernoulli(), Ordering.natural(30)).cuda()
+    history = fit(m, x, x, Gradient(epochs=2, batch_size=50, precision="bf16"), seed=1)
+    assert np.isfinite(history.best_valid)
 
 
 def test_a_population_whose_last_minibatch_is_short_is_the_same_as_on_the_cpu():
@@ -95,19 +117,6 @@ def test_all_orderings_of_an_ensemble_are_scored_together_as_one_by_one():
     assert m.orderings_at_once(64) == 7
     with torch.no_grad():
         torch.testing.assert_close(m.member_log_probs(x), m.member_log_probs(x, 1), rtol=0, atol=1e-3)
-
-
-def test_fit_and_score_on_the_gpu_agree_with_the_cpu():
-    rng = np.random.default_rng(0)
-    X = (rng.random((400, 30)) < 0.3).astype(np.uint8)
-    deep = pynade.DeepNADE(hidden=(32, 32), epochs=3, device="cuda", random_state=0).fit(X)
-    there = deep.score_samples(X, orderings=4)
-    here = deep.set_params(device="cpu").score_samples(X, orderings=4)
-    np.testing.assert_allclose(there, here, rtol=0, atol=2e-2)  # TF32 against float64
-    assert abs(there.mean() - here.mean()) < 2e-3
-    nade = pynade.NADE(hidden=16, epochs=2, device="cuda", random_state=0).fit(X)
-    assert np.isfinite(nade.score(X))
-    assert nade.sample(5).shape == (5, 30)
 
 
 def test_orderings_are_scored_alike_in_any_chunks():

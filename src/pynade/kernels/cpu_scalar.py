@@ -1,11 +1,14 @@
-"""How the CPU kernels are compiled, and their functions of single numbers: exponentials, activations, random
-numbers, the bits of a float. Numba puts them into the vector loops of `cpu_vector`.
+"""How the CPU kernels are compiled, and their functions of single numbers.
+
+These are exponentials, activations, random numbers and the bits of a float; numba inlines them into the
+vector loops of `cpu_vector`.
 """
 
 # mypy: disable-error-code="no-untyped-def"
 # (numba reads the arguments' types off the call, and compares signatures with annotations included)
 from __future__ import annotations
 
+import functools
 import math
 import zlib
 from collections.abc import Callable
@@ -15,6 +18,8 @@ from typing import Any
 import numba
 import numpy as np
 from numba.extending import overload
+
+from pynade.kernels.private import reference_counts
 
 Compiled = Callable[..., Any]
 FOLDER = Path(__file__).parent
@@ -38,13 +43,13 @@ def jit(
 
     numba counts references to arrays whenever one function hands them to another, even inlined, with atomic
     instructions that cost as much as a lane's arithmetic. The functions here get all their memory from
-    outside, so the counting is left out (`_nrt`); one that makes arrays of its own says `allocates`.
+    outside, so the counting is left out; one that makes arrays of its own says `allocates`.
 
     numba renews its cache when the file of a function changes, but not when a function it calls does; so the
     state of the files whose functions and numbers go into all others becomes part of their names.
     """
     options: dict[str, Any] = {"fastmath": fastmath, "error_model": "numpy", "nogil": True}
-    options["forceinline"], options["_nrt"] = inline, allocates
+    options |= {"forceinline": inline} | reference_counts(allocates)
 
     def decorate(function: Compiled) -> Compiled:
         function.__qualname__ += f"_{STAMP:x}"
@@ -73,41 +78,24 @@ F4, F5, F6 = np.float32(0.009618437), np.float32(0.0013398875), np.float32(0.000
 STEEPEST = math.exp(80)  # no e^w beyond it, or below its inverse, is for `ODDS`
 NEVER = np.float32(-104)  # the sigmoid of less is zero in float32
 
-INLINE: Any = {"fastmath": STRICT, "error_model": "numpy", "forceinline": True, "_nrt": False}
+INLINE: Any = {"fastmath": STRICT, "error_model": "numpy", "forceinline": True} | reference_counts(False)
 
 
-def power(x: float) -> float:
-    """e^x; in float32 for |x| up to 86, relative error at most 2e-7 max(1, |x|)."""
-    raise NotImplementedError("compiled code only")
+def scalar(build: Compiled) -> Compiled:
+    """A function for compiled code only; `build` returns its implementation for the given argument types."""
+
+    @functools.wraps(build)
+    def function(*_: Any) -> Any:
+        raise NotImplementedError("compiled code only")
+
+    overload(function, jit_options=INLINE)(build)
+    return function
 
 
-def logistic(x: float) -> float:
-    """1 / (1 + e^-x). In float32 an approximation, error at most 2e-7 everywhere; exact in float64."""
-    raise NotImplementedError("compiled code only")
+@scalar
+def apart(x):
+    """f and n + MAGIC of e^x = 2^n 2^f, in float32."""
 
-
-def rectify(x: float) -> float:
-    """max(x, 0), NaN staying NaN."""
-    raise NotImplementedError("compiled code only")
-
-
-def tanh(x: float) -> float:
-    """2 logistic(2x) - 1."""
-    raise NotImplementedError("compiled code only")
-
-
-def apart(x: Any) -> tuple[Any, Any]:
-    """f and n + MAGIC of e^x = 2^n 2^f."""
-    raise NotImplementedError("compiled code only")
-
-
-def joined(p: Any, whole: Any) -> Any:
-    """2^n p from n + MAGIC."""
-    raise NotImplementedError("compiled code only")
-
-
-@overload(apart, jit_options=INLINE)
-def _apart(x):
     def single(x):
         z = np.float32(LOG2E * x)
         z = LIMIT if z > LIMIT else z  # these comparisons let NaN through
@@ -118,8 +106,10 @@ def _apart(x):
     return single
 
 
-@overload(joined, jit_options=INLINE)
-def _joined(p, whole):
+@scalar
+def joined(p, whole):
+    """2^n p from n + MAGIC, in float32."""
+
     def single(p, whole):
         both = np.float32(p).view(np.int32) + (np.float32(whole).view(np.int32) << np.int32(23))
         return np.int32(both).view(np.float32)
@@ -127,8 +117,10 @@ def _joined(p, whole):
     return single
 
 
-@overload(power, jit_options=INLINE)
-def _power(x):
+@scalar
+def power(x):
+    """e^x; in float32 for |x| up to 86, relative error at most 2e-7 max(1, |x|)."""
+
     def single(x):
         f, whole = apart(x)
         return joined((((((F6 * f + F5) * f + F4) * f + F3) * f + F2) * f + F1) * f + ONE, whole)
@@ -136,8 +128,10 @@ def _power(x):
     return single if x == numba.float32 else lambda x: math.exp(x)
 
 
-@overload(logistic, jit_options=INLINE)
-def _logistic(x):
+@scalar
+def logistic(x):
+    """1 / (1 + e^-x). In float32 an approximation, error at most 2e-7 everywhere; exact in float64."""
+
     def single(x):
         f, whole = apart(-x)
         return ONE / (ONE + joined(((((E5 * f + E4) * f + E3) * f + E2) * f + E1) * f + ONE, whole))
@@ -148,21 +142,32 @@ def _logistic(x):
     return single if x == numba.float32 else double
 
 
+@scalar
+def rectify(x):
+    """max(x, 0), NaN staying NaN."""
+    zero = np.float32(0) if x == numba.float32 else np.float64(0)
+    return lambda x: zero if x < zero else x
+
+
+@scalar
+def tanh(x):
+    """2 logistic(2x) - 1."""
+    kind = np.float32 if x == numba.float32 else np.float64
+    one, two = kind(1), kind(2)
+    return lambda x: two * logistic(two * x) - one
+
+
 GOLDEN, FIRST, SECOND = (
     np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 )
 
 
-def nth(seed: Any, k: Any, like: Any) -> Any:
-    """The k-th number of a seed, in the type of `like`.
+@scalar
+def nth(seed, k, like):
+    """The k-th uniform number of a seed (SplitMix64), in the type of `like`.
 
-    It has 23 bits in float32 and 52 in float64, plus a half: so none is rounded, least of all to one.
+    It has 23 bits in float32 and 52 in float64, plus a half, so it is never rounded and never 0 or 1.
     """
-    raise NotImplementedError("compiled code only")
-
-
-@overload(nth, jit_options=INLINE)
-def _nth(seed, k, like):
     kind, bits = (np.float32, 23) if like == numba.float32 else (np.float64, 52)
     shift, scale, half = np.uint64(64 - bits), kind(0.5**bits), kind(0.5 ** (bits + 1))
 
@@ -175,36 +180,15 @@ def _nth(seed, k, like):
     return number
 
 
-@overload(rectify, jit_options=INLINE)
-def _rectify(x):
-    zero = np.float32(0) if x == numba.float32 else np.float64(0)
-    return lambda x: zero if x < zero else x
-
-
-@overload(tanh, jit_options=INLINE)
-def _tanh(x):
-    kind = np.float32 if x == numba.float32 else np.float64
-    one, two = kind(1), kind(2)
-    return lambda x: two * logistic(two * x) - one
-
-
-def bits(x: float) -> int:
-    """The bits of a float as a whole number: of positive floats the smaller has the smaller."""
-    raise NotImplementedError("compiled code only")
-
-
-@overload(bits, jit_options=INLINE)
-def _bits(x):
+@scalar
+def bits(x):
+    """The bits of a float as an integer: of two positive floats the smaller has the smaller integer."""
     kind, whole = (np.float32, np.int32) if x == numba.float32 else (np.float64, np.int64)
     return lambda x: kind(x).view(whole)
 
 
-def value_of(whole: int) -> float:
+@scalar
+def value_of(whole):
     """The float that has these bits."""
-    raise NotImplementedError("compiled code only")
-
-
-@overload(value_of, jit_options=INLINE)
-def _value_of(whole):
     kind, size = (np.float32, np.int32) if whole == numba.int32 else (np.float64, np.int64)
     return lambda whole: size(whole).view(kind)

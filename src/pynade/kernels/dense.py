@@ -42,8 +42,7 @@ def recurrence(
     """
     D, F, H = weight.shape
     more = _up(D + 1) - D
-    extra = features.new_zeros(more, F)
-    extra[0, 0] = 1
+    extra = functional.pad(features.new_ones(1, 1), (0, F - 1, 0, more - 1))
     inputs = torch.cat((features, extra.expand(len(features), -1, -1)), 1)
     bias_row = functional.pad(hidden_bias.view(1, 1, H), (0, 0, 0, F - 1, 0, more - 1))
     steps = torch.arange(D, device=order.device)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from pynade.kernels import backends, dense, reference
 from pynade.kernels.autograd import Recurrence
+from pynade.kernels.private import mapped
 from pynade.kernels.uniforms import Uniforms
+
+__all__ = ["mapped", "recurrence", "recurrence_population", "sample_bernoulli", "sample_mixture"]
 
 
 def recurrence(
@@ -183,12 +185,6 @@ def _fused(*tensors: Tensor, activation: str, kernel: str) -> Tensor:
         return run(*floats, order, activation, False)[0]
     eta: Tensor = Recurrence.apply(*floats, order, activation, kernel, gradients)[0]
     return eta
-
-
-def mapped() -> bool:
-    """Whether `torch.func` (vmap, grad, …) or forward-mode differentiation is at work."""
-    active = getattr(torch._C, "_are_functorch_transforms_active", None)
-    return active is None or bool(active()) or getattr(forward_ad, "_current_level", 0) >= 0
 
 
 def _expect(name: str, tensor: Tensor, *shape: int) -> None:

@@ -20,13 +20,12 @@ from typing import Any
 import numba
 import numpy as np
 import torch
-from numba.extending import overload
 from torch import Tensor
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 
 from pynade.kernels.cpu import arrays, thread_count
-from pynade.kernels.cpu_scalar import INLINE, jit
-from pynade.kernels.dispatch import mapped
+from pynade.kernels.cpu_scalar import jit, scalar
+from pynade.kernels.private import forward_mode, mapped
 from pynade.kernels.scratch import borrowed
 from pynade.kernels.threads import share
 
@@ -47,7 +46,7 @@ def suits(x: Tensor, eta: Tensor, law: str, floor: float) -> bool:
     """Whether the law is known, x and eta are rows of one type, and nobody differentiates forwards."""
     known = law in LAWS and (floor == 0 or FLOORS[0] <= floor <= FLOORS[1])
     alike = x.shape == eta.shape[:-1] and x.dtype == eta.dtype
-    return known and alike and getattr(forward_ad, "_current_level", 0) < 0
+    return known and alike and not forward_mode()
 
 
 def log_prob(x: Tensor, eta: Tensor, law: str, constant: float, floor: float, scaled: bool) -> Tensor:
@@ -316,38 +315,20 @@ C3, C4, C5 = np.float32(8.3334519073e-3), np.float32(1.3981999507e-3), np.float3
 T2, T3, T4, T5, T6, T7, T8, T9, T10, T11, T12, T13 = (1 / math.factorial(n) for n in range(2, 14))
 
 
-def exponential(x: Any) -> Any:
-    """e^x to the last bit or two; 0 and infinity a little before they must be, NaN stays NaN."""
-    raise NotImplementedError("compiled code only")
-
-
-def logarithm(x: Any) -> Any:
-    """Log x to the last bit or two, of positive normal numbers; infinity and NaN stay."""
-    raise NotImplementedError("compiled code only")
-
-
-def at_most(x: Any) -> Any:
-    """The smaller of x and the largest number with a finite exponential; NaN stays NaN."""
-    raise NotImplementedError("compiled code only")
-
-
 def _of(x: Any) -> dict[str, Any]:
     return SINGLE if x == numba.float32 else DOUBLE
 
 
-@overload(at_most, jit_options=INLINE)
-def _at_most(x):
+@scalar
+def at_most(x):
+    """The smaller of x and the largest number with a finite exponential; NaN stays NaN."""
     high = _of(x)["kind"](_of(x)["high"] - 1)
     return lambda x: high if x > high else x
 
 
-def _series(f: Any) -> Any:
+@scalar
+def _series(f):
     """e^f for small f."""
-    raise NotImplementedError("compiled code only")
-
-
-@overload(_series, jit_options=INLINE)
-def _series_of(f):
     one = _of(f)["kind"](1)
 
     def single(f):
@@ -361,8 +342,9 @@ def _series_of(f):
     return single if f == numba.float32 else double
 
 
-@overload(exponential, jit_options=INLINE)
-def _exponential(x):
+@scalar
+def exponential(x):
+    """e^x to the last bit or two; 0 and infinity a little before they must be, NaN stays NaN."""
     kind, whole, shift = _of(x)["kind"], _of(x)["whole"], _of(x)["whole"](_of(x)["bits"])
     magic, high, low, first, second = (kind(_of(x)[n]) for n in ("magic", "high", "low", "first", "second"))
     factor, zero, infinity = kind(1 / math.log(2)), kind(0), kind(np.inf)
@@ -382,8 +364,9 @@ def _exponential(x):
     return compute
 
 
-@overload(logarithm, jit_options=INLINE)
-def _logarithm(x):
+@scalar
+def logarithm(x):
+    """Log x to the last bit or two, of positive normal numbers; infinity and NaN stay."""
     kind, whole, shift = _of(x)["kind"], _of(x)["whole"], _of(x)["whole"](_of(x)["bits"])
     root, one, two, infinity = whole(_of(x)["root"]), kind(1), kind(2), kind(np.inf)
     l3, l5, l7, l9, l11, l13, l15, l17, l19, l21 = (kind(2 / n) for n in range(3, 22, 2))

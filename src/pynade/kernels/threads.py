@@ -1,23 +1,20 @@
 """Threads for compiled loops that release the interpreter's lock: torch's own, where they can be reached.
 
 After each parallel operation torch's worker threads spin for some milliseconds, waiting for the next one. A
-second set of threads would have to share the cores with them and run at half speed, so we borrow the team
-that torch keeps: its OpenMP library lies beside it, and `GOMP_parallel` runs a function once on every thread
-of the team. (numba's parallel loops bring a second set too, and abort a process that was forked after their
-first use.)
+second set of threads would have to share the cores with them and run at half speed, so torch's own threads
+are used (`private.openmp`). (numba's parallel loops start a second set too, and abort a process that was
+forked after their first use.)
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import torch
+from pynade.kernels import private
 
 _forked = False
 
@@ -40,11 +37,11 @@ def share(task: Callable[[int], None], count: int, threads: int) -> None:
         except BaseException as error:  # no exception may cross into the C library
             errors.append(error)
 
-    team = None if _forked else _torch_team()
+    parallel = None if _forked else private.openmp()
     if threads < 2:
         run()
-    elif team is not None:
-        team.GOMP_parallel(_CALLBACK(run), None, threads, 0)
+    elif parallel is not None:
+        parallel(run, threads)
     else:
         others = [_pool(threads - 1, os.getpid()).submit(run) for _ in range(threads - 1)]
         run()
@@ -54,28 +51,13 @@ def share(task: Callable[[int], None], count: int, threads: int) -> None:
         raise errors[0]
 
 
-_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
-@cache
-def _torch_team() -> ctypes.CDLL | None:
-    """The GNU OpenMP library that this torch brought along and has loaded, if it did."""
-    for path in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*")):
-        library = ctypes.CDLL(str(path))
-        if hasattr(library, "GOMP_parallel"):
-            library.GOMP_parallel.argtypes = (_CALLBACK, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
-            library.GOMP_parallel.restype = None
-            return library
-    return None
-
-
 @cache
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="pynade-kernel")
 
 
 def _after_fork() -> None:
-    """A forked child inherits the team's records but not its threads, and would wait for them for ever."""
+    """A forked child has OpenMP's records but not its threads, and would wait for them for ever."""
     global _forked
     _forked = True
 

@@ -1,20 +1,23 @@
-"""The update step. Ours because learning rate, momentum and decay may be one number or one per member.
+"""Optimizers whose learning rate, momentum and weight decay may be one number or one per member.
 
-torch.optim takes no vector learning rate, and a population (many members of one architecture, their
-parameters stacked on a leading axis) needs exactly that. Tests hold every rule equal to torch.optim's.
+torch.optim takes one learning rate for all, but a population (many members of one architecture, their
+parameters stacked on a leading axis) needs one per member. Tests compare every rule with torch.optim's.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from pynade.kernels import backends
+from pynade.kernels.private import foreach
 
 Number = float | Tensor  # a Tensor holds one value per member, shape (M,)
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
-MOST_FUSED = 64  # tensors: beyond, one kernel for each takes longer than a dozen for all of them
+MOST_FUSED = 64  # tensors; for more, one kernel for each takes longer than a dozen for all of them
 
 
 class Optimizer:
@@ -49,35 +52,37 @@ class Optimizer:
         grads: dict[str, Tensor],
         learning_rate: Number,
         momentum: Number,
-        first_: Number,
-        second_: Number,
+        first_correction: Number,
+        second_correction: Number,
         average: dict[str, Tensor] | None = None,
         average_rate: Number = 0.0,
     ) -> None:
         """The arithmetic of an update; all numbers may be tensors, so that a CUDA graph can hold it.
 
-        Written over lists (torch's foreach functions): a handful of kernels for all parameters together. On a
-        GPU, for nets of few tensors, it is one kernel for each of them (`pynade.kernels.update`).
+        It works on lists of tensors: a dozen kernels for all parameters together. On a GPU, for nets of few
+        tensors, it is one kernel for each of them (`pynade.kernels.update`).
 
         Args:
             grads: of the loss, by name.
             learning_rate: step size.
             momentum: of "sgd".
-            first_: Adam's correction of its first average.
-            second_: of its second average.
-            average: running averages of the weights, by name, to be moved …
-            average_rate: … by this share of the way to the new weights.
+            first_correction: of Adam's first average.
+            second_correction: of its second average.
+            average: running averages of the weights, by name.
+            average_rate: share of the way to the new weights that they move.
         """
         average = average or {}
         if self._fuses(grads, average):
-            self._fused(grads, (learning_rate, momentum, first_, second_, average_rate), average)
+            self._fused(
+                grads, (learning_rate, momentum, first_correction, second_correction, average_rate), average
+            )
             return
-        self._listed(grads, (learning_rate, momentum, first_, second_))
+        self._listed(grads, learning_rate, momentum, first_correction, second_correction)
         if average:
             means = list(average.values())
-            gaps = torch._foreach_sub([self.params[n] for n in average], means)
+            gaps = foreach("sub", [self.params[n] for n in average], means)
             scale(gaps, average_rate)
-            torch._foreach_add_(means, gaps)
+            foreach("add_", means, gaps)
 
     def _fuses(self, grads: dict[str, Tensor], average: dict[str, Tensor]) -> bool:
         few = len(self.params) <= MOST_FUSED and all(p.is_cuda for p in self.params.values())
@@ -98,7 +103,7 @@ class Optimizer:
         device = next(iter(self.params.values())).device
         members = max(n.numel() if isinstance(n, Tensor) else 1 for n in numbers)
         rows = [torch.as_tensor(n, dtype=torch.float32, device=device).expand(members) for n in numbers]
-        together = torch.stack(rows)
+        stacked = torch.stack(rows)
         for name, p in self.params.items():
             decay = self.decay.get(name)
             if decay is not None and id(decay) not in self._on_device:
@@ -106,10 +111,16 @@ class Optimizer:
                 self._on_device[id(decay)] = wide.contiguous()
             pull = None if decay is None else self._on_device[id(decay)]
             constants = (BETA1, BETA2, EPSILON)
-            update(self.rule, p, grads[name], self._slots(name), average.get(name), pull, together, constants)
+            update(self.rule, p, grads[name], self._slots(name), average.get(name), pull, stacked, constants)
 
-    def _listed(self, grads: dict[str, Tensor], numbers: tuple[Number, ...]) -> None:
-        learning_rate, momentum, first_, second_ = numbers
+    def _listed(
+        self,
+        grads: dict[str, Tensor],
+        learning_rate: Number,
+        momentum: Number,
+        first_correction: Number,
+        second_correction: Number,
+    ) -> None:
         params, slopes = list(self.params.values()), [grads[name] for name in self.params]
         for decay, group in self._decayed():
             if self.rule == "adamw":
@@ -117,25 +128,25 @@ class Optimizer:
             else:
                 pull = [params[k].clone() for k in group]
                 scale(pull, decay)
-                for k, extra in zip(group, torch._foreach_add(pull, [slopes[k] for k in group]), strict=True):
+                for k, extra in zip(group, foreach("add", pull, [slopes[k] for k in group]), strict=True):
                     slopes[k] = extra
         if self.rule == "sgd":
             change = self._slot("velocity")
             scale(change, momentum)
-            torch._foreach_add_(change, slopes)
+            foreach("add_", change, slopes)
             change = [v.clone() for v in change]
         else:
             first, second = self._slot("first"), self._slot("second")
-            torch._foreach_lerp_(first, slopes, 1 - BETA1)
-            torch._foreach_mul_(second, BETA2)
-            torch._foreach_addcmul_(second, slopes, slopes, 1 - BETA2)
-            root = torch._foreach_sqrt(second)
-            scale(root, second_**-0.5)
-            torch._foreach_add_(root, EPSILON)
-            change = list(torch._foreach_div(first, root))
-            scale(change, 1 / first_)
+            foreach("lerp_", first, slopes, 1 - BETA1)
+            foreach("mul_", second, BETA2)
+            foreach("addcmul_", second, slopes, slopes, 1 - BETA2)
+            root = foreach("sqrt", second)
+            scale(root, second_correction**-0.5)
+            foreach("add_", root, EPSILON)
+            change = list(foreach("div", first, root))
+            scale(change, 1 / first_correction)
         scale(change, learning_rate)
-        torch._foreach_sub_(params, change)
+        foreach("sub_", params, change)
 
     def _decayed(self) -> list[tuple[Number, list[int]]]:
         """Each decay that occurs, with the positions of the parameters that have it."""
@@ -154,13 +165,13 @@ class Optimizer:
         return [self.state[f"{slot}/{name}"] for name in self.params]
 
 
-def scale(tensors: list[Tensor] | tuple[Tensor, ...], number: Number) -> None:
+def scale(tensors: Sequence[Tensor], number: Number) -> None:
     """Multiply all in place by one number, or by one per member."""
     if isinstance(number, Tensor) and number.ndim:
         for t in tensors:
             t.mul_(per_member(number, t))
     else:
-        torch._foreach_mul_(tensors, number)
+        foreach("mul_", tensors, number)
 
 
 def clip(grads: dict[str, Tensor], largest: float, members: bool = False) -> None:
@@ -169,7 +180,7 @@ def clip(grads: dict[str, Tensor], largest: float, members: bool = False) -> Non
     if members:
         parts = [torch.linalg.vector_norm(g.flatten(1), dim=-1) for g in slopes]
     else:
-        parts = list(torch._foreach_norm(slopes))  # a few kernels for all of them
+        parts = list(foreach("norm", slopes))  # a few kernels for all of them
     norm = torch.linalg.vector_norm(torch.stack(parts), dim=0)
     scale(slopes, (largest / (norm + 1e-6)).clamp(max=1.0))
 

@@ -22,17 +22,17 @@ __all__ = ["Step", "Trainable", "averaged", "fast_matmul"]
 class Step:
     """Loss, gradient, update, and running average of the weights, for rows of x given by index.
 
-    On a GPU small updates spend their time launching kernels, so full minibatches are replayed from a
-    captured graph: the same arithmetic and the same random numbers as the eager step. A population is
-    stepped by the same lines: its batch is (M, B), its losses are (M, B) and its numbers one per member.
+    On a GPU small updates spend most of their time launching kernels, so full minibatches are replayed from a
+    captured graph: the same arithmetic and the same random numbers as the eager update. A population is
+    trained by the same code: batches and losses are (M, B), and learning rates have one value per member.
 
     Args:
-        model: what is trained, in place: its `loss(rows, generator)` is (B,), or (M, B) of a population.
+        model: trained in place; its `loss(rows, generator)` is (B,), or (M, B) of a population.
         x: all training rows, on the model's device.
-        how: the settings.
-        generator: on the model's device; whatever the loss draws comes from it. A population has several.
+        options: of gradient descent.
+        generator: source of all random numbers of the loss, on the model's device; a population has several.
         optimizer: over the model's parameters.
-        capture: replay a CUDA graph; None does so wherever it can.
+        capture: replay a CUDA graph; None does so on every GPU.
         members: M of a population, None for a single model.
     """
 
@@ -40,15 +40,17 @@ class Step:
         self,
         model: Any,
         x: Tensor,
-        how: Gradient,
+        options: Gradient,
         generator: torch.Generator | Sequence[torch.Generator],
         optimizer: Optimizer,
         capture: bool | None = None,
         members: int | None = None,
     ) -> None:
-        self.model, self.x, self.how, self.generator, self.optimizer = model, x, how, generator, optimizer
+        self.model, self.x, self.options = model, x, options
+        self.generator, self.optimizer = generator, optimizer
         self.generators = [generator] if isinstance(generator, torch.Generator) else list(generator)
-        self.average = {} if how.ema is None else {n: p.detach().clone() for n, p in optimizer.params.items()}
+        kept = {} if options.ema is None else optimizer.params
+        self.average = {n: p.detach().clone() for n, p in kept.items()}
         self.shape = () if members is None else (members,)
         self.loss_sum = torch.zeros(self.shape, dtype=torch.float64, device=x.device)
         self.capture = x.device.type == "cuda" and capture is not False
@@ -59,7 +61,7 @@ class Step:
         self.optimizer.t += 1
         t = self.optimizer.t
         numbers: tuple[Number, ...] = (rate, momentum, *Optimizer.corrections(t), self._average_rate(t))
-        if not self.capture or batch.shape[-1] != self.how.batch_size:
+        if not self.capture or batch.shape[-1] != self.options.batch_size:
             here = self.x.device
             self._update(batch, *(n.to(here) if isinstance(n, Tensor) else n for n in numbers))
             return
@@ -72,23 +74,23 @@ class Step:
         self.graph.replay()
 
     def _update(self, batch: Tensor, rate, momentum, first, second, average) -> None:  # type: ignore[no-untyped-def]
-        with computing_in(self.how.precision, self.x.device):
+        with computing_in(self.options.precision, self.x.device):
             loss = self.model.loss(self.x[batch], self.generator)
         params = self.optimizer.params
         slopes = torch.autograd.grad(loss.mean(-1).sum(), list(params.values()))
         grads = {n: laid_out(g, p) for (n, p), g in zip(params.items(), slopes, strict=True)}
-        if self.how.clip is not None:
-            clip(grads, self.how.clip, members=bool(self.shape))
+        if self.options.clip is not None:
+            clip(grads, self.options.clip, members=bool(self.shape))
         self.optimizer.apply(grads, rate, momentum, first, second, self.average, average)
         with torch.no_grad():
             self.loss_sum += loss.sum(-1)
 
     def _average_rate(self, t: int) -> float:
-        """How far the running average moves at update t: quicker at first, then 1 - ema."""
-        return 0.0 if self.how.ema is None else 1 - min(self.how.ema, (1 + t) / (10 + t))
+        """Share of the way that the running average moves at update t: more at first, then 1 - ema."""
+        return 0.0 if self.options.ema is None else 1 - min(self.options.ema, (1 + t) / (10 + t))
 
     def _capture(self, batch: Tensor) -> None:
-        """Record one update, on buffers that later minibatches and numbers are copied into."""
+        """Capture one update that reads buffers, into which later minibatches and numbers are copied."""
         self._batch = batch.clone()
         self._numbers = torch.ones(5, *self.shape, dtype=self.model.dtype, device=batch.device)
         tensors = [
@@ -103,10 +105,10 @@ class Step:
 def captured(
     update: Callable[[], None], tensors: Sequence[Tensor], generators: Sequence[torch.Generator]
 ) -> torch.cuda.CUDAGraph:
-    """An update as a CUDA graph to replay: warmed up, recorded, and everything put back as it was.
+    """An update as a CUDA graph to replay; tensors and generators are restored afterwards.
 
     Args:
-        update: reads and writes tensors that stay where they are.
+        update: reads and writes tensors whose memory stays the same.
         tensors: those it changes.
         generators: those it draws from.
     """
@@ -134,15 +136,15 @@ def captured(
 def laid_out(grad: Tensor, param: Tensor) -> Tensor:
     """The gradient with the strides of its parameter.
 
-    Convolutions of maps that lie side by side leave gradients that lie so too, and torch's functions over
-    lists fall back to one kernel per tensor where strides differ.
+    Convolutions in channels-last format return gradients in that format, and torch's functions over lists of
+    tensors use one kernel per tensor where strides differ.
     """
     return grad if grad.stride() == param.stride() else torch.empty_like(param).copy_(grad)
 
 
 @contextmanager
 def averaged(model: Trainable, average: dict[str, Tensor]) -> Iterator[None]:
-    """Within this block the model has the averaged weights (or its own, if there is no average)."""
+    """In this block the model has the averaged weights (its own, if there is no average)."""
     params = dict(model.named_parameters())
     own = {n: params[n].detach().clone() for n in average}
     with torch.no_grad():
