@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from pynade.tables import dataset_from_file, read_file, resolve
+from pynade.tables.delimited import read_csv
 from pynade.tables.packed import pack
-from pynade.tables.table import read_csv
 
 cells = st.floats(-1e6, 1e6) | st.sampled_from([0.0, 1.0, float("nan")])
 tables = arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 4)), elements=cells)
@@ -53,6 +53,9 @@ def test_csv_round_trip(tmp_path_factory, table, delimiter, named, gap):
         ('"a;b";c\n1;"2"\n', [[1, 2]], ("a;b", "c")),
         ("x,,x\n1,2,3\n", [[1, 2, 3]], ("x", "x2", "x_")),
         ("5\n7\n", [[5], [7]], None),
+        ("5\n\n \n7\n\n", [[5], [7]], None),
+        ("\n \na\n5", [[5]], ("a",)),
+        ("+1, 2 \n 3,.5\n", [[1, 2], [3, 0.5]], None),
         ("1,#\n".replace("#", "1e3"), [[1, 1000]], None),
     ],
 )
@@ -69,6 +72,9 @@ def test_csv_forms(tmp_path, text, rows, names):
         ("1,2\n3,x\n", r"line 2, column 2: expected a number, but 'x' was found"),
         ("1,2\n3\n", r"line 2: expected 2 columns, but 1 were found"),
         ("a,b\n1,2,3\n", r"line 2: expected 2 columns, but 3 were found"),
+        ("1,\n3\n,4\n", r"line 2: expected 2 columns, but 1 were found"),
+        ('1,2\n3,"2,5"\n4\n', r"line 2, column 2: expected a number, but '2,5' was found"),
+        ("1,2\n3,1_000\n", r"line 2, column 2: expected a number, but '1_000' was found"),
         ("1,\n3,4,5\n", r"line 2: expected 2 columns, but 3 were found"),
         ("a,b\n1,2\n\n3,inf\n", r"line 4, column 'b': expected a finite number, but 'inf' was found"),
         ("1,2\n-Infinity,x\n", r"line 2, column 1: expected a finite number, but '-Infinity' was found"),
@@ -177,29 +183,18 @@ def test_parquet(tmp_path):
         read_file(path)
 
 
-def test_parquet_without_a_reader_names_the_extra(tmp_path, monkeypatch):
-    path = tmp_path / "toy.parquet"
-    path.write_bytes(b"PAR1")
+def test_without_polars_plain_numbers_are_read_and_the_rest_names_the_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "polars", None)
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match=r"needs polars; install it with `pip install pynade\[parquet\]`"):
-        read_file(path)
-
-
-def test_parquet_with_pandas(tmp_path, monkeypatch):
-    import pandas
-
-    path = tmp_path / "toy.parquet"
-    path.write_bytes(b"PAR1")
-    frame = pandas.DataFrame({"a": pandas.array([1, None], dtype="Int64"), "b": [0.5, 1.5]})
-    monkeypatch.setitem(sys.modules, "polars", None)
-    monkeypatch.setattr(pandas, "read_parquet", lambda _: frame)
-    rows, names = read_file(path)
-    np.testing.assert_array_equal(rows, [[1, 0.5], [np.nan, 1.5]])
+    rows, names = read_file(written(tmp_path, "a;b\n0.5;1\n\n2;3\n"))
+    assert rows.tolist() == [[0.5, 1], [2, 3]]
     assert names == ("a", "b")
-    frame["c"] = ["x", "y"]
-    with pytest.raises(ValueError, match="column 'c': expected numbers"):
-        read_file(path)
+    np.save(tmp_path / "toy.npy", BITS)
+    assert read_file(tmp_path / "toy.npy")[0].tolist() == BITS.tolist()
+    parquet = tmp_path / "toy.parquet"
+    parquet.write_bytes(b"PAR1")
+    for path in (parquet, written(tmp_path, "a,b\n1,\n")):
+        with pytest.raises(ImportError, match=rf"reading {path.name} needs polars; install it with `pip"):
+            read_file(path)
 
 
 def test_missing_and_unknown_files(tmp_path):

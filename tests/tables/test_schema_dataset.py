@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from pynade.tables import Column, Dataset, Schema
+from pynade.tables.dataset import validation_rows
 
 kinds = st.sampled_from(["binary", "real", "category"])
 rows_of_bits = arrays(np.uint8, st.tuples(st.integers(2, 30), st.integers(1, 5)), elements=st.integers(0, 1))
@@ -106,3 +107,26 @@ def test_with_validation_moves_rows_and_repeats(rows, fraction, seed):
 def test_with_validation_wants_a_fraction(fraction):
     with pytest.raises(ValueError, match="must lie between 0 and 1"):
         toy(np.eye(4, dtype=np.uint8)).with_validation(fraction, 0)
+
+
+def test_validation_rows_never_change():
+    """Records name a seed, not rows; these are the rows of version 0.1.0."""
+    assert validation_rows(30, 0.1, 0)[1].tolist() == [2, 11, 26]
+    assert validation_rows(30, 0.2, 7)[1].tolist() == [4, 12, 14, 22, 24, 28]
+    rows = np.arange(30.0)[:, None]
+    cut = Dataset("toy", rows, None, None, Schema.uniform("real", 1)).with_validation(0.2, 7)
+    assert cut.valid.ravel().tolist() == validation_rows(30, 0.2, 7)[1].tolist()
+
+
+@given(st.integers(2, 40), st.floats(0.01, 0.99), st.integers(0, 2**32))
+def test_validation_rows_cut_all_rows_in_two(n, fraction, seed):
+    train, valid = validation_rows(n, fraction, seed)
+    assert len(valid) == min(max(round(fraction * n), 1), n - 1)
+    assert sorted([*train, *valid]) == list(range(n))
+    assert (np.diff(train) > 0).all()
+    assert (np.diff(valid) > 0).all()
+
+
+def test_one_row_cannot_be_cut():
+    with pytest.raises(ValueError, match="1 row was given; two are needed"):
+        toy(np.eye(1, dtype=np.uint8)).with_validation(0.5, 0)

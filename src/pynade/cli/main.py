@@ -40,7 +40,7 @@ app.command("info", help=inspect.INFO_HELP)(inspect.info)
 app.command("demo", help=inspect.DEMO_HELP)(inspect.demo)
 app.add_typer(data.app, name="data")
 for point in entry_points(group="pynade.commands"):  # of other packages, such as the paper's
-    point.load()(app)
+    point.load()(app)  # imports its command modules, which must not import torch
 
 
 def _version(value: bool) -> None:
@@ -59,21 +59,21 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; what a user can mend is one sentence, not a traceback."""
+    """Run the command line; an error that a user can correct is one sentence, without a traceback."""
     try:
         app()
     except SystemExit as stop:
-        if stop.code == 130:  # how typer ends after Ctrl-C
+        if stop.code == 130:  # typer's exit code after Ctrl-C
             errors.print(
-                "Stopped. `pynade fit --resume RUN` goes on with a run; sweep and reproduce go on when "
-                "given again."
+                "Stopped. `pynade fit --resume RUN` continues a run; sweep and reproduce continue when the "
+                "same command is given again."
             )
         raise
     except Exception as error:
-        from pynade.training import Diverged
-
-        if not isinstance(error, ValueError | OSError | ImportError | Diverged):
-            raise  # a bug of ours: show where
+        training = sys.modules.get("pynade.training")  # if it is not imported, nothing has diverged
+        diverged = isinstance(error, training.Diverged) if training else False
+        if not (diverged or isinstance(error, ValueError | OSError | ImportError)):
+            raise  # a bug of pynade: show where
         errors.print(f"Error: {error}")
         sys.exit(1)
 

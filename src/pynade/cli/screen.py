@@ -1,40 +1,61 @@
-"""What commands show: consoles, the training bar, numbers."""
+"""What commands print: consoles, tables, progress bars."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from pynade.training import Callback
-from pynade.training import Progress as Training
+if TYPE_CHECKING:  # importing torch takes a second, and `pynade --help` does not need it
+    from pynade.training import Callback, Progress
 
 console = Console(highlight=False, markup=False)
 errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
-LINE_SECONDS = 15.0  # between lines where there is no terminal to draw a bar on
+LINE_SECONDS = 15.0  # between lines where there is no terminal for a progress bar
 
 
 def plain_table(*columns: str) -> Table:
-    """An empty table in the house style; the first column is text, the others numbers."""
+    """Return an empty table; the first column is for text, the others are for numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for n, column in enumerate(columns):
         table.add_column(column, justify="left" if n == 0 else "right")
     return table
 
 
+def print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Print names and values in two columns."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
+    for name, value in facts:
+        table.add_row(name, value)
+    console.print(table)
+
+
 @contextmanager
 def training_bar(what: str = "epoch") -> Iterator[Callback]:
-    """A progress bar with epoch, train and validation NLL and the time left; lines where no terminal is."""
-    bar = Progress(
+    """Show the epoch, the log-likelihoods (nats per row) and the time left while a model is trained.
+
+    Where there is no terminal, a line is printed now and then instead.
+
+    Args:
+        what: What is counted, such as "epoch" or "iteration".
+
+    Yields:
+        A callback of training.
+    """
+    from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    scores = "log-likelihood: train {train}  valid {valid}  best {best}"
+    bar = Bar(
         TextColumn(what + " {task.fields[epoch]}"),
         BarColumn(),
-        TextColumn("train {task.fields[train]}  valid {task.fields[valid]}  best {task.fields[best]}"),
+        TextColumn("{task.fields[scores]}"),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
@@ -42,27 +63,22 @@ def training_bar(what: str = "epoch") -> Iterator[Callback]:
         disable=not errors.is_terminal,
     )
     task: TaskID | None = None
-    said = time.monotonic()
-    train = valid = "–"
+    last_line = time.monotonic()
+    shown = {"train": "–", "valid": "–", "best": "–"}
 
-    def show(now: Training) -> None:
-        nonlocal task, said, train, valid
-        if now.train_nll == now.train_nll:  # contrastive divergence knows it only now and then
-            train = f"{now.train_nll:.3f}"
-        if now.valid is not None:
-            valid = f"{-now.valid.mean:.3f}"
-        fields = {
-            "epoch": f"{now.epoch}/{now.epochs}",
-            "train": train,
-            "valid": valid,
-            "best": "–" if now.best_valid is None else f"{-now.best_valid:.3f}",
-        }
+    def show(now: Progress) -> None:
+        nonlocal task, last_line
+        valid = None if now.valid is None else now.valid.mean
+        for name, value in (("train", -now.train_nll), ("valid", valid), ("best", now.best_valid)):
+            if value is not None and value == value:  # a number that is not known yet stays as it was
+                shown[name] = f"{value:.3f}"
+        epoch, text = f"{now.epoch}/{now.epochs}", scores.format(**shown)
         if task is None:
-            task = bar.add_task("", total=now.updates, **fields)  # type: ignore[arg-type]
-        bar.update(task, completed=now.update, **fields)  # type: ignore[arg-type]
-        if not errors.is_terminal and now.epoch_done and time.monotonic() - said > LINE_SECONDS:
-            said = time.monotonic()
-            errors.print(f"{what} " + "{epoch}  train {train}  valid {valid}  best {best}".format(**fields))
+            task = bar.add_task("", total=now.updates, epoch=epoch, scores=text)
+        bar.update(task, completed=now.update, epoch=epoch, scores=text)
+        if not errors.is_terminal and now.epoch_done and time.monotonic() - last_line > LINE_SECONDS:
+            last_line = time.monotonic()
+            errors.print(f"{what} {epoch}  {text}")
 
     with bar:
         yield show
@@ -70,8 +86,27 @@ def training_bar(what: str = "epoch") -> Iterator[Callback]:
 
 @contextmanager
 def row_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar over rows; yields a function of (done, total)."""
+    """Show a progress bar over rows; yields a function of (done, total)."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     columns = (TextColumn(what), BarColumn(), TextColumn("{task.percentage:3.0f} %"), TimeRemainingColumn())
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def download_bar() -> Iterator[Callable[[int, int | None, str], None]]:
+    """Show a progress bar for each file that is downloaded; yields a function of (done, total, file)."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    tasks: dict[str, TaskID] = {}
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+
+        def show(done: int, total: int | None, file: str) -> None:
+            if file not in tasks:
+                tasks[file] = bar.add_task(file, total=total)
+            bar.update(tasks[file], completed=done, total=total)
+
+        yield show

@@ -15,6 +15,37 @@ from pynade.tables.source import RowSource
 PARTS = ("train", "valid", "test")
 
 
+def validation_rows(n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return which of ``n`` rows are for training and which for validation, chosen at random.
+
+    Python and the command line cut the same rows from the same table with the same seed.
+
+    Args:
+        n: Number of rows, at least 2.
+        fraction: Share of the rows that become validation rows, between 0 and 1; each part gets at least one.
+        seed: Seed of the draw.
+
+    Returns:
+        The numbers of the training rows and of the validation rows, each in ascending order.
+
+    Raises:
+        ValueError: The fraction is not between 0 and 1, or there are fewer than two rows.
+
+    Example:
+        >>> train, valid = validation_rows(10, 0.2, seed=0)
+        >>> train.tolist(), valid.tolist()
+        ([0, 1, 2, 3, 5, 7, 8, 9], [4, 6])
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"the validation fraction must lie between 0 and 1, but {fraction} was given")
+    if n < 2:
+        raise ValueError(f"{n} row was given; two are needed for a split into training and validation rows")
+    chosen = np.zeros(n, dtype=bool)
+    n_valid = min(max(round(fraction * n), 1), n - 1)
+    chosen[np.random.Generator(np.random.PCG64(seed)).permutation(n)[:n_valid]] = True
+    return np.flatnonzero(~chosen), np.flatnonzero(chosen)
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """A table cut into parts, with its schema and its provenance.
@@ -177,14 +208,7 @@ class Dataset:
         """
         if self.valid is not None:
             return self
-        if not 0 < fraction < 1:
-            raise ValueError(f"the validation fraction must lie between 0 and 1, but {fraction} was given")
-        n = len(self.train)
-        if n < 2:
-            raise ValueError(f"data set {self.name!r} has {n} training row; two are needed for a split")
-        n_valid = min(max(round(fraction * n), 1), n - 1)
-        chosen = np.zeros(n, dtype=bool)
-        chosen[np.random.Generator(np.random.PCG64(seed)).permutation(n)[:n_valid]] = True
+        train, valid = validation_rows(len(self.train), fraction, seed)
         provenance = {**self.provenance, "validation": {"fraction": fraction, "seed": seed}}
-        train, valid = self.train[~chosen], self.train[chosen]
-        return replace(self, train=train, valid=valid, provenance=provenance, source=None)
+        parts: dict[str, Any] = {"train": self.train[train], "valid": self.train[valid]}
+        return replace(self, **parts, provenance=provenance, source=None)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from pynade.tables.dataset import PARTS, Dataset
+from pynade.tables.delimited import import_polars, is_number, read_csv
 from pynade.tables.packed import DAMAGE, unpack
 from pynade.tables.schema import Kind, Schema
-from pynade.tables.table import is_number, read_csv
 
 SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
 
@@ -102,7 +100,9 @@ def dataset_from_file(path: str | Path) -> Dataset:
     path = Path(path)
     parts, names = read_parts(path)
     kinds = _kinds(list(parts.values()))
-    provenance = {"source": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    provenance = {"source": path.name, "sha256": digest}
     schema = Schema.from_kinds(kinds, names)
     return Dataset(path.stem, parts["train"], parts.get("valid"), parts.get("test"), schema, provenance)
 
@@ -175,44 +175,18 @@ def _read_numpy(path: Path) -> dict[str, np.ndarray]:
 
 
 def _read_parquet(path: Path) -> Table:
-    """Read with polars, or with pandas if there is no polars."""
-    try:
-        polars = importlib.import_module("polars")
-    except ImportError:
-        return _read_parquet_pandas(path)
+    polars = import_polars(f"reading {path.name}")
     try:
         frame = polars.read_parquet(path)
     except Exception as error:  # polars has its own family of errors, which changes between versions
         raise ValueError(f"{path} could not be read as a parquet file ({error})") from error
     for name, kind in frame.schema.items():
-        if not (kind.is_numeric() or kind == polars.Boolean):
-            raise _no_numbers(path, name, kind, frame[name].to_list())
-    columns = [frame[name].cast(polars.Float64).fill_null(float("nan")).to_numpy() for name in frame.columns]
-    return _stack(columns), tuple(frame.columns)
-
-
-def _read_parquet_pandas(path: Path) -> Table:
-    try:
-        frame: Any = importlib.import_module("pandas").read_parquet(path)
-    except ImportError as error:
-        raise ImportError(
-            f"reading {path.name} needs polars; install it with `pip install pynade[parquet]`"
-        ) from error
-    for name, kind in frame.dtypes.items():
-        if kind.kind not in "buif":
-            raise _no_numbers(path, name, kind, frame[name].tolist())
-    columns = [frame[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in frame.columns]
-    return _stack(columns), tuple(str(name) for name in frame.columns)
-
-
-def _no_numbers(path: Path, name: str, kind: object, cells: list[Any]) -> ValueError:
-    """Name the column, and the first of its cells that cannot be taken for a number."""
-    row = next((i for i, cell in enumerate(cells) if not is_number(str(cell))), None)
-    example = "" if row is None else f", such as {cells[row]!r} in row {row} (counted from 0)"
-    return ValueError(
-        f"{path}, column {name!r}: expected numbers, but values of type {kind} were found{example}"
-    )
-
-
-def _stack(columns: list[np.ndarray]) -> np.ndarray:
-    return np.stack(columns, axis=1) if columns else np.empty((0, 0))
+        if not (kind.is_numeric() or kind in (polars.Boolean, polars.Null)):
+            cells = frame[name].to_list()
+            row = next((i for i, cell in enumerate(cells) if not is_number(str(cell))), None)
+            example = "" if row is None else f", such as {cells[row]!r} in row {row} (counted from 0)"
+            raise ValueError(
+                f"{path}, column {name!r}: expected numbers, but values of type {kind} were found{example}"
+            )
+    rows = frame.select(polars.all().cast(polars.Float64)).to_numpy(order="c")
+    return np.array(rows, dtype=np.float64), tuple(frame.columns)

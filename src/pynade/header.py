@@ -1,0 +1,95 @@
+"""The header of a saved model: its JSON metadata and the shapes of its tensors, read without torch.
+
+A safetensors file begins with the length of its header (8 bytes, little-endian) and the header, in JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pynade._version import __version__
+
+FORMAT = 1  # of the metadata; raise it when an old reader would misunderstand a new file
+
+#: Numbers of a model that are no weights: of standardised columns, a normalising constant, unused biases.
+_CONSTANT = ("log_z", "net.first.bias", "net.second.bias")
+
+
+class Header(NamedTuple):
+    """The header of a model file.
+
+    Attributes:
+        facts: The metadata: format, version, spec and whatever the model was saved with.
+        tensors: The type (such as ``"F32"``) and the shape of each tensor, by name.
+    """
+
+    facts: dict[str, Any]
+    tensors: dict[str, tuple[str, tuple[int, ...]]]
+
+    @property
+    def n_weights(self) -> int:
+        """Number of weights of the model."""
+        return sum(
+            math.prod(shape)
+            for name, (kind, shape) in self.tensors.items()
+            if "F" in kind and ".bijections." not in name and name not in _CONSTANT
+        )
+
+    @property
+    def n_variables(self) -> int | None:
+        """Number of variables of the model, or None if the file does not say it."""
+        fitted = self.facts.get("estimator", {}).get("fitted", {})
+        return fitted.get("n_features_in_") or _variables(self.facts["spec"])
+
+
+def read_header(path: Path) -> Header:
+    """Read the header of a model file.
+
+    Args:
+        path: The ``.safetensors`` file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The file is damaged, is no pynade model, or was written by a newer pynade.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no model file at {path}")
+    try:
+        with path.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            if length > path.stat().st_size:
+                raise ValueError("its header is longer than the file")
+            entries = json.loads(stream.read(length))
+        metadata = entries.pop("__metadata__", {})
+        tensors = {name: (item["dtype"], tuple(item["shape"])) for name, item in entries.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged or no model file: {error}") from None
+    if "pynade" not in metadata:
+        raise ValueError(f"{path} is a safetensors file, but not one that pynade wrote")
+    try:
+        facts = json.loads(metadata["pynade"])
+        number, _ = int(facts["format"]), facts["spec"]
+        facts.setdefault("version", "unknown")
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"the metadata of {path} is damaged: {error}") from None
+    if number > FORMAT:
+        raise ValueError(
+            f"{path} has format {number}, written by pynade {facts['version']}; this is pynade "
+            f"{__version__}, which reads up to format {FORMAT}: update pynade to load it"
+        )
+    return Header(facts, tensors)
+
+
+def _variables(spec: Any) -> int | None:
+    """Return the number of variables that the parts of a spec name, the outermost first."""
+    if isinstance(spec, list):
+        return next((n for n in map(_variables, spec) if n), None)
+    if not isinstance(spec, dict):
+        return None
+    if "image_shape" in spec:
+        return math.prod(spec["image_shape"]) * int(spec.get("channels", 1))
+    own = spec.get("n_variables") or spec.get("n_visible")
+    return int(own) if own else _variables(list(spec.values()))
