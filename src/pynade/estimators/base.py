@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.utils import check_array, check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from pynade.estimators.cells import missing_cells
 from pynade.estimators.questions import Questions, torch_device
@@ -65,6 +65,7 @@ class DensityEstimator(Questions):
         resume: bool = False,
         callbacks: Sequence[Callback] = (),
         source: RowSource | None = None,
+        columns: Sequence[str] | None = None,
     ) -> Self:
         """Fit by maximum likelihood; validation rows end training early and choose among settings.
 
@@ -77,9 +78,10 @@ class DensityEstimator(Questions):
             callbacks: called with a `pynade.training.Progress`; one that returns True ends training.
             source: draw fresh training rows from here, `updates_per_epoch` minibatches an epoch (of a
                 mixture: in minibatches); X then only gives scales and initial biases.
+            columns: names of the columns of an array; a data frame has its own.
         """
         request = FitRequest(None if folder is None else Path(folder), resume, tuple(callbacks), source)
-        rows = self._rows(X, fitting=True)
+        rows = self._rows(X, fitting=True, columns=columns)
         seed = self._resumed_seed(request)
         train, valid = self._split(rows, X_valid, seed)
         self._check(train, valid)
@@ -88,17 +90,17 @@ class DensityEstimator(Questions):
         self.n_iter_ = len(self.history_.epochs)
         return self
 
-    def check_request(self, X: Any, X_valid: Any = None) -> None:
+    def check_request(self, X: Any, X_valid: Any = None, columns: Sequence[str] | None = None) -> None:
         """Raise whatever `fit` would raise about its input and parameters, without training."""
         torch_device(self.device)
         check_random_state(self.random_state)
-        rows = self._rows(X, fitting=True)
+        rows = self._rows(X, fitting=True, columns=columns)
         self._check(*self._split(rows, X_valid, 0))
 
     def _split(self, rows: np.ndarray, X_valid: Any, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Training and validation rows; the same ones as on the command line, for a whole random_state."""
         if X_valid is not None:
-            return rows, self._rows(X_valid)
+            return rows, self._rows(X_valid, columns=self._names())
         if not 0 <= self.validation_fraction < 1:
             raise ValueError(f"validation_fraction must be in [0, 1), not {self.validation_fraction}")
         held = round(self.validation_fraction * len(rows))
@@ -117,29 +119,39 @@ class DensityEstimator(Questions):
         """The seed of this fit; without a random_state, that of the fit that is resumed."""
         return self._seed()
 
-    def _rows(self, X: Any, *, fitting: bool = False, missing: bool | None = None) -> np.ndarray:
+    def _rows(
+        self,
+        X: Any,
+        *,
+        fitting: bool = False,
+        missing: bool | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> np.ndarray:
         """Converted rows, or one clear sentence; columns of a frame are put into the fitted order."""
         table, names = as_matrix(X)
+        names = names or columns
         least = 2 if fitting else 1
-        checks: dict[str, Any] = {
-            "dtype": "numeric",
-            "ensure_all_finite": False,
-            "ensure_min_samples": least,
-            "ensure_min_features": least,
-        }
-        if names is None:
-            numbers = validate_data(self, X, reset=fitting, **checks)
-        elif fitting:
-            numbers = check_array(table, **checks)
+        if not fitting:
+            check_is_fitted(self, "n_features_in_")
+            table = align(table, names, self._names())
+        numbers = check_array(
+            table,
+            dtype="numeric",
+            ensure_all_finite=False,
+            ensure_min_samples=least,
+            ensure_min_features=least,
+            estimator=self,
+        )
+        if fitting:
             self.n_features_in_ = numbers.shape[1]
-            self.feature_names_in_ = np.asarray(names, dtype=object)
-        else:
-            numbers = check_array(align(table, names, self._names()), **checks)
-            if numbers.shape[1] != self.n_features_in_:
-                raise ValueError(
-                    f"X has {numbers.shape[1]} features, but {type(self).__name__} is expecting "
-                    f"{self.n_features_in_} features as input"
-                )
+            vars(self).pop("feature_names_in_", None)
+            if names is not None:
+                self.feature_names_in_ = np.asarray(names, dtype=object)
+        elif numbers.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"X has {numbers.shape[1]} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input"
+            )
         cells = self._cells()
         allowed = self.takes_missing if missing is None else missing
         gaps = missing_cells(numbers, type(self).__name__, cells.takes, allowed)

@@ -211,9 +211,9 @@ class Gaussian(ClassicalEstimator):
         positive("covariance_floor", self.covariance_floor, zero=True)
         return [{}]
 
-    def check_request(self, X: Any, X_valid: Any = None) -> None:
+    def check_request(self, X: Any, X_valid: Any = None, columns: Sequence[str] | None = None) -> None:
         """Raise whatever `fit` would raise; learning is quick, so it is tried where no value is missing."""
-        super().check_request(X, X_valid)
+        super().check_request(X, X_valid, columns)
         rows = self._rows(X)
         if not np.isnan(rows).any():
             clone(self).set_params(device="cpu").fit(rows)

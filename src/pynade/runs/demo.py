@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from pynade.tables.registry import load
 from pynade.estimators import FVSBN, MADE, NADE, DensityEstimator
-from pynade.runs.figures import image_panels, save_figure
 from pynade.families import Bernoulli
 from pynade.likelihood import Estimate, log_likelihood
 from pynade.models import Autoregressive, Independent
+from pynade.runs.figures import image_panels, save_figure
+from pynade.tables.registry import load
 
 SEED = 0
 

@@ -5,26 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from pynade.tables import read_file, resolve
-from pynade.tables.images import binarized, channels_height_width
-from pynade.estimators import ESTIMATORS, DensityEstimator, ImageDensity, Questions
+from pynade.estimators.base import DensityEstimator
 from pynade.estimators.io import load_with_facts
+from pynade.estimators.questions import PARTICLES
 from pynade.runs.figures import completion_figure, save_figure
-from pynade.runs.tabular import align, check_destination, default_names, write_table
-from pynade.models import Autoregressive, Ensemble
-from pynade.particles import PARTICLES
+from pynade.tables import read_file, resolve
+from pynade.tables.frames import align, default_names
+from pynade.tables.images import binarized, channels_height_width
+from pynade.tables.output import TABLE_ENDINGS, check_destination, write_table
 
 
-def load_answering(run: Path, what: str) -> tuple[Questions, dict]:
-    """The model of a run that answers every question, or a sentence that says which models can do `what`."""
+def load_estimator(run: Path) -> tuple[DensityEstimator, dict[str, Any]]:
+    """The estimator of a run folder or a model file, and the facts saved with it."""
     model, facts = load_with_facts(run)
-    if not isinstance(model, Questions):
-        able = ", ".join(name for name, kind in ESTIMATORS.items() if issubclass(kind, Questions))
-        raise ValueError(f"{run} is a {type(model).__name__}; to {what} takes one of: {able}")
+    if not isinstance(model, DensityEstimator):
+        raise ValueError(f"{run} is a {type(model).__name__}, not a model saved by an estimator")
     return model, facts
 
 
@@ -49,34 +48,32 @@ def impute_file(
     Args:
         run: run folder or model file of an estimator; one with a fixed ordering fills by an estimate.
         file: .csv, .parquet, .npy or .npz with blanks (NaN) where values are missing.
-        out: .csv or .npy to write. With draws, one block of rows per draw, marked in a first column
-            `draw` (.csv), or an array (draws, rows, columns) (.npy).
+        out: .csv, .parquet or .npy to write. With draws, one block of rows per draw, marked in a first
+            column `draw`, or an array (draws, rows, columns) (.npy).
         draws: None fills in each cell's likelier value (the mean of a real one); a number gives that many
             joint draws.
         seed: of the draws, and of an estimate.
-        particles: weighted walkers of each row, of a model with a fixed ordering; None is 256.
+        particles: per row, of a model with a fixed ordering; None is 256.
     """
-    model, facts = load_with_facts(run)
-    if not isinstance(model, DensityEstimator):
-        raise ValueError(f"{run} is a {type(model).__name__}; to impute takes a model saved by an estimator")
-    estimated = isinstance(model.model_, Autoregressive | Ensemble)
+    model, facts = load_estimator(run)
+    estimated = hasattr(model.model_, "order")  # it has orderings of its own
     if particles is not None and not estimated:
         raise ValueError(f"{run} fills gaps without particles; only models with a fixed ordering need them")
-    check_destination(out, ".csv", ".npy")
+    check_destination(out, *TABLE_ENDINGS)
     if draws is not None and draws < 1:
         raise ValueError(f"the number of draws must be at least 1, not {draws}")
     rows, names = read_file(file)
     columns = facts.get("columns")
     rows = align(rows, names, columns, facts.get("dropped", ()))
-    how = {"particles": PARTICLES if particles is None else particles} if estimated else {}
-    filled = model.impute(rows, draws, random_state=seed, **how)
+    particles = (PARTICLES if particles is None else particles) if estimated else None
+    filled = model.impute(rows, draws, random_state=seed, particles=particles or PARTICLES)
     gaps = int(np.isnan(rows).sum()) if rows.dtype.kind == "f" else 0
     header = list((names and columns) or names or default_names(rows.shape[1]))
-    if draws is not None and out.suffix == ".csv":
+    if draws is not None and out.suffix != ".npy":
         number = np.repeat(np.arange(draws), len(rows))[:, None]
         header, filled = ["draw", *header], np.hstack([number, filled.reshape(-1, rows.shape[1])])
     write_table(out, header, filled)
-    return Filled(gaps, len(rows), how.get("particles"))
+    return Filled(gaps, len(rows), particles)
 
 
 @dataclass(frozen=True)
@@ -108,7 +105,7 @@ def inpaint(
     Both numbers and draws are exact for the run's own number of orderings, those that put the hole last.
 
     Args:
-        run: run folder of a model of images that answers every question.
+        run: run folder of a model of images.
         data: registered name or file.
         rows: which rows of the part.
         hole: height and width of the hole, placed at random in each image; None is 10 × 10, or half the
@@ -118,7 +115,7 @@ def inpaint(
         seed: of holes and completions.
         data_dir: folder of the registered data sets.
     """
-    model, facts = load_answering(run, "inpaint")
+    model, facts = load_estimator(run)
     dataset = resolve(data, data_dir)
     if "binarize" in facts:
         dataset = binarized(dataset, facts["binarize"])
@@ -139,7 +136,7 @@ def inpaint(
         if not 0 <= row < len(part):
             raise ValueError(f"row {row} does not exist: {dataset.name} {split} has rows 0 … {len(part) - 1}")
     rng = np.random.default_rng(seed)
-    images = model._rows(part[list(rows)], reset=False)
+    images = model._rows(part[list(rows)])
     holes = np.zeros((len(images), channels, height, width), dtype=bool)
     for k in range(len(images)):
         top, left = rng.integers(height - hole[0] + 1), rng.integers(width - hole[1] + 1)
@@ -148,7 +145,7 @@ def inpaint(
     gaps = np.where(flat, np.nan, images.astype(np.float64))
     log_probs = model.score_samples(gaps)
     filled = model.impute(gaps, draws, random_state=seed)
-    white = model.white if isinstance(model, ImageDensity) else 1
+    white = model._cells().white
     shown, drawn = images / white, filled / white
     made = [Completion(shown[k], flat[k], float(log_probs[k]), drawn[:, k]) for k in range(len(images))]
     return made, tuple(map(int, shape))
@@ -159,8 +156,8 @@ def plot_completions(path: Path, completions: Sequence[Completion], shape: Seque
     save_figure(completion_figure(completions, shape), path)
 
 
-def parse_given(text: str) -> dict[int | str, float]:
-    """ "3=1,17=0" or "rain=1" as evidence.
+def parse_given(text: str, columns: Sequence[str] | None = None) -> dict[int | str, float]:
+    """ "3=1,17=0" or "rain=1" as values of known variables; a column's name has precedence over an index.
 
     Example:
         >>> parse_given("3=1, rain=0")
@@ -169,14 +166,14 @@ def parse_given(text: str) -> dict[int | str, float]:
     given: dict[int | str, float] = {}
     for part in text.split(","):
         name, sign, value = (piece.strip() for piece in part.rpartition("="))
-        key: int | str = int(name) if name.isdigit() else name
+        key: int | str = int(name) if name.isdigit() and name not in (columns or ()) else name
         try:
             number = float(value)
         except ValueError:
             number = float("nan")
         if not sign or not name or number != number:
             raise ValueError(
-                f"evidence is written like 3=1,17=0 (index or column = value), not {part.strip()!r}"
+                f"known values are written like 3=1,17=0 (index or column = value), not {part.strip()!r}"
             )
         if key in given:
             raise ValueError(f"variable {key!r} is given twice")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,28 +12,16 @@ from typing import Any
 import numpy as np
 
 from pynade.atomic import write_json
-from pynade.estimators import GradientEstimator, load
-from pynade.estimators.base import torch_device
-from pynade.runs.run import estimator_named
-from pynade.runs.sweep_record import Setting
-from pynade.training import Member, PopulationProgress, fit_population
-from pynade.training.population import OWN
+from pynade.estimators.io import load
+from pynade.estimators.net import NetEstimator
+from pynade.estimators.questions import torch_device
+from pynade.estimators.registry import estimator_named
+from pynade.runs.sweep_record import Report, Setting, SweepProgress
+from pynade.training.loop import Callback
+from pynade.training.population import OWN, fit_population, train_log_likelihoods
+from pynade.training.stacked import Member
 
 Job = tuple[Setting, int]  # a setting and the number of a fold, from 0
-
-
-@dataclass(frozen=True)
-class SweepProgress:
-    """What a callback is told: which population of how many, and how its members stand."""
-
-    what: str  # "grid" or "final"
-    part: int
-    parts: int
-    settings: list[Setting]  # of the members of this population
-    now: PopulationProgress
-
-
-Told = Callable[[SweepProgress], None]
 
 
 @dataclass(frozen=True)
@@ -45,9 +32,9 @@ class PopulationSweep:
     model: str
     fixed: Setting
     seed: int
-    told: Told | None
+    report: Report | None
     repeats: int = 1
-    keep: bool = False  # the best weights of the grid, to be scored as they are
+    keep: bool = False  # the best weights of the grid, which are scored as they are
 
     def grid(
         self, tried: list[Setting], train_rows: list[np.ndarray], valid: list[np.ndarray | None]
@@ -84,7 +71,7 @@ class PopulationSweep:
         train: list[np.ndarray],
         valid: list[np.ndarray | None],
         retrain: bool,
-    ) -> tuple[list[dict[str, Any]], list[GradientEstimator]]:
+    ) -> tuple[list[dict[str, Any]], list[NetEstimator]]:
         """Each fold's best outcome and its estimators, one for each seed, fold after fold.
 
         Where the training with the first seed diverges, those of the next best outcome.
@@ -93,7 +80,7 @@ class PopulationSweep:
         seeds = [{}, *({"random_state": self.seed + k} for k in range(1, self.repeats))]
         if not retrain:
             return chosen, self._validated(chosen, seeds[1:], train, valid)
-        made: dict[int, list[GradientEstimator]] = {}  # by fold
+        made: dict[int, list[NetEstimator]] = {}  # by fold
         while len(made) < len(ranked):
             jobs = [
                 (o["setting"] | {"patience": None, "stop_at_train": o["train"]}, fold)
@@ -134,7 +121,7 @@ class PopulationSweep:
         more: list[Setting],
         train: list[np.ndarray],
         valid: list[np.ndarray | None],
-    ) -> list[GradientEstimator]:
+    ) -> list[NetEstimator]:
         """Each fold's estimator with the weights the grid validated, and those of more seeds (one fold)."""
         made: list[Any] = [load(self._weights(outcome)) for outcome in chosen]
         if more:
@@ -154,36 +141,37 @@ class PopulationSweep:
         train: list[np.ndarray],
         valid: list[np.ndarray | None],
         at: tuple[str, int, int],
-    ) -> tuple[list[GradientEstimator], list[float]]:
+    ) -> tuple[list[NetEstimator], list[float]]:
         """Settings of one architecture on their folds, as one population; and their training likelihoods."""
         estimators, members = [], []
         rows: dict[int, tuple[np.ndarray, np.ndarray | None]] = {}  # of a fold, as the estimator takes them
         for setting, fold in jobs:
             estimator = _estimator(self.model, self.fixed, setting, self.seed)
             seed = estimator._seed()
-            mine, held = estimator._rows(train[fold], reset=True), valid[fold]
+            mine, held = estimator._rows(train[fold], fitting=True), valid[fold]
             if fold not in rows:
-                rows[fold] = mine, None if held is None else estimator._rows(held, reset=False)
+                rows[fold] = mine, None if held is None else estimator._rows(held)
             model = estimator.build(rows[fold][0], seed).to(torch_device(estimator.device))
-            members.append(Member(model, *rows[fold], estimator.how(), seed))
+            members.append(Member(model, *rows[fold], estimator.options(), seed))
             estimators.append(estimator)
-        callbacks = []
-        if self.told is not None:
-            told = self.told
-            callbacks = [lambda now: told(SweepProgress(*at, [setting for setting, _ in jobs], now))]
+        callbacks: list[Callback] = []
+        if self.report is not None:
+            report, settings = self.report, [setting for setting, _ in jobs]
+            callbacks = [lambda now: report(SweepProgress(*at, settings, now)) if now.epoch_done else None]
         place = self.folder / name
         place.mkdir(exist_ok=True)
         histories = fit_population(members, folder=place, resume=True, callbacks=callbacks)
         shutil.rmtree(place)
-        for k, (estimator, member) in enumerate(zip(estimators, members, strict=True)):
-            estimator.adopt(member.model, histories.of(k), member.seed)
-        return estimators, histories.train_at_best.tolist()
+        trained = train_log_likelihoods(members)
+        for estimator, member, history in zip(estimators, members, histories, strict=True):
+            estimator.adopt(member.model, history, member.seed)
+        return estimators, trained
 
 
-def _estimator(model: str, fixed: Setting, setting: Setting, seed: int) -> GradientEstimator:
+def _estimator(model: str, fixed: Setting, setting: Setting, seed: int) -> NetEstimator:
     estimator = estimator_named(model, {"random_state": seed, **fixed, **setting})
-    if not isinstance(estimator, GradientEstimator):
-        raise ValueError(f"a sweep trains populations of nets; {model!r} is not learned by gradient")
+    if not isinstance(estimator, NetEstimator):
+        raise ValueError(f"a sweep trains populations of nets; {model!r} is not trained by gradient descent")
     return estimator
 
 

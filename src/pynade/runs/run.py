@@ -10,7 +10,6 @@ result.json         how training ended and the validation score
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import shlex
@@ -18,39 +17,22 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pynade.atomic import write_json
+from pynade.estimators.base import DensityEstimator, plain
+from pynade.estimators.questions import torch_device
+from pynade.estimators.registry import MODELS, estimator_named
+from pynade.runs.provenance import provenance
 from pynade.tables import Dataset, Schema, resolve
 from pynade.tables.images import binarized, is_grey
-from pynade.estimators import (
-    ESTIMATORS,
-    PRESETS,
-    RBM,
-    AnyOrderDensity,
-    Baseline,
-    BinaryTable,
-    DensityEstimator,
-    GaussianMixture,
-    GradientEstimator,
-    RealCells,
-)
-from pynade.estimators.base import torch_device
-from pynade.runs.provenance import provenance
-from pynade.training import Callback, Diverged
-from pynade.training.checkpoint import checkpoints_in
-from pynade.likelihood import Estimate
-from pynade.models import Orderless
+from pynade.training.checkpoint import numbered_checkpoints
+from pynade.training.loop import Callback, Diverged
 
-OPTION_NAMES = {
-    "n_orderings": "orderings",
-    "n_components": "components",
-    "n_factors": "factors",
-    "n_hidden": "hidden",
-    "random_state": "seed",
-}  # where the option is not the parameter
+if TYPE_CHECKING:
+    from pynade.likelihood import Estimate
 
 FILES = (
     "spec.json",
@@ -60,21 +42,6 @@ FILES = (
     "model.safetensors",
     "result.json",
 )
-
-
-def estimator_named(model: str, parameters: dict[str, Any]) -> DensityEstimator:
-    """An unfitted estimator; unknown models and parameters are answered with the nearest known name."""
-    if model not in ESTIMATORS:
-        raise ValueError(f"unknown model {model!r}{_nearest(model, list(ESTIMATORS))}")
-    kind = ESTIMATORS[model]
-    known = kind._get_param_names()
-    parameters = PRESETS.get(model, {}) | parameters
-    for name in parameters:
-        if name not in known:
-            raise ValueError(
-                f"model {model!r} has no parameter {OPTION_NAMES.get(name, name)!r}{_nearest(name, known)}"
-            )
-    return kind(**parameters)
 
 
 def start_run(
@@ -95,25 +62,24 @@ def start_run(
 
     Args:
         folder: the run folder to make.
-        model: a name in `pynade.estimators.ESTIMATORS`.
+        model: a name in `pynade.estimators.names`.
         parameters: of the estimator; what is not given takes its default. `random_state` is the seed.
         data: a registered data set or a file.
         data_dir: folder of the registered data sets.
         overwrite: replace an earlier run in this folder.
         drop_constant: leave out the columns that never vary in the training rows.
-        valid_rows: take only so many validation rows (a trial).
-        callbacks: told of progress.
+        valid_rows: take only the first of the validation rows (a trial).
+        callbacks: called with a `pynade.training.Progress`.
     """
     parameters = {"random_state": 0} | parameters
     estimator = estimator_named(model, parameters)
     whole, made_binary = _as_images(_varying(resolve(data, data_dir), drop_constant), estimator)
-    estimator.columns_ = list(whole.schema.names)  # for messages
     _check_request(model, estimator, whole)  # before any split, so that rows are the file's
     dataset = _with_validation(whole, estimator, valid_rows)
     _claim(folder, overwrite)
     spec = {
         "model": model,
-        "parameters": estimator.get_params(),
+        "parameters": {name: plain(value) for name, value in estimator.flat_parameters().items()},
         "data": data if not Path(data).exists() else str(Path(data).resolve()),
         "data_checksum": dataset.checksum,
     } | ({"drop_constant": True} if drop_constant else {})
@@ -141,7 +107,7 @@ def resume_run(
     if (folder / "result.json").is_file():
         result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
         if result["status"] == "finished":
-            _forget(folder)  # (it may have been killed just before)
+            _remove_checkpoints(folder)  # (it may have been killed just before)
             return dict(result)
         raise ValueError(f"the run in {folder} ended with: {result['stopped']}; it cannot go on from there")
     estimator = estimator_named(spec["model"], spec["parameters"])
@@ -155,20 +121,19 @@ def resume_run(
             f"the data {spec['data']!r} are not those the run in {folder} began with "
             f"(checksum {dataset.checksum[:12]}…, expected {spec['data_checksum'][:12]}…)"
         )
-    begun = any(path.is_file() for path in _checkpoints(folder))  # one killed before its first starts over
+    begun = any(path.is_file() for path in _checkpoints(folder))  # without a checkpoint it starts over
     return _train(folder, estimator, dataset, spec.get("binarize"), resume=begun, callbacks=callbacks)
 
 
 def as_command(spec: dict[str, Any], folder: str) -> str:
     """The command that makes a run with this spec: what differs from the defaults, as options."""
-    usual = estimator_named(spec["model"], {}).get_params()
+    usual = estimator_named(spec["model"], {}).flat_parameters()
     words = ["pynade fit", shlex.quote(spec["data"]), "--model", spec["model"]]
     for name, value in spec["parameters"].items():
-        values = value if isinstance(value, list | tuple) else [value]
-        default = usual[name] if not isinstance(usual[name], tuple) else list(usual[name])
-        if value in (default, usual[name]) or name == "random_state":
+        if name not in usual or plain(value) == plain(usual[name]) or name == "random_state":
             continue
-        option = OPTION_NAMES.get(name, name.replace("_", "-"))
+        option = name.replace("_", "-")
+        values = value if isinstance(value, list | tuple) else [value]
         if name == "image_shape":
             words.append(f"--{option} {'x'.join(map(str, values))}")
         elif isinstance(value, bool):
@@ -178,7 +143,7 @@ def as_command(spec: dict[str, Any], folder: str) -> str:
     seed = spec["parameters"]["random_state"]
     words += ["--drop-constant"] if spec.get("drop_constant") else []
     words += [f"--binarize {spec['binarize']}"] if "binarize" in spec else []
-    return " ".join([*words, *([f"--seed {seed}"] if seed else []), "--out", folder])
+    return " ".join([*words, *([f"--random-state {seed}"] if seed else []), "--out", folder])
 
 
 def read_spec(folder: Path) -> dict[str, Any]:
@@ -208,30 +173,32 @@ def _varying(dataset: Dataset, wanted: bool) -> Dataset:
 
 
 def _as_images(dataset: Dataset, estimator: DensityEstimator) -> tuple[Dataset, float | str | None]:
-    """Tell a model of images their shape, and make grey levels black and white if that was asked for.
+    """Give a model of images their shape, and make grey levels black and white if that is wanted.
 
-    Of images, the threshold is a share of white, whatever their levels. Returns how it was done, since
+    The threshold of images is a share of white, whatever their levels. Returns the threshold too, since
     images that are scored later must be treated in the same way.
     """
-    known = estimator.get_params()
+    known = estimator.get_params(deep=False)
     if "image_shape" in known and known["image_shape"] is None and dataset.image_shape is not None:
         estimator.set_params(image_shape=tuple(dataset.image_shape))
-    how: float | str | None = known.get("binarize")
+    threshold: float | str | None = known.get("binarize")
     if is_grey(dataset):
-        if how is not None:
+        if threshold is not None:
             family = known.get("family", "bernoulli")
             if family != "bernoulli":
                 raise ValueError(f"--binarize makes zeros and ones, but --family {family} is for grey levels")
             estimator.set_params(binarize=None)
-            return binarized(dataset, how), how
+            return binarized(dataset, threshold), threshold
         if "binarize" in known and known.get("family", "bernoulli") == "bernoulli":
             raise ValueError(
                 f"the images of {dataset.name!r} have grey levels, but the model is one of zeros and ones: "
                 "give --binarize 0.5 or --binarize random, or (convnade, unet) a --family for grey levels"
             )
-    elif isinstance(how, str):
-        binarized(dataset, how)  # refuses what is no way to do it
-        raise ValueError(f"--binarize {how} is for images with grey levels, which {dataset.name!r} has not")
+    elif isinstance(threshold, str):
+        binarized(dataset, threshold)  # refuses an unknown word
+        raise ValueError(
+            f"--binarize {threshold} is for images with grey levels, which {dataset.name!r} has not"
+        )
     return dataset, None
 
 
@@ -258,15 +225,21 @@ def _train(
 ) -> dict[str, Any]:
     if dataset.valid is None:
         estimator.set_params(validation_fraction=0.0)
+    names = list(dataset.schema.names)
+    source = dataset.source if draws_fresh_rows(estimator) else None
     try:
-        endless = {} if dataset.source is None or not fresh(estimator) else {"source": dataset.source}
         estimator.fit(
-            dataset.train, X_valid=dataset.valid, folder=folder, resume=resume, callbacks=callbacks, **endless
+            dataset.train,
+            X_valid=dataset.valid,
+            folder=folder,
+            resume=resume,
+            callbacks=callbacks,
+            source=source,
+            columns=names,
         )
     except Diverged as error:
         write_json(folder / "result.json", {"status": "diverged", "stopped": str(error)})
         raise
-    names = list(dataset.schema.names)
     dropped = dataset.provenance.get("dropped_columns", [])
     facts: dict[str, Any] = {"columns": names, "dropped": dropped, "image_shape": dataset.image_shape}
     if made_binary is not None:
@@ -290,54 +263,49 @@ def _train(
     if history.messages:
         result["messages"] = history.messages
     write_json(folder / "result.json", result)
-    _forget(folder)
+    _remove_checkpoints(folder)
     return result
 
 
-def counted(model: str) -> str:
-    """What the passes of a model's learning are called: "epoch", or "iteration" where it is EM."""
-    kind = ESTIMATORS.get(model, GradientEstimator)
-    return "iteration" if issubclass(kind, Baseline) and not issubclass(kind, RBM) else "epoch"
-
-
 def _validation_score(estimator: DensityEstimator, rows: np.ndarray) -> Estimate:
-    """Exact, but of nets that would run once for every variable an estimate."""
-    model = getattr(estimator, "model_", None)
-    if isinstance(estimator, AnyOrderDensity) and isinstance(model, Orderless) and model.net.row_floats:
+    """Exact, but an estimate for nets that would run once for every variable."""
+    net = getattr(estimator.model_, "net", None)
+    if estimator.has_orderings and net is not None and net.row_floats:
         return estimator.estimate(rows)
     return estimator.summary(estimator.score_samples(rows))
 
 
-def fresh(estimator: DensityEstimator) -> bool:
+def draws_fresh_rows(estimator: DensityEstimator) -> bool:
     """Whether training draws fresh rows from a source: epochs must then have a length of their own."""
-    if isinstance(estimator, GaussianMixture):
-        return estimator.minibatch
-    return isinstance(estimator, GradientEstimator) and estimator.updates_per_epoch is not None
+    options = estimator._training_options()
+    if hasattr(options, "minibatch"):
+        return bool(options.minibatch)
+    return hasattr(options, "optimizer") and options.updates_per_epoch is not None
 
 
 def _check_request(model: str, estimator: DensityEstimator, dataset: Dataset) -> None:
-    """What the estimator finds wrong; where it is the kind of the data, with the models that fit."""
-    kinds = set(dataset.schema.kinds)
-    if isinstance(estimator, RealCells) and kinds == {"binary"}:
+    """What the estimator refuses; where it is the kind of the data, with the models that fit."""
+    kinds, kind = set(dataset.schema.kinds), estimator._cells().kind
+    if kind == "real" and kinds == {"binary"}:
         raise ValueError(
             f"{model} takes real numbers, but every column of {dataset.name} holds only zeros and ones; "
-            f"models of these are {_able(BinaryTable)}"
+            f"models of these are {_models('binary')}"
         )
     try:
-        estimator.check_request(dataset.train, dataset.valid)
+        estimator.check_request(dataset.train, dataset.valid, columns=dataset.schema.names)
     except ValueError as error:
-        if isinstance(estimator, BinaryTable) and estimator.binarize is None and kinds != {"binary"}:
-            raise ValueError(f"{error}; models of real numbers are {_able(RealCells)}") from None
+        if kind == "binary" and getattr(estimator, "binarize", None) is None and kinds != {"binary"}:
+            raise ValueError(f"{error}; models of real numbers are {_models('real')}") from None
         raise
 
 
-def _able(kind: type) -> str:
-    names = [name for name, estimator in ESTIMATORS.items() if issubclass(estimator, kind)]
+def _models(kind: str) -> str:
+    names = [name for name, entry in MODELS.items() if entry.data.startswith(kind)]
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _claim(folder: Path, overwrite: bool) -> None:
-    """Make the run folder, or clear an earlier run out of it; never touch files that are not a run's."""
+    """Make the run folder, or remove an earlier run from it; other files are never touched."""
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             if not overwrite:
@@ -357,20 +325,15 @@ def _claim(folder: Path, overwrite: bool) -> None:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    return [folder / "checkpoint.safetensors", *checkpoints_in(folder)]
+    return [folder / "checkpoint.safetensors", *numbered_checkpoints(folder)]
 
 
-def _forget(folder: Path) -> None:
+def _remove_checkpoints(folder: Path) -> None:
     for checkpoint in _checkpoints(folder):
         checkpoint.unlink(missing_ok=True)
 
 
 def _clear(folder: Path) -> None:
-    _forget(folder)
+    _remove_checkpoints(folder)
     for name in FILES:
         (folder / name).unlink(missing_ok=True)
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
-    return (f": did you mean {close[0]!r}?" if close else "") + f" (known: {', '.join(known)})"

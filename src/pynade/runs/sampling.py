@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pynade import classical
-from pynade.estimators import ESTIMATORS, RBM, DensityEstimator, ImageDensity, Questions
+from pynade.estimators import RBM, DensityEstimator, ImageEstimator
 from pynade.estimators.io import load_with_facts
+from pynade.models import Autoregressive, Density, Ensemble
 from pynade.runs.figures import image_panels, save_figure, table_panels
 from pynade.runs.fill import parse_given
-from pynade.runs.tabular import default_names, write_table
-from pynade.models import Autoregressive, Density, Ensemble, Orderless
+from pynade.tables.frames import default_names
+from pynade.tables.output import write_table
 
 
 @dataclass(frozen=True)
@@ -37,49 +37,48 @@ def draw(
     per_step: int | None = None,
     wanted_means: bool = True,
 ) -> Drawn:
-    """n samples of a run's model; `shape` such as "28x28" overrides the data's, `given` fixes some values.
+    """n samples of a run's model.
 
-    Models of images draw every sample along a random ordering of its own, `per_step` pixels at a time.
+    Args:
+        run: run folder or model file.
+        n: how many.
+        seed: the same seed gives the same rows.
+        shape: of an image, such as "28x28"; overrides the data's.
+        given: values of some variables, such as "rain=1".
+        per_step: pixels drawn at once by a model of images, which draws every sample along a random ordering
+            of its own.
+        wanted_means: give the expectations too, where the model has them.
     """
     if n < 1:
         raise ValueError(f"the number of rows must be at least 1, not {n}")
     model, facts = load_with_facts(run)
-    white = float(model.white) if isinstance(model, ImageDensity) else 1.0
-    if per_step is not None and (given is not None or not isinstance(model, ImageDensity)):
+    images = hasattr(model, "draw")
+    if per_step is not None and (given is not None or not images):
         raise ValueError("--per-step is for samples of a model of images (convnade, unet), without --given")
     if per_step is not None and per_step < 1:
         raise ValueError(f"--per-step must be at least 1, not {per_step}")
-    if isinstance(model, Orderless):
+    if not isinstance(model, DensityEstimator | Density):
         raise ValueError(
-            f"{run} holds an orderless model, which is drawn from along an ordering: use `.under(…)`"
+            f"{run} holds a {type(model).__name__}, which is no density: an orderless model has `.under(…)`, "
+            "an RBM `.gibbs(…)`"
         )
-    if isinstance(model, classical.RBM):
-        raise ValueError(f"{run} holds a bare RBM, which has no exact draws: use `.gibbs(…)`")
     means = None
     if given is not None:
-        if not isinstance(model, Questions):
-            able = ", ".join(name for name, kind in ESTIMATORS.items() if issubclass(kind, Questions))
-            raise ValueError(f"{run} can only be drawn from as a whole; --given takes one of: {able}")
-        columns = facts.get("columns") or []
-        evidence: dict[int | str, float] = {}
-        for key, value in parse_given(given).items():  # a column's name wins over an index
-            index = columns.index(str(key)) if str(key) in columns else key
-            if index in evidence:
-                raise ValueError(f"variable {key!r} is given twice")
-            evidence[index] = value
-        rows = model.sample(n, random_state=seed, given=evidence)
-    elif isinstance(model, RBM):  # a large one has no density to draw from
-        rows = model.sample(n, random_state=seed)
-    elif isinstance(model, ImageDensity):
+        if not isinstance(model, DensityEstimator):
+            raise ValueError(f"{run} was not saved by an estimator, so it takes no --given")
+        rows = model.sample(n, random_state=seed, given=parse_given(given, model._names()))
+    elif isinstance(model, ImageEstimator):
         values, expected = model.draw(n, seed, per_step or 1, means=wanted_means)
-        rows, means = model._native(values), None if expected is None else expected.cpu().numpy()
+        rows, means = model._cells().native(values), None if expected is None else expected.cpu().numpy()
+    elif isinstance(model, RBM):  # a large one has no density
+        rows = model.sample(n, random_state=seed)
     else:
         density = model.density().cpu() if isinstance(model, DensityEstimator) else model
-        assert isinstance(density, Density)
         drawn = density.sample(n, torch.Generator().manual_seed(seed))
         if isinstance(density, Autoregressive | Ensemble):
             means = density.conditional_means(drawn).detach().numpy()
-        rows = model._native(drawn) if isinstance(model, DensityEstimator) else drawn.numpy()
+        rows = model._cells().native(drawn) if isinstance(model, DensityEstimator) else drawn.numpy()
+    white = float(model._cells().white) if isinstance(model, DensityEstimator) else 1.0
     known = facts.get("image_shape")
     image_shape: tuple[int, ...] | None = tuple(map(int, known)) if known else None
     if shape is not None:

@@ -14,19 +14,20 @@ from typing import Any
 import numpy as np
 
 from pynade.atomic import write_json
-from pynade.control_variate import CorrectedEnsemble
-from pynade.tables import Dataset, resolve
-from pynade.tables.images import binarized
-from pynade.estimators import AnyOrderDensity, DensityEstimator
-from pynade.estimators.base import device_here, torch_device
+from pynade.control_variate import ControlVariateEnsemble
+from pynade.estimators.base import DensityEstimator
 from pynade.estimators.io import load_with_facts
+from pynade.estimators.questions import device_here, torch_device
 from pynade.evaluation import OrderingScores
+from pynade.likelihood import Estimate, row_log_probs
+from pynade.models import Density, Orderless
 from pynade.runs.provenance import code_version, device_name, now
 from pynade.runs.run import as_command, read_spec
-from pynade.runs.tabular import align, check_destination, write_table
-from pynade.likelihood import Estimate, row_log_probs
-from pynade.classical import RBM
-from pynade.models import Density, Orderless
+from pynade.tables import Dataset, resolve
+from pynade.tables.frames import align
+from pynade.tables.images import binarized
+from pynade.tables.output import check_destination, write_table
+from pynade.training.loop import current_line
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,9 @@ class Score:
         split: its part.
         log_probs: of each row, exact; empty where only an estimate of their mean was made.
         seconds: how long it took.
-        orderings: scores under many orderings: of all rows, or with an estimate of every so manieth.
+        orderings: scores under many orderings: of all rows, or with an estimate of every n-th.
         estimated: an estimate of the mean over orderings on all rows.
-        corrected: the ensemble on all rows, from estimates of all and exact scores of some.
+        control_variate: the ensemble on all rows, from estimates of all and exact scores of some.
         draws: prefixes per row of the estimates.
         precision: of the nets, under many orderings and in estimates.
     """
@@ -51,7 +52,7 @@ class Score:
     seconds: float
     orderings: OrderingScores | None = None
     estimated: Estimate | None = None
-    corrected: CorrectedEnsemble | None = None
+    control_variate: ControlVariateEnsemble | None = None
     draws: int | None = None
     precision: str | None = None
     summary: Estimate | None = None  # the model's own, where its scores are estimates themselves
@@ -59,8 +60,8 @@ class Score:
     @property
     def estimate(self) -> Estimate:
         """The number asked for, with its standard error: the mean over rows."""
-        if self.corrected is not None:
-            return self.corrected.ensemble
+        if self.control_variate is not None:
+            return self.control_variate.ensemble
         return self.estimated or self.summary or Estimate.from_rows(self.log_probs)
 
     def powers(self) -> list[int]:
@@ -94,7 +95,7 @@ def score_run(
     """Log p of every row of a part of the data: by default the test part, or all of a plain file.
 
     Exact, unless `draws` are asked for: then the mean over orderings is estimated, and with `orderings` too,
-    their ensemble from exact scores of every tenth row (`pynade.control_variate.corrected_ensemble`).
+    their ensemble from exact scores of every tenth row (`pynade.control_variate`).
 
     Args:
         run: run folder or model file.
@@ -106,8 +107,8 @@ def score_run(
         progress: called as progress(done, total).
         draws: prefixes per row of an estimate.
         precision: of the nets on a GPU: "float32", "tf32" or "bf16".
-        every: with `draws` and `orderings`, the rows with exact scores are every so manieth.
-        first: only so many rows (a trial).
+        every: with `draws` and `orderings`, every n-th row has exact scores.
+        first: only the first rows (a trial).
     """
     model, facts = load_with_facts(run)
     dataset = resolve(data, data_dir)
@@ -118,44 +119,37 @@ def score_run(
     rows = align(dataset.split(split), dataset.schema.names, facts.get("columns"), facts.get("dropped", ()))
     rows = rows[:first]
     begin = time.perf_counter()
-    if orderings is not None or draws is not None:
-        if not isinstance(model, AnyOrderDensity):
-            what = "scored under many orderings" if draws is None else "estimated"
-            able = "deepnade, eonade, convnade, unet, transformer"
-            raise ValueError(f"only an orderless model ({able}) can be {what}")
-        folder = chunk_folder(run, dataset.name, split) if run.is_dir() else None
-        how: dict[str, Any] = {"progress": progress, "precision": precision}
-        if draws is None:
-            assert orderings is not None
-            scores = model.score_orderings(rows, orderings, folder=folder, **how)
-            seconds = time.perf_counter() - begin
-            return Score(dataset, split, scores.ensemble_rows(), seconds, scores, precision=precision)
+    folder = chunk_folder(run, dataset.name, split) if run.is_dir() else None
+    options: dict[str, Any] = {"progress": progress, "precision": precision}
+    if not isinstance(model, DensityEstimator):
+        if not isinstance(model, Density):
+            raise ValueError(
+                f"{run} holds a {type(model).__name__}, which is no density: an orderless model has "
+                "`.under(…)`, an RBM `.normalised()`"
+            )
+        if orderings is not None or draws is not None:
+            raise ValueError(f"{run} was not saved by an estimator, so it has no orderings to choose")
+        log_probs = row_log_probs(model.double(), rows).numpy()
+        return Score(dataset, split, log_probs, time.perf_counter() - begin)
+    if draws is not None:
         parts: dict[str, Any] = {"draws": draws, "precision": precision}
         if orderings is None:
-            parts["estimated"] = model.estimate(rows, draws, **how)
+            parts["estimated"] = model.estimate(rows, draws, **options)
         else:
-            made = model.corrected_ensemble(rows, orderings, draws, every, folder=folder, **how)
-            parts |= {"estimated": made.typical, "orderings": made.subset, "corrected": made}
+            made = model.control_variate_ensemble(rows, orderings, draws, every, folder=folder, **options)
+            parts |= {"estimated": made.typical, "orderings": made.subset, "control_variate": made}
         return Score(dataset, split, np.empty(0), time.perf_counter() - begin, **parts)
-    if isinstance(model, AnyOrderDensity) and not model.along and not np.isnan(rows).any():
-        folder = chunk_folder(run, dataset.name, split) if run.is_dir() else None
-        how = {"folder": folder, "progress": progress, "precision": precision}
-        log_probs = model.score_orderings(rows, model.orderings(), **how).ensemble_rows()
-        summary = model.summary(log_probs)
-    elif isinstance(model, DensityEstimator):
+    if orderings is not None:
+        scores = model.score_orderings(rows, orderings, folder=folder, **options)
+        seconds = time.perf_counter() - begin
+        return Score(dataset, split, scores.ensemble_rows(), seconds, scores, precision=precision)
+    if isinstance(model.model_, Orderless) and not np.isnan(rows).any():
+        many = model.score_orderings(rows, model.orderings(), folder=folder, **options)
+        log_probs = many.ensemble_rows()
+    else:
         with warnings.catch_warnings(action="ignore"):  # the summary says whether it is an estimate
             log_probs = model.score_samples(rows)
-        summary = model.summary(log_probs)
-    elif isinstance(model, Orderless):
-        raise ValueError(
-            f"{run} holds an orderless model, which is scored along an ordering: use `.under(…)`"
-        )
-    elif isinstance(model, RBM):
-        raise ValueError(f"{run} holds a bare RBM, which gives no probabilities: use `.normalised()`")
-    else:
-        assert isinstance(model, Density)
-        log_probs = row_log_probs(model.double(), rows).numpy()
-        summary = None
+    summary = model.summary(log_probs)
     return Score(dataset, split, log_probs, time.perf_counter() - begin, summary=summary)
 
 
@@ -183,12 +177,20 @@ def write_rows(path: Path, log_probs: np.ndarray) -> None:
 
 
 def _curve(run: Path) -> dict[str, Any]:
-    """Training and validation NLL after every epoch, of runs in which both were scored alike."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    if not any("train_scored_nll" in line for line in lines):
+    """Training and validation scores after every epoch, of runs in which both were scored alike."""
+    text = (run / "metrics.jsonl").read_text(encoding="utf-8")
+    lines = [current_line(json.loads(line)) for line in text.splitlines()]
+    if not any("train_scored" in line for line in lines):
         return {}
-    names = ("updates", "train_nll", "train_scored_nll", "valid_nll", "seconds")
-    return {"curve": {name: [line[name] and round(line[name], 3) for line in lines] for name in names}}
+    names = {"updates": 1, "train": -1, "train_scored": -1, "valid": -1, "seconds": 1}
+    return {  # records have negative log-likelihoods
+        "curve": {
+            name + ("_nll" if sign < 0 else ""): [
+                line[name] and round(sign * line[name], 3) for line in lines
+            ]
+            for name, sign in names.items()
+        }
+    }
 
 
 def _chosen(result: dict[str, Any]) -> dict[str, Any]:
@@ -235,10 +237,10 @@ def write_record(path: Path, run: Path, score: Score) -> None:
         asked += f" --estimate {score.draws}"
         many = {"mean_over_orderings": score.estimated.to_json()} if score.estimated else {}
         k = None if score.orderings is None else k
-    if score.corrected is not None:
-        asked += f" --every {score.corrected.every}"
-        many["ensembles"] = {str(n): score.corrected.of(n).to_json() for n in score.powers()}
-        many["composition"] = score.corrected.to_json(score.split) | {"draws": score.draws}
+    if score.control_variate is not None:
+        asked += f" --every {score.control_variate.every}"
+        many["ensembles"] = {str(n): score.control_variate.of(n).to_json() for n in score.powers()}
+        many["composition"] = score.control_variate.to_json(score.split) | {"draws": score.draws}
     if score.precision is not None:
         asked += f" --precision {score.precision}"
         many["precision"] = score.precision

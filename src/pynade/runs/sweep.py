@@ -1,9 +1,9 @@
 """A grid of settings on one data set (and its folds), trained as populations.
 
 Settings × folds that share an architecture are one population. On every fold the setting that is best on
-validation is chosen, trained again on train + valid until its training likelihood passes that of the chosen
-run's best iteration (the paper's rule), and asked for the test part once. Without `retrain` the validated
-weights are taken as they are (a baseline is learned again, to the same end). How much the result depends on
+validation is chosen, trained again on train + valid until its training likelihood reaches that of the chosen
+run's best epoch (the paper's rule), and evaluated on the test set once. Without `retrain` the validated
+weights are taken as they are (a classical model is fitted again, with the same result). How much the result depends on
 the ordering and the other random choices is asked by training the chosen settings with several seeds
 (`repeats`).
 
@@ -26,26 +26,28 @@ from typing import Any
 import numpy as np
 
 from pynade.atomic import write_json
-from pynade.tables import Dataset, resolve
-from pynade.tables.registry import entries, entry, fold_names, folds
-from pynade.estimators import GradientEstimator
-from pynade.estimators.base import torch_device
-from pynade.estimators.baselines import Baseline
-from pynade.runs.baseline_sweep import BaselineSweep
-from pynade.runs.population_sweep import PopulationSweep, Told, best_first
+from pynade.estimators.base import DensityEstimator
+from pynade.estimators.classical import ClassicalEstimator
+from pynade.estimators.net import NetEstimator
+from pynade.estimators.questions import torch_device
+from pynade.estimators.registry import PARAMETERS, estimator_named
+from pynade.likelihood import Estimate
+from pynade.runs.classical_sweep import ClassicalSweep
+from pynade.runs.population_sweep import PopulationSweep, best_first
 from pynade.runs.provenance import now, provenance
-from pynade.runs.run import estimator_named
 from pynade.runs.sweep_record import (
+    Report,
     Setting,
     as_sweep_command,
+    averaged_over_folds,
     by_setting,
     ensembles_of,
     over_seeds,
     protocol_words,
     scored,
-    summed_up,
 )
-from pynade.likelihood import Estimate
+from pynade.tables import Dataset, resolve
+from pynade.tables.registry import entries, entry, fold_names, folds
 
 IN_RECORD = ("model", "data", "fixed", "grid", "folds", "retrain", "repeats")  # of the folder's spec
 
@@ -80,7 +82,7 @@ def run_sweep(
     retrain: bool = True,
     repeats: int = 1,
     quick: bool = False,
-    told: Told | None = None,
+    report: Report | None = None,
 ) -> dict[str, Any]:
     """Train the whole grid, choose on validation, score the test part once; returns the record.
 
@@ -100,8 +102,10 @@ def run_sweep(
             likelihood.
         quick: two folds, a tenth of the epochs, some validation rows in place of the test part (`valid` in
             the record, no `test`): shows that everything works; the record says so and does not count.
-        told: called after every epoch of every population.
+        report: called with a `SweepProgress` after every epoch.
     """
+    fixed = {PARAMETERS.get(name, name): value for name, value in fixed.items()}
+    grid = {PARAMETERS.get(name, name): values for name, values in grid.items()}
     tried = settings(grid)
     _check_settings(fixed, grid)
     first = estimator_named(model, {"random_state": seed, **fixed, **tried[0]})
@@ -119,8 +123,8 @@ def run_sweep(
     _check_repeats(repeats, model, first, {*fixed, *grid}, len(parts))
     if quick:
         parts = parts[:2]
-        usual = estimator_named(model, fixed).get_params()
-        if "epochs" in usual:
+        usual = estimator_named(model, fixed).flat_parameters()
+        if isinstance(first, NetEstimator) or model == "rbm":
             fixed = {**fixed, "epochs": max(2, usual["epochs"] // 10)}
     parts = [
         part if part.valid is not None else part.with_validation(first.validation_fraction, seed)
@@ -144,7 +148,7 @@ def run_sweep(
     _claim(folder, spec)
     where = provenance(parts[0], seed=seed, device=torch_device(first.device))
     with _session(folder) as sessions:
-        record = _swept(folder, model, spec, parts, tried, first, where, told)
+        record = _swept(folder, model, spec, parts, tried, first, where, report)
     record["sessions"] = sessions
     write_json(folder / "result.json", record)
     return record
@@ -172,15 +176,15 @@ def _swept(
     tried: list[Setting],
     first: Any,
     where: dict[str, Any],
-    told: Told | None,
+    report: Report | None,
 ) -> dict[str, Any]:
     """The record of a sweep."""
     fixed, seed, retrain, quick = (spec[name] for name in ("fixed", "seed", "retrain", "quick"))
     repeats = spec.get("repeats", 1)
-    shared = folder, model, fixed, seed, told
+    shared = folder, model, fixed, seed, report
     sweep: Any = (
-        BaselineSweep(*shared)
-        if isinstance(first, Baseline)
+        ClassicalSweep(*shared)
+        if isinstance(first, ClassicalEstimator)
         else PopulationSweep(*shared, repeats, not retrain)
     )
 
@@ -201,13 +205,15 @@ def _swept(
         scores.append(rows)
         many += [] if ensembles is None else [ensembles]
     record = {
-        asked: summed_up(scores, [e.summary(s) for e, s in zip(final, scores, strict=True)])
+        asked: averaged_over_folds(scores, [e.summary(s) for e, s in zip(final, scores, strict=True)])
         | {"orderings": getattr(final[0], "n_orderings", 1)},
         **(ensembles_of(many) if len(many) == len(parts) else {}),
         **(over_seeds(trained, scores[0], parts[0].split(asked)) if repeats > 1 else {}),
-        **({} if retrain or quick else {"valid": summed_up(*_on_valid(final, parts))}),
+        **({} if retrain or quick else {"valid": averaged_over_folds(*_on_valid(final, parts))}),
         "quick": quick,
-        "protocol": protocol_words(len(parts), len(tried), retrain, "stop_at_train" in first.get_params())
+        "protocol": protocol_words(
+            len(parts), len(tried), retrain, "stop_at_train" in first.flat_parameters()
+        )
         + (f"; the chosen settings trained with {repeats} seeds" if repeats > 1 else ""),
         "spec": {name: spec[name] for name in IN_RECORD if name in spec},
         "chosen": [
@@ -227,10 +233,8 @@ def _swept(
     return record
 
 
-def _on_valid(
-    final: list[GradientEstimator], parts: list[Dataset]
-) -> tuple[list[np.ndarray], list[Estimate]]:
-    """Validation scores of the models as they meet the test: an ensemble's, where the grid had estimates."""
+def _on_valid(final: list[DensityEstimator], parts: list[Dataset]) -> tuple[list[np.ndarray], list[Estimate]]:
+    """Validation scores of the models as they are tested: an ensemble's, where the grid had estimates."""
     scores = [scored(e, part.split("valid"))[0] for e, part in zip(final, parts, strict=True)]
     return scores, [e.summary(s) for e, s in zip(final, scores, strict=True)]
 
@@ -254,8 +258,8 @@ def _check_repeats(repeats: int, model: str, first: Any, given: set[str], n_part
         raise ValueError(f"the number of repeats must be at least 1, not {repeats}")
     if repeats == 1:
         return
-    if not isinstance(first, GradientEstimator):
-        raise ValueError(f"repeats are for models learned by gradient, which {model!r} is not")
+    if not isinstance(first, NetEstimator):
+        raise ValueError(f"repeats are for models trained by gradient descent, which {model!r} is not")
     if n_parts > 1:
         raise ValueError(f"repeats are for one split into train, valid and test, not for {n_parts} folds")
     if "random_state" in given:
@@ -267,9 +271,8 @@ def _check_requests(model: str, fixed: Setting, tried: list[Setting], seed: int,
     try:
         for setting in tried:
             estimator = estimator_named(model, {"random_state": seed, **fixed, **setting})
-            estimator.columns_ = list(part.schema.names)  # for messages
-            if isinstance(estimator, GradientEstimator):
-                estimator.check_request(part.train, part.valid)
+            if isinstance(estimator, NetEstimator):
+                estimator.check_request(part.train, part.valid, part.schema.names)
     except (TypeError, AttributeError) as error:
         raise ValueError(f"a parameter has a value of the wrong kind: {error}") from None
 

@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pynade.estimators import AnyOrderDensity, GradientEstimator
+from pynade.estimators.base import DensityEstimator
 from pynade.evaluation import OrderingScores
-from pynade.runs.score import ensemble_sizes
 from pynade.likelihood import Estimate
+from pynade.runs.score import ensemble_sizes
+from pynade.training.loop import Progress
 
 Setting = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SweepProgress:
+    """What a callback of a sweep gets after every epoch.
+
+    Attributes:
+        what: "grid" or "final".
+        part: which population (of a classical model: fold) this is, from 1.
+        parts: how many there are.
+        settings: of the members of the population; empty for a classical model.
+        now: the progress of the training.
+    """
+
+    what: str
+    part: int
+    parts: int
+    settings: list[Setting]
+    now: Progress
+
+
+Report = Callable[[SweepProgress], None]
 
 
 def as_sweep_command(spec: Mapping[str, Any]) -> str:
@@ -64,13 +88,13 @@ def by_setting(outcomes: list[dict[str, Any]], tried: list[Setting], n_folds: in
 def scored(estimator: Any, test: np.ndarray) -> tuple[np.ndarray, OrderingScores | None]:
     """Every row's score; of an ensemble over orderings also those of its members."""
     k = getattr(estimator, "n_orderings", 1)
-    if isinstance(estimator, AnyOrderDensity) and k > 1 and not np.isnan(test).any():
-        many = estimator.score_orderings(test, k)  # smaller ensembles come for nothing
+    if estimator.has_orderings and k > 1 and not np.isnan(test).any():
+        many = estimator.score_orderings(test, k)  # smaller ensembles cost nothing more
         return many.ensemble_rows(), many
     return estimator.score_samples(test), None
 
 
-def over_seeds(several: list[GradientEstimator], first: np.ndarray, test: np.ndarray) -> dict[str, Any]:
+def over_seeds(several: list[DensityEstimator], first: np.ndarray, test: np.ndarray) -> dict[str, Any]:
     """Test means of one setting under several seeds; the first has been scored.
 
     The standard error of a standard deviation of n normal numbers is the deviation over sqrt(2 (n - 1)).
@@ -90,7 +114,7 @@ def over_seeds(several: list[GradientEstimator], first: np.ndarray, test: np.nda
     return {"repeats": facts | ({"diverged": diverged} if diverged else {})}
 
 
-def summed_up(scores: list[np.ndarray], summaries: list[Estimate]) -> dict[str, Any]:
+def averaged_over_folds(scores: list[np.ndarray], summaries: list[Estimate]) -> dict[str, Any]:
     """Mean over folds of the mean over rows; with several folds the standard error is over folds."""
     means = np.array([s.mean() for s in scores])
     rows = np.concatenate(scores)
@@ -113,7 +137,7 @@ def ensembles_of(many: list[OrderingScores]) -> dict[str, Any]:
     """What ensembles of fewer orderings give, and how much single orderings differ (mean over folds)."""
 
     def over_folds(scores: list[np.ndarray]) -> dict[str, Any]:
-        facts = summed_up(scores, [Estimate.from_rows(rows) for rows in scores])
+        facts = averaged_over_folds(scores, [Estimate.from_rows(rows) for rows in scores])
         return {name: value for name, value in facts.items() if name != "folds"}
 
     k = many[0].log_probs.shape[1]

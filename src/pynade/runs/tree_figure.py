@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from pynade.classical import ChowLiuTree
 from pynade.estimators import ChowLiu
 from pynade.estimators.io import load_with_facts
 from pynade.runs.figures import save_figure
-from pynade.classical import ChowLiuTree
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""Sweeps of the baselines: each chooses among its own settings on every fold, MFA on several at once."""
+"""Sweeps of classical models: each chooses among its own settings on every fold, MFA on several at once."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from typing import Any
 import numpy as np
 
 from pynade.atomic import write_json
-from pynade.estimators.baselines import Baseline, fit_folds
-from pynade.runs.run import estimator_named
-from pynade.training import Callback, Progress
+from pynade.estimators.classical import ClassicalEstimator, fit_folds
+from pynade.estimators.registry import estimator_named
+from pynade.runs.sweep_record import Report, SweepProgress
+from pynade.training.loop import Callback
 
 
 @dataclass(frozen=True)
-class BaselineSweep:
+class ClassicalSweep:
     """The two phases of a sweep, for estimators that take several values of a parameter and choose."""
 
     folder: Path
     model: str
     fixed: dict[str, Any]
     seed: int
-    told: Any  # called as told(what, part, parts, Progress)
+    report: Report | None
 
     def grid(
         self, tried: list[dict[str, Any]], train: list[np.ndarray], valid: list[np.ndarray | None]
@@ -47,7 +48,7 @@ class BaselineSweep:
                     "setting": {name: choice[name] for name in tried[0]},
                     "fold": fold,
                     "valid": choice["valid"] if choice["valid"] is not None else history.best_valid,
-                    "train": history.train_log_likelihood,  # of the chosen one, the only one asked for it
+                    "train": history.train_log_likelihood,  # of the chosen one, the only known one
                     "best_epoch": history.best_epoch,
                     "stopped": history.stopped,
                 }
@@ -64,7 +65,7 @@ class BaselineSweep:
         train: list[np.ndarray],
         valid: list[np.ndarray | None],
         retrain: bool,
-    ) -> tuple[list[dict[str, Any]], list[Baseline]]:
+    ) -> tuple[list[dict[str, Any]], list[ClassicalEstimator]]:
         """Each fold's best outcome and its estimator, learned again."""
         chosen = [outcomes[0] for outcomes in ranked]
         settings = {}
@@ -72,7 +73,7 @@ class BaselineSweep:
             setting = outcome["setting"]
             if retrain:
                 setting = setting | {"validation_fraction": 0.0}
-                if "stop_at_train" in estimator_named(self.model, {}).get_params():
+                if "stop_at_train" in estimator_named(self.model, {}).flat_parameters():
                     setting = setting | {"stop_at_train": outcome["train"], "patience": None}
             settings[fold] = setting
         return chosen, [made for _, made, _ in self._fitted("final", settings, train, valid)]
@@ -83,10 +84,10 @@ class BaselineSweep:
         settings: dict[int, dict[str, Any]],
         train: list[np.ndarray],
         valid: list[np.ndarray | None],
-    ) -> Iterator[tuple[int, Baseline, float]]:
+    ) -> Iterator[tuple[int, ClassicalEstimator, float]]:
         """Each fold with its estimator, learned with the fold's setting, and its share of the seconds.
 
-        As many folds as the baseline takes are learned at once; callbacks hear of the first of them.
+        As many folds as the model takes are learned at once; callbacks get the first of them.
         """
         folds = list(settings)
         size = self._estimator({})._folds_at_once
@@ -98,17 +99,13 @@ class BaselineSweep:
             seconds = (time.perf_counter() - began) / len(group)
             yield from ((fold, estimator, seconds) for fold, estimator in zip(group, made, strict=True))
 
-    def _estimator(self, setting: dict[str, Any]) -> Baseline:
+    def _estimator(self, setting: dict[str, Any]) -> ClassicalEstimator:
         estimator = estimator_named(self.model, {"random_state": self.seed, **self.fixed, **setting})
-        assert isinstance(estimator, Baseline)
+        assert isinstance(estimator, ClassicalEstimator)
         return estimator
 
     def _callbacks(self, what: str, fold: int, n_folds: int) -> list[Callback]:
-        told = self.told
-        if told is None:
+        report = self.report
+        if report is None:
             return []
-
-        def tell(now: Progress) -> None:
-            told(what, fold + 1, n_folds, now)
-
-        return [tell]
+        return [lambda now: report(SweepProgress(what, fold + 1, n_folds, [], now))]
