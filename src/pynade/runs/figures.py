@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pynade.tables.frames import default_names
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -90,7 +92,7 @@ def table_figure(rows: np.ndarray, names: Sequence[str] | None = None) -> Figure
         9
     """
     rows = np.asarray(rows, dtype=np.float64)
-    names = [f"x{i + 1}" for i in range(rows.shape[1])] if names is None else list(names)
+    names = default_names(rows.shape[1]) if names is None else names
     known = rows[~np.isnan(rows)]
     if np.isin(known, (0, 1)).all():
         return _binary_table(rows, names)
