@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: written beside their final name, then moved."""
+"""Files that are written whole or not at all: beside their final name first, then moved there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from typing import Any
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a neighbouring temporary file, flush it to disk, then move it to `path`."""
+    """Let `write` fill a temporary file in the same folder, flush it to disk, then move it to `path`.
+
+    Args:
+        path: The final file.
+        write: A function that writes the file it is given.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         write(temporary)
@@ -22,6 +27,6 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Readable JSON, atomically."""
+    """Write readable JSON, atomically."""
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     write_atomically(path, lambda p: p.write_text(text, encoding="utf-8"))

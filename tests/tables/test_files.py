@@ -15,10 +15,15 @@ from hypothesis.extra.numpy import arrays
 
 from pynade.tables import dataset_from_file, read_file, resolve
 from pynade.tables.delimited import read_csv
-from pynade.tables.packed import pack
 
 cells = st.floats(-1e6, 1e6) | st.sampled_from([0.0, 1.0, float("nan")])
 tables = arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 4)), elements=cells)
+
+
+def pack(rows):
+    return np.packbits(rows, axis=1)
+
+
 BITS = np.array([[0, 1, 1], [1, 0, 0]], dtype=np.uint8)
 
 

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from pynade.cli.options import given_parameters
 from pynade.cli.screen import console, next_commands, training_bar
 from pynade.estimators.registry import ALIASES, MODELS
 
@@ -30,11 +29,11 @@ HELP = f"""Train a model and keep it in a run folder.
 DATA is a registered name (`pynade data list`) or a file: .csv, .parquet, .npy, .npz; of images a folder of
 PNG files or an .npy stack. `pynade fit --model X --help` shows all parameters of a model.
 
-\\b
+\b
 Models by data ("with gaps": missing values may stand anywhere):
 {_models()}
 
-\\b
+\b
 Examples:
   pynade fit table.csv --model deepnade
   pynade fit measurements.csv --model rnade --n-components 10 --out runs/table
@@ -44,7 +43,6 @@ Examples:
 
 
 def fit(
-    ctx: typer.Context,
     data: Annotated[
         str | None, typer.Argument(metavar="DATA", help="A registered data set or a file.")
     ] = None,
@@ -52,7 +50,8 @@ def fit(
         str, typer.Option(help="A model named above, or module:Class.", rich_help_panel="Model")
     ] = "nade",
     out: Annotated[
-        Path | None, typer.Option(help="Run folder to make [runs/DATA-MODEL].", rich_help_panel=WHERE)
+        Path | None,
+        typer.Option(help="Run folder to make (by default runs/DATA-MODEL).", rich_help_panel=WHERE),
     ] = None,
     overwrite: Annotated[
         bool,
@@ -69,11 +68,12 @@ def fit(
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].", rich_help_panel=WHERE)
     ] = None,
+    *,
+    parameters: dict[str, Any],
 ) -> None:
-    """Train a model (the help is HELP above)."""
+    """Train a model (the help is HELP above); `parameters` are the options of the model."""
     from pynade.runs.run import resume_run, start_run
 
-    parameters = given_parameters(ctx)
     with training_bar() as bar:
         if resume is not None:
             if data is not None or out is not None:

@@ -4,175 +4,223 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
-from dataclasses import MISSING, fields
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, fields
+from typing import Annotated, Any
 
-import click
-import typer.core
+import typer
+from typer.core import TyperCommand
 
 from pynade.estimators.parameters import parameters, text_of
 from pynade.estimators.registry import PARAMETERS, estimator_class
 
 #: Options that `pynade fit --help` shows; `pynade fit --model X --help` shows all of the model's.
-COMMON = ("hidden", "n_components", "epochs", "learning_rate", "patience", "random_state", "device")
+COMMON = ("hidden", "epochs", "learning_rate", "random_state", "device")
+#: Parameters that the help shows as options of training.
+TRAINING = (
+    "epochs",
+    "learning_rate",
+    "batch_size",
+    "weight_decay",
+    "dropout",
+    "patience",
+    "tol",
+    "validation_fraction",
+    "device",
+    "random_state",
+)
 #: What an option means on the command line, where Python takes something else.
 TEXTS = {
     "image_shape": "shape of an image, HxW or CxHxW; by default that of the data.",
     "ordering": "random or natural.",
     "random_state": "seed of everything that is random in training.",
+    "device": "auto, cpu or cuda.",
     "binarize": "threshold: values above it become 1, the others 0 (of grey images a share of white); or "
     "random, random:SEED: pixels drawn with their share of white.",
 }
 DEFAULTS = {"random_state": 0}
-KEY = "pynade.parameters"  # where the values are kept in the context
 
 
-class ModelCommand(typer.core.TyperCommand):
+class ModelCommand(TyperCommand):
     """A command with the options of the model that `--model` names.
 
-    The values of these options are in `ctx.meta[KEY]`: what was given, by the name of the parameter.
+    Its function has a parameter `parameters`, which gets what was given for the model's options.
     """
 
     def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> typer.Context:
         """Add the model's options before the arguments are parsed."""
-        if not hasattr(self, "own"):
-            self.own = list(self.params)
-        model = _model_in(args)
-        self.params = [*self.own, *model_options(model or _default(self.own), full=model is not None)]
-        return super().make_context(info_name, args, parent, **extra)
+        if not hasattr(self, "function"):
+            self.function = inspect.unwrap(self.callback)  # type: ignore[arg-type]
+        named = _model_in(args)
+        default = str(inspect.signature(self.function).parameters["model"].default)
+        args = [_current_name(word) for word in args]
+        app = typer.Typer(add_completion=False)
+        app.command()(with_options(self.function, named or default, full=named is not None))
+        command = typer.main.get_command(app)
+        self.params, self.callback = command.params, command.callback
+        context: typer.Context = super().make_context(info_name, args, parent, **extra)
+        return context
 
 
-def given_parameters(ctx: click.Context) -> dict[str, Any]:
-    """The parameters of the model that were given on the command line."""
-    return dict(ctx.meta.get(KEY, {}))
+def with_options(function: Callable[..., None], model: str, full: bool) -> Callable[..., None]:
+    """The function with a keyword for every parameter of a model, in place of `parameters`.
+
+    Args:
+        function: takes `parameters`, a dictionary.
+        model: name of the model.
+        full: show all options in the help, not only the common ones.
+    """
+    signature = inspect.signature(function, eval_str=True)
+    own = [p for p in signature.parameters.values() if p.name != "parameters"]
+    options = {option.name: option for option in model_options(model)}
+
+    def command(**given: Any) -> None:
+        mine = {p.name: given.pop(p.name) for p in own}
+        chosen = {
+            name: options[name].convert(value) for name, value in given.items() if value not in (None, [])
+        }
+        function(**mine, parameters=chosen)
+
+    extra = [option.parameter(full) for option in options.values() if option.name not in signature.parameters]
+    command.__signature__ = inspect.Signature([*own, *extra])  # type: ignore[attr-defined]
+    return command
 
 
-def model_options(model: str, full: bool = True) -> list[typer.core.TyperOption]:
-    """The options of a model's parameters; unless `full`, only the common ones are shown in the help."""
-    try:
-        kind, preset = estimator_class(model)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
+@dataclass(frozen=True)
+class ModelOption:
+    """An option for one parameter of a model.
+
+    Attributes:
+        name: of the parameter.
+        annotation: its type, as written.
+        default: its value if it is not given.
+        text: what it means.
+        panel: where the help shows it.
+        model: class name of the model.
+    """
+
+    name: str
+    annotation: str
+    default: Any
+    text: str
+    panel: str
+    model: str
+
+    @property
+    def word(self) -> str:
+        """The option's name on the command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def many(self) -> bool:
+        """Whether it may be repeated."""
+        return "Sequence[" in self.annotation and self.name not in ("ordering", "image_shape")
+
+    def parameter(self, full: bool) -> inspect.Parameter:
+        """The keyword of a typer command."""
+        flag = self.annotation.startswith("bool")
+        known = self.default not in (MISSING, None)
+        default = self.default if isinstance(self.default, list | tuple) else [self.default]
+        shown = f" [{' '.join(map(str, default))}]" if known else ""
+        option = typer.Option(
+            f"{self.word}/--no-{self.word[2:]}" if flag else self.word,
+            help=self.text[:1].upper()
+            + self.text[1:]
+            + (" Repeat for several." if self.many else "")
+            + shown,
+            metavar=None if flag else self._metavar(),
+            hidden=not full and self.name not in COMMON,
+            rich_help_panel=self.panel,
+            show_default=False,
+        )
+        kind: Any = bool | None if flag else list[str] | None
+        annotation = Annotated[kind, option]
+        return inspect.Parameter(
+            self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+        )
+
+    def convert(self, value: bool | list[str]) -> Any:
+        """The value of the parameter from the words of the command line."""
+        if isinstance(value, bool):
+            return value
+        if not self.many and len(value) > 1:
+            raise ValueError(f"{self.model} takes one value for {self.word}, not {len(value)}")
+        if self.name == "image_shape":
+            return _sides(value[0])
+        values = [self._number(word) for word in value]
+        return values if len(values) > 1 or self.annotation.startswith("Sequence") else values[0]
+
+    def _number(self, word: str) -> Any:
+        if word.lower() == "none" and "None" in self.annotation:
+            return None
+        kinds: list[Any] = [int] if self._metavar() == "INT" else []
+        kinds += [float] if "float" in self.annotation else []
+        for kind in kinds:
+            try:
+                return kind(word)
+            except ValueError:
+                continue
+        if not kinds or "str" in self.annotation or (self.name == "binarize" and word.startswith("random")):
+            return word
+        raise ValueError(f"{self.word} takes a number, not {word!r}")
+
+    def _metavar(self) -> str:
+        if self.name == "image_shape":
+            return "HxW"
+        if "int" in self.annotation or self.name == "random_state":
+            return "INT"
+        return "FLOAT" if "float" in self.annotation else "TEXT"
+
+
+def model_options(model: str) -> list[ModelOption]:
+    """The options of a model: its parameters, and the options of its training."""
+    kind, preset = estimator_class(model)
     options = []
     for parameter in parameters(kind):
         if parameter.name == "training":
             continue
         default = preset.get(parameter.name, DEFAULTS.get(parameter.name, parameter.default))
         text = TEXTS.get(parameter.name, text_of(kind, parameter.name))
-        own = not parameter.kw_only or parameter.name in vars(kind)
-        panel = "Model" if own else "Training"
-        options.append(
-            _option(parameter.name, str(parameter.type), default, text, panel, full, kind.__name__)
-        )
+        panel = "Training" if parameter.name in TRAINING else "Model"
+        option = ModelOption(parameter.name, str(parameter.type), default, text, panel, kind.__name__)
+        options.append(option)
     if kind._options is not None:
-        texts = attribute_texts(kind._options)
-        for option in fields(kind._options):
-            default = kind._defaults.get(option.name, option.default)
-            panel = "Further options of training"
-            text = texts[option.name]
-            options.append(_option(option.name, str(option.type), default, text, panel, full, kind.__name__))
+        texts, panel = attribute_texts(kind._options), "Further options of training"
+        for field in fields(kind._options):
+            default = kind._defaults.get(field.name, field.default)
+            text = texts[field.name]
+            options.append(ModelOption(field.name, str(field.type), default, text, panel, kind.__name__))
     return options
-
-
-def _option(
-    name: str, annotation: str, default: Any, text: str, panel: str, full: bool, model: str
-) -> typer.core.TyperOption:
-    flag, many = annotation.startswith("bool"), "Sequence[" in annotation and name != "ordering"
-    aliases = [f"--{old.replace('_', '-')}" for old, new in PARAMETERS.items() if new == name]
-    plain = f"--{name.replace('_', '-')}"
-    shown = "" if default is MISSING or default is None else f" [{_word(default)}]"
-    repeat = " Repeat for several." if many and name != "image_shape" else ""
-    return typer.core.TyperOption(
-        param_decls=[f"{plain}/--no-{plain[2:]}" if flag else plain, *aliases, name],
-        default=None,
-        type=click.BOOL if flag else click.STRING,
-        is_flag=flag,
-        multiple=not flag,
-        help=text[:1].upper() + text[1:].rstrip(".") + "." + repeat + shown,
-        metavar="" if flag else _metavar(name, annotation),
-        expose_value=False,
-        callback=_keep(name, annotation, many, model),
-        hidden=not full and name not in COMMON,
-        rich_help_panel=panel,
-        show_default=False,
-    )
-
-
-def _keep(name: str, annotation: str, many: bool, model: str) -> Any:
-    def keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
-        if value is None or value == ():
-            return
-        if not isinstance(value, tuple):
-            converted = value
-        elif name == "image_shape":
-            converted = _sides(_single(value, name, model))
-        elif many:
-            values = [_convert(word, name, annotation) for word in value]
-            converted = values[0] if len(values) == 1 and annotation.split("|")[0].strip() != annotation else values
-            if annotation.startswith("Sequence"):
-                converted = values
-        else:
-            converted = _convert(_single(value, name, model), name, annotation)
-        ctx.meta.setdefault(KEY, {})[name] = converted
-
-    return keep
-
-
-def _single(value: tuple[str, ...], name: str, model: str) -> str:
-    if len(value) > 1:
-        raise click.UsageError(f"{model} takes one value for --{name.replace('_', '-')}, not {len(value)}")
-    return value[0]
-
-
-def _convert(word: str, name: str, annotation: str) -> Any:
-    """A word of the command line as the annotation wants it."""
-    if word.lower() == "none" and "None" in annotation:
-        return None
-    kinds = [int] if "int" in annotation or name == "random_state" else []
-    kinds += [float] if "float" in annotation else []  # type: ignore[list-item]
-    for kind in kinds:
-        try:
-            return kind(word)
-        except ValueError:
-            continue
-    if not kinds or "str" in annotation or (name == "binarize" and word.startswith("random")):
-        return word
-    raise click.UsageError(f"--{name.replace('_', '-')} takes a number, not {word!r}")
 
 
 def _sides(text: str) -> list[int]:
     try:
         return [int(side) for side in text.lower().split("x")]
     except ValueError:
-        raise click.UsageError(f"an image shape is written HxW or CxHxW, such as 28x28, not {text!r}") from None
+        raise ValueError(f"an image shape is written HxW or CxHxW, such as 28x28, not {text!r}") from None
 
 
-def _metavar(name: str, annotation: str) -> str:
-    if name == "image_shape":
-        return "HxW"
-    if "int" in annotation or name == "random_state":
-        return "INT"
-    return "FLOAT" if "float" in annotation else "TEXT"
+def _current_name(word: str) -> str:
+    """An argument with the present name of an option.
+
+    Example:
+        >>> _current_name("--components"), _current_name("--seed=3")
+        ('--n-components', '--random-state=3')
+    """
+    option, sign, value = word.partition("=")
+    name = PARAMETERS.get(option[2:].replace("-", "_")) if option.startswith("--") else None
+    return word if name is None else f"--{name.replace('_', '-')}{sign}{value}"
 
 
-def _word(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
-
-
-def _model_in(args: list[str]) -> str | None:
+def _model_in(args: Sequence[str]) -> str | None:
     for k, word in enumerate(args):
         if word == "--model" and k + 1 < len(args):
             return args[k + 1]
         if word.startswith("--model="):
             return word.partition("=")[2]
     return None
-
-
-def _default(params: Sequence[click.Parameter]) -> str:
-    return next(str(p.default) for p in params if p.name == "model")
 
 
 def attribute_texts(kind: type) -> dict[str, str]:

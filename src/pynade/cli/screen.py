@@ -69,7 +69,7 @@ def training_bar(what: str = "epoch") -> Iterator[Callback]:
     def show(now: Progress) -> None:
         nonlocal task, last_line
         valid = None if now.valid is None else now.valid.mean
-        for name, value in (("train", -now.train_nll), ("valid", valid), ("best", now.best_valid)):
+        for name, value in (("train", now.train), ("valid", valid), ("best", now.best_valid)):
             if value is not None and value == value:  # a number that is not known yet stays as it was
                 shown[name] = f"{value:.3f}"
         epoch, text = f"{now.epoch}/{now.epochs}", scores.format(**shown)
@@ -82,6 +82,12 @@ def training_bar(what: str = "epoch") -> Iterator[Callback]:
 
     with bar:
         yield show
+
+
+def next_commands(*commands: str) -> None:
+    """Print the commands that usually follow."""
+    for n, command in enumerate(commands):
+        console.print(f"{'Next: ' if n == 0 else '      '}{command}", soft_wrap=True)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`pynade demo`: four models of handwritten digits in under a minute, a table and a picture."""
+"""`pynade demo`: four models of handwritten digits in under a minute, a table and a figure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the demo's table."""
+    """One line of the demo's table: a model, its score on the test set, and how long training took."""
 
     model: str
     test: Estimate
@@ -30,7 +30,7 @@ class Line:
 
 
 def models() -> dict[str, DensityEstimator]:
-    """The trained models of the demo; their settings were chosen on the validation part."""
+    """Return the models of the demo that are trained; their settings were chosen on the validation set."""
     common: Any = {"schedule": "linear", "batch_size": 50, "random_state": SEED}
     return {
         "FVSBN (logistic regressions)": FVSBN(learning_rate=0.02, epochs=60, **common),
@@ -40,19 +40,20 @@ def models() -> dict[str, DensityEstimator]:
 
 
 def demo(picture: Path, started: Callable[[str], None] = lambda name: None) -> list[Line]:
-    """Train on the embedded digits, score the test part, draw the picture.
+    """Train on the embedded digits, score the test set, draw the figure.
 
     Args:
-        picture: PNG to write: real digits, samples, and the pixel probabilities they were drawn with.
-        started: called with a model's name before it is trained.
+        picture: The PNG to write: real digits, samples, and the probabilities of their pixels.
+        started: Called with a model's name before it is trained.
     """
     digits = load("digits")
     assert digits.valid is not None
     assert digits.test is not None
     assert digits.image_shape is not None
     begin = time.perf_counter()
-    floor = Independent.fitted(Bernoulli(), torch.as_tensor(digits.train)).double()
-    lines = [Line("independent Bernoullis", log_likelihood(floor, digits.test), time.perf_counter() - begin)]
+    independent = Independent.fitted(Bernoulli(), torch.as_tensor(digits.train)).double()
+    score = log_likelihood(independent, digits.test)
+    lines = [Line("independent Bernoullis", score, time.perf_counter() - begin)]
     for name, model in models().items():
         started(name)
         begin = time.perf_counter()

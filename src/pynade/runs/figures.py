@@ -1,4 +1,4 @@
-"""Pictures. Figures are made with matplotlib's object interface: no global state, no window."""
+"""Figures, made with matplotlib's object interface: no global state, no window."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from pynade.tables.frames import default_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,8 +22,13 @@ COLOURS = (
 MARKERS = "osD^vP*Xp<>h"
 
 
+SCATTERED = 6  # columns of a table that are drawn in pairs
+MOST_HISTOGRAMS = 64
+LABELLED = 40  # columns whose names fit on an axis
+
+
 def tile(rows: np.ndarray, shape: Sequence[int], columns: int | None = None, gap: float = 0.5) -> np.ndarray:
-    """One picture from many: rows (N, D) as images of `shape`, in a grid with a grey gap."""
+    """Return one picture of many: rows (N, D) as images of `shape`, in a grid with a grey gap."""
     images = [picture(row, shape) for row in np.asarray(rows, dtype=float)]
     n, (height, width, *colours) = len(images), images[0].shape
     columns = columns or math.ceil(math.sqrt(n))
@@ -34,7 +41,7 @@ def tile(rows: np.ndarray, shape: Sequence[int], columns: int | None = None, gap
 
 
 def picture(row: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """A row as an image: (height, width), or (height, width, 3) of colours; other channels are averaged.
+    """Return a row as an image: (height, width), or (height, width, 3) of colours; else the mean of channels.
 
     Example:
         >>> picture(np.zeros(12), (3, 2, 2)).shape
@@ -46,13 +53,18 @@ def picture(row: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     return image.transpose(1, 2, 0) if image.shape[0] == 3 else image.mean(0)
 
 
-def image_panels(panels: dict[str, np.ndarray], shape: Sequence[int], columns: int | None = None) -> Figure:
-    """Several sets of images side by side, white on black, a title over each."""
+def _subplots(lines: int, columns: int, width: float, height: float, **options: Any) -> tuple[Figure, Any]:
+    """Return a figure and its axes (lines, columns); `width` and `height` are inches of one of them."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.2 * len(panels), 4.5), layout="constrained")
-    axes: Any = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axis, (title, rows) in zip(axes, panels.items(), strict=True):
+    figure = Figure(figsize=(width * columns, height * lines), layout="constrained")
+    return figure, figure.subplots(lines, columns, squeeze=False, **options)
+
+
+def image_panels(panels: dict[str, np.ndarray], shape: Sequence[int], columns: int | None = None) -> Figure:
+    """Draw several sets of images side by side, white on black, a title over each."""
+    figure, axes = _subplots(1, len(panels), 4.2, 4.5)
+    for axis, (title, rows) in zip(axes[0], panels.items(), strict=True):
         axis.imshow(tile(rows, shape, columns), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
         axis.set_title(title, fontsize=13)
         axis.set_axis_off()
@@ -60,21 +72,122 @@ def image_panels(panels: dict[str, np.ndarray], shape: Sequence[int], columns: i
 
 
 def table_panels(panels: dict[str, np.ndarray]) -> Figure:
-    """Several tables of values in [0, 1] side by side: a line per row, a column per variable."""
-    from matplotlib.figure import Figure
+    """Old name of `table_figure`; goes when `pynade.runs.sampling` calls that."""
+    return table_figure(panels["samples"])
 
-    figure = Figure(figsize=(6 * len(panels), 5), layout="constrained")
-    axes: Any = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axis, (title, rows) in zip(axes, panels.items(), strict=True):
-        axis.imshow(rows, cmap="gray_r", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
-        axis.set_title(title, fontsize=13)
-        axis.set_xlabel("variable")
-        axis.set_ylabel("row")
+
+def table_figure(rows: np.ndarray, names: Sequence[str] | None = None) -> Figure:
+    """Draw the rows of a table.
+
+    Up to 6 columns of real numbers are drawn in pairs: a histogram of each, a scatter plot and the
+    correlation of every two. More columns are drawn as histograms. Of a table of zeros and ones, the share
+    of ones of each column and the correlations are drawn.
+
+    Args:
+        rows: The table, (N, D).
+        names: The column names; ``x1`` … ``xD`` when left out.
+
+    Example:
+        >>> len(table_figure(np.random.default_rng(0).normal(size=(50, 3)), ["a", "b", "c"]).axes)
+        9
+    """
+    rows = np.asarray(rows, dtype=np.float64)
+    names = default_names(rows.shape[1]) if names is None else names
+    known = rows[~np.isnan(rows)]
+    if np.isin(known, (0, 1)).all():
+        return _binary_table(rows, names)
+    return _pairs(rows, names) if rows.shape[1] <= SCATTERED else _histograms(rows, names)
+
+
+def _correlations(rows: np.ndarray) -> np.ndarray:
+    """Return the correlations (D, D) over complete rows, NaN where a column is constant."""
+    rows = rows[~np.isnan(rows).any(1)]
+    centred = rows - rows.mean(0) if len(rows) else rows
+    scale = np.sqrt((centred**2).sum(0))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(centred.T @ centred / np.outer(scale, scale))
+
+
+def _histogram(axis: Any, values: np.ndarray) -> None:
+    values = values[~np.isnan(values)]
+    axis.hist(values, bins=min(50, max(10, math.isqrt(len(values)))), color=COLOURS[0], edgecolor="none")
+    axis.tick_params(labelsize=8)
+    axis.locator_params(nbins=4)
+
+
+def _pairs(rows: np.ndarray, names: Sequence[str]) -> Figure:
+    D, correlation = rows.shape[1], _correlations(rows)
+    figure, axes = _subplots(D, D, 1.2 + 2.4 / D, 1.1 + 2.2 / D)
+    size, alpha = (12.0, 0.7) if len(rows) <= 500 else (4.0, 0.3)
+    for i in range(D):
+        for j in range(D):
+            axis = axes[i, j]
+            if i == j:
+                _histogram(axis, rows[:, i])
+                axis.set_yticks([])
+            elif j < i:
+                axis.scatter(rows[:, j], rows[:, i], s=size, alpha=alpha, color=COLOURS[0], linewidths=0)
+                axis.tick_params(labelsize=8)
+                axis.locator_params(nbins=4)
+            else:
+                text = "–" if np.isnan(correlation[i, j]) else f"r = {round(correlation[i, j], 2) + 0.0:.2f}"
+                axis.text(0.5, 0.5, text, ha="center", va="center", fontsize=11, transform=axis.transAxes)
+                axis.set_axis_off()
+            if i == D - 1:
+                axis.set_xlabel(names[j])
+            if j == 0:
+                axis.set_ylabel(names[i] if i else "rows")
+    return figure
+
+
+def _histograms(rows: np.ndarray, names: Sequence[str]) -> Figure:
+    shown = min(rows.shape[1], MOST_HISTOGRAMS)
+    columns = math.ceil(math.sqrt(shown))
+    lines = math.ceil(shown / columns)
+    figure, axes = _subplots(lines, columns, 1.9, 1.6)
+    for k, axis in enumerate(axes.flat):
+        if k >= shown:
+            axis.set_axis_off()
+            continue
+        _histogram(axis, rows[:, k])
+        axis.set_yticks([])
+        axis.set_title(names[k], fontsize=9)
+    title = f"{len(rows):,} rows"
+    if shown < rows.shape[1]:
+        title += f", the first {shown} of {rows.shape[1]} columns"
+    figure.suptitle(title, fontsize=11)
+    return figure
+
+
+def _binary_table(rows: np.ndarray, names: Sequence[str]) -> Figure:
+    D, place = rows.shape[1], np.arange(rows.shape[1])
+    side = min(9.0, 4.0 + 0.12 * D)
+    figure, axes = _subplots(1, 2, side, side * 0.85)
+    left, right = axes[0]
+    known = ~np.isnan(rows)
+    share = np.where(known, rows, 0).sum(0) / np.maximum(known.sum(0), 1)
+    left.barh(place, share, color=COLOURS[0], height=0.8 if D <= LABELLED else 1.0)
+    left.set_xlim(0, 1)
+    left.set_ylim(D - 0.5, -0.5)
+    left.set_xlabel("share of ones")
+    left.set_title(f"{len(rows):,} rows", fontsize=11)
+    left.grid(axis="x", alpha=0.3)
+    image = right.imshow(_correlations(rows), cmap="PuOr", vmin=-1, vmax=1, interpolation="nearest")
+    right.set_facecolor("0.85")  # of columns that are constant
+    right.set_title("correlation", fontsize=11)
+    figure.colorbar(image, ax=right, shrink=0.8)
+    if D <= LABELLED:
+        left.set_yticks(place, names, fontsize=9 if D <= 20 else 7)
+        right.set_xticks(place, names, fontsize=9 if D <= 20 else 7, rotation=90)
+        right.set_yticks([])
+    else:
+        left.set_ylabel("column (counted from 0)")
+        right.set_xlabel("column (counted from 0)")
     return figure
 
 
 def save_figure(figure: Figure, path: Path | str, metadata: dict[str, str] | None = None) -> None:
-    """Write a figure; the kind is taken from the ending (.png, .pdf, .svg)."""
+    """Write a figure; the kind of file is taken from the ending (.png, .pdf, .svg)."""
     path = Path(path)
     known = figure.canvas.get_supported_filetypes()
     if path.suffix[1:].lower() not in known:
@@ -87,15 +200,11 @@ def save_figure(figure: Figure, path: Path | str, metadata: dict[str, str] | Non
 
 
 def completion_figure(completions: Sequence[Any], shape: Sequence[int]) -> Figure:
-    """One line per image: the image, the image with its hole (and log p of the rest), the completions."""
-    from matplotlib.figure import Figure
-
-    columns = 2 + len(completions[0].draws)
-    figure = Figure(figsize=(1.5 * columns, 1.75 * len(completions)), layout="constrained")
-    axes: Any = figure.subplots(len(completions), columns, squeeze=False)
+    """Draw a line for each image: the image, the image with its hole (and log p of the rest), completions."""
+    figure, axes = _subplots(len(completions), 2 + len(completions[0].draws), 1.5, 1.75)
     for line, c in zip(axes, completions, strict=True):
-        hollow = np.where(c.hole, 0.5, c.image)
-        for axis, row in zip(line, [c.image, hollow, *c.draws], strict=True):
+        with_hole = np.where(c.hole, 0.5, c.image)
+        for axis, row in zip(line, [c.image, with_hole, *c.draws], strict=True):
             axis.imshow(picture(row, shape), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
             axis.set_axis_off()
         line[1].set_title(f"log p = {c.log_prob:.1f}", fontsize=10)
@@ -106,51 +215,51 @@ def completion_figure(completions: Sequence[Any], shape: Sequence[int]) -> Figur
 
 
 def training_figure(epochs: Sequence[dict[str, Any]]) -> Figure:
-    """Training and validation NLL against the epoch, with the epoch whose weights were kept.
+    """Draw the training and validation log-likelihood of each epoch, and the epoch whose weights were kept.
 
-    Where the two part, the model has begun to learn its training rows by heart.
+    Where the training curve rises and the validation curve falls, the model overfits.
+
+    Args:
+        epochs: The lines of metrics.jsonl; their scores are negative log-likelihoods.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    axis: Any = figure.subplots()
-    number = [line["epoch"] for line in epochs]
-    axis.plot(number, [line["train_nll"] for line in epochs], label="train (mean loss during the epoch)")
-    like = [(line["epoch"], line["train_scored_nll"]) for line in epochs if "train_scored_nll" in line]
-    if like:
-        axis.plot(*zip(*like, strict=True), color="C2", label="train (some rows, scored as validation)")
-    scored = [line for line in epochs if line["valid_nll"] is not None]
+    figure, axes = _subplots(1, 1, 6.4, 4.2)
+    axis = axes[0, 0]
+    blue, orange, green = COLOURS[:3]
+    train = [(line["epoch"], -line["train_nll"]) for line in epochs if line["train_nll"] is not None]
+    if train:
+        axis.plot(*zip(*train, strict=True), color=blue, label="train (mean during the epoch)")
+    scored = [(line["epoch"], -line["train_scored_nll"]) for line in epochs if "train_scored_nll" in line]
     if scored:
-        kind = "estimate" if any(line["valid_mc_stderr"] for line in scored) else "exact"
-        values = np.array([line["valid_nll"] for line in scored])
-        error = np.array([line["valid_stderr"] or 0.0 for line in scored])
-        where = [line["epoch"] for line in scored]
-        axis.plot(where, values, color="C1", label=f"validation ({kind})")
-        axis.fill_between(where, values - error, values + error, alpha=0.2, color="C1", linewidth=0)
+        axis.plot(*zip(*scored, strict=True), color=green, label="train (some rows, scored as validation)")
+    valid = [line for line in epochs if line["valid_nll"] is not None]
+    if valid:
+        kind = "estimate" if any(line.get("valid_mc_stderr") for line in valid) else "exact"
+        values = np.array([-line["valid_nll"] for line in valid])
+        error = np.array([line.get("valid_stderr") or 0.0 for line in valid])
+        where = [line["epoch"] for line in valid]
+        axis.plot(where, values, color=orange, label=f"validation ({kind})")
+        axis.fill_between(where, values - error, values + error, alpha=0.2, color=orange, linewidth=0)
     best = [line["epoch"] for line in epochs if line["best"]]
     if best:
         axis.axvline(best[-1], color="0.6", linestyle=":", label=f"best epoch ({best[-1]})")
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set_xlabel("epoch")
-    axis.set_ylabel("negative log-likelihood (nats per row)")
+    axis.set_ylabel("log-likelihood (nats per row)")
     axis.grid(alpha=0.3)
     axis.legend(fontsize=9)
     return figure
 
 
 def growth_figure(growth: dict[str, Any]) -> Figure:
-    """Time against each size, log-log, with the exponent of the fitted power law."""
-    from matplotlib.figure import Figure
-
+    """Draw time against each size, log-log, with the exponent of the fitted power law."""
     labels = {"D": "variables D", "H": "hidden units H", "B": "rows B", "ones": "share of ones"}
-    figure = Figure(figsize=(3.6 * len(growth), 3.4), layout="constrained")
-    axes: Any = figure.subplots(1, len(growth), squeeze=False, sharey=True)[0]
-    for axis, (name, grown) in zip(axes, growth.items(), strict=True):
+    figure, axes = _subplots(1, len(growth), 3.6, 3.4, sharey=True)
+    for axis, (name, grown) in zip(axes[0], growth.items(), strict=True):
         for task, seconds in grown["seconds"].items():
             label = f"{task}, exponent {grown['exponent'][task]:.2f}"
             axis.loglog(grown["values"], [1e3 * s for s in seconds], marker="o", label=label)
         axis.set_xlabel(labels.get(name, name))
         axis.grid(which="both", alpha=0.3)
         axis.legend(fontsize=8)
-    axes[0].set_ylabel("milliseconds")
+    axes[0][0].set_ylabel("milliseconds")
     return figure

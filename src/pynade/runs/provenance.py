@@ -1,4 +1,4 @@
-"""Where a number comes from: code, libraries, machine, data, seed."""
+"""The provenance of a result: code, libraries, machine, data, seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn", "safetensors")
 
 
 def provenance(data: Dataset, seed: int, device: torch.device) -> dict[str, Any]:
-    """Everything needed to make a result again, as JSON."""
+    """Return what is needed to compute a result again, as JSON.
+
+    Args:
+        data: The data set.
+        seed: The seed of training.
+        device: The device of training.
+    """
     return {
         "code": code_version(),
         "libraries": {name: _version(name) for name in LIBRARIES},
@@ -33,14 +39,14 @@ def provenance(data: Dataset, seed: int, device: torch.device) -> dict[str, Any]
 
 
 def now() -> str:
-    """The time, in UTC."""
+    """Return the time, in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def code_version() -> str:
-    """The version, a digest of the source, and the commit if the code runs from a checkout.
+    """Return the version, a digest of the source, and the commit if the code is in a git repository.
 
-    A "+" marks uncommitted changes. The digest is the same wherever the same files are.
+    A "+" marks uncommitted changes. The digest depends on the files only, not on where they are.
     """
     root = Path(__file__).parent.parent
     source = f"source {source_digest(root)[:12]}"
@@ -53,7 +59,7 @@ def code_version() -> str:
 
 
 def source_digest(root: Path) -> str:
-    """sha256 over the names and contents of all Python files of the package."""
+    """Return the SHA-256 of the names and contents of all Python files of the package."""
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0")
@@ -62,7 +68,7 @@ def source_digest(root: Path) -> str:
 
 
 def device_name(device: torch.device) -> str:
-    """Such as "cpu (x86_64)" or "cuda (NVIDIA H200)"."""
+    """Return a name such as "cpu (x86_64)" or "cuda (NVIDIA H200)"."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return f"{device.type} ({name})"
 

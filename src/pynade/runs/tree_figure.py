@@ -1,4 +1,4 @@
-"""A picture of a Chow–Liu tree."""
+"""A figure of a Chow–Liu tree."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ import torch
 from pynade.classical import ChowLiuTree
 from pynade.estimators import ChowLiu
 from pynade.estimators.io import load_with_facts
-from pynade.runs.figures import save_figure
+from pynade.runs.figures import COLOURS, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LABELLED = 200  # variables whose names can still be read
+LABELLED = 200  # variables whose names can be read
 
 
 def tree_figure(tree: ChowLiuTree, names: Sequence[str] | None = None) -> Figure:
-    """A tree drawn in circles: roots inside, each depth one circle further out.
+    """Draw a tree or forest in circles: roots inside, each depth one circle further out.
 
-    An edge is red where the child tends to follow its parent, p(1 | 1) > p(1 | 0), blue where it tends to
-    do the opposite, and the thicker the larger the difference.
+    An edge is orange where the child tends to equal its parent, p(1 | 1) > p(1 | 0), blue where it tends to
+    differ, and the thicker the larger the difference.
 
     Args:
-        tree: the tree or forest.
-        names: of the variables; their numbers when not given. Shown for up to 200 variables.
+        tree: The tree or forest.
+        names: Names of the variables; their numbers when left out. Shown for up to 200 variables.
 
     Example:
         >>> from pynade.classical import ChowLiuTree
@@ -50,7 +50,7 @@ def tree_figure(tree: ChowLiuTree, names: Sequence[str] | None = None) -> Figure
     for parent, child in tree.edges():
         rise = p[child, 1] - p[child, 0]
         line = np.stack([place[parent], place[child]])
-        colour, width = ("tab:red" if rise > 0 else "tab:blue"), 0.5 + 2.5 * abs(rise)
+        colour, width = COLOURS[1 if rise > 0 else 0], 0.5 + 2.5 * abs(rise)
         axis.plot(line[:, 0], line[:, 1], color=colour, linewidth=width, zorder=1)
     axis.scatter(place[:, 0], place[:, 1], s=12 if D > 50 else 30, color="black", zorder=2)
     if D <= LABELLED:
@@ -63,7 +63,12 @@ def tree_figure(tree: ChowLiuTree, names: Sequence[str] | None = None) -> Figure
 
 
 def plot_tree(path: Path, run: Path) -> None:
-    """Draw the tree of a run folder or model file; of a mixture of trees, the one of largest weight."""
+    """Draw the tree of a model; of a mixture of trees, the one of largest weight.
+
+    Args:
+        path: The file to write (.png, .pdf or .svg).
+        run: A run folder or a model file of a ChowLiu estimator.
+    """
     model, facts = load_with_facts(run)
     tree = model.tree_ if isinstance(model, ChowLiu) else model
     if not isinstance(tree, ChowLiuTree):
@@ -72,7 +77,7 @@ def plot_tree(path: Path, run: Path) -> None:
 
 
 def circular_layout(tree: ChowLiuTree) -> np.ndarray:
-    """Places (D, 2): leaves evenly around the circle in the order of a walk, the others amid their children.
+    """Return places (D, 2): leaves evenly on the circle, depth first; others at the mean of their children.
 
     Example:
         >>> from pynade.classical import ChowLiuTree
@@ -83,19 +88,18 @@ def circular_layout(tree: ChowLiuTree) -> np.ndarray:
     for d, parent in enumerate(tree.parent.tolist()):
         children[parent].append(d)
     levels = [level.tolist() for level in tree.levels()]
-    walk, waiting = [], [-1]
-    while waiting:
-        d = waiting.pop()
-        walk.append(d)
-        waiting += reversed(children[d])
-    leaves = [d for d in walk if not children[d]]
+    leaves, stack = [], [-1]
+    while stack:  # depth first
+        d = stack.pop()
+        stack += reversed(children[d])
+        if not children[d]:
+            leaves.append(d)
     angle = {d: 2 * math.pi * n / len(leaves) for n, d in enumerate(leaves)}
     place = np.zeros((tree.n_variables, 2))
-    alone = len(levels[0]) == 1  # a single root is the centre
+    first = 0 if len(levels[0]) == 1 else 1  # a single root is the centre
     for depth in reversed(range(len(levels))):
         for d in levels[depth]:
             if children[d]:
                 angle[d] = sum(angle[child] for child in children[d]) / len(children[d])
-            radius = depth if alone else depth + 1
-            place[d] = radius * math.cos(angle[d]), radius * math.sin(angle[d])
+            place[d] = np.multiply(depth + first, (math.cos(angle[d]), math.sin(angle[d])))
     return place

@@ -181,21 +181,19 @@ class Dataset:
             )
         order = np.random.Generator(np.random.PCG64(seed)).permutation(len(rows))
         pieces = [rows[part] for part in np.array_split(order, n)]
-        made = []
-        for k in range(n):
-            others = [pieces[(k + i) % n] for i in range(1, n)]
+        folds = []
+        for k, test in enumerate(pieces):
+            *train, valid = pieces[k + 1 :] + pieces[:k]
             facts = {**self.provenance, "fold": k + 1, "folds": n, "fold_seed": seed}
-            train = np.concatenate(others[:-1])
-            made.append(
-                replace(self, train=train, valid=others[-1], test=pieces[k], provenance=facts, source=None)
-            )
-        return made
+            parts: dict[str, Any] = {"train": np.concatenate(train), "valid": valid, "test": test}
+            folds.append(replace(self, **parts, provenance=facts, source=None))
+        return folds
 
     def with_validation(self, fraction: float, seed: int) -> Dataset:
         """Return a data set that has a validation part, cut at random from train if there was none.
 
         The rows of both parts keep their order. A data set that already has a validation part is returned
-        as it is. One that is cut loses its source, which would go on drawing the rows kept for validation.
+        as it is. One that is cut loses its source, which would also draw the rows kept for validation.
 
         Args:
             fraction: Share of the training rows that become validation rows, between 0 and 1.

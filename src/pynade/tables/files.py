@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,8 +12,10 @@ import numpy as np
 
 from pynade.tables.dataset import PARTS, Dataset
 from pynade.tables.delimited import import_polars, is_number, read_csv
-from pynade.tables.packed import DAMAGE, unpack
 from pynade.tables.schema import Kind, Schema
+
+#: What numpy and zipfile raise on a damaged archive.
+DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 
 SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
 
@@ -50,8 +54,14 @@ def read_file(path: str | Path) -> Table:
 def read_parts(path: str | Path) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None]:
     """Read a file as the parts of a data set; a single table is all ``train``.
 
-    An ``.npz`` file may hold ``train``, ``valid`` and ``test`` arrays, plain or packed with ``n_features``
-    (see `pynade.tables.packed`).
+    An ``.npz`` file may hold ``train``, ``valid`` and ``test`` arrays. With a number ``n_features`` beside
+    them they are zeros and ones packed into bytes by ``numpy.packbits(rows, axis=1)``.
+
+    Args:
+        path: As in `read_file`.
+
+    Returns:
+        The rows of each part, and the column names or None.
 
     Example:
         >>> import tempfile
@@ -69,11 +79,8 @@ def read_parts(path: str | Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]
     suffix = path.suffix.lower()
     if suffix in (".npy", ".npz"):
         parts = _read_numpy(path)
-    elif suffix == ".csv":
-        rows, names = read_csv(path)
-        parts = {"train": rows}
-    elif suffix == ".parquet":
-        rows, names = _read_parquet(path)
+    elif suffix in (".csv", ".parquet"):
+        rows, names = read_csv(path) if suffix == ".csv" else _read_parquet(path)
         parts = {"train": rows}
     else:
         raise ValueError(f"{path} has an unknown format; expected one of: {', '.join(SUFFIXES)}")
@@ -89,6 +96,9 @@ def dataset_from_file(path: str | Path) -> Dataset:
     """Read a file as a data set: its parts if it has any, else all rows as ``train``.
 
     A column whose values are all 0 or 1, apart from missing ones, is binary in the schema; any other is real.
+
+    Args:
+        path: As in `read_file`.
 
     Example:
         >>> import tempfile
@@ -171,7 +181,7 @@ def _read_numpy(path: Path) -> dict[str, np.ndarray]:
     for part, rows in parts.items():
         if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != -(-n_features // 8):
             raise ValueError(f"{path}, part {part!r}: expected {n_features} columns packed into uint8 bytes")
-    return {part: unpack(rows, n_features) for part, rows in parts.items()}
+    return {part: np.unpackbits(rows, axis=1, count=n_features) for part, rows in parts.items()}
 
 
 def _read_parquet(path: Path) -> Table:

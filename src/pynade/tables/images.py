@@ -47,7 +47,7 @@ def images_dataset(path: str | Path) -> Dataset:
             (N, H, W, C), with whole numbers 0 … 255 or numbers between 0 and 1.
 
     Raises:
-        ValueError: There are no images, or they differ in size, or are none; in one sentence.
+        ValueError: There are no images, they differ in size, or a file is no image.
 
     Example:
         >>> import tempfile
@@ -86,13 +86,13 @@ def is_grey(dataset: Dataset) -> bool:
     return dataset.image_shape is not None and dataset.provenance.get("levels") == LEVELS
 
 
-def binarized(dataset: Dataset, how: float | str) -> Dataset:
-    """Images of grey levels made black and white; other data are returned as they are.
+def binarized(dataset: Dataset, rule: float | str) -> Dataset:
+    """Return images of grey levels as black and white ones; other data are returned as they are.
 
     Args:
         dataset: The images.
-        how: A number, the share of white above which a pixel becomes 1; or ``"random"``: each pixel becomes 1
-            with a probability of its share of white, drawn once for all with seed 0 (``"random:7"``: 7).
+        rule: A number, the share of white above which a pixel becomes 1; or ``"random"``: each pixel becomes
+            1 with a probability of its share of white, drawn once with seed 0 (``"random:7"``: 7).
 
     Example:
         >>> rows = np.array([[0, 100], [200, 255]], dtype=np.uint8)
@@ -100,7 +100,7 @@ def binarized(dataset: Dataset, how: float | str) -> Dataset:
         >>> binarized(grey, 0.5).train.tolist()
         [[0, 0], [1, 1]]
     """
-    threshold, seed = _parse(how)
+    threshold, seed = _parse(rule)
     if not is_grey(dataset):
         return dataset
     rng = np.random.Generator(np.random.PCG64(0 if seed is None else seed))
@@ -110,29 +110,29 @@ def binarized(dataset: Dataset, how: float | str) -> Dataset:
             parts[part] = (rows > threshold * (LEVELS - 1)).astype(np.uint8)
         else:
             parts[part] = (rng.integers(0, LEVELS - 1, rows.shape, dtype=np.uint8) < rows).astype(np.uint8)
-    facts = {k: v for k, v in dataset.provenance.items() if k != "levels"} | {"binarize": how}
+    facts = {k: v for k, v in dataset.provenance.items() if k != "levels"} | {"binarize": rule}
     return replace(dataset, **parts, schema=Schema.binary(dataset.n_variables), provenance=facts, source=None)
 
 
-def _parse(how: float | str) -> tuple[float, int | None]:
+def _parse(rule: float | str) -> tuple[float, int | None]:
     """A threshold and no seed, or a seed."""
-    if isinstance(how, str):
-        word, _, seed = how.partition(":")
-        if word == "random" and (seed.isdigit() or how == "random"):
+    if isinstance(rule, str):
+        word, _, seed = rule.partition(":")
+        if word == "random" and (seed.isdigit() or rule == "random"):
             return 0.0, int(seed or 0)
-        raise ValueError(f"binarize is a threshold between 0 and 1, random or random:SEED, not {how!r}")
-    if not 0 <= how < 1:
-        raise ValueError(f"the threshold of images is a share of white, from 0 to below 1, not {how:g}")
-    return how, None
+        raise ValueError(f"binarize is a threshold between 0 and 1, random or random:SEED, not {rule!r}")
+    if not 0 <= rule < 1:
+        raise ValueError(f"the threshold of images is a share of white, from 0 to below 1, not {rule:g}")
+    return rule, None
 
 
 def _read_folder(folder: Path) -> dict[str, np.ndarray]:
-    inside = [part for part in PARTS if (folder / part).is_dir()]
-    if not inside:
+    parts = [part for part in PARTS if (folder / part).is_dir()]
+    if not parts:
         return {"train": _read_pngs(folder)}
-    if "train" not in inside:
-        raise ValueError(f"{folder} has the folders {', '.join(inside)}, but no folder train")
-    return {part: _read_pngs(folder / part) for part in inside}
+    if "train" not in parts:
+        raise ValueError(f"{folder} has the folders {', '.join(parts)}, but no folder train")
+    return {part: _read_pngs(folder / part) for part in parts}
 
 
 def _read_pngs(folder: Path) -> np.ndarray:

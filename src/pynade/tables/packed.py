@@ -7,18 +7,14 @@ is the number of columns.
 from __future__ import annotations
 
 import hashlib
-import os
-import zipfile
-import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 
+from pynade.atomic import write_atomically
 from pynade.tables.dataset import PARTS
-
-#: What numpy and zipfile raise on a damaged archive.
-DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+from pynade.tables.files import DAMAGE as DAMAGE
 
 
 def pack(rows: np.ndarray) -> np.ndarray:
@@ -83,13 +79,12 @@ def write_packed(path: Path, parts: Mapping[str, np.ndarray], n_features: int) -
         n_features: Number of columns.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with draft.open("wb") as stream:
+
+    def write(file: Path) -> None:
+        with file.open("wb") as stream:
             np.savez_compressed(stream, **dict(parts), n_features=np.int64(n_features))  # type: ignore[arg-type]
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+
+    write_atomically(path, write)
 
 
 def content_digest(packed: Iterable[np.ndarray], n_features: int) -> str:

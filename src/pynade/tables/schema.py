@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from pynade.tables.frames import default_names
+
 Kind = Literal["binary", "real", "category"]
 
 
@@ -81,8 +83,7 @@ class Schema:
             >>> Schema.from_kinds(["real", "binary"]).names
             ('x1', 'x2')
         """
-        if names is None:
-            names = [f"x{i + 1}" for i in range(len(kinds))]
+        names = default_names(len(kinds)) if names is None else names
         if len(names) != len(kinds):
             raise ValueError(f"{len(names)} column names were given for {len(kinds)} columns")
         return cls(tuple(Column(str(name), kind) for name, kind in zip(names, kinds, strict=True)))
