@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn import functional
 
 
@@ -39,7 +39,7 @@ class Law(ABC):
     def quantile(self, q: Tensor) -> Tensor:
         """Inverse of the cdf; infinite at 0 and 1."""
 
-    def noise(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
+    def noise(self, like: Tensor, generator: Generator | None) -> Tensor:
         """Independent draws of the shape, dtype and device of `like`."""
         return self.quantile(uniforms(like, generator))
 
@@ -62,7 +62,7 @@ class Normal(Law):
         """Φ⁻¹(q)."""
         return torch.special.ndtri(q)
 
-    def noise(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
+    def noise(self, like: Tensor, generator: Generator | None) -> Tensor:
         """Normal numbers of the generator."""
         device = like.device if generator is None else generator.device
         return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=device).to(like.device)
@@ -110,7 +110,7 @@ class StandardLogistic(Law):
 NORMAL, LAPLACE, LOGISTIC = Normal(), DoubleExponential(), StandardLogistic()
 
 
-def uniforms(like: Tensor, generator: torch.Generator | None) -> Tensor:
+def uniforms(like: Tensor, generator: Generator | None) -> Tensor:
     """Uniform draws strictly between 0 and 1, made on the generator's device and moved to that of `like`."""
     device = like.device if generator is None else generator.device
     u = torch.rand(like.shape, generator=generator, dtype=like.dtype, device=device)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from pynade.families.laws import LAPLACE, NORMAL, Law
 from pynade.families.real import Real, moments
@@ -28,9 +26,7 @@ class _LocationScale(Real):
         z = self.standardise(x, mu, log_sigma)
         return self.law.log_kernel(z) - log_sigma + self.law.log_constant
 
-    def sample(
-        self, eta: Tensor, i: Tensor | None = None, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """mu + sigma Z."""
         mu, log_sigma = self._parts(eta, i)
         return mu + torch.exp(log_sigma) * self.law.noise(mu, generator)
@@ -112,10 +108,6 @@ class FixedVarianceGaussian(_LocationScale):
         """Start sigma at the standard deviation of each column (no spread: 1)."""
         with torch.no_grad():
             self.log_sigma.copy_(self.raw_scale(moments(x)[1]))
-
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments; log_sigma is a parameter, stored as a tensor."""
-        return {"n_variables": self.n_variables} | super().config()
 
 
 class Laplace(_LocationScale):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from pynade.families.laws import LAPLACE, LOGISTIC, NORMAL, Law, uniforms
 from pynade.families.real import Real, moments, probability_nodes
-from pynade.kernels import backends
+from pynade.kernels import Uniforms, backends, sample_mixture
 
 WITHIN = 0.25  # share of a column's variance that the initial components have within themselves
 
@@ -70,9 +69,7 @@ class _MixtureFamily(Real):
         log_p: Tensor = loops.log_prob(x, eta, law, *numbers)
         return log_p
 
-    def sample(
-        self, eta: Tensor, i: Tensor | None = None, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """A component is drawn, then its law."""
         pi, mu, sigma = self.parameters_of(eta)
         edges = pi.cumsum(-1)
@@ -80,6 +77,19 @@ class _MixtureFamily(Real):
         which = (edges[..., :-1] < u).sum(-1, keepdim=True)
         mu, sigma = mu.gather(-1, which)[..., 0], sigma.gather(-1, which)[..., 0]
         return mu + sigma * self.law.noise(mu, generator)
+
+    def sample_nade(
+        self,
+        weights: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
+        activation: str,
+        uniforms: Uniforms,
+        generator: Generator | None,
+    ) -> Tensor | None:
+        """By a compiled loop, which has no smallest scale."""
+        if self.sigma_floor or type(self).sample is not _MixtureFamily.sample:
+            return None
+        drawn = uniforms.tensor(weights[0].dtype, weights[0].device)
+        return sample_mixture(*weights, drawn, self.law.noise(drawn, generator), activation)
 
     def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Σ pi_c mu_c."""
@@ -126,10 +136,6 @@ class _MixtureFamily(Real):
         mu = mean[:, None] + deviation[:, None] * grid
         sigma = (deviation * math.sqrt(within) / self.law.deviation)[:, None].expand_as(mu)
         return torch.cat([torch.zeros_like(mu), mu, self.raw_scale(sigma)], -1)
-
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        return {"n_components": self.n_components} | super().config()
 
 
 class MixtureOfGaussians(_MixtureFamily):

@@ -8,7 +8,7 @@ What it loses is measured by `pynade.evaluation.many_at_once_gap`.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from pynade.models.orderless import Orderless
 from pynade.ordering import Ordering
@@ -19,7 +19,7 @@ def sample_many(
     model: Orderless,
     n: int,
     per_step: int = 1,
-    generator: torch.Generator | None = None,
+    generator: Generator | None = None,
     *,
     precision: str = "float32",
 ) -> Tensor:
@@ -51,7 +51,7 @@ def draw_many(
     model: Orderless,
     n: int,
     per_step: int = 1,
-    generator: torch.Generator | None = None,
+    generator: Generator | None = None,
     *,
     precision: str = "float32",
     means: bool = False,
@@ -109,7 +109,7 @@ def _draw(
     model: Orderless,
     n: int,
     per_step: int,
-    generator: torch.Generator | None,
+    generator: Generator | None,
     precision: str,
     means: bool,
 ) -> tuple[Tensor, Tensor | None]:
