@@ -20,7 +20,7 @@ from torch import Generator, Tensor
 
 from pynade.chunks import Chunk, Chunks
 from pynade.likelihood import Estimate
-from pynade.models import Ensemble, Orderless, Rows, blocked_log_prob
+from pynade.models import Ensemble, Orderless, Rows, block_log_prob
 from pynade.ordering import Ordering
 from pynade.processes import gathered, rank_and_size, sum_over_processes
 
@@ -146,7 +146,7 @@ def score_orderings(
     return OrderingScores(sum_over_processes(out))
 
 
-def many_at_once_gap(
+def block_sampling_gap(
     model: Orderless,
     x: Tensor | np.ndarray,
     per_step: Sequence[int] = (1, 4, 16),
@@ -172,7 +172,7 @@ def many_at_once_gap(
         >>> from pynade.families import Bernoulli
         >>> from pynade.nets import MaskedMLP
         >>> deep = Orderless(MaskedMLP(4, hidden=(4,)), Bernoulli())
-        >>> gaps = many_at_once_gap(deep, torch.eye(4), (1, 2))
+        >>> gaps = block_sampling_gap(deep, torch.eye(4), (1, 2))
         >>> gaps[1].mean, gaps[2].n
         (0.0, 4)
     """
@@ -182,7 +182,7 @@ def many_at_once_gap(
     scores: dict[int, np.ndarray] = {}
     for k in sorted({1, *per_step}):
         parts = [
-            blocked_log_prob(model, part, ordering[start : start + len(part)], k, precision=precision).cpu()
+            block_log_prob(model, part, ordering[start : start + len(part)], k, precision=precision).cpu()
             for start, part in zip(range(0, len(rows), at_once), rows.split(at_once), strict=True)
         ]
         scores[k] = torch.cat(parts).numpy()

@@ -1,4 +1,4 @@
-"""A family that the library does not know is treated as its own methods say, a real one and a discrete one."""
+"""Families that the library does not know, a real one and a discrete one: their own methods decide."""
 
 import math
 

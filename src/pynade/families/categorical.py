@@ -7,7 +7,7 @@ from torch import Generator, Tensor
 from torch.nn import functional
 
 from pynade.families.base import Family
-from pynade.families.laws import uniforms
+from pynade.families.standard import uniforms
 
 
 class Categorical(Family):

@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from pynade.families.base import Family
 from pynade.families.categorical import check_levels, check_whole
-from pynade.families.laws import LOGISTIC, uniforms
 from pynade.families.real import moments
+from pynade.families.standard import LOGISTIC, uniforms
 
 WITHIN = 0.25  # share of a column's variance that the initial components have within themselves
 

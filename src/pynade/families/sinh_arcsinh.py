@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Generator, Tensor
 
-from pynade.families.laws import NORMAL
 from pynade.families.real import Real, moments
+from pynade.families.standard import NORMAL
 
 
 class SinhArcsinh(Real):

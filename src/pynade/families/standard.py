@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from torch.nn import functional
 
 
-class Law(ABC):
+class Standard(ABC):
     """Abstract standard law.
 
     Attributes:
@@ -44,7 +44,7 @@ class Law(ABC):
         return self.quantile(uniforms(like, generator))
 
 
-class Normal(Law):
+class Normal(Standard):
     """exp(-z²/2) / sqrt(2π)."""
 
     log_constant = -0.5 * math.log(2 * math.pi)
@@ -68,7 +68,7 @@ class Normal(Law):
         return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=device).to(like.device)
 
 
-class DoubleExponential(Law):
+class DoubleExponential(Standard):
     """exp(-|z|) / 2: the standard Laplace law."""
 
     log_constant = -math.log(2)
@@ -88,7 +88,7 @@ class DoubleExponential(Law):
         return torch.where(q < 0.5, torch.log(2 * q), -torch.log(2 - 2 * q))
 
 
-class StandardLogistic(Law):
+class StandardLogistic(Standard):
     """sigm(z) sigm(-z)."""
 
     log_constant = 0.0

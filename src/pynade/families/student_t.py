@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from pynade.families.laws import uniforms
 from pynade.families.real import Real, moments
+from pynade.families.standard import uniforms
 
 
 class StudentT(Real):

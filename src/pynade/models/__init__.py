@@ -1,7 +1,7 @@
 """Densities: exact log-probabilities and samples."""
 
 from pynade.models.autoregressive import Autoregressive, Ordered
-from pynade.models.block_sampling import blocked_log_prob, draw_many, sample_many
+from pynade.models.block_sampling import block_log_prob, block_sample, draw_blocks
 from pynade.models.density import Density, Marginalisable, Model
 from pynade.models.independent import Independent
 from pynade.models.mixture import Ensemble, Mixture
@@ -20,8 +20,8 @@ __all__ = [
     "Orderless",
     "Rows",
     "ancestral",
-    "blocked_log_prob",
+    "block_log_prob",
+    "block_sample",
     "complete",
-    "draw_many",
-    "sample_many",
+    "draw_blocks",
 ]
