@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from pynade.control_variate import corrected_ensemble
+from pynade.control_variate import control_variate_ensemble
 from pynade.evaluation import score_orderings
 from pynade.families import Bernoulli
 from pynade.likelihood import orderless_estimate, orderless_rows
@@ -94,14 +94,14 @@ def test_batches_of_an_estimate_only_decide_which_prefixes_are_drawn():
     assert a != orderless_estimate(model, x, draws=2, batch_size=7)
 
 
-def test_the_corrected_ensemble_is_the_ensemble_within_its_error_bars():
+def test_the_control_variate_ensemble_is_the_ensemble_within_its_error_bars():
     model = orderless("mlp-norm", scale=1.0)
     orderings = Ordering.random(6, k=5, generator=generator(3))
     z, second, single = [], [], []
     for seed in range(25):
         x = rows(200, seed=10 * seed)
         whole = score_orderings(model, x, orderings)
-        made = corrected_ensemble(model, x, orderings, every=10, draws=8, seed=seed)
+        made = control_variate_ensemble(model, x, orderings, every=10, draws=8, seed=seed)
         assert made.subset.log_probs.shape == (20, 5)
         np.testing.assert_allclose(made.subset.log_probs, whole.log_probs[::10], rtol=0, atol=1e-12)
         number, exact = made.ensemble, whole.ensemble()
@@ -119,7 +119,7 @@ def test_the_corrected_ensemble_is_the_ensemble_within_its_error_bars():
     assert (
         np.mean(single) < -0.5
     )  # the typical ordering is worse than the ensemble: there is something to correct
-    everything = corrected_ensemble(model, x, orderings, every=1, draws=2)
+    everything = control_variate_ensemble(model, x, orderings, every=1, draws=2)
     assert everything.ensemble.mean == pytest.approx(exact.mean, abs=1e-9)
     assert everything.ensemble.mc_stderr == 0
 
@@ -127,8 +127,8 @@ def test_the_corrected_ensemble_is_the_ensemble_within_its_error_bars():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda m, x, o: corrected_ensemble(m, x, o, every=0), "every must be at least 1"),
-        (lambda m, x, o: corrected_ensemble(m, x, o, every=99), "leaves 1 of 7 rows"),
+        (lambda m, x, o: control_variate_ensemble(m, x, o, every=0), "every must be at least 1"),
+        (lambda m, x, o: control_variate_ensemble(m, x, o, every=99), "leaves 1 of 7 rows"),
         (lambda m, x, o: score_orderings(m, x, o, precision="int8"), "unknown precision 'int8'"),
     ],
 )
@@ -224,8 +224,8 @@ def test_smaller_corrected_ensembles_follow_from_the_largest():
     model = Orderless(MaskedMLP(5, hidden=(6,), generator=source), Bernoulli()).double()
     rows = torch.randint(0, 2, (60, 5), generator=source).double()
     orderings = Ordering.random(5, 4, source)
-    largest = corrected_ensemble(model, rows, orderings, every=3)
+    largest = control_variate_ensemble(model, rows, orderings, every=3)
     for k in (1, 2, 4):
-        alone = corrected_ensemble(model, rows, orderings[:k], every=3).ensemble
+        alone = control_variate_ensemble(model, rows, orderings[:k], every=3).ensemble
         assert largest.of(k).mean == pytest.approx(alone.mean, abs=1e-12)
     assert largest.of(4) == largest.ensemble

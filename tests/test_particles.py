@@ -1,4 +1,4 @@
-"""Completions by weighted walkers, against enumeration and quadrature."""
+"""Completions by weighted particles, against enumeration and quadrature."""
 
 import math
 
@@ -15,7 +15,7 @@ from pynade.families import Categorical, Gaussian, standardised
 from pynade.models import Autoregressive, Ensemble
 from pynade.nets import FVSBNNet, NADENet
 from pynade.ordering import Ordering
-from pynade.particles import systematic, walk
+from pynade.particles import complete_rows, systematic
 from tests.contracts.cases import DENSITIES, all_states, generator, shaken
 
 D = 6
@@ -48,11 +48,11 @@ def test_draws_guesses_and_probabilities_are_those_of_enumeration(name, case, se
     assert draws.shape == (n, 1, D)
     assert torch.equal(draws[:, 0, observed], row[observed].expand(n, -1))
 
-    walkers = walk(model, x, observed[None], n, generator(seed))
-    size = min(n, walkers.effective.item())  # both the walkers and the draws from them are a sample
+    particles = complete_rows(model, x, observed[None], n, generator(seed))
+    size = min(n, particles.effective_sample_size.item())  # particles and draws from them are both samples
     assert (shares(draws[:, 0], states) - truth).abs().max() < 5 * math.sqrt(0.25 / n + 0.25 / size)
-    assert walkers.log_prob.item() == pytest.approx(log_p.item(), abs=5 / math.sqrt(size))
-    assert walkers.log_weights.exp().sum().item() == pytest.approx(1)
+    assert particles.log_prob.item() == pytest.approx(log_p.item(), abs=5 / math.sqrt(size))
+    assert particles.log_weights.exp().sum().item() == pytest.approx(1)
 
     marginal = truth @ states
     sure = (marginal - 0.5).abs() > 5 * math.sqrt(0.25 / size)
@@ -62,12 +62,14 @@ def test_draws_guesses_and_probabilities_are_those_of_enumeration(name, case, se
 
 
 @pytest.mark.parametrize("name", ["nade-sigmoid", "ensemble-made"])
-def test_probabilities_are_unbiased_though_walkers_are_few_and_resampled(name):
+def test_probabilities_are_unbiased_though_particles_are_few_and_resampled(name):
     model, rows = DENSITIES[name](D), 20_000
     observed = torch.tensor([False, True, False, True, False, True])
     row = torch.tensor([0, 1, 0, 0, 1, 1.0]).double()
     exact = posterior(model, row, observed)[2].exp().item()
-    found = walk(model, row.expand(rows, D), observed.expand(rows, D), 6, generator(1)).log_prob.exp()
+    found = complete_rows(
+        model, row.expand(rows, D), observed.expand(rows, D), 6, generator(1)
+    ).log_prob.exp()
     assert abs(found.mean().item() - exact) < 4.5 * found.std().item() / math.sqrt(rows)
     assert found.std() > 0
 
@@ -76,8 +78,8 @@ def test_every_ordering_of_an_ensemble_is_weighed_by_what_it_says_of_the_observe
     model = DENSITIES["ensemble-nade"](D)
     row, observed = all_states(D)[37], torch.tensor([True, False, True, False, True, True])
     each = torch.stack([posterior(model.member(k), row, observed)[2] for k in range(3)])
-    walkers = walk(model, row[None], observed[None], 30_000, generator(2))
-    members = walkers.log_weights.exp().view(3, -1).sum(1)
+    particles = complete_rows(model, row[None], observed[None], 30_000, generator(2))
+    members = particles.log_weights.exp().view(3, -1).sum(1)
     torch.testing.assert_close(members, each.softmax(0), atol=0.03, rtol=0)
 
 
@@ -93,14 +95,14 @@ def test_where_the_last_variables_are_missing_draws_are_exact_and_so_is_the_next
     x = torch.where(observed, all_states(D)[[3, 40]], nan)
     exact = queries.sample_given(model, x, observed, 50, generator=generator(3))
     assert torch.equal(queries.impute(model, x, 50, generator=generator(3)), exact)
-    walkers = walk(model, x, observed.expand(2, D), 30, generator(3))
-    torch.testing.assert_close(walkers.log_prob, queries.marginal_log_prob(model, x, observed).detach())
+    particles = complete_rows(model, x, observed.expand(2, D), 30, generator(3))
+    torch.testing.assert_close(particles.log_prob, queries.marginal_log_prob(model, x, observed).detach())
     if len(order) == 1:
-        assert walkers.effective == pytest.approx([30, 30])
+        assert particles.effective_sample_size == pytest.approx([30, 30])
         for r in range(2):
             states, truth, _ = posterior(model, x[r], observed)
-            i = order[0, 4]  # what comes next needs no walkers: its mean is the same for all of them
-            torch.testing.assert_close(walkers.means[r, :, i], (truth @ states)[i].expand(30))
+            i = order[0, 4]  # what comes next needs no particles: its mean is the same for all of them
+            torch.testing.assert_close(particles.means[r, :, i], (truth @ states)[i].expand(30))
 
 
 def real_pair(seed=0):
@@ -131,9 +133,9 @@ def test_gaussian_completions_are_those_of_the_joint_gaussian():
     draws = queries.impute(model, x, 20_000, generator=generator(5), particles=20_000)[:, 0]
     assert ((draws[:, ~known].T.cov() - left).abs() / torch.outer(unit, unit)).max() < 0.04
     assert (draws[:, 1] == x[0, 1]).all()
-    walkers = walk(model, x, known[None], 20_000, generator(6))
+    particles = complete_rows(model, x, known[None], 20_000, generator(6))
     normal = torch.distributions.Normal(mean[1], cov[1, 1].sqrt())
-    assert walkers.log_prob.item() == pytest.approx(normal.log_prob(x[0, 1]).item(), abs=0.05)
+    assert particles.log_prob.item() == pytest.approx(normal.log_prob(x[0, 1]).item(), abs=0.05)
 
 
 def test_a_net_that_bends_agrees_with_quadrature():
@@ -143,9 +145,9 @@ def test_a_net_that_bends_agrees_with_quadrature():
     joint = model.log_prob(torch.stack([grid, torch.full_like(grid, 0.4)], 1)).detach()
     weights = joint.softmax(0)
     x = torch.tensor([[nan, 0.4]], dtype=torch.float64)
-    walkers = walk(model, x, ~x.isnan(), 40_000, generator(8))
+    particles = complete_rows(model, x, ~x.isnan(), 40_000, generator(8))
     exact = joint.logsumexp(0) + math.log(grid[1] - grid[0])
-    assert walkers.log_prob.item() == pytest.approx(exact.item(), abs=0.03)
+    assert particles.log_prob.item() == pytest.approx(exact.item(), abs=0.03)
     guess = queries.impute(model, x, generator=generator(8), particles=40_000)[0, 0]
     assert guess.item() == pytest.approx((weights @ grid).item(), abs=0.05)
 
@@ -183,33 +185,35 @@ def test_rows_are_filled_in_pieces_and_complete_ones_are_left_alone(monkeypatch)
     assert not torch.equal(one, other)
 
 
-def test_few_effective_walkers_are_warned_of_and_impossible_rows_come_back():
+def test_a_small_effective_sample_size_is_warned_of_and_impossible_rows_come_back():
     model = DENSITIES["nade-sigmoid"](D)
     first, last = model.order[0], model.order[-1]
     x = torch.zeros(2, D, dtype=torch.float64)
     x[0, first] = nan
-    with pytest.warns(UserWarning, match="gaps of 1 of 2 rows .* fewer than 10 .* more particles help"):
+    with pytest.warns(
+        UserWarning, match="gaps of 1 of 2 rows .* sample size below 10 .* more particles help"
+    ):
         queries.impute(model, x, generator=generator(0), particles=8)
     model.net.bias.data[last] = math.inf  # says that the last cell is 1
     x[0, last] = 0
-    walkers = walk(model, x, ~x.isnan(), 50, generator(0))
-    assert walkers.log_prob.tolist() == [-math.inf, -math.inf]
-    assert walkers.effective.tolist() == [0, 0]
-    with pytest.warns(UserWarning, match=r"the least 0\.0"):
+    particles = complete_rows(model, x, ~x.isnan(), 50, generator(0))
+    assert particles.log_prob.tolist() == [-math.inf, -math.inf]
+    assert particles.effective_sample_size.tolist() == [0, 0]
+    with pytest.warns(UserWarning, match=r"the smallest is 0\.0"):
         assert not queries.impute(model, x, 5, generator=generator(0)).isnan().any()
 
 
 def test_ancestors_are_counted_not_copies():
-    """A first gap that all that follows depends on: the resampled walkers come from the few that fit."""
+    """A first gap that all that follows depends on: the resampled particles come from the few that fit."""
     net = FVSBNNet(9).double()
     net.weight.data[1:, 0, 0, 0] = 20.0  # x_0 = 1 makes all others 1
     net.bias.data[1:] = -10.0
     net.bias.data[0] = -4.0
     model = Autoregressive(net, pynade.families.Bernoulli(), Ordering.natural(9))
     x = torch.tensor([[nan, 1, nan, 1, nan, 1, nan, 1, nan]], dtype=torch.float64)
-    walkers = walk(model, x, ~x.isnan(), 1000, generator(0))
-    assert walkers.effective.item() < 40  # one in fifty walkers began with a 1
-    assert (walkers.log_weights.exp()[0] @ walkers.x[0] > 0.99).all()
+    particles = complete_rows(model, x, ~x.isnan(), 1000, generator(0))
+    assert particles.effective_sample_size.item() < 40  # one in fifty particles began with a 1
+    assert (particles.log_weights.exp()[0] @ particles.x[0] > 0.99).all()
 
 
 @given(st.lists(st.floats(-30, 5), min_size=1, max_size=20), st.integers(0, 99))

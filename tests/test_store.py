@@ -1,4 +1,7 @@
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +13,8 @@ from pynade.families import Bernoulli
 from pynade.models import Autoregressive, Independent
 from pynade.nets import NADENet
 from pynade.ordering import Ordering
-from pynade.store import FORMAT, load_density, save_density
+from pynade.store import FORMAT, _registered, build, describe, load_density, register, save_density
+from tests.families.own import Exponential
 
 
 @pytest.fixture
@@ -120,7 +124,9 @@ def test_only_parts_of_pynade_can_be_saved(tmp_path):
     class Odd(Independent):
         pass
 
-    with pytest.raises(TypeError, match="a Odd cannot be saved"):
+    with pytest.raises(
+        TypeError, match=r"a Odd cannot be saved unless it is registered \(pynade\.register\)"
+    ):
         save_density(Odd(Bernoulli(), 2), tmp_path / "m.safetensors")
     with pytest.raises(ValueError, match="does not exist"):
         save_density(Independent(Bernoulli(), 2), tmp_path / "nowhere" / "m.safetensors")
@@ -132,3 +138,140 @@ def test_loading_takes_no_code_from_the_file(file):
     rewrite(file, lambda h: h["spec"].update(kind="os.system"))
     with pytest.raises(ValueError, match=r"unknown part 'os\.system'"):
         load_density(file)
+
+
+# classes of a user
+
+
+class Halves(NADENet):
+    """A net whose input is halved."""
+
+    def __init__(self, n_variables: int, factor: float = 0.5, generator=None) -> None:
+        super().__init__(n_variables, hidden=2, generator=generator)
+        self.factor = factor
+
+    def parallel(self, features, ordering):
+        return super().parallel(self.factor * features, ordering)
+
+    def observe(self, state, i, features):
+        return super().observe(state, i, self.factor * features)
+
+
+class Pair(Independent):
+    """A density of two variables that holds a net as well."""
+
+    def __init__(self, family, net, names=("a", "b"), options=None) -> None:
+        super().__init__(family, net.n_variables)
+        self.net, self.names, self.options = net, list(names), options or {}
+
+    def _log_prob(self, x):
+        return super()._log_prob(x) + self.net.bias.sum().double()
+
+
+@pytest.fixture
+def registered():
+    """These three classes, registered for one test."""
+    parts = [Exponential, Halves, Pair]
+    yield [register(part) for part in parts]
+    for part in parts:
+        _registered.pop(part.__name__, None)
+
+
+def own_model():
+    net = Halves(2, factor=0.25, generator=torch.Generator().manual_seed(0))
+    return Pair(Exponential(0.7), net, ("age", "pay"), {"depth": {"most": 3}})
+
+
+def test_a_registered_family_net_and_density_are_saved_and_loaded(registered, tmp_path):
+    model, path = own_model(), tmp_path / "m.safetensors"
+    save_density(model, path)
+    loaded, header = load_density(path)
+    assert [type(part) for part in (loaded.family, loaded.net, loaded)] == registered
+    assert header["spec"]["net"] == {"kind": "Halves", "n_variables": 2, "factor": 0.25}
+    assert (loaded.names, loaded.options, loaded.family.shrink) == (
+        ["age", "pay"],
+        {"depth": {"most": 3}},
+        0.7,
+    )
+    x = torch.rand(5, 2)
+    assert torch.equal(loaded.log_prob(x), model.log_prob(x))
+
+
+FRESH = """
+import sys
+from pynade.store import load_density, register
+import torch
+path, first = sys.argv[1:]
+if first == "register":
+    from tests.families.own import Exponential
+    from tests.test_store import Halves, Pair
+    for part in (Exponential, Halves, Pair):
+        register(part)
+try:
+    print(load_density(path)[0].log_prob(torch.ones(1, 2)).item())
+except ValueError as error:
+    print(error)
+print("tests.families.own" in sys.modules)
+"""
+
+
+def test_a_fresh_process_loads_after_registering_and_refuses_before(registered, tmp_path):
+    path = tmp_path / "m.safetensors"
+    save_density(own_model(), path)
+
+    def run(first):
+        command = [sys.executable, "-c", FRESH, str(path), first]
+        root = Path(__file__).parents[1]
+        out = subprocess.run(command, capture_output=True, text=True, cwd=root, check=True, env=None)
+        return out.stdout.splitlines()
+
+    refusal, imported = run("nothing")
+    assert "unknown part 'Exponential'" in refusal
+    assert "pynade.register" in refusal
+    assert imported == "False"  # the file names a class, and names import nothing
+    assert float(run("register")[0]) == own_model().log_prob(torch.ones(1, 2)).item()
+
+
+def test_names_must_be_free(registered):
+    class Bernoulli(Exponential):
+        pass
+
+    class Ordering(Exponential):
+        pass
+
+    taken = type("Halves", (Exponential,), {})
+    for part in (Bernoulli, Ordering):
+        with pytest.raises(ValueError, match=f"{part.__name__} is the name of a part of pynade"):
+            register(part)
+    with pytest.raises(ValueError, match=r"Halves is already registered, as tests\.test_store\.Halves"):
+        register(taken)
+    register(Halves)  # once more is no clash, nor is the same class defined again, as in a notebook
+    with pytest.raises(TypeError, match="only classes of nets, families and densities"):
+        register(print)
+    with pytest.raises(TypeError, match="only classes of nets, families and densities"):
+        register(dict)
+
+
+def test_what_cannot_be_saved_is_refused_in_one_sentence(registered):
+    class Careless(Exponential):
+        def __init__(self, rate=1.0):
+            super().__init__()
+
+    model = own_model()
+    for value in (torch.ones(2), print, {"kind": "Pair"}):
+        model.options = value
+        with pytest.raises(TypeError, match="cannot be saved"):
+            describe(model)
+    register(Careless)
+    try:
+        with pytest.raises(TypeError, match="does not store its constructor argument 'rate'"):
+            describe(Careless())
+    finally:
+        _registered.pop("Careless")
+
+
+def test_building_executes_nothing_but_constructors_of_known_classes():
+    for kind in ("print", "builtins.print", "__import__", "Density", "standardised", "ancestral", ""):
+        with pytest.raises((ValueError, TypeError)):
+            build({"kind": kind})
+    assert build({"plain": [1, {"nested": "text"}]}) == {"plain": [1, {"nested": "text"}]}

@@ -19,7 +19,7 @@ from pynade.ordering import Ordering
 
 
 @dataclass(frozen=True)
-class CorrectedEnsemble:
+class ControlVariateEnsemble:
     """The log-likelihood of an ensemble on all rows, and what it is made of.
 
     Attributes:
@@ -27,7 +27,7 @@ class CorrectedEnsemble:
         subset: the exact scores of the rows of the subset.
         subset_estimate: the estimate of the mean over orderings on the subset alone.
         estimates: the stochastic estimate of each row of the subset, (m,).
-        every: the subset is every so manieth row.
+        every: the subset is every n-th row.
     """
 
     typical: Estimate
@@ -87,7 +87,7 @@ class CorrectedEnsemble:
         }
 
 
-def corrected_ensemble(
+def control_variate_ensemble(
     model: Orderless,
     x: Tensor | np.ndarray,
     orderings: Ordering,
@@ -98,7 +98,7 @@ def corrected_ensemble(
     precision: str = "float32",
     folder: Path | str | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> CorrectedEnsemble:
+) -> ControlVariateEnsemble:
     """Log-likelihood of the ensemble of K orderings on all rows, exact only on every tenth.
 
     The stochastic estimate s of the mean over orderings is cheap and is made for all N rows; the exact
@@ -111,7 +111,7 @@ def corrected_ensemble(
         model: the orderless model.
         x: rows (N, D), complete.
         orderings: a (K, D) batch.
-        every: take every so manieth row into the subset.
+        every: take every n-th row into the subset.
         draws: prefixes per row of the estimate.
         seed: of the prefixes.
         precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
@@ -124,7 +124,7 @@ def corrected_ensemble(
         >>> from pynade.nets import MaskedMLP
         >>> deep = Orderless(MaskedMLP(3, hidden=(4,)), Bernoulli())
         >>> rows = torch.eye(3).repeat(20, 1)
-        >>> made = corrected_ensemble(deep, rows, Ordering.random(3, k=4))
+        >>> made = control_variate_ensemble(deep, rows, Ordering.random(3, k=4))
         >>> made.ensemble.n, made.of(2).exact
         (60, False)
     """
@@ -137,6 +137,6 @@ def corrected_ensemble(
     exact = score_orderings(model, subset, orderings, folder=folder, progress=progress, precision=precision)
     means, variances = orderless_rows(model, rows, draws, seed, precision=precision)
     here = means[::every]
-    return CorrectedEnsemble(
+    return ControlVariateEnsemble(
         Estimate.from_rows(means, variances), exact, Estimate.from_rows(here, variances[::every]), here, every
     )

@@ -16,16 +16,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from pynade.chunks import Chunk, Chunks
-from pynade.families import Family
 from pynade.likelihood import Estimate
-from pynade.models import Ensemble, Orderless, blocked_log_prob
-from pynade.models.autoregressive import row_sums
-from pynade.nets import Net
+from pynade.models import Ensemble, Orderless, Rows, block_log_prob
 from pynade.ordering import Ordering
-from pynade.precision import computing_in
 from pynade.processes import gathered, rank_and_size, sum_over_processes
 
 
@@ -139,7 +135,8 @@ def score_orderings(
         scores = kept.get(chunk)
         if scores is None:
             part = rows[chunk.rows].to(model.device)
-            scores = walk(members.net, members.family, part, order[chunk.orderings], precision).cpu().numpy()
+            made = Rows(members.net, members.family, part).log_probs(order[chunk.orderings], precision)
+            scores = made.cpu().numpy()
             if store is not None:
                 store.put(chunk, scores)
         out[chunk.rows, chunk.orderings] = scores.T
@@ -149,11 +146,11 @@ def score_orderings(
     return OrderingScores(sum_over_processes(out))
 
 
-def many_at_once_gap(
+def block_sampling_gap(
     model: Orderless,
     x: Tensor | np.ndarray,
     per_step: Sequence[int] = (1, 4, 16),
-    generator: torch.Generator | None = None,
+    generator: Generator | None = None,
     *,
     precision: str = "float32",
 ) -> dict[int, Estimate]:
@@ -175,7 +172,7 @@ def many_at_once_gap(
         >>> from pynade.families import Bernoulli
         >>> from pynade.nets import MaskedMLP
         >>> deep = Orderless(MaskedMLP(4, hidden=(4,)), Bernoulli())
-        >>> gaps = many_at_once_gap(deep, torch.eye(4), (1, 2))
+        >>> gaps = block_sampling_gap(deep, torch.eye(4), (1, 2))
         >>> gaps[1].mean, gaps[2].n
         (0.0, 4)
     """
@@ -185,37 +182,8 @@ def many_at_once_gap(
     scores: dict[int, np.ndarray] = {}
     for k in sorted({1, *per_step}):
         parts = [
-            blocked_log_prob(model, part, ordering[start : start + len(part)], k, precision=precision).cpu()
+            block_log_prob(model, part, ordering[start : start + len(part)], k, precision=precision).cpu()
             for start, part in zip(range(0, len(rows), at_once), rows.split(at_once), strict=True)
         ]
         scores[k] = torch.cat(parts).numpy()
     return {k: Estimate.from_rows(scores[k] - scores[1]) for k in per_step}
-
-
-@torch.no_grad()
-def walk(net: Net, family: Family, x: Tensor, order: Tensor, precision: str = "float32") -> Tensor:
-    """Score rows x (N, D) along G orderings (G, D) in one walk: float64 (G, N).
-
-    A net that takes an ordering for every row says all conditionals in one pass and need not walk.
-    """
-    law, y, log_slope = family.unwrap(x, net.bias.dtype)
-    if net.takes_orderings:
-        features, rows = law.encode(y), []
-        for o in order:
-            with computing_in(precision, x.device):
-                eta = net(features, Ordering.trusted(o))
-            rows.append(row_sums(law.log_prob(y, eta.to(y.dtype)), log_slope))
-        return torch.stack(rows)
-    columns = y.T.contiguous()  # (D, N): the rows' values of one variable lie together
-    total = torch.zeros(len(order), len(x), dtype=torch.float64, device=x.device)
-    if log_slope is not None:
-        total += log_slope.sum(-1)
-    state = net.start(len(order), len(x))
-    for i in order.unbind(1):
-        y_i = columns[i]  # (G, N)
-        with computing_in(precision, x.device):
-            eta = net.predict(state, i).to(y.dtype)
-        total += law.log_prob(y_i, eta, i[:, None])
-        with computing_in(precision, x.device):
-            state = net.observe(state, i, law.encode(y_i, i[:, None]))
-    return total

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from pynade.kernels.backends import available
 
@@ -72,9 +72,7 @@ class Ordering:
         return cls(pixels.T.reshape(-1))
 
     @classmethod
-    def random(
-        cls, n_variables: int, k: int | None = None, generator: torch.Generator | None = None
-    ) -> Ordering:
+    def random(cls, n_variables: int, k: int | None = None, generator: Generator | None = None) -> Ordering:
         """A uniformly drawn ordering, or `k` independent ones as a (k, D) batch."""
         if k is not None and k < 1:
             raise ValueError(f"the number of orderings must be at least 1, not {k}")
@@ -151,7 +149,7 @@ class Ordering:
 def random_observed(
     batch: int,
     n_variables: int,
-    generator: torch.Generator | None = None,
+    generator: Generator | None = None,
     *,
     exists: Tensor | None = None,
     stratified: bool = True,
@@ -202,6 +200,6 @@ def random_observed(
     return torch.zeros_like(early).scatter_(1, keys.argsort(1), early)
 
 
-def _seed(generator: torch.Generator | None, device: torch.device) -> Tensor:
+def _seed(generator: Generator | None, device: torch.device) -> Tensor:
     """The seed (1,) of a kernel's own numbers."""
     return torch.randint(1 << 31, (1,), generator=generator, device=device)

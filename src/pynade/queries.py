@@ -1,36 +1,39 @@
-"""Questions about some variables given others.
+"""Queries: probabilities and draws of some variables given others.
 
-Every function says for which object its number is exact. An `Orderless` model is asked under orderings made
-for the question: what is given comes first, what is asked next, the rest last (and is never visited). With
-`orderings=K` the object is the ensemble of K such orderings, drawn by the generator; with a (K, D) batch of
-orderings it is these, each with its variables moved into the three parts and otherwise kept in order. A
-conditional of an ensemble weighs each ordering by its probability of what is given.
+Every function states for which density its result is exact. An `Orderless` model is used along orderings made
+for the query: the given variables come first, the target variables next, the rest last (and are never
+visited). With `orderings=K` the density is the ensemble of K such orderings, drawn by the generator; with a
+(K, D) batch of orderings it is the ensemble of these, each with its variables moved into the three parts and
+otherwise kept in order. A conditional of an ensemble weights each ordering by its probability of the given
+values.
 
 `Autoregressive` and `Ensemble` have orderings of their own and can only answer where these put the given
-variables first; otherwise the question is refused, but for `impute`, which then estimates. A `Marginalisable`
-density (a mixture, a tree, a Gaussian) answers every question exactly, and takes no orderings.
+variables first; otherwise the query is refused, except that `impute` then estimates. A `Marginalisable`
+density (a mixture, a tree, a Gaussian) answers every query exactly, and takes no orderings.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from pynade.families import Family
-from pynade.models import Autoregressive, Ensemble, Marginalisable, Orderless
-from pynade.nets import AnyOrderNet, Net
+from pynade.models import Marginalisable, Ordered, Orderless, Rows, complete
+from pynade.nets import AnyOrderNet, Walk
 from pynade.ordering import Ordering
-from pynade.particles import PARTICLES, check_particles, walk
+from pynade.particles import PARTICLES, check_particles, complete_rows
 
-FEW = 10  # a row whose walkers are worth fewer independent ones is warned of
+FEW = 10  # a smaller effective sample size of a row is warned of
 
-Walked = Orderless | Autoregressive | Ensemble  # answers by walking a stepper
-Model = Walked | Marginalisable
+Sequential = Orderless | Ordered  # answers by the stepper of its net
+Model = Sequential | Marginalisable
 Variables = Sequence[int] | Tensor
 
 
@@ -41,7 +44,7 @@ def conditional_log_prob(
     given: Variables,
     *,
     orderings: int | Ordering = 1,
-    generator: torch.Generator | None = None,
+    generator: Generator | None = None,
 ) -> Tensor:
     """log p(x_target | x_given) of each row, in nats: (B, D) -> (B,).
 
@@ -51,8 +54,8 @@ def conditional_log_prob(
     Args:
         model: the model.
         x: rows (B, D); only target and given columns are read.
-        target: indexes of the variables asked for.
-        given: indexes of the variables known; may be empty.
+        target: indexes of the target variables.
+        given: indexes of the given variables; may be empty.
         orderings: K or a (K, D) batch, for an orderless model.
         generator: draws the order within the parts; None keeps the natural one (and needs K = 1).
 
@@ -71,7 +74,7 @@ def conditional_log_prob(
         both = int((is_given & is_target).nonzero()[0, 0])
         raise ValueError(f"variable {both} is both asked for and given")
     if not is_target.any():
-        raise ValueError("there is no target variable to ask for")
+        raise ValueError("there is no target variable")
     _check_cells(model, x, is_given | is_target)
     batch = len(x)
     if isinstance(model, Marginalisable):
@@ -81,9 +84,11 @@ def conditional_log_prob(
     parts = torch.where(is_given, 0, torch.where(is_target, 1, 2)).expand(batch, D)
     order = _orders(model, parts, orderings, generator)  # (K, B, D)
     n_given, n_target = int(is_given.sum()), int(is_target.sum())
-    steps = _prefix_log_probs(model, x, order, n_given + n_target)  # (K, B, steps)
+    rows = _filled_rows(model, x)
+    steps = rows.prefix_log_probs(order[..., : n_given + n_target])  # (K, B, steps)
     known = steps[..., :n_given].sum(-1)
-    return torch.logsumexp(steps.sum(-1), 0) - torch.logsumexp(known, 0)
+    log_p = torch.logsumexp(steps.sum(-1), 0) - torch.logsumexp(known, 0)
+    return _with_slopes(log_p, rows, is_target.to(x.device))
 
 
 def marginal_log_prob(
@@ -92,7 +97,7 @@ def marginal_log_prob(
     observed: Tensor,
     *,
     orderings: int | Ordering = 1,
-    generator: torch.Generator | None = None,
+    generator: Generator | None = None,
 ) -> Tensor:
     """log p of the observed cells of each row, the others marginalised: (B, D) -> (B,).
 
@@ -112,12 +117,9 @@ def marginal_log_prob(
         _no_orderings(orderings)
         return model.marginal_log_prob(x, observed)
     order = _orders(model, (~observed).long(), orderings, generator)
-    counts = observed.sum(-1)
-    longest = int(counts.max())
-    steps = _prefix_log_probs(model, x, order, longest)
-    inside = torch.arange(longest, device=x.device) < counts[:, None]
-    total = torch.where(inside, steps, 0).sum(-1)
-    return torch.logsumexp(total, 0) - math.log(len(order))
+    rows = _filled_rows(model, x)
+    log_p = torch.logsumexp(_observed_log_probs(rows, observed, order), 0) - math.log(len(order))
+    return _with_slopes(log_p, rows, observed)
 
 
 @torch.no_grad()
@@ -128,12 +130,20 @@ def sample_given(
     n: int = 1,
     *,
     orderings: int | Ordering = 1,
-    generator: torch.Generator | None = None,
+    generator: Generator | None = None,
 ) -> Tensor:
     """n completions of each row: (B, D) -> (n, B, D), equal to x where observed.
 
-    Exact draws from p(rest | observed) of the object of `marginal_log_prob`: with several orderings each
+    Exact draws from p(rest | observed) of the density of `marginal_log_prob`: with several orderings each
     draw follows one of them, chosen with probability proportional to its p(observed).
+
+    Args:
+        model: the model.
+        x: rows (B, D); cells that are not observed may hold anything, NaN too.
+        observed: bool (B, D) or (D,), True = observed.
+        n: how many completions of each row.
+        orderings: K or a (K, D) batch, for an orderless model.
+        generator: source of the orderings and of the draws.
     """
     if n < 1:
         raise ValueError(f"the number of draws must be at least 1, not {n}")
@@ -147,16 +157,13 @@ def sample_given(
     if k == 1:
         chosen = order.expand(n, batch, D)
     else:
-        counts = observed.sum(-1)
-        longest = int(counts.max())
-        steps = _prefix_log_probs(model, x, order, longest)
-        inside = torch.arange(longest, device=x.device) < counts[:, None]
-        weights = torch.where(inside, steps, 0).sum(-1).softmax(0).T  # (B, K)
+        weights = _observed_log_probs(_filled_rows(model, x), observed, order).softmax(0).T  # (B, K)
         which = torch.multinomial(weights, n, replacement=True, generator=generator).T  # (n, B)
         chosen = order.gather(0, which[:, :, None].expand(n, batch, D))
-    known = observed.expand(n, batch, D).flatten(0, 1)
-    rows = model.family.fill(x.expand(n, batch, D).flatten(0, 1), known).to(model.dtype)
-    return _complete(model.net, model.family, rows, known, chosen.flatten(0, 1), generator).view(n, batch, D)
+    x = x.to(torch.promote_types(x.dtype, model.dtype))
+    rows, known = (t.expand(n, batch, D).flatten(0, 1) for t in (x, observed))
+    drawn = complete(model.net, model.family, rows, known, chosen.flatten(0, 1), generator)
+    return drawn.view(n, batch, D)
 
 
 def impute(
@@ -165,15 +172,15 @@ def impute(
     n: int | None = None,
     *,
     orderings: int | Ordering = 1,
-    generator: torch.Generator | None = None,
+    generator: Generator | None = None,
     particles: int = PARTICLES,
 ) -> Tensor:
     """Rows with their missing cells (NaN) filled.
 
-    Exact for an orderless model (draws: for the object of `sample_given`), for a `Marginalisable` one, and
-    for draws where a density's own orderings begin with the observed cells. Everything else that a density
-    with orderings of its own says here is an estimate, by `particles` weighted walkers (see
-    `pynade.particles`); a warning tells where few of them count.
+    Exact for an orderless model (draws: for the density of `sample_given`), for a `Marginalisable` one, and
+    for draws where a density's own orderings begin with the observed cells. Everything else from a density
+    with orderings of its own is an estimate, by weighted particles (see `pynade.particles`), with a warning
+    where the effective sample size is small.
 
     Args:
         model: the model.
@@ -183,12 +190,13 @@ def impute(
             from p(missing | observed), (n, B, D): multiple imputation.
         orderings: K or a (K, D) batch, for joint draws from an orderless model (see `sample_given`).
         generator: for the draws.
-        particles: walkers of each row, for a density with orderings of its own. The n draws are taken from
-            them, so let there be more of them than n.
+        particles: number of particles of each row, for a density with orderings of its own. The n draws are
+            taken from them, so there should be more of them than n.
 
     Example:
         >>> import torch
         >>> from pynade.families import Bernoulli
+        >>> from pynade.models import Autoregressive
         >>> from pynade.nets import NADENet
         >>> nade = Autoregressive(NADENet(3, hidden=4), Bernoulli(), Ordering([2, 0, 1]))
         >>> rows = torch.tensor([[1.0, 0.0, torch.nan]])
@@ -196,17 +204,17 @@ def impute(
         torch.Size([5, 1, 3])
     """
     observed = ~torch.isnan(x)
-    if isinstance(model, Autoregressive | Ensemble):
+    if isinstance(model, Ordered):
         if isinstance(orderings, Ordering):
             raise ValueError(_OWN)
         _check_cells(model, x, observed)
-        filled, effective = _fill_along(model, x, observed, n, generator, particles)
-        few = effective < FEW
+        filled, sizes = _impute_by_particles(model, x, observed, n, generator, particles)
+        few = sizes < FEW
         if few.any():
             warnings.warn(
-                f"the gaps of {int(few.sum())} of {len(x)} rows are filled by an estimate worth fewer "
-                f"than {FEW} independent particles (the least {effective.min():.1f}); more particles help, "
-                "and an orderless model (DeepNADE) needs none",
+                f"the gaps of {int(few.sum())} of {len(x)} rows are filled by an estimate with an effective "
+                f"sample size below {FEW} (the smallest is {sizes.min():.1f}); more particles help, and an "
+                "orderless model (DeepNADE) needs none",
                 UserWarning,
                 stacklevel=2,
             )
@@ -224,7 +232,10 @@ def impute(
 
 @dataclass(frozen=True)
 class Conditional:
-    """The distribution of one variable given others: a one-dimensional law with everything one asks of it."""
+    """The distribution of one variable given others.
+
+    Its functions take a number and return a float, or take an array (a sequence) and return an array.
+    """
 
     family: Family
     eta: Tensor  # (1, P)
@@ -234,31 +245,67 @@ class Conditional:
         """Expected value."""
         return float(self.family.mean(self.eta, self.i))
 
-    def log_prob(self, value: float) -> float:
-        """Log-probability (of a discrete variable) or log-density, in nats."""
-        x = self.eta.new_tensor([value])
-        self.family.check(x[:, None])
-        return float(self.family.log_prob(x, self.eta, self.i))
+    def log_prob(self, value: Any) -> Any:
+        """Log-probability (of a discrete variable) or log-density, in nats.
 
-    def pmf(self, value: float) -> float:
-        """Probability or density at a value (also called `pdf`)."""
-        return math.exp(self.log_prob(value))
+        Args:
+            value: a number or an array of them.
+        """
+        x = self._numbers(value, "a value")
+        self.family.check(x.flatten()[:, None])
+        return self._each(self.family.log_prob, x)
+
+    def pmf(self, value: Any) -> Any:
+        """Probability or density at a value (also called `pdf`).
+
+        Args:
+            value: a number or an array of them.
+        """
+        p = np.exp(self.log_prob(value))
+        return p if p.ndim else float(p)
 
     pdf = pmf
 
-    def cdf(self, value: float) -> float:
-        """P(X <= value)."""
-        return float(self.family.cdf(self.eta.new_tensor([value]), self.eta, self.i))
+    def cdf(self, value: Any) -> Any:
+        """P(X <= value).
 
-    def quantile(self, q: float) -> float:
-        """Smallest value whose cdf is at least q."""
-        if not 0 <= q <= 1:
-            raise ValueError(f"a quantile is asked for at q between 0 and 1, not {q}")
-        return float(self.family.quantile(self.eta.new_tensor([q]), self.eta, self.i))
+        Args:
+            value: a number or an array of them.
+        """
+        return self._each(self.family.cdf, self._numbers(value, "a value"))
 
-    def sample(self, n: int = 1, generator: torch.Generator | None = None) -> Tensor:
-        """n draws."""
+    def quantile(self, q: Any) -> Any:
+        """Smallest value whose cdf is at least q.
+
+        Args:
+            q: a probability or an array of them.
+        """
+        x = self._numbers(q, "a probability")
+        outside = ~((x >= 0) & (x <= 1))
+        if outside.any():
+            raise ValueError(f"a quantile needs q between 0 and 1, not {x[outside][0].item():g}")
+        return self._each(self.family.quantile, x)
+
+    def sample(self, n: int = 1, generator: Generator | None = None) -> Tensor:
+        """n draws.
+
+        Args:
+            n: how many.
+            generator: source of randomness.
+        """
         return self.family.sample(self.eta.expand(n, -1), self.i.expand(n), generator)
+
+    def _numbers(self, values: Any, what: str) -> Tensor:
+        try:
+            return torch.as_tensor(np.asarray(values, dtype=np.float64)).to(self.eta)
+        except (TypeError, ValueError):
+            raise TypeError(f"{what} must be a number or an array of numbers, not {values!r}") from None
+
+    def _each(self, function: Callable[[Tensor, Tensor, Tensor], Tensor], x: Tensor) -> Any:
+        n = x.numel()
+        with torch.no_grad():
+            y = function(x.reshape(n), self.eta.expand(n, -1), self.i.expand(n))
+        return y.double().cpu().numpy().reshape(x.shape) if x.ndim else float(y)
 
 
 @torch.no_grad()
@@ -266,19 +313,20 @@ def conditional(model: Model, i: int, given: dict[int, float]) -> Conditional:
     """p(x_i | given) as a one-dimensional distribution.
 
     Exact for every ordering that puts the given variables first and i next: all of them agree, since an
-    any-order net depends on what is given and not on its order. A fixed-order density answers only if
-    its ordering does so, and several orderings of a net that knows paths not at all: ask
+    any-order net depends on what is given and not on its order. A density with a fixed ordering answers only
+    if its ordering does so. An ensemble of a net that depends on the order cannot answer; use
     `conditional_log_prob`.
 
     Args:
         model: the model.
-        i: the variable asked for.
-        given: values of the known variables, by index.
+        i: the target variable.
+        given: values of the given variables, by index.
     """
-    if isinstance(model, Ensemble) and len(model.order) > 1 and not isinstance(model.net, AnyOrderNet):
+    several = isinstance(model, Ordered) and len(model.order.view(-1, model.n_variables)) > 1
+    if several and not isinstance(model.net, AnyOrderNet):
         raise ValueError(
-            "the members of this ensemble differ in p(given), so its conditional is a mixture of their laws; "
-            "ask conditional_log_prob, which weighs them"
+            "the members of this ensemble differ in p(given), so its conditional is a mixture of theirs; "
+            "use conditional_log_prob, which weights them"
         )
     D = model.n_variables
     is_given = variable_flags(list(given), D, "given")
@@ -291,19 +339,21 @@ def conditional(model: Model, i: int, given: dict[int, float]) -> Conditional:
     _check_cells(model, x, is_given)
     at = torch.tensor([i], device=model.device)
     if isinstance(model, Marginalisable):
-        family, eta = model.law(i, x, _observed(is_given, x))
+        family, eta = model.distribution(i, x, _observed(is_given, x))
         return Conditional(family, eta, at)
     parts = torch.where(is_given, 0, 2).expand(1, D).clone()
     parts[0, i] = 1
     order = _orders(model, parts, 1, None)
-    state = model.net.start(1, 1)
-    for v in order[0, 0, : len(given)]:
-        state = model.net.observe(state, v[None], model.family.encode(x[:, v, None], v[None, None]))
-    return Conditional(model.family, model.net.predict(state, at)[0], at)
+    rows = _filled_rows(model, x)
+    walk = Walk(model.net, order[0, :, : len(given) + 1], 1)
+    for step, v in enumerate(walk):
+        if step < len(given):
+            walk.observe(rows.inner.encode(walk.cells(rows.y[None]), v[:, None]))
+    return Conditional(model.family, walk.predict()[0], at)
 
 
 def variable_flags(variables: Variables, D: int, word: str) -> Tensor:
-    """Bool (D,) from indexes; each must exist and stand once."""
+    """Bool (D,) from indexes; each must exist and occur once."""
     indexes = [int(v) for v in variables]
     for v in indexes:
         if not 0 <= v < D:
@@ -317,7 +367,7 @@ def variable_flags(variables: Variables, D: int, word: str) -> Tensor:
 
 def _no_orderings(orderings: int | Ordering) -> None:
     if orderings != 1:
-        raise ValueError("this model's answers are exact without orderings; give none")
+        raise ValueError("this model is exact without orderings, so none can be given")
 
 
 def _observed(observed: Tensor, x: Tensor) -> Tensor:
@@ -328,6 +378,11 @@ def _observed(observed: Tensor, x: Tensor) -> Tensor:
 
 def _check_cells(model: Model, x: Tensor, used: Tensor) -> None:
     """Rows must have the right width, and the cells that are read must be in the domain."""
+    if not isinstance(model, Sequential | Marginalisable):
+        raise TypeError(
+            f"a {type(model).__name__} cannot be queried about some variables given others; an orderless "
+            "model (DeepNADE), a Gaussian mixture or a tree can"
+        )
     if x.ndim != 2 or x.shape[1] != model.n_variables:
         raise ValueError(f"expected rows of {model.n_variables} columns, got shape {tuple(x.shape)}")
     used = used.to(x.device).expand(x.shape)
@@ -340,13 +395,13 @@ def _check_cells(model: Model, x: Tensor, used: Tensor) -> None:
         model.family.check(model.family.fill(x, used))
 
 
-def _orders(model: Walked, parts: Tensor, k: int | Ordering, generator: torch.Generator | None) -> Tensor:
+def _orders(model: Sequential, parts: Tensor, k: int | Ordering, generator: Generator | None) -> Tensor:
     """Orders (K, B, D) in which, for each row, part 0 comes first, then part 1, then the rest."""
     parts = parts.to(model.device)
     if isinstance(model, Orderless) and isinstance(k, Ordering):
         base = k.order.to(parts.device).view(-1, 1, parts.shape[1]).expand(-1, len(parts), -1)
-        along = parts.expand(len(base), -1, -1).gather(-1, base)
-        return base.gather(-1, along.argsort(dim=-1, stable=True))
+        by_step = parts.expand(len(base), -1, -1).gather(-1, base)
+        return base.gather(-1, by_step.argsort(dim=-1, stable=True))
     if isinstance(k, Ordering):
         raise ValueError(_OWN)
     if k < 1:
@@ -362,7 +417,7 @@ def _orders(model: Walked, parts: Tensor, k: int | Ordering, generator: torch.Ge
         return (parts + within).argsort(-1)
     if not _fits(model, parts).all():
         raise ValueError(
-            "this model's ordering does not put the given variables first, so the question is not tractable; "
+            "this model's ordering does not put the given variables first, so the query is not tractable; "
             "an orderless model (DeepNADE) can answer it, and gaps can be filled by an estimate (impute)"
         )
     return model.order.view(-1, 1, model.n_variables).expand(-1, len(parts), -1)
@@ -371,26 +426,26 @@ def _orders(model: Walked, parts: Tensor, k: int | Ordering, generator: torch.Ge
 _OWN = "this model has orderings of its own; only an orderless model can be given others"
 
 
-def _fits(model: Autoregressive | Ensemble, parts: Tensor) -> Tensor:
+def _fits(model: Ordered, parts: Tensor) -> Tensor:
     """Whether all of the model's own orderings visit the parts of a row (B, D) in turn: bool (B,)."""
-    along = parts[:, model.order.view(-1, model.n_variables)]  # (B, K, D)
-    return (along.diff(dim=-1) >= 0).flatten(1).all(-1)
+    by_step = parts[:, model.order.view(-1, model.n_variables)]  # (B, K, D)
+    return (by_step.diff(dim=-1) >= 0).flatten(1).all(-1)
 
 
-def _fill_along(
-    model: Autoregressive | Ensemble,
+def _impute_by_particles(
+    model: Ordered,
     x: Tensor,
     observed: Tensor,
     n: int | None,
-    generator: torch.Generator | None,
+    generator: Generator | None,
     particles: int,
 ) -> tuple[Tensor, Tensor]:
-    """`impute` along the model's own orderings, and each row's effective number of walkers (exact: inf)."""
+    """`impute` along the model's own orderings, and each row's effective sample size (exact: infinity)."""
     if n is not None and n < 1:
         raise ValueError(f"the number of draws must be at least 1, not {n}")
     check_particles(particles)
     filled = x.to(torch.promote_types(x.dtype, model.dtype)).expand(n or 1, *x.shape).clone()
-    effective = torch.full((len(x),), math.inf, dtype=torch.float64, device=x.device)
+    sizes = torch.full((len(x),), math.inf, dtype=torch.float64, device=x.device)
     gaps = ~observed.all(-1)
     exact = gaps & _fits(model, (~observed).long()) & (n is not None)
     room, k = model.net.rows_at_once(model.device), model.order.numel() // model.n_variables
@@ -401,10 +456,10 @@ def _fill_along(
     for rows in _chunks(exact, room // (k * (n or 1))):
         put(rows, sample_given(model, x[rows], observed[rows], n or 1, generator=generator))
     for rows in _chunks(gaps & ~exact, room // max(k, particles)):
-        walkers = walk(model, x[rows], observed[rows], particles, generator)
-        put(rows, walkers.best_guess(model.family) if n is None else walkers.draw(n, generator))
-        effective[rows] = walkers.effective
-    return (filled[0] if n is None else filled), effective
+        found = complete_rows(model, x[rows], observed[rows], particles, generator)
+        put(rows, found.best_guess(model.family) if n is None else found.draw(n, generator))
+        sizes[rows] = found.effective_sample_size
+    return (filled[0] if n is None else filled), sizes
 
 
 def _chunks(flags: Tensor, size: int) -> tuple[Tensor, ...]:
@@ -413,36 +468,19 @@ def _chunks(flags: Tensor, size: int) -> tuple[Tensor, ...]:
     return rows.split(max(1, size)) if len(rows) else ()
 
 
-def _prefix_log_probs(model: Walked, x: Tensor, order: Tensor, length: int) -> Tensor:
-    """log p(x_{o_d} | x_{o_<d}) along the first `length` steps of orders (K, B, D): (K, B, length)."""
-    net, family = model.net, model.family
-    k, batch, _ = order.shape
-    clean = family.fill(x, ~torch.isnan(x)).to(model.dtype)
-    rows = clean.expand(k, -1, -1).flatten(0, 1)  # every (ordering, row) pair is a group of one
-    steps = order.flatten(0, 1)[:, :length]
-    state = net.start(k * batch, 1)
-    out = []
-    for i in steps.unbind(1):
-        x_i = rows.gather(1, i[:, None])  # (KB, 1)
-        out.append(family.log_prob(x_i, net.predict(state, i), i[:, None]).double())
-        state = net.observe(state, i, family.encode(x_i, i[:, None]))
-    if not out:
-        return torch.zeros(k, batch, 0, dtype=torch.float64, device=x.device)
-    return torch.cat(out, 1).view(k, batch, length)
+def _filled_rows(model: Sequential, x: Tensor) -> Rows:
+    """Rows to be scored, with a value of the domain in every missing cell."""
+    return Rows(model.net, model.family, model.family.fill(x, ~torch.isnan(x)))
 
 
-def _complete(
-    net: Net, family: Family, x: Tensor, known: Tensor, order: Tensor, generator: torch.Generator | None
-) -> Tensor:
-    """Walk each row along its order, keeping known cells and drawing the others."""
-    x = x.clone()
-    fewest = int(known.sum(-1).min())
-    state = net.start(len(x), 1)
-    for d, i in enumerate(order.unbind(1)):
-        x_i = x.gather(1, i[:, None])
-        if d >= fewest:  # before that every row is still at a known cell
-            drawn = family.sample(net.predict(state, i), i[:, None], generator)
-            x_i = torch.where(known.gather(1, i[:, None]), x_i, drawn)
-            x.scatter_(1, i[:, None], x_i)
-        state = net.observe(state, i, family.encode(x_i, i[:, None]))
-    return x
+def _observed_log_probs(rows: Rows, observed: Tensor, order: Tensor) -> Tensor:
+    """log p of the observed cells of each row, which come first in its orders (K, B, D): (K, B)."""
+    counts = observed.sum(-1)
+    steps = rows.prefix_log_probs(order[..., : int(counts.max())])
+    inside = torch.arange(steps.shape[-1], device=steps.device) < counts[:, None]
+    return torch.where(inside, steps, 0).sum(-1)
+
+
+def _with_slopes(log_p: Tensor, rows: Rows, cells: Tensor) -> Tensor:
+    """Log-densities (B,) of these cells in the units of the data, where the family transforms them."""
+    return log_p if rows.log_slope is None else log_p + torch.where(cells, rows.log_slope, 0).sum(-1)

@@ -21,7 +21,7 @@ from pynade.ordering import Ordering
 
 FORMAT = 1  # of the metadata; raise it when an old reader would misunderstand a new file
 
-HOMES = ("pynade.models", "pynade.classical", "pynade.nets", "pynade.families")
+MODULES = ("pynade.models", "pynade.classical", "pynade.nets", "pynade.families")
 Part = TypeVar("Part", bound=type[torch.nn.Module])
 _registered: dict[str, type[torch.nn.Module]] = {}
 
@@ -29,12 +29,12 @@ _registered: dict[str, type[torch.nn.Module]] = {}
 def register(part: Part) -> Part:
     """Make a net, family or density of your own savable and loadable; usable as a decorator.
 
-    The class must have a `config` method that gives its constructor arguments as JSON (parts that are modules
-    themselves as objects). A file only ever names a class: loading builds classes of pynade and registered
-    ones, and executes nothing else.
+    Its constructor arguments must be JSON or parts of a model, and it must store them under their names or
+    have a `config` method that gives them. A file only names its classes: loading builds classes of pynade
+    and registered ones, and executes nothing else. So a program registers the class before it loads a file.
 
     Args:
-        part: the class; its name must not be one of pynade's own.
+        part: the class; neither pynade nor another registered class may have its name.
 
     Example:
         >>> from pynade.families import Bernoulli
@@ -44,9 +44,13 @@ def register(part: Part) -> Part:
         >>> describe(Coin())
         {'kind': 'Coin'}
     """
-    name = part.__name__
-    if _kind(name) not in (None, part) and name not in _registered:
-        raise ValueError(f"{name} is the name of a part of pynade; give your class another one")
+    if not (isinstance(part, type) and issubclass(part, torch.nn.Module)):
+        raise TypeError(f"only classes of nets, families and densities can be registered, not {part!r}")
+    name, other = part.__name__, _registered.get(part.__name__)
+    if name == "Ordering" or (other is None and _kind(name) is not None):
+        raise ValueError(f"{name} is the name of a part of pynade; give your class another name")
+    if other is not None and (other.__module__, other.__qualname__) != (part.__module__, part.__qualname__):
+        raise ValueError(f"{name} is already registered, as {other.__module__}.{other.__qualname__}")
     _registered[name] = part
     return part
 
@@ -55,8 +59,7 @@ def _kind(name: str) -> type[torch.nn.Module] | None:
     """The class of this name that may be saved and loaded, or None."""
     if name in _registered:
         return _registered[name]
-    for home in HOMES:
-        module = import_module(home)
+    for module in map(import_module, MODULES):
         if name in module.__all__:
             found = getattr(module, name)
             return found if isinstance(found, type) and issubclass(found, torch.nn.Module) else None
@@ -77,19 +80,27 @@ def describe(value: Any) -> Any:
     if isinstance(value, torch.nn.Module):
         name = type(value).__name__
         if _kind(name) is not type(value):
-            raise TypeError(f"a {name} cannot be saved: it is not a part of pynade; see pynade.register")
+            raise TypeError(f"a {name} cannot be saved unless it is registered (pynade.register)")
         return {"kind": name} | {k: describe(v) for k, v in value.config().items()}  # type: ignore[operator]
     if isinstance(value, list | tuple):
         return [describe(v) for v in value]
-    return value
+    if isinstance(value, dict) and "kind" not in value:
+        return {name: describe(v) for name, v in value.items()}
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise TypeError(
+        f"a constructor argument is {value!r}, which cannot be saved: it is neither JSON nor a part"
+    )
 
 
 def build(spec: Any) -> Any:
     """The object a spec describes, with fresh weights (and natural orderings)."""
     if isinstance(spec, list):
         return [build(v) for v in spec]
-    if not (isinstance(spec, dict) and "kind" in spec):
+    if not isinstance(spec, dict):
         return spec
+    if "kind" not in spec:
+        return {name: build(v) for name, v in spec.items()}
     arguments = {k: build(v) for k, v in spec.items() if k != "kind"}
     if spec["kind"] == "Ordering":
         *batch, n = arguments["shape"]

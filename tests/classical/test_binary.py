@@ -213,7 +213,7 @@ def test_hardly_any_smoothing_is_finite_everywhere():
         assert log_p.min() < -90
         observed = torch.tensor([False, True, True, False]).expand(16, -1)
         assert torch.isfinite(tree.marginal_log_prob(states, observed)).all()
-        _, eta = tree.law(0, states, observed)
+        _, eta = tree.distribution(0, states, observed)
         assert torch.isfinite(eta).all()
         assert not torch.isnan(tree.best_guess(states, observed)).any()
         draws = tree.sample_given(states, observed, 3, generator())

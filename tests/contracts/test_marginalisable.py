@@ -75,7 +75,7 @@ def test_laws_and_best_guesses_are_those_of_the_enumerated_conditionals(build):
         logits[r, i] = log_p[1] - log_p[0]
     for i in range(D):
         rows = ~observed[:, i]
-        family, eta = model.law(i, x[rows], observed[rows])
+        family, eta = model.distribution(i, x[rows], observed[rows])
         assert type(family).__name__ == "Bernoulli"
         torch.testing.assert_close(eta, logits[rows, i : i + 1], rtol=0, atol=1e-9)
     guess = model.best_guess(x, observed)

@@ -201,12 +201,12 @@ def test_scores_of_orderings_in_any_chunks(name):
 
 
 def test_evaluation_resumes_after_a_kill(tmp_path, monkeypatch):
-    import pynade.evaluation as evaluation
+    from pynade.models import Rows
 
     model, x = orderless("mlp-1", 5), all_states(5)
     orderings = Ordering.random(5, k=6, generator=generator(10))
     expected = score_orderings(model, x, orderings).log_probs
-    original, calls = evaluation.walk, []
+    original, calls = Rows.log_probs, []
 
     def dying(*arguments):
         if len(calls) == 4:
@@ -214,11 +214,11 @@ def test_evaluation_resumes_after_a_kill(tmp_path, monkeypatch):
         calls.append(1)
         return original(*arguments)
 
-    monkeypatch.setattr(evaluation, "walk", dying)
+    monkeypatch.setattr(Rows, "log_probs", dying)
     with pytest.raises(KeyboardInterrupt):
         score_orderings(model, x, orderings, folder=tmp_path / "s", rows_at_once=32)
     calls.clear()
-    monkeypatch.setattr(evaluation, "walk", lambda *a: (calls.append(1), original(*a))[1])
+    monkeypatch.setattr(Rows, "log_probs", lambda *a: (calls.append(1), original(*a))[1])
     seen = []
     again = score_orderings(
         model, x, orderings, folder=tmp_path / "s", rows_at_once=32, progress=lambda d, t: seen.append((d, t))

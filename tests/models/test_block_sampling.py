@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from pynade.evaluation import many_at_once_gap
+from pynade.evaluation import block_sampling_gap
 from pynade.families import Bernoulli, MixtureOfGaussians
-from pynade.models import Orderless, ancestral, blocked_log_prob, draw_many, sample_many
+from pynade.models import Orderless, ancestral, block_log_prob, block_sample, draw_blocks
 from pynade.nets import MaskedMLP
 from pynade.ordering import Ordering
 from tests.contracts.cases import all_states, generator, net
@@ -28,10 +28,10 @@ def test_blocks_make_a_density_and_blocks_of_one_the_exact_one(D, k, seed):
     model = Orderless(net("mlp-norm", D, seed), Bernoulli())
     ordering = Ordering.random(D, generator=generator(seed))
     states = all_states(D)
-    p = blocked_log_prob(model, states, ordering, k)
+    p = block_log_prob(model, states, ordering, k)
     assert p.exp().sum().item() == pytest.approx(1, abs=1e-10)
     exact = model.under(ordering).log_prob(states)
-    torch.testing.assert_close(blocked_log_prob(model, states, ordering, 1), exact)
+    torch.testing.assert_close(block_log_prob(model, states, ordering, 1), exact)
     if k >= D:  # all at once: the columns are independent
         eta = model.conditionals(states[:1], torch.zeros(1, D, dtype=torch.bool))
         torch.testing.assert_close(p, model.family.log_prob(states, eta.expand(len(states), -1, -1)).sum(-1))
@@ -40,22 +40,22 @@ def test_blocks_make_a_density_and_blocks_of_one_the_exact_one(D, k, seed):
 @pytest.mark.parametrize("k", [1, 2])
 def test_samples_follow_the_mixture_of_all_orderings(k):
     model, n = Orderless(net("mlp-norm", 3, 1), Bernoulli()), 20_000
-    each = [blocked_log_prob(model, all_states(3), o, k) for o in all_orderings(3)]
+    each = [block_log_prob(model, all_states(3), o, k) for o in all_orderings(3)]
     expected = n * torch.stack(each).exp().mean(0).detach().numpy()
-    x = sample_many(model, n, k, generator(104))
+    x = block_sample(model, n, k, generator(104))
     seen = np.bincount((x @ torch.tensor([4.0, 2.0, 1.0]).double()).long().numpy(), minlength=8)
     assert chisquare(seen, expected).pvalue > 1e-3
-    assert torch.equal(x, sample_many(model, n, k, generator(104)))
+    assert torch.equal(x, block_sample(model, n, k, generator(104)))
 
 
 def test_expectations_are_those_the_values_were_drawn_with():
     model = Orderless(net("conv", 9, 2), Bernoulli())
-    x, means = draw_many(model, 4000, 3, generator(1), means=True)
+    x, means = draw_blocks(model, 4000, 3, generator(1), means=True)
     assert means.shape == x.shape
     assert ((means > 0) & (means < 1)).all()
     z = ((x - means) / (means * (1 - means)).sqrt()).mean(0) * math.sqrt(4000)
     assert z.abs().max() < 4.5
-    assert draw_many(model, 2, 3, generator(1))[1] is None
+    assert draw_blocks(model, 2, 3, generator(1))[1] is None
 
 
 @pytest.mark.parametrize("name", ["conv", "unet", "transformer"])
@@ -74,7 +74,7 @@ def test_an_ordering_for_each_row_is_one_pass_of_all_rows_per_step(name):
         passes.append(len(features)),
         whole(features, observed, noise),
     )[1]
-    sample_many(Orderless(any_order, Bernoulli()), B, 4, generator())
+    block_sample(Orderless(any_order, Bernoulli()), B, 4, generator())
     assert passes == [B] * 2
 
 
@@ -82,12 +82,12 @@ def test_real_variables_and_rows_beyond_what_fits(monkeypatch):
     family = MixtureOfGaussians(2)
     model = Orderless(MaskedMLP(4, 6, hidden=8), family).double()
     monkeypatch.setattr(type(model.net), "rows_at_once", lambda self, device: 7)
-    x = sample_many(model, 20, 3, generator())
+    x = block_sample(model, 20, 3, generator())
     assert x.shape == (20, 4)
     assert torch.isfinite(x).all()
-    gaps = many_at_once_gap(model, x, (1, 2, 4), generator(1))
+    gaps = block_sampling_gap(model, x, (1, 2, 4), generator(1))
     monkeypatch.undo()
-    again = many_at_once_gap(model, x, (1, 2, 4), generator(1))
+    again = block_sampling_gap(model, x, (1, 2, 4), generator(1))
     assert gaps[1].mean == 0
     assert gaps[4].mean == pytest.approx(again[4].mean, abs=1e-12)
 
@@ -105,7 +105,7 @@ def test_what_is_lost_grows_with_the_number_at_once():
     net_.output.data.fill_(1.0)
     net_.bias.data.fill_(-1000.0)
     x = torch.tensor([[1.0] * 4, [0.0] * 4]).repeat(10, 1).double()
-    gaps = many_at_once_gap(model, x, (1, 2, 4), generator(1))
+    gaps = block_sampling_gap(model, x, (1, 2, 4), generator(1))
     assert gaps[1].mean == 0
     assert gaps[2].mean == pytest.approx(-math.log(2), abs=1e-6)
     assert gaps[4].mean == pytest.approx(-3 * math.log(2), abs=1e-6)
@@ -114,9 +114,9 @@ def test_what_is_lost_grows_with_the_number_at_once():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda m: sample_many(m, 3, 0), "at least 1 variable"),
-        (lambda m: sample_many(m, 0, 1), "number of rows must be at least 1"),
-        (lambda m: blocked_log_prob(m, torch.full((1, 3), 2.0), Ordering.natural(3), 1), "exactly 0 or 1"),
+        (lambda m: block_sample(m, 3, 0), "at least 1 variable"),
+        (lambda m: block_sample(m, 0, 1), "number of rows must be at least 1"),
+        (lambda m: block_log_prob(m, torch.full((1, 3), 2.0), Ordering.natural(3), 1), "exactly 0 or 1"),
     ],
 )
 def test_bad_requests(call, words):

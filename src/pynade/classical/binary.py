@@ -46,7 +46,7 @@ class BinaryMarginalisable(Marginalisable):
         return torch.where(observed, x.to(self.dtype), guess.to(self.dtype))
 
     @torch.no_grad()
-    def law(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
+    def distribution(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
         """p(x_i | observed cells): Bernoulli, and its logits (B, 1)."""
         logits = torch.cat([self._logits_given(*part)[:, i : i + 1] for part in self._parts(x, observed)])
         return self.family, logits

@@ -182,7 +182,7 @@ class GaussianMarginals(Marginalisable):
         return out
 
     @torch.no_grad()
-    def law(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
+    def distribution(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
         """p(x_i | observed cells): a mixture of K one-dimensional Gaussians, or one Gaussian where K = 1."""
         K = self.n_components
         eta = torch.empty(len(x), 3 * K, dtype=torch.float64, device=x.device)

@@ -1,33 +1,43 @@
-"""What a family is: one-dimensional laws for all D variables at once, given raw parameters eta.
+"""What a family is: one-dimensional distributions for all D variables at once, given parameters eta.
 
-A family knows the domain of the data, how a net should see it (`encode`), and what the net's raw
-outputs mean. Nets know nothing of families; densities put the two together.
+A family knows the domain of the data, how a net sees it (`encode`), and what a net's outputs eta mean.
+Nets do not depend on families; densities put the two together.
 
-Shapes: data x is (B, D), features are (B, D, F), eta is (B, D, P). Where a stepper speaks about one
-variable per row, the same methods take x of shape (G, N), eta of shape (G, N, P) and `i`, the variable
-each row is at, broadcast against x. A family whose variables differ (their own scale, their own number
-of levels) looks its constants up by `i`; `i=None` means "all D of them, in the last axis".
+Shapes: data x is (B, D), features are (B, D, F), eta is (B, D, P). Where a stepper is at one variable of each
+row, the same methods take x of shape (G, N), eta of shape (G, N, P) and `i`, the variable each row is at,
+broadcast against x. A family whose variables differ (their own scale, their own number of levels) looks its
+constants up by `i`; `i=None` means "all D of them, in the last axis".
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
+
+from pynade.arguments import constructor_arguments
+
+if TYPE_CHECKING:
+    from pynade.kernels import Uniforms
 
 
 class Family(nn.Module, ABC):
-    """Abstract one-dimensional law for every variable.
+    """Abstract one-dimensional distribution of every variable.
 
     Attributes:
-        n_params: P, raw parameters per variable (the largest, where variables differ).
+        n_params: P, parameters per variable (the largest number, where variables differ).
         n_features: F, input features per variable.
+        discrete: whether the best guess is a mode; if not, it is a mean. None: whether `best_guess` differs
+            from `mean`.
+        affine: whether `to_data` is affine, so that it maps means to means.
     """
 
     n_params: int
     n_features: int = 1
+    discrete: bool | None = None
+    affine: bool = True
 
     @abstractmethod
     def check(self, x: Tensor) -> None:
@@ -42,9 +52,7 @@ class Family(nn.Module, ABC):
         """Log-probability or log-density of each value, in nats: the shape of x."""
 
     @abstractmethod
-    def sample(
-        self, eta: Tensor, i: Tensor | None = None, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """One draw for each eta: (…, P) -> (…)."""
 
     @abstractmethod
@@ -67,16 +75,8 @@ class Family(nn.Module, ABC):
     def eta_from_marginal(self, x: Tensor) -> Tensor:
         """Eta (D, P) of the best constant prediction for data x (N, D): a net's initial output bias."""
 
-    def unwrap(self, x: Tensor, dtype: torch.dtype) -> tuple[Family, Tensor, Tensor | None]:
-        """The law a model computes with, the values (B, D) it sees in `dtype`, and log dy/dx of each, if any.
-
-        A family of transformed variables maps in the type of x, so that float64 data far from zero are
-        rounded to the model's type only after their location has been taken off.
-        """
-        return self, x.to(dtype), None
-
     def fit_constants(self, x: Tensor) -> None:
-        """Start the family's own parameters from data x (N, D), NaN = missing; most families have none.
+        """Initialise the family's own parameters from data x (N, D), NaN = missing; most families have none.
 
         They (a sigma shared by all rows, say) are no outputs of a net, so not in `eta_from_marginal`.
         """
@@ -84,10 +84,69 @@ class Family(nn.Module, ABC):
     def fill(self, x: Tensor, keep: Tensor) -> Tensor:
         """x with every cell that is not to be kept replaced by some value of the domain: rows (B, D).
 
-        For cells that are missing or not asked for, which still pass through `check` and `encode`.
+        For cells that are missing or not needed, which still pass through `check` and `encode`.
         """
         return torch.where(keep, x, 0)
 
+    @property
+    def inner(self) -> Family:
+        """The family of the variables a model computes with: this one, unless it transforms another."""
+        return self
+
+    def unwrap(self, x: Tensor, dtype: torch.dtype) -> tuple[Family, Tensor, Tensor | None]:
+        """The inner family, the values y (B, D) of its variables in `dtype`, and log dy/dx of each, if any.
+
+        A family of transformed variables maps in the type of x, so that float64 data far from zero are
+        rounded to the model's type only after their location has been subtracted.
+        """
+        return self, x.to(dtype), None
+
+    def to_data(self, y: Tensor) -> Tensor:
+        """Values (…, D) of the inner family's variables as values of the data."""
+        return y
+
+    def best_guess_from_draws(self, values: Tensor, means: Tensor, weights: Tensor) -> Tensor:
+        """Each variable's mode (discrete) or mean (real) under M weighted draws: (B, M, D) -> (B, D).
+
+        Args:
+            values: the draws, (B, M, D).
+            means: the expected value of a cell under its draw, where that is known, else the value itself.
+            weights: (B, M), they sum to one in each row.
+        """
+        weights = weights.unsqueeze(-1)
+        if not (self._has_modes(means) if self.discrete is None else self.discrete):
+            return (weights * means).sum(1).to(values.dtype)
+        most = weights.new_full(values[:, 0].shape, -1.0)
+        guess = torch.zeros_like(values[:, 0])
+        for level in values.unique():
+            share = (weights * (values == level)).sum(1)
+            guess, most = torch.where(share > most, level, guess), torch.maximum(share, most)
+        return guess
+
+    def _has_modes(self, like: Tensor) -> bool:
+        """Whether `best_guess` is something else than `mean`, at some eta."""
+        eta = torch.randn(64, self.n_params, generator=torch.Generator().manual_seed(0)).to(like)
+        first = torch.zeros(64, dtype=torch.long, device=like.device)  # a variable that every model has
+        guess, mean = self.best_guess(eta, first), self.mean(eta, first)
+        return not torch.allclose(guess, mean, rtol=1e-3, atol=1e-3, equal_nan=True)
+
+    def sample_nade(
+        self,
+        weights: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
+        activation: str,
+        uniforms: Uniforms,
+        generator: Generator | None,
+    ) -> Tensor | None:
+        """Rows (B, D) of a NADE, one feature per variable, by a compiled loop; None: there is no such loop.
+
+        Args:
+            weights: weight, hidden_bias, output and bias of a `NADENet`, and the order (D,).
+            activation: of the net.
+            uniforms: one uniform number for each cell.
+            generator: source of further randomness.
+        """
+        return None
+
     def config(self) -> dict[str, Any]:
         """Constructor arguments, as JSON; what a saved model needs to build this again."""
-        return {}
+        return constructor_arguments(self)

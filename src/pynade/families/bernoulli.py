@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn import functional
 
 from pynade.families.base import Family
+from pynade.kernels import Uniforms, sample_bernoulli
 
 
 class Bernoulli(Family):
@@ -22,6 +23,7 @@ class Bernoulli(Family):
     """
 
     n_params = 1
+    discrete = True
 
     def check(self, x: Tensor) -> None:
         """Every value must be exactly 0 or 1."""
@@ -48,9 +50,7 @@ class Bernoulli(Family):
             signed
         )  # where softplus rounds the last few numbers of a batch otherwise
 
-    def sample(
-        self, eta: Tensor, i: Tensor | None = None, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """1 with probability sigm(eta)."""
         p = self.mean(eta)
         uniform = torch.rand(p.shape, generator=generator, dtype=p.dtype, device=p.device)
@@ -63,6 +63,23 @@ class Bernoulli(Family):
     def best_guess(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """The likelier of 0 and 1."""
         return (eta[..., 0] > 0).to(eta.dtype)
+
+    def best_guess_from_draws(self, values: Tensor, means: Tensor, weights: Tensor) -> Tensor:
+        """1 where the mean is above one half."""
+        mean = (weights.unsqueeze(-1) * means).sum(1).to(values.dtype)
+        return (mean > 0.5).to(mean.dtype)
+
+    def sample_nade(
+        self,
+        weights: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
+        activation: str,
+        uniforms: Uniforms,
+        generator: Generator | None,
+    ) -> Tensor | None:
+        """Zeros and ones by a compiled loop."""
+        if type(self).sample is not Bernoulli.sample:
+            return None
+        return sample_bernoulli(*weights, uniforms, activation)
 
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """0 below zero, p(x = 0) below one, then 1."""

@@ -22,9 +22,11 @@ class Bijection(nn.Module, ABC):
     Attributes:
         n_variables: D.
         bounded: whether some column's domain is less than all real numbers.
+        affine: whether it is affine, so that it maps means to means.
     """
 
     bounded = False
+    affine = False
 
     def __init__(self, n_variables: int | None, **constants: Numbers) -> None:
         super().__init__()
@@ -85,6 +87,7 @@ class Affine(Bijection):
         3.0
     """
 
+    affine = True
     loc: Tensor
     scale: Tensor
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn import functional
 
 from pynade.families.base import Family
-from pynade.families.laws import uniforms
+from pynade.families.standard import uniforms
 
 
 class Categorical(Family):
@@ -28,6 +26,8 @@ class Categorical(Family):
         >>> family.encode(torch.tensor([2.0])).tolist()
         [[0.0, 0.0, 1.0, 0.0]]
     """
+
+    discrete = True
 
     def __init__(self, n_levels: int, one_hot: bool = True) -> None:
         super().__init__()
@@ -50,9 +50,7 @@ class Categorical(Family):
         """The log-softmax at x."""
         return eta.log_softmax(-1).gather(-1, x.long().unsqueeze(-1)).squeeze(-1)
 
-    def sample(
-        self, eta: Tensor, i: Tensor | None = None, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """The level whose share of [0, 1] a uniform number falls into."""
         edges = eta.softmax(-1).cumsum(-1)
         u = uniforms(eta[..., 0], generator).unsqueeze(-1) * edges[..., -1:]
@@ -85,10 +83,6 @@ class Categorical(Family):
         counts = torch.bincount(places, minlength=n_variables * self.n_levels) + 1.0
         counts = counts.double().view(n_variables, self.n_levels)
         return torch.log(counts / counts.sum(-1, keepdim=True))
-
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        return {"n_levels": self.n_levels, "one_hot": self.one_hot}
 
     @staticmethod
     def _below(eta: Tensor) -> Tensor:

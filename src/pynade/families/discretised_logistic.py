@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn import functional
 
 from pynade.families.base import Family
 from pynade.families.categorical import check_levels, check_whole
-from pynade.families.laws import LOGISTIC, uniforms
 from pynade.families.real import moments
+from pynade.families.standard import LOGISTIC, uniforms
 
 WITHIN = 0.25  # share of a column's variance that the initial components have within themselves
 
@@ -40,7 +39,7 @@ class DiscretisedLogistic(Family):
         1.0...
     """
 
-    n_features = 1
+    discrete = True
 
     def __init__(self, n_components: int, levels: int = 256, sigma_floor: float = 0.0) -> None:
         super().__init__()
@@ -74,9 +73,7 @@ class DiscretisedLogistic(Family):
         each = torch.where(level <= 0, upper, torch.where(level >= top, lower, inside))
         return torch.logsumexp(logits.log_softmax(-1) + each, -1)
 
-    def sample(
-        self, eta: Tensor, i: Tensor | None = None, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """A component is drawn, then its logistic law, rounded to the nearest level."""
         logits, mu, log_s = self._parts(eta)
         edges = logits.softmax(-1).cumsum(-1)
@@ -140,14 +137,6 @@ class DiscretisedLogistic(Family):
         s = (deviation * math.sqrt(within) / LOGISTIC.deviation)[:, None].expand_as(mu)
         raw = torch.log((s - self.sigma_floor).clamp(min=1e-3 * self.sigma_floor))
         return torch.cat([torch.zeros_like(mu), mu, raw], -1)
-
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        return {
-            "n_components": self.n_components,
-            "levels": self.levels,
-            "sigma_floor": self.sigma_floor,
-        }
 
     def _parts(self, eta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits of pi, mu and log s, each (…, K)."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from pynade.families.laws import LAPLACE, NORMAL, Law
 from pynade.families.real import Real, moments
+from pynade.families.standard import LAPLACE, NORMAL, Standard
 
 
 class _LocationScale(Real):
     """Abstract X = mu + sigma Z, Z of a standard law."""
 
-    law: Law
+    standard: Standard
     n_params = 2
 
     def _parts(self, eta: Tensor, i: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -26,14 +24,12 @@ class _LocationScale(Real):
         """Log-density of the standard law at (x - mu) / sigma, less log sigma."""
         mu, log_sigma = self._parts(eta, i)
         z = self.standardise(x, mu, log_sigma)
-        return self.law.log_kernel(z) - log_sigma + self.law.log_constant
+        return self.standard.log_kernel(z) - log_sigma + self.standard.log_constant
 
-    def sample(
-        self, eta: Tensor, i: Tensor | None = None, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """mu + sigma Z."""
         mu, log_sigma = self._parts(eta, i)
-        return mu + torch.exp(log_sigma) * self.law.noise(mu, generator)
+        return mu + torch.exp(log_sigma) * self.standard.noise(mu, generator)
 
     def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """mu."""
@@ -41,12 +37,12 @@ class _LocationScale(Real):
 
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """The standard law's at (x - mu) / sigma."""
-        return self.law.cdf(self.standardise(x, *self._parts(eta, i)))
+        return self.standard.cdf(self.standardise(x, *self._parts(eta, i)))
 
     def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """mu + sigma times the standard law's."""
         mu, log_sigma = self._parts(eta, i)
-        return mu + torch.exp(log_sigma) * self.law.quantile(q)
+        return mu + torch.exp(log_sigma) * self.standard.quantile(q)
 
 
 class Gaussian(_LocationScale):
@@ -62,7 +58,7 @@ class Gaussian(_LocationScale):
         -0.9189
     """
 
-    law = NORMAL
+    standard = NORMAL
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
         """Mean and standard deviation of each column (NaN: no row; no spread: sigma 1)."""
@@ -91,7 +87,7 @@ class FixedVarianceGaussian(_LocationScale):
         [[1.0], [20.0]]
     """
 
-    law = NORMAL
+    standard = NORMAL
     n_params = 1
 
     def __init__(self, n_variables: int, sigma_floor: float = 0.0, scale_mean_gradient: bool = False) -> None:
@@ -113,10 +109,6 @@ class FixedVarianceGaussian(_LocationScale):
         with torch.no_grad():
             self.log_sigma.copy_(self.raw_scale(moments(x)[1]))
 
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments; log_sigma is a parameter, stored as a tensor."""
-        return {"n_variables": self.n_variables} | super().config()
-
 
 class Laplace(_LocationScale):
     """RNADE-Laplace: eta = (mu, log b), density exp(-|x - mu| / b) / 2b.
@@ -131,7 +123,7 @@ class Laplace(_LocationScale):
         0.0676...
     """
 
-    law = LAPLACE
+    standard = LAPLACE
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
         """Median and mean absolute deviation of each column, the best fit (NaN: no row; no spread: b = 1)."""

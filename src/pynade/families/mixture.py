@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from pynade.families.laws import LAPLACE, LOGISTIC, NORMAL, Law, uniforms
 from pynade.families.real import Real, moments, probability_nodes
-from pynade.kernels import backends
+from pynade.families.standard import LAPLACE, LOGISTIC, NORMAL, Standard, uniforms
+from pynade.kernels import Uniforms, backends, sample_mixture
 
 WITHIN = 0.25  # share of a column's variance that the initial components have within themselves
 
@@ -27,7 +26,7 @@ class _MixtureFamily(Real):
             False is plain torch.
     """
 
-    law: Law
+    standard: Standard
     fused = True
 
     def __init__(
@@ -56,30 +55,41 @@ class _MixtureFamily(Real):
         logits, mu, raw = self._parts(eta)
         log_sigma = self.log_scale(raw)
         z = self.standardise(x.unsqueeze(-1), mu, log_sigma)
-        each = logits.log_softmax(-1) - log_sigma + self.law.log_kernel(z)
-        return torch.logsumexp(each, -1) + self.law.log_constant
+        each = logits.log_softmax(-1) - log_sigma + self.standard.log_kernel(z)
+        return torch.logsumexp(each, -1) + self.standard.log_constant
 
     def _compiled(self, x: Tensor, eta: Tensor) -> Tensor | None:
         """The log-density by compiled loops, None where there are none for these tensors."""
         if backends.choose("auto", eta.device, x, eta) != "numba":
             return None
-        loops, law = backends.load_mixture(), type(self.law).__name__
+        loops, law = backends.load_mixture(), type(self.standard).__name__
         if not loops.suits(x, eta, law, self.sigma_floor):
             return None
-        numbers = (self.law.log_constant, self.sigma_floor, self.scale_mean_gradient)
+        numbers = (self.standard.log_constant, self.sigma_floor, self.scale_mean_gradient)
         log_p: Tensor = loops.log_prob(x, eta, law, *numbers)
         return log_p
 
-    def sample(
-        self, eta: Tensor, i: Tensor | None = None, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """A component is drawn, then its law."""
         pi, mu, sigma = self.parameters_of(eta)
         edges = pi.cumsum(-1)
         u = uniforms(mu[..., 0], generator).unsqueeze(-1) * edges[..., -1:]
         which = (edges[..., :-1] < u).sum(-1, keepdim=True)
         mu, sigma = mu.gather(-1, which)[..., 0], sigma.gather(-1, which)[..., 0]
-        return mu + sigma * self.law.noise(mu, generator)
+        return mu + sigma * self.standard.noise(mu, generator)
+
+    def sample_nade(
+        self,
+        weights: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
+        activation: str,
+        uniforms: Uniforms,
+        generator: Generator | None,
+    ) -> Tensor | None:
+        """By a compiled loop, which has no smallest scale."""
+        if self.sigma_floor or type(self).sample is not _MixtureFamily.sample:
+            return None
+        drawn = uniforms.tensor(weights[0].dtype, weights[0].device)
+        return sample_mixture(*weights, drawn, self.standard.noise(drawn, generator), activation)
 
     def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Σ pi_c mu_c."""
@@ -89,14 +99,14 @@ class _MixtureFamily(Real):
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Σ pi_c F((x - mu_c) / sigma_c)."""
         pi, mu, sigma = self.parameters_of(eta)
-        each = self.law.cdf((x.unsqueeze(-1) - mu) / sigma)
+        each = self.standard.cdf((x.unsqueeze(-1) - mu) / sigma)
         return (pi * each).sum(-1).clamp(max=1)
 
     def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """By bisection between the lowest and the highest of the components' quantiles, in float64."""
         exact = eta.double()
         _, mu, sigma = self.parameters_of(exact)
-        each = mu + sigma * self.law.quantile(q.double()).unsqueeze(-1)
+        each = mu + sigma * self.standard.quantile(q.double()).unsqueeze(-1)
         found = bisect(lambda x: self.cdf(x, exact), q.double(), each.amin(-1), each.amax(-1))
         return found.to(eta.dtype)
 
@@ -107,7 +117,7 @@ class _MixtureFamily(Real):
         pi, mu, sigma = (part.movedim(-1, 0) for part in self.parameters_of(eta.double()))  # (K, …)
         total = torch.zeros_like(mu)
         for u, weight in probability_nodes():
-            total = total + weight * function(mu + sigma * self.law.quantile(mu.new_tensor(u)))
+            total = total + weight * function(mu + sigma * self.standard.quantile(mu.new_tensor(u)))
         return (pi * total).sum(0).to(eta.dtype)
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
@@ -124,12 +134,8 @@ class _MixtureFamily(Real):
         if k > 1:
             grid = grid * math.sqrt((1 - within) / grid.square().mean().item())
         mu = mean[:, None] + deviation[:, None] * grid
-        sigma = (deviation * math.sqrt(within) / self.law.deviation)[:, None].expand_as(mu)
+        sigma = (deviation * math.sqrt(within) / self.standard.deviation)[:, None].expand_as(mu)
         return torch.cat([torch.zeros_like(mu), mu, self.raw_scale(sigma)], -1)
-
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        return {"n_components": self.n_components} | super().config()
 
 
 class MixtureOfGaussians(_MixtureFamily):
@@ -148,7 +154,7 @@ class MixtureOfGaussians(_MixtureFamily):
         (0.0, 0.5)
     """
 
-    law = NORMAL
+    standard = NORMAL
 
 
 class MixtureOfLaplaces(_MixtureFamily):
@@ -165,7 +171,7 @@ class MixtureOfLaplaces(_MixtureFamily):
         0.5
     """
 
-    law = LAPLACE
+    standard = LAPLACE
 
 
 class MixtureOfLogistics(_MixtureFamily):
@@ -182,7 +188,7 @@ class MixtureOfLogistics(_MixtureFamily):
         0.25
     """
 
-    law = LOGISTIC
+    standard = LOGISTIC
 
 
 def bisect(cdf: Callable[[Tensor], Tensor], q: Tensor, low: Tensor, high: Tensor, steps: int = 100) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +22,8 @@ class Real(Family):
             paper found useful with stochastic gradient descent (section "RNADE"). Values do not change.
     """
 
+    discrete = False
+
     def __init__(self, sigma_floor: float = 0.0, scale_mean_gradient: bool = False) -> None:
         super().__init__()
         if not 0 <= sigma_floor < math.inf:
@@ -40,10 +41,6 @@ class Real(Family):
     def best_guess(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """The mean."""
         return self.mean(eta, i)
-
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        return {"sigma_floor": self.sigma_floor, "scale_mean_gradient": self.scale_mean_gradient}
 
     def expectation(
         self, function: Callable[[Tensor], Tensor], eta: Tensor, i: Tensor | None = None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from pynade.families.laws import NORMAL
 from pynade.families.real import Real, moments
+from pynade.families.standard import NORMAL
 
 
 class SinhArcsinh(Real):
@@ -49,9 +49,7 @@ class SinhArcsinh(Real):
         mu, log_sigma, eps, log_delta = self._parts(eta)
         return mu + torch.exp(log_sigma) * torch.sinh((torch.asinh(z) + eps) * torch.exp(-log_delta))
 
-    def sample(
-        self, eta: Tensor, i: Tensor | None = None, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """A normal draw, transformed."""
         return self._from_normal(NORMAL.noise(eta[..., 0], generator), eta)
 

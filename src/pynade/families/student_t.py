@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from pynade.families.laws import uniforms
 from pynade.families.real import Real, moments
+from pynade.families.standard import uniforms
 
 
 class StudentT(Real):
@@ -36,9 +36,7 @@ class StudentT(Real):
         z = self.standardise(x, mu, log_sigma)
         return _log_constant(nu) - log_sigma - 0.5 * (nu + 1) * torch.log1p(z.square() / nu)
 
-    def sample(
-        self, eta: Tensor, i: Tensor | None = None, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """sqrt(nu (U^(-2/nu) - 1)) cos(2πV) has exactly this law (Bailey, 1994): no rejection."""
         mu, raw, log_nu = eta.unbind(-1)
         nu = torch.exp(log_nu)

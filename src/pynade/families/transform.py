@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from pynade.families.base import Family
 from pynade.families.bijections import Affine, Bijection
@@ -31,6 +30,8 @@ class Transformed(Family):
         100.0
     """
 
+    discrete = False
+
     def __init__(self, base: Real, bijections: Bijection | Sequence[Bijection]) -> None:
         super().__init__()
         chain = [bijections] if isinstance(bijections, Bijection) else list(bijections)
@@ -43,7 +44,7 @@ class Transformed(Family):
             )
         self.base, self.bijections = base, nn.ModuleList(chain)
         self.n_params, self.n_variables = base.n_params, chain[0].n_variables
-        self.bounded = any(b.bounded for b in chain)
+        self.bounded, self.affine = any(b.bounded for b in chain), all(b.affine for b in chain)
 
     def check(self, x: Tensor) -> None:
         """Finite numbers in the domains of their columns; if rows are not D wide, finite numbers only."""
@@ -70,9 +71,7 @@ class Transformed(Family):
         log_p = self.base.log_prob(y, eta, i) + log_slope
         return log_p if inside is None else torch.where(inside, log_p, -torch.inf)
 
-    def sample(
-        self, eta: Tensor, i: Tensor | None = None, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """A draw of the base, mapped back."""
         return self._from_base(self.base.sample(eta, i, generator), i)
 
@@ -82,9 +81,9 @@ class Transformed(Family):
         A map back that grows too fast for the base's tails (exp of a Laplace of scale 1) has no mean; what
         comes out then means nothing.
         """
-        if self.bounded:
-            return self.base.expectation(lambda y: self._from_base(y, i), eta, i)
-        return self._from_base(self.base.mean(eta, i), i)
+        if self.affine:
+            return self._from_base(self.base.mean(eta, i), i)
+        return self.base.expectation(lambda y: self._from_base(y, i), eta, i)
 
     def best_guess(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """The mean."""
@@ -113,6 +112,11 @@ class Transformed(Family):
         constant = next(self.bijections.buffers())
         return torch.where(keep, x, self._from_base(torch.zeros_like(constant), None).to(x))
 
+    @property
+    def inner(self) -> Family:
+        """The base."""
+        return self.base
+
     def unwrap(self, x: Tensor, dtype: torch.dtype) -> tuple[Family, Tensor, Tensor | None]:
         """The base, its variables' values in `dtype`, and the logarithm of the slope at each."""
         x = x if x.is_floating_point() else x.to(dtype)
@@ -123,12 +127,8 @@ class Transformed(Family):
         return self.base, y.to(dtype), log_slope
 
     def to_data(self, y: Tensor) -> Tensor:
-        """Values (B, D) of the base's variables as values of the data, in float64."""
+        """Values (…, D) of the base's variables as values of the data, in float64."""
         return self._from_base(y.double(), None)
-
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        return {"base": self.base, "bijections": self._chain()}
 
     def _chain(self) -> list[Bijection]:
         return [b for b in self.bijections if isinstance(b, Bijection)]

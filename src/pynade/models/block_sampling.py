@@ -2,24 +2,24 @@
 
 One variable per step is exact. Several at once are drawn independently given those observed so far, which
 leaves out what they tell about each other: an approximation that costs D / k forward passes instead of D.
-What it loses is measured by `pynade.evaluation.many_at_once_gap`.
+What it loses is measured by `pynade.evaluation.block_sampling_gap`.
 """
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from pynade.models.orderless import Orderless
 from pynade.ordering import Ordering
 from pynade.precision import computing_in
 
 
-def sample_many(
+def block_sample(
     model: Orderless,
     n: int,
     per_step: int = 1,
-    generator: torch.Generator | None = None,
+    generator: Generator | None = None,
     *,
     precision: str = "float32",
 ) -> Tensor:
@@ -40,23 +40,23 @@ def sample_many(
         >>> from pynade.families import Bernoulli
         >>> from pynade.nets import MaskedMLP
         >>> deep = Orderless(MaskedMLP(6, hidden=(4,)), Bernoulli())
-        >>> sample_many(deep, 5, per_step=4, generator=torch.Generator().manual_seed(0)).shape
+        >>> block_sample(deep, 5, per_step=4, generator=torch.Generator().manual_seed(0)).shape
         torch.Size([5, 6])
     """
-    return draw_many(model, n, per_step, generator, precision=precision)[0]
+    return draw_blocks(model, n, per_step, generator, precision=precision)[0]
 
 
 @torch.no_grad()
-def draw_many(
+def draw_blocks(
     model: Orderless,
     n: int,
     per_step: int = 1,
-    generator: torch.Generator | None = None,
+    generator: Generator | None = None,
     *,
     precision: str = "float32",
     means: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """As `sample_many`, and on demand the expectation that each value was drawn with, also (n, D)."""
+    """As `block_sample`, and on demand the expectation that each value was drawn with, also (n, D)."""
     _check(per_step)
     if n < 1:
         raise ValueError(f"the number of rows must be at least 1, not {n}")
@@ -68,12 +68,12 @@ def draw_many(
 
 
 @torch.no_grad()
-def blocked_log_prob(
+def block_log_prob(
     model: Orderless, x: Tensor, ordering: Ordering, per_step: int, *, precision: str = "float32"
 ) -> Tensor:
     """log p of each row, `per_step` variables at a time taken as independent: (B, D) -> (B,), in float64.
 
-    This is a normalised density, the one that `sample_many` draws from along these orderings; with
+    This is a normalised density, the one that `block_sample` draws from along these orderings; with
     `per_step=1` it is the exact one.
 
     Args:
@@ -89,7 +89,7 @@ def blocked_log_prob(
         >>> from pynade.nets import MaskedMLP
         >>> deep, o = Orderless(MaskedMLP(3, hidden=(4,)), Bernoulli()), Ordering([2, 0, 1])
         >>> x = torch.eye(3)
-        >>> torch.allclose(blocked_log_prob(deep, x, o, 1), deep.under(o).log_prob(x))
+        >>> torch.allclose(block_log_prob(deep, x, o, 1), deep.under(o).log_prob(x))
         True
     """
     _check(per_step)
@@ -109,7 +109,7 @@ def _draw(
     model: Orderless,
     n: int,
     per_step: int,
-    generator: torch.Generator | None,
+    generator: Generator | None,
     precision: str,
     means: bool,
 ) -> tuple[Tensor, Tensor | None]:

@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
+from pynade.arguments import constructor_arguments
 from pynade.families import Family
 
 
@@ -20,9 +21,9 @@ class Model(nn.Module, ABC):
     def check(self, x: Tensor) -> None:
         """Raise a ValueError in one sentence if rows x (B, D) cannot be scored."""
 
-    @abstractmethod
     def config(self) -> dict[str, Any]:
         """Constructor arguments as JSON; parts are objects with a `config` of their own."""
+        return constructor_arguments(self)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -61,10 +62,10 @@ class Density(Model):
         """log_prob of rows already known to be valid."""
 
     @abstractmethod
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
         """n independent rows (n, D), exact draws from this density."""
 
-    def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def loss(self, x: Tensor, generator: Generator | None = None) -> Tensor:
         """What training minimises, per row (B,); its mean is the negative log-likelihood or a bound on it.
 
         Rows must be valid already, in any numeric dtype. The generator serves densities that draw
@@ -90,7 +91,7 @@ class Marginalisable(Density):
 
     @abstractmethod
     def sample_given(
-        self, x: Tensor, observed: Tensor, n: int = 1, generator: torch.Generator | None = None
+        self, x: Tensor, observed: Tensor, n: int = 1, generator: Generator | None = None
     ) -> Tensor:
         """n joint draws of the unobserved cells of each row: (n, B, D), equal to x where observed."""
 
@@ -99,7 +100,7 @@ class Marginalisable(Density):
         """Rows with each unobserved cell at the mode (discrete) or mean (real) of its own law: (B, D)."""
 
     @abstractmethod
-    def law(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
+    def distribution(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
         """p(x_i | observed cells) as a one-dimensional family and its eta (B, P)."""
 
 

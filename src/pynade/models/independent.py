@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from pynade.families import Family
 from pynade.models.density import Density, check_columns
@@ -39,7 +37,7 @@ class Independent(Density):
         return self.family.log_prob(x, eta).sum(-1, dtype=torch.float64)
 
     @torch.no_grad()
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
         """Every variable on its own."""
         return self.family.sample(self.eta.expand(n, -1, -1), generator=generator)
 
@@ -47,7 +45,3 @@ class Independent(Density):
         """Columns must match, values must be in the family's domain."""
         check_columns(x, self.n_variables)
         self.family.check(x)
-
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        return {"family": self.family, "n_variables": self.n_variables}

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.func import vmap
 
 from pynade.families import Family
-from pynade.models.autoregressive import Autoregressive, ancestral, check_parts, row_sums
-from pynade.models.density import Density, check_columns
+from pynade.models.autoregressive import Autoregressive, Ordered
+from pynade.models.density import Density
+from pynade.models.scoring import Rows, ancestral
 from pynade.nets import AnyOrderNet, Net
 from pynade.ordering import Ordering
 
@@ -58,7 +59,7 @@ class Mixture(Density):
         return torch.logsumexp(each + self.log_weights, dim=-1)
 
     @torch.no_grad()
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
         """Choose a component for each row, then draw from it."""
         weights = self.log_weights.exp()
         choice = torch.multinomial(weights, n, replacement=True, generator=generator) if n else weights[:0]
@@ -88,7 +89,7 @@ class Mixture(Density):
         return list(self.components)  # type: ignore[arg-type]
 
 
-class Ensemble(Density):
+class Ensemble(Ordered):
     """One net under K orderings, averaged: p(x) = 1/K Σ_k p(x | o⁽ᵏ⁾) (section "Ensembles").
 
     Training draws one of the orderings for each update and maximises its exact likelihood, so all K
@@ -119,20 +120,15 @@ class Ensemble(Density):
         True
     """
 
-    order: Tensor
-
     def __init__(self, net: Net, family: Family, orderings: Ordering, fresh: bool = False) -> None:
-        super().__init__()
-        check_parts(net, family, orderings)
+        super().__init__(net, family, orderings)
         if not orderings.is_batch:
             raise ValueError("an Ensemble takes a (K, D) batch of orderings; one ordering is Autoregressive")
         if fresh and not net.takes_orderings:
             raise ValueError(
                 f"{type(net).__name__} takes one ordering at a time, so training cannot draw fresh ones"
             )
-        self.net, self.family, self.fresh = net, family, fresh
-        self.n_variables = net.n_variables
-        self.register_buffer("order", orderings.order.clone())
+        self.fresh = fresh
 
     @property
     def orderings(self) -> Ordering:
@@ -154,11 +150,11 @@ class Ensemble(Density):
             x: rows (B, D).
             at_once: orderings computed together; None takes `orderings_at_once`.
         """
-        under = self._under(x)
+        rows = Rows(self.net, self.family, x)
         at_once = self.orderings_at_once(len(x)) if at_once is None else at_once
         if at_once == 1:
-            return torch.stack([under(order) for order in self.order.unbind()], dim=-1)
-        each: Tensor = vmap(under, chunk_size=at_once)(self.order)
+            return torch.stack([rows.log_prob(order) for order in self.order.unbind()], dim=-1)
+        each: Tensor = vmap(rows.log_prob, chunk_size=at_once)(self.order)
         return each.T.contiguous()
 
     def orderings_at_once(self, rows: int, members: int = 1) -> int:
@@ -176,30 +172,14 @@ class Ensemble(Density):
         limit = CPU_NUMBERS if self.order.device.type == "cpu" else GPU_NUMBERS
         return max(1, min(len(self.order), limit // (members * numbers)))
 
-    def _under(self, x: Tensor, noise: torch.Generator | None = None) -> Callable[[Tensor], Tensor]:
-        """The function order (D,), or (B, D), -> log p(x | order) of each row (B,)."""
-        law, y, log_slope = self.family.unwrap(x, self.dtype)
-        features = law.encode(y)
-        noisy = {} if noise is None or not self.net.takes_noise else {"noise": noise}
-
-        def log_prob(order: Tensor) -> Tensor:
-            along = Ordering.trusted(order)
-            eta = self.net.parallel(features, along, **noisy) if noisy else self.net(features, along)
-            return row_sums(law.log_prob(y, eta.to(y.dtype)), log_slope)
-
-        return log_prob
-
-    def _ready(self, x: Tensor) -> Tensor:
-        return x  # the family rounds, after its own mapping
-
     def _log_prob(self, x: Tensor, at_once: int | None = None) -> Tensor:
         return torch.logsumexp(self.member_log_probs(x, at_once), -1) - math.log(len(self.order))
 
-    def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def loss(self, x: Tensor, generator: Generator | None = None) -> Tensor:
         """Minus log p(x | o) of each row (B,), for a member drawn uniformly, or (`fresh`) any ordering."""
         return self.loss_given(x, self.draw(len(x), generator), generator)
 
-    def draw(self, rows: int, generator: torch.Generator | None = None) -> Tensor:
+    def draw(self, rows: int, generator: Generator | None = None) -> Tensor:
         """What an update draws, where the generator is: the number (1,) of a member; `fresh`: (rows, D)."""
         where = _where(generator)
         if self.fresh:
@@ -207,13 +187,14 @@ class Ensemble(Density):
             return torch.rand(size, generator=generator, device=where, dtype=torch.float64).argsort(1)
         return torch.randint(len(self.order), (1,), generator=generator, device=where)
 
-    def loss_given(self, x: Tensor, drawn: Tensor, noise: torch.Generator | None = None) -> Tensor:
+    def loss_given(self, x: Tensor, drawn: Tensor, noise: Generator | None = None) -> Tensor:
         """Minus log p(x | o) of each row (B,), for what an update has drawn."""
         drawn = drawn.to(self.order.device)
-        return -self._under(x, noise)(drawn if self.fresh else self.order[drawn].squeeze(0))
+        order = drawn if self.fresh else self.order[drawn].squeeze(0)
+        return -Rows(self.net, self.family, x).log_prob(order, noise)
 
     @torch.no_grad()
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
         """Each row picks an ordering uniformly and is drawn along it; all rows walk together."""
         k = torch.randint(len(self.orderings), (n,), generator=generator, device=_where(generator))
         return ancestral(self.net, self.family, self.orderings[k.to(self.device)], n, generator)
@@ -222,15 +203,6 @@ class Ensemble(Density):
         """E[x_i | variables before i] under the first ordering, (B, D)."""
         return self.member(0).conditional_means(x)
 
-    def check(self, x: Tensor) -> None:
-        """Columns must match, values must be in the family's domain."""
-        check_columns(x, self.n_variables)
-        self.family.check(x)
 
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        return {"net": self.net, "family": self.family, "orderings": self.orderings, "fresh": self.fresh}
-
-
-def _where(generator: torch.Generator | None) -> torch.device:
+def _where(generator: Generator | None) -> torch.device:
     return generator.device if generator is not None else torch.device("cpu")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from pynade.families import Family
-from pynade.models.autoregressive import Autoregressive, row_sums
+from pynade.models.autoregressive import Autoregressive, check_parts
 from pynade.models.density import Model, check_columns
 from pynade.models.mixture import Ensemble
+from pynade.models.scoring import row_sums
 from pynade.nets import AnyOrderNet
 from pynade.ordering import Ordering, random_observed
 
@@ -40,11 +39,7 @@ class Orderless(Model):
 
     def __init__(self, net: AnyOrderNet, family: Family, stratified: bool = True) -> None:
         super().__init__()
-        if (net.n_params, net.n_features) != (family.n_params, family.n_features):
-            raise ValueError(
-                f"{type(family).__name__} needs n_params={family.n_params} and "
-                f"n_features={family.n_features}, not {net.n_params} and {net.n_features}"
-            )
+        check_parts(net, family)
         self.net, self.family, self.stratified = net, family, stratified
         self.n_variables = net.n_variables
 
@@ -68,7 +63,7 @@ class Orderless(Model):
         self.family.check(self.family.fill(x, observed))
         return self.net.conditionals(self._features(x.to(self.dtype)), observed)
 
-    def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def loss(self, x: Tensor, generator: Generator | None = None) -> Tensor:
         """An unbiased estimate of each row's mean negative log-likelihood over all orderings (eq. hatloss).
 
         Missing cells (NaN) are never conditioned on and never predicted.
@@ -84,7 +79,7 @@ class Orderless(Model):
         )
         return self.loss_given(x, observed, generator)
 
-    def loss_given(self, x: Tensor, observed: Tensor, noise: torch.Generator | None = None) -> Tensor:
+    def loss_given(self, x: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
         """The loss for a given prefix: D / (D - n) Σ_{i not observed} -log p(x_i | observed), n = |observed|.
 
         With missing cells, D is the number of cells that exist and the sum runs over those.
@@ -110,10 +105,6 @@ class Orderless(Model):
         empty = missing.all(-1)
         if empty.any():
             raise ValueError(f"row {int(empty.nonzero()[0, 0])} has no value at all: every cell is missing")
-
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        return {"net": self.net, "family": self.family, "stratified": self.stratified}
 
     def _features(self, x: Tensor) -> Tensor:
         return self.family.encode(self.family.fill(x, ~torch.isnan(x)))

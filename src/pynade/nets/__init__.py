@@ -1,7 +1,7 @@
-"""Nets: from features of the variables seen so far to raw parameters eta of the next."""
+"""Nets: from the features of the variables observed so far to the parameters (eta) of the next."""
 
 from pynade.nets.any_order import AnyOrderNet
-from pynade.nets.base import Net, grouped, stepwise
+from pynade.nets.base import Net
 from pynade.nets.blueprint import PAPER_BLUEPRINT
 from pynade.nets.causal_transformer import CausalTransformer
 from pynade.nets.fvsbn import FVSBNNet
@@ -12,6 +12,7 @@ from pynade.nets.masked_mlp import MaskedMLP
 from pynade.nets.nade import NADENet
 from pynade.nets.transformer import Transformer
 from pynade.nets.unet import UNet
+from pynade.nets.walk import Walk, grouped, stepwise
 
 __all__ = [
     "PAPER_BLUEPRINT",
@@ -26,6 +27,7 @@ __all__ = [
     "Net",
     "Transformer",
     "UNet",
+    "Walk",
     "grouped",
     "stepwise",
 ]

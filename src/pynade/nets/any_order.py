@@ -1,37 +1,36 @@
-"""Nets that can be asked for any variable given any others, and so under every ordering."""
+"""Nets that predict any variable given any others, and so along every ordering."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from pynade.nets.base import Net, State, stepwise
+from pynade.nets.base import Net, State
+from pynade.nets.walk import stepwise
 from pynade.ordering import Ordering
 
 
 class AnyOrderNet(Net):
-    """Abstract net whose outputs depend on *which* variables are observed, not on the way there.
+    """Abstract net whose outputs depend on *which* variables are observed, not on their order.
 
-    The stepper here is the plain one: it keeps what has been observed and runs the whole net at every
-    step. A net that can do better overrides it; tests hold the two equal.
+    The stepper here keeps what has been observed and runs the whole net at every step. A net that can do
+    better overrides it; tests hold the two equal.
     """
 
     @abstractmethod
-    def conditionals(
-        self, features: Tensor, observed: Tensor, noise: torch.Generator | None = None
-    ) -> Tensor:
+    def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
         """Eta (B, D, P) of every variable given the observed ones, in one pass.
 
         Args:
             features: (B, D, F); those of unobserved variables have no influence, whatever they are.
-            observed: bool (B, D), True = given. Outputs of observed variables mean nothing.
+            observed: bool (B, D), True = given. Outputs of observed variables have no meaning.
             noise: source of training noise such as dropout; None evaluates without any.
         """
 
     def parallel(self, features: Tensor, ordering: Ordering) -> Tensor:
-        """Eta (B, D, P): the stepper's walk, since each step conditions on another set."""
+        """Eta (B, D, P) by the stepper, since each step conditions on another set."""
         return stepwise(self, features, ordering)
 
     def start(self, groups: int, rows: int) -> State:

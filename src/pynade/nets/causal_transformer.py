@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from pynade.nets.base import Net, State, glorot
 from pynade.nets.layers import check_dropout, embedded, read_out
@@ -64,7 +62,7 @@ class CausalTransformer(Net):
         heads: int = 8,
         mlp_ratio: int = 4,
         dropout: float = 0.0,
-        generator: torch.Generator | None = None,
+        generator: Generator | None = None,
     ) -> None:
         super().__init__(n_variables, n_params, n_features)
         check_sizes(width, depth, heads, mlp_ratio)
@@ -82,7 +80,7 @@ class CausalTransformer(Net):
         )
         self.output = nn.Parameter(torch.zeros(n_params, width))
 
-    def parallel(self, features: Tensor, ordering: Ordering, noise: torch.Generator | None = None) -> Tensor:
+    def parallel(self, features: Tensor, ordering: Ordering, noise: Generator | None = None) -> Tensor:
         """Eta (B, D, P): tokens in the given order(s), one causal pass, outputs put back in place."""
         order = ordering.order.to(features.device)
         # data and parameters are put in order, not activations, whose gradients would have to be put back
@@ -115,19 +113,6 @@ class CausalTransformer(Net):
             "last": embedded(features, self.value) + self.seen[i].unsqueeze(1),
             "keys": keys.unflatten(0, shape),
             "values": values.unflatten(0, shape),
-        }
-
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        return {
-            "n_variables": self.n_variables,
-            "n_params": self.n_params,
-            "n_features": self.n_features,
-            "width": self.width,
-            "depth": self.depth,
-            "heads": self.heads,
-            "mlp_ratio": self.mlp_ratio,
-            "dropout": self.dropout,
         }
 
     def _push(self, state: State, i: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -40,20 +38,12 @@ class FVSBNNet(Net):
         return {"eta": self.bias.expand(groups, rows, -1, -1)}
 
     def predict(self, state: State, i: Tensor) -> Tensor:
-        """What has been added up for variable i so far."""
+        """The sum for variable i so far."""
         return state["eta"][torch.arange(len(i), device=i.device), :, i]
 
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
         """Add variable i's share to all variables, O(D)."""
         return {"eta": state["eta"] + torch.einsum("gnf,dpgf->gndp", features, self.weight[:, :, i])}
-
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        return {
-            "n_variables": self.n_variables,
-            "n_params": self.n_params,
-            "n_features": self.n_features,
-        }
 
 
 def masked_direct(features: Tensor, weight: Tensor, before: Tensor) -> Tensor:

@@ -1,11 +1,9 @@
-"""Two any-order nets that add their outputs up: ConvNADE + DeepNADE."""
+"""The sum of two any-order nets: ConvNADE + DeepNADE."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from pynade.nets.any_order import AnyOrderNet
 from pynade.nets.base import State
@@ -14,9 +12,8 @@ from pynade.nets.base import State
 class Hybrid(AnyOrderNet):
     """The sum of two nets' eta, taken before the output non-linearity (eq. convnade-hybrid:last-hidden).
 
-    There is one output bias, the hybrid's own `bias`. The parts become the hybrid's: it takes over the sum
-    of their biases, and leaves them constant zeros in their place, so that the function is the sum of the
-    two and no parameter is counted twice.
+    There is one output bias, the hybrid's own `bias`: it starts as the sum of the parts' biases, which become
+    constant zeros, so that the function is the sum of the two and no parameter is counted twice.
 
     Args:
         first: any-order net, such as a `MaskedConv`.
@@ -47,9 +44,7 @@ class Hybrid(AnyOrderNet):
         parts = {"first": self.first, "second": self.second}
         return tuple(f"{name}.{weight}" for name, net in parts.items() for weight in net.input_weights)
 
-    def conditionals(
-        self, features: Tensor, observed: Tensor, noise: torch.Generator | None = None
-    ) -> Tensor:
+    def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
         """Eta (B, D, P): the parts' and the bias, added up."""
         first = self.first.conditionals(features, observed, noise)
         return first + self.second.conditionals(features, observed, noise) + self.bias
@@ -63,10 +58,6 @@ class Hybrid(AnyOrderNet):
             for net, same in zip(parts, plain, strict=True)
         ]
         return etas[0] + etas[1] + self.bias[i].unsqueeze(1)
-
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments; the parts have a `config` of their own."""
-        return {"first": self.first, "second": self.second}
 
 
 def _take_bias(net: AnyOrderNet) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -26,7 +26,7 @@ class Linear(nn.Module):
         *,
         scale: float = 1.0,
         bias: bool = True,
-        generator: torch.Generator | None = None,
+        generator: Generator | None = None,
     ) -> None:
         super().__init__()
         self.weight = glorot(n_out, n_in, fan_in=n_in, fan_out=n_out, generator=generator)
@@ -53,7 +53,7 @@ class Conv(nn.Module):
         *,
         stride: int = 1,
         scale: float = 1.0,
-        generator: torch.Generator | None = None,
+        generator: Generator | None = None,
     ) -> None:
         super().__init__()
         fans = {"fan_in": n_in * size * size, "fan_out": n_out * size * size}
@@ -107,7 +107,7 @@ def convolved(
     return functional.conv2d(x, weight, bias, stride=stride, padding=padding)[:, :n_out]
 
 
-def dropped(h: Tensor, rate: float | Tensor, noise: torch.Generator | None) -> Tensor:
+def dropped(h: Tensor, rate: float | Tensor, noise: Generator | None) -> Tensor:
     """Activations with a share `rate` set to zero and the others scaled up; unchanged without noise.
 
     A rate that is a tensor is a member's own, in a population.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from pynade.nets.base import Net, State, activation_named, glorot, layer_sizes
 from pynade.nets.fvsbn import masked_direct
@@ -62,7 +61,7 @@ class MADENet(Net):
         direct: bool = False,
         input_observed: bool = False,
         dropout: float = 0.0,
-        generator: torch.Generator | None = None,
+        generator: Generator | None = None,
     ) -> None:
         super().__init__(n_variables, n_params, n_features)
         self.hidden = layer_sizes(hidden)
@@ -97,7 +96,7 @@ class MADENet(Net):
         names = ("weights.0", "direct_weight", "observed_weight", "direct_observed")
         return tuple(n for n, _ in self.named_parameters() if n in names)
 
-    def parallel(self, features: Tensor, ordering: Ordering, noise: torch.Generator | None = None) -> Tensor:
+    def parallel(self, features: Tensor, ordering: Ordering, noise: Generator | None = None) -> Tensor:
         """Eta (B, D, P): one masked matrix product per layer."""
         rank = ordering.rank.to(features.device)
         eta: Tensor = self.bias
@@ -155,24 +154,11 @@ class MADENet(Net):
                 new["eta"] = new["eta"] + self.direct_observed[:, :, i].permute(2, 0, 1)[:, None]
         return new
 
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        return {
-            "n_variables": self.n_variables,
-            "n_params": self.n_params,
-            "hidden": list(self.hidden),
-            "n_features": self.n_features,
-            "activation": self.activation,
-            "direct": self.direct,
-            "input_observed": self.input_observed,
-            "dropout": self.dropout,
-        }
-
     def _homes(self) -> tuple[Tensor, ...]:
         return self.homes.split(list(self.hidden)) if self.hidden else ()
 
 
-def _spread(units: int, n_variables: int, generator: torch.Generator | None) -> Tensor:
+def _spread(units: int, n_variables: int, generator: Generator | None) -> Tensor:
     """Homes for `units` units: each variable gets as many as any other, give or take one, at random."""
     rounds = -(-units // n_variables)
     return torch.cat([torch.randperm(n_variables, generator=generator) for _ in range(rounds)])[:units]

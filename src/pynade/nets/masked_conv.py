@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from pynade.nets.any_order import AnyOrderNet
@@ -76,7 +75,7 @@ class MaskedConv(AnyOrderNet):
         activation: str = "relu",
         input_observed: bool = True,
         dropout: float = 0.0,
-        generator: torch.Generator | None = None,
+        generator: Generator | None = None,
     ) -> None:
         height, width = check_image(image_shape, channels)
         super().__init__(channels * height * width, n_params, n_features)
@@ -86,6 +85,7 @@ class MaskedConv(AnyOrderNet):
 
         maps = channels * (n_features + int(input_observed))
         self.layers = layers_for(blueprint, (maps, height, width), channels * n_params)
+        self.blueprint = format_blueprint(self.layers)
         first = (maps, height, width)
         self.windows = _windows(self.layers, first)
         sizes = [math.prod(shape) for shape in (first, *infer_shapes(self.layers, first))]
@@ -102,9 +102,7 @@ class MaskedConv(AnyOrderNet):
                     self.hidden_bias.append(nn.Parameter(torch.zeros(layer.maps)))
                 maps = layer.maps
 
-    def conditionals(
-        self, features: Tensor, observed: Tensor, noise: torch.Generator | None = None
-    ) -> Tensor:
+    def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
         h = self._below(features, observed, len(self.layers), noise)
         return from_maps(h, self.n_variables) + self.bias
@@ -131,9 +129,7 @@ class MaskedConv(AnyOrderNet):
         eta = convolved(h, self.weights[n]).reshape(groups, rows, self.n_params, self.channels)
         return eta[torch.arange(groups, device=i.device), :, :, channel] + self.bias[i].unsqueeze(1)
 
-    def _below(
-        self, features: Tensor, observed: Tensor, end: int, noise: torch.Generator | None = None
-    ) -> Tensor:
+    def _below(self, features: Tensor, observed: Tensor, end: int, noise: Generator | None = None) -> Tensor:
         """The maps below layer `end`."""
         h, flags = to_maps(features, observed, self.image_shape)
         if self.input_observed:
@@ -153,19 +149,6 @@ class MaskedConv(AnyOrderNet):
             else:
                 h = h.repeat_interleave(size[0], dim=2).repeat_interleave(size[1], dim=3)
         return h
-
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        return {
-            "image_shape": list(self.image_shape),
-            "n_params": self.n_params,
-            "blueprint": format_blueprint(self.layers),
-            "channels": self.channels,
-            "n_features": self.n_features,
-            "activation": self.activation,
-            "input_observed": self.input_observed,
-            "dropout": self.dropout,
-        }
 
 
 @dataclass(frozen=True)

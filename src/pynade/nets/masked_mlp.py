@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from pynade.nets.any_order import AnyOrderNet
@@ -56,7 +55,7 @@ class MaskedMLP(AnyOrderNet):
         residual: bool = False,
         layer_norm: bool = False,
         dropout: float = 0.0,
-        generator: torch.Generator | None = None,
+        generator: Generator | None = None,
     ) -> None:
         super().__init__(n_variables, n_params, n_features)
         self.hidden = layer_sizes(hidden)
@@ -81,9 +80,7 @@ class MaskedMLP(AnyOrderNet):
             n_variables, n_params, last, fan_in=last, fan_out=n_variables * n_params, generator=generator
         )
 
-    def conditionals(
-        self, features: Tensor, observed: Tensor, noise: torch.Generator | None = None
-    ) -> Tensor:
+    def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
         flags = observed.unsqueeze(-1).to(features.dtype)
         inputs = features.masked_fill(~observed.unsqueeze(-1), 0)
@@ -107,7 +104,7 @@ class MaskedMLP(AnyOrderNet):
             features = functional.pad(features, (0, 1), value=1.0)
         return {"a": torch.baddbmm(state["a"], features, self.weight[i])}
 
-    def deeper(self, hidden: int, generator: torch.Generator | None = None) -> MaskedMLP:
+    def deeper(self, hidden: int, generator: Generator | None = None) -> MaskedMLP:
         """This net with its output layer removed, a fresh hidden layer and a fresh output layer added."""
         config = self.config() | {"hidden": [*self.hidden, hidden]}
         new = MaskedMLP(**config, generator=generator)
@@ -116,21 +113,7 @@ class MaskedMLP(AnyOrderNet):
         new.load_state_dict(new.state_dict() | kept)
         return new.to(self.bias)
 
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        return {
-            "n_variables": self.n_variables,
-            "n_params": self.n_params,
-            "hidden": list(self.hidden),
-            "n_features": self.n_features,
-            "activation": self.activation,
-            "input_observed": self.input_observed,
-            "residual": self.residual,
-            "layer_norm": self.layer_norm,
-            "dropout": self.dropout,
-        }
-
-    def _above(self, a: Tensor, noise: torch.Generator | None) -> Tensor:
+    def _above(self, a: Tensor, noise: Generator | None) -> Tensor:
         """From the first layer's pre-activation (…, H) to the last hidden layer."""
         h = self._layer(0, a, noise)
         for n, weight in enumerate(self.weights, start=1):
@@ -139,7 +122,7 @@ class MaskedMLP(AnyOrderNet):
             h = h + new if self.residual and new.shape == h.shape else new
         return h
 
-    def _layer(self, n: int, a: Tensor, noise: torch.Generator | None) -> Tensor:
+    def _layer(self, n: int, a: Tensor, noise: Generator | None) -> Tensor:
         if self.layer_norm:
             a = functional.layer_norm(a, a.shape[-1:], weight=self.gains[n])
         return dropped(self._act(a), self.dropout, noise)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn import functional
 
 from pynade.kernels import backends
@@ -20,7 +20,7 @@ def norm_silu(
     *,
     silu: bool = True,
     dropout: float = 0.0,
-    noise: torch.Generator | None = None,
+    noise: Generator | None = None,
 ) -> Tensor:
     """Maps (B, C, H, W) after a group norm, a scale and a shift, SiLU and dropout.
 

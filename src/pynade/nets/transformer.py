@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from pynade.nets.any_order import AnyOrderNet
@@ -55,7 +55,7 @@ class Transformer(AnyOrderNet):
         heads: int = 8,
         mlp_ratio: int = 4,
         dropout: float = 0.0,
-        generator: torch.Generator | None = None,
+        generator: Generator | None = None,
     ) -> None:
         super().__init__(n_variables, n_params, n_features)
         check_sizes(width, depth, heads, mlp_ratio)
@@ -71,9 +71,7 @@ class Transformer(AnyOrderNet):
         )
         self.output = nn.Parameter(torch.zeros(n_params, width))
 
-    def conditionals(
-        self, features: Tensor, observed: Tensor, noise: torch.Generator | None = None
-    ) -> Tensor:
+    def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
         known = observed.unsqueeze(-1)
         h = embedded(features.masked_fill(~known, 0), self.value)
@@ -82,19 +80,6 @@ class Transformer(AnyOrderNet):
         for layer in self.layers:
             h, more = layer(h, more, dropout=self.dropout, noise=noise)
         return read_out(add_norm(h, more, exact=True)[1], self.output) + self.bias
-
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        return {
-            "n_variables": self.n_variables,
-            "n_params": self.n_params,
-            "n_features": self.n_features,
-            "width": self.width,
-            "depth": self.depth,
-            "heads": self.heads,
-            "mlp_ratio": self.mlp_ratio,
-            "dropout": self.dropout,
-        }
 
 
 class Block(nn.Module):
@@ -113,7 +98,7 @@ class Block(nn.Module):
     """
 
     def __init__(
-        self, width: int, heads: int, mlp_ratio: int, scale: float, generator: torch.Generator | None
+        self, width: int, heads: int, mlp_ratio: int, scale: float, generator: Generator | None
     ) -> None:
         super().__init__()
         self.heads = heads
@@ -130,7 +115,7 @@ class Block(nn.Module):
         *,
         causal: bool = False,
         dropout: float = 0.0,
-        noise: torch.Generator | None = None,
+        noise: Generator | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Every token h + more given all tokens, or (causal) given itself and those before it.
 

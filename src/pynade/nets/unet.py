@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from pynade.nets.any_order import AnyOrderNet
@@ -89,7 +88,7 @@ class UNet(AnyOrderNet):
         signed: bool = True,
         coordinates: bool = True,
         count_embedding: bool = True,
-        generator: torch.Generator | None = None,
+        generator: Generator | None = None,
     ) -> None:
         shape = check_image(image_shape, channels)
         super().__init__(channels * shape[0] * shape[1], n_params, n_features)
@@ -143,9 +142,7 @@ class UNet(AnyOrderNet):
             sizes = [2 * block.n_out for block in self._blocks()]
             self.modulation = Linear(condition, sum(sizes), scale=0, generator=generator)
 
-    def conditionals(
-        self, features: Tensor, observed: Tensor, noise: torch.Generator | None = None
-    ) -> Tensor:
+    def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
         modulations = self._modulations(observed, features.dtype)
         h = self.stem(side_by_side(self._inputs(features, observed)))
@@ -174,26 +171,6 @@ class UNet(AnyOrderNet):
             return repeat(None)
         numbers = self.modulation(self.count(_waves(observed.sum(1), dtype)))
         return iter(numbers.split([2 * block.n_out for block in self._blocks()], dim=1))
-
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        return {
-            "image_shape": list(self.image_shape),
-            "n_params": self.n_params,
-            "channels": self.channels,
-            "n_features": self.n_features,
-            "width": self.width,
-            "multipliers": list(self.multipliers),
-            "blocks": self.blocks,
-            "attention": list(self.attention),
-            "dropout": self.dropout,
-            "heads": self.heads,
-            "groups": self.groups,
-            "input_observed": self.input_observed,
-            "signed": self.signed,
-            "coordinates": self.coordinates,
-            "count_embedding": self.count_embedding,
-        }
 
     def _check(self) -> None:
         if self.blocks < 1:
@@ -237,7 +214,7 @@ class _Block(nn.Module):
         groups: int,
         heads: int,
         dropout: float,
-        generator: torch.Generator | None,
+        generator: Generator | None,
     ) -> None:
         super().__init__()
         self.n_out, self.groups, self.dropout, self.heads = n_out, groups, dropout, heads
@@ -251,7 +228,7 @@ class _Block(nn.Module):
             self.queries_keys_values = Linear(n_out, 3 * n_out, bias=False, generator=generator)
             self.attended = Linear(n_out, n_out, scale=0, bias=False, generator=generator)
 
-    def forward(self, x: Tensor, modulation: Tensor | None, noise: torch.Generator | None) -> Tensor:
+    def forward(self, x: Tensor, modulation: Tensor | None, noise: Generator | None) -> Tensor:
         modulation = self.own if modulation is None else modulation
         assert modulation is not None
         h = self.first(norm_silu(x, self.affine, self.groups))

@@ -11,11 +11,11 @@ import math
 from abc import ABC, abstractmethod
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn import functional
 
 
-class Law(ABC):
+class Standard(ABC):
     """Abstract standard law.
 
     Attributes:
@@ -39,12 +39,12 @@ class Law(ABC):
     def quantile(self, q: Tensor) -> Tensor:
         """Inverse of the cdf; infinite at 0 and 1."""
 
-    def noise(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
+    def noise(self, like: Tensor, generator: Generator | None) -> Tensor:
         """Independent draws of the shape, dtype and device of `like`."""
         return self.quantile(uniforms(like, generator))
 
 
-class Normal(Law):
+class Normal(Standard):
     """exp(-z²/2) / sqrt(2π)."""
 
     log_constant = -0.5 * math.log(2 * math.pi)
@@ -62,13 +62,13 @@ class Normal(Law):
         """Φ⁻¹(q)."""
         return torch.special.ndtri(q)
 
-    def noise(self, like: Tensor, generator: torch.Generator | None) -> Tensor:
+    def noise(self, like: Tensor, generator: Generator | None) -> Tensor:
         """Normal numbers of the generator."""
         device = like.device if generator is None else generator.device
         return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=device).to(like.device)
 
 
-class DoubleExponential(Law):
+class DoubleExponential(Standard):
     """exp(-|z|) / 2: the standard Laplace law."""
 
     log_constant = -math.log(2)
@@ -88,7 +88,7 @@ class DoubleExponential(Law):
         return torch.where(q < 0.5, torch.log(2 * q), -torch.log(2 - 2 * q))
 
 
-class StandardLogistic(Law):
+class StandardLogistic(Standard):
     """sigm(z) sigm(-z)."""
 
     log_constant = 0.0
@@ -110,7 +110,7 @@ class StandardLogistic(Law):
 NORMAL, LAPLACE, LOGISTIC = Normal(), DoubleExponential(), StandardLogistic()
 
 
-def uniforms(like: Tensor, generator: torch.Generator | None) -> Tensor:
+def uniforms(like: Tensor, generator: Generator | None) -> Tensor:
     """Uniform draws strictly between 0 and 1, made on the generator's device and moved to that of `like`."""
     device = like.device if generator is None else generator.device
     u = torch.rand(like.shape, generator=generator, dtype=like.dtype, device=device)
