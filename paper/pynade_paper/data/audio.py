@@ -100,7 +100,9 @@ def _read_other(content: bytes, where: str) -> tuple[np.ndarray, int, int]:
     try:
         import soundfile
     except ImportError as error:
-        raise ImportError(f"reading {where} needs soundfile; install it with `pip install soundfile`") from error
+        raise ImportError(
+            f"reading {where} needs soundfile; install it with `pip install soundfile`"
+        ) from error
     try:
         samples, rate = soundfile.read(io.BytesIO(content), dtype="int16", always_2d=True)
     except RuntimeError as error:  # the base of soundfile's own errors

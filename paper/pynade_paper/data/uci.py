@@ -127,7 +127,7 @@ def table_fold(path: Path, number: str) -> Dataset:
     with path.open(encoding="utf-8") as stream:
         head = stream.readline()
         delimiter = ";" if ";" in head else ","
-        names = next(csv.reader([head.strip()], delimiter=delimiter))
+        names = [name.strip() for name in next(csv.reader([head], delimiter=delimiter))]
         rows = np.loadtxt(stream, delimiter=delimiter)
     kept = continuous_columns(rows)
     fold = cut_folds(rows[:, kept])[int(number) - 1]
