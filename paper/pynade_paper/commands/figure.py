@@ -20,76 +20,13 @@ app = typer.Typer(
     add_completion=False,
 )
 
-SCATTER_HELP = """Samples of models over data, two columns, a panel for each model.
-
-\b
-Example:
-  pynade figure scatter runs/gaussian runs/mog --data white_wine --columns 5,6 --out wine.png
-"""
-
-SAMPLES_HELP = """Test rows and samples of models as pictures, sorted by density under the last model.
-
-\b
-Examples:
-  pynade figure samples runs/bsds-mog runs/bsds-rnade --data bsds300 --out patches.png
-  pynade figure samples runs/speech-mog runs/speech-rnade --data librispeech -n 60 --out speech.png
-"""
-
-ORDERINGS_HELP = """Log-likelihood against the number of orderings in the ensemble, from the records.
-
-\b
-Example:
-  pynade figure orderings mnist --dataset binarized_mnist --out orderings.png
-"""
-
-TIME_HELP = """Log-likelihood against training time of all recorded models of a table.
-
-\b
-Example:
-  pynade figure time uci --out time.png
-"""
-
-TRAINING_HELP = """Training and validation curves of a table's records, where both were scored.
-
-\b
-Example:
-  pynade figure training mnist --dataset binarized_mnist --out training.png
-"""
-
-PER_STEP_HELP = """Measure what drawing several variables at once loses in nats and saves in time.
-
-\b
-Examples:
-  pynade figure per-step runs/unet binarized_mnist --out per-step.png
-  pynade figure per-step runs/unet binarized_mnist --per-step 1,2,4,8,16 --rows 100 --record per-step.json
-"""
-
-COST_HELP = """Measure the cost of an orderless model's log-likelihood, exact and estimated.
-
-\b
-Examples:
-  pynade figure cost runs/deep binarized_mnist --out cost.png
-  pynade figure cost runs/deep binarized_mnist --record cost.json --out cost.png
-"""
-
-PAPER_HELP = """Make one of the paper's figures of samples again: train the models, draw the figure.
-
-Without a name, lists the figures. Trained models are kept in the work folder and used again.
-
-\b
-Examples:
-  pynade figure paper
-  pynade figure paper mnist-samples-nade --device cpu
-  pynade figure paper natural-patches --out patches.png --device cuda
-"""
-
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders or model files.")]
 Out = Annotated[Path, typer.Option(help="Picture to write (.png, .pdf, .svg).")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].")]
 Seed = Annotated[int, typer.Option(help="Of the rows and samples shown.")]
 
 
-@app.command("paper", help=PAPER_HELP)
+@app.command("paper")
 def paper(
     name: Annotated[str | None, typer.Argument(help="Which figure.")] = None,
     out: Annotated[
@@ -101,7 +38,16 @@ def paper(
     data_dir: DataDir = None,
     protocols: Protocols = None,
 ) -> None:
-    """Make a figure of the paper (the help is PAPER_HELP above)."""
+    """Make one of the paper's figures of samples again: train the models, draw the figure.
+
+    Without a name, lists the figures. Trained models are kept in the work folder and used again.
+
+    \b
+    Examples:
+      pynade figure paper
+      pynade figure paper mnist-samples-nade --device cpu
+      pynade figure paper natural-patches --out patches.png --device cuda
+    """
     from pynade.cli.main import app as pynade
     from pynade.runs.tabular import check_destination
     from pynade_paper.paper_figures import read_figures
@@ -123,7 +69,7 @@ def paper(
         typer.main.get_command(pynade).main(words, standalone_mode=False)
 
 
-@app.command("scatter", help=SCATTER_HELP)
+@app.command("scatter")
 def scatter(
     runs: Runs,
     data: Annotated[str, typer.Option(help="A registered data set or a file.")],
@@ -133,7 +79,12 @@ def scatter(
     seed: Seed = 0,
     data_dir: DataDir = None,
 ) -> None:
-    """Scatter plot (the help is SCATTER_HELP above)."""
+    """Samples of models over data, two columns, a panel for each model.
+
+    \b
+    Example:
+      pynade figure scatter runs/gaussian runs/mog --data white_wine --columns 5,6 --out wine.png
+    """
     from pynade.tables import resolve
     from pynade_paper.compare_figures import scatter_figure
 
@@ -145,7 +96,7 @@ def scatter(
     _write(figure, out)
 
 
-@app.command("samples", help=SAMPLES_HELP)
+@app.command("samples")
 def samples(
     runs: Runs,
     data: Annotated[str, typer.Option(help="bsds300, librispeech, or speech of your own.")],
@@ -154,7 +105,13 @@ def samples(
     seed: Seed = 0,
     data_dir: DataDir = None,
 ) -> None:
-    """Pictures of samples (the help is SAMPLES_HELP above)."""
+    """Test rows and samples of models as pictures, sorted by density under the last model.
+
+    \b
+    Examples:
+      pynade figure samples runs/bsds-mog runs/bsds-rnade --data bsds300 --out patches.png
+      pynade figure samples runs/speech-mog runs/speech-rnade --data librispeech -n 60 --out speech.png
+    """
     from pynade.tables import resolve
     from pynade_paper.compare_figures import sample_figure
 
@@ -168,11 +125,16 @@ Results = Annotated[Path, typer.Option(help="Folder of the records.")]
 Column = Annotated[str | None, typer.Option(help="One column; not needed where there is one.")]
 
 
-@app.command("orderings", help=ORDERINGS_HELP)
+@app.command("orderings")
 def orderings(
     table: Table, out: Out, dataset: Column = None, results: Results = Path("paper/results")
 ) -> None:
-    """Ensembles of orderings (the help is ORDERINGS_HELP above)."""
+    """Log-likelihood against the number of orderings in the ensemble, from the records.
+
+    \b
+    Example:
+      pynade figure orderings mnist --dataset binarized_mnist --out orderings.png
+    """
     from pynade_paper.record_figures import ordering_curves, orderings_figure
 
     shown, data = _column(table, dataset)
@@ -182,11 +144,16 @@ def orderings(
     _write(orderings_figure({"data": data, "curves": curves}), out)
 
 
-@app.command("training", help=TRAINING_HELP)
+@app.command("training")
 def training(
     table: Table, out: Out, dataset: Column = None, results: Results = Path("paper/results")
 ) -> None:
-    """Training curves (the help is TRAINING_HELP above)."""
+    """Training and validation curves of a table's records, where both were scored.
+
+    \b
+    Example:
+      pynade figure training mnist --dataset binarized_mnist --out training.png
+    """
     from pynade_paper.record_figures import courses_figure, training_courses
 
     shown, data = _column(table, dataset)
@@ -196,9 +163,14 @@ def training(
     _write(courses_figure({"data": data, "courses": courses}), out)
 
 
-@app.command("time", help=TIME_HELP)
+@app.command("time")
 def training_time(table: Table, out: Out, results: Results = Path("paper/results")) -> None:
-    """Training time (the help is TIME_HELP above)."""
+    """Log-likelihood against training time of all recorded models of a table.
+
+    \b
+    Example:
+      pynade figure time uci --out time.png
+    """
     from pynade_paper.record_figures import time_figure, time_points
 
     points = time_points(results, _one(table))
@@ -215,7 +187,7 @@ Split = Annotated[str, typer.Option(help="train, valid or test.")]
 Rows = Annotated[int, typer.Option(help="Number of rows to score.")]
 
 
-@app.command("cost", help=COST_HELP)
+@app.command("cost")
 def cost(
     run: OrderlessRun,
     data: Data,
@@ -230,7 +202,13 @@ def cost(
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Evaluation cost (the help is COST_HELP above)."""
+    """Measure the cost of an orderless model's log-likelihood, exact and estimated.
+
+    \b
+    Examples:
+      pynade figure cost runs/deep binarized_mnist --out cost.png
+      pynade figure cost runs/deep binarized_mnist --record cost.json --out cost.png
+    """
     from pynade.cli.screen import row_bar
     from pynade_paper.benchmark_figures import cost_figure
 
@@ -243,7 +221,7 @@ def cost(
     _write_measurement(measurement, record, cost_figure, out)
 
 
-@app.command("per-step", help=PER_STEP_HELP)
+@app.command("per-step")
 def per_step(
     run: OrderlessRun,
     data: Data,
@@ -256,7 +234,13 @@ def per_step(
     precision: Annotated[str, typer.Option(help="float32, tf32 or bf16 (on a GPU).")] = "float32",
     data_dir: DataDir = None,
 ) -> None:
-    """Several variables per step (the help is PER_STEP_HELP above)."""
+    """Measure what drawing several variables at once loses in nats and saves in time.
+
+    \b
+    Examples:
+      pynade figure per-step runs/unet binarized_mnist --out per-step.png
+      pynade figure per-step runs/unet binarized_mnist --per-step 1,2,4,8,16 --rows 100 --record per-step.json
+    """
     from pynade_paper.benchmark_figures import per_step_figure
 
     measure = _benchmark("per_step", "measure_per_step", record)

@@ -15,33 +15,6 @@ if TYPE_CHECKING:
     from pynade_paper.cells import Cell
     from pynade_paper.reproduce import Options, Outcome
 
-REPRODUCE_HELP = """Make the paper's numbers again: train, choose on validation, test once, write a record.
-
-TABLE is binary, orderings, mnist, uci, patches, speech, table-2 … table-8 (as the paper counts them), or all.
-The numbers of the table orderings are standard deviations of NADE's test log-likelihood over random
-orderings. Finished cells are skipped, interrupted ones are resumed. `--list` shows what would be done and
-how.
-
-\b
-Examples:
-  pynade reproduce table-6 --model rnade-mog --dataset white_wine
-  pynade reproduce binary --dataset dna --quick
-  pynade reproduce orderings --dataset dna
-  pynade reproduce all --budget 60m --device cuda
-  pynade reproduce uci --list
-"""
-
-REPORT_HELP = """Write docs/results.md, an HTML page and figures: every table beside the paper's.
-
-Figures of the records (orderings, training time, evaluation cost) are drawn into the folder `figures` of the
-records where their numbers changed; all pictures there are shown. The README's table is written between its
-marks.
-
-\b
-Example:
-  pynade report --results paper/results --out docs/results.html
-"""
-
 Protocols = Annotated[
     Path | None, typer.Option(help="Folder of other tables and figures (.toml) instead of the paper's.")
 ]
@@ -77,7 +50,20 @@ def reproduce(
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].")] = None,
     protocols: Protocols = None,
 ) -> None:
-    """Reproduce cells (the help is REPRODUCE_HELP above)."""
+    """Make the paper's numbers again: train, choose on validation, test once, write a record.
+
+    TABLE is binary, orderings, mnist, uci, patches, speech, table-2 … table-8 (as the paper counts them), or
+    all. The table orderings has standard deviations of NADE's test log-likelihood over random orderings.
+    Finished cells are skipped, interrupted ones are resumed. `--list` shows what would be done and how.
+
+    \b
+    Examples:
+      pynade reproduce table-6 --model rnade-mog --dataset white_wine
+      pynade reproduce binary --dataset dna --quick
+      pynade reproduce orderings --dataset dna
+      pynade reproduce all --budget 60m --device cuda
+      pynade reproduce uci --list
+    """
     from pynade_paper.cells import cells, expected_minutes, parse_minutes, tables_named, within_budget
     from pynade_paper.records import measured
     from pynade_paper.reproduce import Options, OutOfTime, in_progress
@@ -188,7 +174,16 @@ def report(
     ] = None,
     redraw: Annotated[bool, typer.Option("--redraw", help="Draw all figures of the records again.")] = False,
 ) -> None:
-    """Write the report (the help is REPORT_HELP above)."""
+    """Write docs/results.md, an HTML page and figures: every table beside the paper's.
+
+    Figures of the records (orderings, training time, evaluation cost) are drawn into the folder `figures` of
+    the records where their numbers changed; all pictures there are shown. The README's table is written
+    between its marks.
+
+    \b
+    Example:
+      pynade report --results paper/results --out docs/results.html
+    """
     from pynade.runs.tabular import check_destination
     from pynade_paper.pages import summary
     from pynade_paper.report import write_report

@@ -1,10 +1,9 @@
 """The three UCI tables of the paper's section on low-dimensional data, in ten folds each.
 
-A fold is nine training parts and a test part. The ninth training part is the validation part, so that a ninth
-of the training rows chooses hyperparameters, and train and valid together are the 90 % that a final model is
-fitted to. Every column is normalised by the mean and the (population) standard deviation of these 90 %, and
-never by the test rows. The paper's numbers are densities of the normalised data: *there the normalised values
-are the data*, and nothing is to be added for the change of units.
+A fold is nine training parts and a test part. The ninth training part is for validation: it is used to choose
+hyperparameters, and a final model is fitted to train and valid together, 90 % of the rows. Every column is
+normalised by the mean and the (population) standard deviation of these 90 %, and never by the test rows. The
+paper's numbers are densities of the normalised values, without a correction for the change of units.
 """
 
 from __future__ import annotations

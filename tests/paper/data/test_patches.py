@@ -252,7 +252,7 @@ def test_another_archive_is_refused(site, tmp_path, small):
     with pytest.raises(ValueError, match=r"bsds300_images.tar is not data set 'bsds300': what it holds has"):
         load("bsds300", tmp_path, known=known)
     path.write_bytes(b"nonsense")
-    with pytest.raises(ValueError, match="is damaged or no tar archive"):
+    with pytest.raises(ValueError, match="is damaged or not a tar archive"):
         load("bsds300", tmp_path, known=known)
     address = site.put("BSDS300-images.tgz", tar_bytes({"images/train/1.jpg": b"x"}, "w:gz"))
     with pytest.raises(
