@@ -2,10 +2,10 @@
 
     python benchmarks/from_rbm.py [--data mushrooms] [--out FILE.json]
 
-For each seed an RBM is trained, its learning rate chosen on the validation rows. NADE then starts from it
-(`NADE.from_rbm`) and from random weights: the same units, ordering and learning rates (chosen from on the
-validation rows), which fall to zero over the same number of epochs. The RBM's own training comes on top. The
-test rows are scored once, by the chosen of each seed and start.
+For each seed an RBM is trained, and its learning rate chosen on the validation rows. NADE then starts from it
+(`NADE.from_rbm`) and from random weights, with the same units, ordering and learning rates (one is chosen on
+the validation rows), which fall to zero over the same number of epochs. The training of the RBM is not
+counted in the epochs. The chosen model of each seed and start is scored on the test rows once.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def trained_rbm(data, options, seed):
 
 
 def chosen_nade(start, rbm, data, options, seed):
-    """The NADE that scores best on validation, its score, its curve, and the seconds of all tries."""
+    """The NADE with the best validation score, its curve, and the seconds of all learning rates."""
     order = np.random.default_rng(seed).permutation(data.train.shape[1]).tolist()
     shared = {
         "ordering": order,
@@ -71,9 +71,9 @@ def one_seed(data, options, seed):
     began = time.perf_counter()
     rbm = trained_rbm(data, options, seed)
     line = {"seed": seed, "rbm": {**rbm.chosen_, "seconds": time.perf_counter() - began}}
-    found = {start: chosen_nade(start, rbm, data, options, seed) for start in STARTS}
-    common = min(max(curve) for _, curve, _ in found.values())  # a score that both reach
-    for start, (model, curve, seconds) in found.items():
+    models = {start: chosen_nade(start, rbm, data, options, seed) for start in STARTS}
+    common = min(max(curve) for _, curve, _ in models.values())  # a score that both reach
+    for start, (model, curve, seconds) in models.items():
         line[start] = {
             "learning_rate": model.learning_rate,
             "valid": max(curve),
@@ -82,19 +82,20 @@ def one_seed(data, options, seed):
             "epochs_to_common_score": 1 + next(e for e, score in enumerate(curve) if score >= common),
             "seconds": seconds,
         }
-    tests = np.stack([model.score_samples(data.test) for model, _, _ in found.values()])
+    tests = np.stack([model.score_samples(data.test) for model, _, _ in models.values()])
     return line, tests
 
 
 def conclusion(data, options, lines, summary):
-    """What was found, in words."""
+    """The result as a sentence."""
     difference, seeds = summary["difference"], len(lines)
     error = math.hypot(difference["stderr"], difference["stderr_over_seeds"])
     gain = difference["mean"]
-    word = "makes no difference that shows" if abs(gain) < 2 * error else "helps" if gain > 0 else "does harm"
+    sides = ("helps" if gain > 0 else "does harm", "makes no difference that shows")
+    effect = sides[abs(gain) < 2 * error]
     epochs = [statistics.median(line[start]["epochs_to_common_score"] for line in lines) for start in STARTS]
     return (
-        f"On {data.name} ({options.hidden} units, {seeds} seeds) it {word}: "
+        f"On {data.name} ({options.hidden} units, {seeds} seeds) it {effect}: "
         f"{summary['RBM']['mean']:.2f} ± {summary['RBM']['stderr']:.2f} nats on the test rows against "
         f"{summary['random']['mean']:.2f} ± {summary['random']['stderr']:.2f} from random weights, a "
         f"difference of {gain:.3f} ± {error:.3f}; the score that both reach on the validation rows comes "
@@ -134,12 +135,12 @@ def main(arguments=None):
     summary["difference"] = Estimate.from_rows(gains.mean(0)).to_json() | {
         "stderr_over_seeds": float(gains.mean(1).std(ddof=1) / math.sqrt(len(gains)))
     }
-    words = conclusion(data, options, lines, summary)
-    print(words)
+    sentence = conclusion(data, options, lines, summary)
+    print(sentence)
     if options.out:
         settings = vars(options) | {"rbm_learning_rates": RBM_RATES, "learning_rates": RATES}
         del settings["out"], facts["seed"]  # there are several, in the lines
-        record = {"conclusion": words, "test": summary, "settings": settings, "lines": lines}
+        record = {"conclusion": sentence, "test": summary, "settings": settings, "lines": lines}
         write_json(options.out, record | facts)
 
 

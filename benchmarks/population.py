@@ -3,8 +3,8 @@
     python benchmarks/population.py [--device cuda] [--out FILE.json]
 
 RNADE with mixtures of Gaussians, 50 hidden units, 11 real variables, minibatches of 100, as in the paper's
-UCI tables: a grid of learning rates over ten folds. Both ways in one run on this machine: seconds per member
-and epoch (ten updates, a validation).
+UCI tables: a grid of learning rates over ten folds. Both are measured in one run: seconds per member and
+epoch (ten updates, a validation).
 """
 
 import argparse
@@ -60,9 +60,9 @@ def main():
     tenths = np.array_split(np.arange(len(x)), FOLDS)
     folds = [(np.delete(x, part, axis=0), x[part]) for part in tenths]
     lines = []
-    epochs = 200 if device.type == "cuda" else 20  # there the first update is captured, which takes a while
+    epochs = 200 if device.type == "cuda" else 20  # the capture of the first update takes time there
     for components in (2, 5, 10, 20):
-        fit_population(members(2, components, device, 2, folds))  # compilers warm
+        fit_population(members(2, components, device, 2, folds))  # warm-up
         alone = members(3, components, device, epochs, folds)
         begin = time.perf_counter()
         for member in alone:

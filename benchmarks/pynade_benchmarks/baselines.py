@@ -1,15 +1,15 @@
-"""`pynade bench baselines`: the baselines beside scikit-learn and what one would write in NumPy.
+"""`pynade bench baselines`: the classical models beside scikit-learn and plain NumPy.
 
-Three problems, each first solved once by every contender (that is the warm-up, and shows that all find the
-same), then timed in turn. NumPy's and scikit-learn's matrix products have as many threads as torch.
+Each of three problems is first solved once by every contender (as a warm-up, and to compare the results),
+then timed in turn. The matrix products of NumPy and scikit-learn have as many threads as torch.
 
 - An iteration of EM for a mixture of Gaussians: the difference between fits of n + 1 iterations and of one,
-  over n, from the same start with the same floor. What a fit does only once drops out, for both.
-- The exact partition function of an RBM. NumPy loops over blocks of hidden states, and does so twice: with
-  `logaddexp(0, a)`, which is safe, and with `log(1 + exp(a))`, which overflows for large a but is NumPy at
-  its fastest. It takes the first of the states, and its time is scaled to all: the work is the same for each.
+  over n, from the same start with the same floor. The work that a fit does only once cancels.
+- The exact partition function of an RBM. NumPy loops over blocks of hidden states in two versions: with
+  `logaddexp(0, a)`, and with `log(1 + exp(a))`, which overflows for large a but is the fastest in NumPy. It
+  is timed on the first of the states, and its time is scaled to all, since the work is the same for each.
 - A Chow–Liu tree, from rows of bytes to tables. The estimator's whole fit is timed too: it checks its input,
-  holds out a tenth, chooses the smoothing on it and scores the training rows.
+  holds out a tenth of the rows, chooses the smoothing on it and scores the training rows.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ Softplus = Callable[[np.ndarray], np.ndarray]
 CPU = torch.device("cpu")
 OURS, OURS_ON_CPU, WHOLE_FIT = "ours", "ours on the CPU", "ours, whole fit"
 FLOOR = 1e-6  # added to the diagonals of all covariances, scikit-learn's default too
-GPU_ITERATIONS = 20  # a GPU's iterations are short: more of them, so that the difference is no noise
-ENOUGH = 30.0  # seconds: a contender that is not ours and took as long is not timed again
-NUMPY_STATES = 2**10  # hidden states at a time: blocks that stay in the cache suit NumPy best
+GPU_ITERATIONS = 20  # more of them, since they are short on a GPU and the difference would be noisy
+ENOUGH = 30.0  # seconds after which a contender that is not ours is not timed again
+NUMPY_STATES = 2**10  # hidden states at a time, so that blocks stay in the cache
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Sizes:
     states: int = 2**18  # hidden states on which NumPy is timed
     tree_rows: int = 50_000
     tree_columns: int = 784
-    real: str | None = "binarized_mnist"  # a tree of real rows too, where these are on this machine
+    real: str | None = "binarized_mnist"  # a tree of real rows too, if they are on this machine
 
 
 FULL = Sizes()
@@ -66,7 +66,7 @@ QUICK = Sizes(1000, 6, 4, 20, 12, 10, 2**8, 300, 20, None)
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem, each contender's way to time it once, and how far apart the results were."""
+    """A problem, a function that times each contender once, and the difference between the results."""
 
     name: str
     contenders: dict[str, Callable[[], float]]
@@ -106,7 +106,7 @@ def mixture_problem(sizes: Sizes, device: torch.device) -> Problem:
             precisions_init=covariances.numpy(),
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # it is stopped on purpose
+            warnings.simplefilter("ignore", ConvergenceWarning)  # few iterations are intended
             return float(model.fit(rows).lower_bound_)
 
     def iteration(run: Callable[[int], Any], n: int, where: torch.device = CPU) -> float:
@@ -125,7 +125,7 @@ def mixture_problem(sizes: Sizes, device: torch.device) -> Problem:
 
 
 def partition_problem(sizes: Sizes, device: torch.device) -> Problem:
-    """log Z of an RBM; results differ by those of the hidden units that NumPy's share of the states sets."""
+    """log Z of an RBM; results are compared on the hidden states for which NumPy is timed."""
     D, H = sizes.visible, sizes.hidden
     g = torch.Generator().manual_seed(0)
     machine = RBM(D, H, scale=0.3, generator=g)
@@ -236,7 +236,7 @@ def numpy_chow_liu(x: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, np.ndar
 
 
 def problems(sizes: Sizes, device: torch.device, data_dir: Path | None = None) -> Iterator[Problem]:
-    """All problems, each made when it is asked for."""
+    """All problems, each made when it is needed."""
     yield mixture_problem(sizes, device)
     yield partition_problem(sizes, device)
     yield tree_problem(random_tree_rows(sizes.tree_rows, sizes.tree_columns), "rows of a tree", device)
@@ -269,7 +269,7 @@ def bench_baselines(
     sizes: Sizes = FULL,
     repeats: int = 15,
     data_dir: Path | None = None,
-    said: Callable[[str], None] = lambda what: None,
+    progress: Callable[[str], None] = lambda task: None,
 ) -> dict[str, Any]:
     """The whole benchmark as one JSON object.
 
@@ -277,8 +277,8 @@ def bench_baselines(
         device: where ours runs; on a GPU it is also timed on the CPU. The others run on the CPU.
         sizes: of the problems.
         repeats: of each measurement of ours.
-        data_dir: where real data are looked for.
-        said: told what is measured next.
+        data_dir: folder of the real data.
+        progress: called with the next measurement.
     """
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with scikit-learn
 
@@ -291,9 +291,9 @@ def bench_baselines(
         "at": now(),
         "problems": [],
     }
-    said("first runs")
+    progress("first runs")
     with threadpool_limits(threads, user_api="blas"):
         for problem in problems(sizes, device, data_dir):
-            said(problem.name)
+            progress(problem.name)
             result["problems"].append(measure(problem, repeats))
     return result

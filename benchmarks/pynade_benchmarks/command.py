@@ -1,4 +1,4 @@
-"""`pynade bench`."""
+"""`pynade bench`: measure, print tables, write a record and a picture of the growth of times."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import typer
 
 from pynade.cli.screen import console, errors, plain_table
 
-HELP = """How fast NADE or the baselines are on this machine, beside what one would otherwise use.
+HELP = """Measure the speed of NADE or of the classical models on this machine, beside the usual alternatives.
 
-NADE against the plain loop over D, the cumulative sum, and (where zuko is installed) a masked autoregressive
-flow of equal size; the share of the machine's measured ceiling; growth with D, H, B and the share of ones.
-The baselines against scikit-learn (an EM iteration of a mixture of Gaussians) and NumPy (the partition
-function of an RBM, a Chow-Liu tree). Everything in one run, contenders in turn, medians.
+NADE is compared with the plain loop over D, the cumulative sum, and (where zuko is installed) a masked
+autoregressive flow of equal size; with the ceiling measured on the machine; and over D, H, B and the share
+of ones. The classical models are compared with scikit-learn (an EM iteration of a mixture of Gaussians) and
+NumPy (the partition function of an RBM, a Chow-Liu tree). All is measured in one run, in turn, as medians.
 
 \b
 Examples:
@@ -49,7 +49,7 @@ def bench(
     if repeats < 3:
         raise ValueError(f"a median with a spread needs at least 3 repeats, not {repeats}")
     if what == "baselines" and plot is not None:
-        raise ValueError("--plot shows how the times of NADE grow; the baselines have no such picture")
+        raise ValueError("--plot shows the growth of the times of NADE; the baselines have no such picture")
     result = (
         _nade(device, quick, repeats, plot)
         if what == "nade"
@@ -61,7 +61,7 @@ def bench(
 
 def _nade(device: str, quick: bool, repeats: int, plot: Path | None) -> dict[str, Any]:
     from pynade.estimators.base import torch_device
-    from pynade.runs.figures import growth_figure, save_figure
+    from pynade.runs.figures import save_figure
     from pynade_benchmarks.nade import FULL, QUICK, SWEEPS, Shape
     from pynade_benchmarks.nade import bench as run
 
@@ -69,14 +69,14 @@ def _nade(device: str, quick: bool, repeats: int, plot: Path | None) -> dict[str
     middle = QUICK[0] if quick else Shape()
     with errors.status("measuring") as status:
         where = torch_device(device)
-        full = [s for s in FULL if where.type == "cuda" or s.B <= 100]  # large batches are a GPU's work
+        full = [s for s in FULL if where.type == "cuda" or s.B <= 100]  # large batches are for GPUs
         result = run(
             where,
             QUICK if quick else full,
             repeats,
             sweeps,
             middle,
-            lambda what: status.update(f"measuring: {what}"),
+            lambda task: status.update(f"measuring: {task}"),
         )
     ceiling = result["ceiling"]
     console.print(f"{result['device']}, {result['threads']} threads, torch {result['torch']}")
@@ -121,7 +121,7 @@ def _baselines(device: str, quick: bool, repeats: int, data_dir: Path | None) ->
             QUICK if quick else FULL,
             repeats,
             data_dir,
-            lambda what: status.update(f"measuring: {what}"),
+            lambda task: status.update(f"measuring: {task}"),
         )
     console.print(f"{result['device']}, {result['threads']} threads, torch {result['libraries']['torch']}")
     table = plain_table("problem", "contender", "ms", "spread", "× ours")
@@ -142,3 +142,21 @@ def _baselines(device: str, quick: bool, repeats: int, data_dir: Path | None) ->
         if "notes" in entry:
             console.print(entry["notes"])
     return result
+
+
+def growth_figure(growth: dict[str, Any]) -> Any:
+    """Time against each size, log-log, with the exponent of the fitted power law."""
+    from matplotlib.figure import Figure
+
+    labels = {"D": "variables D", "H": "hidden units H", "B": "rows B", "ones": "share of ones"}
+    figure = Figure(figsize=(3.6 * len(growth), 3.4), layout="constrained")
+    axes: Any = figure.subplots(1, len(growth), squeeze=False, sharey=True)[0]
+    for axis, (name, measured) in zip(axes, growth.items(), strict=True):
+        for task, seconds in measured["seconds"].items():
+            label = f"{task}, exponent {measured['exponent'][task]:.2f}"
+            axis.loglog(measured["values"], [1e3 * s for s in seconds], marker="o", label=label)
+        axis.set_xlabel(labels.get(name, name))
+        axis.grid(which="both", alpha=0.3)
+        axis.legend(fontsize=8)
+    axes[0].set_ylabel("milliseconds")
+    return figure

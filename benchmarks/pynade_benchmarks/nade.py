@@ -1,9 +1,9 @@
-"""`pynade bench`: how fast NADE is here, beside what one would otherwise write or install.
+"""`pynade bench`: the speed of NADE, beside what one would otherwise write or install.
 
-Everything is measured in one run on one machine, contenders in turn, after a warm-up: absolute times mean
-little on a busy machine, ratios more. The ceiling is measured too: how many sigmoids per second plain torch
+All is measured in one run on one machine, the contenders in turn, after a warm-up: ratios are more reliable
+than absolute times on a busy machine. The ceiling is measured too: how many sigmoids per second plain torch
 computes on data that fits the cache, how many multiply-adds per second a large matrix product does, and how
-many bytes per second are copied. It is torch's ceiling: a kernel with a cheaper sigmoid may pass it.
+many bytes per second are copied. A kernel with a faster sigmoid than torch's may exceed this ceiling.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Timing:
         return float((high - low) / 2 / self.median)
 
     def entry(self) -> dict[str, float]:
-        """As it is written to a file."""
+        """The entry of a record."""
         return {"median": self.median, "spread": self.spread, "repeats": len(self.seconds)}
 
 
@@ -92,7 +92,7 @@ class Problem:
         return eta
 
     def loop(self) -> Tensor:
-        """The loop over D that everyone writes."""
+        """The plain loop over D."""
         net, a, etas = self.net, self.net.hidden_bias.expand(self.shape.B, -1), []
         order = self.ordering.order.tolist()
         for i in order:
@@ -140,7 +140,7 @@ class Problem:
 
     @torch.no_grad()
     def sample_loop(self, n: int) -> Tensor:
-        """Ancestral sampling as everyone writes it."""
+        """Plain ancestral sampling."""
         net, a = self.net, self.net.hidden_bias.expand(n, -1)
         x = torch.empty(n, self.shape.D, device=self.device)
         for i in self.ordering.order.tolist():
@@ -166,8 +166,8 @@ def tasks(problem: Problem, samples: int = 1000) -> dict[tuple[str, str], Callab
 def peer(shape: Shape, device: torch.device, samples: int = 1000) -> list[Timing]:
     """zuko's masked autoregressive flow with as many parameters, if it is installed: log_prob and sample.
 
-    Another model (of real-valued data), but the same job: an exact log-likelihood in one pass, samples one
-    variable after the other. Sampling it takes D passes, so it is timed once.
+    It is another model (of real-valued data), but does the same: an exact log-likelihood in one pass, samples
+    one variable after the other. Sampling takes D passes, so that it is timed once.
     """
     try:
         import zuko
@@ -202,8 +202,8 @@ def measure(
 ) -> list[Timing]:
     """Time the contenders in turn, `repeats` times, after two warm-up rounds.
 
-    Before each timing the contender runs once untimed: what a user repeats finds its data in the caches, not
-    those of the contender before it (the cumulative sum leaves nothing of anyone's).
+    Before each timing the contender runs once untimed, so that the caches have its own data and not those of
+    the contender before it, as when a user repeats a call.
     """
     problem = Problem(shape, device)
     todo = {k: f for k, f in tasks(problem).items() if k[1] in only and k[0] in wanted}
@@ -212,7 +212,7 @@ def measure(
     timings = {k: Timing(*k, shape) for k in todo}
     for round_ in range(repeats + 2):
         for key, function in todo.items():
-            slow = key[1] != "ours" and round_ > 2 + repeats // 3  # the slow need fewer repeats
+            slow = key[1] != "ours" and round_ > 2 + repeats // 3  # slow contenders need fewer repeats
             if slow:
                 continue
             function()
@@ -248,7 +248,7 @@ def captured(function: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def ceiling(device: torch.device, repeats: int = 20) -> dict[str, float]:
-    """What the machine does in a second: sigmoids on data in cache, multiply-adds, bytes copied."""
+    """The machine's rates per second: sigmoids on data in cache, multiply-adds, bytes copied."""
     size = 2**22 if device.type == "cuda" else 2**15
     small = torch.randn(size, device=device)
     out = torch.empty_like(small)
@@ -321,7 +321,7 @@ def bench(
     repeats: int = 15,
     sweeps: dict[str, list[Any]] | None = None,
     middle: Shape | None = None,
-    said: Callable[[str], None] = lambda what: None,
+    progress: Callable[[str], None] = lambda task: None,
 ) -> dict[str, Any]:
     """The whole benchmark as one JSON object.
 
@@ -331,7 +331,7 @@ def bench(
         repeats: of each measurement.
         sweeps: values of D, H, B and the share of ones for the growth of our times.
         middle: the shape the sweeps vary.
-        said: told what is measured next.
+        progress: called with the next measurement.
     """
     result: dict[str, Any] = {
         "device": device_name(device),
@@ -340,11 +340,11 @@ def bench(
         "torch": torch.__version__,
         "at": now(),
     }
-    said("ceiling")
+    progress("ceiling")
     result["ceiling"] = ceiling(device)
     result["shapes"] = []
     for shape in shapes:
-        said(f"{shape}")
+        progress(f"{shape}")
         timings = measure(shape, device, repeats)
         if shape == Shape():  # one peer, at the middle shape
             timings += peer(shape, device)
@@ -363,7 +363,7 @@ def bench(
         result["shapes"].append(entry)
     result["growth"] = {}
     for name, values, series in sweep(device, sweeps or {}, middle or Shape()):
-        said(f"growth in {name}")
+        progress(f"growth in {name}")
         result["growth"][name] = {
             "values": values,
             "seconds": series,

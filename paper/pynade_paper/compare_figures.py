@@ -1,4 +1,4 @@
-"""Pictures that hold several models' samples against real rows: scatter plots, natural patches, speech."""
+"""Pictures of several models' samples beside real rows: scatter plots, natural patches, speech."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pynade.estimators import DensityEstimator
 from pynade.estimators.io import load_with_facts
 from pynade.runs.figures import tile
-from pynade.tables import Dataset, resolve
+from pynade.tables import Dataset
 from pynade_paper.data.patches import whole_patches
 
 if TYPE_CHECKING:
@@ -21,24 +20,22 @@ FRAMES = 11  # of a window of speech
 
 
 def scatter_figure(
-    runs: Sequence[Path], data: str, columns: tuple[str, str], n: int = 1000, seed: int = 0, **where: Any
+    runs: Sequence[Path], data: Dataset, columns: tuple[str, str], n: int = 1000, seed: int = 0
 ) -> Figure:
     """Samples of each model (red) over rows of the data (black), two columns: the paper's "UCI-thresholds".
 
     Args:
         runs: run folders or model files, a panel each.
-        data: registered name or file; rows come from its training part.
+        data: rows come from its training part.
         columns: names (or numbers, from 0) of the columns across and upwards.
         n: rows and samples shown.
         seed: of rows and samples.
-        **where: `data_dir`.
     """
     from matplotlib.figure import Figure
 
-    dataset = resolve(data, **where)
-    across, up = (_index(dataset, column) for column in columns)
+    across, up = (_index(data, column) for column in columns)
     rng = np.random.default_rng(seed)
-    real = dataset.train[rng.permutation(len(dataset.train))[:n]]
+    real = data.train[rng.permutation(len(data.train))[:n]]
     low, high = np.nanquantile(real, [0.0, 1.0], axis=0)
     lines = -(-len(runs) // 2)
     figure = Figure(figsize=(9, 4.2 * lines), layout="constrained")
@@ -46,51 +43,49 @@ def scatter_figure(
     for axis, run in zip(axes.flat, runs, strict=False):
         model, facts = _estimator(run)
         drawn = model.sample(n, random_state=seed)
-        own = facts.get("columns") or list(dataset.schema.names)
-        x, y = (_column(own, dataset.schema.names[i], run) for i in (across, up))
+        own = facts.get("columns") or list(data.schema.names)
+        x, y = (_column(own, data.schema.names[i], run) for i in (across, up))
         axis.scatter(real[:, across], real[:, up], s=4, color="black", label="data")
         axis.scatter(drawn[:, x], drawn[:, y], s=4, color="crimson", alpha=0.6, label="samples")
         axis.set_title(title(model), fontsize=11)
     for set_limits, at in ((axes[0, 0].set_xlim, across), (axes[0, 0].set_ylim, up)):
         margin = 0.1 * (high[at] - low[at])
         set_limits(low[at] - margin, high[at] + margin)
-    names = dataset.schema.names
+    names = data.schema.names
     figure.supxlabel(names[across])
     figure.supylabel(names[up])
     axes[0, 0].legend(fontsize=9)
     return figure
 
 
-def sample_figure(runs: Sequence[Path], data: str, n: int = 100, seed: int = 0, **where: Any) -> Figure:
+def sample_figure(runs: Sequence[Path], data: Dataset, n: int = 100, seed: int = 0) -> Figure:
     """Real rows and each model's samples as pictures, each sorted by density under the last model.
 
-    A chain of conditionals with unbounded scales can run away: one extreme value makes the next more extreme.
-    Such draws are left out of the picture and counted in its title.
+    With unbounded scales, one extreme value of a conditional can make the next more extreme. Such draws are
+    left out of the picture and counted in its title.
 
-    The paper's "natimg-samples" (patches of natural images) and "speech-samples" (windows of speech).
+    These are the paper's "natimg-samples" (patches of images) and "speech-samples" (windows of speech).
 
     Args:
         runs: run folders or model files; the last one sorts.
-        data: bsds300, librispeech or speech of the user's own.
+        data: patches of images or windows of speech; rows come from its test part.
         n: rows shown of each.
         seed: of rows and samples.
-        **where: `data_dir`.
     """
     from matplotlib.figure import Figure
 
-    dataset = resolve(data, **where)
     models = [_estimator(run)[0] for run in runs]
     rng = np.random.default_rng(seed)
-    test = dataset.split("test")
+    test = data.split("test")
     panels = {"test data": test[np.sort(rng.permutation(len(test))[:n])]}
     for model in models:
         drawn = model.sample(2 * n, random_state=seed)
-        tame = np.isfinite(drawn).all(1) & (np.abs(drawn).max(1) < 10 * np.abs(test[:10_000]).max())
-        kept = np.flatnonzero(tame)[:n]
-        lost = int((~tame[: kept[-1] + 1]).sum()) if len(kept) else 2 * n
-        note = f" ({lost} of {lost + len(kept)} draws ran away and are left out)" if lost else ""
+        finite = np.isfinite(drawn).all(1) & (np.abs(drawn).max(1) < 10 * np.abs(test[:10_000]).max())
+        kept = np.flatnonzero(finite)[:n]
+        lost = int((~finite[: kept[-1] + 1]).sum()) if len(kept) else 2 * n
+        note = f" ({lost} of {lost + len(kept)} draws diverged and are left out)" if lost else ""
         panels[title(model) + note] = drawn[kept]
-    pictures = speech_pictures if dataset.n_variables % FRAMES == 0 else whole_patches
+    pictures = speech_pictures if data.n_variables % FRAMES == 0 else whole_patches
     across = 25 if pictures is whole_patches else 20
     figure = Figure(figsize=(10, 2.4 * len(panels)), layout="constrained")
     axes: Any = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
@@ -125,7 +120,7 @@ def _stretched(images: np.ndarray) -> np.ndarray:
     return np.clip(0.5 + 0.5 * centred / spread, 0, 1)
 
 
-def title(model: DensityEstimator) -> str:
+def title(model: Any) -> str:
     """Such as "RNADE-mog, K = 10, 512 units"."""
     parameters = model.get_params()
     name = type(model).__name__ + (f"-{parameters['family']}" if "family" in parameters else "")
@@ -135,8 +130,8 @@ def title(model: DensityEstimator) -> str:
     return name if hidden is None else f"{name}, {hidden} units"
 
 
-def _index(dataset: Dataset, column: str) -> int:
-    names = dataset.schema.names
+def _index(data: Dataset, column: str) -> int:
+    names = data.schema.names
     if column in names:
         return names.index(column)
     if column.isdigit() and int(column) < len(names):
@@ -145,14 +140,15 @@ def _index(dataset: Dataset, column: str) -> int:
 
 
 def _column(names: Sequence[str], name: str, run: Path) -> int:
-    """Where a model has a column of the data."""
+    """The index of a column of the data in the model."""
     if name not in names:
         raise ValueError(f"the model {run} was trained without column {name!r}")
     return list(names).index(name)
 
 
-def _estimator(run: Path) -> tuple[DensityEstimator, dict[str, Any]]:
+def _estimator(run: Path) -> tuple[Any, dict[str, Any]]:
+    """An estimator, and the names of its columns among what is saved with it."""
     model, facts = load_with_facts(run)
-    if not isinstance(model, DensityEstimator):
+    if not hasattr(model, "score_samples"):
         raise ValueError(f"{run} holds no model trained by `pynade fit` or `pynade sweep`")
     return model, facts

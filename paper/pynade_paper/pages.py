@@ -1,4 +1,4 @@
-"""docs/results.md, piece by piece: tables, the tests behind the bold print, what follows, figures."""
+"""docs/results.md: tables, tests behind the bold numbers, conclusions, figures; and the README's table."""
 
 from __future__ import annotations
 
@@ -6,54 +6,76 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from pynade_paper.speed import speed_sections
-from pynade_paper.tables import (
-    RULES,
+from pynade_paper.records import (
     SIGNIFICANCE,
-    TABLES,
     Measured,
-    Table,
+    best,
     column,
     difference,
     mark,
-    markdown,
     measured,
+    odd_fold,
     paired_p,
     same_by_one_fold,
-    table,
+    with_error,
+)
+from pynade_paper.speed import markdown_table, speed_sections
+from pynade_paper.tables import Row, Table, Tables, read_tables
+
+INTRODUCTION = (
+    "Test log-likelihood in nats per row (higher is better), beside the paper's. Settings were chosen on "
+    "validation rows, and the model of each record was evaluated on the test set once. Cells that were made "
+    "again under a later protocol were evaluated again, one record after the other. Each record has its "
+    "settings, seed, data checksum, code version, device and wall time, and the commands that reproduce it."
+    "\n\n"
+    "Each cell has our value ± its standard error with a link to its record, in brackets the paper's value "
+    "and the difference, and a mark: ▲ better, = the same within two standard errors, ▼ worse. Bold follows "
+    "the paper's rule, applied to our own numbers; in brackets it is as the paper prints it. A dash means "
+    "not measured, with the reason. † was made by an earlier protocol than the one that `pynade reproduce` "
+    "follows today; its record has the commands that made it."
+)
+RULES = {
+    "overlap": "Bold: the best of a column and those whose intervals of two standard errors overlap with it.",
+    "paired": "Bold: the best of a column and those that are not significantly worse by a two-sided paired "
+    f"t-test over folds, at {SIGNIFICANCE}.",
+    "none": "Marks: the same within two standard errors, otherwise smaller or larger; nothing is bold.",
+}
+DEVIATION_MARKS = {"▲": "larger", "=": "same", "▼": "smaller"}  # neither is better
+README_MARKS = ("<!-- highlights: written by pynade report -->", "<!-- end of highlights -->")
+HIGHLIGHTS = (
+    ("binary", "NADE", "ocr_letters"),
+    ("binary", "Deep orderless ensemble, 2 layers, 32 orderings", "web"),
+    ("mnist", "NADE, fixed order", "binarized_mnist"),
+    ("mnist", "DeepNADE 2hl", "binarized_mnist"),
+    ("mnist", "EoNADE 2hl, 128 orderings", "binarized_mnist"),
+    ("mnist", "ConvNADE + DeepNADE, ensemble of 128 orderings", "binarized_mnist"),
+    ("mnist", "U-Net, ensemble of 16 orderings", "binarized_mnist"),
+    ("uci", "Deep orderless RNADE-MoG, 32 orderings", "white_wine"),
+    ("patches", "RNADE-MoG, K = 10, 1024 units", "bsds300"),
+    ("patches", "Transformer, fixed order, 20 Gaussians", "bsds300"),
 )
 
-LEGEND = (
-    "Each cell: ours ± its standard error, linked to its record (the paper's value; the difference), and a "
-    "mark: ▲ better, = the same within two standard errors, ▼ worse. Bold by the paper's rule among our own "
-    "numbers, in brackets as the paper prints it. A dash is not measured, with the reason. † was made by an "
-    "earlier protocol than the one `pynade reproduce` follows today; its record has the commands that made "
-    "it."
-)
 
-
-def sections(results: Path, link: str = "../paper/results") -> Iterator[str]:
+def sections(results: Path, link: str = "../paper/results", tables: Tables | None = None) -> Iterator[str]:
     """The page's headings, paragraphs, tables, lists and pictures.
 
     Args:
         results: folder of the records.
-        link: how the page reaches that folder.
+        link: that folder as seen from the page.
+        tables: those of the paper when left out.
     """
+    tables = read_tables() if tables is None else tables
     yield "# Results"
+    yield INTRODUCTION
     yield (
-        "Test log-likelihood in nats per row (higher is better), beside the paper's. Choices were made on "
-        "validation rows, and each record's model met the test part once; cells that were made again under a "
-        "later protocol have met it more than once, one record after the other. Each record holds its spec, "
-        "seed, data checksum, code version, device and wall time, and the commands that make it again. "
-        + LEGEND
+        "`pynade reproduce TABLE --list` lists what is not measured yet (with `--again`, every cell), how it "
+        "is made and about how long that takes."
     )
-    yield "How long each number takes, and what is still to be run: [the plan](plan.md)."
-    said = conclusions(results)
-    if said:
+    lines = conclusions(results, tables)
+    if lines:
         yield "## In short"
-        yield "\n".join(f"- {line}" for line in said)
-    for name in TABLES:
-        shown = table(name)
+        yield "\n".join(f"- {line}" for line in lines)
+    for shown in tables.values():
         yield f"## {shown.title}"
         yield f"{shown.about} {RULES[shown.bold_by]}"
         yield markdown(results, shown, link)
@@ -71,34 +93,79 @@ def sections(results: Path, link: str = "../paper/results") -> Iterator[str]:
         for path in pictures:
             yield f"![{path.stem.replace('-', ' ')}]({link}/figures/{path.name})"
             yield caption(path)
-    yield "This page is made from the records by `pynade report`; `pynade reproduce` makes the records."
+    yield "`pynade report` makes this page from the records, and `pynade reproduce` makes the records."
 
 
-def results_page(results: Path, link: str = "../paper/results") -> str:
+def results_page(results: Path, link: str = "../paper/results", tables: Tables | None = None) -> str:
     """docs/results.md."""
-    return "\n\n".join(sections(results, link)) + "\n"
+    return "\n\n".join(sections(results, link, tables)) + "\n"
 
 
 def caption(picture: Path) -> str:
-    """The words under a picture: those of the text file beside it."""
-    words = picture.with_suffix(".txt")
-    return words.read_text(encoding="utf-8").strip() if words.is_file() else picture.stem.replace("-", " ")
+    """The text below a picture: that of the text file beside it."""
+    text = picture.with_suffix(".txt")
+    return text.read_text(encoding="utf-8").strip() if text.is_file() else picture.stem.replace("-", " ")
+
+
+def markdown(results: Path, shown: Table, link: str) -> str:
+    """One table; rows with neither a number of ours nor one of the paper's are left out."""
+    bold = {data: best(column(results, shown, data), shown.bold_by) for data in shown.columns}
+    lines = []
+    for row in shown.rows:
+        ours = [measured(results, row, data) for data in shown.columns]
+        if row.paper or any(ours):
+            cells = [
+                _cell(shown, row, data, cell, row.model in bold[data], link)
+                for data, cell in zip(shown.columns, ours, strict=True)
+            ]
+            lines.append([row.model, *cells])
+    return markdown_table(["model", *shown.columns], lines)
+
+
+def _cell(shown: Table, row: Row, data: str, ours: Measured | None, bold: bool, link: str) -> str:
+    paper = row.paper.get(data)
+    if paper is None:
+        theirs = ""
+    elif row.deviation:
+        theirs = f"{paper:g}"
+    else:
+        theirs = f"{paper:.2f}" if shown.compare else f"{paper:.1f}"
+        theirs = f"**{theirs}**" if data in row.bold else theirs
+        theirs = theirs if shown.compare else f"{shown.papers_data}: {theirs}"
+    if ours is None:
+        return f"– not measured: {_why_not(shown, row, data)}" + (f" ({theirs})" if theirs else "")
+    number = with_error(ours, 3 if row.deviation else 2) + ("" if ours.exact else " (estimate)")
+    number += "" if ours.present else "†"
+    number += f", one fold {odd:.2f}" if (odd := odd_fold(ours)) is not None else ""
+    text = f"[{f'**{number}**' if bold else number}]({link}/{ours.file})"
+    if paper is None:
+        return text
+    if not shown.compare:
+        return f"{text} ({theirs})"
+    if row.deviation:
+        return f"{text} ({theirs}) {DEVIATION_MARKS[mark(ours, paper)]}"
+    return f"{text} ({theirs}; {difference(ours, paper)}) {mark(ours, paper)}"
+
+
+def _why_not(shown: Table, row: Row, data: str) -> str:
+    """Why a cell has no number of ours."""
+    if data in shown.unavailable:
+        return shown.unavailable[data]
+    if row.why is not None:
+        return row.why
+    runnable = any(r.fit or r.sweep for r in shown.rows if r.record == row.record)
+    return "not run yet" if runnable else "no protocol yet"
 
 
 def paired_tests(results: Path, shown: Table) -> str:
     """A table of p-values of the paired t-test over folds, each model against the best of its column."""
     columns = {data: column(results, shown, data) for data in shown.columns}
     models = [row.model for row in shown.rows if any(row.model in cells for cells in columns.values())]
-    if not models:
-        return ""
-    lines = [f"| model | {' | '.join(shown.columns)} |", "|---" * (1 + len(shown.columns)) + "|"]
-    for model in models:
-        words = [_p_word(cells, model) for cells in columns.values()]
-        lines.append(f"| {model} | {' | '.join(words)} |")
-    return "\n".join(lines)
+    lines = [[model, *(_p_value(cells, model) for cells in columns.values())] for model in models]
+    return markdown_table(["model", *shown.columns], lines) if lines else ""
 
 
-def _p_word(cells: dict[str, Measured], model: str) -> str:
+def _p_value(cells: dict[str, Measured], model: str) -> str:
     if model not in cells:
         return "–"
     first = max(cells, key=lambda name: cells[name].mean)
@@ -111,16 +178,16 @@ def _p_word(cells: dict[str, Measured], model: str) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def conclusions(results: Path) -> list[str]:
-    """What the tables say together: who is worse than the paper, whose best is best, RNADE against MoG."""
+def conclusions(results: Path, tables: Tables | None = None) -> list[str]:
+    """Which numbers are worse than the paper's, in which columns our best is better, RNADE against MoG."""
+    tables = read_tables() if tables is None else tables
     lines = []
-    for name in TABLES:
-        shown = table(name)
+    for shown in tables.values():
         if shown.compare and not shown.deviations:
             lines += [*_counts(results, shown), *_bests(results, shown)]
     for name in ("patches", "speech"):
-        if name in TABLES:
-            lines += _margin(results, table(name))
+        if name in tables:
+            lines += _margin(results, tables[name])
     return lines
 
 
@@ -132,31 +199,32 @@ def _counts(results: Path, shown: Table) -> list[str]:
         for data, paper in row.paper.items():
             ours = measured(results, row, data)
             if ours is not None:
-                words = f"{row.model} on {data} ({difference(ours, paper)})"
-                counted[mark(ours, paper)].append(words)
-                barely += [words] if same_by_one_fold(ours, paper) else []
+                text = f"{row.model} on {data} ({difference(ours, paper)})"
+                counted[mark(ours, paper)].append(text)
+                barely += [text] if same_by_one_fold(ours, paper) else []
     better, same, worse = counted.values()
-    if not better + same + worse:
+    total = len(better) + len(same) + len(worse)
+    if total == 0:
         return []
     end = f" ({'; '.join(worse)})" if worse else ""
-    only = f" ({len(barely)} only by the error that one fold makes: {'; '.join(barely)})" if barely else ""
-    total = len(better) + len(same) + len(worse)
+    reason = f"{len(barely)} only because one fold makes the error large: {'; '.join(barely)}"
+    only = f" ({reason})" if barely else ""
     return [
-        f"{shown.title}: of {total} numbers beside one of the paper's, {len(better)} are better, {len(same)} "
+        f"{shown.title}: of {total} numbers that the paper has too, {len(better)} are better, {len(same)} "
         f"the same within two standard errors{only}, {len(worse)} worse{end}."
     ]
 
 
 def _bests(results: Path, shown: Table) -> list[str]:
-    """In how many columns that model of ours which is best on validation is above the paper's best."""
+    """In how many columns our best model, chosen on validation, is above the paper's best."""
     above, seen = [], 0
+    trained_on = {row.model: (row.fit or {}).get("data") for row in shown.rows}
     for data in shown.columns:
         theirs = [row.paper[data] for row in shown.rows if data in row.paper]
-        held_out = {row.model for row in shown.rows if not (row.fit or {}).get("data")}  # own rows, or others
         cells = {
             model: cell
             for model, cell in column(results, shown, data).items()
-            if model in held_out and math.isfinite(cell.valid)
+            if not trained_on[model] and math.isfinite(cell.valid)  # others have other validation rows
         }
         if not cells or not theirs:
             continue
@@ -194,3 +262,46 @@ def _margin(results: Path, shown: Table) -> list[str]:
             f"on {data} (paper{where}: {papers:+.1f})."
         )
     return lines
+
+
+def summary(results: Path, tables: Tables | None = None) -> dict[str, int]:
+    """How many cells are better than the paper's, the same, worse, cannot be compared, are not measured.
+
+    Standard deviations are neither better nor worse, and are left out.
+    """
+    counted = dict.fromkeys(("better", "same", "worse", "no number in the paper", "not measured"), 0)
+    names = {"▲": "better", "=": "same", "▼": "worse"}
+    for shown in (read_tables() if tables is None else tables).values():
+        for row in [row for row in shown.rows if not row.deviation]:
+            for data in shown.columns:
+                ours, paper = measured(results, row, data), row.paper.get(data)
+                if ours is None:
+                    counted["not measured"] += 1
+                elif paper is None or not shown.compare:
+                    counted["no number in the paper"] += 1
+                else:
+                    counted[names[mark(ours, paper)]] += 1
+    return counted
+
+
+def highlights(results: Path) -> str:
+    """The README's table."""
+    lines = []
+    for name, model, data in HIGHLIGHTS:
+        row = next(row for row in read_tables()[name].rows if row.model == model)
+        ours, paper = measured(results, row, data), row.paper.get(data)
+        if ours is not None:
+            kind = "" if ours.exact else " (estimate)"
+            number = f"[{with_error(ours)}{kind}](paper/results/{ours.file})"
+            lines.append([model, data, "" if paper is None else f"{paper:.2f}", number])
+    return markdown_table(["model", "data", "paper", "ours (test, nats)"], lines)
+
+
+def with_highlights(text: str, results: Path) -> str:
+    """The README with a new table between its two marks; unchanged where there are no marks."""
+    first, last = README_MARKS
+    before, start, rest = text.partition(first)
+    _, end, after = rest.partition(last)
+    if not start or not end:
+        return text
+    return f"{before}{first}\n\n{highlights(results)}\n\n{last}{after}"

@@ -1,7 +1,7 @@
-"""The paper's figures of samples, each as one command: train what it shows, draw it.
+"""The paper's figures of samples, each by one command: train the models, draw the figure.
 
-`protocols/figures.toml` says how, in commands of `pynade`; this module fills in folders and leaves out what
-has been done. The figures of numbers are drawn from the records by `pynade_paper.record_figures`.
+`protocols/figures.toml` has the steps as commands of `pynade`. This module fills in folders and leaves out
+finished steps. `pynade_paper.record_figures` draws the figures of numbers from the records.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import shlex
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
+from functools import cache
 from pathlib import Path
 
-from pynade_paper.reproduce import cells
+from pynade_paper.cells import cells, tables_named
+from pynade_paper.tables import FIGURES, protocols
 
 
 @dataclass(frozen=True)
@@ -25,27 +27,31 @@ class PaperFigure:
     steps: list[str]
 
     def commands(self, out: Path, work: Path, device: str, again: bool = False) -> list[list[str]]:
-        """The commands' words; a finished `fit` is left out, an interrupted one goes on.
+        """The commands as lists of words; a finished `fit` is left out, an interrupted one is resumed.
 
-        What is there is made anew where `again` is wanted, or where only its record is left.
+        Args:
+            out: the picture.
+            work: folder of the models.
+            device: where to compute.
+            again: train again what has been trained (a cell of which only the record is left always is).
         """
-        made = []
+        commands = []
         for step in self.steps:
-            # (split first: a folder's name may have blanks)
+            # (split first: the name of a folder may have spaces)
             words = [word.format(work=work, device=device, out=out) for word in shlex.split(step)]
             if words[0] == "fit":
                 run = Path(words[words.index("--out") + 1])
                 status = _status(run)
                 if status == "finished" and not again:
                     continue
-                if status == "begun" and not again:
+                if status == "started" and not again:
                     words = ["fit", "--resume", str(run)]
                 elif status is not None:
                     words.append("--overwrite")
             elif words[0] == "reproduce" and (again or _only_records(words, work)):
                 words.append("--again")
-            made.append(words)
-        return made
+            commands.append(words)
+        return commands
 
     def described(self) -> str:
         """The caption, with the command that makes the figure."""
@@ -53,27 +59,31 @@ class PaperFigure:
 
 
 def _status(run: Path) -> str | None:
-    """How the run in a folder stands: "begun", as its result says ("finished", "diverged"), or None."""
+    """The status of the run in a folder: "started", that of its result ("finished", "diverged"), or None."""
     if (run / "result.json").is_file():
         return str(json.loads((run / "result.json").read_text(encoding="utf-8"))["status"])
-    return "begun" if (run / "spec.json").is_file() else None
+    return "started" if (run / "spec.json").is_file() else None
 
 
 def _only_records(words: list[str], work: Path) -> bool:
-    """Whether a cell that `reproduce` is to make has its record, but not its models."""
+    """Whether a cell of a `reproduce` command has its record, but no models any more."""
     model, data = (
         words[words.index(option) + 1] if option in words else None for option in ("--model", "--dataset")
     )
-    names = [cell.name for cell in cells([words[1]], model, data)]
+    names = [cell.name for cell in cells(tables_named(words[1]), model, data)]
     return any((work / "results" / f"{n}.json").is_file() and not (work / "full" / n).exists() for n in names)
 
 
-def paper_figures() -> dict[str, PaperFigure]:
-    """All of them by name.
+@cache
+def read_figures(folder: Path | None = None) -> Mapping[str, PaperFigure]:
+    """All figures of samples by name.
+
+    Args:
+        folder: with a file figures.toml; the package's own when left out.
 
     Example:
-        >>> paper_figures()["mnist-samples-nade"].commands(Path("a.png"), Path("runs"), "cpu")[-1]
+        >>> read_figures()["mnist-samples-nade"].commands(Path("a.png"), Path("runs"), "cpu")[-1]
         ['sample', 'runs/nade', '-n', '64', '--plot', 'a.png']
     """
-    text = files("pynade_paper").joinpath("protocols/figures.toml").read_text("utf-8")
-    return {entry["name"]: PaperFigure(**entry) for entry in tomllib.loads(text)["figure"]}
+    content = tomllib.loads(protocols(folder).joinpath(FIGURES).read_text("utf-8"))
+    return {entry["name"]: PaperFigure(**entry) for entry in content["figure"]}

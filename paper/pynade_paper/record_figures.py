@@ -1,7 +1,7 @@
-"""Figures drawn from the records: nats against orderings, training time, updates, and the cost of evaluation.
+"""Figures drawn from the records: nats against orderings, training time and updates; benchmarks.
 
-`pynade report` draws them all into results/figures. A picture carries a digest of the numbers in it, so that
-it is drawn anew only when they change, and a test finds one that has gone stale.
+`pynade report` draws them all into the folder `figures` of the records. A picture's file has a digest of the
+numbers in it, so that it is drawn again only when they change, and a test finds a picture with old numbers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pynade.runs.figures import COLOURS, MARKERS, save_figure
-from pynade_paper.evaluation_cost import cost_caption, cost_figure
-from pynade_paper.paper_figures import paper_figures
-from pynade_paper.per_step import per_step_caption, per_step_figure
-from pynade_paper.tables import TABLES, column, read_record, table
+from pynade_paper.benchmark_figures import cost_caption, cost_figure, per_step_caption, per_step_figure
+from pynade_paper.paper_figures import PaperFigure, read_figures
+from pynade_paper.records import column, read_record
+from pynade_paper.tables import Table, Tables, read_tables
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,69 +39,87 @@ class Drawing:
 
     @property
     def digest(self) -> str:
-        """Of the numbers: it stands in the picture's file."""
+        """Of the numbers; it is in the metadata of the picture."""
         return hashlib.sha256(json.dumps(self.content, sort_keys=True).encode()).hexdigest()
 
 
-def drawings(results: Path) -> Iterator[Drawing]:
-    """What the records are enough for."""
-    for name in TABLES:
-        for data in table(name).columns:
-            curves = ordering_curves(results, name, data)
+def drawings(results: Path, tables: Tables | None = None) -> Iterator[Drawing]:
+    """All figures for which there are records.
+
+    Args:
+        results: folder of the records.
+        tables: those of the paper when left out.
+    """
+    for name, shown in (read_tables() if tables is None else tables).items():
+        for data in shown.columns:
+            curves = ordering_curves(results, shown, data)
             if curves:
-                crosses = "; crosses are the paper's" if any(curve["paper"] for curve in curves) else ""
+                papers = any(curve["paper"] for curve in curves)
+                crosses = " Crosses are the paper's values." if papers else ""
                 yield Drawing(
                     f"orderings-{data}",
-                    f"Ensembles of orderings of one network on {data}: test log-likelihood against their "
-                    "number (one standard error over rows at the end of each curve; all share their rows, so "
-                    f"that they differ by less than the bars say){crosses}. "
-                    f"`pynade figure orderings {name} --dataset {data}`.",
+                    f"Ensembles over orderings of one network on {data}: test log-likelihood against the "
+                    "number of orderings. The bar at the end of each curve is one standard error over rows. "
+                    "All ensembles are scored on the same rows, so that their differences have smaller "
+                    f"errors.{crosses} `pynade figure orderings {name} --dataset {data}`.",
                     {"data": data, "curves": curves},
                     orderings_figure,
                 )
-            courses = training_courses(results, name, data)
+            courses = training_courses(results, shown, data)
             if courses:
                 yield Drawing(
                     f"training-{data}",
                     f"Training on {data}: log-likelihood of validation rows (solid) and of as many training "
-                    "rows scored in the same way (dashed) after every epoch; circles mark the weights that "
-                    "were kept, the best on validation. Where the curves part, the net has begun to learn "
-                    f"its rows by heart. `pynade figure training {name} --dataset {data}`.",
+                    "rows scored in the same way (dashed) after every epoch. Circles mark the weights that "
+                    "were kept, the best on validation. Where the curves separate, the network begins to "
+                    f"overfit. `pynade figure training {name} --dataset {data}`.",
                     {"data": data, "courses": courses},
                     courses_figure,
                 )
-        points = time_points(results, name)
+        points = time_points(results, shown)
         if points:
-            shown = table(name)
             yield Drawing(
                 f"time-{name}",
-                f"{shown.title}: test log-likelihood against the seconds of training in the records, with "
-                "the choice of settings where it was part of the run; filled on a GPU, hollow on a CPU; bars "
-                "are one standard error. "
-                "An ensemble of orderings takes no training beyond its network's. Where models crowd near "
-                f"the best, the scale of nats widens towards it. `pynade figure time {name}`.",
+                f"{shown.title}: test log-likelihood against the seconds of training, including the choice "
+                "of settings where it was part of the run. Filled: trained on a GPU; hollow: on a CPU; bars "
+                "are one standard error. An ensemble over orderings needs no training beyond that of its "
+                "network. Where many models are close to the best, the scale of nats is wider towards it. "
+                f"`pynade figure time {name}`.",
                 points,
                 time_figure,
             )
-    for path in sorted((results / "benchmarks").glob("evaluation-cost*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        yield Drawing(path.stem, cost_caption(record, path.name), record, cost_figure)
-    for path in sorted((results / "benchmarks").glob("per-step*.json")):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        yield Drawing(path.stem, per_step_caption(record, path.name), record, per_step_figure)
+    for pattern, caption, draw in (
+        ("evaluation-cost*.json", cost_caption, cost_figure),
+        ("per-step*.json", per_step_caption, per_step_figure),
+    ):
+        for path in sorted((results / "benchmarks").glob(pattern)):
+            record = json.loads(path.read_text(encoding="utf-8"))
+            yield Drawing(path.stem, caption(record, path.name), record, draw)
 
 
-def write_figures(results: Path, redraw: bool = False) -> list[Path]:
-    """Draw into results/figures whatever is missing or has other numbers; returns the pictures written."""
+def write_figures(
+    results: Path,
+    redraw: bool = False,
+    tables: Tables | None = None,
+    samples: Mapping[str, PaperFigure] | None = None,
+) -> list[Path]:
+    """Draw the figures that are missing or have other numbers, write all captions; returns the new pictures.
+
+    Args:
+        results: folder of the records, with the pictures in its folder `figures`.
+        redraw: draw all figures of records again.
+        tables: those of the paper when left out.
+        samples: figures of samples, which get their captions here; those of the paper when left out.
+    """
     written = []
-    for drawing in drawings(results):
+    for drawing in drawings(results, tables):
         path = results / "figures" / f"{drawing.name}.png"
         path.parent.mkdir(exist_ok=True)
         if redraw or digest_of(path) != drawing.digest:
             save_figure(drawing.draw(drawing.content), path, {"Source": drawing.digest})
             written.append(path)
         path.with_suffix(".txt").write_text(drawing.caption + "\n", encoding="utf-8")
-    for figure in paper_figures().values():
+    for figure in (read_figures() if samples is None else samples).values():
         path = results / "figures" / f"{figure.name}.png"
         if path.is_file():
             path.with_suffix(".txt").write_text(figure.described() + "\n", encoding="utf-8")
@@ -109,7 +127,7 @@ def write_figures(results: Path, redraw: bool = False) -> list[Path]:
 
 
 def digest_of(picture: Path) -> str | None:
-    """The digest that a picture carries."""
+    """The digest in a picture's metadata."""
     from PIL import Image
 
     if not picture.is_file():
@@ -118,9 +136,8 @@ def digest_of(picture: Path) -> str | None:
         return image.info.get("Source")
 
 
-def ordering_curves(results: Path, name: str, data: str) -> list[dict[str, Any]]:
-    """Every record of a column with ensembles of several sizes; the largest with what the paper has."""
-    shown = table(name)
+def ordering_curves(results: Path, shown: Table, data: str) -> list[dict[str, Any]]:
+    """Every record of a column with ensembles of several sizes, and the paper's values for them."""
     curves = []
     for file in dict.fromkeys(row.record for row in shown.rows):
         record = read_record(results / file.format(data=data))
@@ -128,9 +145,7 @@ def ordering_curves(results: Path, name: str, data: str) -> list[dict[str, Any]]
         if record is None or len(record.get("ensembles", {})) < 3:
             continue
         sizes = sorted((int(k), value) for k, value in record["ensembles"].items())
-        whole = str(
-            record.get("test", {}).get("orderings")
-        )  # what the record's own number is the ensemble of
+        whole = str(record.get("test", {}).get("orderings"))  # of the record's own number
         papers = {
             (row.entry[1] if row.entry[0] == "ensembles" else whole): row.paper[data]
             for row in rows
@@ -155,7 +170,7 @@ def orderings_figure(content: dict[str, Any]) -> Figure:
 
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     axis: Any = figure.subplots()
-    crossed: set[tuple[int, float]] = set()  # two rows may stand beside the same number of the paper
+    crossed: set[tuple[int, float]] = set()  # two rows may have the same number of the paper
     for n, curve in enumerate(content["curves"]):
         style = {"color": COLOURS[n % len(COLOURS)], "marker": MARKERS[n % len(MARKERS)], "markersize": 5}
         axis.plot(curve["orderings"], curve["mean"], label=curve["model"], **style)
@@ -180,7 +195,7 @@ def orderings_figure(content: dict[str, Any]) -> Figure:
 
 
 def _net(model: str) -> str:
-    """A row's model without the way its record was asked.
+    """A row's model without the way it was scored.
 
     Example:
         >>> _net("U-Net, mean over orderings"), _net("Hybrid, no input masks, ensemble of 32 orderings")
@@ -189,10 +204,10 @@ def _net(model: str) -> str:
     return re.sub(r", (mean over orderings|ensemble of \d+ orderings|\d+ orderings)$", "", model)
 
 
-def training_courses(results: Path, name: str, data: str) -> list[dict[str, Any]]:
-    """Every record of a column in which training and validation rows were scored alike after every epoch."""
+def training_courses(results: Path, shown: Table, data: str) -> list[dict[str, Any]]:
+    """Every record of a column with scores of training and validation rows after every epoch."""
     courses = []
-    for file, row in {row.record: row for row in reversed(table(name).rows)}.items():
+    for file, row in {row.record: row for row in reversed(shown.rows)}.items():
         record = read_record(results / file.format(data=data))
         if record is None or "curve" not in record:
             continue
@@ -235,9 +250,8 @@ def courses_figure(content: dict[str, Any]) -> Figure:
     return figure
 
 
-def time_points(results: Path, name: str) -> dict[str, Any]:
+def time_points(results: Path, shown: Table) -> dict[str, Any]:
     """Each measured cell of a table: seconds of training, log-likelihood, standard error, device."""
-    shown = table(name)
     columns = {
         data: {
             model: {
@@ -288,7 +302,7 @@ def time_figure(content: dict[str, Any]) -> Figure:
         best = max(cells.values(), key=lambda cell: cell["mean"])
         values = [cell["mean"] for cell in cells.values()]
         if best["mean"] - np.median(values) < 0.25 * (best["mean"] - min(values)):
-            _widen_towards_the_best(axis, values, best["stderr"])
+            _widen_near_best(axis, values, best["stderr"])
         axis.set_title(data, fontsize=11)
         axis.grid(alpha=0.3)
     _legend(
@@ -311,11 +325,11 @@ def _legend(figure: Figure, spare: list[Any], styles: dict[str, tuple[str, str]]
         handles += [Line2D([], [], label=label, **_marker("0.3", "o", gpu))] if gpu in kinds else []
     for axis in spare:
         axis.set_axis_off()
-    how: dict[str, Any] = {"handles": handles, "fontsize": 9 if len(handles) < 18 else 8, "frameon": False}
+    style: dict[str, Any] = {"handles": handles, "fontsize": 9 if len(handles) < 18 else 8, "frameon": False}
     if spare:
-        spare[0].legend(loc="center left", **how)
+        spare[0].legend(loc="center left", **style)
     else:
-        figure.legend(loc="outside right center", **how)
+        figure.legend(loc="outside right center", **style)
 
 
 def _marker(colour: str, marker: str, gpu: bool) -> dict[str, Any]:
@@ -336,10 +350,10 @@ def _styles(models: list[str]) -> dict[str, tuple[str, str]]:
     return styles
 
 
-def _widen_towards_the_best(axis: Any, values: list[float], stderr: float) -> None:
-    """Draw values by minus the logarithm of their distance from a little above the best.
+def _widen_near_best(axis: Any, values: list[float], stderr: float) -> None:
+    """Scale values by minus the logarithm of their distance from a point a little above the best.
 
-    Models are spread over orders of magnitude: the worst a hundred nats below, the best a tenth apart.
+    Differences are of several orders of magnitude: the worst is a hundred nats below, the best a tenth apart.
     """
     top, low = max(values), min(values)
     ceiling = top + max(0.04 * (top - low), 2 * stderr)

@@ -17,33 +17,35 @@ OTHERS = {
 def speed_sections(results: Path) -> Iterator[str]:
     """Headings, paragraphs and tables; nothing where nothing was recorded."""
     folder = results / "benchmarks"
-    kernels = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("nade-*.json"))]
-    crowds = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("population-*.json"))]
-    plain = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("baselines-*.json"))]
-    if kernels or crowds or plain:
+    kernels, populations, baselines = (
+        [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob(f"{name}-*.json"))]
+        for name in ("nade", "population", "baselines")
+    )
+    if kernels or populations or baselines:
         yield "## Speed"
     if kernels:
         yield (
-            "The fused kernels of fixed-order NADE beside the loop over D that everyone writes in torch, the "
-            "vectorised cumulative sum and a masked autoregressive flow with as many parameters: how many "
-            "times as long they take, in the same run (`pynade bench`, medians). The ceiling is the rate of "
-            "torch's own sigmoid on data in the cache, for the hidden activations that a task needs; the "
-            "CPU kernels' sigmoid is faster, which is how it can be passed."
+            "The fused kernels of fixed-order NADE beside the plain loop over D in torch, the vectorised "
+            "cumulative sum and a masked autoregressive flow with as many parameters: how many times as long "
+            "these take in the same run (`pynade bench`, medians). The ceiling is the rate of torch's own "
+            "sigmoid on data in the cache, for the hidden activations that a task needs. The sigmoid of the "
+            "CPU kernels is faster than torch's, so that they can exceed it."
         )
         yield kernel_table(kernels)
-    if plain:
+    if baselines:
         yield (
-            "The baselines beside scikit-learn and what one would write in NumPy and SciPy, all in one run "
-            "(`pynade bench baselines`, medians). Those that are not ours run on the same machine's CPU with "
-            "the threads named."
+            "The classical models beside scikit-learn and plain implementations in NumPy and SciPy, all in "
+            "one run (`pynade bench baselines`, medians). Those that are not ours run on the CPU of the same "
+            "machine with the given number of threads."
         )
-        yield baseline_table(plain)
-    if crowds:
+        yield baseline_table(baselines)
+    if populations:
         yield (
-            "A grid trained as one population, beside its members one after the other, per member and epoch "
-            "(RNADE with K Gaussians, 50 hidden units, 11 variables; `python benchmarks/population.py`)."
+            "A grid trained as one population, beside its members trained one after the other, per member "
+            "and epoch (RNADE with K Gaussians, 50 hidden units, 11 variables; "
+            "`python benchmarks/population.py`)."
         )
-        yield population_table(crowds)
+        yield population_table(populations)
 
 
 def kernel_table(records: list[dict[str, Any]]) -> str:
@@ -64,7 +66,7 @@ def kernel_table(records: list[dict[str, Any]]) -> str:
                         "–" if share is None else f"{share:.0%}",
                     ]
                 )
-    return _markdown(head, lines)
+    return markdown_table(head, lines)
 
 
 def baseline_table(records: list[dict[str, Any]]) -> str:
@@ -82,7 +84,7 @@ def baseline_table(records: list[dict[str, Any]]) -> str:
         for problem in record["problems"]
         for contender, timed in problem["contenders"].items()
     ]
-    return _markdown(head, lines)
+    return markdown_table(head, lines)
 
 
 def population_table(records: list[dict[str, Any]]) -> str:
@@ -100,7 +102,7 @@ def population_table(records: list[dict[str, Any]]) -> str:
         for record in records
         for line in record["lines"]
     ]
-    return _markdown(head, lines)
+    return markdown_table(head, lines)
 
 
 def _machine(record: dict[str, Any]) -> str:
@@ -115,6 +117,14 @@ def _sizes(shape: dict[str, Any]) -> str:
     return f"{words}; " + ("real inputs" if shape["ones"] is None else f"{shape['ones']:.0%} ones")
 
 
-def _markdown(head: list[str], lines: list[list[str]]) -> str:
-    rows = [head, ["---"] * len(head), *lines]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+def markdown_table(head: list[str], lines: list[list[str]]) -> str:
+    """A table in Markdown.
+
+    Example:
+        >>> print(markdown_table(["a", "b"], [["1", "2"]]))
+        | a | b |
+        |---|---|
+        | 1 | 2 |
+    """
+    rows = ["| " + " | ".join(row) + " |" for row in (head, *lines)]
+    return "\n".join([rows[0], "|---" * len(head) + "|", *rows[1:]])

@@ -9,10 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pynade.classical import RBM, contrastive, contrastive_population, nade_from_rbm
+from pynade.classical import RBM, contrastive, contrastive_population, nade_from_rbm, rbm_sum
 from pynade.classical.contrastive_divergence import exact_log_likelihood
 from pynade.classical.rbm_states import TINY, HiddenStates, VisibleStates
-from pynade.models import rbm_sum
 from pynade.ordering import Ordering
 from pynade.training import Diverged
 from tests.reference import binary

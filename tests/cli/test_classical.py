@@ -11,9 +11,9 @@ from pynade.classical import em_bernoulli
 from pynade.cli.baselines import parameters_of
 from pynade.estimators import ESTIMATORS
 from pynade.runs.run import as_command, estimator_named
-from tests.cli import test_cli
+from tests.cli import test_commands
 
-table = test_cli.table  # a fixture
+table = test_commands.table  # a fixture
 
 MODELS = {
     "mob": ["--components", "2", "--components", "3", "--smoothing", "0.2", "--iterations", "5"],

@@ -9,9 +9,7 @@ import pytest
 
 from pynade.cli.main import main
 from pynade.tables.registry import entries
-from pynade_paper.data.entries import ENTRIES
-
-from .test_uci import red_file, unchecked
+from tests.paper.data.test_uci import KNOWN, red_file
 
 
 @pytest.fixture
@@ -35,7 +33,7 @@ def run(monkeypatch, capsys, tmp_path):
 
 @pytest.fixture
 def red(tmp_path, monkeypatch):
-    monkeypatch.setitem(ENTRIES, "red_wine", unchecked("red_wine"))
+    monkeypatch.setitem(entries(), "red_wine", KNOWN["red_wine"])
     red_file(
         tmp_path / "kept" / "uci" / "red_wine_folds.hdf5", np.random.default_rng(0).normal(size=(57, 11))
     )

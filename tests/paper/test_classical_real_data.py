@@ -25,7 +25,7 @@ PAPER = {  # test log-likelihood and the smoothing that validation chooses
 @pytest.mark.skipif(not os.environ.get("PYNADE_DATA"), reason="PYNADE_DATA names no folder of real data")
 @pytest.mark.parametrize("name", PAPER)
 def test_chow_liu_gives_the_papers_numbers(name):
-    if not entry(name).path().exists():
+    if not entry(name).here():
         pytest.skip(f"no prepared file of {name}")
     data = load(name)
     tree, scores = chow_liu_chosen(data.train, data.valid)

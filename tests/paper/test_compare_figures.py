@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import pynade
-from pynade.runs import compare_figures as module
 from pynade.runs.figures import save_figure
 from pynade.tables import Dataset, Schema
 from pynade_paper.compare_figures import sample_figure, scatter_figure, speech_pictures, title
@@ -18,16 +17,14 @@ def model(D, tmp_path, name="m", **options):
     return tmp_path / f"{name}.safetensors", X
 
 
-def fake(monkeypatch, X):
-    data = Dataset("d", X, None, X, Schema.uniform("real", X.shape[1]))
-    monkeypatch.setattr(module, "resolve", lambda name, **where: data)
+def dataset(X):
+    return Dataset("d", X, None, X, Schema.uniform("real", X.shape[1]))
 
 
-def test_a_scatter_plot_has_a_panel_for_each_model_with_data_and_samples(tmp_path, monkeypatch):
+def test_a_scatter_plot_has_a_panel_for_each_model_with_data_and_samples(tmp_path):
     a, X = model(3, tmp_path, "a")
     b, _ = model(3, tmp_path, "b", family="gaussian")
-    fake(monkeypatch, X)
-    figure = scatter_figure([a, b], "d", ("0", "x3"), n=50)
+    figure = scatter_figure([a, b], dataset(X), ("0", "x3"), n=50)
     assert [axis.get_title() for axis in figure.axes] == [
         "RNADE-mog, K = 2, 4 units",
         "RNADE-gaussian, 4 units",
@@ -37,14 +34,13 @@ def test_a_scatter_plot_has_a_panel_for_each_model_with_data_and_samples(tmp_pat
     assert len(samples.get_offsets()) == 50
     save_figure(figure, tmp_path / "f.png")
     with pytest.raises(ValueError, match="no column 'z'"):
-        scatter_figure([a], "d", ("0", "z"))
+        scatter_figure([a], dataset(X), ("0", "z"))
 
 
 @pytest.mark.parametrize("D", [8, 231])
-def test_pictures_are_made_of_patches_and_of_speech(D, tmp_path, monkeypatch):
+def test_pictures_are_made_of_patches_and_of_speech(D, tmp_path):
     path, X = model(D, tmp_path)
-    fake(monkeypatch, X)
-    figure = sample_figure([path], "d", n=10)
+    figure = sample_figure([path], dataset(X), n=10)
     assert figure.axes[0].get_title() == "test data"
     assert figure.axes[1].get_title().startswith(title(pynade.load(path)))
     save_figure(figure, tmp_path / "f.png")

@@ -3,29 +3,35 @@
 import json
 
 import numpy as np
-import pytest
-
-from pynade.runs import reproduce as module
-from pynade.runs import tables
-from pynade_paper.tables import Row, Table
 
 PNG = b"\x89PNG"
-TREE = Row(
-    "Tree", "toy/{data}/tree.json", {"digits": -20.0}, fit={"model": "chow-liu", "parameters": {}}, minutes=2
-)
-BROKEN = Row(
-    "Broken", "toy/{data}/broken.json", fit={"model": "mob", "parameters": {"n_components": -1}}, minutes=1
-)
-LONG = Row("Long", "toy/{data}/long.json", fit={"model": "mob", "parameters": {}}, minutes=500)
-LATER = Row("Later", "toy/{data}/later.json", {"digits": -10.0})
-TOY = Table("Toy", "For tests.", ["digits"], [TREE, BROKEN, LONG, LATER], "overlap", [99])
-
-
-@pytest.fixture
-def toy(monkeypatch):
-    for where in (module, tables):
-        monkeypatch.setattr(where, "TABLES", ("toy",))
-        monkeypatch.setattr(where, "table", lambda name: TOY)
+TOY = """
+title = "Toy"
+about = "For tests."
+number = [99]
+bold_by = "overlap"
+columns = ["digits"]
+[[row]]
+model = "Tree"
+record = "toy/{data}/tree.json"
+paper = { digits = -20.0 }
+minutes = 2
+fit = { model = "chow-liu", parameters = {} }
+[[row]]
+model = "Broken"
+record = "toy/{data}/broken.json"
+minutes = 1
+fit = { model = "mob", parameters = { n_components = -1 } }
+[[row]]
+model = "Long"
+record = "toy/{data}/long.json"
+minutes = 500
+fit = { model = "mob", parameters = {} }
+[[row]]
+model = "Later"
+record = "toy/{data}/later.json"
+paper = { digits = -10.0 }
+"""
 
 
 def write(path, seconds, mean, ensembles=()):
@@ -81,20 +87,23 @@ def test_the_cost_of_evaluation_is_measured_and_drawn(run, tmp_path):
         assert message in " ".join(err.split())
 
 
-def test_a_cell_that_fails_leaves_the_others_alone_and_what_is_left_out_is_said(run, toy, tmp_path):
-    code, out, err = run("reproduce", "toy", "--device", "cpu", "--budget", "60m")
+def test_a_cell_that_fails_does_not_stop_the_others_and_cells_left_out_are_named(run, tmp_path):
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables/toy.toml").write_text(TOY)
+    toy = ("reproduce", "toy", "--protocols", "tables")
+    code, out, err = run(*toy, "--device", "cpu", "--budget", "60m")
     assert code == 1
     assert (tmp_path / "paper/results/toy/digits/tree.json").is_file()
     assert "1 of 2 cells failed: toy/digits/broken" in " ".join(err.split())
     said = " ".join(out.split())
     assert "2 of 4 cells, about 3 min" in said
     assert "left out (the budget is 60 min): toy/digits/long" in said
-    assert "left out (no protocol is written down yet): toy/digits/later" in said
-    code, out, _ = run("reproduce", "toy", "--model", "Tree", "--quick", "--device", "cpu")
+    assert "left out (no protocol yet): toy/digits/later" in said
+    code, out, _ = run(*toy, "--model", "Tree", "--quick", "--device", "cpu")
     assert code == 0
     assert "do not compare" in " ".join(out.split())
     assert "-20.00" not in out  # the paper's number would invite comparison
-    code, out, _ = run("reproduce", "toy", "--model", "Tree")
+    code, out, _ = run(*toy, "--model", "Tree")
     assert "nothing to do" in out
 
 

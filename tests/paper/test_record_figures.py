@@ -5,10 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from pynade.runs import record_figures as module
-from pynade.runs import tables
-from pynade.runs.run import start_run
-from pynade_paper.evaluation_cost import cost_figure, measure_cost
+from pynade_paper import record_figures as module
 from pynade_paper.record_figures import (
     courses_figure,
     digest_of,
@@ -20,12 +17,14 @@ from pynade_paper.record_figures import (
     training_courses,
     write_figures,
 )
-from pynade_paper.tables import Row, Table, paired_p
+from pynade_paper.records import Measured, paired_p
+from pynade_paper.tables import Row, Table
 
 DEEP = Row("Deep", "toy/{data}/deep.json", {}, entry=("mean_over_orderings",))
 PAIR = Row("Deep, two", "toy/{data}/deep.json", {"a": -3.5}, entry=("ensembles", "2"))
 TREE = Row("Tree", "toy/{data}/tree.json", {"a": -9.0})
 TOY = Table("Toy", "For tests.", ["a", "b"], [DEEP, PAIR, TREE], "overlap", [99])
+TABLES = {"toy": TOY}
 
 
 def value(mean):
@@ -39,10 +38,7 @@ def write(results, name, **content):
 
 
 @pytest.fixture
-def results(tmp_path, monkeypatch):
-    for where in (module, tables):
-        monkeypatch.setattr(where, "TABLES", ("toy",))
-        monkeypatch.setattr(where, "table", lambda name: TOY)
+def results(tmp_path):
     write(
         tmp_path,
         "deep",
@@ -57,11 +53,11 @@ def results(tmp_path, monkeypatch):
 
 
 def test_a_curve_has_every_size_and_the_papers_numbers(results):
-    (curve,) = ordering_curves(results, "toy", "a")
+    (curve,) = ordering_curves(results, TOY, "a")
     assert curve["model"] == "Deep"
     assert dict(zip(curve["orderings"], curve["mean"], strict=True)) == {1: -4.0, 2: -3.0, 4: -2.0}
     assert curve["paper"] == {2: -3.5}
-    assert ordering_curves(results, "toy", "b") == []
+    assert ordering_curves(results, TOY, "b") == []
     figure = orderings_figure({"data": "a", "curves": [curve]})
     (axis,), (legend,) = figure.axes, figure.legends
     assert axis.lines[0].get_ydata().tolist() == [-4.0, -3.0, -2.0]
@@ -69,7 +65,7 @@ def test_a_curve_has_every_size_and_the_papers_numbers(results):
 
 
 def test_points_have_the_training_time_alone_and_every_model_its_own_style(results):
-    points = time_points(results, "toy")
+    points = time_points(results, TOY)
     assert set(points) == {"a"}  # nothing of b
     assert points["a"]["Deep"] == {"seconds": 50.0, "mean": -5.0, "stderr": 0.1, "gpu": True}
     assert not points["a"]["Tree"]["gpu"]
@@ -98,19 +94,19 @@ def test_a_widened_scale_keeps_the_order_and_shows_all_points(worst):
 
 
 def test_pictures_are_drawn_again_only_when_their_numbers_change(results):
-    first = write_figures(results)
+    first = write_figures(results, tables=TABLES)
     assert {p.name for p in first} == {"orderings-a.png", "time-toy.png"}
-    assert [digest_of(p) for p in first] == [d.digest for d in drawings(results)]
-    assert write_figures(results) == []
-    assert len(write_figures(results, redraw=True)) == 2
+    assert [digest_of(p) for p in first] == [d.digest for d in drawings(results, TABLES)]
+    assert write_figures(results, tables=TABLES) == []
+    assert len(write_figures(results, redraw=True, tables=TABLES)) == 2
     write(results, "tree", test=value(-7.0), wall_seconds={"fit": 0.1, "score": 0.1}, device="cpu (x)")
-    assert [p.name for p in write_figures(results)] == ["time-toy.png"]
+    assert [p.name for p in write_figures(results, tables=TABLES)] == ["time-toy.png"]
     assert "pynade figure time toy" in (results / "figures/time-toy.txt").read_text()
 
 
 def test_the_paired_test_is_scipys_and_equal_folds_are_equal():
-    a = tables.Measured(0.0, 0.1, True, "", (1.0, 2.0, 4.0))
-    b = tables.Measured(0.0, 0.1, True, "", (1.5, 2.0, 5.5))
+    a = Measured(0.0, 0.1, True, "", (1.0, 2.0, 4.0))
+    b = Measured(0.0, 0.1, True, "", (1.5, 2.0, 5.5))
     d = np.subtract(a.folds, b.folds)
     from scipy.stats import t
 
@@ -119,36 +115,13 @@ def test_the_paired_test_is_scipys_and_equal_folds_are_equal():
     assert paired_p(a, a) == 1.0
 
 
-def test_the_cost_of_a_number_is_counted_in_passes_and_its_error_falls(tmp_path):
-    rows = (np.random.default_rng(0).random((400, 6)) < 0.4).astype(np.uint8)
-    rows[:, 3:] = rows[:, :3]
-    np.save(tmp_path / "t.npy", rows)
-    settings = {"hidden": [8], "epochs": 3, "device": "cpu", "learning_rate": 0.01}
-    start_run(tmp_path / "run", "deepnade", settings, str(tmp_path / "t.npy"))
-    made = measure_cost(tmp_path / "run", str(tmp_path / "t.npy"), "all", 300, draws=(2, 64), orderings=4)
-    assert [p["passes"] for p in made["estimates"]] == [2, 64]
-    assert [p["passes"] for p in made["ensembles"]] == [6, 12, 24]
-    assert made["estimates"][1]["error"] < made["estimates"][0]["error"] / 2
-    means = [p["mean"] for p in made["ensembles"]]
-    assert means[0] == made["typical"][0]["mean"]  # an ensemble of one
-    assert all(
-        e["mean"] >= t["mean"] for e, t in zip(made["ensembles"], made["typical"], strict=True)
-    )  # Jensen
-    for corrected, exact in zip(made["corrected"], made["ensembles"], strict=True):
-        assert abs(corrected["mean"] - exact["mean"]) < 5 * corrected["error"]
-    figure = cost_figure(made)
-    assert [axis.get_xscale() for axis in figure.axes] == ["log", "log"]
-    with pytest.raises(ValueError, match="two orderings"):
-        measure_cost(tmp_path / "run", str(tmp_path / "t.npy"), "all", orderings=1)
-
-
 def test_several_variables_per_step_are_drawn_from_their_record(results):
     line = {"per_step": 1, "mean": 0.0, "stderr": 0.0, "passes": 8, "seconds": 2.0}
     more = line | {"per_step": 4, "mean": -0.5, "stderr": 0.125, "passes": 2, "seconds": 0.5}
     about = {"model": "Deep", "data": "a", "split": "valid", "rows": 20, "samples": 3, "device": "cpu"}
     (results / "benchmarks").mkdir()
     (results / "benchmarks/per-step-x.json").write_text(json.dumps(about | {"lines": [line, more]}))
-    (drawing,) = (d for d in drawings(results) if d.name == "per-step-x")
+    (drawing,) = (d for d in drawings(results, TABLES) if d.name == "per-step-x")
     assert "4 at a time: 0.50 ± 0.12 nats and 0.5 s" in drawing.caption
     assert "20 validation rows of a" in drawing.caption
     losses, seconds = drawing.draw(drawing.content).axes
@@ -157,13 +130,13 @@ def test_several_variables_per_step_are_drawn_from_their_record(results):
 
 
 def test_a_course_has_both_curves_and_the_weights_that_were_kept(results):
-    assert training_courses(results, "toy", "a") == []
-    assert not any(drawing.name.startswith("training") for drawing in drawings(results))
+    assert training_courses(results, TOY, "a") == []
+    assert not any(drawing.name.startswith("training") for drawing in drawings(results, TABLES))
     curve = {"updates": [10, 20, 30], "train_scored_nll": [9.0, 4.0, 2.0], "valid_nll": [9.5, 5.0, 6.0]}
     write(
         results, "tree", curve=curve, best_epoch=2, test=value(-5.5), wall_seconds={"fit": 1.0}, device="cpu"
     )
-    (course,) = training_courses(results, "toy", "a")
+    (course,) = training_courses(results, TOY, "a")
     assert course["model"] == "Tree"
     assert course["valid"][course["kept"]] == max(course["valid"]) == -5.0
     (axis,) = courses_figure({"data": "a", "courses": [course]}).axes
@@ -171,4 +144,4 @@ def test_a_course_has_both_curves_and_the_weights_that_were_kept(results):
     assert list(solid.get_ydata()) == course["valid"]
     assert list(dashed.get_ydata()) == course["train"]
     assert (kept.get_xdata()[0], kept.get_ydata()[0]) == (0.02, -5.0)
-    assert [drawing.name for drawing in drawings(results)].count("training-a") == 1
+    assert [drawing.name for drawing in drawings(results, TABLES)].count("training-a") == 1

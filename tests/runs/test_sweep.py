@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from pynade.tables import Dataset, Schema
+from pynade.classical import em_factors_batch
 from pynade.estimators import MADE, MFA, RNADE, load
 from pynade.estimators.baselines import fit_folds
 from pynade.runs import population_sweep as populations
-from pynade.runs import sweep as module
 from pynade.runs.sweep import run_sweep, settings
 from pynade.runs.sweep_record import by_setting
-from pynade.classical import em_factors_batch
+from pynade.tables import Dataset, Schema, entries
 
 FIXED = {
     "hidden": 8,
@@ -35,12 +34,27 @@ def fold(seed):
     return Dataset(f"f{seed}", rows[:80], rows[80:100], rows[100:], Schema.uniform("real", 3))
 
 
+class Toy:
+    """A named data set with the given folds, or without folds if there is one."""
+
+    def __init__(self, *parts):
+        self.parts = {"": parts[0]} if len(parts) == 1 else {str(n + 1): p for n, p in enumerate(parts)}
+        self.variants = tuple(self.parts)
+
+    def load(self, variant="", data_dir=None, download=True, progress=None):
+        return self.parts[variant]
+
+
 @pytest.fixture
-def folds(monkeypatch):
+def registered(monkeypatch):
+    """Registers data as "toy" for the time of a test."""
+    return lambda *parts: monkeypatch.setitem(entries(), "toy", Toy(*parts))
+
+
+@pytest.fixture
+def folds(registered):
     made = [fold(1), fold(2)]
-    monkeypatch.setattr(module, "folds", lambda name, data_dir: made)
-    monkeypatch.setattr(module, "names", lambda: ["toy"])
-    monkeypatch.setattr(module, "entry", lambda name: type("E", (), {"folds": ("1", "2")}))
+    registered(*made)
     return made
 
 
@@ -155,16 +169,14 @@ def test_baselines_choose_among_their_own_settings_on_each_fold(folds, tmp_path)
 
 
 @pytest.fixture
-def gappy(monkeypatch):
+def gappy(registered):
     """Three folds of different sizes, with missing values."""
     made = []
     for seed in (1, 2, 3):
         whole, rng = fold(seed), np.random.default_rng(seed)
         cuts = [np.where(rng.random(x.shape) < [0.2, 0.1, 0], np.nan, x) for x in (whole.train, whole.valid)]
         made.append(Dataset(whole.name, cuts[0][: 80 - 9 * seed], cuts[1], whole.test, whole.schema))
-    monkeypatch.setattr(module, "folds", lambda name, data_dir: made)
-    monkeypatch.setattr(module, "names", lambda: ["toy"])
-    monkeypatch.setattr(module, "entry", lambda name: type("E", (), {"folds": ("1", "2", "3")}))
+    registered(*made)
     return made
 
 
@@ -311,12 +323,10 @@ def test_seeds_may_be_varied_and_other_things_are_refused_before_anything_is_wri
         run_sweep(tmp_path / "y", "mog", "toy", {}, {"standardise": [True, False]})
 
 
-def test_the_readmes_sweep_works_on_folds_of_different_sizes(tmp_path, monkeypatch):
+def test_the_readmes_sweep_works_on_folds_of_different_sizes(tmp_path, registered):
     made = [fold(1), fold(2)]
     made[1] = Dataset("f", made[1].train[:-7], made[1].valid, made[1].test, made[1].schema)
-    monkeypatch.setattr(module, "folds", lambda name, data_dir: made)
-    monkeypatch.setattr(module, "names", lambda: ["toy"])
-    monkeypatch.setattr(module, "entry", lambda name: type("E", (), {"folds": ("1", "2")}))
+    registered(*made)
     grid = {"learning_rate": [0.01, 0.003], "n_components": [2, 3]}
     record = run_sweep(tmp_path / "s", "rnade", "toy", {"epochs": 2, "hidden": 4, "device": "cpu"}, grid)
     assert np.isfinite(record["test"]["mean"])
@@ -327,23 +337,22 @@ def test_a_sweep_of_ensembles_keeps_the_smaller_ones(folds, tmp_path):
     record = run_sweep(tmp_path / "s", "deep-rnade", "toy", fixed, {"learning_rate": [0.01]}, retrain=False)
     assert list(record["ensembles"]) == ["1", "2", "4"]
     assert record["ensembles"]["4"]["mean"] == record["test"]["mean"]
-    parts = module.folds("toy", None)
-    models = [load(tmp_path / f"s/fold-{n}.safetensors") for n in range(1, len(parts) + 1)]
-    rows = [model.score_samples(part.test).mean() for model, part in zip(models, parts, strict=True)]
+    models = [load(tmp_path / f"s/fold-{n}.safetensors") for n in range(1, len(folds) + 1)]
+    rows = [model.score_samples(part.test).mean() for model, part in zip(models, folds, strict=True)]
     np.testing.assert_allclose(record["test"]["folds"], rows, rtol=1e-12)
-    pairs = [m.score_samples(p.test, orderings=2).mean() for m, p in zip(models, parts, strict=True)]
+    pairs = [m.score_samples(p.test, orderings=2).mean() for m, p in zip(models, folds, strict=True)]
     np.testing.assert_allclose(record["ensembles"]["2"]["mean"], np.mean(pairs), rtol=1e-12)
     assert record["ordering_std"] > 0
 
 
-def test_ensembles_of_as_many_orderings_are_one_population(monkeypatch, tmp_path):
+def test_ensembles_of_as_many_orderings_are_one_population(registered, tmp_path):
     rows = (np.random.default_rng(0).random((120, 5)) < [0.1, 0.3, 0.5, 0.7, 0.9]).astype(np.uint8)
     part = Dataset("bits", rows[:80], rows[80:100], rows[100:], Schema.uniform("binary", 5))
-    monkeypatch.setattr(module, "resolve", lambda name, data_dir: part)
+    registered(part)
     fixed = FIXED | {"hidden": [6]}
     grid = {"n_orderings": [2, 3], "learning_rate": [0.01, 0.05]}
     told = []
-    record = run_sweep(tmp_path / "s", "made-e", "bits", fixed, grid, seed=3, told=told.append)
+    record = run_sweep(tmp_path / "s", "made-e", "toy", fixed, grid, seed=3, told=told.append)
     assert {(p.part, len(p.settings)) for p in told if p.what == "grid"} == {(1, 2), (2, 2)}
     assert record["test"]["orderings"] == record["chosen"][0]["n_orderings"]
     for line in record["validation_grid"]:
@@ -353,17 +362,17 @@ def test_ensembles_of_as_many_orderings_are_one_population(monkeypatch, tmp_path
 
 
 @pytest.fixture
-def split(monkeypatch):
+def split(registered):
     made = fold(1)
-    monkeypatch.setattr(module, "resolve", lambda name, data_dir: made)
+    registered(made)
     return made
 
 
 @pytest.mark.parametrize("retrain", [False, True])
 def test_repeats_are_what_the_estimators_alone_would_be_with_those_seeds(split, tmp_path, retrain):
     grid = {"learning_rate": [0.02, 0.1]}
-    record = run_sweep(tmp_path / "s", "rnade", "one", FIXED, grid, seed=3, retrain=retrain, repeats=3)
-    once = run_sweep(tmp_path / "o", "rnade", "one", FIXED, grid, seed=3, retrain=retrain)
+    record = run_sweep(tmp_path / "s", "rnade", "toy", FIXED, grid, seed=3, retrain=retrain, repeats=3)
+    once = run_sweep(tmp_path / "o", "rnade", "toy", FIXED, grid, seed=3, retrain=retrain)
     many, rate = record["repeats"], record["chosen"][0]["learning_rate"]
     assert many["seeds"] == [3, 4, 5]
     assert many["means"][0] == record["test"]["mean"] == pytest.approx(once["test"]["mean"], abs=2e-3)
@@ -400,25 +409,25 @@ def test_a_sweep_interrupted_before_or_within_its_repeats_goes_on(split, tmp_pat
         if p.what == "final" and p.now.epoch == epoch:
             raise Killed
 
-    whole = run_sweep(tmp_path / "a", "rnade", "one", FIXED, GRID, **how)
+    whole = run_sweep(tmp_path / "a", "rnade", "toy", FIXED, GRID, **how)
     with pytest.raises(Killed):
-        run_sweep(tmp_path / "b", "rnade", "one", FIXED, GRID, told=kill, **how)
+        run_sweep(tmp_path / "b", "rnade", "toy", FIXED, GRID, told=kill, **how)
     told = []
-    again = run_sweep(tmp_path / "b", "rnade", "one", FIXED, GRID, told=told.append, **how)
+    again = run_sweep(tmp_path / "b", "rnade", "toy", FIXED, GRID, told=told.append, **how)
     assert {(p.what, len(p.settings)) for p in told} == {("final", 2)}  # the first seed is the grid's
     assert again["repeats"] == whole["repeats"]
     assert again["test"] == whole["test"]
     with pytest.raises(ValueError, match="other settings"):
-        run_sweep(tmp_path / "b", "rnade", "one", FIXED, GRID, retrain=False, repeats=2)
+        run_sweep(tmp_path / "b", "rnade", "toy", FIXED, GRID, retrain=False, repeats=2)
     with pytest.raises(ValueError, match="other settings"):
-        run_sweep(tmp_path / "b", "rnade", "one", FIXED, GRID, retrain=False)
+        run_sweep(tmp_path / "b", "rnade", "toy", FIXED, GRID, retrain=False)
 
 
 def test_without_retraining_the_validated_weights_are_scored_as_they_are(split, tmp_path):
     told = []
     grid = {"learning_rate": [0.02, 0.1], "hidden": [4, 8]}
     fixed = {name: value for name, value in FIXED.items() if name != "hidden"}
-    record = run_sweep(tmp_path / "s", "rnade", "one", fixed, grid, retrain=False, told=told.append)
+    record = run_sweep(tmp_path / "s", "rnade", "toy", fixed, grid, retrain=False, told=told.append)
     model = load(tmp_path / "s" / "fold-1.safetensors")
     assert {p.what for p in told} == {"grid"}
     assert model.hidden == record["chosen"][0]["hidden"]
@@ -443,12 +452,12 @@ def test_an_architecture_that_diverges_leaves_the_others_and_lost_weights_are_ma
     monkeypatch.setattr(populations, "fit_population", fragile)
     fixed = {name: value for name, value in FIXED.items() if name != "hidden"}
     how = {"fixed": fixed, "grid": {"hidden": [8, 4]}, "retrain": False}
-    record = run_sweep(tmp_path / "s", "rnade", "one", **how)
+    record = run_sweep(tmp_path / "s", "rnade", "toy", **how)
     assert record["chosen"][0]["hidden"] == 4
     assert record["valid"]["mean"] == pytest.approx(record["chosen"][0]["valid"], rel=1e-6)
     (weights,) = (tmp_path / "s").glob("population-*.safetensors")
     weights.unlink()
-    assert run_sweep(tmp_path / "s", "rnade", "one", **how)["test"] == record["test"]
+    assert run_sweep(tmp_path / "s", "rnade", "toy", **how)["test"] == record["test"]
     assert weights.is_file()
 
 
@@ -472,7 +481,7 @@ def test_repeats_of_ensembles_are_scored_as_ensembles_and_name_those_that_diverg
 
     monkeypatch.setattr(populations, "fit_population", fragile)
     fixed = FIXED | {"family": "gaussian", "n_orderings": 2, "hidden": [6], "learning_rate": 0.01}
-    record = run_sweep(tmp_path / "s", "deep-rnade", "one", fixed, {}, retrain=False, repeats=3)
+    record = run_sweep(tmp_path / "s", "deep-rnade", "toy", fixed, {}, retrain=False, repeats=3)
     assert record["repeats"]["means"][0] == record["test"]["mean"] == record["ensembles"]["2"]["mean"]
     assert record["repeats"]["diverged"] == [2]
     assert np.isfinite(record["repeats"]["std"])
@@ -486,8 +495,8 @@ def test_repeats_of_folds_baselines_and_given_seeds_are_refused(split, tmp_path)
         ("rnade", FIXED | {"random_state": 1}, {"repeats": 2}, "leave random_state out"),
     ):
         with pytest.raises(ValueError, match=words) as error:
-            run_sweep(tmp_path / "x", model, "one", fixed, {}, **options)
+            run_sweep(tmp_path / "x", model, "toy", fixed, {}, **options)
         assert "\n" not in str(error.value)
         assert not (tmp_path / "x").exists()
     with pytest.raises(ValueError, match="leave random_state out"):
-        run_sweep(tmp_path / "x", "rnade", "one", FIXED, {"random_state": [0, 1]}, repeats=2)
+        run_sweep(tmp_path / "x", "rnade", "toy", FIXED, {"random_state": [0, 1]}, repeats=2)

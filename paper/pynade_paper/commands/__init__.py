@@ -9,6 +9,6 @@ from pynade_paper.commands import figure, reproduce
 
 def register(app: typer.Typer) -> None:
     """Add `reproduce`, `report` and `figure`."""
-    app.command("reproduce", help=reproduce.REPRODUCE_HELP)(reproduce.reproduce)
-    app.command("report", help=reproduce.REPORT_HELP)(reproduce.report)
+    app.command("reproduce")(reproduce.reproduce)
+    app.command("report")(reproduce.report)
     app.add_typer(figure.app, name="figure")

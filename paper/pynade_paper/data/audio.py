@@ -8,19 +8,19 @@ import wave
 
 import numpy as np
 
-#: Samples in a second; nothing else is accepted, since the filter banks are laid out for it.
+#: Samples in a second; the filter banks are made for this rate only.
 RATE = 16_000
 
 
 def read_audio(content: bytes, where: str) -> np.ndarray:
     """Return the samples of a recording, int16.
 
-    The format is known by how the bytes begin, not by the file's name: many copies of TIMIT have SPHERE files
-    that end in ``.WAV``.
+    The format is recognised by the first bytes, not by the file's name: many copies of TIMIT have SPHERE
+    files that end in ``.WAV``.
 
     Args:
         content: The bytes of the file.
-        where: What to call the file in an error.
+        where: Name of the file for error messages.
 
     Raises:
         ValueError: The bytes are no recording of one channel at 16 kHz.
@@ -79,13 +79,13 @@ def _read_sphere(content: bytes, where: str) -> tuple[np.ndarray, int, int]:
     body = content[size:]
     count = int(fields.get("sample_count", len(body) // (2 * channels))) * channels
     if len(body) < 2 * count:
-        raise ValueError(f"{where} is cut off: {count} samples were promised, {len(body) // 2} are there")
+        raise ValueError(f"{where} is cut off: expected {count} samples, but there are {len(body) // 2}")
     samples = np.frombuffer(body, dtype="<i2" if order == "01" else ">i2", count=count)
     return samples.astype(np.int16), int(fields.get("sample_rate", RATE)), channels
 
 
 def _read_wave(content: bytes) -> tuple[np.ndarray, int, int] | None:
-    """Read a plain 16-bit WAV file, which needs nothing but Python; None if it is something else."""
+    """Read a plain 16-bit WAV file without another library; None if it is something else."""
     try:
         with wave.open(io.BytesIO(content)) as file:
             if file.getsampwidth() != 2:
@@ -101,7 +101,7 @@ def _read_other(content: bytes, where: str) -> tuple[np.ndarray, int, int]:
         import soundfile
     except ImportError as error:
         raise ImportError(
-            f"reading {where} needs soundfile; install it with `pip install pynade[speech]`"
+            f"reading {where} needs soundfile; install it with `pip install soundfile`"
         ) from error
     try:
         samples, rate = soundfile.read(io.BytesIO(content), dtype="int16", always_2d=True)

@@ -1,4 +1,4 @@
-"""What is known of a named data set: where it is published, how a copy is kept and recognised."""
+"""The entry of a named data set: where it is published, how it is stored and checked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pynade_paper.data.convert import Converter
 
 @dataclass(frozen=True)
 class Upstream:
-    """A published file: its address, and its SHA-256 where one is known.
+    """A published file: its address, and its SHA-256 if it is known.
 
     Example:
         >>> Upstream("https://example.org/a5a").sha256 is None
@@ -29,16 +29,16 @@ class Upstream:
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """How a data set is kept that is no table of packed bits: which file it is, and how that is read.
+    """How a data set is stored that is not a table of packed bits: its file, and how it is read.
 
     Attributes:
-        files: Places of the prepared file in the data directory. The first that exists is read; the last is
-            where a download, or a person, puts it.
-        read: Makes the data set from the prepared file, given which of the variants is asked for.
-        check: Raises ValueError if a file is not the one meant.
+        files: Paths of the prepared file in the data directory. The first that exists is read; downloads
+            are written to the last, and users put their copies there.
+        read: Makes the data set from the prepared file and a variant.
+        check: Raises ValueError if a file is not the expected one.
         write: Makes the prepared file from the published ones; None if nothing is published.
-        variants: What may follow the name after a slash, such as the number of a fold; the first is what
-            the bare name stands for.
+        variants: What may follow the name after a slash, such as the number of a fold; the name alone means
+            the first.
 
     Example:
         >>> form = Form(("toy/rows.csv",), lambda path, variant: None, lambda path: None)
@@ -57,11 +57,11 @@ class Form:
 class Entry:
     """A named data set.
 
-    A set of zeros and ones has a ``convert`` and is kept as packed bits; any other has a ``form`` of its own.
+    A set of zeros and ones has a ``convert`` and is stored as packed bits; any other has a ``form``.
 
     Attributes:
-        name: The name it is asked for by, and of its prepared file.
-        title: A line for people.
+        name: Its name, which is also the name of its prepared file.
+        title: One line about it.
         D: Number of variables.
         sizes: Rows of each part of the loaded data set (of the first fold, where there are folds).
         citation: Where it comes from, and its licence as far as one is stated.
@@ -69,12 +69,12 @@ class Entry:
         convert: Makes the parts from the published files.
         content: Order-free digests (see `pynade.tables.packed.content_digest`) of parts, or of parts together
             (``"train+valid"``), that every copy must match.
-        partitions: Digests of a train part, where more than one partition is about, and what to say of them.
-        notes: Traps; they travel in the provenance of the loaded data set.
+        partitions: Digests of a train part, where more than one partition is in use, and a note on each.
+        notes: What a user should know; part of the provenance of the loaded data set.
         image_shape: Shape of a row seen as an image.
         stored: Rows of each part in the prepared file, where it is cut differently from ``sizes``.
         kind: What every column holds.
-        form: How the set is kept, if not as packed bits.
+        form: How the set is stored, if not as packed bits.
         by_hand: What to do where nothing can be downloaded, as the end of a sentence.
     """
 
@@ -96,7 +96,7 @@ class Entry:
 
     def __post_init__(self) -> None:
         if (self.convert is None) == (self.form is None):
-            raise ValueError(f"data set {self.name!r} needs either a converter or a form of its own")
+            raise ValueError(f"data set {self.name!r} needs either a converter or a form")
 
     @property
     def stored_sizes(self) -> Mapping[str, int]:
@@ -105,12 +105,12 @@ class Entry:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Places of the prepared file in the data directory, see `Form`."""
+        """Paths of the prepared file in the data directory, see `Form`."""
         return (f"binary/{self.name}.npz",) if self.form is None else self.form.files
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """What may follow the name after a slash; the first is what the bare name stands for."""
+        """What may follow the name after a slash; the name alone means the first."""
         return ("",) if self.form is None else self.form.variants
 
     @property
@@ -119,7 +119,7 @@ class Entry:
         return tuple(file.address for file in self.upstream)
 
     def path(self, data_dir: str | os.PathLike[str] | None = None) -> Path:
-        """Where the prepared file is, or would be: the first that exists, or the last of `files`."""
+        """Path of the prepared file: the first of `files` that exists, or else the last."""
         places = [data_directory(data_dir) / file for file in self.files]
         return next((place for place in places if place.exists()), places[-1])
 

@@ -1,4 +1,4 @@
-"""How a file is recognised: by its bytes, or by what an archive holds."""
+"""Digests by which files are checked: of their bytes, or of the members of an archive."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def read_tar(path: Path) -> dict[str, bytes]:
             members = {member.name: archive.extractfile(member) for member in archive if member.isfile()}
             return {name: stream.read() for name, stream in members.items() if stream is not None}
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise ValueError(f"the data file {path} is damaged or no tar archive ({error})") from error
+        raise ValueError(f"the data file {path} is damaged or not a tar archive ({error})") from error
 
 
 def tar_digest(files: dict[str, bytes]) -> str:
-    """Return the SHA-256 of what an archive holds, whatever the order, times and owners of its members.
+    """Return the SHA-256 of the members of an archive; their order, times and owners do not matter.
 
     The digest takes the lines ``"<sha256 of the member> <name>\\n"``, sorted by name.
 
@@ -58,7 +58,7 @@ def tar_digest(files: dict[str, bytes]) -> str:
 
 
 def check_tar(path: Path, digest: str) -> None:
-    """Raise ValueError unless an archive holds the files that `tar_digest` was recorded of."""
+    """Raise ValueError unless the members of an archive have the digest given (see `tar_digest`)."""
     found = tar_digest(read_tar(path))
     if found != digest:
         raise ValueError(f"what it holds has the digest {found}, not {digest}")

@@ -1,4 +1,4 @@
-"""Fetching one published file: whole and checked, or not at all."""
+"""Downloading one published file: complete and checked, or not at all."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from typing import Any
 from pynade._version import __version__
 from pynade.tables.registry import Progress
 
-#: Called as ``progress(done_bytes, total_bytes, name)``; the total is None when the server does not say it.
-
 _CHUNK = 1 << 16
 
 
@@ -34,14 +32,14 @@ def fetch(
 ) -> Path:
     """Return the local copy of a published file; download it if there is none.
 
-    The bytes go to a temporary name first, so that nothing half-written is ever found under the final one.
-    A copy that is already there is used if its checksum fits (or none is known) and replaced otherwise.
+    The bytes are written under a temporary name first, so that an incomplete file never has the final one.
+    An existing copy is used if its checksum fits (or none is known) and replaced otherwise.
 
     Args:
         address: The file's ``http`` or ``https`` address; its last part becomes the local name.
         folder: Where to keep it; made if missing.
         sha256: The file's SHA-256 in hexadecimal digits, or None if it was never published.
-        progress: Called while the bytes come in.
+        progress: Called during the download, see `pynade.tables.registry.Progress`.
         timeout: Seconds to wait for the server before giving up.
 
     Raises:
@@ -87,7 +85,7 @@ def local_name(address: str) -> str:
 
 
 class _Transfer:
-    """A pooch downloader over ``urllib`` that counts the bytes and tells what went wrong in one sentence."""
+    """A pooch downloader over ``urllib`` that counts the bytes and reports errors in one sentence."""
 
     def __init__(self, name: str, progress: Progress | None, timeout: float) -> None:
         self.name, self.progress, self.timeout = name, progress, timeout
@@ -129,7 +127,7 @@ class _Transfer:
 
 
 def _write(out: Any, chunk: bytes, name: str) -> None:
-    """Write, and keep a full disk apart from a broken connection."""
+    """Write, so that the error of a full disk differs from that of a broken connection."""
     try:
         out.write(chunk)
     except OSError as error:
@@ -151,7 +149,7 @@ def _no_empty_folders(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _silent(logger: logging.Logger) -> Iterator[None]:
-    """Keep pooch from writing its notes to the screen: the library prints nothing."""
+    """Keep pooch from printing its messages."""
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:

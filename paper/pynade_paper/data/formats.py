@@ -16,17 +16,17 @@ def read_libsvm(path: Path, n_features: int) -> np.ndarray:
     """Read a sparse LIBSVM file of zeros and ones; the labels are dropped.
 
     A line is ``label index:value …`` with indexes counted from 1. A line with a label alone is a row of
-    zeros; an empty line is no row.
+    zeros; an empty line is skipped.
 
     Args:
         path: The text file.
-        n_features: Number of columns; the file itself does not say it.
+        n_features: Number of columns, which is not in the file.
 
     Returns:
         Rows of zeros and ones, ``uint8``.
 
     Raises:
-        ValueError: A line does not fit; the sentence names the file and the line.
+        ValueError: A line has another format; the message has the file and the line.
 
     Example:
         >>> import tempfile
@@ -68,7 +68,7 @@ def read_libsvm(path: Path, n_features: int) -> np.ndarray:
 
 
 def read_amat(path: Path, drop_last: bool = False) -> np.ndarray:
-    """Read a dense text matrix of zeros and ones, one row a line, values apart by blanks.
+    """Read a dense text matrix of zeros and ones, one row per line, values separated by spaces.
 
     Args:
         path: The text file.
@@ -78,7 +78,7 @@ def read_amat(path: Path, drop_last: bool = False) -> np.ndarray:
         Rows of zeros and ones, ``uint8``.
 
     Raises:
-        ValueError: A line does not fit; the sentence names the file and the line.
+        ValueError: A line has another format; the message has the file and the line.
 
     Example:
         >>> import tempfile
@@ -122,7 +122,7 @@ def read_letters(path: Path) -> tuple[np.ndarray, np.ndarray]:
         The pixels, ``uint8`` with 128 columns, and the fold of each row.
 
     Raises:
-        ValueError: A line does not fit, or the compressed file is damaged; the sentence names the file.
+        ValueError: A line has another format, or the compressed file is damaged; the message has the file.
 
     Example:
         >>> import tempfile

@@ -1,4 +1,4 @@
-"""A small part of LibriSpeech, split by speaker: an open stand-in for TIMIT."""
+"""A small part of LibriSpeech, split by speaker: an open replacement for TIMIT."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FEATURES = "speech/librispeech_features.npz"
 #: See `pynade_paper.data.digests.tar_digest`.
 DIGEST = "2b8686eff45cb1bbfa1bb5388a9d847d0927b47144e5c0964302d100f2e00741"
 
-#: What a file of frames must have been made with.
+#: The settings with which a file of frames must have been made.
 SETTINGS = {
     "frame": speech.FRAME,
     "hop": speech.HOP,
@@ -55,9 +55,9 @@ def write_features(
 ) -> Path:
     """Write the frames of the recordings, so that a machine without soundfile can use them.
 
-    Where the file lies as ``speech/librispeech_features.npz`` in the data directory, it is read instead of
-    the archive, and gives the same data set. It holds ``frames`` (float32, not normalised), the ``lengths``
-    and ``parts`` of the recordings, the ``digest`` of what the archive holds, and the features' ``settings``.
+    If the file is at ``speech/librispeech_features.npz`` in the data directory, it is read instead of the
+    archive and gives the same data set. It holds ``frames`` (float32, not normalised), the ``lengths``
+    and ``parts`` of the recordings, the ``digest`` of the archive, and the features' ``settings``.
 
     Args:
         path: Where to write; its usual place in the data directory when left out.
@@ -99,7 +99,7 @@ def read_features(path: Path) -> tuple[Recordings, str]:
     except DAMAGE as error:
         raise ValueError(f"the data file {path} is damaged or holds no frames ({error})") from error
     if settings != SETTINGS:
-        raise ValueError(f"the data file {path} was made with other settings of the features; make it anew")
+        raise ValueError(f"the data file {path} was made with other settings of the features; make it again")
     if corpus.frames.shape != (corpus.lengths.sum(), speech.N_FEATURES) or len(corpus.parts) != len(
         corpus.lengths
     ):
@@ -110,7 +110,7 @@ def read_features(path: Path) -> tuple[Recordings, str]:
 
 
 def check(path: Path, digest: str = DIGEST) -> None:
-    """Raise ValueError unless the archive, or the file of frames, is the one meant."""
+    """Raise ValueError unless the archive, or the file of frames, is the expected one."""
     if path.suffix != ".npz":
         check_tar(path, digest)
     elif (found := read_features(path)[1]) != digest:

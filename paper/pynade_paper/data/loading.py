@@ -26,7 +26,7 @@ def load_entry(
     progress: Progress | None = None,
     variant: str = "",
 ) -> Dataset:
-    """Load the data set an entry describes; `pynade.tables.load` says what the arguments mean."""
+    """Load the data set of an entry; the arguments are those of `pynade.tables.load`."""
     provenance: dict[str, Any] = {
         "source": item.name,
         "upstream": list(item.addresses),

@@ -22,9 +22,9 @@ LEVELS = 256
 class Patches:
     """A source of patches from a set of grey images, see `pynade.tables.source.RowSource`.
 
-    A row is drawn so: a patch of ``size × size`` pixels at a place uniform over all places of all images (an
+    A row is a patch of ``size × size`` pixels at a place uniform over all places of all images (an
     image counts by its number of places), plus noise uniform in [0, 1) on every pixel, divided by 256, less
-    the mean of the patch, in raster order and without its last pixel, which the mean has made predictable.
+    the mean of the patch, in raster order and without its last pixel, which the others determine.
 
     Everything happens on the device of ``pixels``, with shapes that depend on ``n`` alone.
 

@@ -1,4 +1,4 @@
-"""The prepared file of a data set: made once from the published files, and checked before it is believed."""
+"""The prepared file of a data set: made once from the published files, and checked before it is used."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pynade_paper.data.download import DownloadError, fetch
 
 def prepare(item: Entry, path: Path, download: bool, progress: Progress | None) -> None:
     """Download the published files, convert them and write the prepared file."""
-    trap = ""
+    hint = ""
     if item.name == "rcv1" and path.with_name("rcv1_valid_only.npz").exists():
-        trap = (
+        hint = (
             "; the file rcv1_valid_only.npz beside it is its validation part alone, which loads as"
             " 'rcv1_valid_only' and is not comparable"
         )
@@ -27,13 +27,13 @@ def prepare(item: Entry, path: Path, download: bool, progress: Progress | None) 
         raise FileNotFoundError(f"data set {item.name!r} is not at {path}: {item.by_hand}")
     if not download:
         raise FileNotFoundError(
-            f"data set {item.name!r} is not at {path}; run `pynade data get {item.name}` to download it{trap}"
+            f"data set {item.name!r} is not at {path}; run `pynade data get {item.name}` to download it{hint}"
         )
     folder = path.parent.parent / "upstream" / item.name
     try:
         files = [fetch(file.address, folder, file.sha256, progress) for file in item.upstream]
     except DownloadError as error:
-        raise DownloadError(f"data set {item.name!r} is not at {path}, and {error}{trap}") from error
+        raise DownloadError(f"data set {item.name!r} is not at {path}, and {error}{hint}") from error
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if item.form is not None:
@@ -41,7 +41,7 @@ def prepare(item: Entry, path: Path, download: bool, progress: Progress | None) 
         else:
             write_packed(path, packed_parts(item, files), item.D)
     except ValueError as error:
-        for file in files:  # out of the way of the next try, but not lost
+        for file in files:  # so that the next attempt downloads them again
             file.replace(file.with_name(file.name + ".rejected"))
         raise DownloadError(
             f"the published files of data set {item.name!r} are not those expected: {error};"
@@ -52,7 +52,7 @@ def prepare(item: Entry, path: Path, download: bool, progress: Progress | None) 
 
 
 def _write_checked(form: Form, files: list[Path], draft: Path) -> None:
-    """Make the prepared file of a form, and hold it against what is known of it before it gets its name."""
+    """Make the prepared file of a form, and check it before it gets its name."""
     assert form.write is not None
     form.write(files, draft)
     form.check(draft)
@@ -67,7 +67,7 @@ def packed_parts(item: Entry, files: list[Path]) -> dict[str, np.ndarray]:
 
 
 def verify(item: Entry, packed: Mapping[str, np.ndarray], n_features: int) -> None:
-    """Raise ValueError unless the packed parts have the sizes and the content the entry says."""
+    """Raise ValueError unless the packed parts have the sizes and the content of the entry."""
     if n_features != item.D:
         raise ValueError(f"expected {item.D} columns, but {n_features} were found")
     sizes = {part: len(rows) for part, rows in packed.items()}

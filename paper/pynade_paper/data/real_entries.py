@@ -1,4 +1,4 @@
-"""The named data sets of real numbers: what they are, where they are published, how they are read."""
+"""The named data sets of real numbers: their sizes, where they are published, how they are read."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ _NUMBERS = tuple(str(k) for k in range(1, uci.FOLDS + 1))
 _RED_SHA256 = "2c68a6970e234f1c76c21b140042fcdba21b4b34a841babaeb42cde2beed9d42"
 _WHITE_SHA256 = "76c3f809815c17c07212622f776311faeb31e87610d52c26d87d6e361b169836"
 _PARKINSONS_SHA256 = "f2c7d5025dec4e92e7feae367a5f7ccf58789a10ac6b54bdf15976c599f9dd39"
+
+
+def _seeded_folds(file: str, sha256: str) -> Form:
+    """A published table, cut into folds by a seed."""
+    check = partial(check_file, sha256=sha256)
+    return Form((file,), uci.table_fold, check, write=uci.copy_file, variants=_NUMBERS)
+
 
 _RED = Entry(
     name="red_wine",
@@ -53,13 +60,7 @@ _WHITE = Entry(
         "values are coarsely rounded and 937 rows repeat others: densities can have very narrow spikes",
     ),
     kind="real",
-    form=Form(
-        files=("uci/winequality-white.csv",),
-        read=uci.table_fold,
-        check=partial(check_file, sha256=_WHITE_SHA256),
-        write=uci.copy_file,
-        variants=_NUMBERS,
-    ),
+    form=_seeded_folds("uci/winequality-white.csv", _WHITE_SHA256),
 )
 
 _PARKINSONS = Entry(
@@ -74,16 +75,10 @@ _PARKINSONS = Entry(
         f"the folds are pynade's own (seed {uci.FOLD_SEED}): those of the paper are not published",
         "columns of whole numbers (subject#, age, sex) are left out, and the earlier of two columns with a"
         f" correlation beyond {uci.MAX_CORRELATION}",
-        "rows of one subject occur in train and in test alike",
+        "rows of one subject occur both in train and in test",
     ),
     kind="real",
-    form=Form(
-        files=("uci/parkinsons_updrs.data",),
-        read=uci.table_fold,
-        check=partial(check_file, sha256=_PARKINSONS_SHA256),
-        write=uci.copy_file,
-        variants=_NUMBERS,
-    ),
+    form=_seeded_folds("uci/parkinsons_updrs.data", _PARKINSONS_SHA256),
 )
 
 _BSDS = Entry(
@@ -121,7 +116,7 @@ _SPEECH = Entry(
     citation="Panayotov, Chen, Povey and Khudanpur (2015), LibriSpeech, CC BY 4.0; a small part of it",
     upstream=(),
     notes=(
-        "an open stand-in for TIMIT: numbers on it do not compare with those on TIMIT, their order may",
+        "a replacement for TIMIT: numbers do not compare with those on TIMIT, the order of models may",
         "split by speaker: 62 for train, 10 for valid, 17 for test",
         "every feature is normalised over the frames of the training recordings: these are the data",
         "the parts hold all windows; the source of the data set draws training windows on the fly",

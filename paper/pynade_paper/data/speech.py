@@ -1,21 +1,21 @@
 """Speech: log mel filter banks and energy of frames, and windows of eleven frames as rows.
 
 The features of a recording are those of the paper's section on speech acoustics: 20 filter banks plus energy.
-What the paper leaves open is settled here:
+The details that the paper does not give are:
 
 - Samples are 16-bit whole numbers at 16 kHz. Before anything else, noise uniform in [−½, ½) is added to them
   (half a bit of dither): where a recording is digitally silent, the logarithms would otherwise fall onto one
   point, and a density there could grow without bound.
-- Frames are 25 ms long (400 samples), one every 10 ms (160 samples); only whole frames count.
+- Frames are 25 ms long (400 samples), one every 10 ms (160 samples); only whole frames are used.
 - Energy is the log of the sum of squares of a frame's samples.
 - For the filter banks the signal is pre-emphasised, y_t = x_t − 0.97 x_{t−1} (the sample before the first
   counts as equal to the first), a frame is multiplied by a Hamming window and padded to 512 points, and its
-  power spectrum is weighed by 20 triangles. They are equally spaced and linear in mel(f) = 2595 log10(1 + f /
-  700), from 0 to 8000 Hz; each reaches from the centre of its lower neighbour to that of its upper one. The
-  features are logs of the sums.
+  power spectrum is weighted by 20 triangles. They are equally spaced and linear in mel(f) = 2595 log10(1 +
+  f / 700), from 0 to 8000 Hz; each reaches from the centre of its lower neighbour to that of its upper one.
+  The features are logs of the sums.
 - A frame is its 20 filter banks in ascending frequency, then its energy; a row is 11 frames in time.
 - Every feature is normalised by its mean and standard deviation over all frames of the training recordings.
-  The normalised values are the data that densities are of.
+  Densities are of the normalised values.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ PRE_EMPHASIS = 0.97
 #: Filter banks and energy.
 N_FEATURES = N_FILTERS + 1
 
-#: Seed of the dither; every recording has a stream of its own, by its name.
+#: Seed of the dither; the random stream of a recording also depends on its name.
 DITHER_SEED = 0
 
 #: All windows of a part are its rows, unless there are more than this: then a draw of as many, by the seed.
 MOST_ROWS = {"train": (200_000, 0), "valid": (20_000, 1)}
 
-#: What recordings of a user's own may be called.
+#: Endings of a user's own recordings.
 SUFFIXES = (".wav", ".flac")
 
 
@@ -68,7 +68,7 @@ def frame_features(samples: np.ndarray, name: str, seed: int = DITHER_SEED) -> n
 
     Args:
         samples: The recording, 16-bit whole numbers at 16 kHz.
-        name: What the recording is called; together with the seed it makes the dither.
+        name: Name of the recording; it determines the dither together with the seed.
         seed: Seed of the dither.
 
     Example:

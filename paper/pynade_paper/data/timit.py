@@ -1,12 +1,12 @@
-"""TIMIT, for those who own it: its licence allows no copy of it to be passed on.
+"""TIMIT, for those who own it: its licence does not allow redistribution.
 
 Train is the recordings of TIMIT's training speakers, less a tenth of the speakers, chosen by a seed, for
 validation; test is the 24 speakers of the core test set. The two SA sentences, which every speaker reads, are
 left out as is usual. Features and windows are those of `pynade_paper.data.speech`.
 
-The paper speaks of 605 training and 25 test speakers. TIMIT has 462 training speakers, 24 in the core test
-set and 630 altogether, so that the paper may have trained on all speakers but those of the test. Numbers
-obtained here are of the same kind as the paper's, but not of the very same rows.
+The paper has 605 training and 25 test speakers. TIMIT has 462 training speakers, 24 in the core test
+set and 630 in all, so that the paper may have trained on all speakers but those of the test. Numbers
+obtained here are therefore similar to the paper's, but not on the same rows.
 """
 
 from __future__ import annotations

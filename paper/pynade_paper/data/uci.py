@@ -1,14 +1,14 @@
 """The three UCI tables of the paper's section on low-dimensional data, in ten folds each.
 
-A fold is nine training parts and a test part. The ninth training part is the validation part, so that a ninth
-of the training rows chooses hyperparameters, and train and valid together are the 90 % that a final model is
-fitted to. Every column is normalised by the mean and the (population) standard deviation of these 90 %, and
-never by the test rows. The paper's numbers are densities of the normalised data: *there the normalised values
-are the data*, and nothing is to be added for the change of units.
+A fold is nine training parts and a test part. The ninth training part is for validation: it is used to choose
+hyperparameters, and a final model is fitted to train and valid together, 90 % of the rows. Every column is
+normalised by the mean and the (population) standard deviation of these 90 %, and never by the test rows. The
+paper's numbers are densities of the normalised values, without a correction for the change of units.
 """
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +16,6 @@ import numpy as np
 
 from pynade.tables.dataset import Dataset
 from pynade.tables.schema import Schema
-from pynade.tables.table import read_csv
 
 #: Number of folds.
 FOLDS = 10
@@ -124,9 +123,11 @@ def fold_dataset(fold: Fold, names: Sequence[str], number: str, seed: int | None
 
 def table_fold(path: Path, number: str) -> Dataset:
     """Read a published table and return one of its seeded folds, of the columns the paper's rule keeps."""
-    rows, names = read_csv(path)
-    if names is None:
-        raise ValueError(f"{path} has no line of column names")
+    with path.open(encoding="utf-8") as stream:
+        head = stream.readline()
+        delimiter = ";" if ";" in head else ","
+        names = [name.strip() for name in next(csv.reader([head], delimiter=delimiter))]
+        rows = np.loadtxt(stream, delimiter=delimiter)
     kept = continuous_columns(rows)
     fold = cut_folds(rows[:, kept])[int(number) - 1]
     return fold_dataset(fold, [names[i] for i in kept], number, FOLD_SEED)
@@ -143,9 +144,7 @@ def published_fold(path: Path, number: str) -> Dataset:
     try:
         import h5py
     except ImportError as error:
-        raise ImportError(
-            f"reading {path.name} needs h5py; install it with `pip install pynade[folds]`"
-        ) from error
+        raise ImportError(f"reading {path.name} needs h5py; install it with `pip install h5py`") from error
     places = [f"folds/{number}/training/{i}/data" for i in range(1, FOLDS)] + [f"folds/{number}/tests/1/data"]
     try:
         with h5py.File(path, "r") as file:

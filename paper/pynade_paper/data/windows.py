@@ -1,4 +1,4 @@
-"""Windows of consecutive frames, drawn at random places that never cross from one recording to the next."""
+"""Windows of consecutive frames of one recording, drawn at random places."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Windows:
             length: Frames in a window.
 
         Raises:
-            ValueError: Not one recording is as long as a window.
+            ValueError: No recording is as long as a window.
         """
         lengths = np.array([len(frames) for frames in recordings], dtype=np.int64)
         counts = np.maximum(lengths - length + 1, 0)

@@ -30,7 +30,7 @@ class Entry(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is asked for by."""
+        """Its name."""
 
     @property
     def title(self) -> str:
@@ -148,19 +148,28 @@ def entries() -> dict[str, Entry]:
     return {**found, "digits": Digits()}
 
 
-def suggestion(name: str) -> str:
-    """What to say to somebody who wrote an unknown name.
+def suggestion(name: str, known: Mapping[str, Entry] | None = None) -> str:
+    """The end of an error message about an unknown name: the nearest known name, and all known names.
+
+    Args:
+        name: The unknown name.
+        known: The named data sets; those of `entries` when left out.
 
     Example:
         >>> suggestion("digit")[:24]
         "did you mean 'digits'? ("
     """
-    close = difflib.get_close_matches(name.lower(), entries(), n=1)
-    return (f"did you mean {close[0]!r}? " if close else "") + f"(known: {', '.join(entries())})"
+    names = list(entries() if known is None else known)
+    close = difflib.get_close_matches(name.lower(), names, n=1)
+    return (f"did you mean {close[0]!r}? " if close else "") + f"(known: {', '.join(names)})"
 
 
-def entry(name: str) -> Entry:
+def entry(name: str, known: Mapping[str, Entry] | None = None) -> Entry:
     """The data set of that name, or of a variant of it such as ``"red_wine/3"``.
+
+    Args:
+        name: A name, perhaps with a variant.
+        known: The named data sets; those of `entries` when left out.
 
     Raises:
         ValueError: There is no data set of that name (the sentence suggests the nearest), or no such variant.
@@ -169,31 +178,37 @@ def entry(name: str) -> Entry:
         >>> entry("digits").D
         64
     """
+    known = entries() if known is None else known
     base, _, variant = name.partition("/")
-    if base not in entries():
-        raise ValueError(f"unknown data set {name!r}: {suggestion(base)}")
-    item = entries()[base]
+    if base not in known:
+        raise ValueError(f"unknown data set {name!r}: {suggestion(base, known)}")
+    item = known[base]
     if name != base and variant not in filter(None, item.variants):
-        known = ", ".join(f"{base}/{other}" for other in item.variants if other)
+        others = ", ".join(f"{base}/{other}" for other in item.variants if other)
         raise ValueError(
-            f"there is no {name!r}: " + (f"expected one of {known}" if known else f"{base!r} has no folds")
+            f"there is no {name!r}: " + (f"expected one of {others}" if others else f"{base!r} has no folds")
         )
     return item
 
 
-def is_registered(data: str) -> bool:
+def is_registered(data: str, known: Mapping[str, Entry] | None = None) -> bool:
     """Whether a word means a registered data set rather than a file.
 
     A name has precedence over a file, but a folder may have the name of a data set, and files in it.
+
+    Args:
+        data: A name, perhaps with a variant, or a path.
+        known: The named data sets; those of `entries` when left out.
 
     Example:
         >>> is_registered("digits"), is_registered("./digits")
         (True, False)
     """
+    known = entries() if known is None else known
     base, _, variant = data.partition("/")
-    if base not in entries():
+    if base not in known:
         return False
-    return data == base or variant in filter(None, entries()[base].variants) or not Path(data).exists()
+    return data == base or variant in filter(None, known[base].variants) or not Path(data).exists()
 
 
 def load(
@@ -201,6 +216,7 @@ def load(
     data_dir: str | os.PathLike[str] | None = None,
     download: bool = True,
     progress: Progress | None = None,
+    known: Mapping[str, Entry] | None = None,
 ) -> Dataset:
     """Load a named data set, downloading it the first time.
 
@@ -209,6 +225,7 @@ def load(
         data_dir: Folder of the data sets, see `data_directory`.
         download: Whether the published files may be downloaded if there is no prepared file yet.
         progress: Called as ``progress(done_bytes, total_bytes, file_name)`` during a download.
+        known: The named data sets; those of `entries` when left out.
 
     Raises:
         ValueError: The name is unknown, or the prepared file is damaged.
@@ -219,7 +236,7 @@ def load(
         >>> load("digits").sizes
         {'train': 1197, 'valid': 300, 'test': 300}
     """
-    return entry(name).load(name.partition("/")[2], data_dir, download, progress)
+    return entry(name, known).load(name.partition("/")[2], data_dir, download, progress)
 
 
 def fold_names(item: Entry) -> tuple[str, ...]:
@@ -232,6 +249,7 @@ def folds(
     data_dir: str | os.PathLike[str] | None = None,
     download: bool = True,
     progress: Progress | None = None,
+    known: Mapping[str, Entry] | None = None,
 ) -> list[Dataset]:
     """Load all folds of a data set, in order; each is a data set of its own.
 
@@ -240,12 +258,14 @@ def folds(
         data_dir: Folder of the data sets, see `data_directory`.
         download: As in `load`.
         progress: As in `load`.
+        known: As in `load`.
 
     Raises:
         ValueError: The data set has no folds.
     """
-    item = entry(name)
+    known = entries() if known is None else known
+    item = entry(name, known)
     if not fold_names(item):
-        known = ", ".join(other for other in entries() if fold_names(entries()[other]))
-        raise ValueError(f"data set {name!r} has no folds; those with folds are: {known or 'none'}")
+        others = ", ".join(other for other in known if fold_names(known[other]))
+        raise ValueError(f"data set {name!r} has no folds; those with folds are: {others or 'none'}")
     return [item.load(fold, data_dir, download, progress) for fold in fold_names(item)]

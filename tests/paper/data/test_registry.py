@@ -14,6 +14,7 @@ from pynade.tables.registry import entries, entry, load
 from pynade_paper.data.catalogue import Entry, Upstream
 from pynade_paper.data.convert import amat_parts_with_target, letters_parts, libsvm_parts, shuffled
 from pynade_paper.data.download import DownloadError
+from pynade_paper.data.entries import ENTRIES
 from pynade_paper.data.loading import load_entry
 
 from .helpers import letter_line, libsvm_text
@@ -52,8 +53,9 @@ def test_names_and_entries():
     for name in entries():
         item = entry(name)
         assert item.name == name
-        assert item.bundled or item.upstream or item.by_hand
+        assert name == "digits" or item.addresses or item.by_hand
         assert set(item.sizes) == {"train", "valid", "test"}
+    for item in ENTRIES.values():
         assert all(part in item.stored_sizes for key in item.content for part in key.split("+"))
 
 
@@ -137,7 +139,7 @@ def test_published_files_that_changed_are_set_aside(site, tmp_path, libsvm_toy):
     message = "published files of data set 'toy' .* the rows of test are not the recorded ones; .* renamed"
     with pytest.raises(DownloadError, match=message):
         load_entry(item, tmp_path)
-    assert not entry("toy").path(tmp_path).exists()
+    assert not item.path(tmp_path).exists()
     assert (tmp_path / "upstream" / "toy" / "toy_test.libsvm.rejected").exists()
     site.put("toy_test.libsvm", b"no such format")
     with pytest.raises(DownloadError, match="line 1: expected index:value"):
@@ -160,12 +162,12 @@ def test_a_failed_download_says_which_data_set(site, tmp_path, libsvm_toy):
     del site.files["toy_valid.libsvm"]
     with pytest.raises(DownloadError, match=r"data set 'toy' is not at .*, and .* the server answered 404"):
         load_entry(item, tmp_path)
-    assert not entry("toy").path(tmp_path).exists()
+    assert not item.path(tmp_path).exists()
 
 
 def test_a_prepared_file_in_a_folder_that_cannot_be_written(tmp_path, libsvm_toy):
     parts, item = libsvm_toy
-    write_packed(entry("toy").path(tmp_path), {part: pack(rows) for part, rows in parts.items()}, item.D)
+    write_packed(item.path(tmp_path), {part: pack(rows) for part, rows in parts.items()}, item.D)
     folders = [tmp_path / "binary", tmp_path]
     for folder in folders:
         folder.chmod(0o555)
@@ -179,7 +181,7 @@ def test_a_prepared_file_in_a_folder_that_cannot_be_written(tmp_path, libsvm_toy
 @pytest.mark.parametrize("keep", [0, 10, 200, -30])
 def test_a_damaged_prepared_file_is_named(tmp_path, libsvm_toy, keep):
     parts, item = libsvm_toy
-    path = entry("toy").path(tmp_path)
+    path = item.path(tmp_path)
     write_packed(path, {part: pack(rows) for part, rows in parts.items()}, item.D)
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(ValueError, match=r"the data file .*toy\.npz is damaged"):
@@ -188,7 +190,7 @@ def test_a_damaged_prepared_file_is_named(tmp_path, libsvm_toy, keep):
 
 def test_a_prepared_file_of_something_else_is_named(tmp_path, libsvm_toy):
     parts, item = libsvm_toy
-    path = entry("toy").path(tmp_path)
+    path = item.path(tmp_path)
     packed = {part: pack(rows) for part, rows in parts.items()}
     for wrong, D, message in [
         ({**packed, "valid": packed["valid"][::-1] ^ 128}, 9, "the rows of valid are not the recorded ones"),
@@ -208,23 +210,23 @@ def test_partitions_are_told_apart(tmp_path, libsvm_toy):
     packed = {part: pack(rows) for part, rows in parts.items()}
     both = {"train+valid": content_digest([packed["train"], packed["valid"]], 9)}
     item = replace(item, content=both, partitions={item.content["train"]: "ours"})
-    write_packed(entry("toy").path(tmp_path), packed, 9)
+    write_packed(item.path(tmp_path), packed, 9)
     assert load_entry(item, tmp_path).provenance["partition"] == "ours"
     pool = np.concatenate([packed["valid"], packed["train"]])
-    write_packed(entry("toy").path(tmp_path), {**packed, "train": pool[:6], "valid": pool[6:]}, 9)
+    write_packed(item.path(tmp_path), {**packed, "train": pool[:6], "valid": pool[6:]}, 9)
     assert load_entry(item, tmp_path).provenance["partition"].startswith("train and valid as in the files at")
 
 
-def test_the_validation_part_of_rcv1_is_not_rcv1(tmp_path, monkeypatch):
+def test_the_validation_part_of_rcv1_is_not_rcv1(tmp_path):
     rows = np.random.default_rng(0).integers(0, 2, (10000, 150), dtype=np.uint8)
-    write_packed(entry("rcv1_valid_only").path(tmp_path), {"valid": pack(rows)}, 150)
+    write_packed(ENTRIES["rcv1_valid_only"].path(tmp_path), {"valid": pack(rows)}, 150)
     trap = "rcv1_valid_only.npz beside it is its validation part alone"
     with pytest.raises(FileNotFoundError, match=trap):
         load("rcv1", tmp_path, download=False)
-    nowhere = replace(entry("rcv1"), upstream=(Upstream("http://127.0.0.1:9/rcv1.amat"),))
+    nowhere = replace(ENTRIES["rcv1"], upstream=(Upstream("http://127.0.0.1:9/rcv1.amat"),))
     with pytest.raises(DownloadError, match=trap):
         load_entry(nowhere, tmp_path)
-    item = replace(entry("rcv1_valid_only"), content={})
+    item = replace(ENTRIES["rcv1_valid_only"], content={})
     data = load_entry(item, tmp_path)
     assert data.sizes == {"train": 8000, "valid": 1000, "test": 1000}
     assert sorted(map(bytes, data.split("all"))) == sorted(map(bytes, rows))

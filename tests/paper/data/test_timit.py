@@ -54,7 +54,7 @@ def test_sphere_headers():
         (sphere(noise(0.01), sample_n_bytes__i="1"), "samples of 1 bytes; expected 2"),
         (sphere(noise(0.01), sample_byte_format__s2="1"), "byte order '1'; expected '01' or '10'"),
         (sphere(noise(0.01), sample_rate__i="8000"), "sampling rate of 8000 Hz; expected 16000"),
-        (sphere(noise(0.01))[:-2], "cut off: 160 samples were promised, 159 are there"),
+        (sphere(noise(0.01))[:-2], "cut off: expected 160 samples, but there are 159"),
         (b"NIST_1A\n   1024\nsample_rate -i 16000\n", "damaged NIST SPHERE header"),
     ],
 )

@@ -1,0 +1,89 @@
+"""What drawing several variables at once loses in nats and saves in time (`pynade.models.block_sampling`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pynade.estimators.base import torch_device
+from pynade.evaluation import many_at_once_gap
+from pynade.models import sample_many
+from pynade.runs.run import read_spec
+from pynade_benchmarks.orderless import Trained
+
+
+def measure_per_step(
+    run: Path,
+    data: str,
+    per_step: Sequence[int] = (1, 4, 16),
+    *,
+    split: str = "valid",
+    rows: int = 200,
+    samples: int = 100,
+    precision: str = "float32",
+    data_dir: Path | None = None,
+    progress: Callable[[str], None] = lambda task: None,
+) -> dict[str, Any]:
+    """Nats lost on rows of a part, and seconds to draw samples, for each number of variables per step.
+
+    Args:
+        run: run folder of an orderless model.
+        data: registered name or file.
+        per_step: the numbers of variables that are drawn at once.
+        split: part of the data; validation rows by default, since test rows are scored once.
+        rows: how many rows are scored, spread evenly over the part.
+        samples: how many samples are drawn for the time.
+        precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
+        data_dir: folder of the registered data sets.
+        progress: called with the next measurement.
+    """
+    if not per_step or min(per_step) < 1 or rows < 2 or samples < 1:
+        raise ValueError(
+            "give numbers of at least 1 per step, at least 2 rows and 1 sample, "
+            f"not {list(per_step)}, {rows} and {samples}"
+        )
+    trained = Trained.load(run, data, split, data_dir)
+    model = trained.model
+    part = trained.rows[~np.isnan(trained.rows.astype(float)).any(1)]  # only complete rows can be scored
+    if len(part) < 2:
+        raise ValueError(
+            f"the {split} part of {data} has {len(part)} rows without gaps; at least 2 are needed"
+        )
+    part = part[np.linspace(0, len(part) - 1, min(rows, len(part))).astype(int)]  # files may be sorted
+
+    device = torch_device(model.device)
+    density = model.model_.to(device)
+    progress(f"{len(part)} rows, {', '.join(map(str, per_step))} at a time")
+    gaps = many_at_once_gap(
+        density, part, per_step, torch.Generator().manual_seed(model.seed_), precision=precision
+    )
+    sample_many(density, samples, density.n_variables, _generator(device, 0), precision=precision)  # warm-up
+    lines = []
+    for k in per_step:
+        progress(f"{samples} samples, {k} at a time")
+        begin = time.perf_counter()
+        sample_many(density, samples, k, _generator(device, 1), precision=precision).sum().item()
+        seconds = time.perf_counter() - begin
+        steps = -(-density.n_variables // k)
+        lines.append({"per_step": k, **gaps[k].to_json(), "passes": steps, "seconds": round(seconds, 4)})
+    command = f"pynade figure per-step RUN {data} --per-step {','.join(map(str, per_step))} --split {split}"
+    return {
+        "model": f"{read_spec(run)['model']}, trained for {trained.training}",
+        "data": trained.dataset.name,
+        "split": split,
+        "rows": len(part),
+        "variables": density.n_variables,
+        "samples": samples,
+        "precision": precision,
+        "lines": lines,
+        **trained.record(f"{command} --rows {rows} --samples {samples} --precision {precision}"),
+    }
+
+
+def _generator(device: torch.device, seed: int) -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)

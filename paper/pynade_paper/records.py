@@ -1,0 +1,258 @@
+"""Our numbers, read from the records (`paper/results/*/*/*.json`), and how they compare with the paper's."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pynade_paper.tables import Row, Table
+
+SIGNIFICANCE = 0.05  # of the paired t-test over folds
+ODD = 3.0  # a fold is named if the standard deviation of the others is this many times smaller
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One number of a record.
+
+    Attributes:
+        mean: the number.
+        stderr: its standard error.
+        exact: False for an estimate.
+        file: the record, below the folder of records.
+        folds: the mean of each fold.
+        present: whether it was made by the protocol that is in the table today.
+        seconds: of training, including the choice of settings.
+        scoring: seconds of scoring.
+        device: on which it was trained.
+        valid: validation score (see `_validation`), used to choose among models.
+    """
+
+    mean: float
+    stderr: float
+    exact: bool
+    file: str
+    folds: tuple[float, ...] = ()
+    present: bool = True
+    seconds: float = 0.0
+    scoring: float = 0.0
+    device: str = ""
+    valid: float = -math.inf
+
+
+def measured(results: Path, row: Row, data: str) -> Measured | None:
+    """Our number, if it has been recorded (records of trial runs do not count)."""
+    file = row.record.format(data=data)
+    record = read_record(results / file)
+    value = None if record is None else number_of(row, record)
+    if record is None or value is None:
+        return None
+    seconds = dict(record.get("wall_seconds", {}))
+    scoring = seconds.pop("score", 0.0)
+    return Measured(
+        value["mean"],
+        value["stderr"],
+        value["exact"],
+        file,
+        folds=tuple(value.get("folds", ())),
+        present=_by_protocol(row, data, record),
+        seconds=sum(seconds.values()),
+        scoring=scoring,
+        device=record.get("device", ""),
+        valid=_validation(record),
+    )
+
+
+def column(results: Path, shown: Table, data: str) -> dict[str, Measured]:
+    """The log-likelihoods that have been measured on one data set, by model."""
+    if shown.deviations:
+        return {}
+    return {row.model: m for row in shown.rows if (m := measured(results, row, data))}
+
+
+def _validation(record: dict[str, Any]) -> float:
+    """The validation score of a record; of a sweep over folds, the mean of the chosen settings' scores.
+
+    For an ensemble over orderings it is the ensemble's score only where the record has it (`valid` of a sweep
+    without retraining). Elsewhere it is an estimate for single orderings, which is lower.
+
+    Example:
+        >>> _validation({"chosen": [{"valid": -1.0}, {"valid": -2.0}]})
+        -1.5
+    """
+    if record.get("valid"):
+        return float(record["valid"]["mean"])
+    chosen = record.get("chosen", [])
+    if not isinstance(chosen, list) or not chosen:
+        return -math.inf
+    return float(np.mean([line["valid"] for line in chosen]))
+
+
+def number_of(row: Row, record: dict[str, Any]) -> dict[str, Any] | None:
+    """A row's number in a record: its mean, stderr, exact; None where the record does not have it.
+
+    Example:
+        >>> row = Row("NADE", "a.json", entry=("repeats", "std"))
+        >>> number_of(row, {"test": {"exact": True}, "repeats": {"std": 0.05, "stderr_of_std": 0.01}})
+        {'mean': 0.05, 'stderr': 0.01, 'exact': True}
+    """
+    whole: Any = {}
+    value: Any = record
+    for key in row.entry:
+        if key not in value:  # such as an ensemble of more orderings than were scored
+            return None
+        whole, value = value, value[key]
+    if row.deviation:
+        exact = (record.get("test") or record["valid"])["exact"]  # a trial run has no test
+        return {"mean": value, "stderr": whole["stderr_of_std"], "exact": exact}
+    return dict(value)
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """A record's content, or None if there is none or it is of a trial run."""
+    record = read_json(path)
+    return None if record is None or record.get("quick") else record
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A file's content, None if there is no file, or an error that names it."""
+    if not path.is_file():
+        return None
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise ValueError(f"{path} is not a record: {error}") from None
+
+
+def _by_protocol(row: Row, data: str, record: dict[str, Any]) -> bool:
+    """Whether a record was made by the protocol that the row has today."""
+    spec = record.get("spec", {})
+    if row.sweep is not None:
+        sweep = row.sweep_on(data)
+        same = spec.get("model") == sweep["model"]
+        same = same and all(spec.get("fixed", {}).get(k) == v for k, v in sweep["fixed"].items())
+        grid = seeded_grid(sweep["grid"], record.get("seed", 0))
+        same = same and spec.get("repeats", 1) == sweep.get("repeats", 1)
+        return same and spec.get("grid") == grid and spec.get("retrain") == sweep["retrain"]
+    if row.fit is not None:
+        given = spec.get("parameters", {})
+        scored = record.get("test", {}).get("orderings")
+        under = row.orderings is None or scored in (None, row.orderings)
+        fit = row.fit_on(data)
+        same = spec.get("model") == fit["model"] and spec.get("data") == fit.get("data", data)
+        return same and under and all(given.get(k) == v for k, v in fit["parameters"].items())
+    return True
+
+
+def seeded_grid(grid: dict[str, Any], seed: int) -> dict[str, list[Any]]:
+    """A grid whose seeds are counted from the experiment's seed.
+
+    Example:
+        >>> seeded_grid({"random_state": [0, 1], "dropout": [0.0]}, 5)
+        {'random_state': [5, 6], 'dropout': [0.0]}
+    """
+    return {k: [seed + own for own in v] if k == "random_state" else list(v) for k, v in grid.items()}
+
+
+def best(cells: dict[str, Measured], rule: str) -> set[str]:
+    """The models of a column that the paper's rule prints in bold.
+
+    Example:
+        >>> ours = {"a": Measured(-1.0, 0.1, True, ""), "b": Measured(-1.1, 0.1, True, "")}
+        >>> sorted(best(ours | {"c": Measured(-9.0, 0.1, True, "")}, "overlap"))
+        ['a', 'b']
+    """
+    if not cells:
+        return set()
+    first = max(cells, key=lambda model: cells[model].mean)
+    top = cells[first]
+    if rule == "overlap":
+        edge = top.mean - 2 * top.stderr
+        return {model for model, cell in cells.items() if cell.mean + 2 * cell.stderr >= edge}
+    return {model for model, cell in cells.items() if model == first or not _worse(cell, top)}
+
+
+def _worse(cell: Measured, top: Measured) -> bool:
+    if len(cell.folds) != len(top.folds) or len(cell.folds) < 2 or not np.isfinite(cell.folds).all():
+        return True
+    return paired_p(cell, top) < SIGNIFICANCE
+
+
+def paired_p(a: Measured, b: Measured) -> float:
+    """P-value of the paired t-test over folds; 1 where the two are the same on every fold.
+
+    Example:
+        >>> a = Measured(-1.0, 0.1, True, "", (-1.0, -1.1, -0.9))
+        >>> paired_p(a, a)
+        1.0
+    """
+    from scipy.stats import ttest_rel
+
+    return 1.0 if a.folds == b.folds else float(ttest_rel(a.folds, b.folds).pvalue)
+
+
+def mark(ours: Measured, paper: float) -> str:
+    """Better, the same within two standard errors of ours, or worse."""
+    gap = ours.mean - paper
+    slack = 2 * ours.stderr
+    return "▲" if gap > slack else "▼" if gap < -slack else "="
+
+
+def difference(ours: Measured, paper: float) -> str:
+    """Ours minus the paper's, with its sign.
+
+    Example:
+        >>> ours = Measured(-1.0, 0.1, True, "")
+        >>> difference(ours, -1.25), difference(ours, -0.999)
+        ('+0.25', '0.00')
+    """
+    text = f"{ours.mean - paper:+.2f}"
+    return "0.00" if text in ("+0.00", "-0.00") else text
+
+
+def with_error(ours: Measured, digits: int = 2) -> str:
+    """A number and its standard error, with as many more digits as make the error differ from zero.
+
+    Example:
+        >>> with_error(Measured(-11.784, 0.021, True, "")), with_error(Measured(-11.784, 0.0043, True, ""))
+        ('-11.78 ± 0.02', '-11.78 ± 0.004')
+    """
+    error = f"{ours.stderr:.{digits}f}"
+    if ours.stderr > 0 and float(error) == 0:
+        error = f"{ours.stderr:.{-math.floor(math.log10(ours.stderr))}f}"
+    return f"{ours.mean:.{digits}f} ± {error}"
+
+
+def odd_fold(ours: Measured) -> float | None:
+    """The mean of a fold that causes most of the standard error over folds, if there is one.
+
+    Example:
+        >>> odd_fold(Measured(-30.0, 20.0, True, "", (-10.0, -11.0, -10.5, -90.0)))
+        -90.0
+    """
+    if len(ours.folds) < 4:
+        return None
+    folds = np.asarray(ours.folds)
+    far = int(np.abs(folds - np.median(folds)).argmax())
+    alone = folds.std() > ODD * np.delete(folds, far).std()
+    return float(folds[far]) if alone else None
+
+
+def same_by_one_fold(ours: Measured, paper: float) -> bool:
+    """Whether a number would be worse than the paper's without the error that a single fold causes.
+
+    Example:
+        >>> ours = Measured(-30.4, 19.9, True, "", (-10.0, -11.0, -10.5, -90.0))
+        >>> same_by_one_fold(ours, -10.0), same_by_one_fold(ours, -31.0)
+        (True, False)
+    """
+    odd = odd_fold(ours)
+    if odd is None or mark(ours, paper) != "=":
+        return False
+    others = [fold for fold in ours.folds if fold != odd]
+    return ours.mean - paper < -2 * float(np.std(others, ddof=1)) / math.sqrt(len(others))

@@ -1,0 +1,3 @@
+"""The command line for tests of the paper's commands."""
+
+from tests.cli.conftest import run  # noqa: F401
