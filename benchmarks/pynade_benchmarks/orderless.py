@@ -13,8 +13,8 @@ from pynade.estimators.base import torch_device
 from pynade.estimators.io import load_with_facts
 from pynade.runs.provenance import provenance
 from pynade.runs.run import as_command, read_spec
-from pynade.runs.tabular import align
 from pynade.tables import Dataset, resolve
+from pynade.tables.frames import align
 from pynade.tables.images import binarized
 
 

@@ -5,10 +5,10 @@ import json
 
 import numpy as np
 import pytest
+from pynade.cli.baselines import parameters_of
 
 import pynade
 from pynade.classical import em_bernoulli
-from pynade.cli.baselines import parameters_of
 from pynade.estimators import ESTIMATORS
 from pynade.runs.run import as_command, estimator_named
 from tests.cli import test_commands

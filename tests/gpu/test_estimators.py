@@ -5,10 +5,10 @@ import copy
 import numpy as np
 import pytest
 import torch
+from pynade.estimators.domain import REAL_FAMILIES
 
 import pynade
 from pynade.estimators import ESTIMATORS, PRESETS
-from pynade.estimators.domain import REAL_FAMILIES
 from pynade.estimators.images import PIXEL_FAMILIES
 from pynade.evaluation import many_at_once_gap
 from pynade.particles import walk

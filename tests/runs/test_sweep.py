@@ -4,11 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from pynade.estimators.baselines import fit_folds
 from scipy.stats import multivariate_normal
 
 from pynade.classical import em_factors_batch
 from pynade.estimators import MADE, MFA, RNADE, load
-from pynade.estimators.baselines import fit_folds
 from pynade.runs import population_sweep as populations
 from pynade.runs.sweep import run_sweep, settings
 from pynade.runs.sweep_record import by_setting

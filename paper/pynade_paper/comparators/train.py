@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pynade.data.packed import read_packed, unpack
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from pynade.data.packed import read_packed, unpack
 from pynade_paper.comparators.darn import DARN
 from pynade_paper.comparators.dbn import DBN
 from pynade_paper.comparators.draw import DRAW

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-
 from pynade.learn.optimizer import Number, Optimizer, clip
 from pynade.learn.step import captured
+from torch import Tensor, nn
+
 from pynade.precision import computing_in, fast_matmul
 
 CHECK_EVERY = 10  # updates between looks at the clock, for which the host waits for the GPU

@@ -80,8 +80,8 @@ def read_patches(path: Path, variant: str = "") -> Dataset:
         variant: ``"all"`` to train on all training images; the validation patches are then of images that are
             also trained on.
     """
-    from pynade.tables.source import fixed_rows
     from pynade_paper.data.patches import Patches
+    from pynade_paper.data.places import fixed_rows
 
     images = read_images(path)
     train, valid = split_images(list(images["train"]))

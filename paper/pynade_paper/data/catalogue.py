@@ -67,7 +67,7 @@ class Entry:
         citation: Where it comes from, and its licence as far as one is stated.
         upstream: The published files, in the order the converter expects.
         convert: Makes the parts from the published files.
-        content: Order-free digests (see `pynade.tables.packed.content_digest`) of parts, or of parts together
+        content: Order-free digests (see `packed.content_digest`) of parts, or of parts together
             (``"train+valid"``), that every copy must match.
         partitions: Digests of a train part, where more than one partition is in use, and a note on each.
         notes: What a user should know; part of the provenance of the loaded data set.

@@ -13,10 +13,10 @@ import numpy as np
 from pynade.atomic import write_atomically
 from pynade.tables.dataset import Dataset
 from pynade.tables.folder import data_directory
-from pynade.tables.packed import DAMAGE
 from pynade_paper.data import speech
 from pynade_paper.data.audio import read_audio
 from pynade_paper.data.digests import check_tar, read_tar, tar_digest
+from pynade_paper.data.packed import DAMAGE
 from pynade_paper.data.speech import Recordings, windows_dataset
 
 #: The archive of recordings, and the frames made of it, in the data directory.

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from pynade.tables.dataset import Dataset
-from pynade.tables.packed import content_digest, read_packed, unpack
 from pynade.tables.registry import Progress, shuffled
 from pynade.tables.schema import Schema
 from pynade_paper.data.catalogue import Entry
 from pynade_paper.data.convert import cut
 from pynade_paper.data.digests import file_digest
+from pynade_paper.data.packed import content_digest, read_packed, unpack
 from pynade_paper.data.prepare import prepare, verify
 
 

@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 import torch
 
-from pynade.tables.source import uniform_places
+from pynade_paper.data.places import uniform_places
 
 #: Side of the paper's patches, in pixels.
 SIZE = 8

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from pynade.atomic import write_atomically
-from pynade.tables.packed import content_digest, pack, write_packed
 from pynade.tables.registry import Progress
 from pynade_paper.data.catalogue import Entry, Form
 from pynade_paper.data.download import DownloadError, fetch
+from pynade_paper.data.packed import content_digest, pack, write_packed
 
 
 def prepare(item: Entry, path: Path, download: bool, progress: Progress | None) -> None:

@@ -136,7 +136,7 @@ def windows_dataset(name: str, corpus: Recordings, provenance: dict[str, Any]) -
         >>> data.sizes, data.n_variables
         ({'train': 88, 'test': 88}, 231)
     """
-    from pynade.tables.source import fixed_rows
+    from pynade_paper.data.places import fixed_rows
     from pynade_paper.data.windows import LENGTH, Windows
 
     training = corpus.of_part("train")

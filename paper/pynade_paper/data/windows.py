@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 import torch
 
-from pynade.tables.source import CHUNK, uniform_places
+from pynade_paper.data.places import CHUNK, uniform_places
 
 #: Frames in a window, as in the paper's section on speech acoustics.
 LENGTH = 11

@@ -34,7 +34,7 @@ Examples:
 def impute(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or a model file.")],
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Table with blanks where values are missing.")],
-    out: Annotated[Path, typer.Option(help="Where to write (.csv or .npy).")],
+    out: Annotated[Path, typer.Option(help="Where to write (.csv, .parquet or .npy).")],
     draws: Annotated[
         int | None, typer.Option(help="Joint draws (multiple imputation); default: the likelier values.")
     ] = None,
@@ -77,7 +77,7 @@ def inpaint(
     """Complete images (the help is INPAINT_HELP above)."""
     from pynade.runs.fill import inpaint as complete
     from pynade.runs.fill import plot_completions
-    from pynade.runs.run import read_spec
+    from pynade.runs.summary import read_spec
 
     try:
         size = None

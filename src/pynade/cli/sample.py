@@ -35,7 +35,7 @@ def sample(
         typer.Option(help="Pixels drawn at once (convnade, unet) [1]; more is quicker, an approximation."),
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same rows.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Write the rows here (.csv or .npy).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the rows here (.csv, .parquet or .npy).")] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Picture of samples and the probabilities they were drawn with.")
     ] = None,

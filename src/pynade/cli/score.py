@@ -37,15 +37,17 @@ def score(
     ] = None,
     estimate: Annotated[
         int | None,
-        typer.Option(metavar="DRAWS", help="Estimate the mean over orderings, with so many draws a row."),
+        typer.Option(metavar="DRAWS", help="Estimate the mean over orderings, with this many draws a row."),
     ] = None,
     every: Annotated[
-        int | None, typer.Option(help="With both: exact on every so manieth row [10], estimated on all.")
+        int | None, typer.Option(help="With both: exact on every n-th row (10), estimated on all.")
     ] = None,
     precision: Annotated[
         str, typer.Option(help="Of the net on a GPU: float32, tf32 or bf16 (with --orderings, --estimate).")
     ] = "tf32",
-    rows: Annotated[Path | None, typer.Option(help="Write each row's log p here (.csv or .npy).")] = None,
+    rows: Annotated[
+        Path | None, typer.Option(help="Write each row's log p here (.csv, .parquet or .npy).")
+    ] = None,
     record: Annotated[
         Path | None, typer.Option(help="Write the result with its provenance here (.json).")
     ] = None,
@@ -53,9 +55,9 @@ def score(
 ) -> None:
     """Score rows (the help is HELP above)."""
     from pynade.processes import together
-    from pynade.runs.run import read_spec
     from pynade.runs.score import forget_chunks, score_run, write_record, write_rows
-    from pynade.runs.tabular import check_destination
+    from pynade.runs.summary import read_spec
+    from pynade.tables.output import TABLE_ENDINGS, check_destination
 
     if rows is not None and estimate is not None:
         raise ValueError("an estimate has no exact log p for every row: give --rows without --estimate")
@@ -64,7 +66,7 @@ def score(
             "--every is for --orderings together with --estimate: exact on some rows, estimated on all"
         )
     if rows is not None:
-        check_destination(rows, ".csv", ".npy")
+        check_destination(rows, *TABLE_ENDINGS)
     if record is not None:
         check_destination(record, ".json")
         read_spec(run)
@@ -83,7 +85,7 @@ def score(
     if result.orderings is None:
         console.print(f"{name}: {result.estimate}")
         return
-    if result.corrected is not None:
+    if result.control_variate is not None:
         m, k = result.orderings.log_probs.shape
         console.print(f"{name}: mean over orderings: {result.estimated}")
         console.print(f"{name}: ensemble of {k}, exact on {m} rows: {result.estimate}")

@@ -12,7 +12,7 @@ from pynade.estimators.questions import device_here
 from pynade.estimators.registry import PARAMETERS, class_named, make
 from pynade.models import Model
 from pynade.store import load_density
-from pynade.training.loop import History
+from pynade.training.history import History
 
 Loaded = DensityEstimator | Model
 

@@ -71,11 +71,6 @@ def image_panels(panels: dict[str, np.ndarray], shape: Sequence[int], columns: i
     return figure
 
 
-def table_panels(panels: dict[str, np.ndarray]) -> Figure:
-    """Old name of `table_figure`; goes when `pynade.runs.sampling` calls that."""
-    return table_figure(panels["samples"])
-
-
 def table_figure(rows: np.ndarray, names: Sequence[str] | None = None) -> Figure:
     """Draw the rows of a table.
 
@@ -247,19 +242,4 @@ def training_figure(epochs: Sequence[dict[str, Any]]) -> Figure:
     axis.set_ylabel("log-likelihood (nats per row)")
     axis.grid(alpha=0.3)
     axis.legend(fontsize=9)
-    return figure
-
-
-def growth_figure(growth: dict[str, Any]) -> Figure:
-    """Draw time against each size, log-log, with the exponent of the fitted power law."""
-    labels = {"D": "variables D", "H": "hidden units H", "B": "rows B", "ones": "share of ones"}
-    figure, axes = _subplots(1, len(growth), 3.6, 3.4, sharey=True)
-    for axis, (name, grown) in zip(axes[0], growth.items(), strict=True):
-        for task, seconds in grown["seconds"].items():
-            label = f"{task}, exponent {grown['exponent'][task]:.2f}"
-            axis.loglog(grown["values"], [1e3 * s for s in seconds], marker="o", label=label)
-        axis.set_xlabel(labels.get(name, name))
-        axis.grid(which="both", alpha=0.3)
-        axis.legend(fontsize=8)
-    axes[0][0].set_ylabel("milliseconds")
     return figure

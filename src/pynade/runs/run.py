@@ -26,6 +26,7 @@ from pynade.estimators.base import DensityEstimator, plain
 from pynade.estimators.questions import torch_device
 from pynade.estimators.registry import MODELS, estimator_named
 from pynade.runs.provenance import provenance
+from pynade.runs.summary import read_spec
 from pynade.tables import Dataset, Schema, resolve
 from pynade.tables.images import binarized, is_grey
 from pynade.training.checkpoint import numbered_checkpoints
@@ -144,17 +145,6 @@ def as_command(spec: dict[str, Any], folder: str) -> str:
     words += ["--drop-constant"] if spec.get("drop_constant") else []
     words += [f"--binarize {spec['binarize']}"] if "binarize" in spec else []
     return " ".join([*words, *([f"--random-state {seed}"] if seed else []), "--out", folder])
-
-
-def read_spec(folder: Path) -> dict[str, Any]:
-    """The spec of a run folder, or a clear error."""
-    try:
-        spec = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
-        return dict(spec)
-    except (FileNotFoundError, NotADirectoryError):
-        raise FileNotFoundError(f"{folder} is no run folder: it has no spec.json") from None
-    except ValueError as error:
-        raise ValueError(f"{folder / 'spec.json'} is damaged: {error}") from None
 
 
 def _varying(dataset: Dataset, wanted: bool) -> Dataset:

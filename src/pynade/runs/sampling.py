@@ -11,7 +11,7 @@ import torch
 from pynade.estimators import RBM, DensityEstimator, ImageEstimator
 from pynade.estimators.io import load_with_facts
 from pynade.models import Autoregressive, Density, Ensemble
-from pynade.runs.figures import image_panels, save_figure, table_panels
+from pynade.runs.figures import image_panels, save_figure, table_figure
 from pynade.runs.fill import parse_given
 from pynade.tables.frames import default_names
 from pynade.tables.output import write_table
@@ -92,14 +92,14 @@ def write_samples(path: Path, drawn: Drawn) -> None:
 
 
 def plot_samples(path: Path, drawn: Drawn) -> None:
-    """Samples and probabilities side by side: images where the data have an image shape, else a table."""
+    """Images: samples and probabilities side by side. Other tables: how the columns are distributed."""
+    if drawn.image_shape is None:
+        save_figure(table_figure(drawn.rows, drawn.columns), path)
+        return
     panels = {"samples": drawn.rows / drawn.white}
     if drawn.means is not None:
         panels["probabilities" if drawn.white == 1 else "expectations"] = drawn.means / drawn.white
-    if drawn.image_shape is not None:
-        save_figure(image_panels(panels, drawn.image_shape), path)
-    else:
-        save_figure(table_panels(panels), path)
+    save_figure(image_panels(panels, drawn.image_shape), path)
 
 
 def _parse(shape: str, n_variables: int) -> tuple[int, int]:

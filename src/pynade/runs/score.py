@@ -22,12 +22,12 @@ from pynade.evaluation import OrderingScores
 from pynade.likelihood import Estimate, row_log_probs
 from pynade.models import Density, Orderless
 from pynade.runs.provenance import code_version, device_name, now
-from pynade.runs.run import as_command, read_spec
+from pynade.runs.run import as_command
+from pynade.runs.summary import read_metrics, read_spec
 from pynade.tables import Dataset, resolve
 from pynade.tables.frames import align
 from pynade.tables.images import binarized
 from pynade.tables.output import check_destination, write_table
-from pynade.training.loop import current_line
 
 
 @dataclass(frozen=True)
@@ -178,8 +178,7 @@ def write_rows(path: Path, log_probs: np.ndarray) -> None:
 
 def _curve(run: Path) -> dict[str, Any]:
     """Training and validation scores after every epoch, of runs in which both were scored alike."""
-    text = (run / "metrics.jsonl").read_text(encoding="utf-8")
-    lines = [current_line(json.loads(line)) for line in text.splitlines()]
+    lines = read_metrics(run)
     if not any("train_scored" in line for line in lines):
         return {}
     names = {"updates": 1, "train": -1, "train_scored": -1, "valid": -1, "seconds": 1}

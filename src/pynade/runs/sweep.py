@@ -3,9 +3,9 @@
 Settings × folds that share an architecture are one population. On every fold the setting that is best on
 validation is chosen, trained again on train + valid until its training likelihood reaches that of the chosen
 run's best epoch (the paper's rule), and evaluated on the test set once. Without `retrain` the validated
-weights are taken as they are (a classical model is fitted again, with the same result). How much the result depends on
-the ordering and the other random choices is asked by training the chosen settings with several seeds
-(`repeats`).
+weights are taken as they are (a classical model is fitted again, with the same result). Training the chosen
+settings with several seeds (`repeats`) shows how much the result depends on the ordering and the other random
+choices.
 
 A sweep lives in a folder: spec.json, one file per finished population, a checkpoint of the one in progress,
 and at the end result.json with the models of all folds. Given again, the command goes on where it was.

@@ -6,7 +6,8 @@ from pynade._lazy import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
     from pynade.training.gradient import fit
-    from pynade.training.loop import Callback, Diverged, History, Learner, Progress, Stopping, run
+    from pynade.training.history import History
+    from pynade.training.loop import Callback, Diverged, Learner, Progress, Stopping, run
     from pynade.training.options import Gradient, Training
     from pynade.training.population import fit_population
     from pynade.training.pretrain import pretrain
@@ -30,6 +31,7 @@ __all__ = [
 
 _HOMES = dict.fromkeys(__all__, "pynade.training.loop") | {
     "Gradient": "pynade.training.options",
+    "History": "pynade.training.history",
     "Training": "pynade.training.options",
     "fit": "pynade.training.gradient",
     "fit_population": "pynade.training.population",

@@ -11,13 +11,14 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pynade.atomic import write_atomically
 from pynade.likelihood import Estimate
 from pynade.training.checkpoint import Checkpoint, State
+from pynade.training.history import History
 
 REPORT_SECONDS = 0.2  # between progress reports within an epoch
 
@@ -39,54 +40,6 @@ class Stopping:
     patience: int | None = None
     tol: float | None = None
     stop_at_train: float | None = None
-
-
-@dataclass
-class History:
-    """What happened in training, epoch by epoch, and how it ended; log-likelihoods in nats per row.
-
-    Attributes:
-        epochs: one line per epoch, as in metrics.jsonl: `epoch` (from 1), `train` and `valid` (mean
-            log-likelihoods; None where unknown), `best` (whether the parameters of this epoch were the best
-            so far) and what else the learner reports. In EM, line t + 1 belongs to the parameters after t
-            M-steps.
-        best_epoch: whose parameters were kept.
-        best_valid: their validation score; None without validation rows.
-        seconds: wall time.
-        stopped: why training ended.
-        messages: what else to know, such as an empty component that was placed again.
-    """
-
-    epochs: list[dict[str, Any]] = field(default_factory=list)
-    best_epoch: int = 0
-    best_valid: float | None = None
-    seconds: float = 0.0
-    stopped: str = ""
-    messages: list[str] = field(default_factory=list)
-
-    @classmethod
-    def from_json(cls, facts: dict[str, Any]) -> History:
-        """From what `vars` of a history gave; files of version 0.1 have negative log-likelihoods."""
-        lines = [current_line(line) for line in facts["epochs"]]
-        return cls(**facts | {"epochs": lines})
-
-    @property
-    def train_log_likelihood(self) -> float:
-        """Training log-likelihood of the epoch whose parameters were kept."""
-        return float(self.epochs[self.best_epoch - 1]["train"])
-
-
-def current_line(line: dict[str, Any]) -> dict[str, Any]:
-    """A line of metrics.jsonl with log-likelihoods, where version 0.1 wrote negative ones.
-
-    Example:
-        >>> current_line({"epoch": 1, "train_nll": 2.5, "valid_nll": None})
-        {'epoch': 1, 'train': -2.5, 'valid': None}
-    """
-    return {
-        name.removesuffix("_nll"): -value if name.endswith("_nll") and value is not None else value
-        for name, value in line.items()
-    }
 
 
 @dataclass(frozen=True)

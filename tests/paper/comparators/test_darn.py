@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
-from pynade_paper.comparators.darn import DARN
 from torch import Tensor
 from torch.nn import functional
 
+from pynade_paper.comparators.darn import DARN
 from tests.paper.comparators.states import all_states, draws_agree
 
 

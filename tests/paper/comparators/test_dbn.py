@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from pynade_paper.comparators.dbn import DBN, free_energy
 from torch import Tensor
 from torch.nn import functional
 
+from pynade_paper.comparators.dbn import DBN, free_energy
 from tests.paper.comparators.states import all_states, draws_agree
 
 

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from pynade_paper.comparators.draw import DRAW
 from torch import Tensor
 from torch.nn import functional
 
+from pynade_paper.comparators.draw import DRAW
 from tests.paper.comparators.states import all_states, draws_agree
 
 

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 import torch
+
 from pynade_paper.comparators.diagonal_lstm import diagonal_lstm, reference
 from pynade_paper.comparators.pixel_rnn import PixelRNN
-
 from tests.paper.comparators.states import all_states, draws_agree
 
 INTERPRETED = """

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from pynade_paper.comparators.train import RECIPES, main, stripes
-from pynade_paper.comparators.training import Comparator, Settings, annealed, train
 from safetensors.torch import load_file
 from torch import Tensor, nn
+
+from pynade_paper.comparators.train import RECIPES, main, stripes
+from pynade_paper.comparators.training import Comparator, Settings, annealed, train
 
 
 class Mean(Comparator):

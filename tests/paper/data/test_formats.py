@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from pynade.tables.packed import content_digest, pack, read_packed, unpack, write_packed
 from pynade_paper.data.convert import cut, shuffled
 from pynade_paper.data.formats import read_amat, read_letters, read_libsvm
+from pynade_paper.data.packed import content_digest, pack, read_packed, unpack, write_packed
 
 from .helpers import letter_line, libsvm_text
 

@@ -17,7 +17,6 @@ from PIL import Image
 
 from pynade.tables import Dataset, Schema, resolve
 from pynade.tables.registry import load
-from pynade.tables.source import fixed_rows, uniform_places
 from pynade_paper.data import bsds
 from pynade_paper.data.catalogue import Upstream
 from pynade_paper.data.digests import check_tar, read_tar, tar_digest
@@ -25,6 +24,7 @@ from pynade_paper.data.download import DownloadError
 from pynade_paper.data.entries import ENTRIES
 from pynade_paper.data.loading import load_entry
 from pynade_paper.data.patches import Patches, whole_patches
+from pynade_paper.data.places import fixed_rows, uniform_places
 
 shapes = st.lists(st.tuples(st.integers(3, 9), st.integers(3, 9)), min_size=1, max_size=4)
 

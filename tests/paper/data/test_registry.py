@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from pynade.tables import data_directory
-from pynade.tables.packed import content_digest, pack, write_packed
 from pynade.tables.registry import entries, entry, load
 from pynade_paper.data.catalogue import Entry, Upstream
 from pynade_paper.data.convert import amat_parts_with_target, letters_parts, libsvm_parts, shuffled
 from pynade_paper.data.download import DownloadError
 from pynade_paper.data.entries import ENTRIES
 from pynade_paper.data.loading import load_entry
+from pynade_paper.data.packed import content_digest, pack, write_packed
 
 from .helpers import letter_line, libsvm_text
 

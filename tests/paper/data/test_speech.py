@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 
 from pynade.tables import resolve
 from pynade.tables.registry import load
-from pynade.tables.source import uniform_places
 from pynade_paper.data import librispeech, speech
 from pynade_paper.data.audio import read_audio
 from pynade_paper.data.digests import read_tar, tar_digest
 from pynade_paper.data.entries import ENTRIES
 from pynade_paper.data.librispeech import write_features
+from pynade_paper.data.places import uniform_places
 from pynade_paper.data.speech import Recordings, frame_features, speech_dataset, windows_dataset
 from pynade_paper.data.windows import Windows
 

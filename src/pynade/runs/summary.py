@@ -1,0 +1,89 @@
+"""What a run folder or a model file holds, read without torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pynade.header import read_header
+from pynade.training.history import current_line
+
+
+def read_spec(folder: Path) -> dict[str, Any]:
+    """Return the spec of a run folder: model, parameters, data and checksum.
+
+    Args:
+        folder: The run folder.
+
+    Raises:
+        FileNotFoundError: It is no run folder.
+        ValueError: Its spec is damaged.
+    """
+    try:
+        spec = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
+        return dict(spec)
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(f"{folder} is no run folder: it has no spec.json") from None
+    except ValueError as error:
+        raise ValueError(f"{folder / 'spec.json'} is damaged: {error}") from None
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of metrics.jsonl, one for each epoch.
+
+    Args:
+        folder: The run folder.
+
+    Raises:
+        FileNotFoundError: It is no run folder.
+        ValueError: The file is missing or damaged, or no epoch is finished.
+    """
+    read_spec(folder)
+    try:
+        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        epochs = [current_line(json.loads(line)) for line in lines]
+    except (FileNotFoundError, ValueError) as error:
+        raise ValueError(f"{folder / 'metrics.jsonl'} is missing or damaged: {error}") from None
+    if not epochs:
+        raise ValueError(f"the run in {folder} has not finished an epoch yet")
+    return epochs
+
+
+def describe_run(run: Path) -> list[tuple[str, str]]:
+    """Return what `pynade info` prints: names and texts, from the JSON files and the header of the model.
+
+    Args:
+        run: A run folder or a model file.
+
+    Raises:
+        FileNotFoundError: There is no such folder or file.
+        ValueError: A file is damaged.
+    """
+    facts: list[tuple[str, str]] = []
+    file = run
+    if run.is_dir():
+        spec = read_spec(run)
+        data = f"{spec['data']} (checksum {spec['data_checksum'][:12]}…)"
+        facts += [("model", spec["model"]), ("data", data)]
+        facts += [(f"  {name}", str(value)) for name, value in spec["parameters"].items()]
+        for part in ("provenance", "result"):
+            if (run / f"{part}.json").is_file():
+                found = json.loads((run / f"{part}.json").read_text(encoding="utf-8"))
+                facts += [(name, _text(value)) for name, value in found.items()]
+        if not (run / "result.json").is_file():
+            facts.append(("status", "unfinished: continue with `pynade fit --resume`"))
+        file = run / "model.safetensors"
+    if file.is_file() or not run.is_dir():
+        header = read_header(file)
+        facts.append(("weights", f"{header.n_weights:,}"))
+        if header.n_variables is not None:
+            facts.append(("variables", f"{header.n_variables:,}"))
+        facts.append(("density", json.dumps(header.facts["spec"])))
+        version = f"pynade {header.facts['version']}, format {header.facts['format']}"
+        facts.append(("written by", version))
+    return facts
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
