@@ -19,7 +19,7 @@ import numpy as np
 
 import pynade
 from pynade.atomic import write_json
-from pynade.estimators.base import torch_device
+from pynade.device import torch_device
 from pynade.likelihood import Estimate
 from pynade.runs.provenance import provenance
 from pynade.tables.registry import load

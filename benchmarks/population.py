@@ -40,7 +40,7 @@ def members(n, components, device, epochs, folds):
             random_state=0,
         )
         model = estimator.build(train, 0).to(device)
-        made.append(Member(model, train, valid, estimator.how(), 0))
+        made.append(Member(model, train, valid, estimator.options(), 0))
     return made
 
 
@@ -66,7 +66,7 @@ def main():
         alone = members(3, components, device, epochs, folds)
         begin = time.perf_counter()
         for member in alone:
-            fit(member.model, member.train, member.valid, member.how)
+            fit(member.model, member.train, member.valid, member.options)
         single = (time.perf_counter() - begin) / (len(alone) * epochs)
         group = members(many, components, device, epochs, folds)
         begin = time.perf_counter()

@@ -60,7 +60,7 @@ def bench(
 
 
 def _nade(device: str, quick: bool, repeats: int, plot: Path | None) -> dict[str, Any]:
-    from pynade.estimators.base import torch_device
+    from pynade.device import torch_device
     from pynade.runs.figures import save_figure
     from pynade_benchmarks.nade import FULL, QUICK, SWEEPS, Shape
     from pynade_benchmarks.nade import bench as run
@@ -112,7 +112,7 @@ def _nade(device: str, quick: bool, repeats: int, plot: Path | None) -> dict[str
 
 
 def _baselines(device: str, quick: bool, repeats: int, data_dir: Path | None) -> dict[str, Any]:
-    from pynade.estimators.base import torch_device
+    from pynade.device import torch_device
     from pynade_benchmarks.baselines import FULL, QUICK, bench_baselines
 
     with errors.status("measuring") as status:

@@ -72,7 +72,7 @@ def measure_cost(
         typical.append({"mean": first.mean().mean, "error": spread / np.sqrt(k), **cost})
         ensembles.append({"mean": first.ensemble().mean, "error": 0.0, **cost})
         begin = time.perf_counter()
-        value = model.corrected_ensemble(part, k, CORRECTION_DRAWS, EVERY).ensemble
+        value = model.control_variate_ensemble(part, k, CORRECTION_DRAWS, EVERY).ensemble
         passes = CORRECTION_DRAWS + k * d * len(part[::EVERY]) / len(part)
         corrected.append(_line(value.mean, value.mc_stderr, passes, begin, orderings=k))
     hidden = model.get_params().get("hidden")

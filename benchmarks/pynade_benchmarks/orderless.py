@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from pynade.estimators.base import torch_device
+from pynade.device import torch_device
 from pynade.estimators.io import load_with_facts
 from pynade.runs.provenance import provenance
-from pynade.runs.run import as_command, read_spec
+from pynade.runs.run import as_command
+from pynade.runs.summary import read_spec
 from pynade.tables import Dataset, resolve
 from pynade.tables.frames import align
 from pynade.tables.images import binarized

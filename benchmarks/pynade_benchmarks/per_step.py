@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from pynade.estimators.base import torch_device
-from pynade.evaluation import many_at_once_gap
-from pynade.models import sample_many
+from pynade.device import torch_device
+from pynade.evaluation import block_sampling_gap
+from pynade.models import block_sample
 from pynade.runs.run import read_spec
 from pynade_benchmarks.orderless import Trained
 
@@ -59,15 +59,15 @@ def measure_per_step(
     device = torch_device(model.device)
     density = model.model_.to(device)
     progress(f"{len(part)} rows, {', '.join(map(str, per_step))} at a time")
-    gaps = many_at_once_gap(
+    gaps = block_sampling_gap(
         density, part, per_step, torch.Generator().manual_seed(model.seed_), precision=precision
     )
-    sample_many(density, samples, density.n_variables, _generator(device, 0), precision=precision)  # warm-up
+    block_sample(density, samples, density.n_variables, _generator(device, 0), precision=precision)  # warm-up
     lines = []
     for k in per_step:
         progress(f"{samples} samples, {k} at a time")
         begin = time.perf_counter()
-        sample_many(density, samples, k, _generator(device, 1), precision=precision).sum().item()
+        block_sample(density, samples, k, _generator(device, 1), precision=precision).sum().item()
         seconds = time.perf_counter() - begin
         steps = -(-density.n_variables // k)
         lines.append({"per_step": k, **gaps[k].to_json(), "passes": steps, "seconds": round(seconds, 4)})

@@ -135,18 +135,30 @@ def _by_protocol(row: Row, data: str, record: dict[str, Any]) -> bool:
     if row.sweep is not None:
         sweep = row.sweep_on(data)
         same = spec.get("model") == sweep["model"]
-        same = same and all(spec.get("fixed", {}).get(k) == v for k, v in sweep["fixed"].items())
+        fixed = current_names(spec.get("fixed", {}))
+        same = same and all(fixed.get(k) == v for k, v in sweep["fixed"].items())
         grid = seeded_grid(sweep["grid"], record.get("seed", 0))
         same = same and spec.get("repeats", 1) == sweep.get("repeats", 1)
         return same and spec.get("grid") == grid and spec.get("retrain") == sweep["retrain"]
     if row.fit is not None:
-        given = spec.get("parameters", {})
+        given = current_names(spec.get("parameters", {}))
         scored = record.get("test", {}).get("orderings")
         under = row.orderings is None or scored in (None, row.orderings)
         fit = row.fit_on(data)
         same = spec.get("model") == fit["model"] and spec.get("data") == fit.get("data", data)
         return same and under and all(given.get(k) == v for k, v in fit["parameters"].items())
     return True
+
+
+def current_names(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Parameters of a record by their present names.
+
+    Example:
+        >>> current_names({"iterations": 300, "hidden": 5})
+        {'epochs': 300, 'hidden': 5}
+    """
+    names = {"iterations": "epochs", "tolerance": "tol", "n_hidden": "hidden"}
+    return {names.get(name, name): value for name, value in parameters.items()}
 
 
 def seeded_grid(grid: dict[str, Any], seed: int) -> dict[str, list[Any]]:

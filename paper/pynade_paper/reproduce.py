@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from pynade_paper.cells import Cell, expected_minutes
-from pynade_paper.records import read_json, seeded_grid
+from pynade_paper.records import current_names, read_json, seeded_grid
 
 #: Largest values in a trial run, so that every cell takes about a minute on a laptop.
-QUICK = {"epochs": 2, "iterations": 2, "updates_per_epoch": 5, "batch_size": 100, "n_orderings": 2}
+QUICK = {"epochs": 2, "updates_per_epoch": 5, "batch_size": 100, "n_orderings": 2}
 TRIAL_ROWS = 200  # of validation in a trial run, at most
 NOT_COMPARABLE = {"quick": True, "note": "a trial of the path: not comparable"}
 
@@ -188,7 +188,7 @@ def _sweep(
             retrain=spec["retrain"],
             repeats=min(repeats, 2) if quick else repeats,
             quick=quick,
-            told=progress,
+            report=progress,
         )
 
     try:
@@ -205,8 +205,9 @@ def _sweep(
 def _fit(cell: Cell, folder: Path, path: Path, options: Options, callbacks: list[Callable[..., Any]]) -> None:
     """Train and score the run of a cell and write its record."""
     from pynade.atomic import write_json
-    from pynade.runs.run import read_spec, resume_run, start_run
+    from pynade.runs.run import resume_run, start_run
     from pynade.runs.score import forget_chunks, score_run, write_record
+    from pynade.runs.summary import read_spec
 
     quick = options.quick
     fit = cell.row.fit_on(cell.data)
@@ -219,7 +220,7 @@ def _fit(cell: Cell, folder: Path, path: Path, options: Options, callbacks: list
         orderings, draws = orderings and 2, draws and 2
     other = []
     if (folder / "spec.json").is_file():
-        started = read_spec(folder)["parameters"]
+        started = current_names(read_spec(folder)["parameters"])
         wanted = {k: v for k, v in parameters.items() if k != "binarize"} | {"random_state": options.seed}
         other = [k for k, v in wanted.items() if started.get(k) != v]  # (binarize is part of the data there)
     if other and not options.outdated:
@@ -253,9 +254,9 @@ def _fit(cell: Cell, folder: Path, path: Path, options: Options, callbacks: list
 
 def _few(model: str, given: dict[str, Any]) -> dict[str, int]:
     """The parameters that make the training of a model short; one ordering stays one."""
-    from pynade.runs.run import estimator_named
+    from pynade.estimators.registry import estimator_named
 
-    known = estimator_named(model, {}).get_params()
+    known = estimator_named(model, {}).flat_parameters()
     single = "n_orderings" not in given
     return {
         name: min(few, (known | given)[name] or few)

@@ -10,7 +10,7 @@ from pynade.estimators.domain import REAL_FAMILIES
 import pynade
 from pynade.estimators import ESTIMATORS, PRESETS
 from pynade.estimators.images import PIXEL_FAMILIES
-from pynade.evaluation import many_at_once_gap
+from pynade.evaluation import block_sampling_gap
 from pynade.particles import walk
 from pynade.training import step
 from tests.contracts.cases import DENSITIES, all_states
@@ -151,7 +151,7 @@ def test_standardised_rows_of_the_host_are_scored():
     X = rows("real", 60)
     small = {"width": 16, "heads": 2, "depth": 1, "epochs": 2, "random_state": 0}
     model = pynade.TransformerNADE(**small, device=DEVICE).fit(X)
-    gaps = many_at_once_gap(model.model_, torch.as_tensor(X[:10]), (1, 2))
+    gaps = block_sampling_gap(model.model_, torch.as_tensor(X[:10]), (1, 2))
     assert gaps[1].mean == 0
     assert np.isfinite(gaps[2].mean)
     there = model.score_samples(X[:10], orderings=3)

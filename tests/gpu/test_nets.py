@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from pynade.evaluation import many_at_once_gap, score_orderings
+from pynade.evaluation import block_sampling_gap, score_orderings
 from pynade.likelihood import orderless_estimate
-from pynade.models import sample_many
+from pynade.models import block_sample
 from pynade.nets import CausalTransformer, Hybrid, MaskedConv, MaskedMLP, Transformer, UNet
 from pynade.nets.any_order import AnyOrderNet
 from pynade.nets.norm import add_norm, norm_silu
@@ -181,11 +181,11 @@ def test_as_many_rows_as_fit_do_fit():
 def test_samples_along_orderings_of_their_own():
     m = unet()
     g = torch.Generator("cuda").manual_seed(1)
-    x = sample_many(m, 30, 16, g, precision="bf16")
+    x = block_sample(m, 30, 16, g, precision="bf16")
     assert x.shape == (30, D)
     assert x.device.type == "cuda"
     assert ((x == 0) | (x == 1)).all()
-    gaps = many_at_once_gap(m, x, (1, 16), torch.Generator().manual_seed(2))
+    gaps = block_sampling_gap(m, x, (1, 16), torch.Generator().manual_seed(2))
     assert gaps[1].mean == 0
     assert np.isfinite(gaps[16].mean)
 

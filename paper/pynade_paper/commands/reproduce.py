@@ -131,7 +131,7 @@ def _outcomes(
     from rich.live import Live
 
     from pynade.cli.screen import training_bar
-    from pynade.cli.sweep import Teller
+    from pynade.cli.sweep import Standings
     from pynade_paper.reproduce import attempt, reproduce_all
 
     if workers > 1:
@@ -144,7 +144,7 @@ def _outcomes(
                 outcome = attempt(cell, results, work, options, callbacks=[bar])
         else:
             with Live(console=errors, transient=True, auto_refresh=False) as live:
-                outcome = attempt(cell, results, work, options, progress=Teller(live))
+                outcome = attempt(cell, results, work, options, progress=Standings(live))
         yield cell, outcome
 
 

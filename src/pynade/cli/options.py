@@ -47,9 +47,7 @@ class ModelCommand(TyperCommand):
     Its function has a parameter `parameters`, which gets what was given for the model's options.
     """
 
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
-    ) -> typer.Context:
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Add the model's options before the arguments are parsed."""
         if not hasattr(self, "function"):
             self.function = inspect.unwrap(self.callback)  # type: ignore[arg-type]
@@ -60,8 +58,7 @@ class ModelCommand(TyperCommand):
         app.command()(with_options(self.function, named or default, full=named is not None))
         command = typer.main.get_command(app)
         self.params, self.callback = command.params, command.callback
-        context: typer.Context = super().make_context(info_name, args, parent, **extra)
-        return context
+        return super().make_context(info_name, args, parent, **extra)
 
 
 def with_options(function: Callable[..., None], model: str, full: bool) -> Callable[..., None]:

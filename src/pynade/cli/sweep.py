@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ast
+import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.live import Live
 from rich.table import Table
 
 from pynade.cli.screen import LINE_SECONDS, console, errors, plain_table
+
+if TYPE_CHECKING:
+    from pynade.runs.sweep_record import SweepProgress
 
 HELP = """Try a grid of settings, all trained at once; choose on validation, score the test part once.
 
@@ -97,7 +101,7 @@ def sweep(
             retrain=retrain,
             repeats=repeats,
             quick=quick,
-            told=Teller(live),
+            report=Standings(live),
         )
     if record is not None:
         write_json(record, result)
@@ -154,47 +158,43 @@ def _value(word: str) -> Any:
         return word
 
 
-class Teller:
-    """The live table: how the settings of the present population stand."""
+class Standings:
+    """A live table of the settings of the present population, by their validation scores."""
 
     def __init__(self, live: Live) -> None:
-        self.live, self.said, self.drawn = live, time.monotonic(), 0.0
+        self.live, self.printed, self.drawn = live, time.monotonic(), 0.0
 
-    def __call__(self, p: Any, *baseline: Any) -> None:
-        """Show a `SweepProgress`, or of a baseline (what, fold, folds, progress)."""
-        if baseline:
-            part, parts, now = baseline
-            if time.monotonic() - self.said > LINE_SECONDS:
-                self.said = time.monotonic()
-                errors.print(f"{p} fold {part}/{parts}, step {now.epoch}, train {-now.train_nll:.3f}")
-            return
-        now, moment = p.now, time.monotonic()
+    def __call__(self, progress: SweepProgress) -> None:
+        """Show how far a sweep is."""
+        now, moment = progress.now, time.monotonic()
+        running = sum(not history.stopped for history in now.histories)
         head = (
-            f"{p.what} {p.part}/{p.parts}, epoch {now.epoch}/{now.epochs}, "
-            f"{int(now.training.sum())} of {len(now.training)} in training, {now.seconds:.0f} s"
+            f"{progress.what} {progress.part}/{progress.parts}, epoch {now.epoch}/{now.epochs}, "
+            f"{running} of {len(now.histories)} in training, {now.seconds:.0f} s"
         )
-        if not errors.is_terminal:
-            if moment - self.said > LINE_SECONDS:
-                self.said = moment
-                errors.print(head)
-            return
-        if moment - self.drawn > 0.5:
+        if not errors.is_terminal and moment - self.printed > LINE_SECONDS:
+            self.printed = moment
+            errors.print(head)
+        elif errors.is_terminal and moment - self.drawn > 0.5 and progress.settings:
             self.drawn = moment
-            self.live.update(standings(head, p.settings, now.best_valid), refresh=True)
+            best = [history.best_valid for history in now.histories]
+            self.live.update(standings(head, progress.settings, best), refresh=True)
 
 
-def standings(head: str, settings: list[dict[str, Any]], best: np.ndarray, lines: int = 12) -> Table:
+def standings(
+    head: str, settings: list[dict[str, Any]], best: Sequence[float | None], lines: int = 12
+) -> Table:
     """The settings with the best validation scores, averaged over folds."""
     scores: dict[str, list[float]] = {}
     for setting, value in zip(settings, best, strict=True):
         label = ", ".join(f"{k} {v}" for k, v in setting.items() if k not in ("stop_at_train", "patience"))
-        scores.setdefault(label, []).append(float(value))
+        scores.setdefault(label, []).append(-math.inf if value is None else value)
     table = plain_table("setting", "validation (mean over folds)")
     table.title = head
-    means = {label: float(np.mean(values)) for label, values in scores.items()}
-    order = sorted(means, key=lambda label: -means[label] if means[label] == means[label] else np.inf)
+    means = {label: sum(values) / len(values) for label, values in scores.items()}
+    order = sorted(means, key=lambda label: -means[label])
     for label in order[:lines]:
-        table.add_row(label, "–" if means[label] != means[label] else f"{means[label]:.3f}")
+        table.add_row(label, f"{means[label]:.3f}" if math.isfinite(means[label]) else "–")
     if len(order) > lines:
         table.add_row(f"… {len(order) - lines} more", "")
     return table

@@ -16,8 +16,9 @@ import numpy as np
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from pynade.device import torch_device
 from pynade.estimators.cells import missing_cells
-from pynade.estimators.questions import Questions, torch_device
+from pynade.estimators.questions import Questions
 from pynade.tables.dataset import validation_rows
 from pynade.tables.frames import align, as_matrix
 
@@ -179,7 +180,7 @@ class DensityEstimator(Questions):
         options = {name: params.pop(name) for name in list(params) if name in known}
         super().set_params(**params)
         if options:
-            self.training = asdict(self._training_options()) | options
+            setattr(self, "training", asdict(self._training_options()) | options)  # noqa: B010
         return self
 
     def _training_options(self) -> Any:

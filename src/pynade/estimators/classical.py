@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from pynade.atomic import write_atomically
+from pynade.device import torch_device
 from pynade.estimators.base import DensityEstimator, FitRequest
 from pynade.estimators.checks import Setting
-from pynade.estimators.questions import torch_device
 
 if TYPE_CHECKING:
     import torch

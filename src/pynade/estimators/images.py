@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from pynade.device import torch_device
 from pynade.estimators.cells import Pixels, image_sides
 from pynade.estimators.net import OrderlessEstimator
 from pynade.estimators.parameters import documented
-from pynade.estimators.questions import checked_count, torch_device
+from pynade.estimators.questions import checked_count
 
 if TYPE_CHECKING:
     import torch
@@ -77,7 +78,7 @@ class ImageEstimator(OrderlessEstimator):
             random_state: seed.
             given: values of known variables by index or column name.
             per_step: pixels drawn at once. 1 is exact; more are an approximation, faster by as much (see
-                `pynade.models.sample_many`).
+                `pynade.models.block_sample`).
         """
         if given is None:
             return self._cells().native(self.draw(n_samples, random_state, per_step)[0])
@@ -96,13 +97,13 @@ class ImageEstimator(OrderlessEstimator):
             per_step: pixels drawn at once.
             means: give the expectations too.
         """
-        from pynade.models import draw_many
+        from pynade.models import draw_blocks
 
         check_is_fitted(self, "model_")
         model = copy.deepcopy(self.model_).to(torch_device(self.device))
         generator = self._generator(random_state)
         count = checked_count(n_samples)
-        return draw_many(model, count, per_step, generator, precision="tf32", means=means)
+        return draw_blocks(model, count, per_step, generator, precision="tf32", means=means)
 
 
 @documented

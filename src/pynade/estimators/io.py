@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from pynade.device import device_here
 from pynade.estimators.base import DensityEstimator
-from pynade.estimators.questions import device_here
 from pynade.estimators.registry import PARAMETERS, class_named, make
 from pynade.models import Model
 from pynade.store import load_density

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from pynade.device import torch_device
 from pynade.estimators.base import DensityEstimator, FitRequest
-from pynade.estimators.questions import torch_device
 from pynade.training.options import Gradient, Training
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class NetEstimator(DensityEstimator):
     def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
         """The untrained net."""
 
-    def _model(self, net: Net, family: Family, generator: torch.Generator) -> Model:
+    def _model(self, net: Net, family: Family, generator: torch.Generator) -> Any:
         """The untrained model over the net."""
         from pynade.models import Autoregressive
 
@@ -59,7 +59,7 @@ class NetEstimator(DensityEstimator):
         """All options of training."""
         return Gradient(**asdict(self._training_options()), **{name: getattr(self, name) for name in OWN})
 
-    def build(self, train: np.ndarray, seed: int) -> Model:
+    def build(self, train: np.ndarray, seed: int) -> Any:
         """The untrained model for rows like `train`; its output bias starts at their marginals."""
         import torch
 

@@ -19,6 +19,8 @@ from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from pynade.device import torch_device
+
 if TYPE_CHECKING:
     import torch
 
@@ -351,28 +353,6 @@ def checked_count(n: int) -> int:
     if operator.index(n) < 1:
         raise ValueError(f"n_samples must be at least 1, not {n}")
     return n
-
-
-def torch_device(name: str) -> torch.device:
-    """The device of this name; "auto" is a GPU if there is one."""
-    import torch
-
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"unknown device {name!r}: use 'auto', 'cpu' or 'cuda'") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device 'cuda' was asked for, but torch sees no GPU here")
-    return device
-
-
-def device_here(name: str) -> str:
-    """The device of a model made elsewhere: as it was, or "auto" where this machine has no such device."""
-    import torch
-
-    return "auto" if name.startswith("cuda") and not torch.cuda.is_available() else name
 
 
 def _exact_scores(model: Any, rows: np.ndarray, chosen: Any) -> np.ndarray:

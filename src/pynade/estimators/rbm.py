@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from pynade.device import torch_device
 from pynade.estimators.cells import Binary
 from pynade.estimators.checks import Setting, choices, needs_validation, positive, whole
 from pynade.estimators.classical import ClassicalEstimator, Problem, Results
 from pynade.estimators.parameters import documented
-from pynade.estimators.questions import checked_count, torch_device
+from pynade.estimators.questions import checked_count
 
 if TYPE_CHECKING:
     from pynade import classical

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from pynade.atomic import write_json
+from pynade.device import torch_device
 from pynade.estimators.io import load
 from pynade.estimators.net import NetEstimator
-from pynade.estimators.questions import torch_device
 from pynade.estimators.registry import estimator_named
 from pynade.runs.sweep_record import Report, Setting, SweepProgress
 from pynade.training.loop import Callback

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pynade.atomic import write_json
+from pynade.device import torch_device
 from pynade.estimators.base import DensityEstimator, plain
-from pynade.estimators.questions import torch_device
 from pynade.estimators.registry import MODELS, estimator_named
 from pynade.runs.provenance import provenance
 from pynade.runs.summary import read_spec
@@ -78,7 +78,7 @@ def start_run(
     _check_request(model, estimator, whole)  # before any split, so that rows are the file's
     dataset = _with_validation(whole, estimator, valid_rows)
     _claim(folder, overwrite)
-    spec = {
+    spec: dict[str, Any] = {
         "model": model,
         "parameters": {name: plain(value) for name, value in estimator.flat_parameters().items()},
         "data": data if not Path(data).exists() else str(Path(data).resolve()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -73,7 +74,7 @@ def draw(
     elif isinstance(model, RBM):  # a large one has no density
         rows = model.sample(n, random_state=seed)
     else:
-        density = model.density().cpu() if isinstance(model, DensityEstimator) else model
+        density: Any = model.density().cpu() if isinstance(model, DensityEstimator) else model
         drawn = density.sample(n, torch.Generator().manual_seed(seed))
         if isinstance(density, Autoregressive | Ensemble):
             means = density.conditional_means(drawn).detach().numpy()

@@ -15,9 +15,9 @@ import numpy as np
 
 from pynade.atomic import write_json
 from pynade.control_variate import ControlVariateEnsemble
+from pynade.device import device_here, torch_device
 from pynade.estimators.base import DensityEstimator
 from pynade.estimators.io import load_with_facts
-from pynade.estimators.questions import device_here, torch_device
 from pynade.evaluation import OrderingScores
 from pynade.likelihood import Estimate, row_log_probs
 from pynade.models import Density, Orderless

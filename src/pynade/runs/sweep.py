@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 
 from pynade.atomic import write_json
+from pynade.device import torch_device
 from pynade.estimators.base import DensityEstimator
 from pynade.estimators.classical import ClassicalEstimator
 from pynade.estimators.net import NetEstimator
-from pynade.estimators.questions import torch_device
 from pynade.estimators.registry import PARAMETERS, estimator_named
 from pynade.likelihood import Estimate
 from pynade.runs.classical_sweep import ClassicalSweep

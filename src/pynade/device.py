@@ -1,0 +1,34 @@
+"""Devices by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def torch_device(name: str) -> torch.device:
+    """The device of this name; "auto" is a GPU if there is one.
+
+    Raises:
+        ValueError: there is no such device.
+    """
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"unknown device {name!r}: use 'auto', 'cpu' or 'cuda'") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device 'cuda' was asked for, but torch sees no GPU here")
+    return device
+
+
+def device_here(name: str) -> str:
+    """The device of a model made elsewhere: as it was, or "auto" where this machine has no such device."""
+    import torch
+
+    return "auto" if name.startswith("cuda") and not torch.cuda.is_available() else name
