@@ -46,9 +46,7 @@ def fit(
     data: Annotated[
         str | None, typer.Argument(metavar="DATA", help="A registered data set or a file.")
     ] = None,
-    model: Annotated[
-        str, typer.Option(help="A model named above, or module:Class.", rich_help_panel="Model")
-    ] = "nade",
+    model: Annotated[str, typer.Option(help="A model named above.", rich_help_panel="Model")] = "nade",
     out: Annotated[
         Path | None,
         typer.Option(help="Run folder to make (by default runs/DATA-MODEL).", rich_help_panel=WHERE),
@@ -109,7 +107,7 @@ def default_folder(data: str, model: str) -> Path:
         'runs/people-nade'
     """
     name = Path(data).stem if Path(data).exists() else data.replace("/", "-").replace(":", "-")
-    return Path("runs") / f"{name or 'data'}-{model.replace(':', '-')}"
+    return Path("runs") / f"{name or 'data'}-{model}"
 
 
 def _print_result(folder: Path, result: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Annotated
 
@@ -55,8 +56,17 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    import_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--import", metavar="MODULE", help="Import a Python module that registers classes of your own."
+        ),
+    ] = None,
 ) -> None:
-    pass
+    if import_:
+        sys.path.insert(0, "")
+    for module in import_ or ():
+        import_module(module)
 
 
 def main() -> None:

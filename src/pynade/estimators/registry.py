@@ -82,8 +82,9 @@ _registered: dict[str, type[DensityEstimator]] = {}
 def register(part: Class) -> Class:
     """Make a class of your own known to pynade: an estimator, a net, a family or a density.
 
-    An estimator can then be named on the command line and in sweeps, and loaded; a net, a family or a density
-    can be saved and loaded (see `pynade.store.register`). Usable as a decorator.
+    An estimator can then be named on the command line (`pynade --import MODULE fit …` imports the module that
+    registers it) and in sweeps, and loaded; a net, a family or a density can be saved and loaded (see
+    `pynade.store.register`). Usable as a decorator.
 
     Args:
         part: the class.
@@ -108,7 +109,7 @@ def estimator_class(name: str) -> tuple[type[DensityEstimator], dict[str, Any]]:
     """The class of a name, and the parameters that the name sets.
 
     Args:
-        name: a name or an alias, or ``module:Class`` of an estimator outside pynade, which is imported.
+        name: a name or an alias.
 
     Raises:
         ValueError: there is no such model; the sentence has the nearest known name.
@@ -124,15 +125,6 @@ def estimator_class(name: str) -> tuple[type[DensityEstimator], dict[str, Any]]:
         module, _, kind = MODELS[base].place.partition(":")
         found: type[DensityEstimator] = getattr(import_module(f"pynade.estimators.{module}"), kind)
         return found, preset
-    if ":" in name:
-        module, _, kind = name.partition(":")
-        try:
-            own = getattr(import_module(module), kind)
-        except (ImportError, AttributeError) as error:
-            raise ValueError(f"the model {name!r} cannot be imported: {error}") from None
-        if not (isinstance(own, type) and issubclass(own, DensityEstimator)):
-            raise ValueError(f"{name} is no estimator: it must be a subclass of DensityEstimator")
-        return own, {}
     raise ValueError(f"unknown model {name!r}{nearest(name, names())}")
 
 
