@@ -87,7 +87,7 @@ class Conditional:
 
     def _numbers(self, values: Any, what: str) -> Tensor:
         try:
-            return torch.from_numpy(np.array(values, dtype=np.float64)).to(self.eta)
+            return torch.from_numpy(np.asarray(values, dtype=np.float64).copy()).to(self.eta)
         except (TypeError, ValueError):
             raise TypeError(f"{what} must be a number or an array of numbers, not {values!r}") from None
 
