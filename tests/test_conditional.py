@@ -30,7 +30,13 @@ def test_arrays_are_taken_value_by_value(make, name):
     values = [0.05, 0.5, 0.95] if name == "quantile" else [-1.0, 0.0, 21.5]
     each = [function(v) for v in values]
     assert all(type(v) is float for v in each)
-    for given in (values, tuple(values), np.array(values), torch.tensor(values).double(), pd.Series(values)):
+    for given in (
+        values,
+        tuple(values),
+        np.array(values),
+        torch.tensor(values, dtype=torch.float64),
+        pd.Series(values),
+    ):
         got = function(given)
         assert isinstance(got, np.ndarray)
         np.testing.assert_allclose(got, each, rtol=1e-12)

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import torch
 from torch import Generator, Tensor
 
-from pynade.conditional import Conditional
+from pynade.conditional import Conditional as Conditional
 from pynade.models import Marginalisable, Ordered, Orderless, Rows, complete
 from pynade.nets import AnyOrderNet, Walk
 from pynade.ordering import Ordering

@@ -22,6 +22,8 @@ from pynade.arguments import constructor_arguments
 if TYPE_CHECKING:
     from pynade.kernels import Uniforms
 
+NADEWeights = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # weight, hidden_bias, output, bias, order
+
 
 class Family(nn.Module, ABC):
     """Abstract one-dimensional distribution of every variable.
@@ -131,7 +133,7 @@ class Family(nn.Module, ABC):
         return not torch.allclose(guess, mean, rtol=1e-3, atol=1e-3, equal_nan=True)
 
     def sample_nade(
-        self, weights: tuple[Tensor, ...], activation: str, uniforms: Uniforms, generator: Generator | None
+        self, weights: NADEWeights, activation: str, uniforms: Uniforms, generator: Generator | None
     ) -> Tensor | None:
         """Rows (B, D) of a NADE, one feature per variable, by a compiled loop; None: there is no such loop.
 

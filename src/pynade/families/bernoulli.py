@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from pynade.families.base import Family, refuse
+from pynade.families.base import Family, NADEWeights, refuse
 from pynade.kernels import Uniforms, sample_bernoulli
 
 
@@ -56,7 +56,7 @@ class Bernoulli(Family):
         return (mean > 0.5).to(mean.dtype)
 
     def sample_nade(
-        self, weights: tuple[Tensor, ...], activation: str, uniforms: Uniforms, generator: Generator | None
+        self, weights: NADEWeights, activation: str, uniforms: Uniforms, generator: Generator | None
     ) -> Tensor | None:
         """Zeros and ones by a compiled loop."""
         if type(self).sample is not Bernoulli.sample:

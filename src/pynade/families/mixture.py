@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
+from pynade.families.base import NADEWeights
 from pynade.families.real import Real, moments, probability_nodes, spread_components
 from pynade.families.standard import LAPLACE, LOGISTIC, NORMAL, Standard, pick
 from pynade.kernels import Uniforms, backends, sample_mixture
@@ -74,7 +75,7 @@ class _MixtureFamily(Real):
         return mu + sigma * self.standard.noise(mu, generator)
 
     def sample_nade(
-        self, weights: tuple[Tensor, ...], activation: str, uniforms: Uniforms, generator: Generator | None
+        self, weights: NADEWeights, activation: str, uniforms: Uniforms, generator: Generator | None
     ) -> Tensor | None:
         """By a compiled loop, which has no smallest scale."""
         if self.sigma_floor or type(self).sample is not _MixtureFamily.sample:
