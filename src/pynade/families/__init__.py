@@ -1,4 +1,4 @@
-"""One-dimensional laws: what is said about each variable, given the raw outputs eta of a net."""
+"""Families of one-dimensional distributions, with parameters eta that a net computes."""
 
 from pynade.families.base import Family
 from pynade.families.bernoulli import Bernoulli

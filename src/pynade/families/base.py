@@ -22,6 +22,8 @@ from pynade.arguments import constructor_arguments
 if TYPE_CHECKING:
     from pynade.kernels import Uniforms
 
+NADEWeights = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # weight, hidden_bias, output, bias, order
+
 
 class Family(nn.Module, ABC):
     """Abstract one-dimensional distribution of every variable.
@@ -43,9 +45,9 @@ class Family(nn.Module, ABC):
     def check(self, x: Tensor) -> None:
         """Raise a ValueError in one sentence if `x` has values outside the domain."""
 
-    @abstractmethod
     def encode(self, x: Tensor, i: Tensor | None = None) -> Tensor:
-        """Features a net sees: (…) -> (…, F)."""
+        """Features a net sees: (…) -> (…, F); the value itself, unless a family does otherwise."""
+        return x.unsqueeze(-1)
 
     @abstractmethod
     def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
@@ -131,11 +133,7 @@ class Family(nn.Module, ABC):
         return not torch.allclose(guess, mean, rtol=1e-3, atol=1e-3, equal_nan=True)
 
     def sample_nade(
-        self,
-        weights: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
-        activation: str,
-        uniforms: Uniforms,
-        generator: Generator | None,
+        self, weights: NADEWeights, activation: str, uniforms: Uniforms, generator: Generator | None
     ) -> Tensor | None:
         """Rows (B, D) of a NADE, one feature per variable, by a compiled loop; None: there is no such loop.
 
@@ -150,3 +148,12 @@ class Family(nn.Module, ABC):
     def config(self) -> dict[str, Any]:
         """Constructor arguments, as JSON; what a saved model needs to build this again."""
         return constructor_arguments(self)
+
+
+def refuse(x: Tensor, wrong: Tensor, rule: str) -> None:
+    """Raise a ValueError that states the rule and names the first wrong cell of x (B, D), if there is one."""
+    if wrong.any():
+        row, column = wrong.nonzero()[0].tolist()
+        value = x[row, column].item()
+        what = "missing or not a number" if value != value else f"{value:g}"
+        raise ValueError(f"{rule}, but row {row}, column {column} is {what}")

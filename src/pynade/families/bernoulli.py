@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from pynade.families.base import Family
+from pynade.families.base import Family, NADEWeights, refuse
 from pynade.kernels import Uniforms, sample_bernoulli
 
 
@@ -27,28 +27,14 @@ class Bernoulli(Family):
 
     def check(self, x: Tensor) -> None:
         """Every value must be exactly 0 or 1."""
-        wrong = (x != 0) & (x != 1)
-        if wrong.any():
-            row, column = wrong.nonzero()[0].tolist()
-            value = x[row, column].item()
-            what = "missing or not a number" if value != value else f"{value:g}"
-            raise ValueError(
-                f"a Bernoulli model needs values that are exactly 0 or 1, "
-                f"but row {row}, column {column} is {what}"
-            )
-
-    def encode(self, x: Tensor, i: Tensor | None = None) -> Tensor:
-        """The value itself."""
-        return x.unsqueeze(-1)
+        refuse(x, (x != 0) & (x != 1), "a Bernoulli model needs values that are exactly 0 or 1")
 
     def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """log sigm(±eta): the sign picks the outcome, so large logits lose no digits."""
         signed = (2 * x.to(eta.dtype) - 1) * eta[..., 0]  # (bytes would wrap)
-        if signed.is_cuda:  # where logsigmoid does not know two vmaps
+        if signed.is_cuda:  # where logsigmoid does not support two vmaps
             return -functional.softplus(-signed, threshold=50)
-        return functional.logsigmoid(
-            signed
-        )  # where softplus rounds the last few numbers of a batch otherwise
+        return functional.logsigmoid(signed)  # (softplus would round the last numbers of a batch otherwise)
 
     def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """1 with probability sigm(eta)."""
@@ -70,11 +56,7 @@ class Bernoulli(Family):
         return (mean > 0.5).to(mean.dtype)
 
     def sample_nade(
-        self,
-        weights: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
-        activation: str,
-        uniforms: Uniforms,
-        generator: Generator | None,
+        self, weights: NADEWeights, activation: str, uniforms: Uniforms, generator: Generator | None
     ) -> Tensor | None:
         """Zeros and ones by a compiled loop."""
         if type(self).sample is not Bernoulli.sample:

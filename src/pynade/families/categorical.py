@@ -6,8 +6,8 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from pynade.families.base import Family
-from pynade.families.standard import uniforms
+from pynade.families.base import Family, refuse
+from pynade.families.standard import pick
 
 
 class Categorical(Family):
@@ -15,8 +15,8 @@ class Categorical(Family):
 
     Args:
         n_levels: L; P = L.
-        one_hot: a net sees an indicator for every level, F = L, which takes the levels as mere names. False
-            shows it the number x / (L - 1), F = 1, which suits grey levels.
+        one_hot: a net sees an indicator for every level, F = L, as if the levels had no order. False shows it
+            the number x / (L - 1), F = 1, which suits grey levels.
 
     Example:
         >>> import torch
@@ -52,9 +52,7 @@ class Categorical(Family):
 
     def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """The level whose share of [0, 1] a uniform number falls into."""
-        edges = eta.softmax(-1).cumsum(-1)
-        u = uniforms(eta[..., 0], generator).unsqueeze(-1) * edges[..., -1:]
-        return (edges[..., :-1] < u).sum(-1).to(eta.dtype)
+        return pick(eta.softmax(-1), generator).to(eta.dtype)
 
     def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Σ l p(x = l)."""
@@ -104,11 +102,4 @@ def check_whole(x: Tensor, levels: int, name: str) -> None:
     wrong = ~((x >= 0) & (x < levels))  # NaN too
     if x.is_floating_point():
         wrong |= x != x.round()
-    if wrong.any():
-        row, column = wrong.nonzero()[0].tolist()
-        value = x[row, column].item()
-        what = "missing or not a number" if value != value else f"{value:g}"
-        raise ValueError(
-            f"a {name} model with {levels} levels needs whole numbers from 0 to {levels - 1}, "
-            f"but row {row}, column {column} is {what}"
-        )
+    refuse(x, wrong, f"a {name} model with {levels} levels needs whole numbers from 0 to {levels - 1}")

@@ -1,4 +1,4 @@
-"""Grey levels: mixtures of logistic laws, each level given the mass of its interval."""
+"""Grey levels: mixtures of logistic distributions, each level with the probability of its interval."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
+from pynade.arguments import check_positive
 from pynade.families.base import Family
 from pynade.families.categorical import check_levels, check_whole
-from pynade.families.real import moments
-from pynade.families.standard import LOGISTIC, uniforms
-
-WITHIN = 0.25  # share of a column's variance that the initial components have within themselves
+from pynade.families.real import check_floor, log_floored, moments, spread_components
+from pynade.families.standard import LOGISTIC, pick
 
 
 class DiscretisedLogistic(Family):
-    """x in {0, …, L-1}: a mixture of K logistic laws cut into L pieces (Salimans et al., 2017).
+    """x in {0, …, L-1}: a mixture of K logistic distributions cut into L pieces (Salimans et al., 2017).
 
         p(x) = Σ_c pi_c [sigm((v + w - mu_c) / s_c) - sigm((v - w - mu_c) / s_c)]
 
@@ -44,12 +43,9 @@ class DiscretisedLogistic(Family):
     def __init__(self, n_components: int, levels: int = 256, sigma_floor: float = 0.0) -> None:
         super().__init__()
         check_levels(levels)
-        if n_components < 1:
-            raise ValueError(f"n_components must be at least 1, not {n_components}")
-        if not 0 <= sigma_floor < math.inf:
-            raise ValueError(f"sigma_floor must be a finite number, zero or more, not {sigma_floor}")
+        check_positive(n_components=n_components)
         self.n_components, self.levels = int(n_components), int(levels)
-        self.sigma_floor = float(sigma_floor)
+        self.sigma_floor = check_floor(sigma_floor)
         self.n_params = 3 * self.n_components
 
     def check(self, x: Tensor) -> None:
@@ -74,11 +70,9 @@ class DiscretisedLogistic(Family):
         return torch.logsumexp(logits.log_softmax(-1) + each, -1)
 
     def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
-        """A component is drawn, then its logistic law, rounded to the nearest level."""
+        """A component is drawn, then a logistic number, which is rounded to the nearest level."""
         logits, mu, log_s = self._parts(eta)
-        edges = logits.softmax(-1).cumsum(-1)
-        u = uniforms(mu[..., 0], generator).unsqueeze(-1) * edges[..., -1:]
-        which = (edges[..., :-1] < u).sum(-1, keepdim=True)
+        which = pick(logits.softmax(-1), generator).unsqueeze(-1)
         mu, log_s = mu.gather(-1, which)[..., 0], log_s.gather(-1, which)[..., 0]
         v = mu + torch.exp(log_s) * LOGISTIC.noise(mu, generator)
         return ((v + 1) / 2 * (self.levels - 1)).round().clamp(0, self.levels - 1)
@@ -91,7 +85,7 @@ class DiscretisedLogistic(Family):
         return total
 
     def best_guess(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """The likeliest level (the lowest of several), found by asking all of them."""
+        """The likeliest level (the lowest of several), found by computing all of them."""
         best = torch.full_like(eta[..., 0], -math.inf)
         guess = torch.zeros_like(best)
         for level in range(self.levels):
@@ -123,25 +117,15 @@ class DiscretisedLogistic(Family):
     def eta_from_marginal(self, x: Tensor) -> Tensor:
         """Equal weights and one common scale, with the mean and the variance of each column (NaN: no row).
 
-        As for mixtures of real laws: a share `WITHIN` of the variance lies within the components. A column
-        without spread is given a scale of one level.
+        See `spread_components`. A column without spread is given a scale of one level.
         """
-        k, unit = self.n_components, 2 / (self.levels - 1)
+        unit = 2 / (self.levels - 1)
         mean, deviation = moments(x)
-        mean, deviation = mean * unit - 1, deviation * unit
-        grid = torch.special.ndtri((torch.arange(k, dtype=torch.float64, device=x.device) + 0.5) / k)
-        within = WITHIN if k > 1 else 1.0
-        if k > 1:
-            grid = grid * math.sqrt((1 - within) / grid.square().mean().item())
-        mu = mean[:, None] + deviation[:, None] * grid
-        s = (deviation * math.sqrt(within) / LOGISTIC.deviation)[:, None].expand_as(mu)
+        mu, s = spread_components(mean * unit - 1, deviation * unit, self.n_components, LOGISTIC.deviation)
         raw = torch.log((s - self.sigma_floor).clamp(min=1e-3 * self.sigma_floor))
         return torch.cat([torch.zeros_like(mu), mu, raw], -1)
 
     def _parts(self, eta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits of pi, mu and log s, each (…, K)."""
         logits, mu, raw = eta.split(self.n_components, -1)
-        if self.sigma_floor == 0:
-            return logits, mu, raw
-        log_floor = math.log(self.sigma_floor)
-        return logits, mu, log_floor + functional.softplus(raw - log_floor, threshold=40)
+        return logits, mu, log_floored(raw, self.sigma_floor)

@@ -1,4 +1,4 @@
-"""One Gaussian or Laplace law per variable: location and scale."""
+"""One Gaussian or Laplace distribution per variable: location and scale."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pynade.families.standard import LAPLACE, NORMAL, Standard
 
 
 class _LocationScale(Real):
-    """Abstract X = mu + sigma Z, Z of a standard law."""
+    """Abstract X = mu + sigma Z, Z of a standard distribution."""
 
     standard: Standard
     n_params = 2
@@ -21,7 +21,7 @@ class _LocationScale(Real):
         return mu, self.log_scale(raw)
 
     def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """Log-density of the standard law at (x - mu) / sigma, less log sigma."""
+        """Standard log-density at (x - mu) / sigma, less log sigma."""
         mu, log_sigma = self._parts(eta, i)
         z = self.standardise(x, mu, log_sigma)
         return self.standard.log_kernel(z) - log_sigma + self.standard.log_constant
@@ -36,11 +36,11 @@ class _LocationScale(Real):
         return eta[..., 0]
 
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """The standard law's at (x - mu) / sigma."""
+        """The standard cdf at (x - mu) / sigma."""
         return self.standard.cdf(self.standardise(x, *self._parts(eta, i)))
 
     def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """mu + sigma times the standard law's."""
+        """mu + sigma times the standard quantile."""
         mu, log_sigma = self._parts(eta, i)
         return mu + torch.exp(log_sigma) * self.standard.quantile(q)
 

@@ -1,22 +1,20 @@
-"""Mixtures of K one-dimensional laws: RNADE-MoG and its relatives."""
+"""Mixtures of K one-dimensional distributions: RNADE-MoG and its relatives."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
 from torch import Generator, Tensor
 
-from pynade.families.real import Real, moments, probability_nodes
-from pynade.families.standard import LAPLACE, LOGISTIC, NORMAL, Standard, uniforms
+from pynade.families.base import NADEWeights
+from pynade.families.real import Real, moments, probability_nodes, spread_components
+from pynade.families.standard import LAPLACE, LOGISTIC, NORMAL, Standard, pick
 from pynade.kernels import Uniforms, backends, sample_mixture
-
-WITHIN = 0.25  # share of a column's variance that the initial components have within themselves
 
 
 class _MixtureFamily(Real):
-    """Abstract Σ_c pi_c f((x - mu_c) / sigma_c) / sigma_c, with f a standard law's density.
+    """Abstract Σ_c pi_c f((x - mu_c) / sigma_c) / sigma_c, with f a standard density.
 
     Eta is [K logits of pi | K locations mu | K logarithms of sigma] along its last axis (eqs.
     RNADE-outputs-pi, -mu, -sigma).
@@ -62,28 +60,22 @@ class _MixtureFamily(Real):
         """The log-density by compiled loops, None where there are none for these tensors."""
         if backends.choose("auto", eta.device, x, eta) != "numba":
             return None
-        loops, law = backends.load_mixture(), type(self.standard).__name__
-        if not loops.suits(x, eta, law, self.sigma_floor):
+        loops, name = backends.load_mixture(), type(self.standard).__name__
+        if not loops.suits(x, eta, name, self.sigma_floor):
             return None
         numbers = (self.standard.log_constant, self.sigma_floor, self.scale_mean_gradient)
-        log_p: Tensor = loops.log_prob(x, eta, law, *numbers)
+        log_p: Tensor = loops.log_prob(x, eta, name, *numbers)
         return log_p
 
     def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
-        """A component is drawn, then its law."""
+        """A component is drawn, then a value from it."""
         pi, mu, sigma = self.parameters_of(eta)
-        edges = pi.cumsum(-1)
-        u = uniforms(mu[..., 0], generator).unsqueeze(-1) * edges[..., -1:]
-        which = (edges[..., :-1] < u).sum(-1, keepdim=True)
+        which = pick(pi, generator).unsqueeze(-1)
         mu, sigma = mu.gather(-1, which)[..., 0], sigma.gather(-1, which)[..., 0]
         return mu + sigma * self.standard.noise(mu, generator)
 
     def sample_nade(
-        self,
-        weights: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
-        activation: str,
-        uniforms: Uniforms,
-        generator: Generator | None,
+        self, weights: NADEWeights, activation: str, uniforms: Uniforms, generator: Generator | None
     ) -> Tensor | None:
         """By a compiled loop, which has no smallest scale."""
         if self.sigma_floor or type(self).sample is not _MixtureFamily.sample:
@@ -121,20 +113,11 @@ class _MixtureFamily(Real):
         return (pi * total).sum(0).to(eta.dtype)
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
-        """Equal weights, locations spread about the mean as normal quantiles, one common sigma per column.
+        """Equal weights and one common sigma, with the mean and variance of each column (NaN: no row).
 
-        The mixture has the mean and the variance of the column: a share `WITHIN` of the variance lies within
-        the components (all of it if K = 1), the rest between them. So sigma is the column's deviation
-        times sqrt(WITHIN), over that of the standard law, and no ties can make it 0. NaN: no row.
+        See `spread_components`; no ties can make sigma 0.
         """
-        k = self.n_components
-        mean, deviation = moments(x)
-        grid = torch.special.ndtri((torch.arange(k, dtype=torch.float64, device=x.device) + 0.5) / k)
-        within = WITHIN if k > 1 else 1.0
-        if k > 1:
-            grid = grid * math.sqrt((1 - within) / grid.square().mean().item())
-        mu = mean[:, None] + deviation[:, None] * grid
-        sigma = (deviation * math.sqrt(within) / self.standard.deviation)[:, None].expand_as(mu)
+        mu, sigma = spread_components(*moments(x), self.n_components, self.standard.deviation)
         return torch.cat([torch.zeros_like(mu), mu, self.raw_scale(sigma)], -1)
 
 

@@ -1,4 +1,4 @@
-"""The sinh-arcsinh law: a Gaussian with skewness and tails of its own."""
+"""The sinh-arcsinh distribution: a Gaussian with a skewness and a tail parameter."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Standard laws (location 0, scale 1) from which the real-valued families are made.
+"""Standard distributions (location 0, scale 1) from which the real-valued families are made.
 
-Each is written once, as a log-density split into a kernel and a constant, a cdf and its inverse, so that a
-single law and a mixture of K of them share every line. All functions act on each element, keep the tensor's
-device and dtype, and are finite in value and gradient for |z| up to 1e12 in float32.
+Each is a log-density split into a kernel and a constant, a cdf and its inverse, used by a single distribution
+and by a mixture of K of them. All functions act on each element, keep the tensor's device and dtype, and are
+finite in value and gradient for |z| up to 1e12 in float32.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn import functional
 
 
 class Standard(ABC):
-    """Abstract standard law.
+    """Abstract standard distribution.
 
     Attributes:
         log_constant: the log-density is `log_kernel(z) + log_constant`; apart, so that a sum over
@@ -69,7 +69,7 @@ class Normal(Standard):
 
 
 class DoubleExponential(Standard):
-    """exp(-|z|) / 2: the standard Laplace law."""
+    """exp(-|z|) / 2: the standard Laplace distribution."""
 
     log_constant = -math.log(2)
     deviation = math.sqrt(2)
@@ -115,3 +115,10 @@ def uniforms(like: Tensor, generator: Generator | None) -> Tensor:
     device = like.device if generator is None else generator.device
     u = torch.rand(like.shape, generator=generator, dtype=like.dtype, device=device)
     return u.clamp_(min=torch.finfo(u.dtype).eps / 4).to(like.device)
+
+
+def pick(probabilities: Tensor, generator: Generator | None) -> Tensor:
+    """Which of K outcomes a uniform number selects, (…, K) -> (…)."""
+    edges = probabilities.cumsum(-1)
+    u = uniforms(edges[..., 0], generator).unsqueeze(-1) * edges[..., -1:]
+    return (edges[..., :-1] < u).sum(-1)

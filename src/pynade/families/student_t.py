@@ -1,4 +1,4 @@
-"""Student's t: a location-scale law whose tails are a power of its own."""
+"""Student's t: a location-scale distribution with a tail parameter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pynade.families.standard import uniforms
 
 
 class StudentT(Real):
-    """X = mu + sigma T, T of Student's t law with nu degrees of freedom; eta = (mu, log sigma, log nu).
+    """X = mu + sigma T, T of Student's t distribution, nu degrees of freedom; eta = (mu, log sigma, log nu).
 
     Args:
         sigma_floor: sigma = sigma_floor + exp(·).
@@ -37,7 +37,7 @@ class StudentT(Real):
         return _log_constant(nu) - log_sigma - 0.5 * (nu + 1) * torch.log1p(z.square() / nu)
 
     def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
-        """sqrt(nu (U^(-2/nu) - 1)) cos(2πV) has exactly this law (Bailey, 1994): no rejection."""
+        """sqrt(nu (U^(-2/nu) - 1)) cos(2πV) has exactly this distribution (Bailey, 1994)."""
         mu, raw, log_nu = eta.unbind(-1)
         nu = torch.exp(log_nu)
         u, v = uniforms(mu, generator), uniforms(mu, generator)

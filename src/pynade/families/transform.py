@@ -1,4 +1,4 @@
-"""A real-valued family behind bijections: everything said and asked in the units of the user's data."""
+"""A real-valued family of transformed variables, in the units of the data."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Sequence
 import torch
 from torch import Generator, Tensor, nn
 
-from pynade.families.base import Family
+from pynade.families.base import Family, refuse
 from pynade.families.bijections import Affine, Bijection
 from pynade.families.real import Real, check_finite
 
 
 class Transformed(Family):
-    """The law of X where f(X) follows `base`, f a chain of increasing maps of each variable.
+    """The distribution of X where f(X) follows `base`, f a chain of increasing maps of each variable.
 
     log p(x) = log base(f(x)) + log f'(x). Nets see f(x); densities, cdfs, quantiles, draws and means are in
     the units of x. Values outside the domain of f have density 0.
 
     Args:
-        base: law of the mapped variable.
+        base: distribution of the mapped variable.
         bijections: one, or several applied to the data in turn.
 
     Example:
@@ -54,11 +54,8 @@ class Transformed(Family):
         for bijection in self._chain():
             wrong = ~bijection.inside(x)
             if wrong.any():
-                row, column = wrong.nonzero()[0].tolist()
-                raise ValueError(
-                    f"{type(bijection).__name__} needs values {bijection.domain(column)}, "
-                    f"but row {row}, column {column} is {x[row, column].item():g}"
-                )
+                column = int(wrong.nonzero()[0, 1])
+                refuse(x, wrong, f"{type(bijection).__name__} needs values {bijection.domain(column)}")
             x = bijection(x)
 
     def encode(self, x: Tensor, i: Tensor | None = None) -> Tensor:

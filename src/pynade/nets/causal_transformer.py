@@ -1,34 +1,36 @@
-"""The causal twin of `Transformer`: all conditionals along an ordering in one pass."""
+"""A causal transformer: all conditionals along an ordering in one pass."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor, nn
 
-from pynade.nets.base import Net, State, glorot
-from pynade.nets.layers import check_dropout, embedded, read_out
+from pynade.nets.base import State
+from pynade.nets.layers import embedded, read_out
 from pynade.nets.norm import add_norm
-from pynade.nets.transformer import Block, check_sizes
+from pynade.nets.transformer import Block, TokenNet
 from pynade.ordering import Ordering
 
 
-class CausalTransformer(Net):
-    """Autoregressive transformer: token d says what was seen at step d-1 and what is asked at step d.
+class CausalTransformer(TokenNet):
+    """Autoregressive transformer: token d holds the value of step d-1 and predicts the variable of step d.
 
         token_d = value(x_{o_{d-1}}) + seen[o_{d-1}] + asked[o_d],   token_d attends to token_0 … token_d
 
-    Token 0 has seen nothing and starts from a learnt `beginning` instead. Since every token names the
-    variable it asks for, one net can be asked under any ordering, another for every row if need be; it is
-    good at those it was trained on. (What it says of x_i given some variables depends on the order in which
-    it saw them; `Transformer` depends on the set alone, and takes a pass for every variable instead.)
+    Token 0 has no value and starts from a learnt `beginning` instead. Since every token names the variable it
+    predicts, one net can be used along any ordering, another for every row if need be; it is good at those it
+    was trained on. (Its prediction of x_i depends on the order of the variables before it; that of a
+    `Transformer` depends on the set alone, which takes a pass for every variable.)
 
     The stepper keeps the keys and values of all earlier tokens and does O(d) work at step d. `observe` must
-    not rely on `predict` having been called, so each pushes the token through the blocks: a walk costs
-    two passes of every token, not one.
+    work without `predict`, so each of them runs the token through the blocks: the stepper costs two passes of
+    every token, not one.
 
     Args:
         n_variables: D.
-        n_params: P, raw outputs per variable.
+        n_params: P, parameters per variable.
         n_features: F, inputs per variable.
         width: numbers per token.
         depth: blocks of attention and a two-layer net.
@@ -47,38 +49,13 @@ class CausalTransformer(Net):
         4770500
     """
 
-    input_weights = ("value",)
     takes_noise = True
     takes_orderings = True
-
-    def __init__(
-        self,
-        n_variables: int,
-        n_params: int = 1,
-        *,
-        n_features: int = 1,
-        width: int = 256,
-        depth: int = 6,
-        heads: int = 8,
-        mlp_ratio: int = 4,
-        dropout: float = 0.0,
-        generator: Generator | None = None,
-    ) -> None:
-        super().__init__(n_variables, n_params, n_features)
-        check_sizes(width, depth, heads, mlp_ratio)
-        self.width, self.depth, self.heads, self.mlp_ratio = width, depth, heads, mlp_ratio
-        self.dropout = check_dropout(dropout)
-        # a step's keys and values, old and new; or one pass over all tokens, as `Transformer` has it
-        self.row_floats = n_variables * max(4 * depth * width, (mlp_ratio + 6) * width + 2 * n_params)
-        fans = {"fan_in": n_features, "fan_out": width}
-        self.value = glorot(n_features, width, **fans, generator=generator)
-        self.seen = glorot(n_variables, width, **fans, generator=generator)
-        self.asked = glorot(n_variables, width, **fans, generator=generator)
-        self.beginning = glorot(width, **fans, generator=generator)
-        self.layers = nn.ModuleList(
-            Block(width, heads, mlp_ratio, 1 / (2 * depth) ** 0.5, generator) for _ in range(depth)
-        )
-        self.output = nn.Parameter(torch.zeros(n_params, width))
+    cached = 4  # keys and values, old and new
+    vectors: ClassVar = {"seen": 0, "asked": 0, "beginning": None}
+    seen: nn.Parameter
+    asked: nn.Parameter
+    beginning: nn.Parameter
 
     def parallel(self, features: Tensor, ordering: Ordering, noise: Generator | None = None) -> Tensor:
         """Eta (B, D, P): tokens in the given order(s), one causal pass, outputs put back in place."""
@@ -88,24 +65,20 @@ class CausalTransformer(Net):
         last = last + _named(self.seen, order[..., :-1])
         beginning = self.beginning.expand(len(features), 1, -1)
         h = torch.cat((beginning, last), dim=1) + _named(self.asked, order)
-        more = None
-        for layer in self.layers:
-            h, more = layer(h, more, causal=True, dropout=self.dropout, noise=noise)
-        h = read_out(add_norm(h, more, exact=True)[1], self.output)
-        return _picked(h, ordering.rank.to(h.device)) + self.bias
+        return _picked(self._read(h, noise, causal=True), ordering.rank.to(h.device)) + self.bias
 
     def start(self, groups: int, rows: int) -> State:
-        """No earlier token, and nothing seen."""
+        """No earlier token and no value."""
         cache = self.bias.new_zeros(groups, rows, self.depth, self.heads, 0, self.width // self.heads)
         return {"last": self.beginning.expand(groups, rows, -1), "keys": cache, "values": cache}
 
     def predict(self, state: State, i: Tensor) -> Tensor:
-        """The token that asks for variable i, pushed through all blocks."""
+        """The token that predicts variable i, run through all blocks."""
         h, _ = self._push(state, i)
         return read_out(add_norm(h, exact=True)[1], self.output) + self.bias[i].unsqueeze(1)
 
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
-        """Keep the keys and values of the token that asked for i, and what has been seen there."""
+        """Keep the keys and values of the token that predicts i, and the value of i."""
         _, grown = self._push(state, i)
         keys, values = (torch.stack(part, dim=1) for part in zip(*grown, strict=True))
         shape = features.shape[:2]
@@ -116,7 +89,7 @@ class CausalTransformer(Net):
         }
 
     def _push(self, state: State, i: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """The token asking for i after all blocks (G, N, width), and every block's grown keys and values."""
+        """The token that predicts i after all blocks (G, N, width), and every block's keys and values."""
         h = state["last"] + self.asked[i].unsqueeze(1)
         shape, h = h.shape[:2], h.flatten(0, 1).unsqueeze(1)
         past = zip(*(state[name].flatten(0, 1).unbind(1) for name in ("keys", "values")), strict=True)

@@ -2,90 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
+from pynade.arguments import check_positive
 from pynade.nets.any_order import AnyOrderNet
-from pynade.nets.base import glorot
+from pynade.nets.base import Net, glorot
 from pynade.nets.layers import Linear, attend, check_dropout, dropped, embedded, read_out, split_heads
 from pynade.nets.norm import add_norm
-
-
-class Transformer(AnyOrderNet):
-    """Any-order transformer: every token sees every token (Vaswani et al., 2017; norms come first).
-
-    A variable's token is the sum of three things: its features through a linear map, *if observed*; which
-    variable it is; whether it is observed. So whatever attends to an unobserved token learns that the
-    variable is unknown, never its value. The output layer is shared by all variables, has a bias for each,
-    and starts at zero: before training eta is the output bias.
-
-    Args:
-        n_variables: D.
-        n_params: P, raw outputs per variable.
-        n_features: F, inputs per variable.
-        width: numbers per token.
-        depth: blocks of attention and a two-layer net.
-        heads: attention heads; they divide the width.
-        mlp_ratio: hidden units of the two-layer nets, as a multiple of `width`.
-        dropout: share of what each half of a block adds that is dropped in training.
-        generator: source of the initial weights.
-
-    Example:
-        >>> import torch
-        >>> net = Transformer(63, n_params=60)
-        >>> net.conditionals(torch.ones(2, 63, 1), torch.ones(2, 63, dtype=torch.bool)).shape
-        torch.Size([2, 63, 60])
-        >>> sum(p.numel() for p in net.parameters())
-        4754628
-    """
-
-    input_weights = ("value",)
-
-    def __init__(
-        self,
-        n_variables: int,
-        n_params: int = 1,
-        *,
-        n_features: int = 1,
-        width: int = 256,
-        depth: int = 6,
-        heads: int = 8,
-        mlp_ratio: int = 4,
-        dropout: float = 0.0,
-        generator: Generator | None = None,
-    ) -> None:
-        super().__init__(n_variables, n_params, n_features)
-        check_sizes(width, depth, heads, mlp_ratio)
-        self.width, self.depth, self.heads, self.mlp_ratio = width, depth, heads, mlp_ratio
-        self.dropout = check_dropout(dropout)
-        self.row_floats = n_variables * ((mlp_ratio + 6) * width + 2 * n_params)
-        fans = {"fan_in": n_features, "fan_out": width}
-        self.value = glorot(n_features, width, **fans, generator=generator)
-        self.position = glorot(n_variables, width, **fans, generator=generator)
-        self.flag = glorot(2, width, **fans, generator=generator)  # unobserved, observed
-        self.layers = nn.ModuleList(
-            Block(width, heads, mlp_ratio, 1 / (2 * depth) ** 0.5, generator) for _ in range(depth)
-        )
-        self.output = nn.Parameter(torch.zeros(n_params, width))
-
-    def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
-        """Eta (B, D, P) given the observed variables, in one pass."""
-        known = observed.unsqueeze(-1)
-        h = embedded(features.masked_fill(~known, 0), self.value)
-        h = h + self.position + torch.where(known, self.flag[1], self.flag[0])
-        more = None
-        for layer in self.layers:
-            h, more = layer(h, more, dropout=self.dropout, noise=noise)
-        return read_out(add_norm(h, more, exact=True)[1], self.output) + self.bias
 
 
 class Block(nn.Module):
     """h + attention(norm(h)), then h + net(norm(h)), over tokens (B, T, width).
 
-    What the net adds is left to whoever normalises h next (`add_norm`). Norms have no weights, since a
+    What the net adds is added by the next `add_norm`. Norms have no weights, since a
     matrix follows each of them, and matrices no biases: on a GPU the gradients of both would take a fifth
     of the time.
 
@@ -140,10 +73,94 @@ class Block(nn.Module):
         return self.out(functional.gelu(self.hidden(normal)))
 
 
-def check_sizes(width: int, depth: int, heads: int, mlp_ratio: int) -> None:
-    """Sizes of a transformer must be positive, and its heads must divide its width."""
-    for name, value in (("width", width), ("depth", depth), ("heads", heads), ("mlp_ratio", mlp_ratio)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, not {value}")
-    if width % heads:
-        raise ValueError(f"heads must divide the width {width}, not {heads}")
+class TokenNet(Net):
+    """Abstract transformer with one token per variable, made of a value's embedding and learnt vectors.
+
+    The output layer is shared by all variables, has a bias for each, and starts at zero: before training eta
+    is the output bias.
+
+    Attributes:
+        vectors: names of the learnt vectors and how many of each: 0 is one for each variable, None just one.
+        cached: vectors of each token and block that the stepper keeps.
+    """
+
+    input_weights = ("value",)
+    vectors: ClassVar[dict[str, int | None]] = {}
+    cached = 0
+    value: nn.Parameter
+
+    def __init__(
+        self,
+        n_variables: int,
+        n_params: int = 1,
+        *,
+        n_features: int = 1,
+        width: int = 256,
+        depth: int = 6,
+        heads: int = 8,
+        mlp_ratio: int = 4,
+        dropout: float = 0.0,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__(n_variables, n_params, n_features)
+        check_positive(width=width, depth=depth, heads=heads, mlp_ratio=mlp_ratio)
+        if width % heads:
+            raise ValueError(f"heads must divide the width {width}, not {heads}")
+        self.width, self.depth, self.heads, self.mlp_ratio = width, depth, heads, mlp_ratio
+        self.dropout = check_dropout(dropout)
+        one_pass = (mlp_ratio + 6) * width + 2 * n_params
+        self.row_floats = n_variables * max(self.cached * depth * width, one_pass)
+        for name, count in {"value": n_features, **self.vectors}.items():
+            shape = (width,) if count is None else (count or n_variables, width)
+            weight = glorot(*shape, fan_in=n_features, fan_out=width, generator=generator)
+            self.register_parameter(name, weight)
+        self.layers = nn.ModuleList(
+            Block(width, heads, mlp_ratio, 1 / (2 * depth) ** 0.5, generator) for _ in range(depth)
+        )
+        self.output = nn.Parameter(torch.zeros(n_params, width))
+
+    def _read(self, h: Tensor, noise: Generator | None, causal: bool = False) -> Tensor:
+        """Eta of tokens h (B, T, width), but for the biases: (B, T, P)."""
+        more = None
+        for layer in self.layers:
+            h, more = layer(h, more, causal=causal, dropout=self.dropout, noise=noise)
+        return read_out(add_norm(h, more, exact=True)[1], self.output)
+
+
+class Transformer(TokenNet, AnyOrderNet):
+    """Any-order transformer: every token sees every token (Vaswani et al., 2017; norms come first).
+
+    A variable's token is the sum of three vectors: its features through a linear map, *if observed*; one for
+    the variable; one for whether it is observed. So what attends to an unobserved token can depend on the
+    variable being unknown, never on its value.
+
+    Args:
+        n_variables: D.
+        n_params: P, parameters per variable.
+        n_features: F, inputs per variable.
+        width: numbers per token.
+        depth: blocks of attention and a two-layer net.
+        heads: attention heads; they divide the width.
+        mlp_ratio: hidden units of the two-layer nets, as a multiple of `width`.
+        dropout: share of what each half of a block adds that is dropped in training.
+        generator: source of the initial weights.
+
+    Example:
+        >>> import torch
+        >>> net = Transformer(63, n_params=60)
+        >>> net.conditionals(torch.ones(2, 63, 1), torch.ones(2, 63, dtype=torch.bool)).shape
+        torch.Size([2, 63, 60])
+        >>> sum(p.numel() for p in net.parameters())
+        4754628
+    """
+
+    vectors: ClassVar = {"position": 0, "flag": 2}  # flags: unobserved, observed
+    position: nn.Parameter
+    flag: nn.Parameter
+
+    def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
+        """Eta (B, D, P) given the observed variables, in one pass."""
+        known = observed.unsqueeze(-1)
+        h = embedded(features.masked_fill(~known, 0), self.value)
+        h = h + self.position + torch.where(known, self.flag[1], self.flag[0])
+        return self._read(h, noise) + self.bias
