@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from pynade.kernels import backends
+from pynade.kernels.reference import Weights
 
 Dims = tuple[int | None, ...]
 
@@ -27,28 +28,21 @@ class Recurrence(Function):
     """
 
     @staticmethod
-    def forward(
-        x: Tensor,
-        weight: Tensor,
-        hidden_bias: Tensor,
-        output: Tensor,
-        bias: Tensor,
-        order: Tensor,
-        activation: str,
-        kernel: str,
-        with_tape: bool,
-    ) -> tuple[Tensor, Tensor]:
+    def forward(*args: Any) -> tuple[Tensor, Tensor]:
         """Call the kernel."""
-        run = backends.load(kernel).forward
-        return run(x, weight, hidden_bias, output, bias, order, activation, with_tape)
+        x, *weights, activation, kernel, with_tape = args
+        out: tuple[Tensor, Tensor] = backends.load(kernel).forward(
+            x, Weights(*weights), activation, with_tape
+        )
+        return out
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         """Keep the inputs and the tape, no activations."""
-        x, weight, hidden_bias, v, b, order, ctx.activation, ctx.kernel, _ = inputs
+        *tensors, ctx.activation, ctx.kernel, _ = inputs
         ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)  # there would be zeros as large as the tape
-        ctx.save_for_backward(x, weight, hidden_bias, v, b, order, output[1])
+        ctx.save_for_backward(*tensors, output[1])
 
     @staticmethod
     def backward(ctx: Any, grad_eta: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -56,11 +50,11 @@ class Recurrence(Function):
         if grad_eta is None:
             return (None,) * 9
         need_x = ctx.needs_input_grad[0]
-        x, weight, hidden_bias, v, b, order, tape = ctx.saved_tensors
+        *tensors, tape = ctx.saved_tensors
         if tape.shape[1] == 0:
-            tape = Recurrence.apply(x, weight, hidden_bias, v, b, order, ctx.activation, ctx.kernel, True)[1]
+            tape = Recurrence.apply(*tensors, ctx.activation, ctx.kernel, True)[1]
         gx, gw, gc, gv = RecurrenceBackward.apply(
-            x, weight, hidden_bias, v, order, tape, grad_eta, ctx.activation, ctx.kernel, need_x
+            *tensors, tape, grad_eta, ctx.activation, ctx.kernel, need_x
         )
         return (gx if need_x else None), gw, gc, gv, grad_eta.sum(1), None, None, None, None
 
@@ -74,24 +68,17 @@ class Recurrence(Function):
 
 
 class RecurrenceBackward(Function):
-    """(x, W, c, V, order, tape, grad_eta, activation, kernel, need_x) → gradients of x, W, c, V."""
+    """(x, W, c, V, b, order, tape, grad_eta, activation, kernel, need_x) → gradients of x, W, c, V."""
 
     @staticmethod
-    def forward(
-        x: Tensor,
-        weight: Tensor,
-        hidden_bias: Tensor,
-        output: Tensor,
-        order: Tensor,
-        tape: Tensor,
-        grad_eta: Tensor,
-        activation: str,
-        kernel: str,
-        need_x: bool,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def forward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Call the kernel."""
+        x, *weights, tape, grad_eta, activation, kernel, need_x = args
         run = backends.load(kernel).backward
-        return run(x, weight, hidden_bias, output, order, tape, grad_eta, activation, need_x)
+        grads: tuple[Tensor, Tensor, Tensor, Tensor] = run(
+            x, Weights(*weights), tape, grad_eta, activation, need_x
+        )
+        return grads
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -107,11 +94,12 @@ class RecurrenceBackward(Function):
     @staticmethod
     def vmap(info: Any, in_dims: Dims, *args: Any) -> tuple[tuple[Tensor, ...], Dims]:
         """More members."""
-        x, weight, hidden_bias, output, order, tape, grad_eta, activation, kernel, need_x = args
-        dims = (*in_dims[:4], *in_dims[5:7])
-        tensors = [x, weight, hidden_bias, output, tape, grad_eta]
-        tensors, order, members = _members(info.batch_size, dims, tensors, order, in_dims[4])
-        outputs = RecurrenceBackward.apply(*tensors[:4], order, *tensors[4:], activation, kernel, need_x)
+        *tensors, order, tape, grad_eta, activation, kernel, need_x = args
+        dims = (*in_dims[:5], *in_dims[6:8])
+        merged, order, members = _members(
+            info.batch_size, dims, [*tensors, tape, grad_eta], order, in_dims[5]
+        )
+        outputs = RecurrenceBackward.apply(*merged[:5], order, *merged[5:], activation, kernel, need_x)
         return _split(outputs, info.batch_size, members)
 
 

@@ -17,6 +17,7 @@ from pynade.kernels import cpu, threads
 from pynade.kernels.cpu import arrays, check_order, thread_count
 from pynade.kernels.cpu_scalar import jit
 from pynade.kernels.cpu_vector import CODES, ROUND, slope, squash
+from pynade.kernels.reference import Weights
 from pynade.kernels.scratch import borrowed
 from pynade.kernels.threads import share
 
@@ -42,13 +43,11 @@ def suits_forward(x: Tensor, n_params: int, hidden: int) -> bool:
     return suits(x, n_params) and x.shape[1] >= ENOUGH_ROWS and hidden <= MOST_UNITS
 
 
-def forward(x, weight, hidden_bias, output, bias, order, activation, with_tape=True):
-    """As `cpu.forward`; the tape is empty, since the way back walks again."""
-    if not suits_forward(x, bias.shape[2], weight.shape[2]):
-        return cpu.forward(x, weight, hidden_bias, output, bias, order, activation, with_tape)
-    x, weight, hidden_bias, output, bias, order = (
-        t.detach().contiguous() for t in (x, weight, hidden_bias, output, bias, order)
-    )
+def forward(x: Tensor, weights: Weights, activation: str, with_tape: bool = True) -> tuple[Tensor, Tensor]:
+    """As `cpu.forward`; the tape is empty, since the backward pass computes the states again."""
+    if not suits_forward(x, weights.bias.shape[2], weights.weight.shape[2]):
+        return cpu.forward(x, weights, activation, with_tape)
+    x, weight, hidden_bias, output, bias, order = (t.detach().contiguous() for t in (x, *weights))
     members, batch, n_variables = x.shape
     check_order(order, n_variables)
     hidden, n_params = weight.shape[2], bias.shape[2]
@@ -71,12 +70,14 @@ def forward(x, weight, hidden_bias, output, bias, order, activation, with_tape=T
     return eta, x.new_empty(members, int(with_tape), 0)
 
 
-def backward(x, weight, hidden_bias, output, order, tape, grad_eta, activation, need_x):
+def backward(
+    x: Tensor, weights: Weights, tape: Tensor, grad_eta: Tensor, activation: str, need_x: bool
+) -> cpu.Gradients:
     """As `cpu.backward`."""
-    if not suits(x, output.shape[2]):
-        return cpu.backward(x, weight, hidden_bias, output, order, tape, grad_eta, activation, need_x)
-    x, weight, hidden_bias, output, order, grad_eta = (
-        t.detach().contiguous() for t in (x, weight, hidden_bias, output, order, grad_eta)
+    if not suits(x, weights.output.shape[2]):
+        return cpu.backward(x, weights, tape, grad_eta, activation, need_x)
+    x, weight, hidden_bias, output, _, order, grad_eta = (
+        t.detach().contiguous() for t in (x, *weights, grad_eta)
     )
     members, _, n_variables = x.shape
     hidden = weight.shape[2]
@@ -104,20 +105,8 @@ def backward(x, weight, hidden_bias, output, order, tape, grad_eta, activation, 
                 else:
                     gv[part, m].baddbmm_(g.mT, torch.from_numpy(h))
                 torch.bmm(g, output[m], out=torch.from_numpy(q))
-                _back(
-                    *inputs,
-                    h,
-                    q,
-                    *results,
-                    CODES[activation],
-                    need_x,
-                    m,
-                    part,
-                    first,
-                    last,
-                    padded,
-                    scratch[2 * size :],
-                )
+                where = (m, part, first, last, padded)
+                _back(*inputs, h, q, *results, CODES[activation], need_x, *where, scratch[2 * size :])
 
     share(task, members * len(parts), thread_count("wide backward", x, torch.get_num_threads()))
     gw, gc, gv = (t[0] if len(parts) == 1 else t.sum(0) for t in (gw, gc, gv))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pynade.kernels.reference import ACTIVATIONS
+from pynade.kernels.reference import ACTIVATIONS, Weights
 
 MOST_VARIABLES = 256
 LEAST_PARAMS = 4
@@ -26,20 +26,13 @@ def suits(features: Tensor, output: Tensor) -> bool:
     return n_variables <= MOST_VARIABLES and n_params >= LEAST_PARAMS and stored <= MOST_BYTES
 
 
-def recurrence(
-    features: Tensor,
-    weight: Tensor,
-    hidden_bias: Tensor,
-    output: Tensor,
-    bias: Tensor,
-    order: Tensor,
-    activation: str,
-) -> Tensor:
+def recurrence(features: Tensor, weights: Weights, activation: str) -> Tensor:
     """As `pynade.kernels.recurrence`; any number of features.
 
     Matrix units want rows that begin at multiples of four numbers, so the products are padded with zeros. The
     hidden bias is the weight of one more input that is always one: its gradient comes with the product.
     """
+    weight, hidden_bias, output, bias, order = weights
     D, F, H = weight.shape
     more = _up(D + 1) - D
     extra = functional.pad(features.new_ones(1, 1), (0, F - 1, 0, more - 1))

@@ -24,7 +24,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pynade.kernels.reference import ACTIVATIONS
+from pynade.kernels.reference import ACTIVATIONS, Weights
 
 CODES = {name: code for code, name in enumerate(ACTIVATIONS)}
 PROGRAMS = 2048  # programs (warps of 32 rows or units) that keep a large GPU busy
@@ -141,20 +141,13 @@ def _warps(rows: int) -> int:
     return max(1, rows // WARP)
 
 
-def forward(
-    x: Tensor,
-    weight: Tensor,
-    hidden_bias: Tensor,
-    output: Tensor,
-    bias: Tensor,
-    order: Tensor,
-    activation: str,
-    with_tape: bool = True,
-) -> tuple[Tensor, Tensor]:
+def forward(x: Tensor, weights: Weights, activation: str, with_tape: bool = True) -> tuple[Tensor, Tensor]:
     """Eta (M, B, D, P) and the tape (M, S, B, H), the pre-activations at the start of each segment.
 
     The segments are computed side by side from their starts, so the tape exists whether it is wanted or not.
+    Shapes are those of `cpu.forward`.
     """
+    weight, hidden_bias, output, bias, order = weights
     members, batch, n_variables = x.shape
     n_params, hidden = output.shape[2:]
     rows, units, length, segments = plan(members, batch, n_variables, hidden)
@@ -173,17 +166,10 @@ def forward(
 
 
 def backward(
-    x: Tensor,
-    weight: Tensor,
-    hidden_bias: Tensor,
-    output: Tensor,
-    order: Tensor,
-    tape: Tensor,
-    grad_eta: Tensor,
-    activation: str,
-    need_x: bool,
+    x: Tensor, weights: Weights, tape: Tensor, grad_eta: Tensor, activation: str, need_x: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of x (empty unless `need_x`), W, c and V."""
+    weight, _, output, _, order = weights
     members, batch, n_variables = x.shape
     n_params, hidden = output.shape[2:]
     rows, units, length, segments = plan(members, batch, n_variables, hidden)

@@ -9,6 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pynade.kernels.gpu import CODES, squash
+from pynade.kernels.reference import Weights
 
 BERNOULLI, MIXTURE = 0, 1
 LARGEST_STATE = 8192  # hidden units × rows held by one program
@@ -20,15 +21,11 @@ def _sample(  # type: ignore[no-untyped-def]
     FAMILY: tl.constexpr, ACT: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr, PARAMS: tl.constexpr,
 ):  # fmt: skip
     """All steps of a block of rows; W (D, H), V (D, P, H), b (D, P), uniforms, noise, x (D, B), by step."""
-    rows, units, params = (
-        tl.program_id(0) * ROWS + tl.arange(0, ROWS),
-        tl.arange(0, UNITS),
-        tl.arange(0, PARAMS),
-    )
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    units, params = tl.arange(0, UNITS), tl.arange(0, PARAMS)
     in_rows, in_units = rows < B, units < H
-    a = tl.load(hidden_bias + units, mask=in_units, other=0.0)[None, :] + tl.zeros(
-        (ROWS, 1), weight.dtype.element_ty
-    )
+    a = tl.zeros((ROWS, 1), weight.dtype.element_ty)
+    a += tl.load(hidden_bias + units, mask=in_units, other=0.0)[None, :]
     for d in range(D):
         h = squash(a, ACT)
         eta = tl.zeros((ROWS, PARAMS), weight.dtype.element_ty)
@@ -56,17 +53,9 @@ def _sample(  # type: ignore[no-untyped-def]
         a += value[:, None] * tl.load(weight + d * H + units, mask=in_units, other=0.0)[None, :]
 
 
-def sample(
-    weight: Tensor,
-    hidden_bias: Tensor,
-    output: Tensor,
-    bias: Tensor,
-    order: Tensor,
-    uniforms: Tensor,
-    noise: Tensor | None,
-    activation: str,
-) -> Tensor:
-    """Rows (B, D): Bernoulli without noise, location-scale mixtures with it. Shapes as in `reference`."""
+def sample(weights: Weights, uniforms: Tensor, noise: Tensor | None, activation: str) -> Tensor:
+    """Rows (B, D): Bernoulli without noise, location-scale mixtures with it; see `reference.sample`."""
+    weight, hidden_bias, output, bias, order = weights
     batch, n_variables = uniforms.shape
     n_params, hidden = output.shape[1:]
     units = triton.next_power_of_2(hidden)

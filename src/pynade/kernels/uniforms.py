@@ -34,6 +34,6 @@ class Uniforms:
         """All of them. On the CPU, where numba is, several threads draw them, the same as in the sampler."""
         shape = (self.rows, self.columns)
         if backends.choose("auto", device, torch.empty(0, dtype=dtype)) == "numba":
-            return backends.load_random().fill(torch.empty(shape, dtype=dtype), self.seed)
+            return backends.load("numba", "random").fill(torch.empty(shape, dtype=dtype), self.seed)
         g = torch.Generator(device).manual_seed(self.seed)
         return torch.rand(shape, generator=g, dtype=dtype, device=device)
