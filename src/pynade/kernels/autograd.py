@@ -20,11 +20,33 @@ from pynade.kernels.reference import Weights
 Dims = tuple[int | None, ...]
 
 
+class FirstDerivatives(Function):
+    """Abstract backward pass of a fused kernel: nothing is kept for derivatives of its own."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Nothing to keep."""
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Not available."""
+        raise NotImplementedError(
+            "the fused kernels have first derivatives only; for more use kernel='reference' in a NADE, "
+            "and set `fused` of a mixture's family to False"
+        )
+
+
+def keep_signatures(*functions: type[Function]) -> None:
+    """Compute the signature of `forward` once; `apply` would compute it at every call."""
+    for function in functions:
+        vars(function.forward)["__signature__"] = inspect.signature(function.forward)
+
+
 class Recurrence(Function):
     """(x, W, c, V, b, order, activation, kernel, with_tape) → (eta, tape), shapes as in `cpu.forward`.
 
-    The tape is whatever the kernel wants back for its gradients; its second axis may have any length. Without
-    one (nobody seemed to want gradients) it is made when it is needed after all.
+    The tape holds what the kernel needs for its gradients; its second axis may have any length. Where it was
+    left out, it is made when a backward pass needs it after all.
     """
 
     @staticmethod
@@ -46,7 +68,7 @@ class Recurrence(Function):
 
     @staticmethod
     def backward(ctx: Any, grad_eta: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-        """All gradients, from one walk back."""
+        """All gradients, from one backward pass."""
         if grad_eta is None:
             return (None,) * 9
         need_x = ctx.needs_input_grad[0]
@@ -67,7 +89,7 @@ class Recurrence(Function):
         return _split(outputs, info.batch_size, members)
 
 
-class RecurrenceBackward(Function):
+class RecurrenceBackward(FirstDerivatives):
     """(x, W, c, V, b, order, tape, grad_eta, activation, kernel, need_x) → gradients of x, W, c, V."""
 
     @staticmethod
@@ -81,17 +103,6 @@ class RecurrenceBackward(Function):
         return grads
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Nothing to keep."""
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Not available."""
-        raise NotImplementedError(
-            "the fused kernels have first derivatives only; use kernel='reference' for more"
-        )
-
-    @staticmethod
     def vmap(info: Any, in_dims: Dims, *args: Any) -> tuple[tuple[Tensor, ...], Dims]:
         """More members."""
         *tensors, order, tape, grad_eta, activation, kernel, need_x = args
@@ -103,9 +114,7 @@ class RecurrenceBackward(Function):
         return _split(outputs, info.batch_size, members)
 
 
-for _function in (Recurrence, RecurrenceBackward):
-    # `apply` looks the signature up on every call; found here, it need not be made again
-    vars(_function.forward)["__signature__"] = inspect.signature(_function.forward)
+keep_signatures(Recurrence, RecurrenceBackward)
 
 
 def _members(

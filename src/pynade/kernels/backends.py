@@ -15,10 +15,9 @@ DEVICES = {"numba": "cpu", "triton": "cuda"}
 MODULES = {
     ("numba", "recurrence"): "cpu_wide",
     ("numba", "sample"): "cpu_sample",
-    ("numba", "random"): "cpu_random",
     ("numba", "mixture"): "mixture",
     ("triton", "recurrence"): "gpu",
-    ("triton", "sample"): "gpu_sample",
+    ("triton", "sample"): "gpu",
 }
 
 

@@ -1,16 +1,16 @@
 """The NADE recurrence on the CPU: numba loops that never store a (B, D, H) tensor.
 
-Steps are taken in short chunks. A chunk's rows of W and V are copied once, in step order, into a small tile,
-and every data row of the block walks through it before the next chunk is fetched, so weights are read from
-the first cache level. Hidden units are cut into lanes; the recurrences of two lanes meet only in the sum
-over hidden units of eta. Where x is zero nothing changes, so a run of zeros costs only its dot products.
+Steps are processed in short chunks. A chunk's rows of W and V are copied once, in step order, into a small
+tile, and all data rows of a block use it before the next chunk is copied, so weights are read from the first
+cache level. Hidden units are divided into lanes, which are independent but for the sum over hidden units of
+eta. Where x is zero the state does not change, so a run of zeros costs only its dot products.
 
-Going back, the pre-activation is recovered by subtracting the updates again. Rounding would let it drift,
-and ReLU at exactly zero would notice, so the forward pass leaves a *tape* of the pre-activations every
-`SEGMENT` steps, and the first update of a segment is undone by copying the earlier value, not by
-subtracting. The backward pass is shared between threads by hidden units: each owns its columns of the
-gradients, none has to be added up (only when there are more threads than lanes are the rows shared too).
-Results depend on the input and, for the gradients, on the number of threads, never on timing.
+The backward pass recovers pre-activations by subtracting the updates again. Rounding errors would accumulate,
+and ReLU is sensitive to them at zero, so the forward pass writes a *tape* of the pre-activations every
+`SEGMENT` steps, and the first update of a segment is undone by copying the earlier value, not by subtracting.
+Threads divide the backward pass by hidden units, so that each has its own columns of the gradients (by rows
+too, if there are more threads than lanes). Results depend on the input and, for the gradients, on the number
+of threads, never on timing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
 SEGMENT = 512  # steps between the pre-activations kept for the backward pass
 CHUNK = 16  # outputs after which the next rows come
 TILE = 8  # outputs in a tile of the backward pass (at least one step)
-FORWARD_ROWS, BACKWARD_ROWS = 64, 128  # rows whose state stays in the second cache level
+FORWARD_ROWS, BACKWARD_ROWS = 64, 128  # rows whose states fit the second cache level
 SPLIT_ROWS = 16  # fewer rows than this are not worth a thread of their own
 
 
@@ -89,7 +89,7 @@ def suits_odds(weight: Tensor, activation: str) -> bool:
 
 
 def lanes_of(hidden: int) -> tuple[int, int]:
-    """How many lanes so many hidden units are cut into, and their padded width."""
+    """The number of lanes of so many hidden units, and their padded width."""
     lanes = -(-hidden // vec.LANE)
     return lanes, _padded(-(-hidden // lanes))
 
@@ -146,7 +146,7 @@ def thread_count(what: str, x: Tensor | np.ndarray, threads: int) -> int:
 
 
 def check_order(order: Tensor, n_variables: int) -> None:
-    """Compiled loops do not look where they read."""
+    """Compiled loops do not check indexes."""
     if int(order.min()) < 0 or int(order.max()) >= n_variables:
         raise ValueError(f"order holds variables outside 0 … {n_variables - 1}")
 

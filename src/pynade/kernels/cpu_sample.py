@@ -1,5 +1,4 @@
-"""Ancestral sampling on the CPU: each row walks once through the variables, many rows through each tile of
-weights.
+"""Ancestral sampling on the CPU: many rows are drawn together from each tile of weights.
 
 A step needs eta over all hidden units before the next can begin, so a row keeps all its lanes. For binary
 data two steps are computed together on the guess that x stays zero; after a one the second is computed again
@@ -24,6 +23,7 @@ from pynade.kernels.uniforms import Uniforms
 
 ROWS = 128  # rows that share a tile of weights
 STEPS = 16  # steps after which the next rows come
+DRAWN = 2**16  # uniform numbers of one task
 BERNOULLI, MIXTURE = 0, 1  # what is drawn from eta; a new family is a new code and a branch in `_sample`
 
 
@@ -212,3 +212,26 @@ def _sample(  # type: ignore[no-untyped-def]
     if code == vec.ODDS:
         for r in range(rows):
             bad[r] |= vec.infinite(state, np.uint64(r * row), np.uint64(row))
+
+
+def fill(out: Tensor, seed: int) -> Tensor:
+    """Fill a tensor with uniform numbers strictly between 0 and 1; the k-th is a function of the seed and k.
+
+    Several threads draw them: torch draws them one after the other, which takes a good part of the time that
+    sampling rows with them does.
+    """
+    array = out.view(-1).numpy()
+
+    def task(number: int) -> None:
+        first = number * DRAWN
+        _fill(array[first : first + DRAWN], np.uint64(seed), np.uint64(first))
+
+    share(task, -(-len(array) // DRAWN), torch.get_num_threads())
+    return out
+
+
+@jit()
+def _fill(out, seed, first):  # type: ignore[no-untyped-def]
+    zero = out.dtype.type(0)
+    for k in range(len(out)):
+        out[k] = nth(seed, first + np.uint64(k), zero)

@@ -1,9 +1,8 @@
-"""The NADE recurrence on the CPU where P is large: the hidden states by a walk, V h by matrix products.
+"""The NADE recurrence on the CPU where P is large: hidden states by compiled loops, V h by matrix products.
 
-With mixtures for conditionals almost all work is V h and its gradients, which matrix products do best. A few
-rows at a time, so that their hidden states stay in the cache, are walked in compiled code; on the way back
-they are walked again rather than kept. What is faster by the fused loops goes to `kernels.cpu`, whose
-functions have the same signatures.
+With mixtures for conditionals almost all work is V h and its gradients, for which matrix products are
+fastest. Hidden states are computed for a few rows at a time, so that they stay in the cache, and again in the
+backward pass. Other sizes go to `kernels.cpu`, whose functions have the same signatures.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -21,17 +20,17 @@ from pynade.kernels.reference import Weights
 from pynade.kernels.scratch import borrowed
 from pynade.kernels.threads import share
 
-LEAST_PARAMS = 24  # P from which matrix products are faster than the fused loops, as far as was measured
+LEAST_PARAMS = 24  # P from which matrix products were measured to be faster
 LEAST_ROWS = 16  # of a minibatch, or of a thread's part of it
-MOST_VARIABLES = 256  # beyond, the fused way back is as fast
-MOST_UNITS = 128  # beyond, the fused way forward is faster, since its units stay in registers
-ENOUGH_ROWS = 64  # for the way forward
+MOST_VARIABLES = 256  # for more, the fused backward pass is as fast
+MOST_UNITS = 128  # for more, the fused forward pass is faster, since its units stay in registers
+ENOUGH_ROWS = 64  # for the forward pass
 CACHED = 2**19  # bytes of hidden states that are worked on together
-BLOCK = 32  # rows walked side by side
+BLOCK = 32  # rows processed together
 
 
 def suits(x: Tensor, n_params: int) -> bool:
-    """Whether the way back of rows x (M, B, D) is likely to be faster by matrix products."""
+    """Whether the backward pass of rows x (M, B, D) is likely to be faster by matrix products."""
     _, batch, n_variables = x.shape
     if threads.forked():  # torch's matrix products would wait there for threads that were not forked
         return False
@@ -39,7 +38,7 @@ def suits(x: Tensor, n_params: int) -> bool:
 
 
 def suits_forward(x: Tensor, n_params: int, hidden: int) -> bool:
-    """Whether the way forward is too; never if the way back, which would want a tape, is not."""
+    """Whether the forward pass is too; never if the backward pass, which would need a tape, is not."""
     return suits(x, n_params) and x.shape[1] >= ENOUGH_ROWS and hidden <= MOST_UNITS
 
 

@@ -1,8 +1,8 @@
 """The NADE recurrence as three matrix products: for few variables with many parameters each.
 
-Where D is small and P large (a mixture of K Gaussians has P = 3K), almost all work is V h, and matrix units
-do that best. The pre-activations of all D steps come from one product of masked inputs with W: D times the
-arithmetic of the recurrence, but little beside V h. The (D, B, H) activations are stored.
+Where D is small and P large (a mixture of K Gaussians has P = 3K), almost all work is V h, for which
+matrix units are fastest. The pre-activations of all D steps come from one product of masked inputs with W: D
+times the arithmetic of the recurrence, but little beside V h. The (D, B, H) activations are stored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_BYTES = 2**30  # of the activations
 
 
 def suits(features: Tensor, output: Tensor) -> bool:
-    """Whether this way is likely to be the fastest, from the shapes alone."""
+    """Whether this is likely to be the fastest kernel, judged by the shapes."""
     batch, n_variables = features.shape[:2]
     _, n_params, hidden = output.shape
     stored = batch * n_variables * hidden * features.element_size()
@@ -29,8 +29,8 @@ def suits(features: Tensor, output: Tensor) -> bool:
 def recurrence(features: Tensor, weights: Weights, activation: str) -> Tensor:
     """As `pynade.kernels.recurrence`; any number of features.
 
-    Matrix units want rows that begin at multiples of four numbers, so the products are padded with zeros. The
-    hidden bias is the weight of one more input that is always one: its gradient comes with the product.
+    Matrix units need rows that begin at multiples of four numbers, so the products are padded with zeros. The
+    hidden bias is the weight of one more input that is always one, so the product computes its gradient too.
     """
     weight, hidden_bias, output, bias, order = weights
     D, F, H = weight.shape

@@ -131,9 +131,9 @@ def _fused(*tensors: Tensor, activation: str, kernel: str) -> Tensor:
     _expect("bias", bias, members, n_variables, n_params)
     _expect("order", order, len(order) if len(order) == 1 else members, n_variables)
     floats = (x, weight, hidden_bias, output, bias)
-    unsure = mapped()  # tensors that are mapped over do not say what they require
+    unsure = mapped()  # requires_grad of mapped tensors is not known
     gradients = torch.is_grad_enabled() and (unsure or any(tensor.requires_grad for tensor in floats))
-    if not gradients and not unsure:  # autograd's part takes as long as a small batch
+    if not gradients and not unsure:  # autograd alone takes as long as a small batch
         run = backends.load(kernel).forward
         return run(x, Weights(*floats[1:], order), activation, False)[0]
     eta: Tensor = Recurrence.apply(*floats, order, activation, kernel, gradients)[0]
@@ -141,7 +141,7 @@ def _fused(*tensors: Tensor, activation: str, kernel: str) -> Tensor:
 
 
 def _expect(name: str, tensor: Tensor, *shape: int) -> None:
-    """Compiled loops do not look where they read, so shapes are compared here."""
+    """Compiled loops do not check indexes, so shapes are compared here."""
     if tensor.shape != shape:
         raise ValueError(
             f"{name} should have shape {shape}, not {tuple(tensor.shape)} (members first, if any)"
