@@ -120,7 +120,7 @@ def _run(script: str) -> str:
         [sys.executable, "-c", textwrap.dedent(script)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=1200,  # a child that waits for threads it does not have would wait for ever
         check=False,
     )
     assert done.returncode == 0, done.stderr

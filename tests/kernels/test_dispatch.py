@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pynade.kernels import backends, recurrence, recurrence_population, sample_bernoulli, sample_mixture
+from pynade.kernels import backends, recurrence, sample_bernoulli, sample_mixture
 
 from .cases import Case
 
@@ -59,8 +59,8 @@ def test_many_features_go_to_the_reference() -> None:
     order = torch.randperm(5, generator=g)
     eta = recurrence(*tensors, order, "sigmoid")
     assert torch.equal(eta, recurrence(*tensors, order, "sigmoid", kernel="reference"))
-    population = recurrence_population(*(t.unsqueeze(0) for t in tensors), order, "sigmoid")
-    assert torch.equal(population[0], eta)
+    population = torch.func.vmap(lambda *t: recurrence(*t, order, "sigmoid"))(*(t[None] for t in tensors))
+    torch.testing.assert_close(population[0], eta)
     with pytest.raises(ValueError, match="one feature per variable, not 3"):
         recurrence(*tensors, order, "sigmoid", kernel="numba")
 

@@ -49,6 +49,17 @@ def close(ours: Tensor, theirs: Tensor, tolerance: float) -> None:
         )
 
 
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_every_family_is_computed_by_the_compiled_loops(kind, monkeypatch):
+    """They know distributions by the names of their classes; a class renamed would be computed by torch."""
+    used = []
+    compiled = mixture.log_prob
+    monkeypatch.setattr(mixture, "log_prob", lambda *args: used.append(args) or compiled(*args))
+    x, eta = inputs(0, (4,), 2)
+    pair(kind, 2)[0].log_prob(x, eta)
+    assert used
+
+
 laws = st.sampled_from(FAMILIES)
 floors = st.sampled_from([0.0, 1e-6, 1e-3, 0.5])
 

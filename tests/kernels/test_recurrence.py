@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pynade.kernels import recurrence, recurrence_population
+from pynade.kernels import recurrence
 
 from .cases import EDGES, Case, compare, evaluate
 
@@ -144,17 +144,19 @@ def test_nested_vmap_and_an_order_each() -> None:
             torch.testing.assert_close(both[k, m], eta(order, scale), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("kernel", ["reference", "numba"])
+@pytest.mark.parametrize("kernel", ["reference", "numba", "dense"])
 def test_population_is_the_loop_over_members(kernel: str) -> None:
     members = [Case(4, 6, 5, 2, seed=seed).tensors() for seed in range(3)]
     stacked = [torch.stack([m[k] for m in members]) for k in range(7)]
     leaves = [t.requires_grad_() for t in stacked[:5]]
-    eta = recurrence_population(*leaves, stacked[5], "sigmoid", kernel=kernel)
+    each = torch.func.vmap(lambda *t: recurrence(*t, "sigmoid", kernel=kernel))
+    eta = each(*leaves, stacked[5])
     eta.backward(stacked[6])
     for k, member in enumerate(members):
         wanted = evaluate(member, "sigmoid", "reference")
         torch.testing.assert_close(eta[k].detach(), wanted["eta"], rtol=1e-12, atol=1e-12)
         for leaf, name in zip(leaves, ("x", "weight", "hidden_bias", "output", "bias"), strict=True):
             torch.testing.assert_close(leaf.grad[k], wanted[name], rtol=1e-12, atol=1e-12)
-    same = recurrence_population(*stacked[:5], members[0][5], "sigmoid", kernel=kernel)
+    shared = torch.func.vmap(lambda *t: recurrence(*t, members[0][5], "sigmoid", kernel=kernel))
+    same = shared(*stacked[:5])
     torch.testing.assert_close(same[0], eta[0], rtol=1e-12, atol=1e-12)

@@ -2,8 +2,8 @@
 
 A graph holds kernels of one device. A Python number written into a tensor, a tensor made of a list, a value
 read by the host, or a shape that depends on values ends in an error while the graph is captured. So every
-update runs here under a dispatch mode that refuses such operations: on the CPU, where they show by name, and on
-the meta device, where a tensor of any other device shows.
+update runs here under a dispatch mode that refuses such operations: on the CPU, where they show by name, and
+on the meta device, where a tensor of any other device shows.
 """
 
 import contextlib

@@ -4,7 +4,7 @@
 (B, D, H) activations. All three agree to rounding, and autograd works through all of them.
 """
 
-from pynade.kernels.dispatch import recurrence, recurrence_population, sample_bernoulli, sample_mixture
+from pynade.kernels.dispatch import recurrence, sample_bernoulli, sample_mixture
 from pynade.kernels.uniforms import Uniforms
 
-__all__ = ["Uniforms", "recurrence", "recurrence_population", "sample_bernoulli", "sample_mixture"]
+__all__ = ["Uniforms", "recurrence", "sample_bernoulli", "sample_mixture"]

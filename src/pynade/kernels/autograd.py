@@ -15,52 +15,68 @@ from torch import Tensor
 from torch.autograd import Function
 
 from pynade.kernels import backends
+from pynade.kernels.reference import Weights
 
 Dims = tuple[int | None, ...]
+
+
+class FirstDerivatives(Function):
+    """Abstract backward pass of a fused kernel: nothing is kept for derivatives of its own."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Nothing to keep."""
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Not available."""
+        raise NotImplementedError(
+            "the fused kernels have first derivatives only; for more use kernel='reference' in a NADE, "
+            "and set `fused` of a mixture's family to False"
+        )
+
+
+def keep_signatures(*functions: type[Function]) -> None:
+    """Compute the signature of `forward` once; `apply` would compute it at every call."""
+    for function in functions:
+        vars(function.forward)["__signature__"] = inspect.signature(function.forward)
 
 
 class Recurrence(Function):
     """(x, W, c, V, b, order, activation, kernel, with_tape) → (eta, tape), shapes as in `cpu.forward`.
 
-    The tape is whatever the kernel wants back for its gradients; its second axis may have any length. Without
-    one (nobody seemed to want gradients) it is made when it is needed after all.
+    The tape holds what the kernel needs for its gradients; its second axis may have any length. Where it was
+    left out, it is made when a backward pass needs it after all.
     """
 
     @staticmethod
-    def forward(
-        x: Tensor,
-        weight: Tensor,
-        hidden_bias: Tensor,
-        output: Tensor,
-        bias: Tensor,
-        order: Tensor,
-        activation: str,
-        kernel: str,
-        with_tape: bool,
-    ) -> tuple[Tensor, Tensor]:
+    def forward(*args: Any) -> tuple[Tensor, Tensor]:
         """Call the kernel."""
-        run = backends.load(kernel).forward
-        return run(x, weight, hidden_bias, output, bias, order, activation, with_tape)
+        x, *weights, activation, kernel, with_tape = args
+        out: tuple[Tensor, Tensor] = backends.load(kernel).forward(
+            x, Weights(*weights), activation, with_tape
+        )
+        return out
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         """Keep the inputs and the tape, no activations."""
-        x, weight, hidden_bias, v, b, order, ctx.activation, ctx.kernel, _ = inputs
+        *tensors, ctx.activation, ctx.kernel, _ = inputs
         ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)  # there would be zeros as large as the tape
-        ctx.save_for_backward(x, weight, hidden_bias, v, b, order, output[1])
+        ctx.save_for_backward(*tensors, output[1])
 
     @staticmethod
     def backward(ctx: Any, grad_eta: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-        """All gradients, from one walk back."""
+        """All gradients, from one backward pass."""
         if grad_eta is None:
             return (None,) * 9
         need_x = ctx.needs_input_grad[0]
-        x, weight, hidden_bias, v, b, order, tape = ctx.saved_tensors
+        *tensors, tape = ctx.saved_tensors
         if tape.shape[1] == 0:
-            tape = Recurrence.apply(x, weight, hidden_bias, v, b, order, ctx.activation, ctx.kernel, True)[1]
+            tape = Recurrence.apply(*tensors, ctx.activation, ctx.kernel, True)[1]
         gx, gw, gc, gv = RecurrenceBackward.apply(
-            x, weight, hidden_bias, v, order, tape, grad_eta, ctx.activation, ctx.kernel, need_x
+            *tensors, tape, grad_eta, ctx.activation, ctx.kernel, need_x
         )
         return (gx if need_x else None), gw, gc, gv, grad_eta.sum(1), None, None, None, None
 
@@ -73,51 +89,32 @@ class Recurrence(Function):
         return _split(outputs, info.batch_size, members)
 
 
-class RecurrenceBackward(Function):
-    """(x, W, c, V, order, tape, grad_eta, activation, kernel, need_x) → gradients of x, W, c, V."""
+class RecurrenceBackward(FirstDerivatives):
+    """(x, W, c, V, b, order, tape, grad_eta, activation, kernel, need_x) → gradients of x, W, c, V."""
 
     @staticmethod
-    def forward(
-        x: Tensor,
-        weight: Tensor,
-        hidden_bias: Tensor,
-        output: Tensor,
-        order: Tensor,
-        tape: Tensor,
-        grad_eta: Tensor,
-        activation: str,
-        kernel: str,
-        need_x: bool,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def forward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Call the kernel."""
+        x, *weights, tape, grad_eta, activation, kernel, need_x = args
         run = backends.load(kernel).backward
-        return run(x, weight, hidden_bias, output, order, tape, grad_eta, activation, need_x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Nothing to keep."""
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Not available."""
-        raise NotImplementedError(
-            "the fused kernels have first derivatives only; use kernel='reference' for more"
+        grads: tuple[Tensor, Tensor, Tensor, Tensor] = run(
+            x, Weights(*weights), tape, grad_eta, activation, need_x
         )
+        return grads
 
     @staticmethod
     def vmap(info: Any, in_dims: Dims, *args: Any) -> tuple[tuple[Tensor, ...], Dims]:
         """More members."""
-        x, weight, hidden_bias, output, order, tape, grad_eta, activation, kernel, need_x = args
-        dims = (*in_dims[:4], *in_dims[5:7])
-        tensors = [x, weight, hidden_bias, output, tape, grad_eta]
-        tensors, order, members = _members(info.batch_size, dims, tensors, order, in_dims[4])
-        outputs = RecurrenceBackward.apply(*tensors[:4], order, *tensors[4:], activation, kernel, need_x)
+        *tensors, order, tape, grad_eta, activation, kernel, need_x = args
+        dims = (*in_dims[:5], *in_dims[6:8])
+        merged, order, members = _members(
+            info.batch_size, dims, [*tensors, tape, grad_eta], order, in_dims[5]
+        )
+        outputs = RecurrenceBackward.apply(*merged[:5], order, *merged[5:], activation, kernel, need_x)
         return _split(outputs, info.batch_size, members)
 
 
-for _function in (Recurrence, RecurrenceBackward):
-    # `apply` looks the signature up on every call; found here, it need not be made again
-    vars(_function.forward)["__signature__"] = inspect.signature(_function.forward)
+keep_signatures(Recurrence, RecurrenceBackward)
 
 
 def _members(

@@ -1,4 +1,4 @@
-"""Which kernel runs: chosen by device and type, loaded when first needed, the reference where none can be."""
+"""The choice of a kernel by device and type; kernels are imported at their first use."""
 
 from __future__ import annotations
 
@@ -11,33 +11,28 @@ import torch
 from torch import Tensor
 
 KERNELS = ("auto", "reference", "dense", "numba", "triton")
-MODULES = {"numba": "pynade.kernels.cpu_wide", "triton": "pynade.kernels.gpu"}
 DEVICES = {"numba": "cpu", "triton": "cuda"}
-SAMPLERS = {"numba": "pynade.kernels.cpu_sample", "triton": "pynade.kernels.gpu_sample"}
+MODULES = {
+    ("numba", "recurrence"): "cpu_wide",
+    ("numba", "sample"): "cpu_sample",
+    ("numba", "mixture"): "mixture",
+    ("triton", "recurrence"): "gpu",
+    ("triton", "sample"): "gpu",
+}
 
 
-def load(kernel: str) -> ModuleType:
-    """The module of a fused kernel; importing it brings in its compiler."""
-    return importlib.import_module(MODULES[kernel])
-
-
-def load_sampler(kernel: str) -> ModuleType:
-    """The module of a fused kernel's samplers."""
-    return importlib.import_module(SAMPLERS[kernel])
-
-
-def load_random() -> ModuleType:
-    """The module that draws uniform numbers on the CPU."""
-    return importlib.import_module("pynade.kernels.cpu_random")
+def load(kernel: str, function: str = "recurrence") -> ModuleType:
+    """The module in which a kernel computes a function; importing it imports the kernel's compiler."""
+    return importlib.import_module(f"pynade.kernels.{MODULES[kernel, function]}")
 
 
 def load_mixture() -> ModuleType:
     """The module of the mixtures' log-densities on the CPU."""
-    return importlib.import_module("pynade.kernels.mixture")
+    return load("numba", "mixture")
 
 
 def choose(kernel: str, device: torch.device, *tensors: Tensor) -> str:
-    """The kernel to run; "auto" is numba on the CPU, Triton on CUDA, the reference where neither can be."""
+    """The kernel to run; "auto" is numba on the CPU, Triton on CUDA, else the reference."""
     if kernel not in KERNELS:
         raise ValueError(f"unknown kernel {kernel!r}; known: {', '.join(KERNELS)}")
     supported = {tensor.dtype for tensor in tensors} <= {torch.float32, torch.float64}
@@ -53,7 +48,7 @@ def choose(kernel: str, device: torch.device, *tensors: Tensor) -> str:
 
 
 def interpreting() -> bool:
-    """Whether Triton was told to run its kernels on the CPU, slowly, for tests."""
+    """Whether Triton interprets its kernels on the CPU, slowly, for tests."""
     try:
         triton = importlib.import_module("triton")
     except ImportError:
@@ -64,7 +59,7 @@ def interpreting() -> bool:
 
 @cache
 def available(kernel: str) -> bool:
-    """Whether the compiler behind a kernel can be imported; warns the one time that it cannot."""
+    """Whether the compiler of a kernel can be imported; warns once if not."""
     try:
         importlib.import_module(kernel)
     except ImportError as error:

@@ -1,16 +1,16 @@
 """The NADE recurrence on the CPU: numba loops that never store a (B, D, H) tensor.
 
-Steps are taken in short chunks. A chunk's rows of W and V are copied once, in step order, into a small tile,
-and every data row of the block walks through it before the next chunk is fetched, so weights are read from
-the first cache level. Hidden units are cut into lanes; the recurrences of two lanes meet only in the sum
-over hidden units of eta. Where x is zero nothing changes, so a run of zeros costs only its dot products.
+Steps are processed in short chunks. A chunk's rows of W and V are copied once, in step order, into a small
+tile, and all data rows of a block use it before the next chunk is copied, so weights are read from the first
+cache level. Hidden units are divided into lanes, which are independent but for the sum over hidden units of
+eta. Where x is zero the state does not change, so a run of zeros costs only its dot products.
 
-Going back, the pre-activation is recovered by subtracting the updates again. Rounding would let it drift,
-and ReLU at exactly zero would notice, so the forward pass leaves a *tape* of the pre-activations every
-`SEGMENT` steps, and the first update of a segment is undone by copying the earlier value, not by
-subtracting. The backward pass is shared between threads by hidden units: each owns its columns of the
-gradients, none has to be added up (only when there are more threads than lanes are the rows shared too).
-Results depend on the input and, for the gradients, on the number of threads, never on timing.
+The backward pass recovers pre-activations by subtracting the updates again. Rounding errors would accumulate,
+and ReLU is sensitive to them at zero, so the forward pass writes a *tape* of the pre-activations every
+`SEGMENT` steps, and the first update of a segment is undone by copying the earlier value, not by subtracting.
+Threads divide the backward pass by hidden units, so that each has its own columns of the gradients (by rows
+too, if there are more threads than lanes). Results depend on the input and, for the gradients, on the number
+of threads, never on timing.
 """
 
 from __future__ import annotations
@@ -21,120 +21,66 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pynade.kernels import cpu_vector as vec
 from pynade.kernels.cpu_scalar import jit
-from pynade.kernels.cpu_vector import (
-    BACK_H,
-    BACKWARD_STATE,
-    CODES,
-    FORWARD_STATE,
-    FOUR,
-    GROUP,
-    LANE,
-    ODDS,
-    PAIR,
-    ROUND,
-    SHORT,
-    G,
-    H,
-    activate,
-    add,
-    advance,
-    advance_dot,
-    collect,
-    copy,
-    copy_odds,
-    dot,
-    dots,
-    fetch,
-    flush,
-    gather,
-    gather4,
-    infinite,
-    permute,
-    retreat,
-    shrunk,
-)
+from pynade.kernels.reference import Weights
 from pynade.kernels.scratch import borrowed
 from pynade.kernels.threads import share
 
+Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
 SEGMENT = 512  # steps between the pre-activations kept for the backward pass
 CHUNK = 16  # outputs after which the next rows come
 TILE = 8  # outputs in a tile of the backward pass (at least one step)
-FORWARD_ROWS, BACKWARD_ROWS = 64, 128  # rows whose state stays in the second cache level
+FORWARD_ROWS, BACKWARD_ROWS = 64, 128  # rows whose states fit the second cache level
 SPLIT_ROWS = 16  # fewer rows than this are not worth a thread of their own
 
 
-def forward(
-    x: Tensor,
-    weight: Tensor,
-    hidden_bias: Tensor,
-    output: Tensor,
-    bias: Tensor,
-    order: Tensor,
-    activation: str,
-    with_tape: bool = True,
-) -> tuple[Tensor, Tensor]:
+def forward(x: Tensor, weights: Weights, activation: str, with_tape: bool = True) -> tuple[Tensor, Tensor]:
     """Eta (M, B, D, P) and the tape (M, S, B, H), the pre-activations at the end of each segment.
 
     Args:
-        x: (M, B, D), one axis more than a single model: M members, each with its own weights.
-        weight: W, (M, D, H).
-        hidden_bias: c, (M, H).
-        output: V, (M, D, P, H).
-        bias: b, (M, D, P).
-        order: (1, D) for all members or (M, D).
+        x: (M, B, D), of M members, each with its own weights.
+        weights: W (M, D, H), c (M, H), V (M, D, P, H), b (M, D, P), and the order, (1, D) or (M, D).
         activation: its name.
-        with_tape: False leaves the tape empty (S = 0), which allows a faster way for binary data.
+        with_tape: False leaves the tape empty (S = 0), which allows a faster method for binary data.
     """
+    weight, hidden_bias, output, bias, order = weights
     members, batch, n_variables = x.shape
     check_order(order, n_variables)
     segments = -(-n_variables // SEGMENT) if with_tape else 0
     tape = x.new_empty(members, segments, batch, weight.shape[2])
-    code = CODES[activation]
+    code = vec.CODES[activation]
     bad = torch.zeros(members, batch, dtype=torch.bool)
     if not with_tape and suits_odds(weight, activation):
         _not_binary(*arrays(x, bad))
-        code = code if bad.all() else ODDS
+        code = code if bad.all() else vec.ODDS
     eta = x.new_empty(members, batch, n_variables, output.shape[2])
-    _share_rows(x, order, weight, hidden_bias, output, bias, eta, tape, bad, code)
-    for member in bad.any(1).nonzero().flatten().tolist() if code == ODDS else []:
+    _share_rows(arrays(x, order, weight, hidden_bias, output, bias, eta, tape, bad), code)
+    for member in bad.any(1).nonzero().flatten().tolist() if code == vec.ODDS else []:
         rows, one = bad[member].nonzero().flatten(), slice(member, member + 1)
-        w, c, v, b = (tensor[one] for tensor in (weight, hidden_bias, output, bias))
-        own = order[member % len(order)].unsqueeze(0)
-        eta[member, rows] = forward(x[one, rows], w, c, v, b, own, activation)[0][0]
+        own = Weights._make((*(t[one] for t in weights[:4]), order[member % len(order)].unsqueeze(0)))
+        eta[member, rows] = forward(x[one, rows], own, activation)[0][0]
     return eta, tape
 
 
-def _share_rows(
-    x: Tensor,
-    order: Tensor,
-    weight: Tensor,
-    hidden_bias: Tensor,
-    output: Tensor,
-    bias: Tensor,
-    eta: Tensor,
-    tape: Tensor,
-    bad: Tensor,
-    code: int,
-) -> None:
-    """Fill eta, the tape and `bad`, each thread some rows of some member."""
-    members, batch, n_variables, n_params = eta.shape
+def _share_rows(buffers: tuple[np.ndarray, ...], code: int) -> None:
+    """Call `_forward` on these arrays, each thread for some rows of some member."""
+    (members, batch, n_variables, n_params), hidden = buffers[6].shape, buffers[2].shape[2]
     threads = torch.get_num_threads()
     rows = max(1, min(FORWARD_ROWS, batch, -(-members * batch // threads)))
     blocks = -(-batch // rows)
     steps = max(2, 2 ** int(math.log2(max(1, CHUNK // n_params))))  # the last of a segment ends it
-    padded, (_, width) = -(-rows // FOUR) * FOUR, lanes_of(weight.shape[2])
+    padded, (_, width) = -(-rows // vec.FOUR) * vec.FOUR, lanes_of(hidden)
     tiles = width * (steps * (1 + n_params) + 1) + steps
-    size = tiles + padded * (FORWARD_STATE + n_variables + 1) + GROUP * (steps * n_params + 1)
-    buffers = arrays(x, order, weight, hidden_bias, output, bias, eta, tape, bad)
+    size = tiles + padded * (vec.FORWARD_STATE + n_variables + 1) + vec.GROUP * (steps * n_params + 1)
 
     def task(number: int) -> None:
         member, first = number // blocks, number % blocks * rows
         where = (member, first, min(batch, first + rows))
         with borrowed(size, buffers[0].dtype) as scratch:
-            _forward(*buffers, code, steps, width, *where, scratch, np.empty(GROUP, np.int64))
+            _forward(*buffers, code, steps, width, *where, scratch, np.empty(vec.GROUP, np.int64))
 
-    share(task, members * blocks, thread_count("forward", x, threads))
+    share(task, members * blocks, thread_count("forward", buffers[0], threads))
 
 
 def suits_odds(weight: Tensor, activation: str) -> bool:
@@ -143,26 +89,19 @@ def suits_odds(weight: Tensor, activation: str) -> bool:
 
 
 def lanes_of(hidden: int) -> tuple[int, int]:
-    """How many lanes so many hidden units are cut into, and their padded width."""
-    lanes = -(-hidden // LANE)
+    """The number of lanes of so many hidden units, and their padded width."""
+    lanes = -(-hidden // vec.LANE)
     return lanes, _padded(-(-hidden // lanes))
 
 
 def backward(
-    x: Tensor,
-    weight: Tensor,
-    hidden_bias: Tensor,
-    output: Tensor,
-    order: Tensor,
-    tape: Tensor,
-    grad_eta: Tensor,
-    activation: str,
-    need_x: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    x: Tensor, weights: Weights, tape: Tensor, grad_eta: Tensor, activation: str, need_x: bool
+) -> Gradients:
     """Gradients of x (empty unless `need_x`), W, c and V."""
+    weight, hidden_bias, output, _, order = weights
     members, batch, _ = x.shape
     hidden, threads = weight.shape[2], torch.get_num_threads()
-    lanes = max(-(-hidden // SHORT), min(-(-hidden // ROUND), threads // members))
+    lanes = max(-(-hidden // vec.SHORT), min(-(-hidden // vec.ROUND), threads // members))
     width = _padded(-(-hidden // lanes))
     lanes = -(-hidden // width)
     splits = max(1, min(threads // (members * lanes), batch // SPLIT_ROWS))
@@ -176,8 +115,8 @@ def backward(
     results = arrays(grad_x, grad_weight, grad_bias, grad_output)
 
     n_variables, n_params, block = *output.shape[1:3], min(rows, BACKWARD_ROWS)
-    tiles = max(1, TILE // n_params) * (1 + n_params) * PAIR
-    size = block * (BACKWARD_STATE + n_variables * (1 + n_params)) + tiles
+    tiles = max(1, TILE // n_params) * (1 + n_params) * vec.PAIR
+    size = block * (vec.BACKWARD_STATE + n_variables * (1 + n_params)) + tiles
 
     def task(number: int) -> None:
         member, split, lane = np.unravel_index(number, (members, splits, lanes))
@@ -186,7 +125,7 @@ def backward(
         where = (member, split, lane, *rows_of_task, *units)
         first_update = np.empty(block, np.int64)  # of a segment, where the tape replaces subtraction
         with borrowed(size, inputs[0].dtype) as scratch:
-            _backward(*inputs, *results, need_x, CODES[activation], *where, scratch, first_update)
+            _backward(*inputs, *results, need_x, vec.CODES[activation], *where, scratch, first_update)
 
     share(task, members * splits * lanes if batch else 0, thread_count("backward", x, threads))
     grads = (grad_weight, grad_bias, grad_output)
@@ -194,19 +133,20 @@ def backward(
     return grad_x.sum(0), gw, gc, gv
 
 
-_compiled: set[tuple[str, torch.dtype]] = set()
+_compiled: set[tuple[str, str]] = set()
 
 
-def thread_count(what: str, x: Tensor, threads: int) -> int:
+def thread_count(what: str, x: Tensor | np.ndarray, threads: int) -> int:
     """One the first time: two threads that compile the same function may wait for each other for ever."""
-    if (what, x.dtype) in _compiled or not x.numel():
+    key = (what, str(x.dtype).removeprefix("torch."))
+    if key in _compiled or 0 in x.shape:
         return threads
-    _compiled.add((what, x.dtype))
+    _compiled.add(key)
     return 1
 
 
 def check_order(order: Tensor, n_variables: int) -> None:
-    """Compiled loops do not look where they read."""
+    """Compiled loops do not check indexes."""
     if int(order.min()) < 0 or int(order.max()) >= n_variables:
         raise ValueError(f"order holds variables outside 0 … {n_variables - 1}")
 
@@ -217,7 +157,7 @@ def arrays(*tensors: Tensor) -> tuple[np.ndarray, ...]:
 
 
 def _padded(width: int) -> int:
-    return -(-width // ROUND) * ROUND
+    return -(-width // vec.ROUND) * vec.ROUND
 
 
 @jit()
@@ -242,13 +182,13 @@ def _forward(  # type: ignore[no-untyped-def]
     x, eta, tape, bad = x[m, first:last], eta[m, first:last], tape[m, :, first:last], bad[m, first:last]
     weights, outputs = weight[m].reshape(-1), output[m].reshape(-1)
     hidden_bias, bias, order = hidden_bias[m], bias[m], order[m % len(order)]
-    zero, one, padded = x.dtype.type(0), x.dtype.type(1), -(-rows // FOUR) * FOUR
-    a, b = padded * FORWARD_STATE, padded * n_variables
+    zero, one, padded = x.dtype.type(0), x.dtype.type(1), -(-rows // vec.FOUR) * vec.FOUR
+    a, b = padded * vec.FORWARD_STATE, padded * n_variables
     state, xs, scratch = scratch[:a], scratch[a : a + b].reshape(n_variables, padded), scratch[a + b :]
     a, b = steps * width, (steps * n_params + 1) * width
     w, v, scratch = scratch[:a], scratch[a : a + b], scratch[a + b :]
     bounds, marks, scratch = scratch[:padded], scratch[padded : padded + steps], scratch[padded + steps :]
-    out = scratch[: GROUP * (steps * n_params + 1)].reshape(-1, GROUP)
+    out = scratch[: vec.GROUP * (steps * n_params + 1)].reshape(-1, vec.GROUP)
     for d in range(n_variables):
         i = order[d]
         for r in range(rows):
@@ -256,39 +196,41 @@ def _forward(  # type: ignore[no-untyped-def]
         xs[d, rows:] = zero
     for k0 in range(0, hidden, width):
         units = np.uint64(min(width, hidden - k0))
-        state[:], bounds[:] = one if code == ODDS else zero, one
+        state[:], bounds[:] = one if code == vec.ODDS else zero, one
         for r in range(rows):
-            o = np.uint64(r * FORWARD_STATE)
-            if code == ODDS:
-                bounds[r] = copy_odds(state, o, hidden_bias, np.uint64(k0), units)
+            o = np.uint64(r * vec.FORWARD_STATE)
+            if code == vec.ODDS:
+                bounds[r] = vec.copy_odds(state, o, hidden_bias, np.uint64(k0), units)
                 bad[r] |= bounds[r] == zero
             else:
-                copy(state, o, hidden_bias, np.uint64(k0), units)
-            activate(state, o, H, np.uint64(width), code)
+                vec.copy(state, o, hidden_bias, np.uint64(k0), units)
+            vec.activate(state, o, vec.H, np.uint64(width), code)
         for d0 in range(0, n_variables, steps):
             n = min(steps, n_variables - d0)
             for t in range(n):
                 j, i = t * n_params * width, order[d0 + t]
-                marks[t] = fetch(w, v, t * width, j, weights, outputs, i, n_params, hidden, k0, width, code)
-                if code == ODDS and marks[t] == zero:
+                marks[t] = vec.fetch(
+                    w, v, t * width, j, weights, outputs, i, n_params, hidden, k0, width, code
+                )
+                if code == vec.ODDS and marks[t] == zero:
                     bad[:] = True
-            for r0 in range(0, rows, GROUP):
-                r1 = min(padded, r0 + GROUP)
+            for r0 in range(0, rows, vec.GROUP):
+                r1 = min(padded, r0 + vec.GROUP)
                 _group(state, r0, r1, xs, d0, n, n_params, w, v, out, width, code, bounds, marks, bad, moved)
                 for t in range(n):
                     i = order[d0 + t]
                     for p in range(n_params):
-                        for r in range(r0, min(rows, r0 + GROUP)):
+                        for r in range(r0, min(rows, r0 + vec.GROUP)):
                             so_far = bias[i, p] if k0 == 0 else eta[r, i, p]
                             eta[r, i, p] = so_far + out[t * n_params + p, r - r0]
             d = d0 + n
             if len(tape) and (d % SEGMENT == 0 or d == n_variables):
                 for r in range(rows):
-                    o = np.uint64(r * FORWARD_STATE)
-                    copy(tape[(d - 1) // SEGMENT, r], np.uint64(k0), state, o, units)
-        if code == ODDS:
+                    o = np.uint64(r * vec.FORWARD_STATE)
+                    vec.copy(tape[(d - 1) // SEGMENT, r], np.uint64(k0), state, o, units)
+        if code == vec.ODDS:
             for r in range(rows):
-                bad[r] |= infinite(state, np.uint64(r * FORWARD_STATE), np.uint64(width))
+                bad[r] |= vec.infinite(state, np.uint64(r * vec.FORWARD_STATE), np.uint64(width))
 
 
 @jit(inline=True)
@@ -296,28 +238,28 @@ def _group(  # type: ignore[no-untyped-def]
     state, r0, r1, xs, d0, n, n_params, w, v, out, width, code, bounds, marks, bad, moved
 ):
     """Steps d0 … d0 + n - 1 of the rows r0 … r1 - 1: their outputs without biases."""
-    zero, row = state.dtype.type(0), np.uint64(FORWARD_STATE)
+    zero, row = state.dtype.type(0), np.uint64(vec.FORWARD_STATE)
     together = 2 if n_params == 1 else 1  # steps computed at once as if x stayed zero
     wide = np.uint64(width)
     for t0 in range(0, n, together):
         j = np.uint64(t0 * n_params) * wide
-        for r in range(r0, r1, FOUR):
-            o = np.uint64(r * FORWARD_STATE) + H
+        for r in range(r0, r1, vec.FOUR):
+            o = np.uint64(r * vec.FORWARD_STATE) + vec.H
             for p in range(0, n_params, 2):
-                dots(state, o, row, v, j + np.uint64(p) * wide, wide, out, t0 * n_params + p, r - r0)
+                vec.dots(state, o, row, v, j + np.uint64(p) * wide, wide, out, t0 * n_params + p, r - r0)
         for t in range(t0, min(n, t0 + together)):
-            number, i, forced = 0, np.uint64(t) * wide, code != ODDS and marks[t] == zero
+            number, i, forced = 0, np.uint64(t) * wide, code != vec.ODDS and marks[t] == zero
             for r in range(r0, r1):  # first a list: a branch that cannot be foreseen is expensive
                 moved[number] = r
                 number += (xs[d0 + t, r] != zero) | forced
             for k in range(number):
                 r = moved[k]
-                o, xt = np.uint64(r * FORWARD_STATE), xs[d0 + t, r]
+                o, xt = np.uint64(r * vec.FORWARD_STATE), xs[d0 + t, r]
                 if t - t0 + 1 < together:  # the output of the next step anew
-                    out[t + 1, r - r0] = advance_dot(state, o, xt, w, i, v, i + wide, wide, code)
+                    out[t + 1, r - r0] = vec.advance_dot(state, o, xt, w, i, v, i + wide, wide, code)
                 else:
-                    advance(state, o, xt, w, i, wide, code)
-                if code == ODDS and shrunk(bounds, r, marks[t], state, o, wide):
+                    vec.advance(state, o, xt, w, i, wide, code)
+                if code == vec.ODDS and vec.shrunk(bounds, r, marks[t], state, o, wide):
                     bad[r] = True
 
 
@@ -334,14 +276,10 @@ def _backward(  # type: ignore[no-untyped-def]
     grad_x, grad_weight, grad_bias = grad_x[lane, m], grad_weight[split, m], grad_bias[split, m]
     grad_output = grad_output[split, m]
     units, zero, wide = k1 - k0, x.dtype.type(0), np.uint64(width)
-    steps, block, weights, outputs = (
-        max(1, TILE // n_params),
-        len(first_update),
-        weight.reshape(-1),
-        output.reshape(-1),
-    )
+    steps, block = max(1, TILE // n_params), len(first_update)
+    weights, outputs = weight.reshape(-1), output.reshape(-1)
     grad_weights, grad_outputs = grad_weight.reshape(-1), grad_output.reshape(-1)
-    a, b, c = block * BACKWARD_STATE, steps * PAIR, steps * n_params * PAIR
+    a, b, c = block * vec.BACKWARD_STATE, steps * vec.PAIR, steps * n_params * vec.PAIR
     state, w, v, rest = scratch[:a], scratch[a : a + b], scratch[a + b : a + b + c], scratch[a + b + c :]
     a = block * n_variables
     xs = rest[:a].reshape(block, n_variables)
@@ -351,14 +289,14 @@ def _backward(  # type: ignore[no-untyped-def]
         rows = min(block, last - b0)
         state[:] = zero
         for r in range(rows):
-            permute(xs[r], x[b0 + r], order, 1)
-            permute(es[r], grad_eta[b0 + r].reshape(-1), order, n_params)
+            vec.permute(xs[r], x[b0 + r], order, 1)
+            vec.permute(es[r], grad_eta[b0 + r].reshape(-1), order, n_params)
         for segment in range(len(tape) - 1, -1, -1):
             begin, finish = segment * SEGMENT, min(n_variables, (segment + 1) * SEGMENT)
             for r in range(rows):
-                a = r * BACKWARD_STATE
-                copy(state, np.uint64(a), tape[segment, b0 + r], np.uint64(k0), np.uint64(units))
-                activate(state, np.uint64(a), BACK_H, wide, code)
+                a = r * vec.BACKWARD_STATE
+                vec.copy(state, np.uint64(a), tape[segment, b0 + r], np.uint64(k0), np.uint64(units))
+                vec.activate(state, np.uint64(a), vec.BACK_H, wide, code)
                 d = begin
                 while d < finish and xs[r, d] == zero:
                     d += 1
@@ -369,31 +307,33 @@ def _backward(  # type: ignore[no-untyped-def]
                 w[:], v[:] = zero, zero
                 for t in range(n):
                     i = order[d0 + t]
-                    copy(w, np.uint64(t * PAIR), weights, np.uint64(i * hidden + k0), np.uint64(units))
+                    vec.copy(
+                        w, np.uint64(t * vec.PAIR), weights, np.uint64(i * hidden + k0), np.uint64(units)
+                    )
                     for p in range(n_params):
                         q = np.uint64((i * n_params + p) * hidden + k0)
-                        copy(v, np.uint64((t * n_params + p) * PAIR), outputs, q, np.uint64(units))
+                        vec.copy(v, np.uint64((t * n_params + p) * vec.PAIR), outputs, q, np.uint64(units))
                 for r in range(rows):
-                    o = np.uint64(r * BACKWARD_STATE)
+                    o = np.uint64(r * vec.BACKWARD_STATE)
                     t = n - 1
                     while t >= 0:
-                        xt, i = xs[r, d0 + t], np.uint64(t * PAIR)
+                        xt, i = xs[r, d0 + t], np.uint64(t * vec.PAIR)
                         stop = (t + 1) * n_params  # outputs below it are still to be gathered
                         if need_x:
-                            flush(state, o, wide, code)
-                            grad_x[b0 + r, order[d0 + t]] = dot(state, o + G, w, i, wide)
+                            vec.flush(state, o, wide, code)
+                            grad_x[b0 + r, order[d0 + t]] = vec.dot(state, o + vec.G, w, i, wide)
                         if d0 + t == first_update[r]:
-                            flush(state, o, wide, code)
-                            collect(state, o, xt, w, i, wide)
+                            vec.flush(state, o, wide, code)
+                            vec.collect(state, o, xt, w, i, wide)
                             if segment == 0:
-                                copy(state, o, hidden_bias, np.uint64(k0), np.uint64(units))
+                                vec.copy(state, o, hidden_bias, np.uint64(k0), np.uint64(units))
                             else:
-                                copy(state, o, tape[segment - 1, b0 + r], np.uint64(k0), np.uint64(units))
-                            activate(state, o, BACK_H, wide, code)
+                                vec.copy(state, o, tape[segment - 1, b0 + r], np.uint64(k0), np.uint64(units))
+                            vec.activate(state, o, vec.BACK_H, wide, code)
                         elif xt != zero:
                             stop -= 1
-                            e, j = es[r, d0 * n_params + stop], np.uint64(stop * PAIR)
-                            retreat(state, o, xt, w, i, e, v, j, wide, code)
+                            e, j = es[r, d0 * n_params + stop], np.uint64(stop * vec.PAIR)
+                            vec.retreat(state, o, xt, w, i, e, v, j, wide, code)
                         start = t  # of the run of steps that share h
                         if not need_x:
                             while start > 0 and xs[r, d0 + start - 1] == zero:
@@ -402,22 +342,24 @@ def _backward(  # type: ignore[no-untyped-def]
                         while p + 4 <= stop:
                             e0, e1 = es[r, first_param + p], es[r, first_param + p + 1]
                             e2, e3 = es[r, first_param + p + 2], es[r, first_param + p + 3]
-                            gather4(state, o, e0, e1, e2, e3, v, np.uint64(p * PAIR), wide)
+                            vec.gather4(state, o, e0, e1, e2, e3, v, np.uint64(p * vec.PAIR), wide)
                             p += 4
                         while p < stop:
-                            gather(state, o, es[r, first_param + p], v, np.uint64(p * PAIR), wide)
+                            vec.gather(state, o, es[r, first_param + p], v, np.uint64(p * vec.PAIR), wide)
                             p += 1
                         t = start - 1
                 for t in range(n):
                     i = order[d0 + t]
                     q = np.uint64(i * hidden + k0)
-                    add(grad_weights, q, w, np.uint64(t * PAIR + SHORT), np.uint64(units), b0 == first)
+                    vec.add(
+                        grad_weights, q, w, np.uint64(t * vec.PAIR + vec.SHORT), np.uint64(units), b0 == first
+                    )
                     for p in range(n_params):
                         q = np.uint64((i * n_params + p) * hidden + k0)
-                        j = np.uint64((t * n_params + p) * PAIR + SHORT)
-                        add(grad_outputs, q, v, j, np.uint64(units), b0 == first)
+                        j = np.uint64((t * n_params + p) * vec.PAIR + vec.SHORT)
+                        vec.add(grad_outputs, q, v, j, np.uint64(units), b0 == first)
             for r in range(rows):
-                flush(state, np.uint64(r * BACKWARD_STATE), wide, code)
+                vec.flush(state, np.uint64(r * vec.BACKWARD_STATE), wide, code)
         for r in range(rows):
             for k in range(units):
-                grad_bias[k0 + k] += state[r * BACKWARD_STATE + 2 * SHORT + k]
+                grad_bias[k0 + k] += state[r * vec.BACKWARD_STATE + 2 * vec.SHORT + k]

@@ -1,5 +1,4 @@
-"""Ancestral sampling on the CPU: each row walks once through the variables, many rows through each tile of
-weights.
+"""Ancestral sampling on the CPU: many rows are drawn together from each tile of weights.
 
 A step needs eta over all hidden units before the next can begin, so a row keeps all its lanes. For binary
 data two steps are computed together on the guess that x stays zero; after a one the second is computed again
@@ -14,67 +13,38 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pynade.kernels import cpu_vector as vec
 from pynade.kernels.cpu import arrays, check_order, lanes_of, suits_odds, thread_count
 from pynade.kernels.cpu_scalar import NEVER, jit, nth, power
-from pynade.kernels.cpu_vector import (
-    CODES,
-    FORWARD_STATE,
-    FOUR,
-    GROUP,
-    ODDS,
-    H,
-    activate,
-    advance,
-    advance_dot,
-    copy,
-    copy_odds,
-    dots,
-    fetch,
-    infinite,
-    shrunk,
-)
+from pynade.kernels.reference import Weights
 from pynade.kernels.scratch import borrowed
 from pynade.kernels.threads import share
 from pynade.kernels.uniforms import Uniforms
 
 ROWS = 128  # rows that share a tile of weights
 STEPS = 16  # steps after which the next rows come
+DRAWN = 2**16  # uniform numbers of one task
 BERNOULLI, MIXTURE = 0, 1  # what is drawn from eta; a new family is a new code and a branch in `_sample`
 
 
-def sample(
-    weight: Tensor,
-    hidden_bias: Tensor,
-    output: Tensor,
-    bias: Tensor,
-    order: Tensor,
-    uniforms: Tensor | Uniforms,
-    noise: Tensor | None,
-    activation: str,
-) -> Tensor:
-    """Rows (B, D): Bernoulli without noise, location-scale mixtures with it. Shapes as in `reference`."""
-    check_order(order, len(weight))
-    code = CODES[activation]
-    if noise is not None or not suits_odds(weight, activation):
-        return _run(weight, hidden_bias, output, bias, order, uniforms, noise, code)[0]
-    x, bad = _run(weight, hidden_bias, output, bias, order, uniforms, None, ODDS)
+def sample(weights: Weights, uniforms: Tensor | Uniforms, noise: Tensor | None, activation: str) -> Tensor:
+    """Rows (B, D): Bernoulli without noise, location-scale mixtures with it; see `reference.sample`."""
+    check_order(weights.order, len(weights.weight))
+    code = vec.CODES[activation]
+    if noise is not None or not suits_odds(weights.weight, activation):
+        return _run(weights, uniforms, noise, code)[0]
+    x, bad = _run(weights, uniforms, None, vec.ODDS)
     if bad.any():
         given = uniforms if isinstance(uniforms, Tensor) else uniforms.tensor(x.dtype, x.device)
-        x[bad] = _run(weight, hidden_bias, output, bias, order, given[bad], None, code)[0]
+        x[bad] = _run(weights, given[bad], None, code)[0]
     return x
 
 
 def _run(
-    weight: Tensor,
-    hidden_bias: Tensor,
-    output: Tensor,
-    bias: Tensor,
-    order: Tensor,
-    uniforms: Tensor | Uniforms,
-    noise: Tensor | None,
-    code: int,
+    weights: Weights, uniforms: Tensor | Uniforms, noise: Tensor | None, code: int
 ) -> tuple[Tensor, Tensor]:
     """Rows, and which of them left the range of `ODDS`."""
+    weight, hidden_bias, output, bias, order = weights
     n_variables, n_params, hidden = output.shape
     if isinstance(uniforms, Tensor):
         batch, seed = len(uniforms), 0
@@ -87,25 +57,20 @@ def _run(
     inputs = arrays(weight, hidden_bias, output, bias[order], order, uniforms, noise, x, bad)
     threads = torch.get_num_threads()
     rows = max(1, min(ROWS, -(-batch // threads)))
-    padded, (lanes, width), steps = -(-rows // FOUR) * FOUR, lanes_of(hidden), max(2, STEPS // n_params)
+    padded, (lanes, width), steps = (
+        -(-rows // vec.FOUR) * vec.FOUR,
+        lanes_of(hidden),
+        max(2, STEPS // n_params),
+    )
     tiles = lanes * width * (steps * (1 + n_params) + 1) + steps
-    size = tiles + padded * (lanes * FORWARD_STATE + 1) + GROUP * (n_params + 4)
+    size = tiles + padded * (lanes * vec.FORWARD_STATE + 1) + vec.GROUP * (n_params + 4)
 
     def task(number: int) -> None:
         first = number * rows
         where = (first, min(batch, first + rows))
         with borrowed(size, inputs[0].dtype) as scratch:
-            _sample(
-                *inputs,
-                np.uint64(seed),
-                family,
-                code,
-                steps,
-                width,
-                *where,
-                scratch,
-                np.empty(GROUP, np.int64),
-            )
+            options = (np.uint64(seed), family, code, steps, width)
+            _sample(*inputs, *options, *where, scratch, np.empty(vec.GROUP, np.int64))
 
     share(task, -(-batch // rows), thread_count("sample", x, threads))
     return x, bad
@@ -133,7 +98,7 @@ def _mixture(eta, r, components, uniform, noise):  # type: ignore[no-untyped-def
 def draw(to, seed, start, stride):  # type: ignore[no-untyped-def]
     """Every stride-th number of a seed."""
     zero = to.dtype.type(0)
-    for r in range(np.uint64(GROUP)):
+    for r in range(np.uint64(vec.GROUP)):
         to[r] = nth(seed, start + r * stride, zero)
 
 
@@ -141,7 +106,7 @@ def draw(to, seed, start, stride):  # type: ignore[no-untyped-def]
 def toss(drawn, eta, bias):  # type: ignore[no-untyped-def]
     """From uniform numbers to ones with probability sigmoid(eta + bias), and zeros."""
     zero, one = drawn.dtype.type(0), drawn.dtype.type(1)
-    for r in range(np.uint64(GROUP)):
+    for r in range(np.uint64(vec.GROUP)):
         logit = eta[r] + bias
         hit = (drawn[r] * (one + power(-logit)) < one) & (logit > NEVER)
         drawn[r] = one if hit else zero
@@ -155,61 +120,59 @@ def _sample(  # type: ignore[no-untyped-def]
     """Rows first … last - 1. Biases are in step order."""
     (n_variables, n_params), hidden, rows = bias.shape, len(hidden_bias), last - first
     uniforms, noise, x, bad = uniforms[first:last], noise[first:last], x[first:last], bad[first:last]
-    weights, outputs, lanes, wide = (
-        weight.reshape(-1),
-        output.reshape(-1),
-        -(-hidden // width),
-        np.uint64(width),
-    )
-    zero, one, padded = x.dtype.type(0), x.dtype.type(1), -(-rows // FOUR) * FOUR
-    row, lane_of_w, lane_of_v = lanes * FORWARD_STATE, steps * width, (steps * n_params + 1) * width
-    a, b = padded * row, padded * row + GROUP
+    weights, outputs = weight.reshape(-1), output.reshape(-1)
+    lanes, wide = -(-hidden // width), np.uint64(width)
+    zero, one, padded = x.dtype.type(0), x.dtype.type(1), -(-rows // vec.FOUR) * vec.FOUR
+    row, lane_of_w, lane_of_v = lanes * vec.FORWARD_STATE, steps * width, (steps * n_params + 1) * width
+    a, b = padded * row, padded * row + vec.GROUP
     state, drawn, scratch = scratch[:a], scratch[a:b], scratch[b:]
     a, b = lanes * lane_of_w, lanes * lane_of_v
     w, v, scratch = scratch[:a], scratch[a : a + b], scratch[a + b :]
     bounds, marks, scratch = scratch[:padded], scratch[padded : padded + steps], scratch[padded + steps :]
-    a = GROUP * (n_params + 1)
-    eta, part = scratch[:a].reshape(-1, GROUP), scratch[a : a + 2 * GROUP].reshape(2, GROUP)
-    state[:], bounds[:], x[:] = one if code == ODDS else zero, one, zero
+    a = vec.GROUP * (n_params + 1)
+    eta, part = scratch[:a].reshape(-1, vec.GROUP), scratch[a : a + 2 * vec.GROUP].reshape(2, vec.GROUP)
+    state[:], bounds[:], x[:] = one if code == vec.ODDS else zero, one, zero
     pair = 2 if n_params == 1 else 1  # steps computed together
     given = uniforms.shape[1] > 0
     for r in range(rows):
         for lane in range(lanes):
-            o, k0 = np.uint64(r * row + lane * FORWARD_STATE), np.uint64(lane * width)
+            o, k0 = np.uint64(r * row + lane * vec.FORWARD_STATE), np.uint64(lane * width)
             units = np.uint64(max(0, min(width, hidden - lane * width)))
-            if code == ODDS:
-                bounds[r] = min(bounds[r], copy_odds(state, o, hidden_bias, k0, units))
+            if code == vec.ODDS:
+                bounds[r] = min(bounds[r], vec.copy_odds(state, o, hidden_bias, k0, units))
                 bad[r] |= bounds[r] == zero
             else:
-                copy(state, o, hidden_bias, k0, units)
-            activate(state, o, H, wide, code)
+                vec.copy(state, o, hidden_bias, k0, units)
+            vec.activate(state, o, vec.H, wide, code)
     for d0 in range(0, n_variables, steps):
         for t in range(min(steps, n_variables - d0)):
             marks[t] = one
             for lane in range(lanes):
                 i, j = lane * lane_of_w + t * width, lane * lane_of_v + t * n_params * width
                 k0 = lane * width
-                mark = fetch(w, v, i, j, weights, outputs, order[d0 + t], n_params, hidden, k0, width, code)
+                mark = vec.fetch(
+                    w, v, i, j, weights, outputs, order[d0 + t], n_params, hidden, k0, width, code
+                )
                 marks[t] = min(marks[t], mark)
-            if code == ODDS and marks[t] == zero:
+            if code == vec.ODDS and marks[t] == zero:
                 bad[:] = True
-        for r0 in range(0, rows, GROUP):
+        for r0 in range(0, rows, vec.GROUP):
             for d1 in range(d0, min(n_variables, d0 + steps), pair):
                 last = min(n_variables, d1 + pair)
-                for q in range(0, min(GROUP, padded - r0), FOUR):
+                for q in range(0, min(vec.GROUP, padded - r0), vec.FOUR):
                     for p in range(0, n_params, 2):
                         for lane in range(lanes):
-                            o = np.uint64((r0 + q) * row + lane * FORWARD_STATE)
+                            o = np.uint64((r0 + q) * row + lane * vec.FORWARD_STATE)
                             j = np.uint64(lane * lane_of_v + ((d1 - d0) * n_params + p) * width)
                             if lane == 0:
-                                dots(state, o + H, np.uint64(row), v, j, wide, eta, p, q)
+                                vec.dots(state, o + vec.H, np.uint64(row), v, j, wide, eta, p, q)
                                 continue
-                            dots(state, o + H, np.uint64(row), v, j, wide, part, 0, q)
-                            for r in range(q, q + FOUR):
+                            vec.dots(state, o + vec.H, np.uint64(row), v, j, wide, part, 0, q)
+                            for r in range(q, q + vec.FOUR):
                                 eta[p, r] += part[0, r]
                                 eta[p + 1, r] += part[1, r]
                 for d in range(d1, last):
-                    present = min(GROUP, rows - r0)
+                    present = min(vec.GROUP, rows - r0)
                     if family == BERNOULLI:
                         if given:
                             for r in range(present):
@@ -236,16 +199,39 @@ def _sample(  # type: ignore[no-untyped-def]
                             i = np.uint64(lane * lane_of_w + (d - d0) * width)
                             if d + 1 < last:  # the output of the second step anew
                                 j = np.uint64(lane * lane_of_v + (d - d0 + 1) * width)
-                                total += advance_dot(state, o, value, w, i, v, j, wide, code)
+                                total += vec.advance_dot(state, o, value, w, i, v, j, wide, code)
                             else:
-                                advance(state, o, value, w, i, wide, code)
-                            o += np.uint64(FORWARD_STATE)
+                                vec.advance(state, o, value, w, i, wide, code)
+                            o += np.uint64(vec.FORWARD_STATE)
                         if d + 1 < last:
                             eta[1, r] = total
-                        if code == ODDS and shrunk(
+                        if code == vec.ODDS and vec.shrunk(
                             bounds, r0 + r, marks[d - d0], state, np.uint64((r0 + r) * row), np.uint64(row)
                         ):
                             bad[r0 + r] = True
-    if code == ODDS:
+    if code == vec.ODDS:
         for r in range(rows):
-            bad[r] |= infinite(state, np.uint64(r * row), np.uint64(row))
+            bad[r] |= vec.infinite(state, np.uint64(r * row), np.uint64(row))
+
+
+def fill(out: Tensor, seed: int) -> Tensor:
+    """Fill a tensor with uniform numbers strictly between 0 and 1; the k-th is a function of the seed and k.
+
+    Several threads draw them: torch draws them one after the other, which takes a good part of the time that
+    sampling rows with them does.
+    """
+    array = out.view(-1).numpy()
+
+    def task(number: int) -> None:
+        first = number * DRAWN
+        _fill(array[first : first + DRAWN], np.uint64(seed), np.uint64(first))
+
+    share(task, -(-len(array) // DRAWN), torch.get_num_threads())
+    return out
+
+
+@jit()
+def _fill(out, seed, first):  # type: ignore[no-untyped-def]
+    zero = out.dtype.type(0)
+    for k in range(len(out)):
+        out[k] = nth(seed, first + np.uint64(k), zero)

@@ -43,7 +43,7 @@ def jit(
 
     numba counts references to arrays whenever one function hands them to another, even inlined, with atomic
     instructions that cost as much as a lane's arithmetic. The functions here get all their memory from
-    outside, so the counting is left out; one that makes arrays of its own says `allocates`.
+    outside, so the counting is left out (except in functions that create arrays: `allocates`).
 
     numba renews its cache when the file of a function changes, but not when a function it calls does; so the
     state of the files whose functions and numbers go into all others becomes part of their names.

@@ -1,9 +1,8 @@
-"""The NADE recurrence on the CPU where P is large: the hidden states by a walk, V h by matrix products.
+"""The NADE recurrence on the CPU where P is large: hidden states by compiled loops, V h by matrix products.
 
-With mixtures for conditionals almost all work is V h and its gradients, which matrix products do best. A few
-rows at a time, so that their hidden states stay in the cache, are walked in compiled code; on the way back
-they are walked again rather than kept. What is faster by the fused loops goes to `kernels.cpu`, whose
-functions have the same signatures.
+With mixtures for conditionals almost all work is V h and its gradients, for which matrix products are
+fastest. Hidden states are computed for a few rows at a time, so that they stay in the cache, and again in the
+backward pass. Other sizes go to `kernels.cpu`, whose functions have the same signatures.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -17,20 +16,21 @@ from pynade.kernels import cpu, threads
 from pynade.kernels.cpu import arrays, check_order, thread_count
 from pynade.kernels.cpu_scalar import jit
 from pynade.kernels.cpu_vector import CODES, ROUND, slope, squash
+from pynade.kernels.reference import Weights
 from pynade.kernels.scratch import borrowed
 from pynade.kernels.threads import share
 
-LEAST_PARAMS = 24  # P from which matrix products are faster than the fused loops, as far as was measured
+LEAST_PARAMS = 24  # P from which matrix products were measured to be faster
 LEAST_ROWS = 16  # of a minibatch, or of a thread's part of it
-MOST_VARIABLES = 256  # beyond, the fused way back is as fast
-MOST_UNITS = 128  # beyond, the fused way forward is faster, since its units stay in registers
-ENOUGH_ROWS = 64  # for the way forward
+MOST_VARIABLES = 256  # for more, the fused backward pass is as fast
+MOST_UNITS = 128  # for more, the fused forward pass is faster, since its units stay in registers
+ENOUGH_ROWS = 64  # for the forward pass
 CACHED = 2**19  # bytes of hidden states that are worked on together
-BLOCK = 32  # rows walked side by side
+BLOCK = 32  # rows processed together
 
 
 def suits(x: Tensor, n_params: int) -> bool:
-    """Whether the way back of rows x (M, B, D) is likely to be faster by matrix products."""
+    """Whether the backward pass of rows x (M, B, D) is likely to be faster by matrix products."""
     _, batch, n_variables = x.shape
     if threads.forked():  # torch's matrix products would wait there for threads that were not forked
         return False
@@ -38,17 +38,15 @@ def suits(x: Tensor, n_params: int) -> bool:
 
 
 def suits_forward(x: Tensor, n_params: int, hidden: int) -> bool:
-    """Whether the way forward is too; never if the way back, which would want a tape, is not."""
+    """Whether the forward pass is too; never if the backward pass, which would need a tape, is not."""
     return suits(x, n_params) and x.shape[1] >= ENOUGH_ROWS and hidden <= MOST_UNITS
 
 
-def forward(x, weight, hidden_bias, output, bias, order, activation, with_tape=True):
-    """As `cpu.forward`; the tape is empty, since the way back walks again."""
-    if not suits_forward(x, bias.shape[2], weight.shape[2]):
-        return cpu.forward(x, weight, hidden_bias, output, bias, order, activation, with_tape)
-    x, weight, hidden_bias, output, bias, order = (
-        t.detach().contiguous() for t in (x, weight, hidden_bias, output, bias, order)
-    )
+def forward(x: Tensor, weights: Weights, activation: str, with_tape: bool = True) -> tuple[Tensor, Tensor]:
+    """As `cpu.forward`; the tape is empty, since the backward pass computes the states again."""
+    if not suits_forward(x, weights.bias.shape[2], weights.weight.shape[2]):
+        return cpu.forward(x, weights, activation, with_tape)
+    x, weight, hidden_bias, output, bias, order = (t.detach().contiguous() for t in (x, *weights))
     members, batch, n_variables = x.shape
     check_order(order, n_variables)
     hidden, n_params = weight.shape[2], bias.shape[2]
@@ -71,12 +69,14 @@ def forward(x, weight, hidden_bias, output, bias, order, activation, with_tape=T
     return eta, x.new_empty(members, int(with_tape), 0)
 
 
-def backward(x, weight, hidden_bias, output, order, tape, grad_eta, activation, need_x):
+def backward(
+    x: Tensor, weights: Weights, tape: Tensor, grad_eta: Tensor, activation: str, need_x: bool
+) -> cpu.Gradients:
     """As `cpu.backward`."""
-    if not suits(x, output.shape[2]):
-        return cpu.backward(x, weight, hidden_bias, output, order, tape, grad_eta, activation, need_x)
-    x, weight, hidden_bias, output, order, grad_eta = (
-        t.detach().contiguous() for t in (x, weight, hidden_bias, output, order, grad_eta)
+    if not suits(x, weights.output.shape[2]):
+        return cpu.backward(x, weights, tape, grad_eta, activation, need_x)
+    x, weight, hidden_bias, output, _, order, grad_eta = (
+        t.detach().contiguous() for t in (x, *weights, grad_eta)
     )
     members, _, n_variables = x.shape
     hidden = weight.shape[2]
@@ -104,20 +104,8 @@ def backward(x, weight, hidden_bias, output, order, tape, grad_eta, activation, 
                 else:
                     gv[part, m].baddbmm_(g.mT, torch.from_numpy(h))
                 torch.bmm(g, output[m], out=torch.from_numpy(q))
-                _back(
-                    *inputs,
-                    h,
-                    q,
-                    *results,
-                    CODES[activation],
-                    need_x,
-                    m,
-                    part,
-                    first,
-                    last,
-                    padded,
-                    scratch[2 * size :],
-                )
+                where = (m, part, first, last, padded)
+                _back(*inputs, h, q, *results, CODES[activation], need_x, *where, scratch[2 * size :])
 
     share(task, members * len(parts), thread_count("wide backward", x, torch.get_num_threads()))
     gw, gc, gv = (t[0] if len(parts) == 1 else t.sum(0) for t in (gw, gc, gv))

@@ -1,8 +1,8 @@
 """The NADE recurrence as three matrix products: for few variables with many parameters each.
 
-Where D is small and P large (a mixture of K Gaussians has P = 3K), almost all work is V h, and matrix units
-do that best. The pre-activations of all D steps come from one product of masked inputs with W: D times the
-arithmetic of the recurrence, but little beside V h. The (D, B, H) activations are stored.
+Where D is small and P large (a mixture of K Gaussians has P = 3K), almost all work is V h, for which
+matrix units are fastest. The pre-activations of all D steps come from one product of masked inputs with W: D
+times the arithmetic of the recurrence, but little beside V h. The (D, B, H) activations are stored.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pynade.kernels.reference import ACTIVATIONS
+from pynade.kernels.reference import ACTIVATIONS, Weights
 
 MOST_VARIABLES = 256
 LEAST_PARAMS = 4
@@ -19,27 +19,20 @@ MOST_BYTES = 2**30  # of the activations
 
 
 def suits(features: Tensor, output: Tensor) -> bool:
-    """Whether this way is likely to be the fastest, from the shapes alone."""
+    """Whether this is likely to be the fastest kernel, judged by the shapes."""
     batch, n_variables = features.shape[:2]
     _, n_params, hidden = output.shape
     stored = batch * n_variables * hidden * features.element_size()
     return n_variables <= MOST_VARIABLES and n_params >= LEAST_PARAMS and stored <= MOST_BYTES
 
 
-def recurrence(
-    features: Tensor,
-    weight: Tensor,
-    hidden_bias: Tensor,
-    output: Tensor,
-    bias: Tensor,
-    order: Tensor,
-    activation: str,
-) -> Tensor:
+def recurrence(features: Tensor, weights: Weights, activation: str) -> Tensor:
     """As `pynade.kernels.recurrence`; any number of features.
 
-    Matrix units want rows that begin at multiples of four numbers, so the products are padded with zeros. The
-    hidden bias is the weight of one more input that is always one: its gradient comes with the product.
+    Matrix units need rows that begin at multiples of four numbers, so the products are padded with zeros. The
+    hidden bias is the weight of one more input that is always one, so the product computes its gradient too.
     """
+    weight, hidden_bias, output, bias, order = weights
     D, F, H = weight.shape
     more = _up(D + 1) - D
     extra = functional.pad(features.new_ones(1, 1), (0, F - 1, 0, more - 1))

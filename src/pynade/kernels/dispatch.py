@@ -1,4 +1,4 @@
-"""The public functions: check, choose a kernel, call it."""
+"""The public functions: check the arguments, choose a kernel, call it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from torch import Tensor
 from pynade.kernels import backends, dense, reference
 from pynade.kernels.autograd import Recurrence
 from pynade.kernels.private import mapped
+from pynade.kernels.reference import Weights
 from pynade.kernels.uniforms import Uniforms
 
-__all__ = ["mapped", "recurrence", "recurrence_population", "sample_bernoulli", "sample_mixture"]
+__all__ = ["mapped", "recurrence", "sample_bernoulli", "sample_mixture"]
 
 
 def recurrence(
@@ -58,40 +59,9 @@ def recurrence(
     kernel = _checked(activation, kernel, features, weight, hidden_bias, output, bias)
     if kernel in ("reference", "dense"):
         plain = dense.recurrence if kernel == "dense" else reference.recurrence
-        return plain(features, weight, hidden_bias, output, bias, order, activation)
+        return plain(features, Weights(weight, hidden_bias, output, bias, order), activation)
     one = (features.squeeze(2), weight.squeeze(1), hidden_bias, output, bias, order)
     return _fused(*(tensor.unsqueeze(0) for tensor in one), activation=activation, kernel=kernel).squeeze(0)
-
-
-def recurrence_population(
-    features: Tensor,
-    weight: Tensor,
-    hidden_bias: Tensor,
-    output: Tensor,
-    bias: Tensor,
-    order: Tensor,
-    activation: str,
-    kernel: str = "auto",
-) -> Tensor:
-    """`recurrence` for M members at once: every tensor has one more leading axis; order is (D,) or (M, D).
-
-    `torch.func.vmap` over `recurrence` arrives at the same kernel call.
-    """
-    if order.dim() == 1:
-        order = order.unsqueeze(0)
-    fused = features.shape[3] == 1 or kernel not in ("auto", "reference")
-    kernel = kernel if fused else "reference"
-    kernel = _checked(activation, kernel, features, weight, hidden_bias, output, bias)
-    if kernel in ("reference", "dense"):
-        plain = dense.recurrence if kernel == "dense" else reference.recurrence
-        orders = order.expand(len(features), -1)
-        members = zip(features, weight, hidden_bias, output, bias, orders, strict=True)
-        etas = [plain(x, w, c, v, b, o, activation) for x, w, c, v, b, o in members]
-        return torch.stack(etas)
-    if features.shape[3] != 1:
-        raise ValueError(f"kernel {kernel!r} takes one feature per variable, not {features.shape[3]}")
-    tensors = (features.squeeze(3), weight.squeeze(2), hidden_bias, output, bias)
-    return _fused(*tensors, order, activation=activation, kernel=kernel)
 
 
 def sample_bernoulli(
@@ -117,18 +87,7 @@ def sample_bernoulli(
         activation: as for `recurrence`.
         kernel: as for `recurrence`.
     """
-    weight = weight.reshape(len(weight), weight.shape[-1])
-    given = [uniforms] if isinstance(uniforms, Tensor) else []
-    kernel = _checked(activation, kernel, weight, hidden_bias, output, bias, *given)
-    parts = (weight, hidden_bias, output, bias, order)
-    with torch.no_grad():
-        if kernel == "numba":
-            return _sampler(*parts, uniforms, None, activation, kernel)
-        if not isinstance(uniforms, Tensor):
-            uniforms = uniforms.tensor(weight.dtype, weight.device)
-        if kernel == "reference":
-            return reference.sample_bernoulli(*parts, uniforms, activation)
-        return _sampler(*parts, uniforms, None, activation, kernel)
+    return _sample(Weights(weight, hidden_bias, output, bias, order), uniforms, None, activation, kernel)
 
 
 def sample_mixture(
@@ -151,13 +110,7 @@ def sample_mixture(
     """
     if output.shape[1] % 3:
         raise ValueError(f"mixtures have 3K parameters per variable, not {output.shape[1]}")
-    weight = weight.reshape(len(weight), weight.shape[-1])
-    kernel = _checked(activation, kernel, weight, hidden_bias, output, bias, uniforms, noise)
-    arguments = (weight, hidden_bias, output, bias, order, uniforms, noise)
-    with torch.no_grad():
-        if kernel == "reference":
-            return reference.sample_mixture(*arguments, activation)
-        return _sampler(*arguments, activation, kernel)
+    return _sample(Weights(weight, hidden_bias, output, bias, order), uniforms, noise, activation, kernel)
 
 
 def _checked(activation: str, kernel: str, *tensors: Tensor) -> str:
@@ -178,52 +131,56 @@ def _fused(*tensors: Tensor, activation: str, kernel: str) -> Tensor:
     _expect("bias", bias, members, n_variables, n_params)
     _expect("order", order, len(order) if len(order) == 1 else members, n_variables)
     floats = (x, weight, hidden_bias, output, bias)
-    unsure = mapped()  # tensors that are mapped over do not say what they require
+    unsure = mapped()  # requires_grad of mapped tensors is not known
     gradients = torch.is_grad_enabled() and (unsure or any(tensor.requires_grad for tensor in floats))
-    if not gradients and not unsure:  # autograd's part takes as long as a small batch
+    if not gradients and not unsure:  # autograd alone takes as long as a small batch
         run = backends.load(kernel).forward
-        return run(*floats, order, activation, False)[0]
+        return run(x, Weights(*floats[1:], order), activation, False)[0]
     eta: Tensor = Recurrence.apply(*floats, order, activation, kernel, gradients)[0]
     return eta
 
 
 def _expect(name: str, tensor: Tensor, *shape: int) -> None:
-    """Compiled loops do not look where they read, so shapes are compared here."""
+    """Compiled loops do not check indexes, so shapes are compared here."""
     if tensor.shape != shape:
         raise ValueError(
             f"{name} should have shape {shape}, not {tuple(tensor.shape)} (members first, if any)"
         )
 
 
-def _sampler(
-    weight: Tensor,
-    hidden_bias: Tensor,
-    output: Tensor,
-    bias: Tensor,
-    order: Tensor,
-    uniforms: Tensor | Uniforms,
-    noise: Tensor | None,
-    activation: str,
-    kernel: str,
+@torch.no_grad()
+def _sample(
+    weights: Weights, uniforms: Tensor | Uniforms, noise: Tensor | None, activation: str, kernel: str
 ) -> Tensor:
-    """Check, and call a fused sampler."""
-    n_variables, n_params, hidden = output.shape
+    """Choose a sampler, check, and call it: Bernoulli without noise, mixtures with it."""
+    weight = weights.weight.reshape(len(weights.weight), weights.weight.shape[-1])
+    weights = weights._replace(weight=weight)
+    *parts, order = weights
+    kernel = _checked(activation, kernel, *parts, *_tensors(uniforms, noise))
+    if isinstance(uniforms, Uniforms) and (kernel != "numba" or noise is not None):
+        uniforms = uniforms.tensor(weight.dtype, weight.device)  # else the compiled loop draws them
+    if kernel == "reference":
+        assert isinstance(uniforms, Tensor)
+        return reference.sample(weights, uniforms, noise, activation)
+    n_variables, n_params, hidden = weights.output.shape
     _expect("weight", weight, n_variables, hidden)
-    _expect("hidden_bias", hidden_bias, hidden)
-    _expect("bias", bias, n_variables, n_params)
+    _expect("hidden_bias", weights.hidden_bias, hidden)
+    _expect("bias", weights.bias, n_variables, n_params)
     _expect("order", order, n_variables)
-    sampler = backends.load_sampler(kernel)
-    if not isinstance(uniforms, Tensor):
-        seeded: Tensor = sampler.sample(
-            *_alike(weight, hidden_bias, output, bias), order, uniforms, None, activation
-        )
-        return seeded
-    _expect("uniforms", uniforms, len(uniforms), n_variables)
-    _expect("noise", uniforms if noise is None else noise, len(uniforms), n_variables)
-    floats = _alike(weight, hidden_bias, output, bias, uniforms, *([] if noise is None else [noise]))
-    rest = floats[5] if noise is not None else None
-    draws: Tensor = sampler.sample(*floats[:4], order, floats[4], rest, activation)
+    rows = len(uniforms) if isinstance(uniforms, Tensor) else uniforms.rows
+    for tensor in _tensors(uniforms, noise):
+        _expect("uniforms" if tensor is uniforms else "noise", tensor, rows, n_variables)
+    floats = _alike(*parts, *_tensors(uniforms, noise))
+    numbers = floats[4] if isinstance(uniforms, Tensor) else uniforms
+    run = backends.load(kernel, "sample").sample
+    draws: Tensor = run(
+        Weights._make((*floats[:4], order)), numbers, None if noise is None else floats[5], activation
+    )
     return draws
+
+
+def _tensors(*values: Tensor | Uniforms | None) -> list[Tensor]:
+    return [value for value in values if isinstance(value, Tensor)]
 
 
 def _alike(*tensors: Tensor) -> list[Tensor]:

@@ -86,26 +86,13 @@ def gibbs(chains: Tensor, W: Tensor, b: Tensor, c: Tensor, k: int, seed: Tensor)
     """
     members, batch, visible = chains.shape
     hidden = W.shape[1]
-    one = chains[0].contiguous() if chains.stride(0) == 0 else chains.contiguous()
+    shared = chains.stride(0) == 0
+    start = (chains[0].contiguous(), 0) if shared else (chains.contiguous(), batch * visible)
     moved, above = W.new_empty(members, batch, visible), W.new_empty(members, batch, hidden)
+    tensors = (*start, W.contiguous(), b.contiguous(), c.contiguous(), seed, moved, above)
+    tiles = (CHAINS, VISIBLE, max(CHAINS, triton.next_power_of_2(hidden)))
     with torch.cuda.device_of(W):  # Triton launches on the current device
-        _gibbs[(triton.cdiv(batch, CHAINS), members)](
-            one,
-            0 if chains.stride(0) == 0 else batch * visible,
-            W.contiguous(),
-            b.contiguous(),
-            c.contiguous(),
-            seed,
-            moved,
-            above,
-            batch,
-            visible,
-            hidden,
-            k,
-            CHAINS,
-            VISIBLE,
-            max(CHAINS, triton.next_power_of_2(hidden)),
-        )
+        _gibbs[(triton.cdiv(batch, CHAINS), members)](*tensors, batch, visible, hidden, k, *tiles)
     return moved, above
 
 

@@ -2,18 +2,17 @@
 
 The D steps are cut into segments. The pre-activation at the start of a segment is a plain matrix product of
 the inputs before it, so all segments, blocks of rows and blocks of hidden units run at the same time; each
-program keeps its pre-activations in registers and walks a few dozen steps.
+program keeps its pre-activations in registers for a few dozen steps.
 
-The backward pass also walks forwards, once. Let p_d be the sum of (d/da) over the steps of the segment up to
-and including d, and G the sum over all steps from the start of the segment to the end. The gradient that
-reaches the update at step d is G - p_d, so that gW[d] = Σ_b x_bd (G_b - p_bd): the first part is a matrix
-product per segment, the second is collected during the walk, as is gV. Nothing is subtracted from the
-pre-activation, nothing is added by two programs to the same place: partial sums over blocks go to places of
-their own and are reduced afterwards, in fixed order. No step reads a value back to the host, so all of it
-can be captured in a CUDA graph.
+The backward pass also goes through the steps once, in forward order. Let p_d be the sum of (d/da) over the
+steps of the segment up to and including d, and G the sum over all steps from the start of the segment to the
+end. The gradient that reaches the update at step d is G - p_d, so that gW[d] = Σ_b x_bd (G_b - p_bd): the
+first part is a matrix product per segment, the second is summed on the way, as is gV. Nothing is subtracted
+from the pre-activation, and no two programs add to the same place: partial sums over blocks are stored apart
+and added afterwards, in fixed order. The host reads no value, so all of it can be captured in a CUDA graph.
 
-Which axis lies across the threads of a warp decides what is cheap. Forward sums over hidden units, so these
-lie in registers and rows across threads; backward sums over rows, so it is the other way round.
+Sums within a thread are cheaper than sums across threads. The forward pass sums over hidden units, so each
+thread has a row with its hidden units in registers; the backward pass sums over rows and does the reverse.
 """
 
 # mypy: disable-error-code="import-untyped, import-not-found"
@@ -24,12 +23,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pynade.kernels.reference import ACTIVATIONS
+from pynade.kernels.reference import ACTIVATIONS, Weights
 
 CODES = {name: code for code, name in enumerate(ACTIVATIONS)}
-PROGRAMS = 2048  # programs (warps of 32 rows or units) that keep a large GPU busy
+PROGRAMS = 2048  # programs (warps of 32 rows or units) that use a large GPU fully
 SHORTEST = 8  # steps in a segment, at least
 WARP = 32
+BERNOULLI, MIXTURE = 0, 1
+LARGEST_STATE = 8192  # hidden units × rows held by one program
 
 
 @triton.jit
@@ -141,20 +142,13 @@ def _warps(rows: int) -> int:
     return max(1, rows // WARP)
 
 
-def forward(
-    x: Tensor,
-    weight: Tensor,
-    hidden_bias: Tensor,
-    output: Tensor,
-    bias: Tensor,
-    order: Tensor,
-    activation: str,
-    with_tape: bool = True,
-) -> tuple[Tensor, Tensor]:
+def forward(x: Tensor, weights: Weights, activation: str, with_tape: bool = True) -> tuple[Tensor, Tensor]:
     """Eta (M, B, D, P) and the tape (M, S, B, H), the pre-activations at the start of each segment.
 
     The segments are computed side by side from their starts, so the tape exists whether it is wanted or not.
+    Shapes are those of `cpu.forward`.
     """
+    weight, hidden_bias, output, bias, order = weights
     members, batch, n_variables = x.shape
     n_params, hidden = output.shape[2:]
     rows, units, length, segments = plan(members, batch, n_variables, hidden)
@@ -173,17 +167,10 @@ def forward(
 
 
 def backward(
-    x: Tensor,
-    weight: Tensor,
-    hidden_bias: Tensor,
-    output: Tensor,
-    order: Tensor,
-    tape: Tensor,
-    grad_eta: Tensor,
-    activation: str,
-    need_x: bool,
+    x: Tensor, weights: Weights, tape: Tensor, grad_eta: Tensor, activation: str, need_x: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of x (empty unless `need_x`), W, c and V."""
+    weight, _, output, _, order = weights
     members, batch, n_variables = x.shape
     n_params, hidden = output.shape[2:]
     rows, units, length, segments = plan(members, batch, n_variables, hidden)
@@ -237,3 +224,63 @@ def _segment_product(left: Tensor, right: Tensor, length: int, segments: int) ->
     whole = (segments - 1) * length
     head = left[:, :whole].unflatten(1, (segments - 1, length)) @ right[:, :-1]
     return torch.cat((head.flatten(1, 2), left[:, whole:] @ right[:, -1]), 1)
+
+
+@triton.jit
+def _sample(  # type: ignore[no-untyped-def]
+    weight, hidden_bias, output, bias, uniforms, noise, x, B, D, H, P,
+    FAMILY: tl.constexpr, ACT: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr, PARAMS: tl.constexpr,
+):  # fmt: skip
+    """All steps of a block of rows; W (D, H), V (D, P, H), b (D, P), uniforms, noise, x (D, B), by step."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    units, params = tl.arange(0, UNITS), tl.arange(0, PARAMS)
+    in_rows, in_units = rows < B, units < H
+    a = tl.zeros((ROWS, 1), weight.dtype.element_ty)
+    a += tl.load(hidden_bias + units, mask=in_units, other=0.0)[None, :]
+    for d in range(D):
+        h = squash(a, ACT)
+        eta = tl.zeros((ROWS, PARAMS), weight.dtype.element_ty)
+        for p in range(P):
+            v = tl.load(output + (d * P + p) * H + units, mask=in_units, other=0.0)
+            y = tl.sum(h * v[None, :], axis=1)
+            eta = tl.where(params[None, :] == p, y[:, None], eta)
+        eta += tl.load(bias + d * P + params, mask=params < P, other=0.0)[None, :]
+        uniform = tl.load(uniforms + d * B + rows, mask=in_rows, other=0.0)
+        if FAMILY == 0:
+            value = tl.where(uniform < 1 / (1 + tl.exp(-tl.sum(eta, axis=1))), 1.0, 0.0)
+        else:
+            components = P // 3
+            is_logit = (params < components)[None, :]
+            top = tl.max(tl.where(is_logit, eta, -float("inf")), axis=1)
+            share = tl.where(is_logit, tl.exp(tl.where(is_logit, eta - top[:, None], 0.0)), 0.0)
+            cumulative = tl.cumsum(share / tl.sum(share, axis=1)[:, None], axis=1)
+            below = (cumulative <= uniform[:, None]) & (params < components - 1)[None, :]
+            chosen = tl.sum(below.to(tl.int32), axis=1)[:, None]
+            location = tl.sum(tl.where(params[None, :] == components + chosen, eta, 0.0), axis=1)
+            log_scale = tl.sum(tl.where(params[None, :] == 2 * components + chosen, eta, 0.0), axis=1)
+            value = location + tl.exp(log_scale) * tl.load(noise + d * B + rows, mask=in_rows, other=0.0)
+        value = value.to(weight.dtype.element_ty)
+        tl.store(x + d * B + rows, value, mask=in_rows)
+        a += value[:, None] * tl.load(weight + d * H + units, mask=in_units, other=0.0)[None, :]
+
+
+def sample(weights: Weights, uniforms: Tensor, noise: Tensor | None, activation: str) -> Tensor:
+    """Rows (B, D): Bernoulli without noise, location-scale mixtures with it; see `reference.sample`."""
+    weight, hidden_bias, output, bias, order = weights
+    batch, n_variables = uniforms.shape
+    n_params, hidden = output.shape[1:]
+    units = triton.next_power_of_2(hidden)
+    rows = max(1, min(4, LARGEST_STATE // units))
+    params = max(2, triton.next_power_of_2(n_params))
+    uniforms = uniforms.t().contiguous()
+    normal = uniforms if noise is None else noise.t().contiguous()
+    x = torch.empty_like(uniforms)
+    tensors = (weight[order], hidden_bias.contiguous(), output[order], bias[order], uniforms, normal, x)
+    family = BERNOULLI if noise is None else MIXTURE
+    constants = (family, CODES[activation], rows, units, params)
+    if batch:
+        warps = max(1, min(8, rows * units // 256))
+        _sample[(-(-batch // rows),)](
+            *tensors, batch, n_variables, hidden, n_params, *constants, num_warps=warps
+        )
+    return x.t()[:, order.argsort()].contiguous()

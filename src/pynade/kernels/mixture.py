@@ -1,11 +1,11 @@
-"""Log-densities of mixtures of K one-dimensional laws and their gradients in one pass over eta, on the CPU.
+"""Log-densities of mixtures of K one-dimensional distributions and their gradients in one pass, on the CPU.
 
-Written with torch, a log-softmax, a log-sum-exp and what lies between are some fifteen passes over tensors
-as large as eta, and as many on the way back. Here a few rows at a time are turned into lanes (one number of
-each row, side by side), every exponential is a vector loop over them whatever K is, and the gradient of eta
-is left behind: the way back is one multiplication.
+Written with torch, the log-density is some fifteen passes over tensors as large as eta, and its gradient as
+many again. Here a few rows at a time are transposed into lanes (one number of each row, side by side), every
+exponential is a vector loop over a lane whatever K is, and the gradient of eta is computed in the same pass:
+the backward pass is one multiplication.
 
-A tile is always computed whole, so the result of a row depends neither on its companions nor on the number of
+A tile is always computed whole, so the result of a row depends neither on the other rows nor on the number of
 threads. All functions here give what `families.mixture` gives with torch, to rounding.
 """
 
@@ -13,7 +13,6 @@ threads. All functions here give what `families.mixture` gives with torch, to ro
 # (numba reads the arguments' types off the call, and compares signatures with annotations included)
 from __future__ import annotations
 
-import inspect
 import math
 from typing import Any
 
@@ -23,13 +22,14 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from pynade.kernels.autograd import FirstDerivatives, keep_signatures
 from pynade.kernels.cpu import arrays, thread_count
 from pynade.kernels.cpu_scalar import jit, scalar
 from pynade.kernels.private import forward_mode, mapped
 from pynade.kernels.scratch import borrowed
 from pynade.kernels.threads import share
 
-NORMAL, LAPLACE, LOGISTIC = range(3)  # the laws' codes
+NORMAL, LAPLACE, LOGISTIC = range(3)  # codes of the standard distributions
 LAWS = {"Normal": NORMAL, "DoubleExponential": LAPLACE, "StandardLogistic": LOGISTIC}
 
 ROWS = 32  # in a tile
@@ -43,7 +43,7 @@ TOP, BEST, WEIGHT, TOTAL, PULL = (np.uint64(n * ROWS) for n in range(1, 6))  # l
 
 
 def suits(x: Tensor, eta: Tensor, law: str, floor: float) -> bool:
-    """Whether the law is known, x and eta are rows of one type, and nobody differentiates forwards."""
+    """Whether the distribution is known, x and eta are rows of one type, and forward mode is not active."""
     known = law in LAWS and (floor == 0 or FLOORS[0] <= floor <= FLOORS[1])
     alike = x.shape == eta.shape[:-1] and x.dtype == eta.dtype
     return known and alike and not forward_mode()
@@ -55,7 +55,7 @@ def log_prob(x: Tensor, eta: Tensor, law: str, constant: float, floor: float, sc
     Args:
         x: values.
         eta: [K logits | K locations | K raw scales].
-        law: name of the standard law's class.
+        law: name of the standard distribution's class.
         constant: log f is its kernel and this.
         floor: sigma = floor + exp(raw).
         scaled: multiply the gradient of each location by its sigma.
@@ -66,7 +66,7 @@ def log_prob(x: Tensor, eta: Tensor, law: str, constant: float, floor: float, sc
         tensor([-0.5000])
     """
     numbers = (LAWS[law], constant, floor, scaled)
-    unsure = mapped()  # tensors that are mapped over do not say what they require
+    unsure = mapped()  # requires_grad of mapped tensors is not known
     gradients = torch.is_grad_enabled() and (unsure or x.requires_grad or eta.requires_grad)
     if not gradients and not unsure:
         return _forward(x, eta, *numbers, False)[0]
@@ -77,7 +77,7 @@ def log_prob(x: Tensor, eta: Tensor, law: str, constant: float, floor: float, sc
 class LogProb(Function):
     """(x, eta, law, constant, floor, scaled, gradients) → (log p, its gradients by x and eta).
 
-    Without gradients (nobody seemed to want them) they are computed when they are needed after all.
+    Without gradients, they are computed when a backward pass needs them after all.
     """
 
     @staticmethod
@@ -97,7 +97,7 @@ class LogProb(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
-        """What was left behind, times what comes in."""
+        """The stored gradients, times the incoming one."""
         if grad is None:
             return (None,) * 7
         x, eta, by_x, by_eta = ctx.saved_tensors
@@ -114,24 +114,13 @@ class LogProb(Function):
         return LogProb.apply(x, eta, *args[2:]), (0, 0, 0)
 
 
-class Scaled(Function):
+class Scaled(FirstDerivatives):
     """(x, eta, gradients (…, N), grad (…)) → their product; x and eta only mark what it depends on."""
 
     @staticmethod
     def forward(x: Tensor, eta: Tensor, by: Tensor, grad: Tensor) -> Tensor:
-        """The last of all passes."""
+        """Multiply."""
         return by * grad.unsqueeze(-1)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Nothing to keep."""
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Not available."""
-        raise NotImplementedError(
-            "the fused mixture has first derivatives only; set the family's `fused` to False for more"
-        )
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Tensor) -> tuple[Tensor, int]:
@@ -139,9 +128,7 @@ class Scaled(Function):
         return Scaled.apply(*_aligned(info.batch_size, in_dims, args)), 0
 
 
-for _function in (LogProb, Scaled):
-    # `apply` looks the signature up on every call; found here, it need not be made again
-    vars(_function.forward)["__signature__"] = inspect.signature(_function.forward)
+keep_signatures(LogProb, Scaled)
 
 
 def _aligned(size: int, dims: tuple[int | None, ...], tensors: Any) -> list[Tensor]:

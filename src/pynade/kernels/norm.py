@@ -5,9 +5,9 @@ Of maps (B, C, H, W), by group of maps (`NormSiLU`):
     y = drop(silu((1 + scale) ⊙ (x - mean) / sqrt(variance + epsilon) + shift))
 
 mean and variance are those of a row's group of maps; scale and shift are one number per map, or per row and
-map. Torch's own group norm wants maps one after the other and float32, while convolutions in bfloat16 want
-the maps of a pixel side by side (channels last): between the two every activation would be converted four
-times, and a U-Net spend more time on that than on its convolutions.
+map. Torch's group norm needs float32 in the default memory format, convolutions in bfloat16 are fastest in
+channels-last format: every activation would be converted four times, and a U-Net would spend more time on
+that than on its convolutions.
 
 One program does one row: it reads it twice (sums; then the result), the second time from the cache. Backwards
 likewise, with the sums over pixels that are the gradients of scale and shift. What is dropped is decided by a
@@ -32,7 +32,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-TILE = 8192  # numbers of a row that a program has in hand
+TILE = 8192  # numbers of a row that a program holds
 WARPS = 16
 
 
@@ -237,10 +237,10 @@ class NormSiLU(torch.autograd.Function):
         affine = affine if affine.stride(-1) == 1 else affine.contiguous()
         y = torch.empty_like(x)
         means, rstds = torch.empty(2, *x.shape[:2], device=x.device)
-        ctx.how = _how(x, groups, silu, 0.0 if seed is None else rate)
+        ctx.options = _options(x, groups, silu, 0.0 if seed is None else rate)
         ctx.row_step = affine.stride(0) if affine.ndim == 2 else 0
         seed = means if seed is None else seed  # not read then
-        _forward[(len(x),)](x, affine, ctx.row_step, seed, y, means, rstds, epsilon, **ctx.how)
+        _forward[(len(x),)](x, affine, ctx.row_step, seed, y, means, rstds, epsilon, **ctx.options)
         ctx.save_for_backward(x, affine, seed, means, rstds)
         return y
 
@@ -252,7 +252,7 @@ class NormSiLU(torch.autograd.Function):
         grad_x = torch.empty_like(x)
         grad_affine = torch.empty(len(x), affine.shape[-1], dtype=affine.dtype, device=x.device)
         _backward[(len(x),)](
-            x, grad, affine, ctx.row_step, seed, means, rstds, grad_x, grad_affine, **ctx.how
+            x, grad, affine, ctx.row_step, seed, means, rstds, grad_x, grad_affine, **ctx.options
         )
         grad_affine = grad_affine if affine.ndim == 2 else grad_affine.sum(0)
         return grad_x, grad_affine, None, None, None, None, None
@@ -263,17 +263,17 @@ class AddNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, more: Tensor | None, dtype: torch.dtype, epsilon: float) -> Any:
-        """The sum and its normal form in the type asked for; only the latter where nothing is added."""
+        """The sum and its normal form in the given type; only the latter if nothing is added."""
         ctx.set_materialize_grads(False)
         h, add = h.contiguous(), more is not None
         more = h if more is None else more.contiguous()
         total, y = torch.empty_like(h) if add else h, torch.empty_like(h, dtype=dtype)
         n, width = h.numel() // h.shape[-1], h.shape[-1]
         means, rstds = torch.empty(2, n, device=h.device)
-        ctx.how = {"C": width, "CP": triton.next_power_of_2(width)}
-        ctx.how |= {"R": max(1, 2048 // ctx.how["CP"]), "num_warps": 4, "ADD": add}
-        ctx.grid, ctx.more_type = (triton.cdiv(n, ctx.how["R"]),), more.dtype
-        _add_norm[ctx.grid](h, more, total, y, means, rstds, n, epsilon, **ctx.how)
+        ctx.options = {"C": width, "CP": triton.next_power_of_2(width)}
+        ctx.options |= {"R": max(1, 2048 // ctx.options["CP"]), "num_warps": 4, "ADD": add}
+        ctx.grid, ctx.more_type = (triton.cdiv(n, ctx.options["R"]),), more.dtype
+        _add_norm[ctx.grid](h, more, total, y, means, rstds, n, epsilon, **ctx.options)
         ctx.save_for_backward(total, means, rstds)
         return (total, y) if add else y
 
@@ -281,20 +281,20 @@ class AddNorm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
         """Gradients of h and of what was added."""
         total, means, rstds = ctx.saved_tensors
-        grad_total, grad_y = grads if ctx.how["ADD"] else (None, *grads)
+        grad_total, grad_y = grads if ctx.options["ADD"] else (None, *grads)
         assert grad_y is not None, "the normal form of a sum is not used"
         direct, grad_y = grad_total is not None, grad_y.contiguous()
         grad_total = total if grad_total is None else grad_total.contiguous()  # not read without one
         grad_h = torch.empty_like(total)
-        grad_more = torch.empty_like(total, dtype=ctx.more_type) if ctx.how["ADD"] else None
+        grad_more = torch.empty_like(total, dtype=ctx.more_type) if ctx.options["ADD"] else None
         _add_norm_backward[ctx.grid](
             total, grad_total, grad_y, means, rstds, grad_h, total if grad_more is None else grad_more,
-            len(means), DIRECT=direct, **ctx.how
+            len(means), DIRECT=direct, **ctx.options
         )  # fmt: skip
         return grad_h, grad_more, None, None
 
 
-def _how(x: Tensor, groups: int, silu: bool, rate: float) -> dict[str, Any]:
+def _options(x: Tensor, groups: int, silu: bool, rate: float) -> dict[str, Any]:
     maps, pixels = x.shape[1], x.shape[2] * x.shape[3]
     some, each = triton.next_power_of_2(groups), triton.next_power_of_2(maps // groups)
     tile = max(1, min(triton.next_power_of_2(pixels), TILE // (some * each)))

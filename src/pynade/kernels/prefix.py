@@ -75,19 +75,11 @@ def prefix(batch: int, n_variables: int, seed: Tensor, exists: Tensor | None, st
     """
     bits = max(4, (n_variables - 1).bit_length())
     out = torch.empty(batch, n_variables, dtype=torch.bool, device=seed.device)
+    given = out if exists is None else exists.contiguous().view(torch.uint8)
+    tensors = (given, seed, out.view(torch.uint8))
+    options = (exists is not None, stratified, bits, max(1, ((batch - 1).bit_length() + 1) // 2))
     with torch.cuda.device_of(seed):  # Triton launches on the current device
-        _prefix[(batch,)](
-            out if exists is None else exists.contiguous().view(torch.uint8),
-            seed,
-            out.view(torch.uint8),
-            batch,
-            n_variables,
-            exists is not None,
-            stratified,
-            bits,
-            max(1, ((batch - 1).bit_length() + 1) // 2),
-            num_warps=max(1, (1 << bits) // 1024),
-        )
+        _prefix[(batch,)](*tensors, batch, n_variables, *options, num_warps=max(1, (1 << bits) // 1024))
     return out
 
 

@@ -1,8 +1,9 @@
-"""The NADE recurrence and its samplers in plain torch: right first, the yardstick for every faster kernel."""
+"""The NADE recurrence and its sampler in plain torch: the reference for the tests of all other kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,18 +13,22 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "tanh": torch.tanh,
 }
+
+
+class Weights(NamedTuple):
+    """The parameters of a NADE and its ordering; the kernels of M members take one more leading axis."""
+
+    weight: Tensor  # W, (D, F, H), or (D, H) where F = 1
+    hidden_bias: Tensor  # c, (H,)
+    output: Tensor  # V, (D, P, H)
+    bias: Tensor  # b, (D, P)
+    order: Tensor  # (D,), the variable at each step; (1, D) for all members, or (M, D)
+
+
 BLOCK = 32  # steps whose pre-activations are formed together; bounds the working set, not the result
 
 
-def recurrence(
-    features: Tensor,
-    weight: Tensor,
-    hidden_bias: Tensor,
-    output: Tensor,
-    bias: Tensor,
-    order: Tensor,
-    activation: str,
-) -> Tensor:
+def recurrence(features: Tensor, weights: Weights, activation: str) -> Tensor:
     """All D conditionals in O(HD) per row (eqs. 2, 4, 5).
 
     With a_1 = c and a_d = a_{d-1} + W[:, o_{d-1}] x_{o_{d-1}}, the outputs are
@@ -32,16 +37,13 @@ def recurrence(
 
     Args:
         features: (B, D, F).
-        weight: W, (D, F, H).
-        hidden_bias: c, (H,).
-        output: V, (D, P, H).
-        bias: b, (D, P).
-        order: (D,), the variable at each step.
+        weights: W (D, F, H), c, V, b and the order.
         activation: name of what is applied to the pre-activations.
 
     Returns:
         eta (B, D, P), indexed by variable (not by step).
     """
+    weight, hidden_bias, output, bias, order = weights
     act = ACTIVATIONS[activation]
     batch, n_variables, _ = features.shape
     steps = features.transpose(0, 1)[order]  # (D, B, F)
@@ -58,76 +60,33 @@ def recurrence(
     return eta.transpose(0, 1) + bias
 
 
-def sample_bernoulli(
-    weight: Tensor,
-    hidden_bias: Tensor,
-    output: Tensor,
-    bias: Tensor,
-    order: Tensor,
-    uniforms: Tensor,
-    activation: str,
-) -> Tensor:
-    """Binary rows (B, D): at step d, x = 1 where uniforms[:, d] < sigmoid(eta).
+def sample(weights: Weights, uniforms: Tensor, noise: Tensor | None, activation: str) -> Tensor:
+    """Rows (B, D) by ancestral sampling: Bernoulli variables without noise, location-scale mixtures with it.
+
+    At step d a Bernoulli variable is 1 where uniforms[:, d] < sigmoid(eta). For a mixture eta is [K logits |
+    K locations | K log scales], uniforms[:, d] selects the component by the inverse of the cumulative mixture
+    weights, and x = location + scale × noise[:, d]: standard normal noise gives mixtures of Gaussians,
+    standard Laplace noise mixtures of Laplaces.
 
     Args:
-        weight: W, (D, H).
-        hidden_bias: c, (H,).
-        output: V, (D, 1, H).
-        bias: b, (D, 1).
-        order: (D,).
+        weights: W (D, H), c, V, b and the order; P is 1, or 3K of a mixture.
         uniforms: (B, D), by step.
+        noise: (B, D), by step, or None.
         activation: as for `recurrence`.
     """
-
-    def draw(eta: Tensor, step: int) -> Tensor:
-        return (uniforms[:, step] < torch.sigmoid(eta[:, 0])).to(eta.dtype)
-
-    return _sample(weight, hidden_bias, output, bias, order, len(uniforms), activation, draw)
-
-
-def sample_mixture(
-    weight: Tensor,
-    hidden_bias: Tensor,
-    output: Tensor,
-    bias: Tensor,
-    order: Tensor,
-    uniforms: Tensor,
-    noise: Tensor,
-    activation: str,
-) -> Tensor:
-    """Real rows (B, D) from mixtures of a location-scale law, eta = [K logits | K locations | K log scales].
-
-    At step d, uniforms[:, d] picks the component by the inverse of the mixture weights' cumulative sum, and
-    x = location + scale × noise[:, d]. Standard normal noise gives mixtures of Gaussians, standard Laplace
-    noise mixtures of Laplaces. The other arguments are those of `sample_bernoulli`, with V (D, 3K, H) and b
-    (D, 3K).
-    """
-
-    def draw(eta: Tensor, step: int) -> Tensor:
-        logits, location, log_scale = eta.chunk(3, dim=1)
-        below = torch.softmax(logits, 1).cumsum(1)[:, :-1] <= uniforms[:, step, None]
-        component = below.sum(1, keepdim=True)
-        chosen = location.gather(1, component), log_scale.gather(1, component)
-        return chosen[0][:, 0] + chosen[1][:, 0].exp() * noise[:, step]
-
-    return _sample(weight, hidden_bias, output, bias, order, len(uniforms), activation, draw)
-
-
-def _sample(
-    weight: Tensor,
-    hidden_bias: Tensor,
-    output: Tensor,
-    bias: Tensor,
-    order: Tensor,
-    batch: int,
-    activation: str,
-    draw: Callable[[Tensor, int], Tensor],
-) -> Tensor:
-    """Ancestral sampling: draw each variable from its eta, then add it to the pre-activation."""
-    act = ACTIVATIONS[activation]
+    weight, hidden_bias, output, bias, order = weights
+    act, batch = ACTIVATIONS[activation], len(uniforms)
     x = weight.new_empty(batch, len(order))
     a = hidden_bias.expand(batch, -1)
     for step, i in enumerate(order.tolist()):
-        x[:, i] = draw(act(a) @ output[i].T + bias[i], step)
+        eta = act(a) @ output[i].T + bias[i]
+        if noise is None:
+            x[:, i] = (uniforms[:, step] < torch.sigmoid(eta[:, 0])).to(eta.dtype)
+        else:
+            logits, location, log_scale = eta.chunk(3, dim=1)
+            below = torch.softmax(logits, 1).cumsum(1)[:, :-1] <= uniforms[:, step, None]
+            component = below.sum(1, keepdim=True)
+            chosen = location.gather(1, component), log_scale.gather(1, component)
+            x[:, i] = chosen[0][:, 0] + chosen[1][:, 0].exp() * noise[:, step]
         a = a + x[:, i, None] * weight[i]
     return x

@@ -1,7 +1,7 @@
 """Working memory of the CPU kernels, kept from call to call.
 
-Fresh memory has to be mapped page by page when it is first touched, which takes about as long as the kernels'
-own work. A few buffers are therefore kept and lent out.
+New memory is mapped page by page at its first use, which takes about as long as the kernels' own work. A few
+buffers are therefore kept and used again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _free: defaultdict[int, deque[np.ndarray]] = defaultdict(lambda: deque(maxlen=4)
 
 @contextmanager
 def borrowed(size: int, dtype: np.dtype) -> Iterator[np.ndarray]:
-    """So many numbers, not initialised, for as long as the block lasts. Any thread may borrow at any time.
+    """An array of so many numbers, not initialised, valid within the block; safe in several threads.
 
     Example:
         >>> with borrowed(10, np.dtype("float32")) as buffer:

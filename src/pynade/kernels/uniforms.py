@@ -12,7 +12,7 @@ from pynade.kernels import backends
 
 @dataclass(frozen=True)
 class Uniforms:
-    """(rows, columns) uniform numbers that are drawn where they are used, from a seed.
+    """(rows, columns) uniform numbers, given by a seed and drawn where they are used.
 
     Example:
         >>> u = Uniforms.draw(2, 3, torch.Generator().manual_seed(0))
@@ -34,6 +34,6 @@ class Uniforms:
         """All of them. On the CPU, where numba is, several threads draw them, the same as in the sampler."""
         shape = (self.rows, self.columns)
         if backends.choose("auto", device, torch.empty(0, dtype=dtype)) == "numba":
-            return backends.load_random().fill(torch.empty(shape, dtype=dtype), self.seed)
+            return backends.load("numba", "sample").fill(torch.empty(shape, dtype=dtype), self.seed)
         g = torch.Generator(device).manual_seed(self.seed)
         return torch.rand(shape, generator=g, dtype=dtype, device=device)

@@ -72,7 +72,7 @@ def update(
     Args:
         rule: "sgd", "adam" or "adamw".
         weight: (M, …) of a population, or of any shape where M is 1.
-        slope: its gradient; like the slots and the average it lies in memory as the weight does.
+        slope: its gradient; like the slots and the average it has the strides of the weight.
         slots: velocity, or Adam's two averages.
         average: the running average of the weights, if there is one.
         decay: (M,), or None.
@@ -81,28 +81,15 @@ def update(
     """
     members = numbers.shape[1]
     n = weight.numel() // members
-    unused = numbers
+    optional = [numbers if tensor is None else tensor for tensor in (average, decay)]  # not read if None
+    tensors = (weight, slope, slots[0], slots[-1], *optional, numbers)
+    options = (RULES[rule], decay is not None, average is not None, BLOCK)
     with torch.cuda.device_of(weight):  # Triton launches on the current device
-        _update[(triton.cdiv(n, BLOCK), members)](
-            weight,
-            slope,
-            slots[0],
-            slots[-1],
-            unused if average is None else average,
-            unused if decay is None else decay,
-            numbers,
-            n,
-            members,
-            *constants,
-            RULES[rule],
-            decay is not None,
-            average is not None,
-            BLOCK,
-        )
+        _update[(triton.cdiv(n, BLOCK), members)](*tensors, n, members, *constants, *options)
 
 
 def suits(tensors: Sequence[Tensor]) -> bool:
-    """Whether these lie in memory alike, without holes, in float32 on a GPU."""
+    """Whether these have the same strides, without gaps, in float32 on a GPU."""
     first = tensors[0]
     dense = first.is_contiguous() or first.is_contiguous(memory_format=torch.channels_last)
     return (
