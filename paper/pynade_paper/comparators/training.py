@@ -149,6 +149,7 @@ def train(
     generator, shuffle = (torch.Generator(device).manual_seed(how.seed + k) for k in (0, 2))
     history, began = History(), time.perf_counter()
     step = _Update(model, rows, how, generator)
+    prepared = time.perf_counter() - began  # of the budget, but not of the schedule
 
     def score() -> float:
         draws = torch.Generator(device).manual_seed(how.seed + 1)
@@ -157,16 +158,17 @@ def train(
     def spent() -> float:
         if how.seconds is None:
             return history.updates / how.updates
-        return (time.perf_counter() - began) / how.seconds
+        return (time.perf_counter() - began - prepared) / max(1e-9, how.seconds - prepared)
 
     best: dict[str, Tensor] = {}
-    order, at, share, losses, done = torch.empty(0), 0, 0.0, 0.0, 0
+    order, at, share, due, losses, done = torch.empty(0), 0, 0.0, 1 / how.validations, 0.0, 0
     while True:
         if how.seconds is None or history.updates % CHECK_EVERY == 0:
             if device.type == "cuda" and history.updates % CHECK_EVERY == 0:
                 torch.cuda.synchronize()
             share = spent()
-        if len(history.curve) < int(share * how.validations) or share >= 1:
+        if share >= min(due, 1.0):
+            due = (int(share * how.validations + 1e-6) + 1) / how.validations
             mean = (float(step.loss_sum) - losses) / max(1, history.updates - done) / how.batch_size
             if not math.isfinite(mean):
                 history.stopped = f"the training loss was {mean} at update {history.updates}"
@@ -234,18 +236,17 @@ class _Update:
         self.average = {n: p.detach().clone() for n, p in self.params.items()}
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=rows.device)
         self.graph: torch.cuda.CUDAGraph | None = None
+        if rows.is_cuda:
+            self._capture(torch.arange(how.batch_size, device=rows.device))
 
     def __call__(self, batch: Tensor, rate: float) -> None:
         self.optimizer.t += 1
         t = self.optimizer.t
         move = 1 - min(self.how.ema, (1 + t) / (10 + t))
         numbers = (rate, 0.0, *Optimizer.corrections(t), move)
-        if not self.rows.is_cuda:
+        if self.graph is None:
             self._update(batch, *numbers)
             return
-        if self.graph is None:
-            self._capture(batch)
-        assert self.graph is not None
         self._batch.copy_(batch)
         self._numbers.copy_(torch.tensor(numbers), non_blocking=True)
         self.graph.replay()
@@ -261,7 +262,8 @@ class _Update:
         self.loss_sum += loss.detach().sum()
 
     def _capture(self, batch: Tensor) -> None:
-        self._batch, self._numbers = batch.clone(), torch.ones(5, device=batch.device)
+        self._batch = batch
+        self._numbers = torch.tensor([0.0, 0.0, 1.0, 1.0, 0.0], device=batch.device)  # a rate of zero
         changed = [*self.optimizer.params.values(), *self.optimizer.state.values(), *self.average.values()]
         changed += [self.loss_sum, *self.model.buffers()]
         self.graph = captured(lambda: self._update(self._batch, *self._numbers), changed, [self.generator])
