@@ -1,4 +1,4 @@
-"""Checkpoints: everything a training run needs to go on as if it had never stopped.
+"""Checkpoints: everything a training needs to go on as if it had never stopped.
 
 One safetensors file (tensors by name, the rest as JSON in its metadata), so loading executes nothing.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,48 +58,43 @@ def load_checkpoint(path: Path) -> State:
     return groups, facts
 
 
-def checkpoints_in(folder: Path) -> list[Path]:
-    """A baseline's checkpoints in a folder, one for each setting: checkpoint-0.safetensors, …"""
+def numbered_checkpoints(folder: Path) -> list[Path]:
+    """Checkpoints of an estimator with several settings in a folder: checkpoint-0.safetensors, …"""
     return [path for path in sorted(folder.iterdir()) if NUMBERED.fullmatch(path.name)]
 
 
-class Keeper:
-    """Keeps the state of one learning in a file, now and then and when it has ended, and gives it back.
+class Checkpoint:
+    """A file with the state of one training, written now and then and at its end.
 
     Args:
         path: the file.
         resume: go on from it if it is there; otherwise it is removed.
-        learning: what is learned from what, as JSON: a file of another learning is refused.
+        identity: what is trained on what, as JSON: the file of another training is refused.
 
     Attributes:
-        found: what was kept, tensors and facts; None at a beginning.
-        notes: whatever else is to be kept, as JSON.
-        before: seconds of learning in earlier sessions.
+        found: what the file held, tensors and facts; None at a beginning.
 
     Raises:
-        ValueError: the file is damaged, or of another learning.
+        ValueError: the file is damaged, or of another training.
     """
 
-    def __init__(self, path: Path, resume: bool, learning: dict[str, Any] | None = None) -> None:
+    def __init__(self, path: Path, resume: bool = False, identity: dict[str, Any] | None = None) -> None:
         if not resume:
             path.unlink(missing_ok=True)
-        self.path, self.learning = path, json.loads(json.dumps(learning or {}, default=str))
+        self.path, self.identity = path, json.loads(json.dumps(identity or {}, default=str))
         self.found = load_checkpoint(path) if path.is_file() else None
-        facts = {} if self.found is None else self.found[1]
-        known = facts.get("learning", {})
-        other = [name for name in {**known, **self.learning} if known.get(name) != self.learning.get(name)]
+        self._saved = time.monotonic()
+        known = {} if self.found is None else self.found[1].get("identity", {})
+        other = [name for name in {**known, **self.identity} if known.get(name) != self.identity.get(name)]
         if self.found is not None and other:
             words = "model" if "model" in other else ", ".join(other)
-            raise ValueError(f"{path} was kept by a learning with another {words}; remove it to begin anew")
-        self.notes: dict[str, Any] = facts.get("notes", {})
-        self.before: float = facts.get("spent", 0.0)
-        self._began = self._saved = time.monotonic()
+            raise ValueError(f"{path} belongs to a training with another {words}; remove it to begin anew")
 
-    def keep(self, state: Callable[[], State], ended: bool = False) -> None:
-        """Write the state if it is time or the learning has ended."""
-        if ended or time.monotonic() - self._saved > CHECKPOINT_SECONDS:
-            tensors, facts = state()
-            spent = self.before + time.monotonic() - self._began
-            own = {"learning": self.learning, "notes": self.notes, "spent": spent}
-            save_checkpoint(self.path, tensors, facts | own)
-            self._saved = time.monotonic()
+    def due(self, ended: bool = False) -> bool:
+        """Whether it is time to write, or the training has ended."""
+        return ended or time.monotonic() - self._saved > CHECKPOINT_SECONDS
+
+    def save(self, tensors: dict[str, Tensors], facts: dict[str, Any]) -> None:
+        """Write the state."""
+        save_checkpoint(self.path, tensors, facts | {"identity": self.identity})
+        self._saved = time.monotonic()
