@@ -139,6 +139,8 @@ class Learner(ABC):
         stopping: one `Stopping` for each member.
         validated: whether there are validation rows.
         active: the members that `advance` and `score` report on, in this order.
+        raises: whether `Diverged` is raised when no member is left with finite parameters; otherwise such
+            members stop as "diverged", like any member that diverges beside others.
         advice: the end of the sentence that says that training diverged.
     """
 
@@ -148,6 +150,7 @@ class Learner(ABC):
     stopping: Sequence[Stopping]
     validated = False
     active: list[int]
+    raises = True
     advice = ""
 
     @abstractmethod
@@ -261,7 +264,7 @@ def run(
             histories[m].seconds = seconds
         if good:
             learner.accept(better)
-        elif all(h.best_epoch == 0 or len(histories) == 1 for h in histories):
+        elif learner.raises and all(h.best_epoch == 0 or len(histories) == 1 for h in histories):
             kept = learner.revert(epoch, folder)
             raise Diverged(f"training diverged in {learner.unit} {epoch}; {kept}. {learner.advice}".rstrip())
         asked = reporter.after([train[k] for k in good], scores and [scores[k] for k in good])
@@ -281,7 +284,8 @@ def run(
         stopped = [m for m in learner.active if histories[m].stopped]
         ended = all(history.stopped for history in histories)
         if ended:
-            learner.accept([m for m in learner.active if histories[m].best_epoch == 0 and m in stopped])
+            last = [m for m in learner.active if not histories[m].best_epoch and histories[m].epochs]
+            learner.accept(last)  # never validated: the last parameters are kept
             for history in histories:
                 history.best_epoch = history.best_epoch or len(history.epochs)
                 history.messages = learner.messages()
