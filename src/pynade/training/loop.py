@@ -293,12 +293,12 @@ def run(
             for history in histories:
                 history.best_epoch = history.best_epoch or len(history.epochs)
                 history.messages = learner.messages()
+        if stopped and not ended:
+            learner.drop(stopped)
         if checkpoint is not None and checkpoint.due(ended):
             tensors, facts = learner.state()
             facts |= {"epoch": epoch, "histories": [asdict(h) for h in histories], "objectives": objectives}
             checkpoint.save(tensors, facts)
-        if stopped and not ended:
-            learner.drop(stopped)
     learner.finish()
     return histories
 
