@@ -99,8 +99,12 @@ class Marginalisable(Density):
         """Rows with each unobserved cell at the mode (discrete) or mean (real) of its own law: (B, D)."""
 
     @abstractmethod
-    def law(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
+    def distribution(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
         """p(x_i | observed cells) as a one-dimensional family and its eta (B, P)."""
+
+    def law(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
+        """`distribution`, under its old name."""
+        return self.distribution(i, x, observed)
 
 
 def check_columns(x: Tensor, n_variables: int) -> None:
