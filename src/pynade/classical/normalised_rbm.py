@@ -65,7 +65,7 @@ class NormalisedRBM(BinaryMarginalisable):
         return out
 
     @torch.no_grad()
-    def law(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
+    def distribution(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
         """p(x_i | observed cells): Bernoulli, and its logits (B, 1); cheaper than all D laws."""
         out = torch.zeros(len(x), 1, dtype=torch.float64, device=x.device)
         for rows, free, states, told in self._questions(self._clean(x, observed), observed):
