@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,10 +15,10 @@ CHUNK_ROWS = 4096  # rows whose messages or responsibilities are held at once
 
 
 class BinaryMarginalisable(Marginalisable):
-    """Abstract density of D binary variables that says p(observed) and every p(x_i = 1 | observed).
+    """Abstract density of D binary variables that computes p(observed) and every p(x_i = 1 | observed).
 
     A subclass gives `_marginal` and `_logits_given` for a moderate number of rows, and `sample_given`;
-    laws, best guesses and unconditional draws follow.
+    conditional distributions, best guesses and unconditional draws follow.
     """
 
     def __init__(self, n_variables: int) -> None:
@@ -53,7 +54,7 @@ class BinaryMarginalisable(Marginalisable):
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """n exact draws (n, D): completions of a row of which nothing is known."""
+        """n exact draws (n, D): completions of a row without observed cells."""
         nothing = torch.zeros(1, self.n_variables, dtype=self.dtype, device=self.device)
         if n == 0:
             return nothing[:0]
@@ -76,6 +77,28 @@ class BinaryMarginalisable(Marginalisable):
         return torch.where(observed, x, 0).to(self.dtype)
 
 
+class BinaryMixture(BinaryMarginalisable):
+    """Abstract mixture of K binary densities; its weights are the softmax of `log_weights` (K,)."""
+
+    n_components: int
+    log_weights: Tensor
+
+    @abstractmethod
+    def component_log_probs(self, x: Tensor, observed: Tensor | None = None) -> Tensor:
+        """log w_k + log p_k(observed cells), (B, K), float64.
+
+        Args:
+            x: rows (B, D) in this model's dtype, zero where not observed.
+            observed: bool (B, D); None means all.
+        """
+
+    def _log_prob(self, x: Tensor) -> Tensor:
+        return torch.logsumexp(self.component_log_probs(x), -1)
+
+    def _marginal(self, x: Tensor, observed: Tensor) -> Tensor:
+        return torch.logsumexp(self.component_log_probs(x, observed), -1)
+
+
 def bernoulli_draws(logits: Tensor, generator: torch.Generator | None) -> Tensor:
     """1 with probability sigm(logits), as float64 of the same shape."""
     p = torch.sigmoid(logits.double())
@@ -89,3 +112,36 @@ def choose(log_weights: Tensor, n: int, generator: torch.Generator | None) -> Te
     uniform = torch.rand(len(edges), n, generator=generator, dtype=edges.dtype, device=edges.device)
     index = torch.searchsorted(edges, uniform * edges[:, -1:], right=True)
     return index.clamp_(max=edges.shape[-1] - 1).T.contiguous()
+
+
+def binary_rows(
+    x: Tensor | np.ndarray,
+    word: str,
+    n_variables: int | None = None,
+    *,
+    missing: bool = False,
+    device: torch.device | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Rows as uint8 (small in memory), and which cells are observed; None if all are.
+
+    Args:
+        x: (N, D), values exactly 0 or 1, NaN where missing.
+        word: what to call these rows in a message.
+        n_variables: D, where it is known already.
+        missing: whether NaN is allowed.
+        device: where to put them; their own when not given.
+    """
+    rows = torch.as_tensor(x, device=device)
+    if rows.ndim != 2 or not rows.numel():
+        raise ValueError(f"{word} rows have shape (N, D) with at least one row, not {tuple(rows.shape)}")
+    if n_variables is not None and rows.shape[1] != n_variables:
+        raise ValueError(f"{word} rows have {rows.shape[1]} columns, the model has {n_variables} variables")
+    observed = ~torch.isnan(rows) if rows.is_floating_point() else None
+    if observed is None or bool(observed.all()):
+        observed = None
+    elif not missing:
+        raise ValueError(f"{word} rows have missing values (NaN), which this method cannot use")
+    values = rows if observed is None else torch.where(observed, rows, 0)
+    if not bool(((values == 0) | (values == 1)).all()):
+        raise ValueError(f"{word} rows must hold values that are exactly 0 or 1")
+    return values.to(torch.uint8), observed

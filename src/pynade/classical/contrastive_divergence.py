@@ -1,120 +1,51 @@
-"""Contrastive divergence for RBMs, a population of them at a time."""
+"""Contrastive divergence for restricted Boltzmann machines, several machines at a time."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pynade.classical.em_binary import binary_rows
+from pynade.classical.binary import CHUNK_ROWS, binary_rows
 from pynade.classical.rbm import RBM
 from pynade.classical.rbm_sum import MOST_UNITS
+from pynade.families import Bernoulli
 from pynade.kernels import backends
-from pynade.training.checkpoint import Keeper, State
-from pynade.training.fit import Diverged, minibatches
+from pynade.likelihood import Estimate
+from pynade.training.checkpoint import Checkpoint, State
+from pynade.training.fit import minibatches
+from pynade.training.loop import Callback, History, Learner, Report, Stopping, run
 from pynade.training.options import decline
 from pynade.training.step import captured
 
 SCHEDULES = ("constant", "linear")
 
 
-@dataclass
-class ContrastiveProgress:
-    """What a callback is told at the end of every epoch."""
-
-    epoch: int  # 1, 2, …
-    epochs: int
-    valid: list[float] | None  # of each member, where this epoch was evaluated
-    seconds: float
-
-
-@dataclass
-class ContrastiveHistory:
-    """What happened to each of M members.
+class TrainedRBM(NamedTuple):
+    """What training gave for one machine.
 
     Attributes:
-        evaluated: epochs after which the members were scored.
-        valid: mean validation log-likelihood, one list of M numbers for each of these epochs.
-        best_epoch: whose parameters each member kept; the last where nothing was scored.
-        best_valid: its score; None where nothing was scored.
-        stopped: why it ended.
-        seconds: wall time.
+        history: what happened; the training log-likelihood is known where the machine was scored.
+        log_z: logarithm of the partition function of the parameters that were kept.
+        log_z_stderr: its standard error; 0 where it is exact.
     """
 
-    evaluated: list[int] = field(default_factory=list)
-    valid: list[list[float]] = field(default_factory=list)
-    best_epoch: list[int] = field(default_factory=list)
-    best_valid: list[float | None] = field(default_factory=list)
-    stopped: str = ""
-    seconds: float = 0.0
-
-
-Callback = Callable[[ContrastiveProgress], "bool | None"]
+    history: History
+    log_z: float
+    log_z_stderr: float
 
 
 @torch.no_grad()
-def exact_log_likelihood(rbm: RBM, x: Tensor) -> float:
-    """Mean log p of rows x, exact: only for RBMs whose smaller layer has at most 25 units."""
-    each = [rbm._free_energy(part.to(rbm.dtype)) for part in x.split(4096)]
-    return -float(torch.cat(each).mean()) - rbm.log_partition()
-
-
-def contrastive(
-    rbm: RBM,
-    x_train: Tensor | np.ndarray,
-    x_valid: Tensor | np.ndarray | None = None,
-    *,
-    learning_rate: float = 0.005,
-    k: int = 1,
-    persistent: bool = False,
-    epochs: int = 100,
-    batch_size: int = 100,
-    updates_per_epoch: int | None = None,
-    schedule: str = "constant",
-    evaluate_at: Collection[int] | None = None,
-    evaluate: Callable[[RBM, Tensor], float] | None = None,
-    generator: torch.Generator | None = None,
-    callback: Callback | None = None,
-) -> ContrastiveHistory:
-    """Train one RBM in place: the population of one; see `contrastive_population`.
-
-    Example:
-        >>> import torch
-        >>> x = torch.tensor([[0, 0, 0, 0], [1, 1, 1, 1]]).repeat(50, 1)
-        >>> g = torch.Generator().manual_seed(0)
-        >>> rbm = RBM(4, 3, generator=g)
-        >>> history = contrastive(rbm, x, x, learning_rate=0.2, k=3, batch_size=10, generator=g)
-        >>> history.best_valid[0] > -1.5  # four fair coins have 2.77, the entropy is 0.69
-        True
-    """
-    return contrastive_population(
-        [rbm],
-        x_train,
-        x_valid,
-        learning_rates=[learning_rate],
-        k=k,
-        persistent=persistent,
-        epochs=epochs,
-        batch_size=batch_size,
-        updates_per_epoch=updates_per_epoch,
-        schedule=schedule,
-        evaluate_at=evaluate_at,
-        evaluate=evaluate,
-        generator=generator,
-        callback=callback,
-    )
-
-
-@torch.no_grad()
-def contrastive_population(
+def contrastive_divergence(
     rbms: Sequence[RBM],
-    x_train: Tensor | np.ndarray,
-    x_valid: Tensor | np.ndarray | None = None,
+    x: Tensor | np.ndarray,
+    valid: Tensor | np.ndarray | None = None,
     *,
     learning_rates: Sequence[float],
     k: int = 1,
@@ -123,126 +54,240 @@ def contrastive_population(
     batch_size: int = 100,
     updates_per_epoch: int | None = None,
     schedule: str = "constant",
-    evaluate_at: Collection[int] | None = None,
-    evaluate: Callable[[RBM, Tensor], float] | None = None,
+    evaluate_every: int = 10,
+    ais_chains: int = 100,
+    ais_steps: int = 1000,
     generator: torch.Generator | None = None,
-    callback: Callback | None = None,
-    keeper: Keeper | None = None,
-) -> ContrastiveHistory:
+    callbacks: Sequence[Callback] = (),
+    checkpoint: Checkpoint | None = None,
+) -> list[TrainedRBM]:
     """Train M RBMs of one shape in place, all on the same batches and the same random numbers.
 
     An update follows ⟨h xᵀ⟩ of the batch minus ⟨h xᵀ⟩ after k rounds of Gibbs sampling that start from the
-    batch (CD-k) or go on from the last update (persistent CD). Sharing random numbers makes a member's
-    training the same as its training alone, and a comparison of learning rates less noisy. The paper's grid
-    of 3 learning rates × {100, 500, 1000} passes is three members with evaluate_at=(100, 500, 1000).
+    batch (CD-k) or go on from the last update (persistent CD). Shared random numbers make a machine's
+    training the same as its training alone, and a comparison of learning rates less noisy. With validation
+    rows every machine ends with the parameters that scored best.
+
+    Scores are exact where the smaller layer has at most 25 units. Larger machines are scored only after the
+    last epoch, with a partition function estimated by annealed importance sampling (AIS).
 
     Args:
-        rbms: the members, with the same number of units, on one device.
-        x_train: rows (N, D), values exactly 0 or 1.
-        x_valid: rows on which each member's best epoch is chosen.
-        learning_rates: one for each member.
+        rbms: the machines, with the same number of units, on one device.
+        x: training rows (N, D), values exactly 0 or 1.
+        valid: validation rows.
+        learning_rates: one for each machine.
         k: rounds of Gibbs sampling.
         persistent: keep the chains from one update to the next.
         epochs: passes over the training rows.
         batch_size: rows of an update, and chains.
         updates_per_epoch: make an epoch so many updates instead of a pass, whatever the number of rows.
-        schedule: of the learning rates: "constant", or "linear" down to zero, which quiets the noise that
+        schedule: of the learning rates: "constant", or "linear" down to zero, which removes the noise that
             large rates leave in the parameters.
-        evaluate_at: epochs after which to score the validation rows; only the last when not given.
-        evaluate: gives a member's score; the exact mean log-likelihood when not given. An RBM too large for
-            that is not scored unless there is one, and keeps its last parameters.
-        generator: source of the batches and of all draws, on the members' device.
-        callback: told of each epoch; one that returns True ends training.
-        keeper: keeps the state, and gives it back where interrupted training goes on (with a generator).
+        evaluate_every: epochs between scores; the last epoch is always scored.
+        ais_chains: chains of AIS.
+        ais_steps: intermediate distributions of AIS.
+        generator: source of the batches and of all draws, on the machines' device. AIS draws from a copy of
+            the generator as it was given.
+        callbacks: called with a `Progress`; one that returns True ends training after the epoch.
+        checkpoint: keeps the state, and gives it back where interrupted training goes on (with a generator).
 
     Raises:
-        Diverged: parameters stopped being finite.
+        Diverged: no machine has finite parameters any more; each was given its last finite ones.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([[0, 0, 0, 0], [1, 1, 1, 1]]).repeat(50, 1)
+        >>> g = torch.Generator().manual_seed(0)
+        >>> options = {"learning_rates": [0.2], "k": 3, "batch_size": 10, "generator": g}
+        >>> (trained,) = contrastive_divergence([RBM(4, 3, generator=g)], x, x, **options)
+        >>> trained.history.best_valid > -1.5  # four fair coins have 2.77, the entropy is 0.69
+        True
     """
-    D, H = _shape(rbms, learning_rates)
-    if min(k, epochs, batch_size) < 1:
-        raise ValueError(f"k, epochs and batch_size must be at least 1, not {k}, {epochs} and {batch_size}")
-    if updates_per_epoch is not None and updates_per_epoch < 1:
-        raise ValueError(f"updates_per_epoch must be at least 1, not {updates_per_epoch}")
+    sizes = {"k": k, "epochs": epochs, "batch_size": batch_size, "evaluate_every": evaluate_every}
+    for name, value in (sizes | {"updates_per_epoch": updates_per_epoch}).items():
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, not {value}")
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, not {schedule!r}")
-    at = {epochs} if evaluate_at is None else set(evaluate_at)
-    if not at <= set(range(1, epochs + 1)):
-        raise ValueError(f"evaluate_at names epochs from 1 to {epochs}, not {sorted(at)}")
-    if evaluate is None and min(D, H) <= MOST_UNITS:
-        evaluate = exact_log_likelihood
-    device, dtype = rbms[0].device, rbms[0].dtype
-    train = binary_rows(x_train, "training", D)[0].to(device)
-    valid = None if x_valid is None else binary_rows(x_valid, "validation", D)[0].to(device)
-    rate = torch.tensor(list(learning_rates), dtype=dtype, device=device)[:, None, None]
-    W, b, c = (torch.stack([getattr(rbm, name) for rbm in rbms]) for name in "Wbc")
-    members = _Members(W, b.unsqueeze(1), c.unsqueeze(1), generator)
-    chains = None
-    if persistent:
-        first = torch.randint(len(train), (batch_size,), generator=generator, device=device)
-        chains = train[first].to(dtype).expand(len(rbms), -1, -1)
+    D, device = _check_machines(rbms, learning_rates), rbms[0].device
+    train = binary_rows(x, "training", D)[0]
+    held = None if valid is None else binary_rows(valid, "validation", D, device=device)[0]
+    score = _Score(train, device, ais_chains, ais_steps, generator)
+    learner = _Contrastive(
+        rbms=rbms,
+        scorer=score,
+        valid=held,
+        rates=learning_rates,
+        k=k,
+        persistent=persistent,
+        epochs=epochs,
+        batch_size=batch_size,
+        updates_per_epoch=updates_per_epoch,
+        schedule=schedule,
+        evaluate_every=evaluate_every if _small(rbms[0]) else epochs,
+        generator=generator,
+    )
+    histories = run(learner, epochs, callbacks=callbacks, checkpoint=checkpoint)
+    trained = []
+    for m, history in enumerate(histories):
+        found = learner.kept[m]
+        if found is None:  # no validation rows, or ended before the first score
+            found = score(rbms[m])
+            if history.epochs:
+                history.epochs[history.best_epoch - 1]["train"] = found.train
+        trained.append(TrainedRBM(history, found.log_z, found.stderr))
+    return trained
 
-    step = _Step(members, chains, k, batch_size)
-    M, began = len(rbms), time.perf_counter()
-    per_epoch = updates_per_epoch or -(-len(train) // batch_size)
-    epoch = done = t = 0
-    total = epochs * per_epoch
-    history = ContrastiveHistory(best_epoch=[0] * M, best_valid=[None] * M)
 
-    def state() -> State:
-        best = {f"{name}{m}": getattr(rbm, name) for m, rbm in enumerate(rbms) for name in "Wbc"}
-        more = {} if step.chains is None else {"chains": step.chains}
-        if generator is not None:
-            more["generator"] = generator.get_state()
-        now = {"W": members.W, "b": members.b, "c": members.c}
-        return {"now": now, "best": best, "more": more}, {"epoch": epoch, "history": asdict(history)}
+class _Scored(NamedTuple):
+    """One evaluation of one machine; log-likelihoods are means per row."""
 
-    if keeper is not None and keeper.found is not None:
-        tensors, facts = keeper.found
+    log_z: float
+    stderr: float
+    train: float
+    valid: float
+
+
+class _Score:
+    """Partition functions and log-likelihoods of machines."""
+
+    def __init__(
+        self, x: Tensor, device: torch.device, chains: int, steps: int, generator: torch.Generator | None
+    ) -> None:
+        self.base = Bernoulli().eta_from_marginal(x).squeeze(-1)  # logits from which AIS starts
+        self.x, self.chains, self.steps = x.to(device), chains, steps
+        self.generator = None if generator is None else generator.clone_state()
+
+    def __call__(self, machine: RBM, valid: Tensor | None = None) -> _Scored:
+        """Evaluate a machine on the training rows, and on the validation rows if there are any."""
+        if _small(machine):
+            log_z, stderr = machine.log_partition(), 0.0
+        else:
+            same = None if self.generator is None else self.generator.clone_state()
+            estimate = machine.log_partition_ais(self.chains, self.steps, same, base=self.base)
+            log_z, stderr = estimate.log_z, estimate.stderr
+        means = []
+        for rows in (self.x, valid):
+            parts = () if rows is None else rows.split(CHUNK_ROWS)
+            energies = [machine._free_energy(part.to(machine.W)) for part in parts]
+            means.append(-float(torch.cat(energies).mean()) - log_z if energies else math.nan)
+        return _Scored(log_z, stderr, *means)
+
+
+@dataclass(kw_only=True, eq=False)
+class _Contrastive(Learner):
+    """The learner; see `contrastive_divergence` for the options."""
+
+    rbms: Sequence[RBM]
+    scorer: _Score
+    valid: Tensor | None
+    rates: Sequence[float]
+    k: int
+    persistent: bool
+    epochs: int
+    batch_size: int
+    updates_per_epoch: int | None
+    schedule: str
+    evaluate_every: int
+    generator: torch.Generator | None
+
+    advice: ClassVar[str] = "Try a smaller learning rate."  # type: ignore[misc]
+
+    def __post_init__(self) -> None:
+        x, rbms = self.scorer.x, self.rbms
+        self.updates = self.updates_per_epoch or -(-len(x) // self.batch_size)
+        self.stopping, self.validated = [Stopping() for _ in rbms], self.valid is not None
+        self.active, self.epoch = list(range(len(rbms))), 0
+        W, b, c = (torch.stack([getattr(rbm, name) for rbm in rbms]) for name in "Wbc")
+        self.members = _Members(W, b.unsqueeze(1), c.unsqueeze(1), self.generator)
+        self.good = [t.clone() for t in (self.members.W, self.members.b, self.members.c)]  # last finite ones
+        self.scored: dict[int, _Scored] = {}  # members scored in this epoch
+        self.kept: list[_Scored | None] = [None] * len(rbms)  # scores of the best parameters
+        chains = None
+        if self.persistent:
+            first = torch.randint(len(x), (self.batch_size,), generator=self.generator, device=x.device)
+            chains = x[first].to(W.dtype).expand(len(rbms), -1, -1)
+        self.step = _Step(self.members, chains, self.k, self.batch_size)
+
+    def advance(self, report: Report) -> list[float | None]:
+        """One epoch of updates; log-likelihoods are known where the epoch is scored."""
+        x, W, done = self.scorer.x, self.members.W, self.epoch * self.updates
+        rates = torch.tensor(list(self.rates), dtype=W.dtype, device=W.device)[:, None, None]
+        one_pass = self.updates_per_epoch is None
+        batches = minibatches(len(x), self.batch_size, self.updates, one_pass, self.generator, x.device)
+        for t, batch in enumerate(batches, start=done):
+            left = decline(self.schedule, 0.0, t, self.epochs * self.updates)
+            self.step(x[batch].to(W.dtype), rates * left)
+            report(t + 1, self.rates[0] * left if len(self.rates) == 1 else math.nan, lambda: math.nan)
+        self.epoch += 1
+        finite = torch.isfinite(W).flatten(1).all(1).tolist()
+        self.scored = {}
+        if self._due():
+            blank = RBM(self.rbms[0].n_visible, self.rbms[0].n_hidden, scale=0.0).to(W)
+            for m in self.active:
+                if finite[m]:
+                    self.scored[m] = self.scorer(self.members.put(blank, m), self.valid)
+        known = {m: scored.train for m, scored in self.scored.items()}
+        return [known.get(m) if finite[m] else math.nan for m in self.active]
+
+    def _due(self) -> bool:
+        every = self.epoch % self.evaluate_every == 0 or self.epoch == self.epochs
+        return self.valid is not None and every
+
+    def score(self, epoch: int) -> list[Estimate] | None:
+        """Validation scores, where this epoch is scored."""
+        if self.valid is None or not self._due():
+            return None
+        values = [self.scored[m].valid if m in self.scored else math.nan for m in self.active]
+        return [Estimate(value, math.nan, len(self.valid)) for value in values]
+
+    def accept(self, better: Sequence[int]) -> None:
+        """Put the parameters of these members into their machines."""
+        for m in better:
+            self.members.put(self.rbms[m], m)
+            self.kept[m] = self.scored.get(m)
+        for good, now in zip(self.good, (self.members.W, self.members.b, self.members.c), strict=True):
+            good.copy_(now)
+
+    def drop(self, members: Sequence[int]) -> None:
+        """Members that have diverged are updated with the others, but not reported any more."""
+        self.active = [m for m in self.active if m not in members]
+
+    def revert(self, epoch: int, folder: Path | None) -> str:
+        """Give every machine its last finite parameters."""
+        last = replace(self.members, W=self.good[0], b=self.good[1], c=self.good[2])
+        for m, rbm in enumerate(self.rbms):
+            last.put(rbm, m)
+        return (
+            f"the parameters of epoch {epoch - 1} were kept"
+            if epoch > 1
+            else "the initial parameters were kept"
+        )
+
+    def state(self) -> State:
+        """Present and best parameters, chains, random numbers and scores."""
+        now = {"W": self.members.W, "b": self.members.b, "c": self.members.c}
+        best = {f"{name}{m}": getattr(rbm, name) for m, rbm in enumerate(self.rbms) for name in "Wbc"}
+        more = {} if self.step.chains is None else {"chains": self.step.chains}
+        if self.generator is not None:
+            more["generator"] = self.generator.get_state()
+        facts = {"active": self.active, "passes": self.epoch, "kept": self.kept}
+        return {"now": now, "best": best, "more": more}, facts
+
+    def restore(self, state: State) -> None:
+        """Put all of it back."""
+        tensors, facts = state
         for name, tensor in tensors["now"].items():
-            getattr(members, name).copy_(tensor)
-        for m, rbm in enumerate(rbms):
+            getattr(self.members, name).copy_(tensor)
+        for m, rbm in enumerate(self.rbms):
             for name in "Wbc":
                 getattr(rbm, name).copy_(tensors["best"][f"{name}{m}"])
-        if step.chains is not None:
-            step.chains.copy_(tensors["more"]["chains"])
-        if generator is not None and "generator" in tensors.get("more", {}):
-            generator.set_state(tensors["more"]["generator"])
-        history = ContrastiveHistory(**facts["history"])
-        epoch = done = facts["epoch"]
-        t, began = done * per_epoch, began - history.seconds
-    for epoch in range(done + 1, epochs + 1) if not history.stopped else ():
-        one_pass = updates_per_epoch is None
-        for batch in minibatches(len(train), batch_size, per_epoch, one_pass, generator, device):
-            step(train[batch].to(dtype), rate * decline(schedule, 0.0, t, total))
-            t += 1
-        finite = torch.isfinite(members.W).flatten(1).all(1).tolist()
-        if not all(finite):
-            m = finite.index(False)
-            raise Diverged(f"member {m} (learning rate {learning_rates[m]:g}) diverged in epoch {epoch}")
-        scores = None
-        if valid is not None and evaluate is not None and epoch in at:
-            history.evaluated.append(epoch)
-            scores = [evaluate(members.put(rbm, m), valid) for m, rbm in enumerate(_blank(rbms))]
-            history.valid.append(scores)
-            for m, score in enumerate(scores):
-                before = history.best_valid[m]
-                if before is None or score > before:
-                    history.best_valid[m], history.best_epoch[m] = score, epoch
-                    members.put(rbms[m], m)
-        history.seconds = time.perf_counter() - began
-        if callback is not None and callback(ContrastiveProgress(epoch, epochs, scores, history.seconds)):
-            history.stopped = "callback"
-            break
-        if keeper is not None:
-            keeper.keep(state)
-    history.stopped = history.stopped or "epochs"
-    for m, rbm in enumerate(rbms):
-        if history.best_valid[m] is None:
-            history.best_epoch[m] = epoch
-            members.put(rbm, m)
-    if keeper is not None:
-        keeper.keep(state, ended=True)
-    return history
+        if self.step.chains is not None:
+            self.step.chains.copy_(tensors["more"]["chains"])
+        if self.generator is not None:
+            self.generator.set_state(tensors["more"]["generator"])
+        self.active, self.epoch = facts["active"], facts["passes"]
+        self.kept = [None if numbers is None else _Scored(*numbers) for numbers in facts["kept"]]
 
 
 @dataclass
@@ -266,7 +311,7 @@ class _Members:
         return v
 
     def _moved(self, v: Tensor, p: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
-        """Chains v (M, C, D) after k rounds, and p(h | v) there, from p where it is known.
+        """Chains v (M, C, D) after k rounds, and p(h | v) there; p is p(h | v) of the start, where known.
 
         One kernel on a GPU, for machines with few hidden units.
         """
@@ -319,7 +364,7 @@ class _Step:
             self._x, self._rate = x.clone(), rate.clone()
             members = self.members
             changed = [members.W, members.b, members.c, *([] if self.chains is None else [self.chains])]
-            drawn_from = [] if members.generator is None else [members.generator]  # torch knows its own
+            drawn_from = [] if members.generator is None else [members.generator]  # torch registers its own
             self.graph = captured(lambda: self._update(self._x, self._rate), changed, drawn_from)
         self._x.copy_(x)
         self._rate.copy_(rate)
@@ -331,15 +376,16 @@ class _Step:
             self.chains.copy_(moved)
 
 
-def _blank(rbms: Sequence[RBM]) -> list[RBM]:
-    """Members to score without touching the best ones."""
-    return [RBM(rbm.n_visible, rbm.n_hidden, scale=0.0).to(rbm.W) for rbm in rbms]
+def _small(machine: RBM) -> bool:
+    """Whether the partition function can be computed exactly."""
+    return min(machine.n_visible, machine.n_hidden) <= MOST_UNITS
 
 
-def _shape(rbms: Sequence[RBM], learning_rates: Sequence[float]) -> tuple[int, int]:
+def _check_machines(rbms: Sequence[RBM], learning_rates: Sequence[float]) -> int:
+    """Machines of one shape, a positive rate for each; the number of visible units."""
     shapes = {(rbm.n_visible, rbm.n_hidden) for rbm in rbms}
     if len(shapes) != 1:
-        raise ValueError(f"a population is one or more RBMs of the same shape, not {sorted(shapes)}")
+        raise ValueError(f"the RBMs must be one or more of the same shape, not {sorted(shapes)}")
     if len(learning_rates) != len(rbms) or not all(r > 0 and math.isfinite(r) for r in learning_rates):
         raise ValueError(f"{len(rbms)} RBMs need as many positive learning rates, not {list(learning_rates)}")
-    return shapes.pop()
+    return rbms[0].n_visible

@@ -1,242 +1,306 @@
-"""The EM loop for mixtures of Gaussians: many members at once, each stopping for itself."""
+"""EM as a learner of the training loop: what all mixtures share, and what binary mixtures share."""
 
 from __future__ import annotations
 
 import math
-import time
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from pynade.classical.em_history import EMCallback, EMHistory, EMProgress
-from pynade.classical.gaussian_marginals import draw_components
-from pynade.classical.moments import Components, Moments, Rows, Scale
-from pynade.training.fit import Diverged
+from pynade.classical.binary import BinaryMixture
+from pynade.likelihood import Estimate
+from pynade.training.checkpoint import Checkpoint, State
+from pynade.training.loop import Callback, History, Learner, Report, Stopping, run
 
 Parameters = dict[str, Tensor]  # every tensor has a leading axis of members
-EMPTY = 1e-12  # of all rows: a component responsible for fewer has none
-LIKELY = 10_000  # rows that k-means++ looks at, besides fifty for each component
+Cells = tuple[Tensor, Tensor | None]  # binary rows, and which of their cells are observed; None is all
 
 
-@dataclass(frozen=True)
-class Member:
-    """One member's data; members that share a `Rows` object share its E-step."""
-
-    rows: Rows
-    valid: Rows | None = None
-    stop_at_train: float | None = None
-
-
-def expectation_maximisation(
-    members: Sequence[Member],
-    start: Parameters,
-    factors: Callable[[Parameters], Tensor],
-    update: Callable[[Parameters, Moments, list[int]], Parameters],
-    *,
-    iterations: int,
-    tol: float,
-    patience: int | None,
-    callback: EMCallback | None = None,
-) -> tuple[Parameters, list[EMHistory]]:
-    """Run EM on all members until each has stopped; finished members leave the batch.
+class EM(Learner):
+    """Abstract EM of one or more members: an epoch is an M-step (not in the first epoch) and an E-step.
 
     Args:
-        members: M of them.
-        start: stacked parameters, with at least `log_weights` (M, K) and `means` (M, K, D).
-        factors: parameters -> Cholesky factors of all covariances, (M, K, D, D).
-        update: the M-step: parameters, moments and the indexes of the members they belong to.
-        iterations: the most M-steps.
-        tol: stop when the training log-likelihood per row changes by less.
-        patience: stop when validation has not improved for this many iterations.
-        callback: told at each iteration of the member that is ahead; one that returns True ends all.
+        params: parameters of all members.
+        stopping: one for each member.
+        validated: whether there are validation rows.
+        generators: those that M-steps draw from.
+
+    Attributes:
+        params: parameters of the active members.
+        best: the best parameters of every member.
+        steps: M-steps done; -1 before the first E-step.
+        memory: further tensors that the next step depends on.
+        notes: for each member, which components were empty and placed again.
     """
-    began = time.perf_counter()
-    params, kept = start, {name: t.clone() for name, t in start.items()}
-    histories = [EMHistory() for _ in members]
-    best = [-math.inf] * len(members)
-    active = list(range(len(members)))
-    for t in range(iterations + 1):
-        roots = factors(params)
-        last = t == iterations
-        moments, valid = _e_step([members[m] for m in active], params, roots)
-        going, better = [], []
-        for a, (m, train_ll, valid_ll) in enumerate(zip(active, *_lists(moments, valid), strict=True)):
-            h, member = histories[m], members[m]
-            h.train.append(train_ll)
-            if not math.isfinite(train_ll):
-                raise Diverged(f"the log-likelihood of member {m} is {train_ll} at iteration {t}")
-            improved = True
-            if member.valid is not None:
-                h.valid.append(valid_ll)
-                h.valid_at.append(t)
-                improved = valid_ll > best[m]
-            if improved:
-                best[m], h.best_iteration = valid_ll, t
-                better.append(a)
-            if member.stop_at_train is not None and train_ll >= member.stop_at_train:
-                h.stopped = "training likelihood reached"
-            elif t and abs(train_ll - h.train[-2]) < tol:
-                h.stopped = "converged"
-            elif patience is not None and t - h.best_iteration >= patience:
-                h.stopped = "validation no longer improved"
-            elif last:
-                h.stopped = "iterations"
-            else:
-                going.append(a)
-        if better:
-            source = torch.tensor(better, device=roots.device)
-            target = torch.tensor([active[a] for a in better], device=roots.device)
-            for name, tensor in params.items():
-                kept[name][target] = tensor[source]
-        if callback is not None and callback(_ahead(histories, active, t, iterations, began)):
-            for a in going:
-                histories[active[a]].stopped = "callback"
-            going = []
-        if not going:
-            break
-        if len(going) < len(active):
-            stay = torch.tensor(going, device=roots.device)
-            params = {name: tensor[stay] for name, tensor in params.items()}
-            moments, active = moments[stay], [active[a] for a in going]
-        params = update(params, moments, active)
-    for h in histories:
-        h.seconds = time.perf_counter() - began
-    return kept, histories
+
+    unit = "iteration"
+    advice = "Values that differ by many orders of magnitude may be the reason."
+
+    def __init__(
+        self,
+        params: Parameters,
+        stopping: Sequence[Stopping],
+        validated: bool,
+        generators: Sequence[torch.Generator | None] = (),
+    ) -> None:
+        self.params, self.stopping, self.validated = params, stopping, validated
+        self.best = {name: t.clone() for name, t in params.items()}
+        self.active = list(range(len(stopping)))
+        self.generators = [g for g in generators if g is not None]
+        self.steps = -1
+        self.memory: Parameters = {}
+        self.notes: list[list[str]] = [[] for _ in stopping]
+
+    @abstractmethod
+    def expect(self) -> list[float | None]:
+        """E-step; the mean training log-likelihood of each active member."""
+
+    @abstractmethod
+    def maximise(self) -> None:
+        """M-step of what the last E-step has gathered."""
+
+    def advance(self, report: Report) -> list[float | None]:
+        """One iteration."""
+        if self.steps >= 0:
+            self.maximise()
+        self.steps += 1
+        return self.expect()
+
+    def accept(self, better: Sequence[int]) -> None:
+        """Copy the parameters of these members."""
+        at = [self.active.index(m) for m in better]
+        for name, best in self.best.items() if better else ():
+            best[list(better)] = self.params[name][at]
+
+    def drop(self, members: Sequence[int]) -> None:
+        """Take these members out of the batch."""
+        stay = [k for k, m in enumerate(self.active) if m not in members]
+        self.params = {name: t[stay] for name, t in self.params.items()}
+        self.active = [self.active[k] for k in stay]
+
+    def state(self) -> State:
+        """Parameters, random numbers and notes; what an E-step gathers is computed again."""
+        random = {str(k): g.get_state() for k, g in enumerate(self.generators)}
+        tensors = {"params": self.params, "best": self.best, "memory": self.memory, "generators": random}
+        return tensors, {"active": self.active, "steps": self.steps, "notes": self.notes}
+
+    def restore(self, state: State) -> None:
+        """Go on after the E-step of the state."""
+        tensors, facts = state
+        for name, best in self.best.items():
+            best.copy_(tensors["best"][name])
+        for name, t in self.memory.items():
+            t.copy_(tensors["memory"][name])
+        for k, generator in enumerate(self.generators):
+            generator.set_state(tensors["generators"][str(k)].cpu())
+        self.active, self.steps, self.notes = facts["active"], facts["steps"], facts["notes"]
+        if self.active:
+            self.put({name: t.to(self.best[name].device) for name, t in tensors["params"].items()})
+
+    def put(self, params: Parameters) -> None:
+        """Take these parameters, and gather what the next M-step needs."""
+        self.params = params
+        self.expect()
+
+    def revert(self, epoch: int, folder: object) -> str:
+        """There is no model yet that could be left in a good state."""
+        return "no model was fitted"
+
+    def messages_of(self, member: int) -> list[str]:
+        """The notes of a member, each once, with how often it happened."""
+        counts = Counter(self.notes[member]).items()
+        return [text + (f", {times} times" if times > 1 else "") for text, times in counts]
+
+    def messages(self) -> list[str]:
+        """The notes of the only member."""
+        return self.messages_of(0)
 
 
-def _ahead(
-    histories: Sequence[EMHistory], active: list[int], t: int, iterations: int, began: float
-) -> EMProgress:
-    """How the member stands that scores best now, on validation rows where there are any."""
-    h = max((histories[m] for m in active), key=lambda h: (h.valid or h.train)[-1])
-    train, valid = h.train[-1], h.valid[-1] if h.valid else None
-    return EMProgress(t, iterations, train, train, valid, time.perf_counter() - began)
+def run_em(
+    learner: Learner, epochs: int, callbacks: Sequence[Callback], checkpoint: Checkpoint | None
+) -> list[History]:
+    """Run EM after a check of its numbers: `epochs` is one more than the most M-steps."""
+    for name, value in [("epochs", epochs), *(("patience", rule.patience) for rule in learner.stopping)]:
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, not {value}")
+    return run(learner, epochs, callbacks=callbacks, checkpoint=checkpoint)
 
 
-def _lists(moments: Moments, valid: Tensor) -> tuple[list[float], list[float]]:
-    both = torch.stack([moments.log_likelihood, valid]).tolist()  # one synchronisation on a GPU
-    return both[0], both[1]
+class Several(Learner):
+    """Learners that advance together, each with members of its own.
+
+    Args:
+        parts: at least one; all have validation rows, or none has.
+        members: the numbers of each part's members.
+    """
+
+    unit, advice = EM.unit, EM.advice
+
+    def __init__(self, parts: Sequence[EM], members: Sequence[Sequence[int]]) -> None:
+        self.parts, self.members = parts, members
+        rules = [
+            (m, rule)
+            for k, part in enumerate(parts)
+            for m, rule in zip(members[k], part.stopping, strict=True)
+        ]
+        self.stopping = [rule for _, rule in sorted(rules, key=lambda pair: pair[0])]
+        self.validated = parts[0].validated
+
+    @property
+    def active(self) -> list[int]:  # type: ignore[override]
+        """Active members, part by part."""
+        return [own[m] for part, own in zip(self.parts, self.members, strict=True) for m in part.active]
+
+    def advance(self, report: Report) -> list[float | None]:
+        """One epoch of every part."""
+        return [value for part in self._running() for value in part.advance(report)]
+
+    def score(self, epoch: int) -> list[Estimate] | None:
+        """Scores of all parts."""
+        scores = [part.score(epoch) for part in self._running()]
+        return [score for each in scores for score in each or ()] if self.validated else None
+
+    def accept(self, better: Sequence[int]) -> None:
+        """Tell each part which of its members improved."""
+        for part, own in zip(self.parts, self.members, strict=True):
+            part.accept([k for k, m in enumerate(own) if m in better])
+
+    def drop(self, members: Sequence[int]) -> None:
+        """Drop members of all parts."""
+        for part, own in zip(self.parts, self.members, strict=True):
+            part.drop([k for k, m in enumerate(own) if m in members])
+
+    def state(self) -> State:
+        """The states of all parts."""
+        states = [part.state() for part in self.parts]
+        groups = {f"{k} {name}": own for k, (all_, _) in enumerate(states) for name, own in all_.items()}
+        return groups, {"parts": [facts for _, facts in states]}
+
+    def restore(self, state: State) -> None:
+        """Put back the states of all parts."""
+        for k, (part, facts) in enumerate(zip(self.parts, state[1]["parts"], strict=True)):
+            own = {name.split(" ")[1]: t for name, t in state[0].items() if name.split(" ")[0] == str(k)}
+            part.restore((own, facts))
+
+    def messages_of(self, member: int) -> list[str]:
+        """The notes of a member."""
+        part = next(k for k, own in enumerate(self.members) if member in own)
+        return self.parts[part].messages_of(self.members[part].index(member))
+
+    def revert(self, epoch: int, folder: object) -> str:
+        """As any EM."""
+        return self.parts[0].revert(epoch, folder)
+
+    def _running(self) -> list[EM]:
+        return [part for part in self.parts if part.active]
 
 
-def _e_step(members: Sequence[Member], params: Parameters, roots: Tensor) -> tuple[Moments, Tensor]:
-    """Moments of all members (log-likelihoods per row, in the units of the data), and validation scores."""
-    given = Components.of(params["log_weights"], params["means"], roots)
-    together: dict[tuple[int, int], list[int]] = {}
-    for a, member in enumerate(members):
-        together.setdefault((id(member.rows), id(member.valid)), []).append(a)
-    if len(together) == 1:
-        return _score(members[0], given)
-    parts, order = [], []
-    for which in together.values():
-        parts.append(_score(members[which[0]], given[torch.tensor(which, device=roots.device)]))
-        order += which
-    back = torch.tensor(order, device=roots.device).argsort()
-    moments = Moments(
-        *(
-            torch.cat([getattr(part, name) for part, _ in parts])[back]
-            for name in ("log_likelihood", "counts", "first", "second")
+class BinaryEM(EM):
+    """Abstract EM of one mixture of binary densities, which is changed in place.
+
+    It never decreases Σ_n log p(x_n) + s · `log_prior`, except where it places an empty component again,
+    once for each.
+
+    Args:
+        model: the mixture.
+        train: training rows.
+        valid: validation rows, or None.
+        strength: s > 0, of the prior.
+        empty_below: a component that explains fewer rows is empty.
+        stopping: when to stop.
+    """
+
+    def __init__(
+        self,
+        model: BinaryMixture,
+        train: Cells,
+        valid: Cells | None,
+        strength: float,
+        empty_below: float,
+        stopping: Stopping,
+    ) -> None:
+        views = {name: t[None] for name, t in model.state_dict().items()}  # share the model's memory
+        super().__init__(views, [stopping], valid is not None)
+        self.mixture, self.train, self.valid = model, train, valid
+        self.strength, self.empty_below = strength, empty_below
+        self.x = train[0]
+        self.log_p = self.x.new_zeros(len(self.x), dtype=torch.float64)
+        self.placed = torch.zeros(model.n_components, dtype=torch.bool, device=self.x.device)
+        self.memory = {"placed": self.placed}
+        self.placed_now = False  # whether the last M-step has placed a component again
+        self.last_objective = math.nan
+
+    @property
+    @abstractmethod
+    def rows_at_once(self) -> int:
+        """How many rows to compute at a time."""
+
+    @abstractmethod
+    def log_prior(self) -> float:
+        """Logarithm of the prior density of the parameters, but for s and a constant."""
+
+    def put(self, params: Parameters) -> None:
+        """Copy the parameters into the model."""
+        for name, t in params.items():
+            self.params[name].copy_(t)
+        self.expect()
+
+    def score(self, epoch: int) -> list[Estimate] | None:
+        """Mean log-likelihood of the validation rows."""
+        if self.valid is None:
+            return None
+        each = [self.mixture.component_log_probs(*part).logsumexp(-1) for part in self.chunks(self.valid)]
+        return [Estimate(float(torch.cat(each).mean()), math.nan, len(self.valid[0]))]
+
+    def objective(self, train: list[float | None]) -> list[float | None]:
+        """Log-likelihood plus log-prior, per row."""
+        assert train[0] is not None
+        self.last_objective = train[0] + self.strength * self.log_prior() / len(self.x)
+        return [self.last_objective]
+
+    def converged(self, change: float, tol: float) -> bool:
+        """Whether the objective rises by less; not where a component was placed again."""
+        return change < tol and not self.placed_now
+
+    def line(self, position: int) -> dict[str, float]:
+        """The objective."""
+        return {"objective": self.last_objective}
+
+    def finish(self) -> None:
+        """Give the model its best parameters."""
+        for name, t in self.best.items():
+            self.params[name].copy_(t)
+
+    def chunks(self, cells: Cells) -> Iterator[Cells]:
+        """Rows in the model's dtype, some at a time."""
+        x, observed = cells
+        for start in range(0, len(x), self.rows_at_once):
+            part = slice(start, start + self.rows_at_once)
+            yield x[part].to(self.mixture.dtype), None if observed is None else observed[part]
+
+    def empty(self, counts: Tensor, most: int) -> Tensor:
+        """Components to place again, at most so many; `counts` (K,) are the rows that each explains."""
+        which = ((counts < self.empty_below) & ~self.placed).nonzero().squeeze(-1)[:most]
+        self.placed[which] = True
+        self.placed_now = bool(len(which))
+        return which
+
+    def note(self, empty: Tensor, source: str) -> None:
+        """Remember that components were placed again."""
+        names = ", ".join(map(str, empty.tolist()))
+        self.notes[0].append(
+            f"iteration {self.steps + 1}: components {names} were empty and start anew from {source}"
         )
-    )
-    return moments, torch.cat([valid for _, valid in parts])[back]
 
 
-def _score(member: Member, given: Components) -> tuple[Moments, Tensor]:
-    found = member.rows.moments(given)
-    train = member.rows.per_row(found.log_likelihood)
-    scored = member.valid
-    valid = train if scored is None else scored.log_likelihood(given)
-    return Moments(train, found.counts, found.first, found.second), valid
-
-
-def afresh_messages(times: Counter[int]) -> list[str]:
-    """What is said of components that had no rows left and started anew, each so many times.
-
-    Example:
-        >>> afresh_messages(Counter({4: 1, 2: 3}))
-        ['component 2 was empty and started anew at a random row, 3 times',
-         'component 4 was empty and started anew at a random row']
-    """
-    words = "was empty and started anew at a random row"
-    return [f"component {k} {words}" + (f", {n} times" if n > 1 else "") for k, n in sorted(times.items())]
-
-
-def check_floor(name: str, value: float) -> None:
-    """A floor is zero or positive."""
-    if not value >= 0:
-        raise ValueError(f"{name} must be at least 0, not {value}")
-
-
-def prepare(x: Tensor, n_components: int, what: str = "x", every_column: bool = True) -> Tensor:
-    """Rows as float64, checked: two axes, finite or missing (NaN), no empty row, enough rows.
-
-    Rows to learn from have a value in every column; those to validate on need not.
-    """
-    if x.ndim != 2 or x.shape[1] == 0:
-        raise ValueError(f"expected rows (N, D) for {what}, got an array of shape {tuple(x.shape)}")
-    x = x.double()
-    if torch.isinf(x).any():
-        row, column = torch.isinf(x).nonzero()[0].tolist()
-        raise ValueError(f"expected finite numbers, but row {row}, column {column} of {what} is infinite")
-    if len(x) < n_components:
-        raise ValueError(f"{n_components} components need at least as many rows, but {what} has {len(x)}")
-    missing = torch.isnan(x)
-    for axis, word in ((1, "row"), (0, "column")):
-        empty = missing.all(axis) & (axis == 1 or every_column)
-        if empty.any():
-            raise ValueError(f"{word} {int(empty.nonzero()[0, 0])} of {what} has no value at all")
-    return x
-
-
-def starting_moments(
-    rows: Rows, n_components: int, init: str, generator: torch.Generator | None, zero_means: bool = False
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights (K,), means (K, D), covariances (K, D, D) to start from, in standardised units.
-
-    "rows": K random rows as means, all with the covariance of the data. "k-means++": K centres spread out by
-    D² sampling, each with the moments of the rows near it, the covariance as if D rows of the pooled one
-    were among them.
-    """
-    if init not in ("k-means++", "rows"):
-        raise ValueError(f"unknown init {init!r}; known: 'k-means++', 'rows' or a model")
-    K, D, pooled = n_components, rows.n_variables, rows.pooled()
-    some = _some_rows(rows.filled, LIKELY + 50 * K if init == "k-means++" else K, generator)
-    if init == "rows":
-        if zero_means:
-            raise ValueError("with zero means, init='rows' would make all components equal; use 'k-means++'")
-        return pooled.new_full((K,), 1 / K), some, pooled.repeat(K, 1, 1)
-    centres = _spread(some, K, generator)
-    near = Rows(some, Scale(torch.zeros_like(some[0]), torch.ones_like(some[0])), keep=False)
-    # components this narrow share a row only where two centres are about equally near
-    narrow = 0.1 * torch.eye(D, dtype=pooled.dtype, device=pooled.device).expand(1, K, D, D)
-    found = near.moments(Components.of(centres.new_zeros(1, K), centres[None], narrow))
-    n = found.counts[0, :, None, None]
-    covariances = (n * found.covariances(zero_means)[0] + D * pooled) / (n + D)
-    means = torch.where(found.counts[0, :, None] > 0, found.means()[0], centres)
-    weights = (found.counts[0] + 1) / (len(some) + K)
-    return weights, torch.zeros_like(means) if zero_means else means, covariances
-
-
-def random_rows(x: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
-    """n rows of x, with replacement, drawn where the generator lives."""
-    where = x.device if generator is None else generator.device
-    return x[torch.randint(len(x), (n,), generator=generator, device=where).to(x.device)]
-
-
-def _some_rows(x: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
-    """n different rows (all of them where there are no more)."""
-    where = x.device if generator is None else generator.device
-    return x[torch.randperm(len(x), generator=generator, device=where)[:n].to(x.device)]
-
-
-def _spread(x: Tensor, n_components: int, generator: torch.Generator | None) -> Tensor:
-    """K rows by k-means++ (Arthur & Vassilvitskii): each next one with probability ∝ its squared distance."""
-    chosen = [random_rows(x, 1, generator)[0]]
-    distance = (x - chosen[0]).square().sum(-1)
-    for _ in range(n_components - 1):
-        chances = torch.where(distance.sum() > 0, distance, 1.0)  # only duplicates left: any will do
-        chosen.append(x[draw_components(chances, 1, generator)[0]])
-        distance = torch.minimum(distance, (x - chosen[-1]).square().sum(-1))
-    return torch.stack(chosen)
+def log_odds_prior(log_weights: Tensor, logits: Sequence[Tensor]) -> float:
+    """Σ_k log w_k + Σ (log θ + log(1 − θ)) over all logits of θ, in float64."""
+    total = torch.log_softmax(log_weights.double(), 0).sum()
+    for table in logits:
+        table = table.double()
+        total = total + (functional.logsigmoid(table) + functional.logsigmoid(-table)).sum()
+    return float(total)

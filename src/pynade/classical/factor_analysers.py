@@ -1,15 +1,40 @@
-"""Mixture of factor analysers: Gaussians whose covariance is low rank plus diagonal."""
+"""Mixtures of factor analysers (Ghahramani & Hinton, 1996): densities, and EM for many of them at once."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pynade.classical.gaussian_marginals import GaussianMarginals, draw_components, draw_normal, row_by_row
-from pynade.classical.gaussian_mixture import check_sizes, rows_at_once
+from pynade.classical.em import Parameters, Several, run_em
+from pynade.classical.gaussian_em import (
+    EMPTY,
+    PLACED_AGAIN,
+    GaussianEM,
+    Member,
+    check_floor,
+    random_rows,
+    real_rows,
+    starting_moments,
+    valid_rows,
+)
+from pynade.classical.gaussian_marginals import (
+    GaussianMarginals,
+    check_sizes,
+    draw_components,
+    draw_normal,
+    row_by_row,
+    rows_at_once,
+)
+from pynade.classical.moments import Moments, Rows, Scale
+from pynade.training.checkpoint import Checkpoint
+from pynade.training.loop import Callback, History, Stopping
+
+ROOM = {"cpu": 1 << 24, "cuda": 1 << 27}  # numbers in the covariances of the members of one batch
 
 
 class FactorAnalysers(GaussianMarginals):
@@ -18,7 +43,7 @@ class FactorAnalysers(GaussianMarginals):
     In each component x = μ + Λ s + noise with Q standard normal factors s (Ghahramani & Hinton, 1996). With
     Q = D it contains every mixture of full-covariance Gaussians.
 
-    A new one is K standard normals without loadings; `pynade.classical.em_factors` fits one.
+    A new one is K standard normals without loadings; `em_factors` fits one.
 
     Args:
         n_variables: D.
@@ -68,12 +93,11 @@ class FactorAnalysers(GaussianMarginals):
 
     def covariances(self) -> Tensor:
         """Λ Λᵀ + Ψ of each component, (K, D, D)."""
-        return self.loadings @ self.loadings.mT + torch.diag_embed(self.noise)
+        return _covariances(self.loadings, self.noise)
 
     def components(self) -> tuple[Tensor, Tensor, Tensor]:
         """Log weights (K,), means (K, D) and covariances (K, D, D), float64."""
-        loadings, noise = self.loadings.double(), self.noise.double()
-        covariances = loadings @ loadings.mT + torch.diag_embed(noise)
+        covariances = _covariances(self.loadings.double(), self.noise.double())
         return self.log_weights.double(), self.means.double(), covariances
 
     def _log_prob(self, x: Tensor) -> Tensor:
@@ -118,3 +142,255 @@ class FactorAnalysers(GaussianMarginals):
         """Constructor arguments."""
         names = ("n_variables", "n_components", "n_factors")
         return {name: getattr(self, name) for name in names}
+
+
+def _covariances(loadings: Tensor, noise: Tensor) -> Tensor:
+    return loadings @ loadings.mT + torch.diag_embed(noise)
+
+
+@dataclass(frozen=True, eq=False)
+class FactorTask:
+    """One mixture of factor analysers to fit; tasks that are given the same tensor objects share the work.
+
+    Attributes:
+        x: training rows (N, D).
+        n_components: K.
+        n_factors: Q, from 1 to D.
+        valid: validation rows, scored at every iteration; the best parameters are returned.
+        init: "rows" (random rows as means, loadings from the pooled covariance), "k-means++", or a mixture
+            of factor analysers to go on from. Early stopping works best from the first, which begins broad.
+        stop_at_train: stop when the mean training log-likelihood reaches this value (the paper's rule when
+            retraining on train + valid: the `train_log_likelihood` of the validated run).
+        generator: draws the starting point; each task has its own.
+    """
+
+    x: Tensor
+    n_components: int
+    n_factors: int
+    valid: Tensor | None = None
+    init: str | FactorAnalysers = "rows"
+    stop_at_train: float | None = None
+    generator: torch.Generator | None = None
+
+
+@torch.no_grad()
+def em_factors(
+    tasks: Sequence[FactorTask],
+    *,
+    epochs: int = 501,
+    patience: int | None = 20,
+    tol: float = 1e-4,
+    noise_floor: float = 1e-6,
+    standardise: bool = True,
+    callbacks: Sequence[Callback] = (),
+    checkpoint: Checkpoint | None = None,
+) -> list[tuple[FactorAnalysers, History]]:
+    """Fit mixtures of factor analysers by EM, such as all settings × folds of a cross-validation.
+
+    Everything runs in float64 on the device of the rows. Missing values (NaN) are integrated out exactly. A
+    component that no row belongs to any more starts anew at a random row, and `history.messages` says so.
+
+    Members of like size are computed together, padded to the largest number of components and of factors
+    among them: a padded component has weight zero and a padded factor loadings of zero, which EM leaves at
+    zero. Each member stops for itself; its result does not depend on the others.
+
+    Args:
+        tasks: what to fit; all have validation rows, or none has.
+        epochs: iterations at most, one more than M-steps.
+        patience: iterations without a better validation score before stopping; None never stops so.
+        tol: stop when the mean training log-likelihood changes by less; 0 never stops so.
+        noise_floor: the smallest noise variance Ψ_ii an M-step may choose.
+        standardise: the floor is in units in which each column has standard deviation 1; otherwise in the
+            units of the data.
+        callbacks: called with a `Progress` after each iteration; one that returns True ends EM of all tasks.
+        checkpoint: keeps the state, and gives it back where an interrupted EM goes on.
+
+    Raises:
+        ValueError: fewer rows than components, or a covariance that is singular in spite of the floor.
+
+    Example:
+        >>> import torch
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = torch.randn(500, 1, generator=g) * torch.ones(3) + 0.1 * torch.randn(500, 3, generator=g)
+        >>> tasks = [FactorTask(x, k, 1, generator=torch.Generator().manual_seed(0)) for k in (1, 2)]
+        >>> (one, history), (two, _) = em_factors(tasks)
+        >>> bool((one.noise.sqrt() - 0.1).abs().max() < 0.02), two.n_components
+        (True, 2)
+    """
+    check_floor("noise_floor", noise_floor)
+    for task in tasks:
+        FactorAnalysers(task.x.shape[-1], task.n_components, task.n_factors)  # raises for impossible sizes
+        if len(task.x) < task.n_components:
+            raise ValueError(f"{task.n_components} components need at least as many rows, not {len(task.x)}")
+    if len({task.valid is None for task in tasks}) > 1:
+        raise ValueError("either all tasks have validation rows or none has")
+    if not tasks:
+        return []
+    rules = [Stopping(patience, tol or None, task.stop_at_train) for task in tasks]
+    rows: dict[int, Rows] = {}
+    held: dict[tuple[int, int], Rows | None] = {}
+    members = []
+    for task in tasks:
+        both = id(task.x), id(task.valid)
+        if both[0] not in rows:
+            x = real_rows(task.x)
+            rows[both[0]] = Rows(x, Scale.of(x, standardise))
+        if both not in held:
+            held[both] = valid_rows(task.valid, rows[both[0]].scale)
+        members.append(Member(rows[both[0]], held[both]))
+    batches = _batches(tasks)
+    parts = [_FactorEM({i: (tasks[i], members[i], rules[i]) for i in own}, noise_floor) for own in batches]
+    learner = Several(parts, batches)
+    histories = run_em(learner, epochs, callbacks, checkpoint)
+    models = {i: model for part in parts for i, model in part.models().items()}
+    for i, history in enumerate(histories):
+        history.messages = learner.messages_of(i)
+    return [(models[i], history) for i, history in enumerate(histories)]
+
+
+def _batches(tasks: Sequence[FactorTask]) -> list[list[int]]:
+    """Indexes of tasks to fit together: components equal up to a factor of two, and not too many."""
+    alike: dict[tuple[int, int], list[int]] = {}
+    for i, task in enumerate(tasks):
+        alike.setdefault(((task.n_components - 1).bit_length(), task.x.shape[-1]), []).append(i)
+    parts = []
+    for (bits, D), which in alike.items():
+        room = ROOM.get(tasks[which[0]].x.device.type, ROOM["cpu"])
+        size = max(1, room // (2**bits * D * D))
+        parts += [which[i : i + size] for i in range(0, len(which), size)]
+    return parts
+
+
+class _FactorEM(GaussianEM):
+    """One batch of tasks, padded."""
+
+    def __init__(self, batch: dict[int, tuple[FactorTask, Member, Stopping]], noise_floor: float) -> None:
+        self.numbers = list(batch)
+        self.tasks, members, stopping = zip(*batch.values(), strict=True)
+        self.floors = torch.stack([noise_floor / m.rows.scale.unit for m in members])[:, None]  # (M, 1, D)
+        start = _stack(self.tasks, members, self.floors)
+        generators = [task.generator for task in self.tasks]
+        super().__init__(members, start, stopping, ("noise_floor", noise_floor), generators)
+
+    def covariances(self) -> Tensor:
+        """Λ Λᵀ + Ψ of each component."""
+        return _covariances(self.params["loadings"], self.params["noise"])
+
+    def maximise(self) -> None:
+        """The M-step; empty components start anew at random rows."""
+        real = torch.isfinite(self.params["log_weights"])
+        counts = self.moments.counts
+        empty = real & (counts <= EMPTY * counts.sum(-1, keepdim=True))
+        self.params = m_step(self.params, self.moments, self.floors[self.active])
+        for a, k in empty.nonzero().tolist() if bool(empty.any()) else ():
+            self._start_anew(a, k)
+            self.notes[self.active[a]].append(PLACED_AGAIN.format(k))
+
+    def _start_anew(self, a: int, k: int) -> None:
+        """Put component k of the active member a at a random row."""
+        m, params = self.active[a], self.params
+        task, rows = self.tasks[m], self.members[m].rows
+        loadings, noise = factorised(rows.pooled(), task.n_factors, self.floors[m, 0])
+        params["means"][a, k] = random_rows(rows.filled, 1, task.generator)[0]
+        params["loadings"][a, k, :, : task.n_factors] = loadings
+        params["noise"][a, k] = noise
+        weights = params["log_weights"][a].exp()
+        weights[k] = 1 / task.n_components
+        params["log_weights"][a] = (weights / weights.sum()).log()
+
+    def models(self) -> dict[int, FactorAnalysers]:
+        """The best of every task, by its number, in the units of the data."""
+        found = {}
+        for m, (number, task) in enumerate(zip(self.numbers, self.tasks, strict=True)):
+            own, scale = (
+                {n: t[m, : task.n_components] for n, t in self.best.items()},
+                self.members[m].rows.scale,
+            )
+            found[number] = FactorAnalysers.from_parts(
+                own["log_weights"].exp(),
+                scale.means(own["means"]),
+                own["loadings"][..., : task.n_factors] * scale.scale[:, None],
+                own["noise"] * scale.scale.square(),
+            )
+        return found
+
+
+def m_step(params: Parameters, moments: Moments, floor: Tensor) -> Parameters:
+    """One M-step of Ghahramani & Hinton, from moments instead of rows.
+
+    E[s | x] = β (x - μ) with β = Λᵀ(ΛΛᵀ + Ψ)⁻¹ is linear in x, so each component's weighted mean m and
+    covariance S are all that is needed. The joint regression of x on (s, 1) is, with the means taken out,
+    Λ' = S βᵀ (I - βΛ + β S βᵀ)⁻¹, μ' = μ + (I - Λ'β)(m - μ), Ψ' = diag(S - Λ'β S).
+
+    Args:
+        params: `log_weights` (M, K), `means` (M, K, D), `loadings` (M, K, D, Q), `noise` (M, K, D).
+        moments: of the E-step under these parameters.
+        floor: the smallest noise variance, broadcast against `noise`.
+    """
+    loadings, means = params["loadings"], params["means"]
+    Q = loadings.shape[-1]
+    root = torch.linalg.cholesky(_covariances(loadings, params["noise"]))
+    beta = torch.cholesky_solve(loadings, root).mT  # (M, K, Q, D)
+    some = moments.counts > EMPTY * moments.counts.sum(-1, keepdim=True)
+    eye = torch.eye(len(means[0, 0]), dtype=means.dtype, device=means.device)
+    covariance = torch.where(some[..., None, None], moments.covariances(), eye)
+    cross = covariance @ beta.mT  # S βᵀ
+    latent = eye[:Q, :Q] - beta @ loadings + beta @ cross
+    new = torch.cholesky_solve(cross.mT, torch.linalg.cholesky(latent)).mT
+    shift = (moments.means() - means)[..., None]
+    moved = means + (shift - new @ (beta @ shift))[..., 0]
+    noise = covariance.diagonal(dim1=-2, dim2=-1) - (new * cross).sum(-1)
+    return {  # a component without rows (padding, or empty) keeps what it has
+        "log_weights": (moments.counts / moments.counts.sum(-1, keepdim=True)).log(),
+        "means": torch.where(some[..., None], moved, means),
+        "loadings": torch.where(some[..., None, None], new, loadings),
+        "noise": torch.where(some[..., None], torch.maximum(noise, floor), params["noise"]),
+    }
+
+
+def factorised(covariances: Tensor, n_factors: int, floor: Tensor) -> tuple[Tensor, Tensor]:
+    """Loadings (..., D, Q) and noise (..., D) near given covariances: the Q largest principal directions."""
+    values, vectors = torch.linalg.eigh(covariances)
+    D, Q = values.shape[-1], n_factors
+    rest = values[..., : D - Q].mean(-1) if Q < D else 0.5 * values[..., 0]
+    rest = rest.clamp_min(0)[..., None]
+    # a loading of exactly zero would stay zero for ever, so none is
+    loadings = (
+        vectors[..., D - Q :]
+        * torch.maximum(values[..., D - Q :] - rest, 0.1 * rest + 1e-8).sqrt()[..., None, :]
+    )
+    noise = covariances.diagonal(dim1=-2, dim2=-1) - loadings.square().sum(-1)
+    return loadings, torch.maximum(noise, torch.maximum(0.1 * rest, floor))
+
+
+def _stack(tasks: Sequence[FactorTask], members: Sequence[Member], floors: Tensor) -> Parameters:
+    """Starting points of all tasks, padded and stacked."""
+    M, D = len(tasks), members[0].rows.n_variables
+    K, Q = max(t.n_components for t in tasks), max(t.n_factors for t in tasks)
+    stacked = {
+        "log_weights": floors.new_full((M, K), -torch.inf),
+        "means": floors.new_zeros(M, K, D),
+        "loadings": floors.new_zeros(M, K, D, Q),
+        "noise": floors.new_ones(M, K, D),
+    }
+    for m, (task, member) in enumerate(zip(tasks, members, strict=True)):
+        scale, k, q = member.rows.scale, task.n_components, task.n_factors
+        if isinstance(task.init, FactorAnalysers):
+            given = task.init
+            if (given.n_variables, given.n_components, given.n_factors) != (D, k, q):
+                raise ValueError(
+                    f"init has (variables, components, factors) = ({given.n_variables}, "
+                    f"{given.n_components}, {given.n_factors}), expected ({D}, {k}, {q})"
+                )
+            log_weights = given.log_weights.to(floors)
+            means = (given.means.to(floors) - scale.shift) / scale.scale
+            loadings = given.loadings.to(floors) / scale.scale[:, None]
+            noise = torch.maximum(given.noise.to(floors) / scale.scale.square(), floors[m])
+        else:
+            weights, means, covariances = starting_moments(member.rows, k, task.init, task.generator)
+            log_weights = weights.log()
+            loadings, noise = factorised(covariances, q, floors[m])
+        for name, value in (("log_weights", log_weights), ("means", means), ("noise", noise)):
+            stacked[name][m, :k] = value
+        stacked["loadings"][m, :k, :, :q] = loadings
+    return stacked

@@ -1,20 +1,35 @@
-"""One Gaussian with a full covariance: the simplest model of dependent real variables."""
+"""One Gaussian with a full covariance: the density, and its fit in closed form or by EM."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from pynade.classical.gaussian_marginals import GaussianMarginals, draw_normal, row_by_row
+from pynade.classical.em import Parameters, run_em
+from pynade.classical.gaussian_em import GaussianEM, Member, check_floor, real_rows
+from pynade.classical.gaussian_marginals import (
+    GaussianMarginals,
+    check_sizes,
+    draw_normal,
+    positive_factor,
+    row_by_row,
+)
+from pynade.classical.moments import Rows, Scale, cholesky, try_cholesky
+from pynade.training.loop import Stopping
+
+EPOCHS, TOL = 151, 1e-9  # of EM, where values are missing
+LAST = 11  # M-steps from which it extrapolates
 
 
 class MultivariateGaussian(GaussianMarginals):
     """x ~ N(mean, L Lᵀ), with L the lower Cholesky factor of the covariance.
 
-    A new one is the standard normal; `pynade.training.gaussian` fits one.
+    A new one is the standard normal; `gaussian` fits one.
 
     Args:
         n_variables: D.
@@ -36,8 +51,7 @@ class MultivariateGaussian(GaussianMarginals):
 
     def __init__(self, n_variables: int) -> None:
         super().__init__()
-        if n_variables < 1:
-            raise ValueError(f"n_variables must be at least 1, not {n_variables}")
+        check_sizes(n_variables=n_variables)
         self.n_variables = n_variables
         self.register_buffer("mean", torch.zeros(n_variables))
         self.register_buffer("factor", torch.eye(n_variables))
@@ -62,9 +76,7 @@ class MultivariateGaussian(GaussianMarginals):
 
     def _log_prob(self, x: Tensor) -> Tensor:
         z = torch.linalg.solve_triangular(self.factor, (x - self.mean).mT, upper=False)
-        constant = self.factor.diagonal().double().log().sum() + 0.5 * self.n_variables * math.log(
-            2 * math.pi
-        )
+        constant = self.factor.diagonal().double().log().sum() + 0.5 * len(z) * math.log(2 * math.pi)
         return -0.5 * z.square().sum(0, dtype=torch.float64) - constant
 
     @torch.no_grad()
@@ -77,10 +89,124 @@ class MultivariateGaussian(GaussianMarginals):
         return {"n_variables": self.n_variables}
 
 
-def positive_factor(covariance: Tensor, what: str) -> Tensor:
-    """Lower Cholesky factors of covariances (..., D, D), or a ValueError that names the first without one."""
-    factor, info = torch.linalg.cholesky_ex(covariance.double())
-    if (info != 0).any():
-        which = f"{what} {int(info.flatten().nonzero()[0, 0])}" if info.ndim else what
-        raise ValueError(f"{which} is not positive definite")
-    return factor
+@torch.no_grad()
+def gaussian(
+    x: Tensor | np.ndarray,
+    shrinkage: str | float | None = None,
+    covariance_floor: float = 0.0,
+    standardise: bool = True,
+) -> MultivariateGaussian:
+    """Fit one Gaussian to rows x (N, D): in closed form, or where values are missing (NaN) by exact EM.
+
+    Args:
+        x: rows.
+        shrinkage: None is maximum likelihood; a number a in [0, 1] gives (1 - a) Σ + a (tr Σ / D) I;
+            "ledoit-wolf" lets scikit-learn choose a (complete rows only).
+        covariance_floor: added to the diagonal of the covariance.
+        standardise: shrinkage and floor are in units in which each column has standard deviation 1;
+            otherwise in the units of the data.
+
+    Raises:
+        ValueError: the covariance is singular in spite of `covariance_floor`.
+
+    Example:
+        >>> import torch
+        >>> model = gaussian(torch.tensor([[0.0, 0.0], [2.0, 1.0], [4.0, -1.0]]))
+        >>> model.mean.tolist()
+        [2.0, 0.0]
+    """
+    check_floor("covariance_floor", covariance_floor)
+    x = real_rows(x)
+    scale = Scale.of(x, standardise)
+    amount = _shrinkage(shrinkage, (x - scale.shift) / scale.scale * scale.unit.sqrt())
+
+    def regularised(covariance: Tensor) -> Tensor:
+        level = (covariance.diagonal(dim1=-2, dim2=-1) * scale.unit).mean(-1, keepdim=True)
+        return (1 - amount) * covariance + torch.diag_embed((amount * level + covariance_floor) / scale.unit)
+
+    if torch.isnan(x).any():
+        learner = _OneGaussianEM(Rows(x, scale), regularised, covariance_floor)
+        run_em(learner, EPOCHS, (), None)
+        mean, covariance = (learner.best[name][0, 0] for name in ("means", "covariances"))
+    else:
+        standardised = (x - scale.shift) / scale.scale
+        mean = standardised.mean(0)
+        centred = standardised - mean
+        covariance = regularised(centred.T @ centred / len(x))
+    cholesky(covariance, "covariance_floor", covariance_floor)
+    return MultivariateGaussian.from_moments(scale.means(mean), scale.covariances(covariance))
+
+
+class _OneGaussianEM(GaussianEM):
+    """EM of one Gaussian with Anderson acceleration, since plain EM is slow where many values are missing.
+
+    An M-step is followed by an extrapolation from the last few, unless that lowers the likelihood.
+    """
+
+    def __init__(self, rows: Rows, regularised: Callable[[Tensor], Tensor], floor: float) -> None:
+        pooled = regularised(rows.pooled())
+        start = self._params(torch.zeros_like(pooled[0]), pooled)
+        super().__init__([Member(rows)], start, [Stopping(tol=TOL)], ("covariance_floor", floor))
+        self.regularised = regularised
+        self.points: list[tuple[Tensor, Tensor]] = []  # before the last M-steps, and what these have added
+        self.fallback: Parameters | None = None
+        self.level = -math.inf
+
+    @staticmethod
+    def _params(mean: Tensor, covariance: Tensor) -> Parameters:
+        zero = mean.new_zeros(1, 1)
+        return {"log_weights": zero, "means": mean.view(1, 1, -1), "covariances": covariance[None, None]}
+
+    def covariances(self) -> Tensor:
+        """Those that are stored."""
+        return self.params["covariances"]
+
+    def expect(self) -> list[float | None]:
+        """E-step; goes back to the M-step if the extrapolation has lowered the likelihood."""
+        (train,) = super().expect()
+        assert train is not None
+        if self.fallback is not None and not train >= self.level:
+            self.params, self.points = self.fallback, self.points[-1:]
+            (train,) = super().expect()
+            assert train is not None
+        self.level, self.fallback = train, None
+        return [train]
+
+    def maximise(self) -> None:
+        """An M-step and an extrapolation of mean and Cholesky factor."""
+        before, moments = self._point(), self.moments
+        covariance = self.regularised(moments.covariances()[0, 0])
+        self.params = self._params(moments.means(), covariance)
+        after = self._point()
+        self.points = [*self.points, (before, after - before)][-LAST:]
+        if len(self.points) == 1:
+            return
+        x, step = (torch.stack([pair[k].flatten() for pair in self.points], 1).cpu() for k in (0, 1))
+        weights = torch.linalg.lstsq(step.diff(dim=1), step[:, -1:], driver="gelsd").solution
+        back = (x.diff(dim=1) + step.diff(dim=1)) @ weights
+        ahead = after - back.view_as(after).to(after.device)
+        root = ahead[1:].tril(-1) + torch.diag(ahead[1:].diagonal().exp())
+        if not try_cholesky(root @ root.mT)[1]:
+            self.fallback, self.params = self.params, self._params(ahead[0], root @ root.mT)
+
+    def _point(self) -> Tensor:
+        """Mean and Cholesky factor, its diagonal as logarithms: (1 + D, D), any value of which is valid."""
+        root = cholesky(self.params["covariances"][0, 0], *self.floor)
+        logs = root.tril(-1) + torch.diag(root.diagonal().log())
+        return torch.cat([self.params["means"][0], logs])
+
+
+def _shrinkage(shrinkage: str | float | None, x: Tensor) -> float:
+    if shrinkage is None:
+        return 0.0
+    if shrinkage == "ledoit-wolf":
+        if torch.isnan(x).any():
+            raise ValueError(
+                "Ledoit-Wolf shrinkage needs complete rows; give a number where values are missing"
+            )
+        from sklearn.covariance import ledoit_wolf_shrinkage
+
+        return float(ledoit_wolf_shrinkage(x.cpu().numpy()))
+    if isinstance(shrinkage, str) or not 0 <= shrinkage <= 1:
+        raise ValueError(f"shrinkage is None, 'ledoit-wolf' or a number from 0 to 1, not {shrinkage!r}")
+    return float(shrinkage)

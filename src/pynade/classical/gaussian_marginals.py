@@ -1,7 +1,7 @@
-"""Mixtures of Gaussians asked about some variables given others, whatever each row's pattern of gaps.
+"""Marginals and conditionals of mixtures of Gaussians, for any pattern of missing values in each row.
 
 Rows are grouped by pattern. One Cholesky factor of each component's covariance, its variables permuted so
-that the observed ones come first, answers everything: L = [[L_oo, 0], [L_mo, L_mm]] gives the marginal
+that the observed ones come first, gives everything: L = [[L_oo, 0], [L_mo, L_mm]] gives the marginal
 density (from z = L_oo⁻¹ (x_o - μ_o)), the conditional mean μ_m + L_mo z and a factor L_mm of the conditional
 covariance.
 """
@@ -20,6 +20,8 @@ from pynade.families import Family, Gaussian, MixtureOfGaussians
 from pynade.models.density import Marginalisable, check_columns
 
 BUDGET = 1 << 23  # numbers in the largest array of one group of rows (64 MiB of doubles)
+BLOCK = {"cpu": 1 << 20, "cuda": 1 << 28}  # numbers in the (rows, K·D) block that scoring fills
+LEAST_ROWS = 256  # in a block: fewer would read the components' matrices too often
 
 
 @dataclass(frozen=True)
@@ -108,8 +110,8 @@ def condition(means: Tensor, covariances: Tensor, x: Tensor, observed: Tensor) -
 class GaussianMarginals(Marginalisable):
     """Abstract density that is a mixture of K Gaussians, however it stores them.
 
-    Its parameters are buffers: they are learnt by EM (`pynade.training`), not by gradients. Marginals and
-    conditionals are computed in float64 whatever the dtype of the parameters.
+    Its parameters are buffers: they are learned by EM, not by gradients. Marginals and conditionals are
+    computed in float64 whatever the dtype of the parameters.
     """
 
     n_components: int
@@ -129,7 +131,7 @@ class GaussianMarginals(Marginalisable):
         if wrong.any():
             row, column = wrong.nonzero()[0].tolist()
             value = x[row, column].item()
-            what = "missing (ask marginal_log_prob to leave it out)" if value != value else "infinite"
+            what = "missing (marginal_log_prob integrates it out)" if value != value else "infinite"
             raise ValueError(f"expected finite numbers, but row {row}, column {column} is {what}")
 
     @torch.no_grad()
@@ -207,20 +209,47 @@ class GaussianMarginals(Marginalisable):
 
 
 def draw_components(weights: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
-    """n components for each row of weights (..., K) -> (..., n), drawn where the generator lives."""
+    """n components for each row of weights (..., K) -> (..., n), drawn on the generator's device."""
     where = weights.device if generator is None else generator.device
     return torch.multinomial(weights.to(where), n, replacement=True, generator=generator).to(weights.device)
 
 
 def draw_normal(shape: tuple[int, ...], generator: torch.Generator | None, like: Tensor) -> Tensor:
-    """Standard normal numbers in the dtype and on the device of `like`, drawn where the generator lives."""
+    """Standard normal numbers in the dtype and on the device of `like`, drawn on the generator's device."""
     where = like.device if generator is None else generator.device
     return torch.randn(shape, generator=generator, dtype=like.dtype, device=where).to(like.device)
 
 
 def row_by_row(t: Tensor, dtype: torch.dtype) -> Tensor:
-    """A copy that lies in memory as a saved and loaded one does, so that both score the same to the last bit.
+    """A copy with the memory layout of a loaded tensor, so that both score the same to the last bit.
 
-    LAPACK's factors lie column by column, and products of the same numbers can differ with where they lie.
+    LAPACK's factors are stored column by column, and the layout can change how products are rounded.
     """
     return t.detach().to(dtype).clone(memory_format=torch.contiguous_format)
+
+
+def positive_factor(covariance: Tensor, what: str) -> Tensor:
+    """Lower Cholesky factors of covariances (..., D, D), or a ValueError that names the first without one."""
+    factor, info = torch.linalg.cholesky_ex(covariance.double())
+    if (info != 0).any():
+        which = f"{what} {int(info.flatten().nonzero()[0, 0])}" if info.ndim else what
+        raise ValueError(f"{which} is not positive definite")
+    return factor
+
+
+def inverse_of(factors: Tensor) -> Tensor:
+    """Inverses of lower triangular matrices (..., D, D)."""
+    eye = torch.eye(factors.shape[-1], dtype=factors.dtype, device=factors.device)
+    return torch.linalg.solve_triangular(factors, eye.expand_as(factors), upper=False)
+
+
+def rows_at_once(device: torch.device, numbers: int) -> int:
+    """Rows to score at a time where each needs this many numbers."""
+    return max(LEAST_ROWS, BLOCK.get(device.type, BLOCK["cpu"]) // numbers)
+
+
+def check_sizes(**sizes: int) -> None:
+    """Every size must be at least one."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, not {size}")

@@ -1,18 +1,40 @@
-"""Mixture of Gaussians with full covariances: the strong baseline for image patches and speech."""
+"""Mixtures of Gaussians with full covariances, and EM for them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from pynade.classical.gaussian import positive_factor
-from pynade.classical.gaussian_marginals import GaussianMarginals, draw_components, draw_normal, row_by_row
-
-BLOCK = {"cpu": 1 << 20, "cuda": 1 << 28}  # numbers in the (rows, K·D) block that scoring fills
-LEAST_ROWS = 256  # in a block: fewer would read the components' matrices too often
+from pynade.classical.em import Parameters, run_em
+from pynade.classical.gaussian_em import (
+    EMPTY,
+    PLACED_AGAIN,
+    GaussianEM,
+    Member,
+    check_floor,
+    random_rows,
+    real_rows,
+    starting_moments,
+    valid_rows,
+)
+from pynade.classical.gaussian_marginals import (
+    GaussianMarginals,
+    check_sizes,
+    draw_components,
+    draw_normal,
+    inverse_of,
+    positive_factor,
+    row_by_row,
+    rows_at_once,
+)
+from pynade.classical.moments import Rows, Scale
+from pynade.training.checkpoint import Checkpoint
+from pynade.training.loop import Callback, History, Stopping
 
 
 class GaussianMixture(GaussianMarginals):
@@ -21,7 +43,7 @@ class GaussianMixture(GaussianMarginals):
     Stored are log w, μ and A_k = L_k⁻¹, the inverse of the Cholesky factor of Σ_k, so that the residuals
     A_k (x - μ_k) of all rows under all components are one matrix product.
 
-    A new mixture is K equal standard normals; `pynade.classical.em_gaussian` and `minibatch_em` fit one.
+    A new mixture is K equal standard normals; `em_gaussian` and `minibatch_em` fit one.
 
     Args:
         n_variables: D.
@@ -95,19 +117,119 @@ class GaussianMixture(GaussianMarginals):
         return {"n_variables": self.n_variables, "n_components": self.n_components}
 
 
-def inverse_of(factors: Tensor) -> Tensor:
-    """Inverses of lower triangular matrices (..., D, D)."""
-    eye = torch.eye(factors.shape[-1], dtype=factors.dtype, device=factors.device)
-    return torch.linalg.solve_triangular(factors, eye.expand_as(factors), upper=False)
+@torch.no_grad()
+def em_gaussian(
+    x: Tensor | np.ndarray,
+    n_components: int,
+    valid: Tensor | np.ndarray | None = None,
+    *,
+    epochs: int = 201,
+    patience: int | None = 10,
+    tol: float = 1e-4,
+    covariance_floor: float = 1e-6,
+    init: str | GaussianMixture = "k-means++",
+    stop_at_train: float | None = None,
+    standardise: bool = True,
+    generator: torch.Generator | None = None,
+    callbacks: Sequence[Callback] = (),
+    checkpoint: Checkpoint | None = None,
+) -> tuple[GaussianMixture, History]:
+    """Fit a mixture of K full-covariance Gaussians by EM, on the device of x and in float64.
+
+    Missing values (NaN) are integrated out: exact EM, grouped by pattern of missing values. A component that
+    no row belongs to any more starts anew at a random row, and `history.messages` says so.
+
+    Args:
+        x: training rows (N, D).
+        n_components: K.
+        valid: validation rows, scored at every iteration; the best parameters are returned.
+        epochs: iterations at most, one more than M-steps.
+        patience: iterations without a better validation score before stopping; None never stops so.
+        tol: stop when the mean training log-likelihood changes by less; 0 never stops so.
+        covariance_floor: added to the diagonal of every covariance at every M-step.
+        init: "k-means++", "rows" (random rows as means, the pooled covariance), or a mixture to go on from.
+        stop_at_train: stop when the mean training log-likelihood reaches this value (the paper's rule when
+            retraining on train + valid: the `train_log_likelihood` of the validated run).
+        standardise: the floor is in units in which each column has standard deviation 1; otherwise in the
+            units of the data.
+        generator: draws the starting point.
+        callbacks: called with a `Progress` after each iteration; one that returns True ends EM.
+        checkpoint: keeps the state, and gives it back where an interrupted EM goes on.
+
+    Raises:
+        ValueError: fewer rows than components, or a covariance that is singular in spite of the floor.
+
+    Example:
+        >>> import torch
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = torch.cat([torch.randn(500, 2, generator=g) - 4, torch.randn(500, 2, generator=g) + 4])
+        >>> model, history = em_gaussian(x, 2, generator=g)
+        >>> model.means.sort(0).values.round().tolist()
+        [[-4.0, -4.0], [4.0, 4.0]]
+    """
+    check_floor("covariance_floor", covariance_floor)
+    x = real_rows(x, n_components)
+    scale = Scale.of(x, standardise)
+    member = Member(Rows(x, scale), valid_rows(valid, scale))
+    start = starting_point(member.rows, n_components, init, covariance_floor, generator)
+    rule = Stopping(patience, tol or None, stop_at_train)
+    learner = _MixtureEM([member], start, [rule], ("covariance_floor", covariance_floor), [generator])
+    (history,) = run_em(learner, epochs, callbacks, checkpoint)
+    return mixture_of(scale, *(learner.best[name][0] for name in start)), history
 
 
-def rows_at_once(device: torch.device, numbers: int) -> int:
-    """Rows to score at a time where each needs so many numbers of room."""
-    return max(LEAST_ROWS, BLOCK.get(device.type, BLOCK["cpu"]) // numbers)
+class _MixtureEM(GaussianEM):
+    def covariances(self) -> Tensor:
+        """Those that are stored."""
+        return self.params["covariances"]
+
+    def maximise(self) -> None:
+        """Weights, means and covariances from the moments; empty components start anew at random rows."""
+        rows = self.members[0].rows
+        floor = torch.diag(self.floor[1] / rows.scale.unit)
+        weights = self.moments.counts / rows.n
+        empty = weights[0] <= EMPTY
+        self.params = {
+            "log_weights": weights.log(),
+            "means": self.moments.means(),
+            "covariances": self.moments.covariances() + floor,
+        }
+        if bool(empty.any()):
+            weights[0, empty] = 1 / len(empty)
+            self.params["log_weights"] = (weights / weights.sum()).log()
+            generator = self.generators[0] if self.generators else None
+            self.params["means"][0, empty] = random_rows(rows.filled, int(empty.sum()), generator)
+            self.params["covariances"][0, empty] = rows.pooled() + floor
+            self.notes[0] += [PLACED_AGAIN.format(k) for k in empty.nonzero().squeeze(-1).tolist()]
 
 
-def check_sizes(**sizes: int) -> None:
-    """Every size must be at least one."""
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, not {size}")
+def starting_point(
+    rows: Rows,
+    n_components: int,
+    init: str | GaussianMixture,
+    covariance_floor: float,
+    generator: torch.Generator | None,
+    zero_means: bool = False,
+) -> Parameters:
+    """Where EM of one mixture begins, in standardised units."""
+    scale = rows.scale
+    if isinstance(init, GaussianMixture):
+        if (init.n_components, init.n_variables) != (n_components, rows.n_variables):
+            raise ValueError(
+                f"init has {init.n_components} components in {init.n_variables} variables, expected "
+                f"{n_components} in {rows.n_variables}"
+            )
+        log_weights, means, covariances = (t.to(scale.shift.device) for t in init.components())
+        means = torch.zeros_like(means) if zero_means else (means - scale.shift) / scale.scale
+        covariances = scale.standardised(covariances)
+    else:
+        weights, means, covariances = starting_moments(rows, n_components, init, generator, zero_means)
+        log_weights = weights.log()
+        covariances = covariances + torch.diag(covariance_floor / scale.unit)
+    return {"log_weights": log_weights[None], "means": means[None], "covariances": covariances[None]}
+
+
+def mixture_of(scale: Scale, log_weights: Tensor, means: Tensor, covariances: Tensor) -> GaussianMixture:
+    """Standardised parameters as a density of the data."""
+    means, covariances = scale.means(means), scale.covariances(covariances)
+    return GaussianMixture.from_moments(log_weights.exp(), means, covariances)

@@ -21,8 +21,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from pynade.classical.gaussian_marginals import Group, by_pattern, condition
-from pynade.classical.gaussian_mixture import inverse_of
+from pynade.classical.gaussian_marginals import Group, by_pattern, condition, inverse_of
 
 BLOCK = {"cpu": 1 << 22, "cuda": 1 << 27}  # numbers in a block of features or responsibilities
 CACHE = {"cpu": 1 << 24, "cuda": 1 << 29}  # features up to this many numbers are kept between iterations
@@ -31,18 +30,46 @@ SINGULAR = 1e-10  # of a column's variance: below it a component's variance is l
 
 @dataclass(frozen=True)
 class Scale:
-    """Shift and scale (D,) that standardise the training rows; EM runs on standardised rows for accuracy."""
+    """Shift and scale (D,) that standardise the training rows; EM runs on standardised rows for accuracy.
+
+    Attributes:
+        shift: subtracted from each column.
+        scale: then divides it.
+        unit: (D,), variances of the standardised rows times this are in the units of floors and shrinkage.
+    """
 
     shift: Tensor
     scale: Tensor
+    unit: Tensor
 
     @classmethod
-    def of(cls, x: Tensor) -> Scale:
-        """Mean and standard deviation of the values of each column; a constant column keeps its scale."""
-        shift = x.nanmean(0)
+    def of(cls, x: Tensor, standardise: bool = True, centred: bool = True) -> Scale:
+        """Mean and standard deviation of the values of each column; a constant column keeps its scale.
+
+        Args:
+            x: rows (N, D), NaN where missing.
+            standardise: floors and shrinkage are in units in which each column has standard deviation 1;
+                otherwise in the units of the data.
+            centred: otherwise nothing is subtracted, and the scale is the root of the mean square.
+
+        Raises:
+            ValueError: a column's squares are too large for a float64.
+        """
+        infinite = ~torch.isfinite(x.square().nanmean(0))
+        if bool(infinite.any()):
+            raise ValueError(
+                f"the values of column {int(infinite.nonzero()[0, 0])} are too large: their variance is not "
+                "a finite number; give them in a larger unit"
+            )
+        shift = x.nanmean(0) if centred else torch.zeros_like(x[0])
         deviation = (x - shift).square().nanmean(0).sqrt()
         tiny = 1e-12 * shift.abs().clamp_min(torch.finfo(x.dtype).tiny)
-        return cls(shift, torch.where(deviation > tiny, deviation, 1.0))
+        scale = torch.where(deviation > tiny, deviation, 1.0)
+        return cls(shift, scale, torch.ones_like(scale) if standardise else scale.square())
+
+    def standardised(self, covariances: Tensor) -> Tensor:
+        """Covariances in the units of the data as those of standardised rows."""
+        return covariances / self.scale / self.scale[:, None]
 
     def means(self, means: Tensor) -> Tensor:
         """Standardised means back in the units of the data."""
@@ -74,7 +101,7 @@ class Moments:
         means = self.means()
         return second - means[..., :, None] * means[..., None, :]
 
-    def __getitem__(self, which: Tensor) -> Moments:
+    def __getitem__(self, which: list[int]) -> Moments:
         return Moments(*(t[which] for t in (self.log_likelihood, self.counts, self.first, self.second)))
 
     @property
@@ -105,7 +132,7 @@ class Components:
         constant = log_weights + scales - 0.5 * z.square().sum(-1) - 0.5 * D * math.log(2 * math.pi)
         return cls(log_weights, means, factors, torch.cat([quadratic, linear, constant[..., None]], -1))
 
-    def __getitem__(self, which: Tensor) -> Components:
+    def __getitem__(self, which: list[int]) -> Components:
         return Components(
             *(t[which] for t in (self.log_weights, self.means, self.factors, self.coefficients))
         )
@@ -246,14 +273,20 @@ def cholesky(covariances: Tensor, option: str, value: float) -> Tensor:
     Raises:
         ValueError: one is singular; the message names the option that would help.
     """
-    factors, info = torch.linalg.cholesky_ex(covariances)
-    pivots = factors.diagonal(dim1=-2, dim2=-1)
-    if bool(((info != 0) | ~(pivots.square().amin(-1) > SINGULAR)).any()):
+    factors, singular = try_cholesky(covariances)
+    if singular:
         raise ValueError(
             f"the covariance of a component is singular (a constant column, columns that determine each "
             f"other, repeated rows or too few rows): give a larger {option} than {value:g}"
         )
     return factors
+
+
+def try_cholesky(covariances: Tensor) -> tuple[Tensor, bool]:
+    """Cholesky factors of standardised covariances, and whether one of them is singular."""
+    factors, info = torch.linalg.cholesky_ex(covariances)
+    pivots = factors.diagonal(dim1=-2, dim2=-1)
+    return factors, bool(((info != 0) | ~(pivots.square().amin(-1) > SINGULAR)).any())
 
 
 def _responsibilities(joint: Tensor) -> Tensor:

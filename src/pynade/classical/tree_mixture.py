@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pynade.classical.binary import BinaryMarginalisable, choose
-from pynade.classical.chow_liu import ChowLiuTree
+from pynade.classical.bernoulli_mixture import em_bernoulli
+from pynade.classical.binary import CHUNK_ROWS, BinaryMixture, binary_rows, choose
+from pynade.classical.chow_liu import ChowLiuTree, PairCounts, check_alpha, smoothed_tree, spanning_tree
+from pynade.classical.em import BinaryEM, log_odds_prior, run_em
+from pynade.training.checkpoint import Checkpoint
+from pynade.training.loop import Callback, History, Stopping
+
+START_EPOCHS = 11  # of a mixture of Bernoullis, whose responsibilities the trees start from
 
 
-class TreeMixture(BinaryMarginalisable):
+class TreeMixture(BinaryMixture):
     """p(x) = Σ_k w_k T_k(x), each T_k a tree with a structure of its own.
 
-    Weights are the softmax of `log_weights` (K,). `learn.em_trees` fits one.
+    Weights are the softmax of `log_weights` (K,). `em_trees` fits one.
 
     Args:
         components: the trees T_k.
@@ -39,7 +46,7 @@ class TreeMixture(BinaryMarginalisable):
         given = [1.0] * len(components) if weights is None else [float(w) for w in weights]
         if len(given) != len(components) or not all(w > 0 for w in given):
             raise ValueError("a mixture needs one positive weight for each component")
-        self.components = nn.ModuleList(components)
+        self.components, self.n_components = nn.ModuleList(components), len(components)
         logits = components[0].logits
         log_weights = (torch.tensor(given, dtype=torch.float64) / sum(given)).log()
         self.log_weights = nn.Parameter(log_weights.to(logits))
@@ -50,18 +57,12 @@ class TreeMixture(BinaryMarginalisable):
         return list(self.components)  # type: ignore[arg-type]
 
     def component_log_probs(self, x: Tensor, observed: Tensor | None = None) -> Tensor:
-        """log w_k + log T_k(observed cells), (B, K), float64; x is zero where not observed."""
+        """log w_k + log T_k(observed cells), (B, K), float64."""
         if observed is None:
             each = [tree._log_prob(x) for tree in self.trees]
         else:
             each = [tree._marginal(x, observed) for tree in self.trees]
         return torch.stack(each, -1) + torch.log_softmax(self.log_weights.double(), 0)
-
-    def _log_prob(self, x: Tensor) -> Tensor:
-        return torch.logsumexp(self.component_log_probs(x), -1)
-
-    def _marginal(self, x: Tensor, observed: Tensor) -> Tensor:
-        return torch.logsumexp(self.component_log_probs(x, observed), -1)
 
     def _logits_given(self, x: Tensor, observed: Tensor) -> Tensor:
         weights = torch.log_softmax(self.component_log_probs(x, observed), -1)
@@ -87,5 +88,109 @@ class TreeMixture(BinaryMarginalisable):
         return out
 
     def config(self) -> dict[str, Any]:
-        """Constructor arguments; the weights travel as a tensor."""
+        """Constructor arguments; the weights are saved as a tensor."""
         return {"components": self.trees}
+
+
+@torch.no_grad()
+def em_trees(
+    x: Tensor | np.ndarray,
+    n_components: int,
+    valid: Tensor | np.ndarray | None = None,
+    *,
+    alpha: float = 0.1,
+    epochs: int = 51,
+    patience: int | None = 5,
+    tol: float = 1e-6,
+    empty_below: float = 1e-3,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype = torch.float32,
+    callbacks: Sequence[Callback] = (),
+    checkpoint: Checkpoint | None = None,
+) -> tuple[TreeMixture, History]:
+    """Fit a `TreeMixture` by EM (Meilă and Jordan, 2000), on the device of the rows.
+
+    Each M-step is a Chow–Liu tree for every component, from weighted counts. It never decreases
+    Σ_n log p(x_n) plus a log-prior (`objective` in the history, per row): that of 4α imaginary rows per
+    component, spread evenly over all states (and α for each weight). Its effect on the tables is the add-α
+    rule of `chow_liu`, on a root add-2α; because these rows also enter the mutual information, structure and
+    tables together maximise the same objective.
+
+    Args:
+        x: training rows (N, D), values exactly 0 or 1.
+        n_components: K; each iteration costs K products of X with its transpose.
+        valid: validation rows, scored at every iteration; the best parameters are returned.
+        alpha: α > 0.
+        epochs: iterations at most, one more than M-steps.
+        patience: iterations without a better validation score before stopping; None never stops so.
+        tol: stop when the objective rises by less, in nats per row; 0 never stops so.
+        empty_below: a component that explains fewer rows than this is placed again (once), from an equal
+            share of the rows, those that the mixture explains worst; `history.messages` says so.
+        generator: chooses the start, a mixture of Bernoullis after a few iterations of its own.
+        dtype: of the parameters and products; sums are in float64.
+        callbacks: called with a `Progress` after each iteration; one that returns True ends EM.
+        checkpoint: keeps the state, and gives it back where an interrupted EM goes on.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0], [0, 1, 0, 1], [1, 0, 1, 0]]).repeat(25, 1)
+        >>> model, history = em_trees(x, 2, generator=torch.Generator().manual_seed(0))
+        >>> bool(model.log_prob(x).mean() > -1.45)  # the entropy is log 4 = 1.386
+        True
+    """
+    check_alpha(alpha)
+    train = binary_rows(x, "training")
+    device, D = train[0].device, train[0].shape[1]
+    held = None if valid is None else binary_rows(valid, "validation", D, device=device)
+    start, _ = em_bernoulli(train[0], n_components, epochs=START_EPOCHS, generator=generator, dtype=dtype)
+    model = TreeMixture([ChowLiuTree(D) for _ in range(n_components)]).to(device, dtype)
+    learner = _TreeEM(model, train, held, alpha, empty_below, Stopping(patience, tol or None))
+    learner.start(start)
+    (history,) = run_em(learner, epochs, callbacks, checkpoint)
+    return model, history
+
+
+class _TreeEM(BinaryEM):
+    mixture: TreeMixture
+    rows_at_once = CHUNK_ROWS
+
+    def start(self, start: BinaryMixture) -> None:
+        """Trees of the rows that each component of another mixture is responsible for."""
+        each = [start.component_log_probs(*part).softmax(-1) for part in self.chunks(self.train)]
+        self.share = torch.cat(each)
+        self._fit_trees()
+
+    def log_prior(self) -> float:
+        """Σ_k log w_k + Σ_d,z,v log p_k(x_d = v | z); a root's two equal columns count twice."""
+        return log_odds_prior(self.mixture.log_weights, [tree._table() for tree in self.mixture.trees])
+
+    def expect(self) -> list[float | None]:
+        """Responsibilities of the components for every row."""
+        chunks = (t.split(CHUNK_ROWS) for t in (self.share, self.log_p))
+        for (part, _), share, log_p in zip(self.chunks(self.train), *chunks, strict=True):
+            each = self.mixture.component_log_probs(part)
+            log_p.copy_(torch.logsumexp(each, -1))
+            share.copy_(each.softmax(-1))
+        return [float(self.log_p.mean())]
+
+    def maximise(self) -> None:
+        """Weights and trees; components without rows first get the rows that are explained worst."""
+        each = max(1, len(self.x) // self.mixture.n_components)
+        empty = self.empty(self.share.sum(0), len(self.x) // each)
+        if len(empty):
+            worst = self.log_p.topk(len(empty) * each, largest=False).indices
+            self.share[worst] = 0.0
+            self.share[worst, empty.repeat_interleave(each)] = 1.0
+            self.note(empty, f"{each} rows each")
+        self._fit_trees()
+
+    def _fit_trees(self) -> None:
+        alpha, dtype = self.strength, self.mixture.dtype
+        rows = self.share.sum(0) + alpha
+        self.mixture.log_weights.copy_((rows / rows.sum()).log())
+        for k, tree in enumerate(self.mixture.trees):
+            counts = PairCounts.of(self.x, self.share[:, k], dtype)
+            parent = spanning_tree(counts.mutual_information(alpha))
+            fitted = smoothed_tree(counts, parent, alpha, root_alpha=2 * alpha, dtype=dtype)
+            tree.parent.copy_(fitted.parent)
+            tree.logits.copy_(fitted.logits)

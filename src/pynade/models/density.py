@@ -103,6 +103,10 @@ class Marginalisable(Density):
     def distribution(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
         """p(x_i | observed cells) as a one-dimensional family and its eta (B, P)."""
 
+    def law(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
+        """`distribution`, under its old name."""
+        return self.distribution(i, x, observed)
+
 
 def check_columns(x: Tensor, n_variables: int) -> None:
     """Rows must be (B, D)."""

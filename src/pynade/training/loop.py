@@ -133,6 +133,10 @@ class Learner(ABC):
         """What `tol` is compared with: the training log-likelihood, unless there is a prior."""
         return train
 
+    def converged(self, change: float, tol: float) -> bool:
+        """Whether this change of the objective in an epoch is so small that training may end."""
+        return abs(change) < tol
+
     def train_score(self, train: list[float | None]) -> list[float | None]:
         """What `stop_at_train` is compared with, where the value of `advance` is only a running mean."""
         return train
@@ -242,12 +246,12 @@ def run(
             for history in histories:
                 history.best_epoch = history.best_epoch or len(history.epochs)
                 history.messages = learner.messages()
+        if stopped and not ended:
+            learner.drop(stopped)
         if checkpoint is not None and checkpoint.due(ended):
             tensors, facts = learner.state()
             facts |= {"epoch": epoch, "histories": [asdict(h) for h in histories], "objectives": objectives}
             checkpoint.save(tensors, facts)
-        if stopped and not ended:
-            learner.drop(stopped)
     learner.finish()
     return histories
 
@@ -290,7 +294,8 @@ def _reason(
     before, now = objective
     if rule.stop_at_train is not None and reached is not None and reached >= rule.stop_at_train:
         return "training likelihood reached the given value"
-    if rule.tol is not None and before is not None and now is not None and abs(now - before) < rule.tol:
+    known = rule.tol is not None and before is not None and now is not None
+    if known and learner.converged(now - before, rule.tol):  # type: ignore[operator, arg-type]
         return "converged"
     if rule.patience is not None and learner.validated:
         since = sum(line["valid"] is not None for line in history.epochs[history.best_epoch :])
