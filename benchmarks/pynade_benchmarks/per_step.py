@@ -13,7 +13,7 @@ import torch
 from pynade.device import torch_device
 from pynade.evaluation import block_sampling_gap
 from pynade.models import block_sample
-from pynade.runs.run import read_spec
+from pynade.runs.summary import read_spec
 from pynade_benchmarks.orderless import Trained
 
 

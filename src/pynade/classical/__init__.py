@@ -8,7 +8,7 @@ from pynade.classical.factor_analysers import FactorAnalysers, FactorTask, em_fa
 from pynade.classical.gaussian import MultivariateGaussian, gaussian
 from pynade.classical.gaussian_marginals import GaussianMarginals
 from pynade.classical.gaussian_mixture import GaussianMixture, em_gaussian
-from pynade.classical.minibatch_em import RowSource, minibatch_em
+from pynade.classical.minibatch_em import minibatch_em
 from pynade.classical.normalised_rbm import NormalisedRBM
 from pynade.classical.rbm import RBM, nade_from_rbm
 from pynade.classical.tree_mixture import TreeMixture, em_trees
@@ -24,7 +24,6 @@ __all__ = [
     "MultivariateGaussian",
     "NormalisedRBM",
     "PartitionEstimate",
-    "RowSource",
     "TrainedRBM",
     "TreeMixture",
     "chow_liu",

@@ -13,7 +13,8 @@ from torch.nn import functional
 from pynade.classical.binary import BinaryMixture, bernoulli_draws, binary_rows, choose
 from pynade.classical.em import BinaryEM, log_odds_prior, run_em
 from pynade.training.checkpoint import Checkpoint
-from pynade.training.loop import Callback, History, Stopping
+from pynade.training.history import History
+from pynade.training.loop import Callback, Stopping
 
 CHUNK = 2**24  # values of a (rows, K) or (rows, D) block: 64 MiB in float32
 

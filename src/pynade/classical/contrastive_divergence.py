@@ -19,9 +19,10 @@ from pynade.families import Bernoulli
 from pynade.kernels import backends
 from pynade.likelihood import Estimate
 from pynade.training.checkpoint import Checkpoint, State
-from pynade.training.fit import minibatches
-from pynade.training.loop import Callback, History, Learner, Report, Stopping, run
-from pynade.training.options import decline
+from pynade.training.gradient import minibatches
+from pynade.training.history import History
+from pynade.training.loop import Callback, Learner, Report, Stopping, run
+from pynade.training.options import schedule_factor
 from pynade.training.step import captured
 
 SCHEDULES = ("constant", "linear")
@@ -216,7 +217,7 @@ class _Contrastive(Learner):
         one_pass = self.updates_per_epoch is None
         batches = minibatches(len(x), self.batch_size, self.updates, one_pass, self.generator, x.device)
         for t, batch in enumerate(batches, start=done):
-            left = decline(self.schedule, 0.0, t, self.epochs * self.updates)
+            left = schedule_factor(self.schedule, 0.0, t, self.epochs * self.updates)
             self.step(x[batch].to(W.dtype), rates * left)
             report(t + 1, self.rates[0] * left if len(self.rates) == 1 else math.nan, lambda: math.nan)
         self.epoch += 1

@@ -14,7 +14,8 @@ from torch.nn import functional
 from pynade.classical.binary import BinaryMixture
 from pynade.likelihood import Estimate
 from pynade.training.checkpoint import Checkpoint, State
-from pynade.training.loop import Callback, History, Learner, Report, Stopping, run
+from pynade.training.history import History
+from pynade.training.loop import Callback, Learner, Report, Stopping, run
 
 Parameters = dict[str, Tensor]  # every tensor has a leading axis of members
 Cells = tuple[Tensor, Tensor | None]  # binary rows, and which of their cells are observed; None is all

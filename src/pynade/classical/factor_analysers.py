@@ -32,7 +32,8 @@ from pynade.classical.gaussian_marginals import (
 )
 from pynade.classical.moments import Moments, Rows, Scale
 from pynade.training.checkpoint import Checkpoint
-from pynade.training.loop import Callback, History, Stopping
+from pynade.training.history import History
+from pynade.training.loop import Callback, Stopping
 
 ROOM = {"cpu": 1 << 24, "cuda": 1 << 27}  # numbers in the covariances of the members of one batch
 

@@ -34,7 +34,8 @@ from pynade.classical.gaussian_marginals import (
 )
 from pynade.classical.moments import Rows, Scale
 from pynade.training.checkpoint import Checkpoint
-from pynade.training.loop import Callback, History, Stopping
+from pynade.training.history import History
+from pynade.training.loop import Callback, Stopping
 
 
 class GaussianMixture(GaussianMarginals):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -24,19 +24,16 @@ from pynade.classical.gaussian_mixture import GaussianMixture, mixture_of, start
 from pynade.classical.moments import Components, Rows, Scale, cholesky
 from pynade.likelihood import Estimate
 from pynade.training.checkpoint import Checkpoint, State
-from pynade.training.loop import Callback, History, Stopping
+from pynade.training.history import History
+from pynade.training.loop import Callback, Stopping
+
+if TYPE_CHECKING:
+    from pynade.tables.source import RowSource
 
 LOST = 1e-3  # rows of a batch: a component that expects fewer, or has fewer, has none
 MISSED = 20.0  # rows: a component that expected as many and had none has lost its rows
 FIRST = 10  # minibatches more, at most, to start from: until every column has a value
 VALIDATE_EVERY = 10  # iterations
-
-
-class RowSource(Protocol):
-    """Anything that gives random rows, such as patches cut from images on a GPU."""
-
-    def draw(self, n: int, generator: torch.Generator | None) -> Tensor:
-        """n random rows (n, D), on the device where learning is to run."""
 
 
 @torch.no_grad()

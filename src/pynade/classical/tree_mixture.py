@@ -15,7 +15,8 @@ from pynade.classical.binary import CHUNK_ROWS, BinaryMixture, binary_rows, choo
 from pynade.classical.chow_liu import ChowLiuTree, PairCounts, check_alpha, smoothed_tree, spanning_tree
 from pynade.classical.em import BinaryEM, log_odds_prior, run_em
 from pynade.training.checkpoint import Checkpoint
-from pynade.training.loop import Callback, History, Stopping
+from pynade.training.history import History
+from pynade.training.loop import Callback, Stopping
 
 START_EPOCHS = 11  # of a mixture of Bernoullis, whose responsibilities the trees start from
 

@@ -130,7 +130,7 @@ class DensityEstimator(Questions):
     ) -> np.ndarray:
         """Converted rows, or one clear sentence; columns of a frame are put into the fitted order."""
         table, names = as_matrix(X)
-        names = names or columns
+        names = names or (None if columns is None else list(columns))
         least = 2 if fitting else 1
         if not fitting:
             check_is_fitted(self, "n_features_in_")
@@ -145,9 +145,10 @@ class DensityEstimator(Questions):
         )
         if fitting:
             self.n_features_in_ = numbers.shape[1]
-            vars(self).pop("feature_names_in_", None)
             if names is not None:
                 self.feature_names_in_ = np.asarray(names, dtype=object)
+            elif hasattr(self, "feature_names_in_"):
+                del self.feature_names_in_
         elif numbers.shape[1] != self.n_features_in_:
             raise ValueError(
                 f"X has {numbers.shape[1]} features, but {type(self).__name__} is expecting "
@@ -194,7 +195,7 @@ class DensityEstimator(Questions):
             return self._options(**self._defaults | dict(given or {}))
         except TypeError:
             known = [f.name for f in fields(self._options)]
-            wrong = next((name for name in given if name not in known), given)
+            wrong = next((name for name in given or {} if name not in known), given)
             raise ValueError(f"unknown option {wrong!r} of training; known: {', '.join(known)}") from None
 
     def save(self, path: Path | str, **facts: Any) -> None:

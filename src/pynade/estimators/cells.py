@@ -212,7 +212,7 @@ class RealFamily(Real):
 
         x = torch.as_tensor(train, dtype=torch.float64)
         if isinstance(self.name, families.Family):
-            base = copy.deepcopy(self.name)
+            base: Any = copy.deepcopy(self.name)
         elif self.name not in REAL_FAMILIES:
             raise ValueError(f"unknown family {self.name!r}; known: {', '.join(REAL_FAMILIES)}")
         else:

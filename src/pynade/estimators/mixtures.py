@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -180,7 +181,7 @@ def _single_trees(
         scores = dict(by_alpha)
     train = float(row_log_probs(tree, x).mean())
     found = {alpha: (tree, closed_form(train, scores[alpha])) for alpha in alphas}
-    best = max(alphas, key=lambda alpha: -1e300 if scores[alpha] is None else scores[alpha])
+    best = max(alphas, key=lambda alpha: scores[alpha] or -math.inf)
     report_closed_form(problem, found[best][1], 0)
     return found
 

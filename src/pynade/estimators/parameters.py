@@ -120,7 +120,7 @@ def text_of(kind: type, name: str) -> str:
 def parameters(kind: type) -> list[Field[Any]]:
     """The fields that the constructor of an estimator takes: positional ones first."""
     own = [f for f in fields(kind) if f.init]
-    return sorted(own, key=lambda f: f.kw_only)
+    return sorted(own, key=lambda f: f.kw_only is True)
 
 
 def documented(kind: Class) -> Class:

@@ -143,7 +143,10 @@ class RBM(ClassicalEstimator):
             stacklevel=2,
         )
         machine = self.machine().double().to(torch_device(self.device))
-        return machine.unnormalised(torch.as_tensor(rows)).cpu().numpy() - self.log_z_
+        with torch.no_grad():
+            parts = torch.as_tensor(rows).split(4096)
+            energies = torch.cat([machine.free_energy(part.to(machine.device)) for part in parts])
+        return -energies.cpu().numpy() - self.log_z_
 
     def summary(self, log_probs: Any) -> Estimate:
         """The mean of scores of this model, with its standard errors and whether it is exact."""

@@ -97,7 +97,7 @@ def register(part: Class) -> Class:
         return part
     from pynade import store
 
-    return store.register(part)
+    return store.register(part)  # type: ignore[type-var]
 
 
 def names() -> list[str]:
@@ -166,7 +166,9 @@ def make(kind: type[DensityEstimator], parameters: dict[str, Any], model: str = 
         else:
             close = nearest(name, [*known, *options])
             raise ValueError(f"model {model or kind.__name__!r} has no parameter {name!r}{close}")
-    return kind(**chosen, **({"training": training} if training else {}))
+    if training:
+        chosen["training"] = training
+    return kind(**chosen)
 
 
 def nearest(name: str, known: list[str]) -> str:

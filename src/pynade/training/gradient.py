@@ -16,7 +16,8 @@ from pynade.models import Orderless
 from pynade.precision import computing_in
 from pynade.store import save_density
 from pynade.training.checkpoint import Checkpoint, State, save_checkpoint
-from pynade.training.loop import Callback, History, Learner, Report, Stopping, run
+from pynade.training.history import History
+from pynade.training.loop import Callback, Learner, Report, Stopping, run
 from pynade.training.optimizer import Optimizer
 from pynade.training.options import Gradient
 from pynade.training.step import Step, Trainable, averaged, fast_matmul
@@ -110,7 +111,8 @@ class GradientLearner(Learner):
         optimizer = Optimizer(options.optimizer, params, decays(model, params, options))
         self.step = Step(model, self.x, options, self.generator, optimizer)
         self.good = self.best = self.candidate = copy_of(model)  # last sound, best, and this epoch's weights
-        self.rate, self.epoch, self.facts = math.nan, 0, {}
+        self.rate, self.epoch = math.nan, 0
+        self.facts: dict[str, Any] = {}
 
     def advance(self, report: Report) -> list[float | None]:
         """All updates of an epoch; the mean log-likelihood of its rows, NaN if a weight is not finite."""

@@ -22,7 +22,8 @@ from torch import Tensor
 from pynade.likelihood import Estimate
 from pynade.training.checkpoint import Checkpoint, State
 from pynade.training.gradient import checked_rows, decays, minibatches
-from pynade.training.loop import Callback, History, Learner, Report, Stopping, run
+from pynade.training.history import History
+from pynade.training.loop import Callback, Learner, Report, Stopping, run
 from pynade.training.optimizer import Optimizer
 from pynade.training.options import Gradient, schedule_factor
 from pynade.training.stacked import Member, Population, Scored, distinct
