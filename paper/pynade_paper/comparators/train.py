@@ -68,7 +68,7 @@ RECIPES = {
         DRAW,
         {"steps": 64, "units": 256, "latent": 100},
         {"steps": 2, "units": 4, "latent": 2},
-        Settings(rate=1e-3, batch_size=256, decay=0.01),
+        Settings(rate=2e-3, batch_size=256, decay=0.01),
         samples=100,
     ),
     "draw-attention": Recipe(
@@ -89,14 +89,14 @@ RECIPES = {
         DARN,
         {"units": 500},
         {"units": 6},
-        Settings(rate=1e-3, batch_size=200, decay=0.02),
+        Settings(rate=3e-3, batch_size=100, decay=0.01),
         samples=1000,
     ),
     "darn-noise": Recipe(
         DARN,
         {"units": 500, "noise": True},
         {"units": 6, "noise": True},
-        Settings(rate=1e-3, batch_size=200),
+        Settings(rate=3e-3, batch_size=100),
         samples=1000,
     ),
 }
