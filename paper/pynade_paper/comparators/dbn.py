@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 import torch
-from pynade.models.ais import PartitionEstimate, log_partition_ais
-from pynade.models.rbm import RBM
 from torch import Tensor
 from torch.nn import functional
 
+from pynade.classical.ais import PartitionEstimate, log_partition_ais
+from pynade.classical.rbm import RBM
 from pynade_paper.comparators.training import Comparator
 
 ROWS_AT_ONCE = 20000  # copies of rows in one pass of an estimate

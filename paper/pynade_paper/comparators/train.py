@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pynade.data.packed import read_packed, unpack
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -33,6 +32,7 @@ from pynade_paper.comparators.dbn import DBN
 from pynade_paper.comparators.draw import DRAW
 from pynade_paper.comparators.pixel_rnn import PixelRNN
 from pynade_paper.comparators.training import Comparator, Settings, scores, train
+from pynade_paper.data.packed import read_packed, unpack
 
 SIDE, SMOKE_SIDE = 28, 6
 SAMPLES_SHOWN = 100

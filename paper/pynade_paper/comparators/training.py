@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from pynade.learn.optimizer import Number, Optimizer, clip
-from pynade.learn.step import captured
 from torch import Tensor, nn
 
 from pynade.precision import computing_in, fast_matmul
+from pynade.training.optimizer import Number, Optimizer, clip
+from pynade.training.step import captured
 
 CHECK_EVERY = 10  # updates between looks at the clock, for which the host waits for the GPU
 CHUNK = 1000  # rows scored at once

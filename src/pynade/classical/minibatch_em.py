@@ -137,7 +137,7 @@ class _Draw:
     def __call__(self) -> Tensor:
         if isinstance(self.source, Tensor):
             return random_rows(self.source, self.n, self.generator)
-        return self.source.draw(self.n, self.generator)
+        return self.source.draw(self.n, self.generator)  # type: ignore[arg-type]
 
 
 class _Options(NamedTuple):
