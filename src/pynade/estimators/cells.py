@@ -266,7 +266,7 @@ class BinaryTable:
 class RealTable:
     """Parameters of estimators of nets over real numbers."""
 
-    family: str = "mog"
+    family: Any = "mog"
     n_components: int = 10
     standardise: bool = True
     sigma_floor: float = 0.001
