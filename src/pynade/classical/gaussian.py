@@ -24,6 +24,7 @@ from pynade.training.loop import Stopping
 
 EPOCHS, TOL = 151, 1e-9  # of EM, where values are missing
 LAST = 11  # M-steps from which it extrapolates
+FAR = 1.0  # standard deviations: no extrapolation goes further
 
 
 class MultivariateGaussian(GaussianMarginals):
@@ -186,7 +187,7 @@ class _OneGaussianEM(GaussianEM):
         back = (x.diff(dim=1) + step.diff(dim=1)) @ weights
         ahead = after - back.view_as(after).to(after.device)
         root = ahead[1:].tril(-1) + torch.diag(ahead[1:].diagonal().exp())
-        if not try_cholesky(root @ root.mT)[1]:
+        if bool(back.abs().max() < FAR) and not try_cholesky(root @ root.mT)[1]:
             self.fallback, self.params = self.params, self._params(ahead[0], root @ root.mT)
 
     def _point(self) -> Tensor:
