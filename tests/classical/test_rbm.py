@@ -320,5 +320,5 @@ def test_impossible_options_are_refused():
         contrastive_divergence([RBM(3, 2), RBM(3, 4)], x, learning_rates=[0.1, 0.1])
     with pytest.raises(ValueError, match="n_hidden must be at least 1"):
         RBM(3, 0)
-    with pytest.raises(Diverged, match="epoch 1; the initial parameters were kept"):
+    with pytest.raises(Diverged, match="epoch 1; the initial ones were kept"):
         contrastive_divergence([RBM(3, 2, scale=math.inf)], torch.eye(3), learning_rates=[0.1])

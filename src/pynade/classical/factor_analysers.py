@@ -273,11 +273,9 @@ class _FactorEM(GaussianEM):
         super().__init__(members, start, stopping, ("noise_floor", noise_floor), generators)
 
     def covariances(self) -> Tensor:
-        """Λ Λᵀ + Ψ of each component."""
         return _covariances(self.params["loadings"], self.params["noise"])
 
     def maximise(self) -> None:
-        """The M-step; empty components start anew at random rows."""
         real = torch.isfinite(self.params["log_weights"])
         counts = self.moments.counts
         empty = real & (counts <= EMPTY * counts.sum(-1, keepdim=True))

@@ -158,12 +158,7 @@ class _OneGaussianEM(GaussianEM):
         zero = mean.new_zeros(1, 1)
         return {"log_weights": zero, "means": mean.view(1, 1, -1), "covariances": covariance[None, None]}
 
-    def covariances(self) -> Tensor:
-        """Those that are stored."""
-        return self.params["covariances"]
-
     def expect(self) -> list[float | None]:
-        """E-step; goes back to the M-step if the extrapolation has lowered the likelihood."""
         (train,) = super().expect()
         assert train is not None
         if self.fallback is not None and not train >= self.level:
@@ -174,7 +169,6 @@ class _OneGaussianEM(GaussianEM):
         return [train]
 
     def maximise(self) -> None:
-        """An M-step and an extrapolation of mean and Cholesky factor."""
         before, moments = self._point(), self.moments
         covariance = self.regularised(moments.covariances()[0, 0])
         self.params = self._params(moments.means(), covariance)

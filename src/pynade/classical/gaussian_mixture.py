@@ -179,12 +179,7 @@ def em_gaussian(
 
 
 class _MixtureEM(GaussianEM):
-    def covariances(self) -> Tensor:
-        """Those that are stored."""
-        return self.params["covariances"]
-
     def maximise(self) -> None:
-        """Weights, means and covariances from the moments; empty components start anew at random rows."""
         rows = self.members[0].rows
         floor = torch.diag(self.floor[1] / rows.scale.unit)
         weights = self.moments.counts / rows.n

@@ -170,11 +170,9 @@ class _MinibatchEM(EM):
         self.train: float | None = None
 
     def maximise(self) -> None:
-        """Take the parameters that the last minibatch gave."""
         self.params = {name: t.clone() for name, t in self.next.items()}
 
     def expect(self) -> list[float | None]:
-        """E-step on a new minibatch, and the parameters that follow from it."""
         weights, means, covariances = (self.params[name] for name in PARTS)
         roots = cholesky(covariances, "covariance_floor", self.options.covariance_floor)
         self.given = Components.of(weights.log(), means, roots)
@@ -220,23 +218,19 @@ class _MinibatchEM(EM):
         weights /= weights.sum()
 
     def score(self, epoch: int) -> list[Estimate] | None:
-        """Mean log-likelihood of the validation rows, every few iterations and at the last."""
         if self.valid is None or (self.steps % VALIDATE_EVERY and epoch < self.options.epochs):
             return None
         return [Estimate(float(self.valid.log_likelihood(self.given)), math.nan, self.valid.n)]
 
     def state(self) -> State:
-        """Besides parameters: those that follow, and the units."""
         self.memory = {"missed": self.missed, **self.next}
         tensors, facts = super().state()
         return {**tensors, "scale": asdict(self.rows.scale)}, {**facts, "train": self.train}
 
     def restore(self, state: State) -> None:
-        """Go on before the next minibatch."""
         self.memory = {"missed": self.missed, **self.next}
         super().restore(state)
         self.train = state[1]["train"]
 
     def put(self, params: Parameters) -> None:
-        """Take these parameters; what follows from them is known."""
-        self.params = params
+        self.params = params  # what follows from them is in the checkpoint
