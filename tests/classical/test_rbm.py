@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pynade.classical import RBM, contrastive_divergence, nade_from_rbm, rbm_sum
-from pynade.classical.rbm_states import TINY, HiddenStates, VisibleStates
+from pynade.classical.normalised_rbm import TINY, HiddenStates, VisibleStates
 from pynade.ordering import Ordering
 from pynade.training.loop import Diverged
 from tests.reference import binary
@@ -141,22 +141,22 @@ def test_gibbs_sampling_comes_to_the_models_means():
 
 @pytest.mark.parametrize("scale", [0.3, 30.0])
 def test_sums_over_hidden_and_over_visible_states_agree(scale):
-    """Twelve hidden units have an outer and an inner part; strong voices need the slow way of summing."""
+    """Twelve hidden units have an outer and an inner part; large biases need the slow way of summing."""
     rbm, g = machine(7, 12, seed=7, scale=0.5), generator(8)
-    told = scale * torch.randn(6, 12, generator=g, dtype=torch.float64)
-    told[0] = -1000.0  # against the weights: products of exponentials underflow
+    biases = scale * torch.randn(6, 12, generator=g, dtype=torch.float64)
+    biases[0] = -1000.0  # against the weights: products of exponentials underflow
     with torch.no_grad():
         hidden, visible = (kind(rbm.W.abs() * scale, rbm.b) for kind in (HiddenStates, VisibleStates))
         assert ((hidden.scaled[:, 0] < TINY).any()) == (scale > 1)
-        torch.testing.assert_close(hidden.log_sum(told), visible.log_sum(told), rtol=1e-12, atol=1e-10)
+        torch.testing.assert_close(hidden.log_sum(biases), visible.log_sum(biases), rtol=1e-12, atol=1e-10)
         which = torch.tensor([0, 3, 6])
-        laws = hidden.logits(told, which)
-        torch.testing.assert_close(laws, visible.logits(told, which), rtol=1e-8, atol=1e-8)
+        logits = hidden.logits(biases, which)
+        torch.testing.assert_close(logits, visible.logits(biases, which), rtol=1e-8, atol=1e-8)
         for states in (hidden, visible):
-            draws = states.draw(told, 4000, g)
+            draws = states.draw(biases, 4000, g)
             assert draws.shape == (4000, 6, 7)
             means = draws[..., which].mean(0)
-            torch.testing.assert_close(means, torch.sigmoid(laws), rtol=0, atol=5 * 0.5 / math.sqrt(4000))
+            torch.testing.assert_close(means, torch.sigmoid(logits), rtol=0, atol=5 * 0.5 / math.sqrt(4000))
 
 
 def test_a_normalised_rbm_is_a_frozen_copy():
