@@ -103,12 +103,13 @@ class ClassicalEstimator(DensityEstimator):
         return [e._learn(problem) for e, problem in zip(estimators, folds, strict=True)]
 
     def _check(self, train: np.ndarray, valid: np.ndarray | None) -> None:
-        if not self._fits_missing and np.isnan(train).any():
-            row, column = np.argwhere(np.isnan(train))[0]
-            raise ValueError(
-                f"{type(self).__name__} is fitted to complete rows, but row {row}, column {column} is NaN; "
-                "BernoulliMixture and DeepNADE are fitted to rows with missing values too"
-            )
+        for what, rows in (("", train), ("validation ", valid)):
+            if not self._fits_missing and rows is not None and np.isnan(rows).any():
+                row, column = np.argwhere(np.isnan(rows))[0]
+                raise ValueError(
+                    f"{type(self).__name__} is fitted to complete rows, but {what}row {row}, column {column} "
+                    "is NaN; BernoulliMixture and DeepNADE are fitted to rows with missing values too"
+                )
         self._settings(train, valid is not None)
 
     def _problem(
