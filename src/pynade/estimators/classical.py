@@ -102,6 +102,11 @@ class ClassicalEstimator(DensityEstimator):
         """The results of several estimators, each with its own rows."""
         return [e._learn(problem) for e, problem in zip(estimators, folds, strict=True)]
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self._fits_missing
+        return tags
+
     def _check(self, train: np.ndarray, valid: np.ndarray | None) -> None:
         for what, rows in (("", train), ("validation ", valid)):
             if not self._fits_missing and rows is not None and np.isnan(rows).any():
