@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import time
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -137,8 +138,10 @@ class ClassicalEstimator(DensityEstimator):
     def _fit(self, train: np.ndarray, valid: np.ndarray | None, seed: int, request: FitRequest) -> None:
         if request.folder is not None and not request.folder.is_dir():
             raise FileNotFoundError(f"there is no folder {request.folder}")
-        problem = self._problem(train, valid, seed, request)
+        problem, began = self._problem(train, valid, seed, request), time.perf_counter()
         self._adopt(problem, self._learn(problem))
+        if not self.history_.seconds:  # a closed form has no loop that measures its time
+            self.history_.seconds = time.perf_counter() - began
         if request.folder is not None:
             lines = "".join(json.dumps(line) + "\n" for line in self.history_.epochs)
             path = request.folder / "metrics.jsonl"
@@ -200,11 +203,13 @@ def fit_folds(
         parts = estimator._split(rows, held, seed)
         estimator._check(*parts)
         problems.append(estimator._problem(*parts, seed, request))
+    began = time.perf_counter()
     results = type(estimators[0])._learn_folds(estimators, problems)
+    seconds = (time.perf_counter() - began) / len(problems)
     for estimator, problem, own in zip(estimators, problems, results, strict=True):
         estimator._adopt(problem, own)
         estimator.seed_, estimator.n_iter_ = problem.seed, len(estimator.history_.epochs)
-        estimator.history_.seconds /= len(problems)
+        estimator.history_.seconds = seconds
 
 
 def closed_form(train: float, valid: float | None, stopped: str = "closed form") -> History:
