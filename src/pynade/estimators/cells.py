@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -280,3 +280,52 @@ def image_sides(image_shape: Sequence[int] | None, n_variables: int) -> tuple[in
         )
     channels, height, width = (1, *shape)[-3:]
     return channels, height, width
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class BinaryTable:
+    """Parameters of estimators of zeros and ones."""
+
+    binarize: float | None = None
+
+    def _cells(self) -> Binary:
+        return Binary(self.binarize)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class RealTable:
+    """Parameters of estimators of nets over real numbers."""
+
+    family: str = "mog"
+    n_components: int = 10
+    standardise: bool = True
+    sigma_floor: float = 0.001
+    scale_mean_gradient: bool = False
+
+    _small_output: ClassVar[bool] = True
+
+    def _cells(self) -> RealFamily:
+        return RealFamily(
+            "sigma_floor",
+            self.sigma_floor,
+            0.01,
+            self.family,
+            self.n_components,
+            self.standardise,
+            self.scale_mean_gradient,
+        )
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ImageTable:
+    """Parameters of estimators of images."""
+
+    family: str = "bernoulli"
+    levels: int = 256
+    n_components: int = 10
+    sigma_floor: float = 0.001
+    image_shape: Sequence[int] | None = None
+    binarize: float | None = None
+
+    def _cells(self) -> Pixels:
+        return Pixels(self.binarize, self.family, self.levels, self.n_components, self.sigma_floor)
