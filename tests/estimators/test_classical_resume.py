@@ -130,8 +130,7 @@ def test_a_run_of_a_classical_model_goes_on(tmp_path):
 
 def mixture(**more) -> BernoulliMixture:
     return BernoulliMixture(
-        **{"n_components": (2, 3), "epochs": 5, "patience": None, "tol": 0, "random_state": 0}
-        | more
+        **{"n_components": (2, 3), "epochs": 5, "patience": None, "tol": 0, "random_state": 0} | more
     )
 
 

@@ -67,7 +67,9 @@ def for_checks(name):
     if ESTIMATORS[name][1] == "image":
         unet = isinstance(model, pynade.ImageNADE)
         kind = OneLineImageNADE if unet else OneLineConvNADE
-        flat = {"multipliers": (1,), "attention": (0,)} if unet else {"blueprint": "2@1x1(valid)->1@1x1(same)"}
+        flat = (
+            {"multipliers": (1,), "attention": (0,)} if unet else {"blueprint": "2@1x1(valid)->1@1x1(same)"}
+        )
         model = kind(**model.get_params(deep=False) | flat | {"image_shape": None, "epochs": 1})
     return model
 

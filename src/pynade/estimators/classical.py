@@ -7,7 +7,7 @@ import json
 import math
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,6 +21,7 @@ from pynade.estimators.checks import Setting
 if TYPE_CHECKING:
     import torch
 
+    from pynade.tables.source import RowSource
     from pynade.training import Callback, History
     from pynade.training.checkpoint import Checkpoint
 
@@ -67,6 +68,28 @@ class Problem:
 
         return part_of(self.request.callbacks, number, len(self.settings))
 
+    def learn_each(
+        self,
+        learner: Callable[..., tuple[Any, History]],
+        numbers: Sequence[int] | None = None,
+        source: RowSource | None = None,
+        **options: Any,
+    ) -> Results:
+        """The results of a learner for the settings with these numbers (all of them), one after the other."""
+        x, valid = self.rows()
+        rows: Any = x if source is None else source.to(self.device)
+        return [
+            learner(
+                rows,
+                valid=valid,
+                generator=self.generator(),
+                callbacks=self.callbacks(number),
+                checkpoint=self.checkpoint(number),
+                **options | self.settings[number],
+            )
+            for number in (range(len(self.settings)) if numbers is None else numbers)
+        ]
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ClassicalEstimator(DensityEstimator):
@@ -102,6 +125,10 @@ class ClassicalEstimator(DensityEstimator):
     ) -> list[Results]:
         """The results of several estimators, each with its own rows."""
         return [e._learn(problem) for e, problem in zip(estimators, folds, strict=True)]
+
+    def _em(self) -> dict[str, Any]:
+        """The parameters of EM; `epochs` counts M-steps, the loop the start too."""
+        return {name: getattr(self, name) for name in ("patience", "tol")} | {"epochs": self.epochs + 1}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -220,12 +247,12 @@ def closed_form(train: float, valid: float | None, stopped: str = "closed form")
     return History([line], 1, valid, stopped=stopped)
 
 
-def report_closed_form(problem: Problem, history: History, number: int) -> None:
+def report_closed_form(problem: Problem, history: History) -> None:
     """Call the callbacks for a model that needs no iteration."""
     from pynade.likelihood import Estimate
     from pynade.training import Progress
 
     valid = None if history.best_valid is None else Estimate(history.best_valid, math.nan, 0)
     train = history.train_log_likelihood
-    for callback in problem.callbacks(number):
+    for callback in problem.callbacks():
         callback(Progress(None, 1, 1, 1, 1, math.nan, train, True, valid, history.best_valid))
