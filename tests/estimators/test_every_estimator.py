@@ -1,4 +1,4 @@
-"""What holds for every estimator and preset: scikit-learn's conventions, questions, files, columns by name."""
+"""What holds for every estimator and preset: scikit-learn's checks, questions, files, columns by name."""
 
 import json
 import pickle
@@ -343,7 +343,7 @@ def test_a_column_of_text_or_dates_is_named(frame):
         with pytest.raises(ValueError, match=words):
             make("nade").fit(frame(columns))
     model = make("nade").fit(frame({"a": X[:, 0], "city": X[:, 1], "c": X[:, 2]}))
-    with pytest.raises(ValueError, match="^column 'city' holds text"):
+    with pytest.raises(ValueError, match=r"^column 'city' holds text"):
         model.score_samples(frame(text))
 
 
