@@ -71,6 +71,7 @@ def fit(
 ) -> None:
     """Train a model (the help is HELP above); `parameters` are the options of the model."""
     from pynade.runs.run import resume_run, start_run
+    from pynade.runs.summary import read_spec
 
     with training_bar() as bar:
         if resume is not None:
@@ -96,7 +97,7 @@ def fit(
                 callbacks=[bar],
             )
     _print_result(folder, result)
-    next_commands(f"pynade score {folder} DATA", f"pynade sample {folder} -n 10")
+    next_commands(("score", folder, data or read_spec(folder)["data"]), ("sample", folder, "-n", 10))
 
 
 def default_folder(data: str, model: str) -> Path:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields
@@ -66,6 +68,7 @@ class ModelCommand(TyperCommand):
         app.command()(with_options(self.function, model))
         command = typer.main.get_command(app)
         self.params, self.callback = command.params, command.callback
+        _check_options(args, [name for p in self.params for name in (*p.opts, *p.secondary_opts)], model)
         return super().make_context(info_name, args, parent, **extra)
 
 
@@ -237,6 +240,20 @@ def _current_name(word: str) -> str:
     option, sign, value = word.partition("=")
     name = PARAMETERS.get(option[2:].replace("-", "_")) if option.startswith("--") else None
     return word if name is None else f"--{name.replace('_', '-')}{sign}{value}"
+
+
+def _check_options(args: Sequence[str], known: list[str], model: str | None) -> None:
+    """Refuse an unknown option in one sentence, which names the nearest known one."""
+    known = [name for name in known if name.startswith("--")]
+    for word in itertools.takewhile(lambda word: word != "--", args):
+        option = word.partition("=")[0]
+        if option.startswith("--") and option not in (*known, "--help"):
+            close = difflib.get_close_matches(option, known, n=1)
+            raise ValueError(
+                f"model {model!r} has no option {option}"
+                + (f": did you mean {close[0]}?" if close else "")
+                + f" (pynade fit --model {model} --help shows all)"
+            )
 
 
 def _model_in(args: Sequence[str]) -> str | None:
