@@ -24,7 +24,8 @@ from pynade.classical.gaussian_marginals import (
 from pynade.classical.moments import Moments, Rows, Scale
 from pynade.likelihood import Estimate
 from pynade.training.checkpoint import Checkpoint, State
-from pynade.training.loop import Callback, History, Learner, Report, Stopping
+from pynade.training.history import History
+from pynade.training.loop import Callback, Learner, Report, Stopping
 
 ROOM = {"cpu": 1 << 24, "cuda": 1 << 27}  # numbers in the covariances of the members of one batch
 
