@@ -2,9 +2,7 @@
 
 from pynade.tables.dataset import Dataset
 from pynade.tables.files import dataset_from_file, read_file
-from pynade.tables.folder import data_directory
-from pynade.tables.registry import entries, entry, folds, load
-from pynade.tables.resolve import resolve
+from pynade.tables.registry import data_directory, entries, entry, folds, load, resolve
 from pynade.tables.schema import Column, Schema
 from pynade.tables.source import RowSource
 

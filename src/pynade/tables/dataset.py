@@ -28,9 +28,6 @@ def validation_rows(n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.
     Returns:
         The numbers of the training rows and of the validation rows, each in ascending order.
 
-    Raises:
-        ValueError: The fraction is not between 0 and 1, or there are fewer than two rows.
-
     Example:
         >>> train, valid = validation_rows(10, 0.2, seed=0)
         >>> train.tolist(), valid.tolist()
@@ -81,28 +78,21 @@ class Dataset:
     source: RowSource | None = None
 
     def __post_init__(self) -> None:
+        name, n = f"data set {self.name!r}", len(self.schema)
         for part, rows in self.parts.items():
             if rows.ndim != 2:
-                raise ValueError(
-                    f"the {part!r} part of data set {self.name!r} has shape {rows.shape}; expected two axes"
-                )
-            if rows.shape[1] != len(self.schema):
-                raise ValueError(
-                    f"the {part!r} part of data set {self.name!r} has {rows.shape[1]} columns,"
-                    f" but its schema has {len(self.schema)}"
-                )
+                raise ValueError(f"the {part!r} part of {name} has shape {rows.shape}; expected two axes")
+            if rows.shape[1] != n:
+                width = rows.shape[1]
+                raise ValueError(f"the {part!r} part of {name} has {width} columns, but its schema has {n}")
         if len(self.train) == 0:
-            raise ValueError(f"data set {self.name!r} has no training rows")
-        if self.source is not None and self.source.n_variables != len(self.schema):
-            raise ValueError(
-                f"the source of data set {self.name!r} draws rows of {self.source.n_variables} columns,"
-                f" but its schema has {len(self.schema)}"
-            )
-        if self.image_shape is not None and int(np.prod(self.image_shape)) != len(self.schema):
-            raise ValueError(
-                f"data set {self.name!r} has {len(self.schema)} variables,"
-                f" which do not fill an image of shape {self.image_shape}"
-            )
+            raise ValueError(f"{name} has no training rows")
+        if self.source is not None and self.source.n_variables != n:
+            width = self.source.n_variables
+            raise ValueError(f"the source of {name} draws rows of {width} columns, but its schema has {n}")
+        if self.image_shape is not None and int(np.prod(self.image_shape)) != n:
+            shape = self.image_shape
+            raise ValueError(f"{name} has {n} variables, which do not fill an image of shape {shape}")
 
     @property
     def parts(self) -> dict[str, np.ndarray]:
@@ -137,8 +127,7 @@ class Dataset:
         if name == "all":
             return np.concatenate(list(self.parts.values()))
         if name not in self.parts:
-            known = ", ".join(self.parts)
-            raise ValueError(f"data set {self.name!r} has no {name!r} part; it has: {known}")
+            raise ValueError(f"data set {self.name!r} has no {name!r} part; it has: {', '.join(self.parts)}")
         return self.parts[name]
 
     @cached_property
@@ -164,9 +153,6 @@ class Dataset:
             n: Number of folds, at least 3.
             seed: Seed of the permutation.
 
-        Raises:
-            ValueError: There are too few folds, or fewer than two rows for each.
-
         Example:
             >>> data = Dataset("toy", np.eye(20, dtype=np.uint8), None, None, Schema.binary(20))
             >>> data.folds(10, seed=0)[0].sizes
@@ -176,9 +162,8 @@ class Dataset:
         if n < 3:
             raise ValueError(f"cross-validation needs at least 3 folds, not {n}")
         if len(rows) < 2 * n:
-            raise ValueError(
-                f"data set {self.name!r} has {len(rows)} rows, too few for {n} folds of two rows or more"
-            )
+            few = f"data set {self.name!r} has {len(rows)} rows"
+            raise ValueError(f"{few}, too few for {n} folds of two rows or more")
         order = np.random.Generator(np.random.PCG64(seed)).permutation(len(rows))
         pieces = [rows[part] for part in np.array_split(order, n)]
         folds = []
