@@ -1,10 +1,8 @@
 """Tables: schemas, data sets, named data sets and files."""
 
-from pynade.tables.dataset import Dataset
+from pynade.tables.dataset import Column, Dataset, RowSource, Schema
 from pynade.tables.files import dataset_from_file, read_file
 from pynade.tables.registry import data_directory, entries, entry, folds, load, resolve
-from pynade.tables.schema import Column, Schema
-from pynade.tables.source import RowSource
 
 __all__ = [
     "Column",

@@ -1,18 +1,120 @@
-"""A data set: its train, validation and test parts, and where they came from."""
+"""A data set: what its columns are, its train, validation and test parts, and where they came from."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
 
 import numpy as np
 
-from pynade.tables.schema import Schema
-from pynade.tables.source import RowSource
+from pynade.tables.frames import default_names
+
+if TYPE_CHECKING:  # torch takes a second to import, and a list of names should not wait for it
+    import torch
 
 PARTS = ("train", "valid", "test")
+
+Kind = Literal["binary", "real", "category"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: a name and the kind of values it holds.
+
+    Example:
+        >>> Column("age", "real")
+        Column(name='age', kind='real')
+    """
+
+    name: str
+    kind: Kind
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            expected = ", ".join(get_args(Kind))
+            raise ValueError(f"column {self.name!r} has kind {self.kind!r}; expected one of: {expected}")
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table, in order.
+
+    Example:
+        >>> schema = Schema.binary(3)
+        >>> len(schema), schema.names
+        (3, ('x1', 'x2', 'x3'))
+        >>> Schema.uniform("real", 1, ["height"]).columns
+        (Column(name='height', kind='real'),)
+    """
+
+    columns: tuple[Column, ...]
+
+    def __post_init__(self) -> None:
+        names = self.names
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"column name {twice!r} occurs more than once; column names must differ")
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    @classmethod
+    def from_kinds(cls, kinds: Sequence[Kind], names: Sequence[str] | None = None) -> Schema:
+        """Return a schema from one kind for each column.
+
+        Args:
+            kinds: The kinds.
+            names: The names of the columns; ``x1``, ``x2``, … when left out.
+
+        Example:
+            >>> Schema.from_kinds(["real", "binary"]).names
+            ('x1', 'x2')
+        """
+        names = default_names(len(kinds)) if names is None else names
+        if len(names) != len(kinds):
+            raise ValueError(f"{len(names)} column names were given for {len(kinds)} columns")
+        return cls(tuple(Column(str(name), kind) for name, kind in zip(names, kinds, strict=True)))
+
+    @classmethod
+    def uniform(cls, kind: Kind, n: int, names: Sequence[str] | None = None) -> Schema:
+        """Return a schema of ``n`` columns of one kind; `names` as in `from_kinds`."""
+        return cls.from_kinds([kind] * n, names)
+
+    @classmethod
+    def binary(cls, n: int, names: Sequence[str] | None = None) -> Schema:
+        """Return a schema of ``n`` columns of zeros and ones; `names` as in `from_kinds`."""
+        return cls.uniform("binary", n, names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The column names, in order."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The column kinds, in order."""
+        return tuple(column.kind for column in self.columns)
+
+
+class RowSource(Protocol):
+    """Something that draws training rows for as long as they are wanted.
+
+    A source lives on one device and draws there, without waiting for it: `draw` can be captured in a CUDA
+    graph. The patches and windows of the paper are sources.
+    """
+
+    @property
+    def n_variables(self) -> int:
+        """Number of columns of a row."""
+
+    def draw(self, n: int, generator: torch.Generator) -> torch.Tensor:
+        """Return ``n`` rows, independent and uniform over all there are, as (n, n_variables) float32."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return the source on another device; the generator must be on the same."""
 
 
 def validation_rows(n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -18,10 +18,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pynade.tables.dataset import Dataset
+from pynade.tables.dataset import Dataset, Kind, Schema
 from pynade.tables.files import dataset_from_file
 from pynade.tables.images import images_dataset, is_images
-from pynade.tables.schema import Kind, Schema
 
 #: Called during a download as ``progress(done_bytes, total_bytes, file_name)``.
 Progress = Callable[[int, int | None, str], None]
@@ -111,9 +110,9 @@ class Digits(Entry):
         from sklearn.datasets import load_digits
 
         pixels = (load_digits().data >= 8).astype(np.uint8)
-        parts = np.split(pixels[shuffled(len(pixels), seed=0)], [1197, 1497])
+        train, valid, test = np.split(pixels[shuffled(len(pixels), seed=0)], [1197, 1497])
         facts = {"source": self.name, "upstream": [], "citation": self.citation, "notes": list(self.notes)}
-        return Dataset(self.name, *parts, Schema.binary(self.D), facts, (8, 8))
+        return Dataset(self.name, train, valid, test, Schema.binary(self.D), facts, (8, 8))
 
 
 def shuffled(n: int, seed: int) -> np.ndarray:
@@ -222,16 +221,13 @@ def fold_names(item: Entry) -> tuple[str, ...]:
     return tuple(variant for variant in item.variants if variant.isdigit())
 
 
-def folds(
-    name: str, data_dir: Folder = None, download: bool = True, progress: Progress | None = None
-) -> list[Dataset]:
+def folds(name: str, data_dir: Folder = None, **options: Any) -> list[Dataset]:
     """Load all folds of a data set, in order; each is a data set of its own.
 
     Args:
         name: The name of a data set with folds.
         data_dir: As in `load`.
-        download: As in `load`.
-        progress: As in `load`.
+        **options: ``download`` and ``progress``, as in `load`.
 
     Raises:
         ValueError: The data set has no folds.
@@ -240,15 +236,11 @@ def folds(
     if not numbers:
         others = ", ".join(other for other, item in entries().items() if fold_names(item))
         raise ValueError(f"data set {name!r} has no folds; those with folds are: {others or 'none'}")
-    return [entry(name).load(number, data_dir, download, progress) for number in numbers]
+    base = name.partition("/")[0]
+    return [load(f"{base}/{number}", data_dir, **options) for number in numbers]
 
 
-def resolve(
-    data: str | os.PathLike[str],
-    data_dir: Folder = None,
-    download: bool = True,
-    progress: Progress | None = None,
-) -> Dataset:
+def resolve(data: str | os.PathLike[str], data_dir: Folder = None, **options: Any) -> Dataset:
     """Return the data set that a name or a file stands for.
 
     Args:
@@ -258,8 +250,7 @@ def resolve(
             ``./adult`` for the file. ``NAME:FOLDER`` is read by what a package has registered for that name,
             such as ``timit:FOLDER``.
         data_dir: As in `load`.
-        download: As in `load`.
-        progress: As in `load`.
+        **options: ``download`` and ``progress``, as in `load`.
 
     Raises:
         ValueError: It is neither, or the file holds no table of numbers.
@@ -270,16 +261,16 @@ def resolve(
     """
     if not isinstance(data, str | os.PathLike):
         raise TypeError(f"expected a data set's name or a file, but got {type(data).__name__}")
-    if isinstance(data, str) and is_registered(data):
-        return load(data, data_dir, download, progress)
-    if isinstance(data, str) and ":" in data:
-        kind, _, folder = data.partition(":")
-        for point in entry_points(group="pynade.readers", name=kind):
-            dataset: Dataset = point.load()(folder)
-            return dataset
+    name = data if isinstance(data, str) else ""
+    if is_registered(name):
+        return load(name, data_dir, **options)
+    kind, _, folder = name.partition(":")
+    for point in entry_points(group="pynade.readers", name=kind) if folder else ():
+        dataset: Dataset = point.load()(folder)
+        return dataset
     path = Path(data).expanduser()
     if path.exists():
         return images_dataset(path) if is_images(path) else dataset_from_file(path)
-    if isinstance(data, str):
-        raise ValueError(f"no file {data!r} exists, and it is no registered data set: {_suggestion(data)}")
+    if name:
+        raise ValueError(f"no file {name!r} exists, and it is no registered data set: {_suggestion(name)}")
     raise FileNotFoundError(f"there is no file {path}")

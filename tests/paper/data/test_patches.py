@@ -113,7 +113,7 @@ def test_same_seed_same_rows(monkeypatch):
     assert rows.dtype == np.float32
     np.testing.assert_array_equal(rows, fixed_rows(source, 100, seed=3))
     assert not np.array_equal(rows, fixed_rows(source, 100, seed=4))
-    monkeypatch.setattr("pynade.tables.source.CHUNK", 32)
+    monkeypatch.setattr("pynade_paper.data.places.CHUNK", 32)
     assert fixed_rows(source, 100, seed=3).shape == (100, 63)
 
 
