@@ -1,4 +1,4 @@
-"""Finished chunks of a long evaluation, kept on disk so that a killed one goes on where it was."""
+"""Finished chunks of a long evaluation, kept on disk so that it can be resumed."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class ControlVariateEnsemble:
         return Estimate.from_rows(self.subset.ensemble_rows(k) - self.estimates)
 
     def by_exact_means(self) -> Estimate:
-        """A second opinion: the estimate on all rows plus what the ensemble gains over its mean member.
+        """Another estimate: that on all rows plus what the ensemble gains over its mean member.
 
         The gain is exact on the subset and varies little from row to row, so little of the draws' noise is
         left; instead the K orderings stand for all of them, whose spread is part of `mc_stderr`.
@@ -72,7 +72,7 @@ class ControlVariateEnsemble:
         return Estimate(self.typical.mean + gain.mean, stderr, n, exact=False, mc_stderr=noise)
 
     def to_json(self, split: str = "rows") -> dict[str, Any]:
-        """How the number is composed, as a record says it."""
+        """How the number is composed, as in a record."""
         correction = self.correction()
         return {
             "rule": "estimate on all rows + correction; correction = exact ensemble - estimate on the subset",

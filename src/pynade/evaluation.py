@@ -1,11 +1,11 @@
 """Exact log-likelihood under many orderings: K orderings × N rows, in chunks that survive a kill.
 
-One walk of the stepper scores G orderings × N rows at once: each ordering is a group, so a step reads one
-row of the weights per ordering and does O(H) work before the second layer, for all rows together. A net
-without such a first layer (`MaskedConv`, `UNet`, `Transformer`) runs as a whole at every step: one ordering
-of D variables costs D forward passes of every row. A `CausalTransformer` takes one pass. Under torchrun the
-processes share the chunks (`pynade.processes`). `pynade.control_variate` is for data sets where even
-that is too much.
+One pass of the stepper scores G orderings × N rows at once: each ordering is a group, so a step reads one row
+of the weights per ordering and does O(H) work before the second layer, for all rows together. A net without
+such a first layer (`MaskedConv`, `UNet`, `Transformer`) runs as a whole at every step: one ordering of D
+variables costs D forward passes of every row. A `CausalTransformer` takes one pass. Under torchrun the
+processes share the chunks (`pynade.processes`). `pynade.control_variate` is for data sets where even that
+costs too much.
 """
 
 from __future__ import annotations
@@ -83,8 +83,7 @@ def score_orderings(
             processes takes them from there. The folder must not be used for anything else. Machines need
             not share a disk.
         progress: called as progress(done, total) in units of row × ordering, this process's share of them.
-        rows_at_once: how many (row, ordering) pairs to walk together; None takes what the net says the
-            device can hold (`Net.rows_at_once`).
+        rows_at_once: how many (row, ordering) pairs to score together; None takes `Net.rows_at_once`.
         precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
 
     Example:
@@ -121,7 +120,7 @@ def score_orderings(
     ]
     here = [] if store is None else [c for c in chunks if store.has(c)]
     owner: dict[Chunk, int] = {}  # of a finished chunk: the first process that has it on its disk
-    for number, some in enumerate(gathered(here)):  # (no one writes before all have said)
+    for number, some in enumerate(gathered(here)):  # (no process writes before this)
         owner |= {chunk: number for chunk in some if chunk not in owner}
     missing = [c for c in chunks if c not in owner]
     kept = {c: store.get(c) for c in here if owner[c] == rank} if store is not None else {}
@@ -157,7 +156,7 @@ def block_sampling_gap(
     """What drawing k variables at once costs: log p of rows k at a time, minus the exact one, in nats.
 
     Each row has a random ordering of its own, the same for all k; it costs D + Σ D / k forward passes. A
-    mean of -2 says that two nats are lost. Both terms are exact along the row's ordering, and the standard
+    mean of -2 means that two nats are lost. Both terms are exact along the row's ordering, and the standard
     error covers the draw of rows and of orderings.
 
     Args:

@@ -1,4 +1,4 @@
-"""Orderings of the variables: which one is said first, which one next (the *o* of eq. 1).
+"""Orderings of the variables: which one comes first, which one next (the *o* of eq. 1).
 
 An `Ordering` is an immutable value. `order[d]` is the variable at step d, `rank[i]` the step of
 variable i; both count from zero. A batch of orderings is one (K, D) tensor: K members of an
@@ -92,7 +92,7 @@ class Ordering:
 
     @property
     def before(self) -> Tensor:
-        """Bool (…, D, D): entry [i, j] says that variable j comes before variable i."""
+        """Bool (…, D, D): entry [i, j] is True where variable j comes before variable i."""
         rank = self.rank
         return rank.unsqueeze(-2) < rank.unsqueeze(-1)
 
@@ -166,8 +166,8 @@ def random_observed(
         generator: source of randomness.
         exists: bool (batch, D), the cells that are not missing. Only these are ever observed, and a row's
             number observed is uniform over 0 … (number that exist) - 1.
-        stratified: spread the prefix lengths of a batch evenly over 0 … D-1. Each row's law is the same as
-            without, so averages stay unbiased, with less variance.
+        stratified: spread the prefix lengths of a batch evenly over 0 … D-1. Each row's distribution is the
+            same as without, so averages stay unbiased, with less variance.
         device: where to draw.
 
     Example:

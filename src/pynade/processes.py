@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 4 -m pynade.cli.main score RUN DATA --orderings 16
 
-Functions here do nothing in a process on its own, so callers need not ask.
+In a single process the functions here do nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def wait() -> None:
 
 
 def gathered(value: Any) -> list[Any]:
-    """What each process says, by its number, in every one of them."""
+    """The values of all processes, by their numbers, in every one of them."""
     size = rank_and_size()[1]
     if size == 1:
         return [value]

@@ -5,9 +5,7 @@ from hypothesis import strategies as st
 
 from pynade.nets import PAPER_BLUEPRINT, MaskedConv
 from pynade.nets.blueprint import (
-    Convolution,
-    Pool,
-    Up,
+    Layer,
     format_blueprint,
     infer_shapes,
     layers_for,
@@ -16,9 +14,8 @@ from pynade.nets.blueprint import (
 
 side = st.integers(1, 9)
 layer = st.one_of(
-    st.builds(Convolution, st.integers(1, 99), side, side, st.sampled_from(["valid", "same", "full"])),
-    st.builds(Pool, side, side),
-    st.builds(Up, side, side),
+    st.builds(Layer, st.sampled_from(["valid", "same", "full"]), side, side, st.integers(1, 99)),
+    st.builds(Layer, st.sampled_from(["pool", "up"]), side, side),
 )
 
 
@@ -33,8 +30,8 @@ def test_text_and_layers_are_two_forms_of_one_thing(layers, arrow):
 def test_full_undoes_valid(sizes, height, width):
     """The paper's rule: valid filters in the first half, the same ones full in the second."""
     h, w = height + sum(sizes), width + sum(sizes)
-    layers = [Convolution(3, s, s, "valid") for s in sizes]
-    layers += [Convolution(3, s, s, "full") for s in reversed(sizes)]
+    layers = [Layer("valid", s, s, 3) for s in sizes]
+    layers += [Layer("full", s, s, 3) for s in reversed(sizes)]
     shapes = infer_shapes(layers, (1, h, w))
     assert shapes[-1] == (3, h, w)
     assert shapes[len(sizes) - 1] == (3, height + len(sizes), width + len(sizes))

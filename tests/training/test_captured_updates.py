@@ -175,7 +175,6 @@ def test_every_net_can_be_captured(name, device):
         update(Ensemble(net, family, Ordering.random(D, 2), fresh=True), rows(family), device)
 
 
-@pytest.mark.xfail(reason="AnyOrderNet.observe writes the Python value True into a tensor", strict=False)
 @pytest.mark.parametrize("name", ["mlp-1", "conv", "unet", "transformer"])
 def test_an_any_order_net_under_one_ordering_can_be_captured(name, device):
     family = families.Bernoulli()

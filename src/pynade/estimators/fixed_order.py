@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from pynade.estimators.cells import Binary, RealFamily
-from pynade.estimators.net import NetEstimator, small_output
+from pynade.estimators.cells import BinaryTable, RealTable
+from pynade.estimators.net import NetEstimator
 from pynade.estimators.parameters import documented
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @documented
 @dataclass(eq=False, repr=False)
-class NADE(NetEstimator):
+class NADE(BinaryTable, NetEstimator):
     """Neural autoregressive distribution estimator of binary data: one hidden layer, a fixed ordering.
 
     Example:
@@ -40,11 +40,9 @@ class NADE(NetEstimator):
     hidden: int = 500
     activation: str = "sigmoid"
     learning_rate: float = field(default=0.003, kw_only=True)  # sigmoid units need larger steps
-    binarize: float | None = field(default=None, kw_only=True)
     warm_start: bool = field(default=False, kw_only=True)
 
-    def _cells(self) -> Binary:
-        return Binary(self.binarize)
+    _net_class = "NADENet"
 
     @classmethod
     def from_rbm(cls, rbm: RBM, **parameters: Any) -> Self:
@@ -103,15 +101,10 @@ class NADE(NetEstimator):
         model: Model = copy.deepcopy(self.model_)
         return model
 
-    def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
-        from pynade.nets import NADENet
-
-        return NADENet(n_variables, hidden=self.hidden, activation=self.activation, generator=generator)
-
 
 @documented
 @dataclass(eq=False, repr=False)
-class RNADE(NetEstimator):
+class RNADE(RealTable, NetEstimator):
     """Real-valued NADE: one hidden layer, a fixed ordering, a mixture (or another family) per conditional.
 
     Example:
@@ -129,45 +122,13 @@ class RNADE(NetEstimator):
     hidden: int = 200
     activation: str = "relu"
     patience: int | None = field(default=20, kw_only=True)
-    family: str = field(default="mog", kw_only=True)
-    n_components: int = field(default=10, kw_only=True)
-    standardise: bool = field(default=True, kw_only=True)
-    sigma_floor: float = field(default=0.001, kw_only=True)
-    scale_mean_gradient: bool = field(default=False, kw_only=True)
 
-    def _cells(self) -> RealFamily:
-        return real_cells(self)
-
-    def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
-        from pynade.nets import NADENet
-
-        net = NADENet(
-            n_variables,
-            family.n_params,
-            self.hidden,
-            n_features=family.n_features,
-            activation=self.activation,
-            generator=generator,
-        )
-        return small_output(net)
-
-
-def real_cells(estimator: Any) -> RealFamily:
-    """The cells of an estimator with the parameters of a real-valued family."""
-    return RealFamily(
-        "sigma_floor",
-        estimator.sigma_floor,
-        0.01,
-        name=estimator.family,
-        n_components=estimator.n_components,
-        standardise=estimator.standardise,
-        scale_mean_gradient=estimator.scale_mean_gradient,
-    )
+    _net_class = "NADENet"
 
 
 @documented
 @dataclass(eq=False, repr=False)
-class MADE(NetEstimator):
+class MADE(BinaryTable, NetEstimator):
     """Masked autoencoder for distribution estimation; with several orderings, the ensemble MADE-E.
 
     On the command line MADE-E has a name of its own, `--model made-e`: this estimator with 32 orderings.
@@ -186,23 +147,8 @@ class MADE(NetEstimator):
     input_observed: bool = False
     dropout: float = 0.0
     n_orderings: int = 1
-    binarize: float | None = field(default=None, kw_only=True)
 
-    def _cells(self) -> Binary:
-        return Binary(self.binarize)
-
-    def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
-        from pynade.nets import MADENet
-
-        return MADENet(
-            n_variables,
-            hidden=self.hidden,
-            activation=self.activation,
-            direct=self.direct,
-            input_observed=self.input_observed,
-            dropout=self.dropout,
-            generator=generator,
-        )
+    _net_class = "MADENet"
 
     def _model(self, net: Net, family: Family, generator: torch.Generator) -> Model:
         from pynade.models import Ensemble
@@ -216,7 +162,7 @@ class MADE(NetEstimator):
 
 @documented
 @dataclass(eq=False, repr=False)
-class FVSBN(NetEstimator):
+class FVSBN(BinaryTable, NetEstimator):
     """Fully visible sigmoid belief network: one logistic regression per variable.
 
     Example:
@@ -226,12 +172,4 @@ class FVSBN(NetEstimator):
         -2.1
     """
 
-    binarize: float | None = field(default=None, kw_only=True)
-
-    def _cells(self) -> Binary:
-        return Binary(self.binarize)
-
-    def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
-        from pynade.nets import FVSBNNet
-
-        return FVSBNNet(n_variables)
+    _net_class = "FVSBNNet"

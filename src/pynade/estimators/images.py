@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from pynade.device import torch_device
-from pynade.estimators.cells import Pixels, image_sides
+from pynade.estimators.cells import ImageTable, image_sides
 from pynade.estimators.net import OrderlessEstimator
 from pynade.estimators.parameters import documented
 from pynade.estimators.questions import checked_count
@@ -26,42 +26,25 @@ SMALL_BLUEPRINT = "64@3x3(same)->64@3x3(same)->64@3x3(same)->64@3x3(same)->1@3x3
 
 
 @dataclass(eq=False, repr=False)
-class ImageEstimator(OrderlessEstimator):
+class ImageEstimator(ImageTable, OrderlessEstimator):
     """Abstract estimator of images; stacks (N, H, W) are taken wherever rows are.
 
     The net runs as a whole at every step: scoring one row exactly costs as many passes as it has pixels, and
     `estimate` is the way to score a large data set.
     """
 
-    family: str = field(default="bernoulli", kw_only=True)
-    levels: int = field(default=256, kw_only=True)
-    n_components: int = field(default=10, kw_only=True)
-    sigma_floor: float = field(default=0.001, kw_only=True)
-    image_shape: Sequence[int] | None = field(default=None, kw_only=True)
-    binarize: float | None = field(default=None, kw_only=True)
-
-    def _cells(self) -> Pixels:
-        return Pixels(self.binarize, self.family, self.levels, self.n_components, self.sigma_floor)
-
     @property
     def white(self) -> int:
         """The largest value of a pixel."""
         return self._cells().white
 
-    def _rows(
-        self,
-        X: Any,
-        *,
-        fitting: bool = False,
-        missing: bool | None = None,
-        columns: Sequence[str] | None = None,
-    ) -> np.ndarray:
+    def _rows(self, X: Any, **options: Any) -> np.ndarray:
         if np.ndim(X) == 3:
             stack = np.asarray(X)
             X = stack.reshape(len(stack), -1)
             if stack.shape[1:] != image_sides(self.image_shape, X.shape[1])[-2:]:
                 raise ValueError(f"images {stack.shape[1:]} need image_shape={stack.shape[1:]}")
-        return super()._rows(X, fitting=fitting, missing=missing, columns=columns)
+        return super()._rows(X, **options)
 
     def sample(
         self,
@@ -193,17 +176,7 @@ class ImageNADE(ImageEstimator):
         from pynade.nets import UNet
 
         channels, *shape = image_sides(self.image_shape, n_variables)
-        return UNet(
-            shape,
-            family.n_params,
-            channels=channels,
-            n_features=family.n_features,
-            width=self.width,
-            multipliers=self.multipliers,
-            blocks=self.blocks,
-            attention=self.attention,
-            heads=self.heads,
-            groups=self.groups,
-            dropout=self.dropout,
-            generator=generator,
-        )
+        names = ("width", "multipliers", "blocks", "attention", "heads", "groups", "dropout")
+        own: dict[str, Any] = {name: getattr(self, name) for name in names}
+        own |= {"channels": channels, "n_features": family.n_features, "generator": generator}
+        return UNet(shape, family.n_params, **own)

@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from pynade.estimators.cells import Binary, Real
+from pynade.estimators.cells import BinaryTable, Real
 from pynade.estimators.checks import (
     Setting,
     check_em,
@@ -32,9 +32,8 @@ from pynade.estimators.classical import (
 from pynade.estimators.parameters import documented
 
 if TYPE_CHECKING:
-    import torch
-
     from pynade.classical import ChowLiuTree
+    from pynade.training import History
 
 ALPHAS = (1e-20, 0.001, 0.01, 0.1, 1.0)  # smoothing of trees, chosen on validation rows
 UNCHOSEN_ALPHA = 0.1  # without validation rows
@@ -43,7 +42,7 @@ FOLDS_AT_ONCE = 5  # learned by one EM in a sweep: bounds the memory, and the lo
 
 @documented
 @dataclass(eq=False, repr=False)
-class BernoulliMixture(ClassicalEstimator):
+class BernoulliMixture(BinaryTable, ClassicalEstimator):
     """Mixture of multivariate Bernoullis by EM, the paper's MoB; NaN is missing, in fitting too.
 
     Example:
@@ -61,10 +60,6 @@ class BernoulliMixture(ClassicalEstimator):
     epochs: int = 200
     patience: int | None = 10
     tol: float = 1e-6
-    binarize: float | None = field(default=None, kw_only=True)
-
-    def _cells(self) -> Binary:
-        return Binary(self.binarize)
 
     def _settings(self, train: np.ndarray, validated: bool) -> list[Setting]:
         check_em(self.epochs, self.patience, self.tol)
@@ -74,27 +69,12 @@ class BernoulliMixture(ClassicalEstimator):
     def _learn(self, problem: Problem) -> Results:
         from pynade.classical import em_bernoulli
 
-        x, valid = problem.rows()
-        return [
-            em_bernoulli(
-                x,
-                valid=valid,
-                epochs=self.epochs + 1,
-                patience=self.patience,
-                tol=self.tol,
-                smoothing=self.smoothing,
-                generator=problem.generator(),
-                callbacks=problem.callbacks(number),
-                checkpoint=problem.checkpoint(number),
-                **setting,
-            )
-            for number, setting in enumerate(problem.settings)
-        ]
+        return problem.learn_each(em_bernoulli, smoothing=self.smoothing, **self._em())
 
 
 @documented
 @dataclass(eq=False, repr=False)
-class ChowLiu(ClassicalEstimator):
+class ChowLiu(BinaryTable, ClassicalEstimator):
     """Chow–Liu tree of binary variables, or a mixture of such trees by EM.
 
     The structure is the tree of largest mutual information; its tables are smoothed by add-α.
@@ -115,12 +95,8 @@ class ChowLiu(ClassicalEstimator):
     epochs: int = 50
     patience: int | None = 5
     tol: float = 1e-6
-    binarize: float | None = field(default=None, kw_only=True)
 
     _fits_missing: ClassVar[bool] = False
-
-    def _cells(self) -> Binary:
-        return Binary(self.binarize)
 
     @property
     def tree_(self) -> ChowLiuTree:
@@ -141,38 +117,22 @@ class ChowLiu(ClassicalEstimator):
     def _learn(self, problem: Problem) -> Results:
         from pynade.classical import em_trees
 
-        x, valid = problem.rows()
-        single = [setting["alpha"] for setting in problem.settings if setting["n_components"] == 1]
-        trees = _single_trees(x, valid, single, problem) if single else {}
-        results: Results = []
-        for number, setting in enumerate(problem.settings):
-            if setting["n_components"] == 1:
-                results.append(trees[setting["alpha"]])
-                continue
-            learned = em_trees(
-                x,
-                valid=valid,
-                epochs=self.epochs + 1,
-                patience=self.patience,
-                tol=self.tol,
-                generator=problem.generator(),
-                callbacks=problem.callbacks(number),
-                checkpoint=problem.checkpoint(number),
-                **setting,
-            )
-            results.append(learned)
-        return results
+        single = [n for n, setting in enumerate(problem.settings) if setting["n_components"] == 1]
+        several = [n for n in range(len(problem.settings)) if n not in single]
+        results = _single_trees(problem, single) if single else {}
+        results |= dict(zip(several, problem.learn_each(em_trees, several, **self._em()), strict=True))
+        return [results[n] for n in range(len(problem.settings))]
 
 
-def _single_trees(
-    x: torch.Tensor, valid: torch.Tensor | None, alphas: list[float], problem: Problem
-) -> dict[float, tuple[Any, Any]]:
-    """One tree, its smoothing chosen: by alpha, the chosen tree and the score of that alpha."""
+def _single_trees(problem: Problem, numbers: list[int]) -> dict[int, tuple[Any, History]]:
+    """One tree with its smoothing chosen: for each setting, that tree and the score of its alpha."""
     import torch
 
     from pynade.classical import chow_liu, chow_liu_chosen
     from pynade.likelihood import row_log_probs
 
+    x, valid = problem.rows()
+    alphas = [problem.settings[n]["alpha"] for n in numbers]
     scores: dict[float, float | None] = {alphas[0]: None}
     if valid is None:
         tree = chow_liu(x, alphas[0], dtype=torch.float64)
@@ -180,9 +140,8 @@ def _single_trees(
         tree, by_alpha = chow_liu_chosen(x, valid, alphas, dtype=torch.float64)
         scores = dict(by_alpha)
     train = float(row_log_probs(tree, x).mean())
-    found = {alpha: (tree, closed_form(train, scores[alpha])) for alpha in alphas}
-    best = max(alphas, key=lambda alpha: scores[alpha] or -math.inf)
-    report_closed_form(problem, found[best][1], 0)
+    found = {n: (tree, closed_form(train, scores[alpha])) for n, alpha in zip(numbers, alphas, strict=True)}
+    report_closed_form(problem, max((h for _, h in found.values()), key=lambda h: h.best_valid or -math.inf))
     return found
 
 
@@ -234,7 +193,7 @@ class Gaussian(ClassicalEstimator):
         )
         assert train is not None
         history = closed_form(train, score, "converged" if torch.isnan(x).any() else "closed form")
-        report_closed_form(problem, history, 0)
+        report_closed_form(problem, history)
         return [(model, history)]
 
 
@@ -309,29 +268,16 @@ class GaussianMixture(ClassicalEstimator):
     def _learn(self, problem: Problem) -> Results:
         from pynade.classical import em_gaussian, minibatch_em
 
-        (x, valid), options, results = problem.rows(), self._training_options(), []
-        for number, setting in enumerate(problem.settings):
-            shared: dict[str, Any] = {
-                "valid": valid,
-                "epochs": self._epochs() + 1,
-                "patience": self.patience,
-                "covariance_floor": self.covariance_floor,
-                "init": options.init,
-                "standardise": self.standardise,
-                "generator": problem.generator(),
-                "callbacks": problem.callbacks(number),
-                "checkpoint": problem.checkpoint(number),
-                **setting,
-            }
-            if options.minibatch:
-                source = x if problem.request.source is None else problem.request.source.to(problem.device)
-                size = max(options.batch_size, setting["n_components"])
-                minibatches = {"step_size": options.step_size, "zero_means": options.zero_means}
-                results.append(minibatch_em(source, batch_size=size, **minibatches, **shared))
-            else:
-                stop = options.stop_at_train
-                results.append(em_gaussian(x, tol=self.tol, stop_at_train=stop, **shared))
-        return results
+        options = self._training_options()
+        shared = {name: getattr(self, name) for name in ("patience", "covariance_floor", "standardise")}
+        shared |= {"epochs": self._epochs() + 1, "init": options.init}
+        if not options.minibatch:
+            return problem.learn_each(
+                em_gaussian, tol=self.tol, stop_at_train=options.stop_at_train, **shared
+            )
+        names = ("batch_size", "step_size", "zero_means")
+        shared |= {name: getattr(options, name) for name in names}
+        return problem.learn_each(minibatch_em, source=problem.request.source, **shared)
 
 
 @dataclass(frozen=True, kw_only=True)

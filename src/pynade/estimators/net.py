@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -39,15 +39,26 @@ class NetEstimator(DensityEstimator):
     training: Training | Mapping[str, Any] | None = None
 
     _options: ClassVar[type | None] = Training
+    _net_class: ClassVar[str]  # a name in `pynade.nets`
+    _small_output: ClassVar[bool] = False  # start with a tenth of the usual output weights
 
     @property
     def takes_missing(self) -> bool:
         """A fixed ordering needs complete rows."""
         return False
 
-    @abstractmethod
     def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
-        """The untrained net."""
+        """The untrained net: `_net_class`, with the estimator's parameters that its constructor takes."""
+        from pynade import nets
+
+        kind = getattr(nets, self._net_class)
+        known = inspect.signature(kind).parameters
+        own = {name: value for name, value in self.get_params(deep=False).items() if name in known}
+        sizes = {"n_params": family.n_params, "n_features": family.n_features, "generator": generator}
+        net: Net = kind(n_variables, **own, **{name: size for name, size in sizes.items() if name in known})
+        if self._small_output:  # distributions with exponentials start near the marginals
+            net.get_parameter("output").data.mul_(0.1)
+        return net
 
     def _model(self, net: Net, family: Family, generator: torch.Generator) -> Any:
         """The untrained model over the net."""
@@ -167,12 +178,3 @@ class OrderlessEstimator(NetEstimator):
         if k < 1:
             raise ValueError(f"the number of orderings must be at least 1, not {k}")
         return self._ordering(self.n_features_in_, torch.Generator().manual_seed(self.seed_), k)
-
-
-def small_output(net: Net) -> Net:
-    """The net with output weights of a tenth: distributions with exponentials start near the marginals."""
-    import torch
-
-    with torch.no_grad():
-        net.get_parameter("output").mul_(0.1)
-    return net

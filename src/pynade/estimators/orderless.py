@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pynade.estimators.base import FitRequest
-from pynade.estimators.cells import Binary, RealFamily
-from pynade.estimators.fixed_order import real_cells
-from pynade.estimators.net import OrderlessEstimator, small_output
+from pynade.estimators.cells import BinaryTable, RealTable
+from pynade.estimators.net import OrderlessEstimator
 from pynade.estimators.parameters import documented
 
 if TYPE_CHECKING:
-    import torch
-
-    from pynade.families import Family
-    from pynade.nets import Net
+    pass
 
 
 @dataclass(eq=False, repr=False)
@@ -33,21 +29,7 @@ class FeedForwardEstimator(OrderlessEstimator):
     dropout: float = 0.0
     pretrain_epochs: int = 0
 
-    def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
-        from pynade.nets import MaskedMLP
-
-        return MaskedMLP(
-            n_variables,
-            family.n_params,
-            n_features=family.n_features,
-            hidden=self.hidden,
-            activation=self.activation,
-            input_observed=self.input_observed,
-            residual=self.residual,
-            layer_norm=self.layer_norm,
-            dropout=self.dropout,
-            generator=generator,
-        )
+    _net_class = "MaskedMLP"
 
     def _pretrained(self, model: Any, train: np.ndarray, seed: int, request: FitRequest) -> Any:
         from pynade.training import pretrain
@@ -69,7 +51,7 @@ class FeedForwardEstimator(OrderlessEstimator):
 
 @documented
 @dataclass(eq=False, repr=False)
-class DeepNADE(FeedForwardEstimator):
+class DeepNADE(BinaryTable, FeedForwardEstimator):
     """Deep, order-agnostic NADE of binary data: scored along one ordering, any conditional.
 
     Example:
@@ -82,15 +64,10 @@ class DeepNADE(FeedForwardEstimator):
         True
     """
 
-    binarize: float | None = field(default=None, kw_only=True)
-
-    def _cells(self) -> Binary:
-        return Binary(self.binarize)
-
 
 @documented
 @dataclass(eq=False, repr=False)
-class EoNADE(FeedForwardEstimator):
+class EoNADE(BinaryTable, FeedForwardEstimator):
     """Ensemble of orderings of one deep NADE: p(x) is the mean of their probabilities.
 
     The number of orderings costs nothing in training and may be changed afterwards. With one hidden
@@ -105,15 +82,11 @@ class EoNADE(FeedForwardEstimator):
     """
 
     n_orderings: int = 8
-    binarize: float | None = field(default=None, kw_only=True)
-
-    def _cells(self) -> Binary:
-        return Binary(self.binarize)
 
 
 @documented
 @dataclass(eq=False, repr=False)
-class DeepRNADE(FeedForwardEstimator):
+class DeepRNADE(RealTable, FeedForwardEstimator):
     """Deep, order-agnostic RNADE of real numbers: any conditional, gaps filled, missing values in training.
 
     Example:
@@ -127,14 +100,3 @@ class DeepRNADE(FeedForwardEstimator):
     """
 
     n_orderings: int = 1
-    family: str = field(default="mog", kw_only=True)
-    n_components: int = field(default=10, kw_only=True)
-    standardise: bool = field(default=True, kw_only=True)
-    sigma_floor: float = field(default=0.001, kw_only=True)
-    scale_mean_gradient: bool = field(default=False, kw_only=True)
-
-    def _cells(self) -> RealFamily:
-        return real_cells(self)
-
-    def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
-        return small_output(super()._net(n_variables, family, generator))

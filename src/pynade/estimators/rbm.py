@@ -6,14 +6,14 @@ import copy
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from pynade.device import torch_device
-from pynade.estimators.cells import Binary
+from pynade.estimators.cells import BinaryTable
 from pynade.estimators.checks import Setting, choices, needs_validation, positive, whole
 from pynade.estimators.classical import ClassicalEstimator, Problem, Results
 from pynade.estimators.parameters import documented
@@ -56,7 +56,7 @@ class ContrastiveDivergence:
 
 @documented
 @dataclass(eq=False, repr=False)
-class RBM(ClassicalEstimator):
+class RBM(BinaryTable, ClassicalEstimator):
     """Restricted Boltzmann machine by contrastive divergence.
 
     Where the smaller layer has at most 25 units (the paper uses 23) it is an exact density like any other,
@@ -83,16 +83,12 @@ class RBM(ClassicalEstimator):
     persistent: bool = False
     batch_size: int = 100
     n_init: int = 1
-    binarize: float | None = field(default=None, kw_only=True)
     training: ContrastiveDivergence | Mapping[str, Any] | None = field(default=None, kw_only=True)
 
     _options: ClassVar[type | None] = ContrastiveDivergence
     _facts: ClassVar[tuple[str, ...]] = (*ClassicalEstimator._facts, "log_z_", "log_z_stderr_")
     _fits_missing: ClassVar[bool] = False
     _together: ClassVar[bool] = True
-
-    def _cells(self) -> Binary:
-        return Binary(self.binarize)
 
     def machine(self) -> classical.RBM:
         """The fitted machine itself: energies, Gibbs samples, `pynade.classical.nade_from_rbm`."""
@@ -207,24 +203,20 @@ class RBM(ClassicalEstimator):
             machine = classical.RBM(len(base), self.hidden, generator=generator)
             machine.b.data.copy_(base)
             machines.append(machine.to(problem.device))
-        options = self._training_options()
+        own: dict[str, Any] = {name: getattr(self, name) for name in ("persistent", "epochs", "batch_size")}
+        options = asdict(self._training_options())
+        del options["gibbs_steps"]
         trained = classical.contrastive_divergence(
             machines,
             problem.train,
             problem.valid,
             learning_rates=[setting["learning_rate"] for setting in problem.settings],
             k=self.cd_steps,
-            persistent=self.persistent,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            updates_per_epoch=options.updates_per_epoch,
-            schedule=options.schedule,
-            evaluate_every=options.evaluate_every,
-            ais_chains=options.ais_chains,
-            ais_steps=options.ais_steps,
             generator=problem.generator(),
             callbacks=problem.request.callbacks,
             checkpoint=problem.checkpoint(),
+            **own,
+            **options,
         )
         small = min(len(base), self.hidden) <= MOST_UNITS
         coins = -len(base) * math.log(2)

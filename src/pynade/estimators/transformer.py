@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-from pynade.estimators.cells import Binary, RealFamily
-from pynade.estimators.fixed_order import real_cells
+from pynade.estimators.cells import BinaryTable, RealTable
 from pynade.estimators.net import NetEstimator, OrderlessEstimator
 from pynade.estimators.parameters import documented
 
@@ -43,21 +42,9 @@ class TransformerEstimator(OrderlessEstimator):
         """A causal transformer needs complete rows."""
         return not (self.fixed_order or self.causal)
 
-    def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
-        from pynade.nets import CausalTransformer, Transformer
-
-        kind = CausalTransformer if self.fixed_order or self.causal else Transformer
-        return kind(
-            n_variables,
-            family.n_params,
-            n_features=family.n_features,
-            width=self.width,
-            depth=self.depth,
-            heads=self.heads,
-            mlp_ratio=self.mlp_ratio,
-            dropout=self.dropout,
-            generator=generator,
-        )
+    @property
+    def _net_class(self) -> str:  # type: ignore[override]
+        return "Transformer" if self.takes_missing else "CausalTransformer"
 
     def _model(self, net: Net, family: Family, generator: torch.Generator) -> Model:
         import torch
@@ -87,7 +74,7 @@ class TransformerEstimator(OrderlessEstimator):
 
 @documented
 @dataclass(eq=False, repr=False)
-class TransformerNADE(TransformerEstimator):
+class TransformerNADE(RealTable, TransformerEstimator):
     """Transformer over the columns of a table of real numbers, for any ordering or along a fixed one.
 
     Example:
@@ -100,19 +87,12 @@ class TransformerNADE(TransformerEstimator):
         True
     """
 
-    family: str = field(default="mog", kw_only=True)
-    n_components: int = field(default=10, kw_only=True)
-    standardise: bool = field(default=True, kw_only=True)
-    sigma_floor: float = field(default=0.001, kw_only=True)
-    scale_mean_gradient: bool = field(default=False, kw_only=True)
-
-    def _cells(self) -> RealFamily:
-        return real_cells(self)
+    _small_output: ClassVar[bool] = False
 
 
 @documented
 @dataclass(eq=False, repr=False)
-class BinaryTransformerNADE(TransformerEstimator):
+class BinaryTransformerNADE(BinaryTable, TransformerEstimator):
     """Transformer over the columns of a table of zeros and ones, for any ordering or along a fixed one.
 
     Example:
@@ -123,8 +103,3 @@ class BinaryTransformerNADE(TransformerEstimator):
         >>> model.impute(np.array([[1.0, np.nan, np.nan, 1.0]])).tolist()
         [[1, 1, 1, 1]]
     """
-
-    binarize: float | None = field(default=None, kw_only=True)
-
-    def _cells(self) -> Binary:
-        return Binary(self.binarize)

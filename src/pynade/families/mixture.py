@@ -60,7 +60,7 @@ class _MixtureFamily(Real):
         """The log-density by compiled loops, None where there are none for these tensors."""
         if backends.choose("auto", eta.device, x, eta) != "numba":
             return None
-        loops, name = backends.load_mixture(), type(self.standard).__name__
+        loops, name = backends.load_mixture(), self.standard.name
         if not loops.suits(x, eta, name, self.sigma_floor):
             return None
         numbers = (self.standard.log_constant, self.sigma_floor, self.scale_mean_gradient)

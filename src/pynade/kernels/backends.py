@@ -21,6 +21,7 @@ MODULES = {
 }
 
 
+@cache
 def load(kernel: str, function: str = "recurrence") -> ModuleType:
     """The module in which a kernel computes a function; importing it imports the kernel's compiler."""
     return importlib.import_module(f"pynade.kernels.{MODULES[kernel, function]}")

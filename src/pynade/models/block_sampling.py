@@ -1,7 +1,7 @@
 """Sampling from an orderless model, a few variables at a time, every row along an ordering of its own.
 
 One variable per step is exact. Several at once are drawn independently given those observed so far, which
-leaves out what they tell about each other: an approximation that costs D / k forward passes instead of D.
+ignores their dependence on each other: an approximation that costs D / k forward passes instead of D.
 What it loses is measured by `pynade.evaluation.block_sampling_gap`.
 """
 

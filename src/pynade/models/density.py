@@ -77,7 +77,7 @@ class Density(Model):
 class Marginalisable(Density):
     """Abstract density of which any marginal and any conditional is exact and cheap (mixtures, trees, …).
 
-    `pynade.queries` asks these methods; x is (B, D), `observed` is bool (B, D), and other cells
+    `pynade.queries` calls these methods; x is (B, D), `observed` is bool (B, D), and other cells
     may hold anything, NaN too. Rows are already checked.
     """
 
@@ -97,7 +97,7 @@ class Marginalisable(Density):
 
     @abstractmethod
     def best_guess(self, x: Tensor, observed: Tensor) -> Tensor:
-        """Rows with each unobserved cell at the mode (discrete) or mean (real) of its own law: (B, D)."""
+        """Rows with each unobserved cell at the mode (discrete) or mean (real) of its own distribution."""
 
     @abstractmethod
     def distribution(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:

@@ -1,4 +1,4 @@
-"""Independent variables: the floor that every other model must beat."""
+"""Independent variables: the baseline of every other model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pynade.models.density import Density, check_columns
 
 
 class Independent(Density):
-    """p(x) = Π_i p(x_i), one law of the family for each variable.
+    """p(x) = Π_i p(x_i), one distribution of the family for each variable.
 
     Example:
         >>> import torch

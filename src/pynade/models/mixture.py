@@ -94,16 +94,16 @@ class Ensemble(Ordered):
 
     Training draws one of the orderings for each update and maximises its exact likelihood, so all K
     members are trained jointly in the shared weights (MADE-E); the average is never below the mean of the
-    members' log-likelihoods. The host never learns which ordering an update has drawn, so that updates can be
-    replayed from a CUDA graph, and ensembles can be members of a population.
+    members' log-likelihoods. The drawn ordering stays on the device, so that updates can be replayed from a
+    CUDA graph, and ensembles can be members of a population.
 
     With `fresh`, training draws a random ordering for every row of every update instead, so that the net
-    learns all D! of them: `orderings` then only says which of them are averaged, and others can be put in
-    their place afterwards (`under`).
+    learns all D! of them: `orderings` then only names those that are averaged, and others can replace them
+    afterwards (`under`).
 
     Args:
         net: shared by all members.
-        family: says what eta means.
+        family: the distributions that eta stands for.
         orderings: a (K, D) batch.
         fresh: train on a random ordering of every row, for a net that takes one per row
             (`Net.takes_orderings`).
@@ -158,11 +158,11 @@ class Ensemble(Ordered):
         return each.T.contiguous()
 
     def orderings_at_once(self, rows: int, members: int = 1) -> int:
-        """How many orderings of so many rows, for each member of a population, are worth computing together.
+        """How many orderings of so many rows, for each member of a population, are computed together.
 
         Every ordering has etas of its own and, in a net with masks, weights of its own: these must be few.
         Small models gain (fewer and larger operations; on a CPU three times for a dozen variables, nothing
-        for a hundred); nets that walk, and those of which one row is already large, take one at a time.
+        for a hundred); nets without a parallel pass, and those with large rows, take one at a time.
         """
         net = self.net
         if isinstance(net, AnyOrderNet) or net.row_floats is not None:
@@ -195,7 +195,7 @@ class Ensemble(Ordered):
 
     @torch.no_grad()
     def sample(self, n: int, generator: Generator | None = None) -> Tensor:
-        """Each row picks an ordering uniformly and is drawn along it; all rows walk together."""
+        """Each row picks an ordering uniformly and is drawn along it; all rows together."""
         k = torch.randint(len(self.orderings), (n,), generator=generator, device=_where(generator))
         return ancestral(self.net, self.family, self.orderings[k.to(self.device)], n, generator)
 

@@ -1,4 +1,4 @@
-"""One network for every ordering: trained on random prefixes, asked under any."""
+"""One network for every ordering, trained on random prefixes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Orderless(Model):
 
     Args:
         net: any-order net.
-        family: says what eta means.
+        family: the distributions that eta stands for.
         stratified: spread prefix lengths evenly over each training batch (lower variance, still unbiased).
 
     Example:
@@ -91,9 +91,9 @@ class Orderless(Model):
             x = self.family.fill(x, ~missing)
             ignored = observed | missing
             total = self.n_variables - missing.sum(-1)
-        law, y, log_slope = self.family.unwrap(x, self.dtype)
-        eta = self.net.conditionals(law.encode(y), observed, noise)
-        each = law.log_prob(y, eta.to(y.dtype)).masked_fill(ignored, 0)
+        inner, y, log_slope = self.family.unwrap(x, self.dtype)
+        eta = self.net.conditionals(inner.encode(y), observed, noise)
+        each = inner.log_prob(y, eta.to(y.dtype)).masked_fill(ignored, 0)
         log_p = row_sums(each, None if log_slope is None else log_slope.masked_fill(ignored, 0))
         return -log_p * (total / (total - observed.sum(-1)).double())
 

@@ -1,4 +1,4 @@
-"""Blueprints: a line of text that says what a convolutional net is made of.
+"""Blueprints: the layers of a convolutional net as a line of text.
 
 A blueprint is a list of layers joined by `->` (or `→`); spaces do not matter. A layer is one of
 
@@ -9,8 +9,8 @@ A blueprint is a list of layers joined by `->` (or `→`); spaces do not matter.
     pool@HxW         largest value of each H × W tile; tiles must cover the map exactly
     up@HxW           every value repeated H × W times (nearest-neighbour upsampling)
 
-The last layer is a convolution, and the map it leaves has the shape of the image. It says `1` for its
-maps, whatever the number of channels and of parameters per variable: a net makes as many as it needs.
+The last layer is a convolution, and its output has the shape of the image. Its number of maps is written as
+`1`, whatever the number of channels and of parameters per variable: a net makes as many as it needs.
 
 The paper's net for images of 28 × 28, symmetric in its filters, is `PAPER_BLUEPRINT`.
 """
@@ -33,64 +33,44 @@ _RESIZE = re.compile(r"(pool|up)@(\d+)x(\d+)")
 
 
 @dataclass(frozen=True)
-class Convolution:
-    """`maps@HxW(type)`."""
+class Layer:
+    """One layer of a blueprint.
 
-    maps: int
+    Attributes:
+        type: "valid", "same" or "full" (convolutions), "pool" or "up".
+        height: of the filter or the tile.
+        width: likewise.
+        maps: of a convolution; 0 otherwise.
+    """
+
+    type: str
     height: int
     width: int
-    type: str
+    maps: int = 0
+
+    @property
+    def convolves(self) -> bool:
+        """Whether it is a convolution."""
+        return self.type in TYPES
 
     def __str__(self) -> str:
-        return f"{self.maps}@{self.height}x{self.width}({self.type})"
+        size = f"{self.height}x{self.width}"
+        return f"{self.maps}@{size}({self.type})" if self.convolves else f"{self.type}@{size}"
 
     def after(self, before: Shape) -> Shape:
-        """Shape of the maps this layer leaves."""
-        _, h, w = before
-        if self.type == "same":
-            return self.maps, h, w
-        sign = 1 if self.type == "full" else -1
+        """Shape of the maps this layer outputs."""
+        maps, h, w = before
+        if self.type == "up":
+            return maps, h * self.height, w * self.width
+        if self.type == "pool":
+            if h % self.height or w % self.width:
+                raise ValueError(f"tiles of {self.height}x{self.width} do not cover a {h}x{w} map exactly")
+            return maps, h // self.height, w // self.width
+        sign = {"full": 1, "same": 0, "valid": -1}[self.type]
         shape = self.maps, h + sign * (self.height - 1), w + sign * (self.width - 1)
         if min(shape) < 1:
             raise ValueError(f"a {self.height}x{self.width} filter does not fit a {h}x{w} map")
         return shape
-
-
-@dataclass(frozen=True)
-class Pool:
-    """`pool@HxW`."""
-
-    height: int
-    width: int
-
-    def __str__(self) -> str:
-        return f"pool@{self.height}x{self.width}"
-
-    def after(self, before: Shape) -> Shape:
-        """Shape of the maps this layer leaves."""
-        maps, h, w = before
-        if h % self.height or w % self.width:
-            raise ValueError(f"tiles of {self.height}x{self.width} do not cover a {h}x{w} map exactly")
-        return maps, h // self.height, w // self.width
-
-
-@dataclass(frozen=True)
-class Up:
-    """`up@HxW`."""
-
-    height: int
-    width: int
-
-    def __str__(self) -> str:
-        return f"up@{self.height}x{self.width}"
-
-    def after(self, before: Shape) -> Shape:
-        """Shape of the maps this layer leaves."""
-        maps, h, w = before
-        return maps, h * self.height, w * self.width
-
-
-Layer = Convolution | Pool | Up
 
 
 def parse_blueprint(text: str) -> list[Layer]:
@@ -101,7 +81,7 @@ def parse_blueprint(text: str) -> list[Layer]:
 
     Example:
         >>> parse_blueprint("8@3x3(valid) → pool@2x2")
-        [Convolution(maps=8, height=3, width=3, type='valid'), Pool(height=2, width=2)]
+        [Layer(type='valid', height=3, width=3, maps=8), Layer(type='pool', height=2, width=2, maps=0)]
     """
     parts = re.split(r"->|→", re.sub(r"\s", "", text))
     return [_parse_layer(n, part) for n, part in enumerate(parts, start=1)]
@@ -138,7 +118,7 @@ def layers_for(text: str, inputs: Shape, outputs: int) -> list[Layer]:
     Args:
         text: the blueprint.
         inputs: (maps, height, width) of what the first layer is given.
-        outputs: maps the last layer must have; in the blueprint it says 1 or just that.
+        outputs: maps the last layer must have; the blueprint has 1 or this number.
 
     Raises:
         ValueError: the blueprint does not lead from the image back to its shape.
@@ -146,7 +126,7 @@ def layers_for(text: str, inputs: Shape, outputs: int) -> list[Layer]:
     layers = parse_blueprint(text)
     shape, last = infer_shapes(layers, inputs)[-1], layers[-1]
     name = f"last {_name(len(layers), last)}"
-    if not isinstance(last, Convolution):
+    if not last.convolves:
         raise ValueError(f"{name}: the last layer must be a convolution")
     if last.maps not in (1, outputs):
         raise ValueError(f"{name}: the last layer must have 1 map or exactly {outputs}, not {last.maps}")
@@ -158,18 +138,16 @@ def layers_for(text: str, inputs: Shape, outputs: int) -> list[Layer]:
 
 
 def _parse_layer(n: int, text: str) -> Layer:
-    layer: Layer
     if match := _CONVOLUTION.fullmatch(text):
         maps, height, width = map(int, match.groups()[:3])
         if match[4] not in TYPES:
             raise ValueError(f"{_name(n, text)}: the type is valid, same or full, not {match[4]!r}")
-        layer = Convolution(maps, height, width, match[4])
+        layer = Layer(match[4], height, width, maps)
     elif match := _RESIZE.fullmatch(text):
-        height, width = map(int, match.groups()[1:])
-        layer = Pool(height, width) if match[1] == "pool" else Up(height, width)
+        layer = Layer(match[1], int(match[2]), int(match[3]))
     else:
         raise ValueError(f"{_name(n, text)}: expected maps@HxW(valid, same or full), pool@HxW or up@HxW")
-    if 0 in (layer.height, layer.width, getattr(layer, "maps", 1)):
+    if 0 in (layer.height, layer.width) or (layer.convolves and layer.maps == 0):
         raise ValueError(f"{_name(n, text)}: maps, height and width must be at least 1")
     return layer
 

@@ -36,11 +36,10 @@ class CausalTransformer(TokenNet):
         depth: blocks of attention and a two-layer net.
         heads: attention heads; they divide the width.
         mlp_ratio: hidden units of the two-layer nets, as a multiple of `width`.
-        dropout: share of what each half of a block adds that is dropped in training.
+        dropout: share dropped in training of what each half of a block adds.
         generator: source of the initial weights.
 
     Example:
-        >>> import torch
         >>> from pynade.ordering import Ordering
         >>> net = CausalTransformer(63, n_params=60)
         >>> net(torch.zeros(2, 63, 1), Ordering.natural(63)).shape

@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pynade.kernels.dispatch import mapped
+from pynade.kernels.private import mapped
 from pynade.nets.base import glorot
 
 EIGHT = 8
@@ -124,8 +124,8 @@ def dropped(h: Tensor, rate: float | Tensor, noise: Generator | None) -> Tensor:
 def embedded(features: Tensor, weight: Tensor) -> Tensor:
     """Features (…, F) times weight (F, width), never in fewer bits than they have.
 
-    A neighbour's value says more than its first eight bits, and so does the location of a narrow law: what
-    enters and leaves a net is not rounded to bfloat16, whatever is computed in between.
+    Values, and locations of narrow distributions, need more than eight bits: inputs and outputs of a net are
+    not rounded to bfloat16, whatever is computed in between.
     """
     if features.shape[-1] == 1:
         return features * weight  # exact, where a product of matrices may round to TF32
@@ -141,7 +141,7 @@ def read_out(h: Tensor, weight: Tensor) -> Tensor:
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, causal: bool = False) -> Tensor:
     """Attention of (B, heads, T, d) heads, joined again to (B, T, heads · d)."""
-    plain = mapped() and queries.device.type == "cpu"  # whose fused kernel does not know `vmap`, and warns
+    plain = mapped() and queries.device.type == "cpu"  # whose fused kernel does not support `vmap`, and warns
     with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
         out = functional.scaled_dot_product_attention(queries, keys, values, is_causal=causal)
     return out.transpose(1, 2).flatten(2)

@@ -16,28 +16,27 @@ from pynade.ordering import Ordering
 class MADENet(Net):
     """Masked autoencoder for distribution estimation (Germain et al., 2015).
 
-    Every hidden unit lives at a variable, its *home*, and under an ordering may see exactly the variables
-    up to and including its home; outputs see the units whose home comes before them. So the masks are a
-    pure function of the ordering, every ordering brings its own connectivity, and nothing is ever redrawn
-    behind your back. Homes are spread evenly over the variables. (Units whose home comes last in an
-    ordering are idle under it: one in D.)
+    Every hidden unit is assigned to a variable (`homes`), and along an ordering depends on the variables up
+    to and including that one; outputs depend on the units of the variables before them. So the masks are a
+    function of the ordering alone, and nothing is drawn again. Units are assigned evenly to the variables.
+    (Those of the variable that comes last in an ordering are not used by it: one in D.)
 
     The sequential view costs as much per sample as *one* parallel pass, not D of them: a unit is final as
-    soon as its home has been observed, and is then pushed through the layers once.
+    soon as its variable has been observed, and is then propagated through the layers once.
 
     Args:
         n_variables: D.
-        n_params: P, raw outputs per variable.
+        n_params: P, parameters per variable.
         hidden: units per layer; an int for one layer; () gives a linear model (with `direct`, an FVSBN).
         n_features: F, inputs per variable.
         activation: "relu", "sigmoid" or "tanh".
         direct: add direct input-to-output connections.
-        input_observed: tell the first layer, and the direct connections, which variables they see, by a
-            second set of weights V: a unit adds Σ_j V[j] over the inputs j it sees (Germain et al. condition
-            on their masks so). It makes a difference where one net serves many orderings: a zero is then
-            not the same as a variable that comes later. Starts at zero.
+        input_observed: give the first layer and the direct connections which variables they see, by a second
+            set of weights V: a unit adds Σ_j V[j] over the inputs j it sees (Germain et al. condition on
+            their masks so). It matters where one net serves many orderings: a zero is then not the same as a
+            variable that comes later. Starts at zero.
         dropout: share of hidden activations dropped in training.
-        generator: source of homes and initial weights.
+        generator: source of the units' variables and the initial weights.
 
     Example:
         >>> import torch
@@ -112,8 +111,8 @@ class MADENet(Net):
                 h = self._act(torch.addmm(c, h, weight * (seen[:, None] <= final[None, :])))
                 h = dropped(h, self.dropout, noise)
                 seen = final
-            said = rank.repeat_interleave(self.n_params)
-            out = h @ (self.output * (seen[:, None] < said[None, :]))
+            predicted = rank.repeat_interleave(self.n_params)
+            out = h @ (self.output * (seen[:, None] < predicted[None, :]))
             eta = eta + out.view(-1, self.n_variables, self.n_params)
         if hasattr(self, "direct_weight"):
             before = ordering.before.to(features.device)
@@ -123,16 +122,16 @@ class MADENet(Net):
         return eta.expand(len(features), -1, -1)
 
     def start(self, groups: int, rows: int) -> State:
-        """Pre-activations at their biases, nothing pushed yet."""
+        """Pre-activations at their biases."""
         state = {f"a{n}": c.expand(groups, rows, -1) for n, c in enumerate(self.hidden_bias)}
         return state | {"eta": self.bias.expand(groups, rows, -1, -1)}
 
     def predict(self, state: State, i: Tensor) -> Tensor:
-        """What has been pushed to variable i so far."""
+        """The sum for variable i so far."""
         return state["eta"][torch.arange(len(i), device=i.device), :, i]
 
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
-        """Push x_i, then every unit at home in i, to all that follows.
+        """Propagate x_i, then every unit of variable i, to all that follows.
 
         No mask is needed: whatever must not see this value is already final and is never read again.
         """
@@ -142,12 +141,12 @@ class MADENet(Net):
             new[f"a{n}"] = new[f"a{n}"] + value @ weight[units]
             if n == 0 and self.input_observed:
                 new["a0"] = new["a0"] + self.observed_weight[i][:, None]
-            units, exists = _residents(home, self.n_variables, i)  # (G, m)
+            units, exists = _units_of(home, self.n_variables, i)  # (G, m)
             hidden = self._act(new[f"a{n}"])
             value = hidden.gather(2, units[:, None].expand(-1, hidden.shape[1], -1)) * exists[:, None]
         if self.hidden:
-            pushed = value @ self.output[units]
-            new["eta"] = new["eta"] + pushed.unflatten(-1, (self.n_variables, self.n_params))
+            out = value @ self.output[units]
+            new["eta"] = new["eta"] + out.unflatten(-1, (self.n_variables, self.n_params))
         if hasattr(self, "direct_weight"):
             new["eta"] = new["eta"] + torch.einsum("gnf,dpgf->gndp", features, self.direct_weight[:, :, i])
             if self.input_observed:
@@ -159,13 +158,13 @@ class MADENet(Net):
 
 
 def _spread(units: int, n_variables: int, generator: Generator | None) -> Tensor:
-    """Homes for `units` units: each variable gets as many as any other, give or take one, at random."""
+    """A variable for each of `units` units: all have equally many, give or take one, at random."""
     rounds = -(-units // n_variables)
     return torch.cat([torch.randperm(n_variables, generator=generator) for _ in range(rounds)])[:units]
 
 
-def _residents(home: Tensor, n_variables: int, i: Tensor) -> tuple[Tensor, Tensor]:
-    """Units at home in i[g], padded to the fullest home: indexes (G, m) and which of them exist."""
+def _units_of(home: Tensor, n_variables: int, i: Tensor) -> tuple[Tensor, Tensor]:
+    """Units of variable i[g], padded to the largest number: indexes (G, m) and which of them exist."""
     count = torch.bincount(home, minlength=n_variables)
     by_home = home.argsort(stable=True)
     first = count.cumsum(0) - count

@@ -1,4 +1,4 @@
-"""ConvNADE's net: convolutions on the observed pixels and the flags that say which they are."""
+"""ConvNADE's net: convolutions on the observed pixels and on flags for which they are."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from pynade.nets.any_order import AnyOrderNet
 from pynade.nets.base import State, activation_named, glorot
 from pynade.nets.blueprint import (
     PAPER_BLUEPRINT,
-    Convolution,
     Layer,
-    Pool,
     Shape,
     format_blueprint,
     infer_shapes,
@@ -44,7 +42,7 @@ class MaskedConv(AnyOrderNet):
 
     Args:
         image_shape: (height, width).
-        n_params: P, raw outputs per variable.
+        n_params: P, parameters per variable.
         blueprint: the layers, see `pynade.nets.blueprint`; the default is the paper's, for 28 × 28.
         channels: C, so that D = C · height · width.
         n_features: F, inputs per variable.
@@ -93,7 +91,7 @@ class MaskedConv(AnyOrderNet):
         self.row_floats = 4 * max(sizes)  # a layer's input and output, and what the convolution needs
         self.weights, self.hidden_bias = nn.ParameterList(), nn.ParameterList()
         for n, layer in enumerate(self.layers, start=1):
-            if isinstance(layer, Convolution):
+            if layer.convolves:
                 area = layer.height * layer.width
                 fans = {"fan_in": maps * area, "fan_out": layer.maps * area}
                 shape = (layer.maps, maps, layer.height, layer.width)
@@ -138,13 +136,13 @@ class MaskedConv(AnyOrderNet):
         n = 0  # convolutions so far
         for layer in self.layers[:end]:
             size = (layer.height, layer.width)
-            if isinstance(layer, Convolution):
+            if layer.convolves:
                 bias = self.hidden_bias[n] if n < len(self.hidden_bias) else None
                 h = _convolve(h, self.weights[n], bias, layer.type)
                 if bias is not None:
                     h = dropped(self._act(h), self.dropout, noise)
                 n += 1
-            elif isinstance(layer, Pool):
+            elif layer.type == "pool":
                 h = functional.max_pool2d(h, size)
             else:
                 h = h.repeat_interleave(size[0], dim=2).repeat_interleave(size[1], dim=3)
@@ -174,16 +172,16 @@ class _Window:
 
 
 def _windows(layers: Sequence[Layer], inputs: Shape) -> list[_Window]:
-    """The windows of the maps below the last convolutions, lowest first: those worth looking through.
+    """The windows of the maps below the last convolutions, lowest first, as long as they save work.
 
-    A layer is worth it if what it must compute is smaller than its map.
+    A layer saves work if its window is smaller than its map.
     """
     shapes = [inputs, *infer_shapes(layers, inputs)]
     top, left, height, width = 0, 0, 1, 1
     found: list[_Window] = []
     for n in reversed(range(len(layers))):
         layer, (_, *after) = layers[n], shapes[n + 1]
-        if not isinstance(layer, Convolution) or (found and height * width >= after[0] * after[1]):
+        if not layer.convolves or (found and height * width >= after[0] * after[1]):
             break
         top, left = top - _zeros(layer.height, layer.type), left - _zeros(layer.width, layer.type)
         height, width = height + layer.height - 1, width + layer.width - 1

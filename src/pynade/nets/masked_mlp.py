@@ -1,4 +1,4 @@
-"""DeepNADE's net: a feed-forward net on the observed values and the flags that say which they are."""
+"""DeepNADE's net: a feed-forward net on the observed values and on flags for which they are."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MaskedMLP(AnyOrderNet):
 
     Args:
         n_variables: D.
-        n_params: P, raw outputs per variable.
+        n_params: P, parameters per variable.
         hidden: units of each layer; an int for one layer.
         n_features: F, inputs per variable.
         activation: "relu", "tanh", "sigmoid" or "silu".

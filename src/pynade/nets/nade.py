@@ -57,7 +57,7 @@ class NADENet(Net):
         super().__init__(n_variables, n_params, n_features)
         check_positive(hidden=hidden)
         self.hidden, self.kernel = int(hidden), kernel
-        if activation not in ("sigmoid", "relu", "tanh"):  # those the fused kernels know
+        if activation not in ("sigmoid", "relu", "tanh"):  # those of the fused kernels
             raise ValueError(f"unknown activation {activation!r}; known: sigmoid, relu, tanh")
         self.activation = activation
         self._act = activation_named(activation)
@@ -70,7 +70,7 @@ class NADENet(Net):
         """Eta (B, D, P), O(HD) per row; never in half precision, which the fused kernels do not have."""
         order = ordering.order.to(features.device)
         parts = (self.weight, self.hidden_bias, self.output, self.bias, order, self.activation, self.kernel)
-        if not torch.is_autocast_enabled(features.device.type):  # (to say so once more takes its time)
+        if not torch.is_autocast_enabled(features.device.type):  # (entering the context takes time)
             return recurrence(features, *parts)
         with torch.autocast(features.device.type, enabled=False):
             return recurrence(features, *parts)

@@ -7,7 +7,7 @@ from torch import Generator, Tensor
 from torch.nn import functional
 
 from pynade.kernels import backends
-from pynade.kernels.dispatch import mapped
+from pynade.kernels.private import mapped
 from pynade.nets.layers import dropped
 
 EPSILON = 1e-5  # added to every variance
@@ -26,7 +26,7 @@ def norm_silu(
 
     On CUDA, for float32 and bfloat16, this is one fused kernel (`pynade.kernels.norm`); its sums are float32
     whatever h is. Its dropout draws other activations than torch's with the same
-    generator, with the same law.
+    generator, from the same distribution.
 
     Args:
         h: the maps.
@@ -84,10 +84,10 @@ def add_norm(h: Tensor, more: Tensor | None = None, *, exact: bool = False) -> t
 def _group_norm(h: Tensor, groups: int) -> Tensor:
     if not mapped():
         return functional.group_norm(h, groups, eps=EPSILON)
-    parts = h.unflatten(1, (groups, -1))  # torch's own does not know `vmap` without weights
+    parts = h.unflatten(1, (groups, -1))  # torch's own does not support `vmap` without weights
     return functional.layer_norm(parts, parts.shape[2:], eps=EPSILON).flatten(1, 2)
 
 
 def _fused(h: Tensor) -> bool:
-    able = h.dtype in (torch.float32, torch.bfloat16) and not mapped()  # these kernels do not know `vmap`
+    able = h.dtype in (torch.float32, torch.bfloat16) and not mapped()  # these kernels do not support `vmap`
     return able and h.device.type == "cuda" and backends.available("triton")

@@ -41,7 +41,7 @@ class UNet(AnyOrderNet):
 
     Args:
         image_shape: (height, width).
-        n_params: P, raw outputs per variable.
+        n_params: P, parameters per variable.
         channels: C, so that D = C · height · width.
         n_features: F, inputs per variable.
         width: maps at the first level.
@@ -53,10 +53,10 @@ class UNet(AnyOrderNet):
         heads: attention heads.
         groups: groups of maps that are normalised together; `width` is a larger multiple of it.
         input_observed: give the net the flags too.
-        signed: show the features 0 and 1 as -1 and +1, and what is not observed as 0. This tells
-            observed pixels even without flags.
+        signed: show the features 0 and 1 as -1 and +1, and what is not observed as 0, which marks observed
+            pixels even without flags.
         coordinates: give the net two fixed maps with the place of every pixel, from -1 to 1.
-        count_embedding: tell every block how many variables are observed, which sets its scales and shifts.
+        count_embedding: the number of observed variables sets the scales and shifts of every block.
         generator: source of the initial weights.
 
     Example:
