@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from pynade.runs.curve import plot_training
+from pynade.runs.figures import plot_training
 from pynade.runs.run import estimator_named
 from pynade_paper import reproduce as module
 from pynade_paper.cells import (

@@ -47,14 +47,13 @@ Example:
 def list_(data_dir: DataDir = None) -> None:
     """List the registry."""
     from pynade.tables import registry
-    from pynade.tables.folder import data_directory
 
     table = plain_table("name", "kind", "D", "train", "valid", "test", "here")
     for name, entry in registry.entries().items():
         sizes = [f"{entry.sizes.get(part, 0):,}" for part in ("train", "valid", "test")]
         table.add_row(name, entry.kind, str(entry.D), *sizes, "yes" if entry.here(data_dir) else "no")
     console.print(table)
-    console.print(f"data directory: {data_directory(data_dir)}", soft_wrap=True)
+    console.print(f"data directory: {registry.data_directory(data_dir)}", soft_wrap=True)
     next_commands(("data", "info", "digits"), ("data", "get", "mushrooms"))
 
 

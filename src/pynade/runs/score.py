@@ -25,9 +25,9 @@ from pynade.runs.provenance import code_version, device_name, now
 from pynade.runs.run import as_command
 from pynade.runs.summary import read_metrics, read_spec
 from pynade.tables import Dataset, resolve
+from pynade.tables.files import check_destination, write_table
 from pynade.tables.frames import align
 from pynade.tables.images import binarized
-from pynade.tables.output import check_destination, write_table
 
 
 @dataclass(frozen=True)

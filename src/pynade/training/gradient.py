@@ -23,7 +23,7 @@ from pynade.training.options import Gradient
 from pynade.training.step import Step, Trainable, averaged, fast_matmul
 
 if TYPE_CHECKING:
-    from pynade.tables.source import RowSource
+    from pynade.tables.dataset import RowSource
 
 CHECK_EVERY = 50  # updates between looks at whether the loss is still finite
 
