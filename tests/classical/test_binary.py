@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pynade.classical.chow_liu_learning import PairCounts, smoothed_tree, spanning_tree
 
 from pynade.classical import (
     BernoulliMixture,
@@ -19,7 +20,6 @@ from pynade.classical import (
     em_bernoulli,
     em_trees,
 )
-from pynade.classical.chow_liu_learning import PairCounts, smoothed_tree, spanning_tree
 from pynade.runs.tree_figure import tree_figure
 from pynade.store import load_density, save_density
 from tests.reference import binary
