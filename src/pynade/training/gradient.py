@@ -20,12 +20,10 @@ from pynade.training.history import History
 from pynade.training.loop import Callback, Learner, Report, Stopping, run
 from pynade.training.optimizer import Optimizer
 from pynade.training.options import Gradient
-from pynade.training.step import Step, Trainable, averaged, fast_matmul
+from pynade.training.step import Step, Trainable, averaged
 
 if TYPE_CHECKING:
     from pynade.tables.source import RowSource
-
-CHECK_EVERY = 50  # updates between looks at whether the loss is still finite
 
 
 def fit(
@@ -111,35 +109,28 @@ class GradientLearner(Learner):
         optimizer = Optimizer(options.optimizer, params, decays(model, params, options))
         self.step = Step(model, self.x, options, self.generator, optimizer)
         self.good = self.best = self.candidate = copy_of(model)  # last sound, best, and this epoch's weights
-        self.rate, self.epoch = math.nan, 0
-        self.facts: dict[str, Any] = {}
+        self.epoch, self.facts = 0, dict[str, Any]()
 
     def advance(self, report: Report) -> list[float | None]:
         """All updates of an epoch; the mean log-likelihood of its rows, NaN if a weight is not finite."""
-        options, step, optimizer = self.options, self.step, self.step.optimizer
+        options, one_pass = self.options, self.options.updates_per_epoch is None
         self.epoch += 1
         momentum = options.momentum if self.epoch > options.momentum_after else 0.0
         if self.source is not None:  # into the same memory, which a captured update reads
             self.x.copy_(self.source.draw(len(self.x), self.generator))
-        step.loss_sum.zero_()
-        rows, one_pass = 0, options.updates_per_epoch is None
-        total = options.epochs * self.updates
-        for batch in minibatches(len(self.x), options.batch_size, self.updates, one_pass, self.generator):
-            self.rate = options.rate(optimizer.t, total)
-            with fast_matmul():
-                step(batch, self.rate, momentum)
-            rows += len(batch)
-            if optimizer.t % CHECK_EVERY == 0 and not math.isfinite(float(step.loss_sum)):
-                break
-            report(optimizer.t, self.rate, lambda rows=rows: -float(step.loss_sum) / rows)  # type: ignore[misc]
-        train = -float(step.loss_sum) / rows
-        with averaged(self.model, step.average):
+        batches = minibatches(len(self.x), options.batch_size, self.updates, one_pass, self.generator)
+        train = float(self.step.epoch(batches, self._rate, momentum, report))
+        with averaged(self.model, self.step.average):
             sound = all(bool(torch.isfinite(p).all()) for p in self.model.parameters())
         return [train if sound else math.nan]
 
+    def _rate(self, t: int) -> float:
+        return self.options.rate(t, self.options.epochs * self.updates)
+
     def score(self, epoch: int) -> list[Estimate] | None:
         """The validation rows' score, with the averaged weights where there are any."""
-        self.facts = {"updates": self.step.optimizer.t, "learning_rate": float(self.rate)}
+        t = self.step.optimizer.t
+        self.facts = {"updates": t, "learning_rate": self._rate(t - 1)}
         with averaged(self.model, self.step.average):
             self.candidate = copy_of(self.model)
             score = None if self.valid is None else _score(self.model, self.valid, self.options.precision)
@@ -180,24 +171,16 @@ class GradientLearner(Learner):
 
     def state(self) -> State:
         """Weights, best weights, averages, optimizer, generator."""
-        tensors = {
-            "model": copy_of(self.model),
-            "best": self.best,
-            "average": self.step.average,
-            "optimizer": self.step.optimizer.state,
-            "generator": {"state": self.generator.get_state()},
-        }
-        return tensors, {"t": self.step.optimizer.t}
+        weights = {"model": copy_of(self.model), "best": self.best}
+        random = {"generator": {"state": self.generator.get_state()}}
+        return weights | self.step.state() | random, {"t": self.step.optimizer.t}
 
     def restore(self, state: State) -> None:
         """Put everything back as it was."""
         tensors, facts = state
         self.model.load_state_dict(tensors["model"])
-        for name, t in tensors.get("optimizer", {}).items():
-            self.step.optimizer.state[name].copy_(t)
-        for name, t in tensors.get("average", {}).items():
-            self.step.average[name].copy_(t)
-        self.step.optimizer.t, self.epoch = facts["t"], facts["epoch"]
+        self.step.restore(tensors, facts["t"])
+        self.epoch = facts["epoch"]
         self.generator.set_state(tensors["generator"]["state"])
         self.best = {n: t.to(self.model.device) for n, t in tensors["best"].items()}
         self.good = copy_of(self.model)

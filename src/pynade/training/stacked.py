@@ -17,10 +17,11 @@ from torch.func import functional_call, stack_module_state, vmap
 from pynade.likelihood import at_most, prefixes
 from pynade.models import Ensemble, Orderless
 from pynade.ordering import random_observed
+from pynade.precision import fast_matmul
 from pynade.store import describe
 from pynade.training.gradient import checked_rows
 from pynade.training.options import Gradient
-from pynade.training.step import Trainable, fast_matmul
+from pynade.training.step import Trainable
 
 SCORED_AT_ONCE = 200_000  # (member, row) pairs of a validation pass that are in memory together
 DRAWS = 4  # prefixes per validation row of an orderless model, as in `orderless_estimate`
