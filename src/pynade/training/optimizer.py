@@ -138,7 +138,7 @@ def scale(tensors: Sequence[Tensor], number: Number) -> None:
     """Multiply all in place by one number, or by one per member."""
     if isinstance(number, Tensor) and number.ndim:
         for t in tensors:
-            t.mul_(per_member(number, t))
+            t.mul_(number.view(-1, *[1] * (t.ndim - 1)))
     else:
         foreach("mul_", tensors, number)
 
@@ -152,8 +152,3 @@ def clip(grads: dict[str, Tensor], largest: float, members: bool = False) -> Non
         parts = list(foreach("norm", slopes))  # a few kernels for all of them
     norm = torch.linalg.vector_norm(torch.stack(parts), dim=0)
     scale(slopes, (largest / (norm + 1e-6)).clamp(max=1.0))
-
-
-def per_member(value: Number, p: Tensor) -> Number:
-    """A plain number stays; a value per member (M,) is shaped to broadcast over the parameter (M, …)."""
-    return value.view(-1, *[1] * (p.ndim - 1)) if isinstance(value, Tensor) and value.ndim else value

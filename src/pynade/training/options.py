@@ -98,7 +98,7 @@ class Gradient(Training):
     def rate(self, t: int, total: int) -> float:
         """Learning rate of update t = 0, 1, …, total - 1."""
         now = self.learning_rate * self.warm_up_factor(t)
-        return now * schedule_factor(self.schedule, self.gamma, t, total)  # type: ignore[no-any-return]
+        return now * schedule_factor(self.schedule, self.gamma, t, total)
 
     def warm_up_factor(self, t: int) -> float:
         """Factor of the rate at update t while it rises: 1 / warm_up at the first, 1 from `warm_up` on."""

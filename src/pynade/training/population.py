@@ -194,10 +194,9 @@ class PopulationLearner(Learner):
 
     def state(self) -> State:
         """Weights, best weights, averages, optimizer, generators, and who is in the stack."""
-        weights = {"trained": self.population.trained, "best": self.best}
-        random = {"generators": {str(k): g.get_state() for k, g in enumerate(self.step.generators)}}
-        facts = {"active": self.active, "t": self.step.optimizer.t}
-        return weights | self.step.state() | random, facts
+        own = {"trained": self.population.trained, "best": self.best}
+        own["generators"] = {str(k): g.get_state() for k, g in enumerate(self.step.generators)}
+        return own | self.step.state(), {"active": self.active, "t": self.step.optimizer.t}
 
     def restore(self, state: State) -> None:
         """Put everything back as it was."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from pynade.training.optimizer import Number, Optimizer, clip
 from pynade.training.options import Gradient
 
 Trainable = Density | Orderless
+Rows = Tensor | np.ndarray
 
 CHECK_EVERY = 50  # updates between looks at whether the loss is still finite
 
