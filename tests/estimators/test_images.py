@@ -49,8 +49,8 @@ def fitted():
 @every_image
 def test_two_epochs_teach_something_and_scores_are_what_they_say(name, fitted):
     model, X = fitted[name], data(name)
-    untrained = model.build(model._rows(X, reset=False), seed=0).double()  # knows the marginals
-    before = orderless_estimate(untrained, model._rows(X[:20], reset=False), draws=32)
+    untrained = model.build(model._rows(X, fitting=False), seed=0).double()  # knows the marginals
+    before = orderless_estimate(untrained, model._rows(X[:20], fitting=False), draws=32)
     estimate = model.estimate(X[:20], draws=32)  # on the same prefixes
     assert estimate.mean > before.mean + 0.3
     assert not estimate.exact
@@ -58,7 +58,7 @@ def test_two_epochs_teach_something_and_scores_are_what_they_say(name, fitted):
     assert scores.log_probs.shape == (20, 2)
     assert abs(scores.mean().mean - estimate.mean) < 5 * estimate.mc_stderr
     np.testing.assert_allclose(model.score_samples(X[:3]), scores.log_probs[:3, 0], rtol=0, atol=1e-9)
-    corrected = model.corrected_ensemble(X[:20], 2, draws=8, every=2)
+    corrected = model.control_variate_ensemble(X[:20], 2, draws=8, every=2)
     assert abs(corrected.ensemble.mean - scores.ensemble().mean) < 5 * corrected.ensemble.mc_stderr
 
 
@@ -134,7 +134,7 @@ def test_missing_pixels_in_training():
         (pynade.ConvNADE(), DIGITS[:, :60] > 7, "60 pixels are no square images"),
         (pynade.ConvNADE(image_shape=(7, 9)), DIGITS > 7, r"with 64 pixels, not \(7, 9\)"),
         (pynade.ConvNADE(blueprint="4@9x9(valid)->1@9x9(full)"), DIGITS > 7, "for images of 8x8: layer 1"),
-        (pynade.ConvNADE(), DIGITS, "exactly 0 or 1"),
+        (pynade.ConvNADE(), DIGITS, "zeros and ones"),
         (pynade.ConvNADE(family="gaussian"), DIGITS, "unknown family 'gaussian'"),
         (pynade.ConvNADE(family="categorical", levels=10), DIGITS, "whole numbers from 0 to 9"),
         (pynade.ConvNADE(family="categorical", binarize=3.0), DIGITS, "is for grey levels"),

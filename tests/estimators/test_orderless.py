@@ -174,12 +174,12 @@ def test_settings_reach_the_net(X):
     [
         (lambda m, X: m.impute(np.full((2, 5), np.nan)), "row 0 has no value at all"),
         (lambda m, X: m.score_samples(np.where(X == 1, np.inf, 0)), "inf"),
-        (lambda m, X: m.score_samples(X + 0.5), "exactly 0 or 1"),
+        (lambda m, X: m.score_samples(X + 0.5), "zeros and ones"),
         (lambda m, X: m.score_samples(X, orderings=0), "at least 1"),
         (lambda m, X: m.score_samples(X, orderings=Ordering.random(4, k=2)), "4 variables"),
         (lambda m, X: m.score_orderings(np.where(X == 1, np.nan, 0), 2), "complete rows|no value"),
         (lambda m, X: m.sample(3, given={9: 1}), "does not exist"),
-        (lambda m, X: m.sample(3, given={1: 2}), "exactly 0 or 1"),
+        (lambda m, X: m.sample(3, given={1: 2}), "zeros and ones"),
         (lambda m, X: m.sample(0, given={1: 1}), "at least 1"),
         (lambda m, X: m.conditional(1, {1: 0}), "both asked for and given"),
         (lambda m, X: clone(m).set_params(pretrain_epochs=-1).fit(X), "pretrain_epochs"),
@@ -206,12 +206,12 @@ def test_pretraining_adds_one_layer_after_the_other(X):
     model.net.set_output_bias(Bernoulli().eta_from_marginal(x))
     how = Gradient(epochs=99, learning_rate=0.01, patience=1)
     watch = lambda p: grown.append((p.model.net.hidden, p.epoch))  # noqa: E731
-    result = pretrain(model, x, how, iterations=4, callbacks=[watch])
+    result = pretrain(model, x, how, epochs=4, callbacks=[watch])
     assert sorted(set(grown)) == [((6, 7), e) for e in (1, 2, 3, 4)] + [((6, 7, 8), e) for e in (1, 2, 3, 4)]
     assert result.net.hidden == (6, 7, 8)
     before = -orderless_nll(model, x)
     assert -orderless_nll(result, x) > before  # it did learn
-    shallow = pretrain(Orderless(MaskedMLP(5, hidden=6), Bernoulli()), x, how, iterations=4)
+    shallow = pretrain(Orderless(MaskedMLP(5, hidden=6), Bernoulli()), x, how, epochs=4)
     assert shallow.net.hidden == (6,)
     with pytest.raises(TypeError, match="MaskedMLP"):
         pretrain(SimpleNamespace(net=NADENet(5)), x, how)

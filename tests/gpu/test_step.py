@@ -70,8 +70,8 @@ def test_bf16_trains_as_float32_does():
             epochs=10, batch_size=50, learning_rate=2e-3, warm_up=10, clip=1.0, precision=precision
         )
         history = fit(m, x, x[:100], options, seed=1)
-        scores[precision] = history.epochs[-1]["valid_nll"]
-        assert scores[precision] < history.epochs[0]["valid_nll"] - 1
+        scores[precision] = history.epochs[-1]["valid"]
+        assert scores[precision] < history.epochs[0]["valid"] - 1
     assert scores["bf16"] == pytest.approx(scores["float32"], rel=0.05)
 
 
@@ -91,7 +91,7 @@ def test_a_population_whose_last_minibatch_is_short_is_the_same_as_on_the_cpu():
             for rate in (0.01, 0.02)
         ]
         ends.append(fit_population(members).valid)
-        short = [replace(m, how=replace(m.how, epochs=3, batch_size=20)) for m in members]
+        short = [replace(m, options=replace(m.options, epochs=3, batch_size=20)) for m in members]
         assert np.isfinite(fit_population(short).valid).all()
     np.testing.assert_allclose(ends[1], ends[0], rtol=1e-3)
 
@@ -99,16 +99,16 @@ def test_a_population_whose_last_minibatch_is_short_is_the_same_as_on_the_cpu():
 @pytest.mark.parametrize("kind", ["made-e", "nade-e"])
 def test_ensembles_end_as_members_of_a_population_as_they_would_have_ended_alone(kind):
     x = (torch.rand(300, 30, generator=torch.Generator().manual_seed(1)) < 0.3).to(torch.uint8)
-    how = Gradient(epochs=4, batch_size=50)
+    options = Gradient(epochs=4, batch_size=50)
     members = [
-        Member(model(kind), x, x[:90], replace(how, learning_rate=rate), seed)
+        Member(model(kind), x, x[:90], replace(options, learning_rate=rate), seed)
         for rate, seed in ((0.003, 0), (0.01, 0), (0.003, 1))
     ]
     histories = fit_population(members)
     for k, member in enumerate(members):
-        alone = fit(model(kind), x, x[:90], member.how, seed=member.seed)
-        got = [line["valid_nll"] for line in histories.of(k).epochs]
-        np.testing.assert_allclose(got, [line["valid_nll"] for line in alone.epochs], rtol=2e-3)
+        alone = fit(model(kind), x, x[:90], member.options, seed=member.seed)
+        got = [line["valid"] for line in histories.of(k).epochs]
+        np.testing.assert_allclose(got, [line["valid"] for line in alone.epochs], rtol=2e-3)
 
 
 def test_all_orderings_of_an_ensemble_are_scored_together_as_one_by_one():
@@ -133,7 +133,7 @@ def test_training_on_the_gpu_repeats_itself():
     weights = []
     for _ in range(2):
         m = model("deep")
-        fit(m, x, how=Gradient(epochs=3, batch_size=50), seed=4)
+        fit(m, x, options=Gradient(epochs=3, batch_size=50), seed=4)
         weights.append(torch.cat([p.detach().flatten() for p in m.parameters()]))
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-5)
 
@@ -163,8 +163,8 @@ def test_ensembles_of_members_that_drop_different_shares_are_validated_on_a_gpu(
     order = Ordering.random(30, 40, g)
     nets = [MADENet(30, hidden=40, direct=True, dropout=rate, generator=g) for rate in (0.0, 0.4)]
     models = [Ensemble(net, Bernoulli(), order).cuda() for net in nets]
-    how = Gradient(epochs=3, batch_size=50)
-    valid = fit_population([Member(m, x, x, how) for m in models]).valid
+    options = Gradient(epochs=3, batch_size=50)
+    valid = fit_population([Member(m, x, x, options) for m in models]).valid
     with torch.no_grad():
         own = [m.cpu().log_prob(x).mean().item() for m in models]
     np.testing.assert_allclose(valid.max(0), own, rtol=1e-3)

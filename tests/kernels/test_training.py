@@ -14,21 +14,21 @@ from pynade.tables.registry import load
 from pynade.training import Gradient, fit
 
 
-def curve(kernel: str, data: str, how: Gradient, hidden: int, seed: int = 0) -> tuple[np.ndarray, float]:
+def curve(kernel: str, data: str, options: Gradient, hidden: int, seed: int = 0) -> tuple[np.ndarray, float]:
     """Validation log-likelihood after every epoch, and the standard error of the last."""
     rows, g = load(data), torch.Generator().manual_seed(seed)
     net = NADENet(rows.train.shape[1], hidden=hidden, kernel=kernel, generator=g)
     model = Autoregressive(net, Bernoulli(), Ordering.random(rows.train.shape[1], generator=g))
-    history = fit(model, rows.train, rows.valid, how=how, seed=seed)
+    history = fit(model, rows.train, rows.valid, options=options, seed=seed)
     scores = model.log_prob(torch.as_tensor(rows.valid).float()).detach().numpy()
-    return -np.array([e["valid_nll"] for e in history.epochs]), scores.std() / len(scores) ** 0.5
+    return np.array([e["valid"] for e in history.epochs]), scores.std() / len(scores) ** 0.5
 
 
-def compare(data: str, how: Gradient, hidden: int) -> None:
-    (fused, stderr), (plain, _) = (curve(kernel, data, how, hidden) for kernel in ("numba", "reference"))
-    other, _ = curve("numba", data, how, hidden, seed=1)
+def compare(data: str, options: Gradient, hidden: int) -> None:
+    (fused, stderr), (plain, _) = (curve(kernel, data, options, hidden) for kernel in ("numba", "reference"))
+    other, _ = curve("numba", data, options, hidden, seed=1)
     apart = np.abs(fused - plain)
-    assert len(fused) == how.epochs
+    assert len(fused) == options.epochs
     assert plain[-1] > plain[0] + stderr  # something was learned
     assert apart[0] < 1e-3  # rounding, before it has had time to grow
     assert apart.max() < 0.1 * stderr

@@ -60,12 +60,12 @@ def test_small_tables_and_gaps(tmp_path, shape, binary):
 def test_training_shows_log_likelihoods():
     line = {"valid_stderr": 0.1, "valid_mc_stderr": None}
     epochs = [
-        {**line, "epoch": 1, "train_nll": 3.0, "valid_nll": 3.5, "best": False},
-        {**line, "epoch": 2, "train_nll": 2.0, "valid_nll": 2.5, "best": True},
+        {**line, "epoch": 1, "train": -3.0, "valid": -3.5, "best": False},
+        {**line, "epoch": 2, "train": -2.0, "valid": -2.5, "best": True},
     ]
     axis = training_figure(epochs).axes[0]
     train, valid = axis.lines[:2]
     assert list(train.get_ydata()) == [-3, -2]
     assert list(valid.get_ydata()) == [-3.5, -2.5]
     assert axis.get_ylabel() == "log-likelihood (nats per row)"
-    assert training_figure([{"epoch": 1, "train_nll": None, "valid_nll": None, "best": True}]).axes
+    assert training_figure([{"epoch": 1, "train": None, "valid": None, "best": True}]).axes

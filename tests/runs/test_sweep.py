@@ -4,11 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from pynade.estimators.baselines import fit_folds
 from scipy.stats import multivariate_normal
 
-from pynade.classical import em_factors_batch
-from pynade.estimators import MADE, MFA, RNADE, load
+from pynade.classical import em_factors
+from pynade.estimators import MFA, load
+from pynade.estimators.classical import fit_folds
+from pynade.estimators.registry import estimator_named
 from pynade.runs import population_sweep as populations
 from pynade.runs.sweep import run_sweep, settings
 from pynade.runs.sweep_record import by_setting
@@ -72,13 +73,13 @@ def test_the_best_on_validation_is_chosen_on_each_fold_and_the_test_asked_once(f
     assert record["test"]["n"] == 40
     assert "--grid learning_rate=0.01,0.1" in record["commands"][0]
     for model in models:  # stopped by the rule, or at the end
-        assert model.history_.stopped in ("training likelihood passed the given value", "all epochs done")
+        assert model.history_.stopped in ("training likelihood reached the given value", "all epochs done")
 
 
 def test_a_member_of_the_grid_is_what_the_estimator_alone_would_be(folds, tmp_path):
     record = run_sweep(tmp_path / "s", "rnade", "toy", FIXED, {"learning_rate": [0.02, 0.1]}, seed=3)
     for line in record["validation_grid"]:
-        alone = RNADE(**FIXED, learning_rate=line["learning_rate"], random_state=3)
+        alone = estimator_named("rnade", FIXED | {"learning_rate": line["learning_rate"], "random_state": 3})
         alone.fit(folds[1].train, X_valid=folds[1].valid)
         assert alone.history_.best_valid == pytest.approx(line["valid"][1], abs=2e-3)
 
@@ -93,12 +94,12 @@ def test_an_interrupted_sweep_goes_on_to_the_same_record(folds, tmp_path):
 
     whole = run_sweep(tmp_path / "a", "rnade", "toy", FIXED, GRID)
     with pytest.raises(Killed):
-        run_sweep(tmp_path / "b", "rnade", "toy", FIXED, GRID, told=kill)
-    told = []
+        run_sweep(tmp_path / "b", "rnade", "toy", FIXED, GRID, report=kill)
+    parts = []
     again = run_sweep(
-        tmp_path / "b", "rnade", "toy", FIXED, GRID, told=lambda p: told.append((p.what, p.part))
+        tmp_path / "b", "rnade", "toy", FIXED, GRID, report=lambda p: parts.append((p.what, p.part))
     )
-    assert ("grid", 1) not in told  # the first population was finished and is not trained again
+    assert ("grid", 1) not in parts  # the first population was finished and is not trained again
     same = ("test", "chosen", "validation_grid")
     assert json.dumps({k: whole[k] for k in same}) == json.dumps({k: again[k] for k in same})
     assert [len(record["sessions"]) for record in (whole, again)] == [1, 2]
@@ -138,8 +139,8 @@ def test_a_setting_that_diverges_in_its_last_training_gives_way_to_the_next(fold
 
     def fragile(members, **options):
         histories = real(members, **options)
-        if members[0].how.stop_at_train is not None and not fragile.fallen:
-            histories.stopped[0] = "diverged"
+        if members[0].options.stop_at_train is not None and not fragile.fallen:
+            histories[0].stopped = "diverged"
             fragile.fallen = True
         return histories
 
@@ -155,7 +156,7 @@ def test_a_setting_that_diverges_in_its_last_training_gives_way_to_the_next(fold
 
 def test_baselines_choose_among_their_own_settings_on_each_fold(folds, tmp_path):
     grid = {"n_components": [1, 3], "n_factors": [1, 2]}
-    record = run_sweep(tmp_path / "s", "mfa", "toy", {"iterations": 20}, grid)
+    record = run_sweep(tmp_path / "s", "mfa", "toy", {"epochs": 20}, grid)
     for number, chosen in enumerate(record["chosen"]):
         best = max(record["validation_grid"], key=lambda line: line["valid"][number])
         assert all(chosen[name] == best[name] for name in grid)
@@ -189,10 +190,10 @@ def test_folds_of_mfa_are_one_em_and_each_what_it_would_be_alone(gappy, tmp_path
 
     def counted(tasks, **options):
         sizes.append(len(tasks))
-        return em_factors_batch(tasks, **options)
+        return em_factors(tasks, **options)
 
-    monkeypatch.setattr("pynade.estimators.baselines_real.em_factors_batch", counted)
-    fixed = {"iterations": 25, "patience": 4, "tolerance": 1e-3}
+    monkeypatch.setattr("pynade.classical.em_factors", counted)
+    fixed = {"epochs": 25, "patience": 4, "tol": 1e-3}
     record = run_sweep(tmp_path / "s", "mfa", "toy", fixed, FACTORS, seed=5, retrain=retrain)
     assert sizes == [3 * 6, 3]  # the grid, and the chosen ones
     assert len({(line["n_components"], line["n_factors"]) for line in record["chosen"]}) > 1
@@ -216,7 +217,7 @@ def test_folds_of_mfa_are_one_em_and_each_what_it_would_be_alone(gappy, tmp_path
 
 
 def test_estimators_that_stop_by_other_rules_are_not_one_em(gappy):
-    made = [MFA(2, 1, iterations=n, tolerance=0, random_state=0) for n in (2, 6, 6)]
+    made = [MFA(2, 1, epochs=n, tol=0, random_state=0) for n in (2, 6, 6)]
     fit_folds(made, [part.train for part in gappy], [part.valid for part in gappy])
     assert [len(model.history_.epochs) for model in made] == [3, 7, 7]
 
@@ -225,14 +226,14 @@ def test_an_interrupted_sweep_of_mfa_goes_on_with_the_folds_that_are_left(gappy,
     class Killed(Exception):
         pass
 
-    def kill(what, part, parts, now):
-        if part == 3:
+    def kill(p):
+        if p.part == 3:
             raise Killed
 
     monkeypatch.setattr(MFA, "_folds_at_once", 2)
-    whole, told = run_sweep(tmp_path / "a", "mfa", "toy", {"iterations": 9}, FACTORS), []
+    whole, parts = run_sweep(tmp_path / "a", "mfa", "toy", {"epochs": 9}, FACTORS), []
     with pytest.raises(Killed):
-        run_sweep(tmp_path / "b", "mfa", "toy", {"iterations": 9}, FACTORS, told=kill)
+        run_sweep(tmp_path / "b", "mfa", "toy", {"epochs": 9}, FACTORS, report=kill)
     done = sorted((tmp_path / "b").glob("choices-*.json"))
     assert [file.name for file in done] == ["choices-1.json", "choices-2.json"]
     first, second = (json.loads(file.read_text())["seconds"] for file in done)
@@ -241,37 +242,39 @@ def test_an_interrupted_sweep_of_mfa_goes_on_with_the_folds_that_are_left(gappy,
         tmp_path / "b",
         "mfa",
         "toy",
-        {"iterations": 9},
+        {"epochs": 9},
         FACTORS,
-        told=lambda what, part, parts, now: told.append((what, part, parts)),
+        report=lambda p: parts.append((p.what, p.part, p.parts)),
     )
-    assert list(dict.fromkeys(told)) == [("grid", 3, 3), ("final", 1, 3), ("final", 3, 3)]
+    assert list(dict.fromkeys(parts)) == [("grid", 3, 3), ("final", 1, 3), ("final", 3, 3)]
     assert [again[k] for k in ("test", "chosen")] == [whole[k] for k in ("test", "chosen")]
 
 
 def test_other_baselines_go_fold_by_fold(gappy, tmp_path):
-    told = []
+    parts = []
     run_sweep(
         tmp_path / "s",
         "mog",
         "toy",
-        {"iterations": 4},
+        {"epochs": 4},
         {"n_components": [1, 2]},
-        told=lambda what, part, parts, now: told.append((what, part)),
+        report=lambda p: parts.append((p.what, p.part)),
     )
-    assert list(dict.fromkeys(told)) == [(what, part) for what in ("grid", "final") for part in (1, 2, 3)]
+    assert list(dict.fromkeys(parts)) == [(what, part) for what in ("grid", "final") for part in (1, 2, 3)]
 
 
 def test_an_interruption_in_the_second_round_of_the_last_training_changes_nothing(
     folds, tmp_path, monkeypatch
 ):
     real, grid = populations.fit_population, {"learning_rate": [0.05, 0.1]}
-    monkeypatch.setattr("pynade.training.population.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("pynade.training.checkpoint.CHECKPOINT_SECONDS", 0.0)
 
     def fragile(members, **options):
         histories = real(members, **options)
-        if members[0].how.stop_at_train is not None and len(members) == 2:  # the first round has both folds
-            histories.stopped[0] = "diverged"
+        if (
+            members[0].options.stop_at_train is not None and len(members) == 2
+        ):  # the first round has both folds
+            histories[0].stopped = "diverged"
         return histories
 
     class Killed(Exception):
@@ -285,7 +288,7 @@ def test_an_interruption_in_the_second_round_of_the_last_training_changes_nothin
     fixed = FIXED | {"epochs": 12}
     whole = run_sweep(tmp_path / "a", "rnade", "toy", fixed, grid)
     with pytest.raises(Killed):
-        run_sweep(tmp_path / "b", "rnade", "toy", fixed, grid, told=kill)
+        run_sweep(tmp_path / "b", "rnade", "toy", fixed, grid, report=kill)
     again = run_sweep(tmp_path / "b", "rnade", "toy", fixed, grid)
     assert whole["chosen"][0]["diverged_before"] == 1
     assert again["test"] == whole["test"]
@@ -351,13 +354,13 @@ def test_ensembles_of_as_many_orderings_are_one_population(registered, tmp_path)
     registered(part)
     fixed = FIXED | {"hidden": [6]}
     grid = {"n_orderings": [2, 3], "learning_rate": [0.01, 0.05]}
-    told = []
-    record = run_sweep(tmp_path / "s", "made-e", "toy", fixed, grid, seed=3, told=told.append)
-    assert {(p.part, len(p.settings)) for p in told if p.what == "grid"} == {(1, 2), (2, 2)}
+    reports = []
+    record = run_sweep(tmp_path / "s", "made-e", "toy", fixed, grid, seed=3, report=reports.append)
+    assert {(p.part, len(p.settings)) for p in reports if p.what == "grid"} == {(1, 2), (2, 2)}
     assert record["test"]["orderings"] == record["chosen"][0]["n_orderings"]
     for line in record["validation_grid"]:
         own = {name: line[name] for name in grid}
-        alone = MADE(**fixed, **own, random_state=3).fit(part.train, X_valid=part.valid)
+        alone = estimator_named("made", fixed | own | {"random_state": 3}).fit(part.train, X_valid=part.valid)
         assert alone.history_.best_valid == pytest.approx(line["valid"][0], abs=1e-4)
 
 
@@ -382,7 +385,9 @@ def test_repeats_are_what_the_estimators_alone_would_be_with_those_seeds(split, 
     assert "diverged" not in many
     if not retrain:
         alone = [
-            RNADE(**FIXED, learning_rate=rate, random_state=seed).fit(split.train, X_valid=split.valid)
+            estimator_named("rnade", FIXED | {"learning_rate": rate, "random_state": seed}).fit(
+                split.train, X_valid=split.valid
+            )
             for seed in many["seeds"]
         ]
         assert len({tuple(model.model_.ordering.order.tolist()) for model in alone}) > 1
@@ -399,8 +404,8 @@ def test_repeats_are_what_the_estimators_alone_would_be_with_those_seeds(split, 
 
 @pytest.mark.parametrize("epoch", [1, 4], ids=["before", "within"])
 def test_a_sweep_interrupted_before_or_within_its_repeats_goes_on(split, tmp_path, monkeypatch, epoch):
-    monkeypatch.setattr("pynade.training.population.CHECKPOINT_SECONDS", 0.0)
-    how = {"retrain": False, "repeats": 3}
+    monkeypatch.setattr("pynade.training.checkpoint.CHECKPOINT_SECONDS", 0.0)
+    options = {"retrain": False, "repeats": 3}
 
     class Killed(Exception):
         pass
@@ -409,12 +414,12 @@ def test_a_sweep_interrupted_before_or_within_its_repeats_goes_on(split, tmp_pat
         if p.what == "final" and p.now.epoch == epoch:
             raise Killed
 
-    whole = run_sweep(tmp_path / "a", "rnade", "toy", FIXED, GRID, **how)
+    whole = run_sweep(tmp_path / "a", "rnade", "toy", FIXED, GRID, **options)
     with pytest.raises(Killed):
-        run_sweep(tmp_path / "b", "rnade", "toy", FIXED, GRID, told=kill, **how)
-    told = []
-    again = run_sweep(tmp_path / "b", "rnade", "toy", FIXED, GRID, told=told.append, **how)
-    assert {(p.what, len(p.settings)) for p in told} == {("final", 2)}  # the first seed is the grid's
+        run_sweep(tmp_path / "b", "rnade", "toy", FIXED, GRID, report=kill, **options)
+    reports = []
+    again = run_sweep(tmp_path / "b", "rnade", "toy", FIXED, GRID, report=reports.append, **options)
+    assert {(p.what, len(p.settings)) for p in reports} == {("final", 2)}  # the first seed is the grid's
     assert again["repeats"] == whole["repeats"]
     assert again["test"] == whole["test"]
     with pytest.raises(ValueError, match="other settings"):
@@ -424,12 +429,12 @@ def test_a_sweep_interrupted_before_or_within_its_repeats_goes_on(split, tmp_pat
 
 
 def test_without_retraining_the_validated_weights_are_scored_as_they_are(split, tmp_path):
-    told = []
+    reports = []
     grid = {"learning_rate": [0.02, 0.1], "hidden": [4, 8]}
     fixed = {name: value for name, value in FIXED.items() if name != "hidden"}
-    record = run_sweep(tmp_path / "s", "rnade", "toy", fixed, grid, retrain=False, told=told.append)
+    record = run_sweep(tmp_path / "s", "rnade", "toy", fixed, grid, retrain=False, report=reports.append)
     model = load(tmp_path / "s" / "fold-1.safetensors")
-    assert {p.what for p in told} == {"grid"}
+    assert {p.what for p in reports} == {"grid"}
     assert model.hidden == record["chosen"][0]["hidden"]
     best = max(line["valid"][0] for line in record["validation_grid"])
     assert model.score(split.valid) == pytest.approx(record["chosen"][0]["valid"], rel=1e-6)
@@ -445,27 +450,27 @@ def test_an_architecture_that_diverges_leaves_the_others_and_lost_weights_are_ma
     def fragile(members, **options):
         histories = real(members, **options)
         if members[0].model.net.hidden == 8:
-            histories.best_epoch[:] = 0
-            histories.stopped[:] = ["diverged"] * len(members)
+            for history in histories:
+                history.best_epoch, history.best_valid, history.stopped = 0, None, "diverged"
         return histories
 
     monkeypatch.setattr(populations, "fit_population", fragile)
     fixed = {name: value for name, value in FIXED.items() if name != "hidden"}
-    how = {"fixed": fixed, "grid": {"hidden": [8, 4]}, "retrain": False}
-    record = run_sweep(tmp_path / "s", "rnade", "toy", **how)
+    options = {"fixed": fixed, "grid": {"hidden": [8, 4]}, "retrain": False}
+    record = run_sweep(tmp_path / "s", "rnade", "toy", **options)
     assert record["chosen"][0]["hidden"] == 4
     assert record["valid"]["mean"] == pytest.approx(record["chosen"][0]["valid"], rel=1e-6)
     (weights,) = (tmp_path / "s").glob("population-*.safetensors")
     weights.unlink()
-    assert run_sweep(tmp_path / "s", "rnade", "toy", **how)["test"] == record["test"]
+    assert run_sweep(tmp_path / "s", "rnade", "toy", **options)["test"] == record["test"]
     assert weights.is_file()
 
 
 def test_all_shares_of_dropout_are_one_population(folds, tmp_path):
-    told = []
+    reports = []
     fixed = FIXED | {"n_components": 2}
-    run_sweep(tmp_path / "s", "deep-rnade", "toy", fixed, {"dropout": [0.0, 0.2, 0.5]}, told=told.append)
-    assert {(p.parts, len(p.settings)) for p in told if p.what == "grid"} == {(1, 6)}
+    run_sweep(tmp_path / "s", "deep-rnade", "toy", fixed, {"dropout": [0.0, 0.2, 0.5]}, report=reports.append)
+    assert {(p.parts, len(p.settings)) for p in reports if p.what == "grid"} == {(1, 6)}
 
 
 def test_repeats_of_ensembles_are_scored_as_ensembles_and_name_those_that_diverged(
@@ -476,7 +481,7 @@ def test_repeats_of_ensembles_are_scored_as_ensembles_and_name_those_that_diverg
     def fragile(members, **options):
         histories = real(members, **options)
         if len(members) == 2:  # the seeds after the grid's
-            histories.stopped[1] = "diverged"
+            histories[1].stopped = "diverged"
         return histories
 
     monkeypatch.setattr(populations, "fit_population", fragile)

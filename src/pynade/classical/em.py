@@ -173,7 +173,8 @@ class Several(Learner):
     def drop(self, members: Sequence[int]) -> None:
         """Drop members of all parts."""
         for part, own in zip(self.parts, self.members, strict=True):
-            part.drop([k for k, m in enumerate(own) if m in members])
+            if part.active:
+                part.drop([k for k, m in enumerate(own) if m in members])
 
     def state(self) -> State:
         """The states of all parts."""

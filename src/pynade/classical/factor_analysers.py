@@ -10,18 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pynade.classical import gaussian_em
 from pynade.classical.em import Parameters, Several, run_em
-from pynade.classical.gaussian_em import (
-    EMPTY,
-    PLACED_AGAIN,
-    GaussianEM,
-    Member,
-    check_floor,
-    random_rows,
-    real_rows,
-    starting_moments,
-    valid_rows,
-)
+from pynade.classical.gaussian_em import GaussianEM, Member
 from pynade.classical.gaussian_marginals import (
     GaussianMarginals,
     check_sizes,
@@ -218,7 +209,7 @@ def em_factors(
         >>> bool((one.noise.sqrt() - 0.1).abs().max() < 0.02), two.n_components
         (True, 2)
     """
-    check_floor("noise_floor", noise_floor)
+    gaussian_em.check_floor("noise_floor", noise_floor)
     for task in tasks:
         FactorAnalysers(task.x.shape[-1], task.n_components, task.n_factors)  # raises for impossible sizes
         if len(task.x) < task.n_components:
@@ -234,10 +225,10 @@ def em_factors(
     for task in tasks:
         both = id(task.x), id(task.valid)
         if both[0] not in rows:
-            x = real_rows(task.x)
+            x = gaussian_em.real_rows(task.x)
             rows[both[0]] = Rows(x, Scale.of(x, standardise))
         if both not in held:
-            held[both] = valid_rows(task.valid, rows[both[0]].scale)
+            held[both] = gaussian_em.valid_rows(task.valid, rows[both[0]].scale)
         members.append(Member(rows[both[0]], held[both]))
     batches = _batches(tasks)
     parts = [_FactorEM({i: (tasks[i], members[i], rules[i]) for i in own}, noise_floor) for own in batches]
@@ -274,25 +265,23 @@ class _FactorEM(GaussianEM):
         super().__init__(members, start, stopping, ("noise_floor", noise_floor), generators)
 
     def covariances(self) -> Tensor:
-        """Λ Λᵀ + Ψ of each component."""
         return _covariances(self.params["loadings"], self.params["noise"])
 
     def maximise(self) -> None:
-        """The M-step; empty components start anew at random rows."""
         real = torch.isfinite(self.params["log_weights"])
         counts = self.moments.counts
-        empty = real & (counts <= EMPTY * counts.sum(-1, keepdim=True))
+        empty = real & (counts <= gaussian_em.EMPTY * counts.sum(-1, keepdim=True))
         self.params = m_step(self.params, self.moments, self.floors[self.active])
         for a, k in empty.nonzero().tolist() if bool(empty.any()) else ():
             self._start_anew(a, k)
-            self.notes[self.active[a]].append(PLACED_AGAIN.format(k))
+            self.notes[self.active[a]].append(gaussian_em.PLACED_AGAIN.format(k))
 
     def _start_anew(self, a: int, k: int) -> None:
         """Put component k of the active member a at a random row."""
         m, params = self.active[a], self.params
         task, rows = self.tasks[m], self.members[m].rows
         loadings, noise = factorised(rows.pooled(), task.n_factors, self.floors[m, 0])
-        params["means"][a, k] = random_rows(rows.filled, 1, task.generator)[0]
+        params["means"][a, k] = gaussian_em.random_rows(rows.filled, 1, task.generator)[0]
         params["loadings"][a, k, :, : task.n_factors] = loadings
         params["noise"][a, k] = noise
         weights = params["log_weights"][a].exp()
@@ -332,7 +321,7 @@ def m_step(params: Parameters, moments: Moments, floor: Tensor) -> Parameters:
     Q = loadings.shape[-1]
     root = torch.linalg.cholesky(_covariances(loadings, params["noise"]))
     beta = torch.cholesky_solve(loadings, root).mT  # (M, K, Q, D)
-    some = moments.counts > EMPTY * moments.counts.sum(-1, keepdim=True)
+    some = moments.counts > gaussian_em.EMPTY * moments.counts.sum(-1, keepdim=True)
     eye = torch.eye(len(means[0, 0]), dtype=means.dtype, device=means.device)
     covariance = torch.where(some[..., None, None], moments.covariances(), eye)
     cross = covariance @ beta.mT  # S βᵀ
@@ -388,7 +377,9 @@ def _stack(tasks: Sequence[FactorTask], members: Sequence[Member], floors: Tenso
             loadings = given.loadings.to(floors) / scale.scale[:, None]
             noise = torch.maximum(given.noise.to(floors) / scale.scale.square(), floors[m])
         else:
-            weights, means, covariances = starting_moments(member.rows, k, task.init, task.generator)
+            weights, means, covariances = gaussian_em.starting_moments(
+                member.rows, k, task.init, task.generator
+            )
             log_weights = weights.log()
             loadings, noise = factorised(covariances, q, floors[m])
         for name, value in (("log_weights", log_weights), ("means", means), ("noise", noise)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import operator
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -45,14 +45,7 @@ class Questions(DensityMixin, BaseEstimator):
         """What the cells of the table are (see `pynade.estimators.cells`)."""
 
     @abstractmethod
-    def _rows(
-        self,
-        X: Any,
-        *,
-        fitting: bool = False,
-        missing: bool | None = None,
-        columns: Sequence[str] | None = None,
-    ) -> np.ndarray:
+    def _rows(self, X: Any, **options: Any) -> np.ndarray:
         """Converted rows, or one clear sentence; columns of a frame are put into the fitted order."""
 
     def _names(self) -> list[str] | None:

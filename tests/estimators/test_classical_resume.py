@@ -19,18 +19,18 @@ REAL = np.vstack([RNG.normal(-2, 1, (90, 3)), RNG.normal(2, 1, (90, 3))])
 GAPS = np.where(RNG.random(BINARY.shape) < 0.1, np.nan, BINARY)
 
 CASES = {
-    "mob": (BernoulliMixture(n_components=(2, 3), iterations=6, patience=None, tolerance=0), BINARY),
-    "mob-gaps": (BernoulliMixture(n_components=4, iterations=9, patience=2), GAPS),
-    "mob-empty": (BernoulliMixture(n_components=40, iterations=8, patience=None, smoothing=1e-9), BINARY),
-    "trees": (ChowLiu(alpha=(0.1, 1.0), n_components=2, iterations=4, patience=None), BINARY),
-    "mog": (GaussianMixture(n_components=(2, 3), minibatch=True, batch_size=50, iterations=12), REAL),
+    "mob": (BernoulliMixture(n_components=(2, 3), epochs=6, patience=None, tol=0), BINARY),
+    "mob-gaps": (BernoulliMixture(n_components=4, epochs=9, patience=2), GAPS),
+    "mob-empty": (BernoulliMixture(n_components=40, epochs=8, patience=None, smoothing=1e-9), BINARY),
+    "trees": (ChowLiu(alpha=(0.1, 1.0), n_components=2, epochs=4, patience=None), BINARY),
+    "mog": (GaussianMixture(n_components=(2, 3), minibatch=True, batch_size=50, epochs=12), REAL),
     "mog-zero": (
-        GaussianMixture(n_components=2, minibatch=True, batch_size=50, iterations=25, zero_means=True),
+        GaussianMixture(n_components=2, minibatch=True, batch_size=50, epochs=25, zero_means=True),
         REAL,
     ),
-    "rbm": (RBM(n_hidden=3, learning_rate=(0.1, 0.02), epochs=6, evaluate_every=2, n_init=2), BINARY),
+    "rbm": (RBM(hidden=3, learning_rate=(0.1, 0.02), epochs=6, evaluate_every=2, n_init=2), BINARY),
     "rbm-persistent": (
-        RBM(n_hidden=3, epochs=5, evaluate_every=1, persistent=True, schedule="linear", batch_size=40),
+        RBM(hidden=3, epochs=5, evaluate_every=1, persistent=True, schedule="linear", batch_size=40),
         BINARY,
     ),
 }
@@ -101,7 +101,7 @@ def test_a_run_of_a_baseline_goes_on(tmp_path):
     np.save(tmp_path / "rows.npy", BINARY)
     rows, parameters = (
         str(tmp_path / "rows.npy"),
-        {"n_components": [2, 3], "patience": None, "tolerance": 0.0},
+        {"n_components": [2, 3], "patience": None, "tol": 0.0},
     )
     steps = Interrupt()
     expected = start_run(tmp_path / "whole", "mob", parameters, rows, callbacks=[steps])
@@ -120,8 +120,7 @@ def test_a_run_of_a_baseline_goes_on(tmp_path):
 
 def mixture(**more) -> BernoulliMixture:
     return BernoulliMixture(
-        **{"n_components": (2, 3), "iterations": 5, "patience": None, "tolerance": 0, "random_state": 0}
-        | more
+        **{"n_components": (2, 3), "epochs": 5, "patience": None, "tol": 0, "random_state": 0} | more
     )
 
 
@@ -154,7 +153,7 @@ def test_another_learning_is_refused(changed, rows, word, tmp_path):
         ValueError, match=f"checkpoint-0.safetensors was kept by a learning with another {word};"
     ):
         mixture(**changed).fit(rows, folder=tmp_path, resume=True)
-    model = GaussianMixture(minibatch=True, iterations=2, random_state=0)
+    model = GaussianMixture(minibatch=True, epochs=2, random_state=0)
     with pytest.raises(ValueError, match="another model;"):
         model.fit(BINARY, folder=tmp_path, resume=True)
     mixture(device="cpu").fit(BINARY, folder=tmp_path, resume=True)  # where it is learned does not matter
