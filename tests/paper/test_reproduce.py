@@ -273,7 +273,7 @@ def test_an_ensemble_of_images_goes_on_from_every_stage_and_says_how_it_is_compo
     def refuse(*_, **__):
         raise Stop
 
-    monkeypatch.setattr(sys.modules["pynade.training.fit"], "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("pynade.training.checkpoint.CHECKPOINT_SECONDS", 0.0)
     places = (tmp_path / "b", tmp_path / "wb")
     with pytest.raises(Stop):
         reproduce(cell, *places, CPU, callbacks=[kill])
@@ -283,7 +283,7 @@ def test_an_ensemble_of_images_goes_on_from_every_stage_and_says_how_it_is_compo
             reproduce(cell, *places, CPU)
     assert any((tmp_path / "wb").rglob("chunks-*/*.npy"))  # the exact part is done
     with monkeypatch.context() as patch:
-        patch.setattr("pynade.evaluation.walk", refuse)  # and is not done again
+        patch.setattr("pynade.models.Rows.log_probs", refuse)  # and is not done again
         again = reproduce(cell, *places, CPU)
     for name in ("test", "ensembles", "composition", "mean_over_orderings", "valid"):
         assert again[name] == whole[name]
