@@ -93,7 +93,7 @@ def test_a_saved_model_is_saved_again_and_fitted_again(name, tmp_path):
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_folder_loads_is_described_and_scored(name, run):
     model = pynade.load(SAVED / name)
-    assert type(model).__part_ == RUNS[name]
+    assert type(model).__name__ == RUNS[name]
     result = json.loads((SAVED / name / "result.json").read_text(encoding="utf-8"))
     spec = json.loads((SAVED / name / "spec.json").read_text(encoding="utf-8"))
     kept = header(SAVED / name / "model.safetensors")
