@@ -215,21 +215,21 @@ def training_figure(epochs: Sequence[dict[str, Any]]) -> Figure:
     Where the training curve rises and the validation curve falls, the model overfits.
 
     Args:
-        epochs: The lines of metrics.jsonl; their scores are negative log-likelihoods.
+        epochs: The lines of metrics.jsonl, as `read_metrics` gives them.
     """
     figure, axes = _subplots(1, 1, 6.4, 4.2)
     axis = axes[0, 0]
     blue, orange, green = COLOURS[:3]
-    train = [(line["epoch"], -line["train_nll"]) for line in epochs if line["train_nll"] is not None]
+    train = [(line["epoch"], line["train"]) for line in epochs if line["train"] is not None]
     if train:
         axis.plot(*zip(*train, strict=True), color=blue, label="train (mean during the epoch)")
-    scored = [(line["epoch"], -line["train_scored_nll"]) for line in epochs if "train_scored_nll" in line]
+    scored = [(line["epoch"], line["train_scored"]) for line in epochs if "train_scored" in line]
     if scored:
         axis.plot(*zip(*scored, strict=True), color=green, label="train (some rows, scored as validation)")
-    valid = [line for line in epochs if line["valid_nll"] is not None]
+    valid = [line for line in epochs if line["valid"] is not None]
     if valid:
         kind = "estimate" if any(line.get("valid_mc_stderr") for line in valid) else "exact"
-        values = np.array([-line["valid_nll"] for line in valid])
+        values = np.array([line["valid"] for line in valid])
         error = np.array([line.get("valid_stderr") or 0.0 for line in valid])
         where = [line["epoch"] for line in valid]
         axis.plot(where, values, color=orange, label=f"validation ({kind})")

@@ -12,6 +12,7 @@ import numpy as np
 from pynade.estimators.base import DensityEstimator
 from pynade.estimators.io import load_with_facts
 from pynade.estimators.questions import PARTICLES
+from pynade.particles import check_particles
 from pynade.runs.figures import completion_figure, save_figure
 from pynade.tables import read_file, resolve
 from pynade.tables.frames import align, default_names
@@ -59,6 +60,8 @@ def impute_file(
     estimated = hasattr(model.model_, "order")  # it has orderings of its own
     if particles is not None and not estimated:
         raise ValueError(f"{run} fills gaps without particles; only models with a fixed ordering need them")
+    if particles is not None:
+        check_particles(particles)
     check_destination(out, *TABLE_ENDINGS)
     if draws is not None and draws < 1:
         raise ValueError(f"the number of draws must be at least 1, not {draws}")

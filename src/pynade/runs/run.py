@@ -259,8 +259,9 @@ def _train(
 
 def _validation_score(estimator: DensityEstimator, rows: np.ndarray) -> Estimate:
     """Exact, but an estimate for nets that would run once for every variable."""
-    net = getattr(estimator.model_, "net", None)
-    if estimator.has_orderings and net is not None and net.row_floats:
+    from pynade.models import Orderless
+
+    if isinstance(estimator.model_, Orderless) and estimator.model_.net.row_floats:
         return estimator.estimate(rows)
     return estimator.summary(estimator.score_samples(rows))
 
