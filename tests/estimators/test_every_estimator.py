@@ -176,7 +176,8 @@ def test_any_conditional_and_any_given_value(name, fitted):
     assert np.isfinite(scores).all()
     if ESTIMATORS[name][1] != "real":
         assert conditional.pmf(0) + conditional.pmf(1) == pytest.approx(1)
-        assert (scores >= model.score_samples(X) - 2).all()  # sums over more states
+    if hasattr(model, "chosen_") and ESTIMATORS[name][1] != "real":  # one density, without orderings
+        assert (scores >= model.score_samples(X) - 1e-9).all()  # a sum over more states
     with pytest.raises(ValueError, match="both asked for and given"):
         model.conditional(2, {2: value})
 
