@@ -235,7 +235,7 @@ def run(
                 or ("a callback stopped it" if asked else "")
                 or (f"all {learner.unit}s done" if epoch == epochs else "")
             )
-        if metrics is not None and good:
+        if metrics is not None and any(learner.active[k] == 0 for k in good):
             with open(metrics, "a", encoding="utf-8") as file:
                 file.write(json.dumps(histories[0].epochs[-1]) + "\n")
         stopped = [m for m in learner.active if histories[m].stopped]
