@@ -250,7 +250,9 @@ def test_divergence_is_a_clear_error_and_keeps_the_last_good_weights(tmp_path):
             return eta * float("nan") if getattr(self, "spoiled", False) else eta
 
     m.net.__class__ = Spoiled
-    with pytest.raises(Diverged, match=r"epoch 3; the weights of epoch 2 were kept in .*smaller learning rate"):
+    with pytest.raises(
+        Diverged, match=r"epoch 3; the weights of epoch 2 were kept in .*smaller learning rate"
+    ):
         fit(m, rows(), rows(20, seed=1), Gradient(epochs=9), folder=tmp_path, callbacks=[spoil])
     assert same(weights(m), kept[1])
     m.net.__class__ = NADENet

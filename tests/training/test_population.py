@@ -260,7 +260,10 @@ def test_what_cannot_be_one_population_is_refused():
     for others, words in (
         ([], "at least one member"),
         ([one, Member(MODELS["fvsbn"](0), train, None, options)], "one architecture"),
-        ([one, Member(MODELS["nade"](1), train, None, replace(options, batch_size=10))], "may differ only in"),
+        (
+            [one, Member(MODELS["nade"](1), train, None, replace(options, batch_size=10))],
+            "may differ only in",
+        ),
         ([one, Member(MODELS["nade"](1), train, train, options)], "all members"),
         ([three, two], "one architecture"),
     ):
