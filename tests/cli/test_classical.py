@@ -162,8 +162,14 @@ def test_a_large_rbm_is_scored_by_estimates(run, tmp_path):
             ["real.csv", "--model", "rnade", "--n-components", "2", "--n-components", "3"],
             "RNADE takes one value for --n-components, not 2",
         ),
-        (["table.csv", "--learning-rate", "1", "--learning-rate", "2"], "NADE takes one value for --learning-rate, not 2"),
-        (["real.csv", "--model", "gaussian", "--shrinkage", "much"], "shrinkage is None, 'ledoit-wolf' or a number from 0 to 1, not 'much'"),
+        (
+            ["table.csv", "--learning-rate", "1", "--learning-rate", "2"],
+            "NADE takes one value for --learning-rate, not 2",
+        ),
+        (
+            ["real.csv", "--model", "gaussian", "--shrinkage", "much"],
+            "shrinkage is None, 'ledoit-wolf' or a number from 0 to 1, not 'much'",
+        ),
         (["gaps.csv", "--model", "chow-liu"], "fitted to complete rows, but row 0, column 1 is NaN"),
         (["constant.csv", "--model", "mfa"], "column 'b' is constant"),
         (["twice.csv", "--model", "gaussian"], "singular"),

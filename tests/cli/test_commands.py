@@ -202,8 +202,14 @@ BAD_TABLES = {
         (["fit", "mushroms", "--out", "r"], "did you mean 'mushrooms'?"),
         (["fit", "nowhere.csv", "--out", "r"], "no file 'nowhere.csv'"),
         (["fit", "table.csv", "--model", "nad", "--out", "r"], "did you mean 'nade'?"),
-        (["fit", "table.csv", "--model", "fvsbn", "--hidden", "3", "--out", "r"], "model 'fvsbn' has no option --hidden"),
-        (["fit", "table.csv", "--hidden", "3", "--hidden", "3", "--out", "r"], "one value for --hidden, not 2"),
+        (
+            ["fit", "table.csv", "--model", "fvsbn", "--hidden", "3", "--out", "r"],
+            "model 'fvsbn' has no option --hidden",
+        ),
+        (
+            ["fit", "table.csv", "--hidden", "3", "--hidden", "3", "--out", "r"],
+            "one value for --hidden, not 2",
+        ),
         (["fit", "table.csv", "--learning-rate", "-1", "--out", "r"], "learning_rate must be positive"),
         (["fit", "table.csv", "--device", "cuda:99x", "--out", "r"], "device"),
         (["fit", "table.csv", "--out", "good"], "already exists; give --overwrite"),
@@ -314,7 +320,9 @@ def test_models_with_a_fixed_ordering_fill_gaps_by_an_estimate(run, table, tmp_p
     assert (np.load(tmp_path / "draws.npy") == expected).all()
     code, out, err = run("impute", "r", "gaps.csv", "--particles", "4", "--out", "few.csv")
     assert code == 0
-    assert err.startswith("Warning: the gaps of 2 of 3 rows are filled by an estimate with an effective sample size")
+    assert err.startswith(
+        "Warning: the gaps of 2 of 3 rows are filled by an estimate with an effective sample size"
+    )
     assert len(err.strip().splitlines()) == 1
     assert "0 gaps in 60 rows filled ->" in run("impute", "r", "table.csv", "--out", "same.csv")[1]
     assert (tmp_path / "same.csv").read_text() == (tmp_path / "table.csv").read_text()

@@ -163,7 +163,10 @@ def test_transformers_of_tables(run, tmp_path, model):
         (["fit", "pngs", "--model", "unet"], "have grey levels, but the model is one of zeros and ones"),
         (["fit", "pngs"], "have grey levels, but the model is one of zeros and ones"),
         (["fit", "digits", "--model", "unet", "--binarize", "random"], "for images with grey levels"),
-        (["fit", "pngs", "--model", "unet", "--binarize", "blue"], "binarize is a threshold between 0 and 1, random"),
+        (
+            ["fit", "pngs", "--model", "unet", "--binarize", "blue"],
+            "binarize is a threshold between 0 and 1, random",
+        ),
         (
             ["fit", "pngs", "--binarize", "0.5", "--model", "convnade", "--blueprint", "1@9x9(valid)"],
             "images of 8x8",
