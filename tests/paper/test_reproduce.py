@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import sys
 import time
 from dataclasses import replace
 from multiprocessing import get_context
