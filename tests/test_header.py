@@ -23,7 +23,7 @@ REALS = RNG.normal(size=(60, 6))
         (pynade.MADE(hidden=(4,), epochs=1), BITS),
         (pynade.RNADE(hidden=3, epochs=1), REALS),
         (pynade.DeepRNADE(hidden=(3, 4), epochs=1), REALS),
-        (pynade.RBM(n_hidden=4, epochs=1), BITS),
+        (pynade.RBM(hidden=4, epochs=1), BITS),
         (pynade.ChowLiu(), BITS),
         (pynade.Gaussian(), REALS),
         (pynade.ConvNADE(blueprint="2@2x2(valid)->1@2x2(full)", image_shape=(2, 3), epochs=1), BITS),

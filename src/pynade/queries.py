@@ -244,8 +244,8 @@ def conditional(model: Model, i: int, given: dict[int, float]) -> Conditional:
     several = isinstance(model, Ordered) and len(model.order.view(-1, model.n_variables)) > 1
     if several and not isinstance(model.net, AnyOrderNet):
         raise ValueError(
-            "the members of this ensemble differ in p(given), so its conditional is a mixture of theirs; "
-            "use conditional_log_prob, which weights them"
+            "the members of this ensemble differ in p(given), so its conditional is a mixture of theirs; an "
+            "orderless model (DeepNADE) can answer it, and queries.conditional_log_prob weights the members"
         )
     D = model.n_variables
     is_given = variable_flags(list(given), D, "given")

@@ -9,11 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pynade.classical import RBM, contrastive, contrastive_population, nade_from_rbm, rbm_sum
-from pynade.classical.contrastive_divergence import exact_log_likelihood
-from pynade.classical.rbm_states import TINY, HiddenStates, VisibleStates
+from pynade.classical import RBM, contrastive_divergence, nade_from_rbm, rbm_sum
+from pynade.classical.normalised_rbm import TINY, HiddenStates, VisibleStates
 from pynade.ordering import Ordering
-from pynade.training import Diverged
+from pynade.training.loop import Diverged
 from tests.reference import binary
 from tests.reference.loops import mean_field_pass
 
@@ -142,22 +141,22 @@ def test_gibbs_sampling_comes_to_the_models_means():
 
 @pytest.mark.parametrize("scale", [0.3, 30.0])
 def test_sums_over_hidden_and_over_visible_states_agree(scale):
-    """Twelve hidden units have an outer and an inner part; strong voices need the slow way of summing."""
+    """Twelve hidden units have an outer and an inner part; large biases need the slow way of summing."""
     rbm, g = machine(7, 12, seed=7, scale=0.5), generator(8)
-    told = scale * torch.randn(6, 12, generator=g, dtype=torch.float64)
-    told[0] = -1000.0  # against the weights: products of exponentials underflow
+    biases = scale * torch.randn(6, 12, generator=g, dtype=torch.float64)
+    biases[0] = -1000.0  # against the weights: products of exponentials underflow
     with torch.no_grad():
         hidden, visible = (kind(rbm.W.abs() * scale, rbm.b) for kind in (HiddenStates, VisibleStates))
         assert ((hidden.scaled[:, 0] < TINY).any()) == (scale > 1)
-        torch.testing.assert_close(hidden.log_sum(told), visible.log_sum(told), rtol=1e-12, atol=1e-10)
+        torch.testing.assert_close(hidden.log_sum(biases), visible.log_sum(biases), rtol=1e-12, atol=1e-10)
         which = torch.tensor([0, 3, 6])
-        laws = hidden.logits(told, which)
-        torch.testing.assert_close(laws, visible.logits(told, which), rtol=1e-8, atol=1e-8)
+        logits = hidden.logits(biases, which)
+        torch.testing.assert_close(logits, visible.logits(biases, which), rtol=1e-8, atol=1e-8)
         for states in (hidden, visible):
-            draws = states.draw(told, 4000, g)
+            draws = states.draw(biases, 4000, g)
             assert draws.shape == (4000, 6, 7)
             means = draws[..., which].mean(0)
-            torch.testing.assert_close(means, torch.sigmoid(laws), rtol=0, atol=5 * 0.5 / math.sqrt(4000))
+            torch.testing.assert_close(means, torch.sigmoid(logits), rtol=0, atol=5 * 0.5 / math.sqrt(4000))
 
 
 def test_a_normalised_rbm_is_a_frozen_copy():
@@ -186,9 +185,8 @@ def test_the_nade_of_an_rbm_is_one_mean_field_pass(order):
 def test_an_update_equals_the_dumb_loop(k, persistent):
     rbm, x = machine(4, 3, seed=6), torch.randint(2, (5, 4), generator=generator(3)).double()
     W, b, c = arrays(rbm)
-    contrastive(
-        rbm, x, learning_rate=0.3, k=k, persistent=persistent, epochs=1, batch_size=5, generator=generator(9)
-    )
+    options = {"k": k, "persistent": persistent, "epochs": 1, "batch_size": 5, "generator": generator(9)}
+    contrastive_divergence([rbm], x, learning_rates=[0.3], **options)
     g = generator(9)
     chains = x[torch.randint(5, (5,), generator=g)].numpy() if persistent else None
     rows = x[torch.randperm(5, generator=g)].numpy()
@@ -203,25 +201,28 @@ def test_an_update_equals_the_dumb_loop(k, persistent):
 def test_a_member_of_a_population_trains_as_if_alone(persistent):
     x = (torch.rand(50, 6, generator=generator(4)) < 0.3).double()
     rates = [0.5, 0.05, 0.005]
-    options = {"k": 2, "persistent": persistent, "epochs": 4, "batch_size": 20, "evaluate_at": (1, 4)}
+    options = {"k": 2, "persistent": persistent, "epochs": 4, "batch_size": 20, "evaluate_every": 3}
     together = [machine(6, 3, seed=s) for s in range(3)]
-    history = contrastive_population(together, x, x, learning_rates=rates, generator=generator(5), **options)
-    assert history.evaluated == [1, 4]
-    for m, rate in enumerate(rates):
+    trained = contrastive_divergence(together, x, x, learning_rates=rates, generator=generator(5), **options)
+    for m, (rate, (history, log_z, stderr)) in enumerate(zip(rates, trained, strict=True)):
+        assert [line["valid"] is not None for line in history.epochs] == [False, False, True, True]
         alone = machine(6, 3, seed=m)
-        own = contrastive(alone, x, x, learning_rate=rate, generator=generator(5), **options)
-        assert own.best_epoch == [history.best_epoch[m]]
+        (own,) = contrastive_divergence(
+            [alone], x, x, learning_rates=[rate], generator=generator(5), **options
+        )
+        assert own.history.best_epoch == history.best_epoch
         for one, other in zip(alone.parameters(), together[m].parameters(), strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+        assert (log_z, stderr) == (together[m].log_partition(), 0.0)
 
 
 def test_an_epoch_may_be_so_many_updates_and_as_many_as_a_pass_needs_are_a_pass():
     x = (torch.rand(60, 6, generator=generator(4)) < 0.3).double()
-    options = {"learning_rate": 0.1, "batch_size": 20, "epochs": 2}
+    options = {"learning_rates": [0.1], "batch_size": 20, "epochs": 2}
     passes, updates, more = (machine(6, 3, seed=1) for _ in range(3))
-    contrastive(passes, x, generator=generator(5), **options)
-    contrastive(updates, x, generator=generator(5), updates_per_epoch=3, **options)
-    contrastive(more, x, generator=generator(5), updates_per_epoch=4, **options)
+    contrastive_divergence([passes], x, generator=generator(5), **options)
+    contrastive_divergence([updates], x, generator=generator(5), updates_per_epoch=3, **options)
+    contrastive_divergence([more], x, generator=generator(5), updates_per_epoch=4, **options)
     assert torch.equal(passes.W, updates.W)
     assert not torch.equal(passes.W, more.W)
 
@@ -230,51 +231,94 @@ def test_an_epoch_may_be_so_many_updates_and_as_many_as_a_pass_needs_are_a_pass(
 def test_learning_finds_what_there_is(persistent):
     x = torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0]]).repeat(100, 1)
     rbm, seen = RBM(4, 4, generator=generator(0)), []
-    history = contrastive(
-        rbm,
+    ((history, log_z, stderr),) = contrastive_divergence(
+        [rbm],
         x,
         x,
-        learning_rate=0.1,
+        learning_rates=[0.1],
         k=3,
         persistent=persistent,
         epochs=60,
         batch_size=10,
-        evaluate_at=range(10, 61, 10),
         generator=generator(1),
-        callback=seen.append,
+        callbacks=[seen.append],
     )
-    assert history.best_valid[0] > -1.2  # the entropy is 0.69; independent coins have 2.77
-    assert history.best_valid[0] == max(v[0] for v in history.valid)
-    assert exact_log_likelihood(rbm, x) == pytest.approx(history.best_valid[0], abs=1e-5)
-    assert rbm.normalised().log_prob(x).mean().item() == pytest.approx(history.best_valid[0], abs=1e-4)
-    assert [told.epoch for told in seen] == list(range(1, 61))
-    assert [told.valid is not None for told in seen[8:11]] == [False, True, False]
+    assert history.best_valid > -1.2  # the entropy is 0.69; independent coins have 2.77
+    assert history.best_valid == max(line["valid"] for line in history.epochs if line["valid"] is not None)
+    exact = rbm.double().normalised().log_prob(x).mean().item()
+    assert exact == pytest.approx(history.best_valid, abs=1e-5)
+    assert (log_z, stderr) == (pytest.approx(rbm.log_partition(), abs=1e-5), 0.0)
+    done = [now for now in seen if now.epoch_done]
+    assert [now.epoch for now in done] == list(range(1, 61))
+    assert [now.valid is not None for now in done[8:11]] == [False, True, False]
+    for line in history.epochs:
+        assert (line["train"] is None) == (line["valid"] is None)
+        assert line["train"] == line["valid"]  # the same rows
 
 
-def test_large_machines_keep_their_last_weights_and_callbacks_end_training():
+def test_without_validation_the_last_parameters_are_scored():
+    x = (torch.rand(60, 6, generator=generator(4)) < 0.3).double()
+    rbm = machine(6, 3, seed=1)
+    options = {"learning_rates": [0.1], "epochs": 3, "generator": generator(5)}
+    ((history, log_z, stderr),) = contrastive_divergence([rbm], x, **options)
+    assert (history.best_epoch, history.best_valid, stderr) == (3, None, 0.0)
+    assert [line["train"] is None for line in history.epochs] == [True, True, False]
+    score = rbm.normalised().log_prob(x).mean().item()
+    assert history.train_log_likelihood == pytest.approx(score, abs=1e-12)
+    assert log_z == rbm.log_partition()
+
+
+def test_large_machines_are_scored_once_with_an_estimate():
     x = torch.randint(2, (20, 30), generator=generator(0))
+    options = {"learning_rates": [0.1], "epochs": 5, "evaluate_every": 1, "ais_chains": 20, "ais_steps": 40}
     rbm = RBM(30, 28)
-    history = contrastive(rbm, x, x, epochs=5, generator=generator(1), callback=lambda told: told.epoch == 2)
-    assert (history.stopped, history.best_epoch, history.best_valid) == ("callback", [2], [None])
-    scored = contrastive(rbm, x, x, epochs=1, evaluate=lambda r, v: 1.5, generator=generator(1))
-    assert scored.best_valid == [1.5]
+    ((history, log_z, stderr),) = contrastive_divergence([rbm], x, x, generator=generator(1), **options)
+    assert [line["valid"] is not None for line in history.epochs] == [False] * 4 + [True]
+    assert history.epochs[-1]["train"] == history.best_valid
+    estimate = rbm.log_partition_ais(20, 40, generator(1), base=_base_rates(x))
+    assert (log_z, stderr) == (estimate.log_z, estimate.stderr)
+    ((stopped, log_z, stderr),) = contrastive_divergence(
+        [rbm], x, x, generator=generator(1), callbacks=[lambda now: now.epoch == 2], **options
+    )
+    assert (stopped.stopped, stopped.best_epoch) == ("a callback stopped it", 2)
+    assert stopped.best_valid is None
+    assert stderr > 0
+    energies = -rbm.free_energy(x).mean().item()
+    assert stopped.train_log_likelihood == pytest.approx(energies - log_z, abs=1e-9)
 
 
-def test_bad_questions_are_refused():
+def _base_rates(x):
+    return torch.logit((x.sum(0) + 1).double() / (len(x) + 2))
+
+
+def test_one_machine_may_diverge_while_others_go_on():
+    x = (torch.rand(60, 6, generator=generator(4)) < 0.3).double()
+    rbms = [machine(6, 3, seed=1), RBM(6, 3, scale=math.inf).double()]
+    options = {"learning_rates": [0.1, 0.1], "epochs": 3, "evaluate_every": 1}
+    trained = contrastive_divergence(rbms, x, x, generator=generator(5), **options)
+    assert [t.history.stopped for t in trained] == ["all epochs done", "diverged"]
+    alone = machine(6, 3, seed=1)
+    options["learning_rates"] = [0.1]
+    contrastive_divergence([alone], x, x, generator=generator(5), **options)
+    torch.testing.assert_close(alone.W, rbms[0].W, rtol=0, atol=1e-12)
+
+
+def test_impossible_options_are_refused():
     x = torch.zeros(4, 3)
     for options, words in [
-        ({"k": 0}, "k, epochs and batch_size must be at least 1"),
+        ({"k": 0}, "k must be at least 1"),
         ({"updates_per_epoch": 0}, "updates_per_epoch must be at least 1"),
-        ({"learning_rate": 0.0}, "positive learning rates"),
-        ({"epochs": 3, "evaluate_at": [4]}, "epochs from 1 to 3"),
+        ({"evaluate_every": 0}, "evaluate_every must be at least 1"),
+        ({"learning_rates": [0.0]}, "positive learning rates"),
+        ({"schedule": "magic"}, "constant, linear, not 'magic'"),
     ]:
         with pytest.raises(ValueError, match=words):
-            contrastive(RBM(3, 2), x, **options)
+            contrastive_divergence([RBM(3, 2)], x, **{"learning_rates": [0.1]} | options)
     with pytest.raises(ValueError, match="3 columns, the model has 5"):
-        contrastive(RBM(5, 2), x)
+        contrastive_divergence([RBM(5, 2)], x, learning_rates=[0.1])
     with pytest.raises(ValueError, match="same shape"):
-        contrastive_population([RBM(3, 2), RBM(3, 4)], x, learning_rates=[0.1, 0.1])
+        contrastive_divergence([RBM(3, 2), RBM(3, 4)], x, learning_rates=[0.1, 0.1])
     with pytest.raises(ValueError, match="n_hidden must be at least 1"):
         RBM(3, 0)
-    with pytest.raises(Diverged, match="member 0"):
-        contrastive(RBM(3, 2, scale=math.inf), torch.eye(3), generator=generator(0))
+    with pytest.raises(Diverged, match="epoch 1; the initial ones were kept"):
+        contrastive_divergence([RBM(3, 2, scale=math.inf)], torch.eye(3), learning_rates=[0.1])

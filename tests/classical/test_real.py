@@ -1,5 +1,7 @@
 """Gaussians, mixtures of Gaussians and factor analysers learn: held to loops, scikit-learn and the truth."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -14,13 +16,13 @@ from pynade.classical import (
     FactorTask,
     GaussianMixture,
     em_factors,
-    em_factors_batch,
     em_gaussian,
     gaussian,
     minibatch_em,
 )
 from pynade.classical import moments as moments_module
 from pynade.classical.gaussian_marginals import by_pattern
+from pynade.classical.moments import Scale
 from tests.reference import gaussians as reference
 
 
@@ -44,6 +46,20 @@ def with_gaps(x, share=0.3, seed=9):
     gaps[:, 0] &= ~gaps.all(-1)
     gaps[gaps.all(-1), 0] = False
     return x.masked_fill(gaps, torch.nan)
+
+
+def factors(x, n_components, n_factors, valid=None, *, init="rows", generator=None, **options):
+    """One mixture of factor analysers."""
+    task = FactorTask(x, n_components, n_factors, valid, init, generator=generator)
+    return em_factors([task], **options)[0]
+
+
+def column(history, name):
+    """One entry of every line of a history."""
+    return [line[name] for line in history.epochs]
+
+
+DATA_UNITS = {"standardise": False}
 
 
 def start(x, K, seed=1):
@@ -75,9 +91,11 @@ def test_gaussian_is_the_sample_mean_and_covariance():
 def test_shrinkage_is_scikit_learns():
     x = rows(30, 5)
     np.testing.assert_allclose(
-        gaussian(x, "ledoit-wolf").covariance, LedoitWolf().fit(x.numpy()).covariance_, rtol=1e-9
+        gaussian(x, "ledoit-wolf", **DATA_UNITS).covariance,
+        LedoitWolf().fit(x.numpy()).covariance_,
+        rtol=1e-9,
     )
-    full = gaussian(x, 1.0).covariance
+    full = gaussian(x, 1.0, **DATA_UNITS).covariance
     np.testing.assert_allclose(full, np.eye(5) * np.cov(x.T, bias=True).trace() / 5, atol=1e-9)
 
 
@@ -105,16 +123,111 @@ def test_gaps_are_regularised_as_complete_rows_are():
     x = rows(400, 4)
     gap = x.clone()
     gap[7, 2] = torch.nan
-    for how in ({"covariance_floor": 0.3}, {"shrinkage": 0.4}, {"shrinkage": 0.1, "covariance_floor": 0.2}):
-        complete = gaussian(x, **how).covariance
-        np.testing.assert_allclose(gaussian(gap, **how).covariance, complete, rtol=0.02, atol=0.02)
+    some = ({"covariance_floor": 0.3}, {"shrinkage": 0.4}, {"shrinkage": 0.1, "covariance_floor": 0.2})
+    for options in [*(one | DATA_UNITS for one in some), *some]:
+        complete = gaussian(x, **options).covariance
+        np.testing.assert_allclose(gaussian(gap, **options).covariance, complete, rtol=0.02, atol=0.02)
     x[:, 1] = x[:, 0] + x[:, 3]  # singular, all the more with gaps
     x = with_gaps(x)
     with pytest.raises(ValueError, match="larger covariance_floor than 0"):
         gaussian(x)
-    for how in ({"covariance_floor": 0.1}, {"shrinkage": 0.1}):
-        model = gaussian(x, **how)
+    for options in ({"covariance_floor": 0.1}, {"shrinkage": 0.1}):
+        model = gaussian(x, **options)
         assert torch.isfinite(model.marginal_log_prob(x, ~torch.isnan(x))).all()
+
+
+def test_acceleration_ends_where_plain_em_ends():
+    """Many gaps: plain EM takes hundreds of steps to the same maximum."""
+    x = with_gaps(rows(200, 6, clusters=1), share=0.4)
+    fast = gaussian(x)
+    first = GaussianMixture.from_moments(torch.ones(1), fast.mean[None] + 1, fast.covariance[None] * 1.5)
+    slow, history = em_gaussian(x, 1, init=first, covariance_floor=0.0, tol=1e-13, epochs=3000)
+    assert history.stopped == "converged"
+    observed = ~torch.isnan(x)
+    best = fast.marginal_log_prob(x, observed).mean().item()
+    assert best == pytest.approx(slow.marginal_log_prob(x, observed).mean().item(), abs=1e-7)
+    torch.testing.assert_close(fast.mean, slow.means[0], rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(fast.covariance, slow.components()[2][0], rtol=1e-3, atol=1e-2)
+
+
+# ----------------------------------------------------------------------------------------- standardised units
+
+
+def test_standardised_units_do_not_depend_on_the_units_of_the_data():
+    """What is learned from shifted and scaled columns is the same density, shifted and scaled."""
+    x, valid = with_gaps(rows(150, 4)), rows(300, 4)[150:]
+    shift, scale = torch.tensor([5.0, -3.0, 0.0, 1e3]).double(), torch.logspace(-3, 3, 4).double()
+    moved, moved_valid = x * scale + shift, valid * scale + shift
+    seen = (~torch.isnan(x)).double().mean(0) @ scale.log()
+    fits = [
+        lambda y, v: (gaussian(y, 0.2, 0.1), None),
+        lambda y, v: em_gaussian(y, 3, v, covariance_floor=0.1, generator=generator(1)),
+        lambda y, v: minibatch_em(
+            y, 3, v, covariance_floor=0.1, generator=generator(1), epochs=30, batch_size=50
+        ),
+        lambda y, v: factors(y, 3, 2, v, noise_floor=0.1, generator=generator(1)),
+    ]
+    for fit in fits:
+        (one, history), (other, moved_history) = fit(x, valid), fit(moved, moved_valid)
+        scores = other.log_prob(moved_valid) + scale.log().sum()
+        torch.testing.assert_close(scores, one.log_prob(valid), rtol=1e-6, atol=1e-6)
+        if history is not None:
+            assert moved_history.best_epoch == history.best_epoch
+            offset = scale.log().sum().item()
+            assert moved_history.best_valid == pytest.approx(history.best_valid - offset, abs=1e-6)
+    (_, history), (_, moved_history) = fits[1](x, None), fits[1](moved, None)
+    train = np.array(column(history, "train")) - seen.item()
+    np.testing.assert_allclose(column(moved_history, "train"), train, atol=1e-6)
+    target = column(moved_history, "train")[3] - 1e-9
+    _, stopped = em_gaussian(moved, 3, covariance_floor=0.1, generator=generator(1), stop_at_train=target)
+    assert len(stopped.epochs) == 4
+
+
+@pytest.mark.parametrize("zero_means", [False, True])
+def test_floors_in_standardised_units_are_floors_of_standardised_rows(zero_means):
+    x = rows(120, 3)
+    scale = Scale.of(x, centred=not zero_means)
+    inside = (x - scale.shift) / scale.scale
+    batches = {"epochs": 9, "batch_size": 40, "zero_means": zero_means}
+    fits = [
+        lambda y, **units: gaussian(y, 0.1, 0.3, **units),
+        lambda y, **units: em_gaussian(y, 2, covariance_floor=0.3, generator=generator(), **units)[0],
+        lambda y, **units: factors(y, 2, 1, noise_floor=0.3, generator=generator(), **units)[0],
+        lambda y, **u: minibatch_em(y, 2, covariance_floor=0.3, generator=generator(), **batches, **u)[0],
+    ]
+    for fit in fits[3:] if zero_means else fits:
+        wanted = fit(inside, **DATA_UNITS).log_prob(inside) - scale.scale.log().sum()
+        torch.testing.assert_close(fit(x).log_prob(x), wanted, rtol=0, atol=1e-8)
+        assert (fit(x).log_prob(x) - fit(x, **DATA_UNITS).log_prob(x)).abs().max() > 0.01
+
+
+def test_units_of_a_source_may_come_from_rows():
+    x = rows(500, 3)
+
+    class Source:
+        def draw(self, n, generator):
+            return x[torch.randint(len(x), (n,), generator=generator)]
+
+    options = {"covariance_floor": 0.3, "epochs": 9, "batch_size": 40}
+    whole, _ = minibatch_em(x, 2, generator=generator(), **options)
+    drawn, _ = minibatch_em(Source(), 2, standardise=x, generator=generator(), **options)
+    first, _ = minibatch_em(Source(), 2, generator=generator(), **options)
+    assert torch.equal(whole.means, drawn.means)
+    assert torch.equal(whole.inverse_factors, drawn.inverse_factors)
+    assert not torch.equal(whole.inverse_factors, first.inverse_factors)
+
+
+def test_columns_too_large_for_their_squares_are_refused():
+    x = rows(20, 3)
+    x[:, 1] *= 1e200
+    for fit in (
+        gaussian,
+        lambda y: em_gaussian(y, 2),
+        lambda y: minibatch_em(y, 2),
+        lambda y: factors(y, 2, 1),
+    ):
+        with pytest.raises(ValueError, match="column 1 are too large"):
+            fit(x)
 
 
 # ------------------------------------------------------------------------------------------------- the E-step
@@ -127,7 +240,7 @@ def test_one_em_update_is_the_plain_loop(D, gaps):
     first = start(x, 3)
     if gaps and D > 1:
         x = with_gaps(x)
-    model, history = em_gaussian(x, 3, init=first, iterations=1, tol=0, covariance_floor=0.01)
+    model, history = em_gaussian(x, 3, init=first, epochs=2, tol=0, covariance_floor=0.01, **DATA_UNITS)
     log_weights, means, covariances = (t.numpy() for t in first.components())
     w, m, c = reference.em_gaussian_step(x.numpy(), np.exp(log_weights), means, covariances, floor=0.01)
     got = model.components()
@@ -135,8 +248,8 @@ def test_one_em_update_is_the_plain_loop(D, gaps):
     np.testing.assert_allclose(got[1], m, rtol=1e-8)
     np.testing.assert_allclose(got[2], c, rtol=1e-6, atol=1e-9)
     observed = ~torch.isnan(x)
-    assert history.train[0] == pytest.approx(first.marginal_log_prob(x, observed).mean().item(), abs=1e-9)
-    assert history.train[1] == pytest.approx(model.marginal_log_prob(x, observed).mean().item(), abs=1e-9)
+    train = [m.marginal_log_prob(x, observed).mean().item() for m in (first, model)]
+    assert column(history, "train") == pytest.approx(train, abs=1e-9)
 
 
 @pytest.mark.parametrize(("D", "K"), [(3, 4), (8, 5)])
@@ -145,7 +258,9 @@ def test_em_is_scikit_learns(D, K):
     first = start(x, K)
     weights, means, covariances = (t.numpy() for t in first.components())
     for n in (1, 5, 20):
-        mine, history = em_gaussian(x, K, init=first, iterations=n, tol=0, covariance_floor=1e-3)
+        mine, history = em_gaussian(
+            x, K, init=first, epochs=n + 1, tol=0, covariance_floor=1e-3, **DATA_UNITS
+        )
         theirs = SklearnMixture(
             K,
             max_iter=n,
@@ -157,17 +272,17 @@ def test_em_is_scikit_learns(D, K):
         )
         with pytest.warns(ConvergenceWarning):
             theirs.fit(x.numpy())
-        assert history.train[-1] == pytest.approx(theirs.score(x.numpy()), abs=1e-6)
+        assert history.epochs[-1]["train"] == pytest.approx(theirs.score(x.numpy()), abs=1e-6)
         np.testing.assert_allclose(mine.log_prob(x), theirs.score_samples(x.numpy()), atol=1e-5)
 
 
 def test_blocks_and_kept_features_change_nothing(monkeypatch):
     x = rows(300, 4)
     first = start(x, 3)
-    whole, _ = em_gaussian(x, 3, init=first, iterations=3)
+    whole, _ = em_gaussian(x, 3, init=first, epochs=4)
     monkeypatch.setattr(moments_module, "BLOCK", {"cpu": 500})
     monkeypatch.setattr(moments_module, "CACHE", {"cpu": 0})
-    parts, _ = em_gaussian(x, 3, init=first, iterations=3)
+    parts, _ = em_gaussian(x, 3, init=first, epochs=4)
     torch.testing.assert_close(whole.log_prob(x), parts.log_prob(x), rtol=0, atol=1e-9)
 
 
@@ -199,14 +314,15 @@ def test_the_training_likelihood_never_falls(fit, gaps):
     x = rows(150, 4)
     x = with_gaps(x) if gaps else x
     for seed in range(3):
-        options = {"iterations": 25, "tol": 0, "init": "rows", "generator": generator(seed)}
+        options = {"epochs": 26, "tol": 0, "init": "rows", "generator": generator(seed)}
         if fit == "gaussian":
             _, history = em_gaussian(x, 3, covariance_floor=0.0, **options)
         else:
-            _, history = em_factors(x, 3, 2, **options)
-        assert len(history.train) == 26
-        assert (np.diff(history.train) > -1e-10).all()
-        assert history.train[-1] > history.train[0] + 0.1
+            _, history = factors(x, 3, 2, **options)
+        train = column(history, "train")
+        assert len(train) == 26
+        assert (np.diff(train) > -1e-10).all()
+        assert train[-1] > train[0] + 0.1
 
 
 def test_clusters_are_found_from_either_start():
@@ -214,7 +330,7 @@ def test_clusters_are_found_from_either_start():
     centres = torch.tensor([[0.0, 0], [10, 0], [0, 10], [10, 10]])
     x = centres.repeat(100, 1) + torch.randn(400, 2, generator=g)
     for init in ("k-means++", "rows"):
-        model, history = em_gaussian(x, 4, init=init, generator=generator(2), iterations=300)
+        model, history = em_gaussian(x, 4, init=init, generator=generator(2), epochs=301)
         near = torch.cdist(centres.double(), model.means).amin(1)
         assert near.max() < 0.5
         assert history.stopped == "converged"
@@ -223,19 +339,19 @@ def test_clusters_are_found_from_either_start():
 def test_validation_keeps_the_best_iteration_and_retraining_stops_at_its_likelihood():
     x = rows(120, 6)
     train, valid = x[:60], x[60:]
-    model, history = em_gaussian(
-        train, 6, x_valid=valid, generator=generator(), patience=5, covariance_floor=1e-3
-    )
-    assert history.stopped == "validation no longer improved"
-    assert history.best_iteration < len(history.train) - 1
-    assert model.log_prob(valid).mean().item() == pytest.approx(max(history.valid), abs=1e-8)
+    model, history = em_gaussian(train, 6, valid, generator=generator(), patience=5, covariance_floor=1e-3)
+    assert history.stopped == "no better validation score for 5 iterations"
+    assert history.best_epoch == len(history.epochs) - 5
+    assert history.best_valid == max(column(history, "valid"))
+    assert model.log_prob(valid).mean().item() == pytest.approx(history.best_valid, abs=1e-8)
     assert model.log_prob(train).mean().item() == pytest.approx(history.train_log_likelihood, abs=1e-8)
-    plain = em_gaussian(x, 6, generator=generator(), tol=0, iterations=5)[1].train
+    plain = column(em_gaussian(x, 6, generator=generator(), tol=0, epochs=6)[1], "train")
     target = (plain[2] + plain[3]) / 2
     again, retrained = em_gaussian(x, 6, stop_at_train=target, generator=generator(), tol=0)
-    assert retrained.stopped == "training likelihood reached"
-    assert retrained.train[-1] >= target > retrained.train[-2]
-    assert again.log_prob(x).mean().item() == pytest.approx(retrained.train[-1], abs=1e-8)
+    assert retrained.stopped == "training likelihood reached the given value"
+    reached = column(retrained, "train")
+    assert reached[-1] >= target > reached[-2]
+    assert again.log_prob(x).mean().item() == pytest.approx(reached[-1], abs=1e-8)
 
 
 @pytest.mark.parametrize("fit", ["gaussian", "factors"])
@@ -246,14 +362,14 @@ def test_a_component_without_rows_starts_afresh(fit):
     means[1] += 1e5
     if fit == "gaussian":
         lost = GaussianMixture.from_moments(torch.ones(2), means, first.components()[2])
-        model, history = em_gaussian(x, 2, init=lost, iterations=30, generator=generator())
+        model, history = em_gaussian(x, 2, init=lost, epochs=31, generator=generator())
     else:
         parts = factor_start(x, 2, 1)
         lost = FactorAnalysers.from_parts(torch.ones(2), means, parts.loadings, parts.noise)
-        model, history = em_factors(x, 2, 1, init=lost, iterations=30, generator=generator())
+        model, history = factors(x, 2, 1, init=lost, epochs=31, generator=generator())
     assert (model.means - x.mean(0)).abs().max() < 100
     assert (model.log_weights > -5).all()
-    assert history.train[-1] > history.train[0]
+    assert history.epochs[-1]["train"] > history.epochs[0]["train"]
     assert history.messages == ["component 1 was empty and started anew at a random row"]
 
 
@@ -269,8 +385,9 @@ def test_a_full_step_on_all_rows_is_em():
             return x
 
     first = start(x, 3)
-    small, _ = minibatch_em(All(), 3, init=first, iterations=1, step_size=1.0, covariance_floor=0.01)
-    whole, _ = em_gaussian(x, 3, init=first, iterations=1, tol=0, covariance_floor=0.01)
+    options = {"init": first, "epochs": 2, "covariance_floor": 0.01, **DATA_UNITS}
+    small, _ = minibatch_em(All(), 3, step_size=1.0, **options)
+    whole, _ = em_gaussian(x, 3, init=first, epochs=2, tol=0, covariance_floor=0.01, **DATA_UNITS)
     torch.testing.assert_close(small.log_prob(x), whole.log_prob(x), rtol=0, atol=1e-8)
 
 
@@ -283,7 +400,7 @@ def test_steps_follow_the_papers_schedule():
             return x
 
     first = start(x, 2)
-    model, history = minibatch_em(All(), 2, init=first, iterations=3, covariance_floor=0.0)
+    model, history = minibatch_em(All(), 2, init=first, epochs=4, covariance_floor=0.0)
     log_weights, *rest = (t.numpy() for t in first.components())
     theta = [np.exp(log_weights), *rest]
     for eta in (0.1, 0.1 * 2 / 3, 0.1 / 3):
@@ -293,18 +410,21 @@ def test_steps_follow_the_papers_schedule():
     np.testing.assert_allclose(got[0].exp(), theta[0], rtol=1e-9)
     np.testing.assert_allclose(got[1], theta[1], rtol=1e-9)
     np.testing.assert_allclose(got[2], theta[2], rtol=1e-7)
-    assert len(history.train) == 3
+    train = column(history, "train")
+    assert len(train) == 4
+    assert train[2] == train[3]  # the last parameters have had no minibatch
 
 
-def test_minibatch_em_comes_near_em():
+def test_minibatch_em_comes_near_em(monkeypatch):
+    monkeypatch.setattr(sys.modules["pynade.classical.minibatch_em"], "VALIDATE_EVERY", 60)
     x = rows(3000, 4)
     train, valid = x[:2500], x[2500:]
     full, _ = em_gaussian(train, 3, generator=generator(1))
-    model, history = minibatch_em(
-        train, 3, iterations=600, batch_size=500, x_valid=valid, validate_every=60, generator=generator(1)
-    )
-    assert history.valid_at == list(range(0, 601, 60))
-    assert model.log_prob(valid).mean().item() == pytest.approx(max(history.valid), abs=1e-8)
+    model, history = minibatch_em(train, 3, valid, epochs=600, batch_size=500, generator=generator(1))
+    scored = [line["epoch"] for line in history.epochs if line["valid"] is not None]
+    assert scored == [*range(1, 600, 60), 600]
+    assert history.best_valid == max(line["valid"] for line in history.epochs if line["valid"] is not None)
+    assert model.log_prob(valid).mean().item() == pytest.approx(history.best_valid, abs=1e-8)
     assert model.log_prob(valid).mean() > full.log_prob(valid).mean() - 0.05
 
 
@@ -312,12 +432,12 @@ def test_zero_means_stay_zero_and_scales_are_told_apart():
     g = generator(0)
     x = torch.randn(4000, 3, generator=g, dtype=torch.float64)
     x[::2] *= 8
-    model, _ = minibatch_em(x, 2, zero_means=True, iterations=400, batch_size=1000, generator=g)
+    model, _ = minibatch_em(x, 2, zero_means=True, epochs=401, batch_size=1000, generator=g)
     assert (model.means == 0).all()
     variances = model.components()[2].diagonal(dim1=-2, dim2=-1).mean(-1).sort().values
     np.testing.assert_allclose(variances, [1, 64], rtol=0.15)
     again, _ = minibatch_em(
-        x, 2, zero_means=True, iterations=100, batch_size=1000, generator=generator(0), init=model, x_valid=x
+        x, 2, x, zero_means=True, epochs=101, batch_size=1000, generator=generator(0), init=model
     )
     assert again.log_prob(x).mean() >= model.log_prob(x).mean() - 1e-9
 
@@ -330,8 +450,8 @@ def test_a_component_that_lost_its_rows_starts_afresh(zero_means):
     far = torch.zeros(2, 3, dtype=torch.float64) if zero_means else torch.tensor([[0.0] * 3, [900.0] * 3])
     spread = torch.stack([torch.eye(3) * 20, torch.eye(3) * (1e10 if zero_means else 1.0)]).double()
     first = GaussianMixture.from_moments(torch.ones(2), far.double(), spread)
-    how = {"init": first, "zero_means": zero_means, "iterations": 1500, "batch_size": 500}
-    model, history = minibatch_em(x, 2, generator=g, **how)
+    options = {"init": first, "zero_means": zero_means, "epochs": 1501, "batch_size": 500}
+    model, history = minibatch_em(x, 2, generator=g, **options)
     assert any("component 1 was empty and started anew" in message for message in history.messages)
     weights = model.components()[0].exp()
     np.testing.assert_allclose(weights, [0.5, 0.5], atol=0.05)
@@ -344,7 +464,7 @@ def test_a_component_without_rows_starts_afresh_in_short_runs_too():
     x = torch.cat((rows(2000, 3, clusters=1), rows(2000, 3, clusters=1) + 30))
     far = torch.tensor([[0.0] * 3, [1e4] * 3]).double()
     start = GaussianMixture.from_moments(torch.ones(2), far, torch.eye(3).double().repeat(2, 1, 1) * 100)
-    model, history = minibatch_em(x, 2, init=start, iterations=60, batch_size=100, generator=g)
+    model, history = minibatch_em(x, 2, init=start, epochs=61, batch_size=100, generator=g)
     assert any("component 1 was empty" in message for message in history.messages)
     assert model.means.abs().max() < 100
 
@@ -354,12 +474,12 @@ def test_validation_rows_and_first_batches_may_lack_a_column():
     held = x[:50].clone()
     held[:, 2] = torch.nan
     for fitted in (
-        em_gaussian(x, 2, x_valid=held, generator=generator()),
-        em_factors(x, 2, 1, x_valid=held, generator=generator()),
-        minibatch_em(x, 2, x_valid=held, iterations=10, batch_size=50, generator=generator()),
+        em_gaussian(x, 2, held, generator=generator()),
+        factors(x, 2, 1, held, generator=generator()),
+        minibatch_em(x, 2, held, epochs=11, batch_size=50, generator=generator()),
     ):
-        asked = fitted[0].marginal_log_prob(held, ~torch.isnan(held)).mean()
-        assert fitted[1].best_valid == pytest.approx(float(asked), abs=1e-9)
+        score = fitted[0].marginal_log_prob(held, ~torch.isnan(held)).mean()
+        assert fitted[1].best_valid == pytest.approx(float(score), abs=1e-9)
     rare = x.repeat(10, 1)
     rare[20:, 1] = torch.nan
     with pytest.raises(ValueError, match="column 1 of the first batches has no value"):
@@ -367,26 +487,17 @@ def test_validation_rows_and_first_batches_may_lack_a_column():
     with pytest.raises(ValueError, match="row 3 of x has no value"):
         minibatch_em(rare.index_fill(0, torch.tensor([3]), torch.nan), 2)
     for seed in range(6):
-        model, _ = minibatch_em(rare, 2, iterations=10, batch_size=300, generator=generator(seed))
+        model, _ = minibatch_em(rare, 2, epochs=11, batch_size=300, generator=generator(seed))
         assert torch.isfinite(model.means).all()
 
 
-def test_minibatch_patience_stops():
+def test_minibatch_patience_counts_validations(monkeypatch):
+    monkeypatch.setattr(sys.modules["pynade.classical.minibatch_em"], "VALIDATE_EVERY", 2)
     x = rows(40, 4)
-    _, history = minibatch_em(
-        x[:20],
-        5,
-        x_valid=x[20:],
-        iterations=500,
-        batch_size=20,
-        step_size=1.0,
-        validate_every=2,
-        patience=3,
-        covariance_floor=1e-3,
-        generator=generator(),
-    )
-    assert history.stopped == "validation no longer improved"
-    assert len(history.train) < 500
+    options = {"epochs": 501, "batch_size": 20, "step_size": 1.0, "patience": 3, "covariance_floor": 1e-3}
+    _, history = minibatch_em(x[:20], 5, x[20:], generator=generator(), **options)
+    assert history.stopped == "no better validation score for 3 iterations"
+    assert len(history.epochs) == history.best_epoch + 2 * 3 < 500
 
 
 # ------------------------------------------------------------------------------------------- factor analysers
@@ -396,7 +507,7 @@ def test_minibatch_patience_stops():
 def test_one_em_update_of_factor_analysers_is_the_plain_loop(D, K, Q):
     x = rows(50, D)
     first = factor_start(x, K, Q)
-    model, _ = em_factors(x, K, Q, init=first, iterations=1, tol=0)
+    model, _ = factors(x, K, Q, init=first, epochs=2, tol=0)
     w, m, loadings, noise = reference.em_factors_step(
         x.numpy(),
         first.log_weights.exp().numpy(),
@@ -413,19 +524,19 @@ def test_one_em_update_of_factor_analysers_is_the_plain_loop(D, K, Q):
 def test_all_factors_reach_the_full_covariance_mixture():
     """From the mixture's own solution, in factors with hardly any noise, there is nothing to gain or lose."""
     x = rows(500, 4)
-    mixture, history = em_gaussian(x, 3, generator=generator(), iterations=500, tol=1e-8)
+    mixture, history = em_gaussian(x, 3, generator=generator(), epochs=501, tol=1e-8)
     loadings = torch.linalg.cholesky(mixture.components()[2])
     noise = 1e-4 * loadings.square().sum(-1)
     begin = FactorAnalysers.from_parts(mixture.log_weights.exp(), mixture.means, loadings, noise)
-    _, after = em_factors(x, 3, 4, init=begin, iterations=2000, tol=1e-7)
-    assert after.train[-1] == pytest.approx(history.train[-1], abs=0.02)
+    _, after = factors(x, 3, 4, init=begin, epochs=2001, tol=1e-7)
+    assert after.epochs[-1]["train"] == pytest.approx(history.epochs[-1]["train"], abs=0.02)
 
 
 def test_gaps_leave_factor_analysis_exact():
     """One M-step from moments of rows with gaps equals the one that completes every row by hand."""
     x = with_gaps(rows(60, 4, clusters=1))
     first = factor_start(x.nan_to_num(20.0), 1, 2)
-    model, _ = em_factors(x, 1, 2, init=first, iterations=1, tol=0)
+    model, _ = factors(x, 1, 2, init=first, epochs=2, tol=0)
     mean, covariance = first.means[0].numpy(), first.covariances()[0].numpy()
     _, m, c = (a[0] for a in reference.em_gaussian_step(x.numpy(), np.ones(1), mean[None], covariance[None]))
     loadings = first.loadings[0].numpy()
@@ -443,36 +554,37 @@ def test_a_batch_of_settings_and_folds_is_its_members_one_by_one():
 
     def tasks():
         return [
-            FactorTask(train, k, q, x_valid=valid, generator=generator(10 * k + q))
+            FactorTask(train, k, q, valid, generator=generator(10 * k + q))
             for k, q in settings_
             for train, valid in folds
         ]
 
-    options = {"iterations": 40, "patience": 4, "tol": 1e-3}
-    together = em_factors_batch(tasks(), **options)
+    options = {"epochs": 41, "patience": 4, "tol": 1e-3}
+    together = em_factors(tasks(), **options)
     assert len({h.stopped for _, h in together}) > 1  # they did not all stop for one reason …
-    assert len({len(h.train) for _, h in together}) > 3  # … nor at one time
+    assert len({len(h.epochs) for _, h in together}) > 3  # … nor at one time
     for task, (model, history) in zip(tasks(), together, strict=True):
-        ((alone, own),) = em_factors_batch([task], **options)
-        assert (own.stopped, own.best_iteration) == (history.stopped, history.best_iteration)
-        np.testing.assert_allclose(own.valid, history.valid, atol=1e-7)
+        ((alone, own),) = em_factors([task], **options)
+        assert (own.stopped, own.best_epoch) == (history.stopped, history.best_epoch)
+        np.testing.assert_allclose(column(own, "valid"), column(history, "valid"), atol=1e-7)
         torch.testing.assert_close(alone.log_prob(x), model.log_prob(x), rtol=0, atol=1e-5)
-        assert model.log_prob(task.x_valid).mean().item() == pytest.approx(max(history.valid), abs=1e-8)
+        assert history.best_valid == max(column(history, "valid"))
+        assert model.log_prob(task.valid).mean().item() == pytest.approx(history.best_valid, abs=1e-8)
 
 
 def test_members_stop_at_their_own_training_likelihood():
     x = rows(200, 4)
-    plain = em_factors_batch([FactorTask(x, 2, 2, generator=generator(1))], iterations=30, tol=0)[0][1]
-    targets = [plain.train[4] - 1e-9, plain.train[11] - 1e-9, None]
+    plain = column(factors(x, 2, 2, generator=generator(1), epochs=31, tol=0)[1], "train")
+    targets = [plain[4] - 1e-9, plain[11] - 1e-9, None]
     tasks = [FactorTask(x, 2, 2, stop_at_train=t, generator=generator(1)) for t in targets]
-    ended = [len(h.train) - 1 for _, h in em_factors_batch(tasks, iterations=30, tol=0)]
+    ended = [len(h.epochs) - 1 for _, h in em_factors(tasks, epochs=31, tol=0)]
     assert ended == [4, 11, 30]
 
 
 def test_the_noise_floor_is_kept():
     x = rows(100, 3)
     x[:, 2] = x[:, 0] - x[:, 1]
-    model, _ = em_factors(x, 2, 2, noise_floor=0.03, generator=generator())
+    model, _ = factors(x, 2, 2, noise_floor=0.03, generator=generator(), **DATA_UNITS)
     assert model.noise.min().item() == pytest.approx(0.03, rel=1e-9)
 
 
@@ -504,8 +616,8 @@ def test_floors_survive_degenerate_tables(kind):
     fitted = [
         gaussian(x, covariance_floor=0.01),
         em_gaussian(x, K, covariance_floor=0.01, generator=generator())[0],
-        em_factors(x, K, 2, noise_floor=0.01, generator=generator())[0],
-        minibatch_em(x, K, iterations=5, batch_size=30, covariance_floor=0.01, generator=generator())[0],
+        factors(x, K, 2, noise_floor=0.01, generator=generator())[0],
+        minibatch_em(x, K, epochs=6, batch_size=30, covariance_floor=0.01, generator=generator())[0],
     ]
     for model in fitted:
         assert torch.isfinite(model.log_prob(x)).all()
@@ -520,23 +632,26 @@ def test_without_a_floor_the_error_names_it(kind):
         with pytest.raises(ValueError, match=r"singular .* larger covariance_floor than 0"):
             gaussian(x)
     with pytest.raises(ValueError, match=r"singular .* larger covariance_floor than 0"):
-        em_gaussian(x, K, covariance_floor=0.0, tol=0, iterations=300, generator=generator())
+        em_gaussian(x, K, covariance_floor=0.0, tol=0, epochs=301, generator=generator())
     if kind in ("constant column", "one row"):
         with pytest.raises(ValueError, match=r"singular .* larger noise_floor than 0"):
-            em_factors(x, K, 1, noise_floor=0.0, tol=0, iterations=300, generator=generator())
+            factors(x, K, 1, noise_floor=0.0, tol=0, epochs=301, generator=generator())
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda x: em_gaussian(x, 50), "50 components need at least as many rows"),
-        (lambda x: em_factors(x, 50, 1), "50 components need at least as many rows"),
+        (lambda x: factors(x, 50, 1), "50 components need at least as many rows"),
         (lambda x: minibatch_em(x, 50), "50 components need at least as many rows"),
-        (lambda x: em_factors(x, 2, 4), "n_factors must be at most"),
+        (lambda x: factors(x, 2, 4), "n_factors must be at most"),
         (lambda x: em_gaussian(x, 2, covariance_floor=-1), "covariance_floor must be at least 0"),
         (lambda x: em_gaussian(x, 2, init="magic"), "unknown init 'magic'"),
         (lambda x: em_gaussian(x, 2, init=GaussianMixture(3, 4)), "init has 4 components in 3 variables"),
-        (lambda x: em_factors(x, 2, 1, init=FactorAnalysers(3, 2, 2)), r"\(3, 2, 2\), expected \(3, 2, 1\)"),
+        (lambda x: factors(x, 2, 1, init=FactorAnalysers(3, 2, 2)), r"\(3, 2, 2\), expected \(3, 2, 1\)"),
+        (lambda x: em_factors([FactorTask(x, 2, 1, x), FactorTask(x, 2, 1)]), "either all tasks have valid"),
+        (lambda x: em_gaussian(x, 2, patience=0), "patience must be at least 1, not 0"),
+        (lambda x: minibatch_em(x, 2, epochs=0), "epochs must be at least 1, not 0"),
         (lambda x: minibatch_em(x, 2, step_size=0), "step_size"),
         (lambda x: minibatch_em(x, 2, zero_means=True, init="rows"), "k-means"),
         (lambda x: gaussian(x[0]), r"rows \(N, D\)"),
@@ -561,11 +676,11 @@ def test_a_gpu_gives_what_the_cpu_gives(gaps):
     x = with_gaps(x) if gaps else x
     fits = [
         lambda y: gaussian(y, covariance_floor=1e-3),
-        lambda y: em_gaussian(y, 3, init=start_at, iterations=5)[0],
-        lambda y: em_factors(y, 3, 2, init=factors_at, iterations=5)[0],
-        lambda y: minibatch_em(y, 3, init=start_at, iterations=5, generator=generator())[0],
+        lambda y: em_gaussian(y, 3, init=start_at, epochs=6)[0],
+        lambda y: factors(y, 3, 2, init=factors_at, epochs=6)[0],
+        lambda y: minibatch_em(y, 3, init=start_at, epochs=6, generator=generator())[0],
         lambda y: em_gaussian(y, 3, generator=generator())[0],
-        lambda y: em_factors(y, 3, 2, generator=generator())[0],
+        lambda y: factors(y, 3, 2, generator=generator())[0],
     ]
     observed = ~torch.isnan(x)
     for fit in fits:
@@ -580,28 +695,19 @@ def test_a_gpu_gives_what_the_cpu_gives(gaps):
             assert gpu.sample(5, seed).device.type == "cuda"
 
 
-def test_progress_is_told_and_a_callback_may_end_it():
+def test_callbacks_are_called_once_for_all_members():
     x, seen = rows(50, 2), []
-    _, history = em_gaussian(x, 2, iterations=4, tol=0, generator=generator(), callback=seen.append)
-    assert [(now.iteration, now.iterations) for now in seen] == [(t, 4) for t in range(5)]
-    assert [now.train for now in seen] == history.train
-    seen.clear()
-    tasks = [FactorTask(x, k, 1, x_valid=x[:9], generator=generator()) for k in (1, 2, 5)]
-    fitted = em_factors_batch(tasks, iterations=3, tol=0, callback=seen.append)
-    assert [now.iteration for now in seen] == list(range(seen[0].iterations + 1))
-    assert max(now.valid for now in seen) == max(v for _, h in fitted for v in h.valid)
-    stopped = em_factors_batch(tasks, iterations=9, tol=0, callback=lambda now: now.iteration == 2)
-    assert {h.stopped for _, h in stopped} == {"callback"}
-    assert max(len(h.train) for _, h in stopped) == 3
-    _, history = minibatch_em(
-        x, 2, iterations=9, batch_size=20, generator=generator(), callback=lambda now: now.iteration == 3
-    )
-    assert (history.stopped, len(history.train)) == ("callback", 4)
-    assert history.train_log_likelihood == history.train[-1]
+    tasks = [FactorTask(x, k, 1, x[:9], generator=generator()) for k in (1, 2, 5)]
+    fitted = em_factors(tasks, epochs=4, tol=0, callbacks=[seen.append])
+    assert [(now.epoch, now.epochs, now.update) for now in seen] == [(t, 4, t) for t in (1, 2, 3, 4)]
+    assert seen[-1].best_valid == max(v for _, h in fitted for v in column(h, "valid"))
+    stopped = em_factors(tasks, epochs=9, tol=0, callbacks=[lambda now: now.epoch == 3])
+    assert {h.stopped for _, h in stopped} == {"a callback stopped it"}
+    assert {len(h.epochs) for _, h in stopped} == {3}
 
 
 def test_tasks_of_one_batch_may_differ_in_width_and_be_none():
     tasks = [FactorTask(rows(30, D), 2, 1, generator=generator()) for D in (1, 4, 2)]
-    fitted = em_factors_batch(tasks, iterations=3)
+    fitted = em_factors(tasks, epochs=4)
     assert [model.n_variables for model, _ in fitted] == [1, 4, 2]
-    assert em_factors_batch([]) == []
+    assert em_factors([]) == []

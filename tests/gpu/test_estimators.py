@@ -10,9 +10,9 @@ import pynade
 from pynade.estimators import ClassicalEstimator, estimator_named
 from pynade.estimators.cells import PIXEL_FAMILIES, REAL_FAMILIES
 from pynade.estimators.registry import ALIASES, MODELS
-from pynade.evaluation import block_sampling_gap
 from pynade.particles import complete_rows
 from pynade.training import step
+from pynade_benchmarks.per_step import block_sampling_gap
 from tests.contracts.cases import DENSITIES, all_states
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]

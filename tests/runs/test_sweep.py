@@ -271,7 +271,9 @@ def test_an_interruption_in_the_second_round_of_the_last_training_changes_nothin
 
     def fragile(members, **options):
         histories = real(members, **options)
-        if members[0].options.stop_at_train is not None and len(members) == 2:  # the first round has both folds
+        if (
+            members[0].options.stop_at_train is not None and len(members) == 2
+        ):  # the first round has both folds
             histories[0].stopped = "diverged"
         return histories
 

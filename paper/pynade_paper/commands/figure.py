@@ -49,7 +49,7 @@ def paper(
       pynade figure paper natural-patches --out patches.png --device cuda
     """
     from pynade.cli.main import app as pynade
-    from pynade.tables.output import check_destination
+    from pynade.tables.files import check_destination
     from pynade_paper.paper_figures import read_figures
 
     known = read_figures(protocols)
@@ -278,7 +278,7 @@ def _benchmark(module: str, function: str, record: Path | None) -> Callable[...,
     """A function that measures, of the package of benchmarks."""
     from importlib import import_module
 
-    from pynade.tables.output import check_destination
+    from pynade.tables.files import check_destination
 
     if record is not None:
         check_destination(record, ".json")

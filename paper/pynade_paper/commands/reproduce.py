@@ -194,7 +194,7 @@ def report(
     Example:
       pynade report --results paper/results --out docs/results.html
     """
-    from pynade.tables.output import check_destination
+    from pynade.tables.files import check_destination
     from pynade_paper.pages import summary
     from pynade_paper.report import write_report
 

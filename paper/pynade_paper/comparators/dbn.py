@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pynade.classical.ais import PartitionEstimate, log_partition_ais
-from pynade.classical.rbm import RBM
+from pynade.classical.rbm import RBM, PartitionEstimate
 from pynade_paper.comparators.training import Comparator
 
 ROWS_AT_ONCE = 20000  # copies of rows in one pass of an estimate
@@ -151,7 +150,7 @@ class DBN(Comparator):
         rbm, base = (self.top, self.base) if self.stage else (self.bottom, self.pixel_base)
         part = 1 if final else 5
         chains, steps = max(2, self.ais_chains // part), max(1, self.ais_steps // part)
-        self.partition = log_partition_ais(rbm, chains, steps, generator, base=base)
+        self.partition = rbm.log_partition_ais(chains, steps, generator, base=base)
 
     @torch.no_grad()
     def scores(

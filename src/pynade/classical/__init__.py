@@ -1,6 +1,5 @@
 """Classical densities and their learners: mixtures, trees, Gaussians, factor analysers, RBMs."""
 
-from pynade.classical.ais import PartitionEstimate
 from pynade.classical.bernoulli_mixture import BernoulliMixture, em_bernoulli
 from pynade.classical.chow_liu import ChowLiuTree, chow_liu, chow_liu_chosen
 from pynade.classical.contrastive_divergence import TrainedRBM, contrastive_divergence
@@ -10,7 +9,7 @@ from pynade.classical.gaussian_marginals import GaussianMarginals
 from pynade.classical.gaussian_mixture import GaussianMixture, em_gaussian
 from pynade.classical.minibatch_em import minibatch_em
 from pynade.classical.normalised_rbm import NormalisedRBM
-from pynade.classical.rbm import RBM, nade_from_rbm
+from pynade.classical.rbm import RBM, PartitionEstimate, nade_from_rbm
 from pynade.classical.tree_mixture import TreeMixture, em_trees
 
 __all__ = [

@@ -152,15 +152,12 @@ class _BernoulliEM(BinaryEM):
 
     @property
     def rows_at_once(self) -> int:
-        """As many as fit in memory."""
         return max(1, CHUNK // max(self.mixture.n_components, self.mixture.n_variables))
 
     def log_prior(self) -> float:
-        """Σ_k (log w_k + Σ_d (log θ_kd + log(1 − θ_kd)))."""
         return log_odds_prior(self.mixture.log_weights, [self.mixture.logits])
 
     def expect(self) -> list[float | None]:
-        """Expected counts under the responsibilities."""
         self.rows = self.x.new_zeros(self.mixture.n_components, dtype=torch.float64)
         self.ones = torch.zeros_like(self.mixture.logits, dtype=torch.float64)
         self.seen = None if self.train[1] is None else torch.zeros_like(self.ones)
@@ -178,7 +175,6 @@ class _BernoulliEM(BinaryEM):
         return [float(self.log_p.mean())]
 
     def maximise(self) -> None:
-        """Weights and means in proportion to the counts."""
         s, seen = self.strength, self.rows[:, None] if self.seen is None else self.seen
         ones, zeros = self.ones.clamp(min=0), (seen - self.ones).clamp(min=0)  # float32 may round below zero
         self.mixture.logits.copy_((ones + s).log() - (zeros + s).log())

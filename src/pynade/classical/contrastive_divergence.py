@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -114,20 +114,9 @@ def contrastive_divergence(
     train = binary_rows(x, "training", D)[0]
     held = None if valid is None else binary_rows(valid, "validation", D, device=device)[0]
     score = _Score(train, device, ais_chains, ais_steps, generator)
-    learner = _Contrastive(
-        rbms=rbms,
-        scorer=score,
-        valid=held,
-        rates=learning_rates,
-        k=k,
-        persistent=persistent,
-        epochs=epochs,
-        batch_size=batch_size,
-        updates_per_epoch=updates_per_epoch,
-        schedule=schedule,
-        evaluate_every=evaluate_every if _small(rbms[0]) else epochs,
-        generator=generator,
-    )
+    every = evaluate_every if _small(rbms[0]) else epochs
+    options = (k, persistent, epochs, batch_size, updates_per_epoch, schedule, every, generator)
+    learner = _Contrastive(rbms, score, held, learning_rates, *options)
     histories = run(learner, epochs, callbacks=callbacks, checkpoint=checkpoint)
     trained = []
     for m, history in enumerate(histories):
@@ -157,14 +146,17 @@ class _Score:
     ) -> None:
         self.base = Bernoulli().eta_from_marginal(x).squeeze(-1)  # logits from which AIS starts
         self.x, self.chains, self.steps = x.to(device), chains, steps
-        self.generator = None if generator is None else generator.clone_state()
+        self.generator = generator
+        self.start = None if generator is None else generator.get_state()
 
     def __call__(self, machine: RBM, valid: Tensor | None = None) -> _Scored:
         """Evaluate a machine on the training rows, and on the validation rows if there are any."""
         if _small(machine):
             log_z, stderr = machine.log_partition(), 0.0
         else:
-            same = None if self.generator is None else self.generator.clone_state()
+            same = None if self.generator is None else torch.Generator(self.generator.device)
+            if same is not None and self.start is not None:
+                same.set_state(self.start)
             estimate = machine.log_partition_ais(self.chains, self.steps, same, base=self.base)
             log_z, stderr = estimate.log_z, estimate.stderr
         means = []
@@ -175,7 +167,7 @@ class _Score:
         return _Scored(log_z, stderr, *means)
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(eq=False)
 class _Contrastive(Learner):
     """The learner; see `contrastive_divergence` for the options."""
 
@@ -192,7 +184,7 @@ class _Contrastive(Learner):
     evaluate_every: int
     generator: torch.Generator | None
 
-    advice: ClassVar[str] = "Try a smaller learning rate."  # type: ignore[misc]
+    advice = "Try a smaller learning rate."
 
     def __post_init__(self) -> None:
         x, rbms = self.scorer.x, self.rbms
@@ -200,8 +192,9 @@ class _Contrastive(Learner):
         self.stopping, self.validated = [Stopping() for _ in rbms], self.valid is not None
         self.active, self.epoch = list(range(len(rbms))), 0
         W, b, c = (torch.stack([getattr(rbm, name) for rbm in rbms]) for name in "Wbc")
-        self.members = _Members(W, b.unsqueeze(1), c.unsqueeze(1), self.generator)
-        self.good = [t.clone() for t in (self.members.W, self.members.b, self.members.c)]  # last finite ones
+        self.now = {"W": W, "b": b.unsqueeze(1), "c": c.unsqueeze(1)}
+        self.good = {name: t.clone() for name, t in self.now.items()}  # the last finite parameters
+        self.members = _Members(**self.now, generator=self.generator)
         self.scored: dict[int, _Scored] = {}  # members scored in this epoch
         self.kept: list[_Scored | None] = [None] * len(rbms)  # scores of the best parameters
         chains = None
@@ -211,77 +204,64 @@ class _Contrastive(Learner):
         self.step = _Step(self.members, chains, self.k, self.batch_size)
 
     def advance(self, report: Report) -> list[float | None]:
-        """One epoch of updates; log-likelihoods are known where the epoch is scored."""
-        x, W, done = self.scorer.x, self.members.W, self.epoch * self.updates
+        x, W, rbm = self.scorer.x, self.members.W, self.rbms[0]
         rates = torch.tensor(list(self.rates), dtype=W.dtype, device=W.device)[:, None, None]
-        one_pass = self.updates_per_epoch is None
+        alone, one_pass = len(self.rates) == 1, self.updates_per_epoch is None
         batches = minibatches(len(x), self.batch_size, self.updates, one_pass, self.generator, x.device)
-        for t, batch in enumerate(batches, start=done):
+        for t, batch in enumerate(batches, start=self.epoch * self.updates):
             left = schedule_factor(self.schedule, 0.0, t, self.epochs * self.updates)
             self.step(x[batch].to(W.dtype), rates * left)
-            report(t + 1, self.rates[0] * left if len(self.rates) == 1 else math.nan, lambda: math.nan)
+            report(t + 1, self.rates[0] * left if alone else math.nan, lambda: math.nan)
         self.epoch += 1
         finite = torch.isfinite(W).flatten(1).all(1).tolist()
+        self.finite = [m for m in self.active if finite[m]]
         self.scored = {}
         if self._due():
-            blank = RBM(self.rbms[0].n_visible, self.rbms[0].n_hidden, scale=0.0).to(W)
-            for m in self.active:
-                if finite[m]:
-                    self.scored[m] = self.scorer(self.members.put(blank, m), self.valid)
+            blank = RBM(rbm.n_visible, rbm.n_hidden, scale=0.0).to(W)
+            self.scored = {m: self.scorer(self.members.put(blank, m), self.valid) for m in self.finite}
         known = {m: scored.train for m, scored in self.scored.items()}
-        return [known.get(m) if finite[m] else math.nan for m in self.active]
+        return [known.get(m) if m in self.finite else math.nan for m in self.active]
 
     def _due(self) -> bool:
         every = self.epoch % self.evaluate_every == 0 or self.epoch == self.epochs
         return self.valid is not None and every
 
     def score(self, epoch: int) -> list[Estimate] | None:
-        """Validation scores, where this epoch is scored."""
         if self.valid is None or not self._due():
             return None
         values = [self.scored[m].valid if m in self.scored else math.nan for m in self.active]
         return [Estimate(value, math.nan, len(self.valid)) for value in values]
 
     def accept(self, better: Sequence[int]) -> None:
-        """Put the parameters of these members into their machines."""
         for m in better:
             self.members.put(self.rbms[m], m)
             self.kept[m] = self.scored.get(m)
-        for good, now in zip(self.good, (self.members.W, self.members.b, self.members.c), strict=True):
-            good.copy_(now)
+        for name, t in self.now.items():
+            self.good[name][self.finite] = t[self.finite]
 
     def drop(self, members: Sequence[int]) -> None:
-        """Members that have diverged are updated with the others, but not reported any more."""
-        self.active = [m for m in self.active if m not in members]
+        self.active = [m for m in self.active if m not in members]  # the updates of a batch go on
 
     def revert(self, epoch: int, folder: Path | None) -> str:
-        """Give every machine its last finite parameters."""
-        last = replace(self.members, W=self.good[0], b=self.good[1], c=self.good[2])
+        last = _Members(**self.good, generator=None)
         for m, rbm in enumerate(self.rbms):
             last.put(rbm, m)
-        return (
-            f"the parameters of epoch {epoch - 1} were kept"
-            if epoch > 1
-            else "the initial parameters were kept"
-        )
+        return f"the parameters of epoch {epoch - 1} were kept" if epoch > 1 else "the initial ones were kept"
 
     def state(self) -> State:
-        """Present and best parameters, chains, random numbers and scores."""
-        now = {"W": self.members.W, "b": self.members.b, "c": self.members.c}
         best = {f"{name}{m}": getattr(rbm, name) for m, rbm in enumerate(self.rbms) for name in "Wbc"}
         more = {} if self.step.chains is None else {"chains": self.step.chains}
         if self.generator is not None:
             more["generator"] = self.generator.get_state()
         facts = {"active": self.active, "passes": self.epoch, "kept": self.kept}
-        return {"now": now, "best": best, "more": more}, facts
+        return {"now": self.now, "best": best, "good": self.good, "more": more}, facts
 
     def restore(self, state: State) -> None:
-        """Put all of it back."""
         tensors, facts = state
-        for name, tensor in tensors["now"].items():
-            getattr(self.members, name).copy_(tensor)
-        for m, rbm in enumerate(self.rbms):
-            for name in "Wbc":
+        for name in "Wbc":
+            self.now[name].copy_(tensors["now"][name])
+            self.good[name].copy_(tensors["good"][name])
+            for m, rbm in enumerate(self.rbms):
                 getattr(rbm, name).copy_(tensors["best"][f"{name}{m}"])
         if self.step.chains is not None:
             self.step.chains.copy_(tensors["more"]["chains"])

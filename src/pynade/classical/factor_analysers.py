@@ -10,18 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pynade.classical.em import Parameters, Several, run_em
-from pynade.classical.gaussian_em import (
-    EMPTY,
-    PLACED_AGAIN,
-    GaussianEM,
-    Member,
-    check_floor,
-    random_rows,
-    real_rows,
-    starting_moments,
-    valid_rows,
-)
+from pynade.classical import gaussian_em
+from pynade.classical.em import Parameters, run_em
+from pynade.classical.gaussian_em import GaussianEM, Member
 from pynade.classical.gaussian_marginals import (
     GaussianMarginals,
     check_sizes,
@@ -31,9 +22,10 @@ from pynade.classical.gaussian_marginals import (
     rows_at_once,
 )
 from pynade.classical.moments import Moments, Rows, Scale
-from pynade.training.checkpoint import Checkpoint
+from pynade.likelihood import Estimate
+from pynade.training.checkpoint import Checkpoint, State
 from pynade.training.history import History
-from pynade.training.loop import Callback, Stopping
+from pynade.training.loop import Callback, Learner, Report, Stopping
 
 ROOM = {"cpu": 1 << 24, "cuda": 1 << 27}  # numbers in the covariances of the members of one batch
 
@@ -218,7 +210,7 @@ def em_factors(
         >>> bool((one.noise.sqrt() - 0.1).abs().max() < 0.02), two.n_components
         (True, 2)
     """
-    check_floor("noise_floor", noise_floor)
+    gaussian_em.check_floor("noise_floor", noise_floor)
     for task in tasks:
         FactorAnalysers(task.x.shape[-1], task.n_components, task.n_factors)  # raises for impossible sizes
         if len(task.x) < task.n_components:
@@ -234,18 +226,20 @@ def em_factors(
     for task in tasks:
         both = id(task.x), id(task.valid)
         if both[0] not in rows:
-            x = real_rows(task.x)
+            x = gaussian_em.real_rows(task.x)
             rows[both[0]] = Rows(x, Scale.of(x, standardise))
         if both not in held:
-            held[both] = valid_rows(task.valid, rows[both[0]].scale)
+            held[both] = gaussian_em.valid_rows(task.valid, rows[both[0]].scale)
         members.append(Member(rows[both[0]], held[both]))
-    batches = _batches(tasks)
-    parts = [_FactorEM({i: (tasks[i], members[i], rules[i]) for i in own}, noise_floor) for own in batches]
-    learner = Several(parts, batches)
-    histories = run_em(learner, epochs, callbacks, checkpoint)
-    models = {i: model for part in parts for i, model in part.models().items()}
-    for i, history in enumerate(histories):
-        history.messages = learner.messages_of(i)
+    parts = [
+        _FactorEM({i: (tasks[i], members[i], rules[i]) for i in own}, noise_floor) for own in _batches(tasks)
+    ]
+    histories = run_em(_Together(parts, rules), epochs, callbacks, checkpoint)
+    models: dict[int, FactorAnalysers] = {}
+    for part in parts:
+        models |= part.models()
+        for m, number in enumerate(part.numbers):
+            histories[number].messages = part.messages_of(m)
     return [(models[i], history) for i, history in enumerate(histories)]
 
 
@@ -274,25 +268,23 @@ class _FactorEM(GaussianEM):
         super().__init__(members, start, stopping, ("noise_floor", noise_floor), generators)
 
     def covariances(self) -> Tensor:
-        """Λ Λᵀ + Ψ of each component."""
         return _covariances(self.params["loadings"], self.params["noise"])
 
     def maximise(self) -> None:
-        """The M-step; empty components start anew at random rows."""
         real = torch.isfinite(self.params["log_weights"])
         counts = self.moments.counts
-        empty = real & (counts <= EMPTY * counts.sum(-1, keepdim=True))
+        empty = real & (counts <= gaussian_em.EMPTY * counts.sum(-1, keepdim=True))
         self.params = m_step(self.params, self.moments, self.floors[self.active])
         for a, k in empty.nonzero().tolist() if bool(empty.any()) else ():
             self._start_anew(a, k)
-            self.notes[self.active[a]].append(PLACED_AGAIN.format(k))
+            self.notes[self.active[a]].append(gaussian_em.PLACED_AGAIN.format(k))
 
     def _start_anew(self, a: int, k: int) -> None:
         """Put component k of the active member a at a random row."""
         m, params = self.active[a], self.params
         task, rows = self.tasks[m], self.members[m].rows
         loadings, noise = factorised(rows.pooled(), task.n_factors, self.floors[m, 0])
-        params["means"][a, k] = random_rows(rows.filled, 1, task.generator)[0]
+        params["means"][a, k] = gaussian_em.random_rows(rows.filled, 1, task.generator)[0]
         params["loadings"][a, k, :, : task.n_factors] = loadings
         params["noise"][a, k] = noise
         weights = params["log_weights"][a].exp()
@@ -316,6 +308,52 @@ class _FactorEM(GaussianEM):
         return found
 
 
+class _Together(Learner):
+    """The batches as one learner, which has all tasks as its members."""
+
+    unit, advice = _FactorEM.unit, _FactorEM.advice
+
+    def __init__(self, parts: Sequence[_FactorEM], stopping: Sequence[Stopping]) -> None:
+        self.parts, self.stopping, self.validated = parts, stopping, parts[0].validated
+
+    @property
+    def active(self) -> list[int]:  # type: ignore[override]
+        return [part.numbers[m] for part in self.parts for m in part.active]
+
+    def advance(self, report: Report) -> list[float | None]:
+        return [value for part in self._running() for value in part.advance(report)]
+
+    def score(self, epoch: int) -> list[Estimate] | None:
+        scores = [part.score(epoch) for part in self._running()]
+        return [score for each in scores for score in each or ()] if self.validated else None
+
+    def accept(self, better: Sequence[int]) -> None:
+        for part in self.parts:
+            part.accept([k for k, number in enumerate(part.numbers) if number in better])
+
+    def drop(self, members: Sequence[int]) -> None:
+        for part in self._running():
+            part.drop([k for k, number in enumerate(part.numbers) if number in members])
+
+    def state(self) -> State:
+        states = [part.state() for part in self.parts]
+        groups = {
+            f"{k} {name}": own for k, (tensors, _) in enumerate(states) for name, own in tensors.items()
+        }
+        return groups, {"parts": [facts for _, facts in states]}
+
+    def restore(self, state: State) -> None:
+        for k, (part, facts) in enumerate(zip(self.parts, state[1]["parts"], strict=True)):
+            own = {name.split(" ")[1]: t for name, t in state[0].items() if name.split(" ")[0] == str(k)}
+            part.restore((own, facts))
+
+    def revert(self, epoch: int, folder: object) -> str:
+        return self.parts[0].revert(epoch, folder)
+
+    def _running(self) -> list[_FactorEM]:
+        return [part for part in self.parts if part.active]
+
+
 def m_step(params: Parameters, moments: Moments, floor: Tensor) -> Parameters:
     """One M-step of Ghahramani & Hinton, from moments instead of rows.
 
@@ -332,7 +370,7 @@ def m_step(params: Parameters, moments: Moments, floor: Tensor) -> Parameters:
     Q = loadings.shape[-1]
     root = torch.linalg.cholesky(_covariances(loadings, params["noise"]))
     beta = torch.cholesky_solve(loadings, root).mT  # (M, K, Q, D)
-    some = moments.counts > EMPTY * moments.counts.sum(-1, keepdim=True)
+    some = moments.counts > gaussian_em.EMPTY * moments.counts.sum(-1, keepdim=True)
     eye = torch.eye(len(means[0, 0]), dtype=means.dtype, device=means.device)
     covariance = torch.where(some[..., None, None], moments.covariances(), eye)
     cross = covariance @ beta.mT  # S βᵀ
@@ -388,7 +426,9 @@ def _stack(tasks: Sequence[FactorTask], members: Sequence[Member], floors: Tenso
             loadings = given.loadings.to(floors) / scale.scale[:, None]
             noise = torch.maximum(given.noise.to(floors) / scale.scale.square(), floors[m])
         else:
-            weights, means, covariances = starting_moments(member.rows, k, task.init, task.generator)
+            weights, means, covariances = gaussian_em.starting_moments(
+                member.rows, k, task.init, task.generator
+            )
             log_weights = weights.log()
             loadings, noise = factorised(covariances, q, floors[m])
         for name, value in (("log_weights", log_weights), ("means", means), ("noise", noise)):

@@ -24,6 +24,7 @@ from pynade.training.loop import Stopping
 
 EPOCHS, TOL = 151, 1e-9  # of EM, where values are missing
 LAST = 11  # M-steps from which it extrapolates
+FAR = 1.0  # standard deviations: no extrapolation goes further
 
 
 class MultivariateGaussian(GaussianMarginals):
@@ -157,12 +158,7 @@ class _OneGaussianEM(GaussianEM):
         zero = mean.new_zeros(1, 1)
         return {"log_weights": zero, "means": mean.view(1, 1, -1), "covariances": covariance[None, None]}
 
-    def covariances(self) -> Tensor:
-        """Those that are stored."""
-        return self.params["covariances"]
-
     def expect(self) -> list[float | None]:
-        """E-step; goes back to the M-step if the extrapolation has lowered the likelihood."""
         (train,) = super().expect()
         assert train is not None
         if self.fallback is not None and not train >= self.level:
@@ -173,7 +169,6 @@ class _OneGaussianEM(GaussianEM):
         return [train]
 
     def maximise(self) -> None:
-        """An M-step and an extrapolation of mean and Cholesky factor."""
         before, moments = self._point(), self.moments
         covariance = self.regularised(moments.covariances()[0, 0])
         self.params = self._params(moments.means(), covariance)
@@ -186,7 +181,7 @@ class _OneGaussianEM(GaussianEM):
         back = (x.diff(dim=1) + step.diff(dim=1)) @ weights
         ahead = after - back.view_as(after).to(after.device)
         root = ahead[1:].tril(-1) + torch.diag(ahead[1:].diagonal().exp())
-        if not try_cholesky(root @ root.mT)[1]:
+        if bool(back.abs().max() < FAR) and not try_cholesky(root @ root.mT)[1]:
             self.fallback, self.params = self.params, self._params(ahead[0], root @ root.mT)
 
     def _point(self) -> Tensor:

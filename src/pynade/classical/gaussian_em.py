@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,7 +34,7 @@ class GaussianEM(EM):
 
     Args:
         members: M of them.
-        params: with at least `log_weights` (M, K) and `means` (M, K, D).
+        params: with at least `log_weights` (M, K), `means` (M, K, D) and what `covariances` needs.
         stopping: one for each member.
         floor: name and value of the option that keeps covariances from being singular.
         generators: those that M-steps draw from.
@@ -54,9 +53,9 @@ class GaussianEM(EM):
         super().__init__(params, stopping, members[0].valid is not None, generators)
         self.members, self.floor = members, floor
 
-    @abstractmethod
     def covariances(self) -> Tensor:
         """Covariances (M, K, D, D) of all components."""
+        return self.params["covariances"]
 
     def expect(self) -> list[float | None]:
         """Moments of all active members; log-likelihoods per row, in the units of the data."""

@@ -131,7 +131,7 @@ class GaussianMarginals(Marginalisable):
         if wrong.any():
             row, column = wrong.nonzero()[0].tolist()
             value = x[row, column].item()
-            what = "missing (marginal_log_prob integrates it out)" if value != value else "infinite"
+            what = "missing (use marginal_log_prob to integrate it out)" if value != value else "infinite"
             raise ValueError(f"expected finite numbers, but row {row}, column {column} is {what}")
 
     @torch.no_grad()

@@ -10,18 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pynade.classical import gaussian_em
 from pynade.classical.em import Parameters, run_em
-from pynade.classical.gaussian_em import (
-    EMPTY,
-    PLACED_AGAIN,
-    GaussianEM,
-    Member,
-    check_floor,
-    random_rows,
-    real_rows,
-    starting_moments,
-    valid_rows,
-)
+from pynade.classical.gaussian_em import GaussianEM, Member
 from pynade.classical.gaussian_marginals import (
     GaussianMarginals,
     check_sizes,
@@ -168,10 +159,10 @@ def em_gaussian(
         >>> model.means.sort(0).values.round().tolist()
         [[-4.0, -4.0], [4.0, 4.0]]
     """
-    check_floor("covariance_floor", covariance_floor)
-    x = real_rows(x, n_components)
+    gaussian_em.check_floor("covariance_floor", covariance_floor)
+    x = gaussian_em.real_rows(x, n_components)
     scale = Scale.of(x, standardise)
-    member = Member(Rows(x, scale), valid_rows(valid, scale))
+    member = Member(Rows(x, scale), gaussian_em.valid_rows(valid, scale))
     start = starting_point(member.rows, n_components, init, covariance_floor, generator)
     rule = Stopping(patience, tol or None, stop_at_train)
     learner = _MixtureEM([member], start, [rule], ("covariance_floor", covariance_floor), [generator])
@@ -180,16 +171,11 @@ def em_gaussian(
 
 
 class _MixtureEM(GaussianEM):
-    def covariances(self) -> Tensor:
-        """Those that are stored."""
-        return self.params["covariances"]
-
     def maximise(self) -> None:
-        """Weights, means and covariances from the moments; empty components start anew at random rows."""
         rows = self.members[0].rows
         floor = torch.diag(self.floor[1] / rows.scale.unit)
         weights = self.moments.counts / rows.n
-        empty = weights[0] <= EMPTY
+        empty = weights[0] <= gaussian_em.EMPTY
         self.params = {
             "log_weights": weights.log(),
             "means": self.moments.means(),
@@ -199,9 +185,11 @@ class _MixtureEM(GaussianEM):
             weights[0, empty] = 1 / len(empty)
             self.params["log_weights"] = (weights / weights.sum()).log()
             generator = self.generators[0] if self.generators else None
-            self.params["means"][0, empty] = random_rows(rows.filled, int(empty.sum()), generator)
+            self.params["means"][0, empty] = gaussian_em.random_rows(rows.filled, int(empty.sum()), generator)
             self.params["covariances"][0, empty] = rows.pooled() + floor
-            self.notes[0] += [PLACED_AGAIN.format(k) for k in empty.nonzero().squeeze(-1).tolist()]
+            self.notes[0] += [
+                gaussian_em.PLACED_AGAIN.format(k) for k in empty.nonzero().squeeze(-1).tolist()
+            ]
 
 
 def starting_point(
@@ -224,7 +212,9 @@ def starting_point(
         means = torch.zeros_like(means) if zero_means else (means - scale.shift) / scale.scale
         covariances = scale.standardised(covariances)
     else:
-        weights, means, covariances = starting_moments(rows, n_components, init, generator, zero_means)
+        weights, means, covariances = gaussian_em.starting_moments(
+            rows, n_components, init, generator, zero_means
+        )
         log_weights = weights.log()
         covariances = covariances + torch.diag(covariance_floor / scale.unit)
     return {"log_weights": log_weights[None], "means": means[None], "covariances": covariances[None]}

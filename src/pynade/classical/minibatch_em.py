@@ -11,15 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pynade.classical import gaussian_em
 from pynade.classical.em import EM, Parameters, run_em
-from pynade.classical.gaussian_em import (
-    EMPTY,
-    PLACED_AGAIN,
-    check_floor,
-    random_rows,
-    real_rows,
-    valid_rows,
-)
 from pynade.classical.gaussian_mixture import GaussianMixture, mixture_of, starting_point
 from pynade.classical.moments import Components, Rows, Scale, cholesky
 from pynade.likelihood import Estimate
@@ -28,7 +21,7 @@ from pynade.training.history import History
 from pynade.training.loop import Callback, Stopping
 
 if TYPE_CHECKING:
-    from pynade.tables.source import RowSource
+    from pynade.tables.dataset import RowSource
 
 LOST = 1e-3  # rows of a batch: a component that expects fewer, or has fewer, has none
 MISSED = 20.0  # rows: a component that expected as many and had none has lost its rows
@@ -94,7 +87,7 @@ def minibatch_em(
         >>> model.means.sort(0).values.round().tolist()
         [[-4.0, -4.0], [4.0, 4.0]]
     """
-    check_floor("covariance_floor", covariance_floor)
+    gaussian_em.check_floor("covariance_floor", covariance_floor)
     if not 0 < step_size <= 1:
         raise ValueError(f"step_size must be in (0, 1], not {step_size}")
     if isinstance(source, Tensor) and len(source) < n_components:
@@ -107,7 +100,7 @@ def minibatch_em(
         if not bool(torch.isnan(first).all(0).any()):
             break
         first = torch.cat([first, draw()])
-    first = real_rows(first, n_components, "the first batches")
+    first = gaussian_em.real_rows(first, n_components, "the first batches")
     scale = Scale.of(first, standardise is not False, centred=not zero_means)
     units = standardise if isinstance(standardise, Tensor) else source
     if standardise is not False and isinstance(units, Tensor):
@@ -119,7 +112,9 @@ def minibatch_em(
     rows = Rows(first, scale, keep=False)
     start = starting_point(rows, n_components, init, covariance_floor, generator, zero_means)
     options = _Options(epochs, step_size, zero_means, covariance_floor)
-    learner = _MinibatchEM(start, rows, draw, valid_rows(valid, scale), Stopping(patience), options)
+    learner = _MinibatchEM(
+        start, rows, draw, gaussian_em.valid_rows(valid, scale), Stopping(patience), options
+    )
     (history,) = run_em(learner, epochs, callbacks, checkpoint)
     weights, means, covariances = (learner.best[name][0] for name in PARTS)
     return mixture_of(scale, weights.log(), means, covariances), history
@@ -136,7 +131,7 @@ class _Draw:
 
     def __call__(self) -> Tensor:
         if isinstance(self.source, Tensor):
-            return random_rows(self.source, self.n, self.generator)
+            return gaussian_em.random_rows(self.source, self.n, self.generator)
         return self.source.draw(self.n, self.generator)  # type: ignore[arg-type]
 
 
@@ -167,11 +162,9 @@ class _MinibatchEM(EM):
         self.train: float | None = None
 
     def maximise(self) -> None:
-        """Take the parameters that the last minibatch gave."""
         self.params = {name: t.clone() for name, t in self.next.items()}
 
     def expect(self) -> list[float | None]:
-        """E-step on a new minibatch, and the parameters that follow from it."""
         weights, means, covariances = (self.params[name] for name in PARTS)
         roots = cholesky(covariances, "covariance_floor", self.options.covariance_floor)
         self.given = Components.of(weights.log(), means, roots)
@@ -185,7 +178,7 @@ class _MinibatchEM(EM):
         rows, updates = self.rows, self.options.epochs - 1
         moments = rows.moments(self.given)
         self.train = float(rows.per_row(moments.log_likelihood))
-        seen = (moments.counts > EMPTY * rows.n)[..., None]
+        seen = (moments.counts > gaussian_em.EMPTY * rows.n)[..., None]
         floor = torch.diag(self.options.covariance_floor / rows.scale.unit)
         covariances = moments.covariances(self.options.zero_means) + floor
         new = {
@@ -201,12 +194,12 @@ class _MinibatchEM(EM):
         if self.steps < updates // 2 and bool(lost.any()):
             self._start_anew(lost, floor)
             self.missed[0, lost] = 0.0
-            self.notes[0] += [PLACED_AGAIN.format(k) for k in lost.nonzero().squeeze(-1).tolist()]
+            self.notes[0] += [gaussian_em.PLACED_AGAIN.format(k) for k in lost.nonzero().squeeze(-1).tolist()]
 
     def _start_anew(self, lost: Tensor, floor: Tensor) -> None:
         """Put components at random rows with the covariance of all; without means, at the scale of a row."""
         rows, (weights, means, covariances) = self.rows, (self.next[name][0] for name in PARTS)
-        some = random_rows(rows.filled, int(lost.sum()), self.draw.generator)
+        some = gaussian_em.random_rows(rows.filled, int(lost.sum()), self.draw.generator)
         pooled = rows.pooled()
         if self.options.zero_means:
             size = some.square().mean(1) / rows.filled.square().mean()
@@ -217,23 +210,19 @@ class _MinibatchEM(EM):
         weights /= weights.sum()
 
     def score(self, epoch: int) -> list[Estimate] | None:
-        """Mean log-likelihood of the validation rows, every few iterations and at the last."""
         if self.valid is None or (self.steps % VALIDATE_EVERY and epoch < self.options.epochs):
             return None
         return [Estimate(float(self.valid.log_likelihood(self.given)), math.nan, self.valid.n)]
 
     def state(self) -> State:
-        """Besides parameters: those that follow, and the units."""
         self.memory = {"missed": self.missed, **self.next}
         tensors, facts = super().state()
         return {**tensors, "scale": asdict(self.rows.scale)}, {**facts, "train": self.train}
 
     def restore(self, state: State) -> None:
-        """Go on before the next minibatch."""
         self.memory = {"missed": self.missed, **self.next}
         super().restore(state)
         self.train = state[1]["train"]
 
     def put(self, params: Parameters) -> None:
-        """Take these parameters; what follows from them is known."""
-        self.params = params
+        self.params = params  # what follows from them is in the checkpoint

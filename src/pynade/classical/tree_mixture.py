@@ -162,11 +162,10 @@ class _TreeEM(BinaryEM):
         self._fit_trees()
 
     def log_prior(self) -> float:
-        """Σ_k log w_k + Σ_d,z,v log p_k(x_d = v | z); a root's two equal columns count twice."""
+        # a root's two equal columns count twice
         return log_odds_prior(self.mixture.log_weights, [tree._table() for tree in self.mixture.trees])
 
     def expect(self) -> list[float | None]:
-        """Responsibilities of the components for every row."""
         chunks = (t.split(CHUNK_ROWS) for t in (self.share, self.log_p))
         for (part, _), share, log_p in zip(self.chunks(self.train), *chunks, strict=True):
             each = self.mixture.component_log_probs(part)
@@ -175,7 +174,6 @@ class _TreeEM(BinaryEM):
         return [float(self.log_p.mean())]
 
     def maximise(self) -> None:
-        """Weights and trees; components without rows first get the rows that are explained worst."""
         each = max(1, len(self.x) // self.mixture.n_components)
         empty = self.empty(self.share.sum(0), len(self.x) // each)
         if len(empty):

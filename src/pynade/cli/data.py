@@ -47,14 +47,13 @@ Example:
 def list_(data_dir: DataDir = None) -> None:
     """List the registry."""
     from pynade.tables import registry
-    from pynade.tables.folder import data_directory
 
     table = plain_table("name", "kind", "D", "train", "valid", "test", "here")
     for name, entry in registry.entries().items():
         sizes = [f"{entry.sizes.get(part, 0):,}" for part in ("train", "valid", "test")]
         table.add_row(name, entry.kind, str(entry.D), *sizes, "yes" if entry.here(data_dir) else "no")
     console.print(table)
-    console.print(f"data directory: {data_directory(data_dir)}", soft_wrap=True)
+    console.print(f"data directory: {registry.data_directory(data_dir)}", soft_wrap=True)
     next_commands(("data", "info", "digits"), ("data", "get", "mushrooms"))
 
 
@@ -73,7 +72,9 @@ def get(
             dataset = registry.load(name, data_dir, progress=bar)
         sizes = ", ".join(f"{part} {n:,}" for part, n in dataset.sizes.items())
         console.print(f"{name}: {dataset.n_variables} variables; {sizes}")
-    next_commands(("data", "info", name), ("fit", name, "--model", MODEL.get(registry.entry(name).kind, "unet")))
+    next_commands(
+        ("data", "info", name), ("fit", name, "--model", MODEL.get(registry.entry(name).kind, "unet"))
+    )
 
 
 @app.command(help=INFO_HELP)

@@ -35,7 +35,7 @@ def info(
 ) -> None:
     """Describe a run (the help is INFO_HELP above)."""
     if curve is not None:
-        from pynade.runs.curve import plot_training
+        from pynade.runs.figures import plot_training
 
         plot_training(run, curve)
         console.print(f"training and validation of {run} -> {curve}")

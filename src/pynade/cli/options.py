@@ -203,6 +203,18 @@ def _panel(name: str) -> str:
     return "Training" if name in TRAINING else "Model"
 
 
+def _written(annotation: Any) -> str:
+    """A type as it is written in the source, in modules with and without postponed annotations.
+
+    Example:
+        >>> _written("int | None"), _written(int), _written(Sequence[int] | None)
+        ('int | None', 'int', 'Sequence[int] | None')
+    """
+    if isinstance(annotation, str):
+        return annotation
+    return inspect.formatannotation(annotation).replace("collections.abc.", "")
+
+
 def model_options(model: str) -> list[ModelOption]:
     """The options of a model: its parameters, and the options of its training."""
     kind, preset = estimator_class(model)
@@ -212,14 +224,14 @@ def model_options(model: str) -> list[ModelOption]:
             continue
         default = preset.get(parameter.name, DEFAULTS.get(parameter.name, parameter.default))
         text = TEXTS.get(parameter.name, text_of(kind, parameter.name))
-        panel, annotation = _panel(parameter.name), str(parameter.type)
+        panel, annotation = _panel(parameter.name), _written(parameter.type)
         options.append(ModelOption(parameter.name, annotation, default, text, panel, kind.__name__))
     if kind._options is not None:
         texts, panel = attribute_texts(kind._options), "Further options of training"
         for field in fields(kind._options):
             default = kind._defaults.get(field.name, field.default)
             text = texts[field.name]
-            options.append(ModelOption(field.name, str(field.type), default, text, panel, kind.__name__))
+            options.append(ModelOption(field.name, _written(field.type), default, text, panel, kind.__name__))
     return options
 
 

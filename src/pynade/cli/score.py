@@ -60,7 +60,7 @@ def score(
     from pynade.processes import together
     from pynade.runs.score import forget_chunks, score_run, write_record, write_rows
     from pynade.runs.summary import read_spec
-    from pynade.tables.output import TABLE_ENDINGS, check_destination
+    from pynade.tables.files import TABLE_ENDINGS, check_destination
 
     if rows is not None and estimate is not None:
         raise ValueError("an estimate has no exact log p for every row: give --rows without --estimate")

@@ -82,7 +82,7 @@ def sweep(
     """Sweep a grid (the help is HELP above)."""
     from pynade.atomic import write_json
     from pynade.runs.sweep import run_sweep
-    from pynade.tables.output import check_destination
+    from pynade.tables.files import check_destination
 
     if record is not None:
         check_destination(record, ".json")

@@ -23,7 +23,7 @@ from pynade.tables.dataset import validation_rows
 from pynade.tables.frames import align, as_matrix
 
 if TYPE_CHECKING:
-    from pynade.tables.source import RowSource
+    from pynade.tables.dataset import RowSource
     from pynade.training import Callback
 
 
@@ -120,15 +120,12 @@ class DensityEstimator(Questions):
         """The seed of this fit; without a random_state, that of the fit that is resumed."""
         return self._seed()
 
-    def _rows(
-        self,
-        X: Any,
-        *,
-        fitting: bool = False,
-        missing: bool | None = None,
-        columns: Sequence[str] | None = None,
-    ) -> np.ndarray:
-        """Converted rows, or one clear sentence; columns of a frame are put into the fitted order."""
+    def _rows(self, X: Any, **options: Any) -> np.ndarray:
+        """Converted rows, or one clear sentence; columns of a frame are put into the fitted order.
+
+        Options: `fitting`, `missing` (whether cells may be), `columns` (names of those of an array).
+        """
+        fitting, columns = options.get("fitting", False), options.get("columns")
         table, names = as_matrix(X)
         names = names or (None if columns is None else list(columns))
         least = 2 if fitting else 1
@@ -155,7 +152,7 @@ class DensityEstimator(Questions):
                 f"{self.n_features_in_} features as input"
             )
         cells = self._cells()
-        allowed = self.takes_missing if missing is None else missing
+        allowed = options.get("missing", self.takes_missing)
         gaps = missing_cells(numbers, type(self).__name__, cells.takes, allowed)
         rows: np.ndarray = cells.convert(numbers, gaps)
         if fitting:

@@ -33,15 +33,11 @@ MIXTURES = ("mog", "mol", "mologistic")
 ONE_HOT_UP_TO = 16  # grey levels that a net gets as indicators; more are one number
 
 
-@dataclass(frozen=True)
 class Binary:
-    """Zeros and ones.
+    """Zeros and ones; `binarize` is a threshold, None expects exact zeros and ones."""
 
-    Attributes:
-        binarize: threshold; None expects exact zeros and ones.
-    """
-
-    binarize: float | None = None
+    def __init__(self, binarize: float | None = None) -> None:
+        self.binarize = binarize
 
     takes = "zeros and ones"
     kind = "binary"
@@ -85,22 +81,12 @@ class Binary:
         return Bernoulli()
 
 
-@dataclass(frozen=True)
 class Pixels(Binary):
-    """Zeros and ones, or grey levels 0, 1, … of images.
+    """Zeros and ones, or grey levels 0, 1, … of images, as the parameters of an estimator say."""
 
-    Attributes:
-        name: "bernoulli", "categorical" (a probability for every grey level) or "discretised-logistic" (a
-            mixture of logistic distributions cut into levels).
-        levels: grey levels, of the last two.
-        n_components: components of the mixture.
-        sigma_floor: smallest scale of a component, where the levels run from -1 to 1.
-    """
-
-    name: str = "bernoulli"
-    levels: int = 256
-    n_components: int = 10
-    sigma_floor: float = 0.001
+    def __init__(self, parameters: ImageTable) -> None:
+        super().__init__(parameters.binarize)
+        self.parameters, self.name, self.levels = parameters, parameters.family, parameters.levels
 
     @property
     def takes(self) -> str:  # type: ignore[override]
@@ -136,22 +122,21 @@ class Pixels(Binary):
             return families.Bernoulli()
         if self.name == "categorical":
             return families.Categorical(self.levels, one_hot=self.levels <= ONE_HOT_UP_TO)
-        return families.DiscretisedLogistic(self.n_components, self.levels, self.sigma_floor)
+        own = self.parameters
+        return families.DiscretisedLogistic(own.n_components, self.levels, own.sigma_floor)
 
 
-@dataclass(frozen=True)
 class Real:
     """Real numbers.
 
-    Attributes:
+    Args:
         floor_name: the parameter that bounds the scale of distributions from below; empty if there is none.
         floor: its value.
         enough: the value below which it is too small for a column with two values.
     """
 
-    floor_name: str = ""
-    floor: float = 0.0
-    enough: float = 1e-12
+    def __init__(self, floor_name: str = "", floor: float = 0.0, enough: float = 1e-12) -> None:
+        self.floor_name, self.floor, self.enough = floor_name, floor, enough
 
     takes = "finite numbers"
     kind = "real"
@@ -186,21 +171,12 @@ class Real:
         return draws.double().cpu().numpy()
 
 
-@dataclass(frozen=True)
 class RealFamily(Real):
-    """Real numbers, with a family of distributions for the conditionals.
+    """Real numbers, with the family of distributions that the parameters of an estimator name."""
 
-    Attributes:
-        name: a key of `REAL_FAMILIES`, or a `Family` object of the user's.
-        n_components: of the mixtures.
-        standardise: model (x - mean) / deviation.
-        scale_mean_gradient: multiply the gradient of each location by its scale.
-    """
-
-    name: Any = "mog"
-    n_components: int = 10
-    standardise: bool = True
-    scale_mean_gradient: bool = False
+    def __init__(self, parameters: RealTable) -> None:
+        super().__init__("sigma_floor", parameters.sigma_floor, 0.01)
+        self.parameters = parameters
 
     def family(self, train: np.ndarray) -> Family:
         """The family, its scales and constants taken from the training rows."""
@@ -210,22 +186,16 @@ class RealFamily(Real):
 
         from pynade import families
 
-        x = torch.as_tensor(train, dtype=torch.float64)
-        if isinstance(self.name, families.Family):
-            base: Any = copy.deepcopy(self.name)
-        elif self.name not in REAL_FAMILIES:
-            raise ValueError(f"unknown family {self.name!r}; known: {', '.join(REAL_FAMILIES)}")
+        own, x = self.parameters, torch.as_tensor(train, dtype=torch.float64)
+        if isinstance(own.family, families.Family):
+            base: Any = copy.deepcopy(own.family)
+        elif own.family not in REAL_FAMILIES:
+            raise ValueError(f"unknown family {own.family!r}; known: {', '.join(REAL_FAMILIES)}")
         else:
-            options: dict[str, Any] = {
-                "sigma_floor": self.floor,
-                "scale_mean_gradient": self.scale_mean_gradient,
-            }
-            kind = getattr(families, REAL_FAMILIES[self.name])
-            if self.name in MIXTURES:
-                base = kind(self.n_components, **options)
-            else:
-                base = kind(train.shape[1], **options) if self.name == "fv" else kind(**options)
-        whole: Family = families.standardised(base, x) if self.standardise else base
+            kind = getattr(families, REAL_FAMILIES[own.family])
+            first = [own.n_components] if own.family in MIXTURES else [train.shape[1]][: own.family == "fv"]
+            base = kind(*first, sigma_floor=self.floor, scale_mean_gradient=own.scale_mean_gradient)
+        whole: Family = families.standardised(base, x) if own.standardise else base
         whole.fit_constants(x)
         return whole
 
@@ -296,7 +266,7 @@ class BinaryTable:
 class RealTable:
     """Parameters of estimators of nets over real numbers."""
 
-    family: str = "mog"
+    family: Any = "mog"
     n_components: int = 10
     standardise: bool = True
     sigma_floor: float = 0.001
@@ -305,15 +275,7 @@ class RealTable:
     _small_output: ClassVar[bool] = True
 
     def _cells(self) -> RealFamily:
-        return RealFamily(
-            "sigma_floor",
-            self.sigma_floor,
-            0.01,
-            self.family,
-            self.n_components,
-            self.standardise,
-            self.scale_mean_gradient,
-        )
+        return RealFamily(self)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -328,4 +290,4 @@ class ImageTable:
     binarize: float | None = None
 
     def _cells(self) -> Pixels:
-        return Pixels(self.binarize, self.family, self.levels, self.n_components, self.sigma_floor)
+        return Pixels(self)

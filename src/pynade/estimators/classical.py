@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from pynade.estimators.checks import Setting
 if TYPE_CHECKING:
     import torch
 
-    from pynade.tables.source import RowSource
+    from pynade.tables.dataset import RowSource
     from pynade.training import Callback, History
     from pynade.training.checkpoint import Checkpoint
 
@@ -129,13 +130,19 @@ class ClassicalEstimator(DensityEstimator):
         """The parameters of EM; `epochs` counts M-steps, the loop the start too."""
         return {name: getattr(self, name) for name in ("patience", "tol")} | {"epochs": self.epochs + 1}
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self._fits_missing
+        return tags
+
     def _check(self, train: np.ndarray, valid: np.ndarray | None) -> None:
-        if not self._fits_missing and np.isnan(train).any():
-            row, column = np.argwhere(np.isnan(train))[0]
-            raise ValueError(
-                f"{type(self).__name__} is fitted to complete rows, but row {row}, column {column} is NaN; "
-                "BernoulliMixture and DeepNADE are fitted to rows with missing values too"
-            )
+        for what, rows in (("", train), ("validation ", valid)):
+            if not self._fits_missing and rows is not None and np.isnan(rows).any():
+                row, column = np.argwhere(np.isnan(rows))[0]
+                raise ValueError(
+                    f"{type(self).__name__} is fitted to complete rows, but {what}row {row}, column {column} "
+                    "is NaN; BernoulliMixture and DeepNADE are fitted to rows with missing values too"
+                )
         self._settings(train, valid is not None)
 
     def _problem(
@@ -158,8 +165,10 @@ class ClassicalEstimator(DensityEstimator):
     def _fit(self, train: np.ndarray, valid: np.ndarray | None, seed: int, request: FitRequest) -> None:
         if request.folder is not None and not request.folder.is_dir():
             raise FileNotFoundError(f"there is no folder {request.folder}")
-        problem = self._problem(train, valid, seed, request)
+        problem, began = self._problem(train, valid, seed, request), time.perf_counter()
         self._adopt(problem, self._learn(problem))
+        if not self.history_.seconds:  # a closed form has no loop that measures its time
+            self.history_.seconds = time.perf_counter() - began
         if request.folder is not None:
             lines = "".join(json.dumps(line) + "\n" for line in self.history_.epochs)
             path = request.folder / "metrics.jsonl"
@@ -221,11 +230,13 @@ def fit_folds(
         parts = estimator._split(rows, held, seed)
         estimator._check(*parts)
         problems.append(estimator._problem(*parts, seed, request))
+    began = time.perf_counter()
     results = type(estimators[0])._learn_folds(estimators, problems)
+    seconds = (time.perf_counter() - began) / len(problems)
     for estimator, problem, own in zip(estimators, problems, results, strict=True):
         estimator._adopt(problem, own)
         estimator.seed_, estimator.n_iter_ = problem.seed, len(estimator.history_.epochs)
-        estimator.history_.seconds /= len(problems)
+        estimator.history_.seconds = seconds
 
 
 def closed_form(train: float, valid: float | None, stopped: str = "closed form") -> History:

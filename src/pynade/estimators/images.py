@@ -38,20 +38,13 @@ class ImageEstimator(ImageTable, OrderlessEstimator):
         """The largest value of a pixel."""
         return self._cells().white
 
-    def _rows(
-        self,
-        X: Any,
-        *,
-        fitting: bool = False,
-        missing: bool | None = None,
-        columns: Sequence[str] | None = None,
-    ) -> np.ndarray:
+    def _rows(self, X: Any, **options: Any) -> np.ndarray:
         if np.ndim(X) == 3:
             stack = np.asarray(X)
             X = stack.reshape(len(stack), -1)
             if stack.shape[1:] != image_sides(self.image_shape, X.shape[1])[-2:]:
                 raise ValueError(f"images {stack.shape[1:]} need image_shape={stack.shape[1:]}")
-        return super()._rows(X, fitting=fitting, missing=missing, columns=columns)
+        return super()._rows(X, **options)
 
     def sample(
         self,

@@ -157,7 +157,7 @@ def estimator_named(model: str, parameters: dict[str, Any]) -> DensityEstimator:
 
 def make(kind: type[DensityEstimator], parameters: dict[str, Any], model: str = "") -> DensityEstimator:
     """An estimator from flat parameters."""
-    known = kind._get_param_names()
+    known = [f.name for f in fields(kind) if f.init]
     options = [] if kind._options is None else [f.name for f in fields(kind._options)]
     chosen: dict[str, Any] = {}
     training: dict[str, Any] = {}

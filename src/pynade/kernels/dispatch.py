@@ -11,7 +11,7 @@ from pynade.kernels.private import mapped
 from pynade.kernels.reference import Weights
 from pynade.kernels.uniforms import Uniforms
 
-__all__ = ["mapped", "recurrence", "sample_bernoulli", "sample_mixture"]
+__all__ = ["recurrence", "sample_bernoulli", "sample_mixture"]
 
 
 def recurrence(

@@ -53,5 +53,5 @@ class AnyOrderNet(Net):
         group = torch.arange(len(i), device=i.device)
         new = {name: tensor.clone() for name, tensor in state.items()}
         new["features"][group, :, i] = features
-        new["observed"][group, :, i] = True
+        new["observed"][group, :, i] = torch.ones_like(group, dtype=torch.bool)[:, None]  # no host constant
         return new

@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pynade.kernels.dispatch import mapped
+from pynade.kernels.private import mapped
 from pynade.nets.base import glorot
 
 EIGHT = 8

@@ -7,7 +7,7 @@ from torch import Generator, Tensor
 from torch.nn import functional
 
 from pynade.kernels import backends
-from pynade.kernels.dispatch import mapped
+from pynade.kernels.private import mapped
 from pynade.nets.layers import dropped
 
 EPSILON = 1e-5  # added to every variance

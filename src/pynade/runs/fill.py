@@ -15,9 +15,9 @@ from pynade.estimators.questions import PARTICLES
 from pynade.particles import check_particles
 from pynade.runs.figures import completion_figure, save_figure
 from pynade.tables import read_file, resolve
+from pynade.tables.files import TABLE_ENDINGS, check_destination, write_table
 from pynade.tables.frames import align, default_names
 from pynade.tables.images import binarized, channels_height_width
-from pynade.tables.output import TABLE_ENDINGS, check_destination, write_table
 
 
 def load_estimator(run: Path) -> tuple[DensityEstimator, dict[str, Any]]:

@@ -14,8 +14,8 @@ from pynade.estimators.io import load_with_facts
 from pynade.models import Autoregressive, Density, Ensemble
 from pynade.runs.figures import image_panels, save_figure, table_figure
 from pynade.runs.fill import parse_given
+from pynade.tables.files import write_table
 from pynade.tables.frames import default_names
-from pynade.tables.output import write_table
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ import torch
 from pynade.classical import ChowLiuTree
 from pynade.estimators import ChowLiu
 from pynade.estimators.io import load_with_facts
-from pynade.runs.figures import COLOURS, save_figure
+from pynade.runs.figures import COLOURS, save_figure, subplots
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,16 +37,13 @@ def tree_figure(tree: ChowLiuTree, names: Sequence[str] | None = None) -> Figure
         >>> sorted(text.get_text() for text in figure.axes[0].texts)
         ['cloudy', 'rain', 'wet']
     """
-    from matplotlib.figure import Figure
-
     D = tree.n_variables
     if names is not None and len(names) != D:
         raise ValueError(f"{len(names)} names were given for {D} variables")
     place = circular_layout(tree)
     p = torch.sigmoid(tree.logits.detach().double()).cpu().numpy()
     size = 5 + 7 * min(1.0, D / 200)
-    figure = Figure(figsize=(size, size), layout="constrained")
-    axis: Any = figure.subplots()
+    figure, ((axis,),) = subplots(1, 1, size, size)
     for parent, child in tree.edges():
         rise = p[child, 1] - p[child, 0]
         line = np.stack([place[parent], place[child]])

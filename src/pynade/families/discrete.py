@@ -1,0 +1,175 @@
+"""Variables with a few values: Bernoulli (eta is a logit) and categorical (eta holds all of them)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional
+
+from pynade.families.base import Family, NADEWeights, refuse
+from pynade.families.real import pick
+from pynade.kernels import Uniforms, sample_bernoulli
+
+
+class Bernoulli(Family):
+    """x in {0, 1}, p(x = 1) = sigm(eta) (eq. 2).
+
+    Nothing is clamped: a logit of ±40 is a probability of e⁻⁴⁰, not of some floor.
+
+    Example:
+        >>> import torch
+        >>> family = Bernoulli()
+        >>> family.log_prob(torch.tensor([1.0, 0.0]), torch.zeros(2, 1)).exp().tolist()
+        [0.5, 0.5]
+    """
+
+    n_params = 1
+    discrete = True
+
+    def check(self, x: Tensor) -> None:
+        """Every value must be exactly 0 or 1."""
+        refuse(x, (x != 0) & (x != 1), "a Bernoulli model needs values that are exactly 0 or 1")
+
+    def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """log sigm(±eta): the sign picks the outcome, so large logits lose no digits."""
+        signed = (2 * x.to(eta.dtype) - 1) * eta[..., 0]  # (bytes would wrap)
+        if signed.is_cuda:  # where logsigmoid does not support two vmaps
+            return -functional.softplus(-signed, threshold=50)
+        return functional.logsigmoid(signed)  # (softplus would round the last numbers of a batch otherwise)
+
+    def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
+        """1 with probability sigm(eta)."""
+        p = self.mean(eta)
+        uniform = torch.rand(p.shape, generator=generator, dtype=p.dtype, device=p.device)
+        return (uniform < p).to(p.dtype)
+
+    def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """p(x = 1)."""
+        return torch.sigmoid(eta[..., 0])
+
+    def best_guess(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """The likelier of 0 and 1."""
+        return (eta[..., 0] > 0).to(eta.dtype)
+
+    def best_guess_from_draws(self, values: Tensor, means: Tensor, weights: Tensor) -> Tensor:
+        """1 where the mean is above one half."""
+        mean = (weights.unsqueeze(-1) * means).sum(1).to(values.dtype)
+        return (mean > 0.5).to(mean.dtype)
+
+    def sample_nade(
+        self, weights: NADEWeights, activation: str, uniforms: Uniforms, generator: Generator | None
+    ) -> Tensor | None:
+        """Zeros and ones by a compiled loop."""
+        if type(self).sample is not Bernoulli.sample:
+            return None
+        return sample_bernoulli(*weights, uniforms, activation)
+
+    def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """0 below zero, p(x = 0) below one, then 1."""
+        p0 = torch.sigmoid(-eta[..., 0])
+        return torch.where(x < 0, torch.zeros_like(p0), torch.where(x < 1, p0, torch.ones_like(p0)))
+
+    def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """0 up to p(x = 0), 1 above."""
+        return (q > torch.sigmoid(-eta[..., 0])).to(eta.dtype)
+
+    def eta_from_marginal(self, x: Tensor) -> Tensor:
+        """Logits of the column means, each with one imaginary 0 and one imaginary 1 added (NaN: no row)."""
+        ones = x.nansum(0, dtype=torch.float64) if x.is_floating_point() else x.sum(0, dtype=torch.float64)
+        known = x.shape[0] - torch.isnan(x).sum(0)
+        return torch.logit((ones + 1) / (known + 2)).unsqueeze(-1)
+
+
+class Categorical(Family):
+    """x in {0, 1, …, L-1}, p(x = l) = softmax(eta)_l.
+
+    Args:
+        n_levels: L; P = L.
+        one_hot: a net sees an indicator for every level, F = L, as if the levels had no order. False shows it
+            the number x / (L - 1), F = 1, which suits grey levels.
+
+    Example:
+        >>> import torch
+        >>> family = Categorical(4)
+        >>> family.log_prob(torch.tensor([2.0]), torch.zeros(1, 4)).exp().item()
+        0.25
+        >>> family.encode(torch.tensor([2.0])).tolist()
+        [[0.0, 0.0, 1.0, 0.0]]
+    """
+
+    discrete = True
+
+    def __init__(self, n_levels: int, one_hot: bool = True) -> None:
+        super().__init__()
+        check_levels(n_levels)
+        self.n_levels, self.one_hot = int(n_levels), bool(one_hot)
+        self.n_params = self.n_levels
+        self.n_features = self.n_levels if one_hot else 1
+
+    def check(self, x: Tensor) -> None:
+        """Every value must be one of the levels."""
+        check_whole(x, self.n_levels, "Categorical")
+
+    def encode(self, x: Tensor, i: Tensor | None = None) -> Tensor:
+        """Indicators of the levels, or x / (L - 1)."""
+        if not self.one_hot:
+            return x.unsqueeze(-1) / (self.n_levels - 1)
+        return (x.unsqueeze(-1) == torch.arange(self.n_levels, device=x.device)).to(x.dtype)
+
+    def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """The log-softmax at x."""
+        return eta.log_softmax(-1).gather(-1, x.long().unsqueeze(-1)).squeeze(-1)
+
+    def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
+        """The level whose share of [0, 1] a uniform number falls into."""
+        return pick(eta.softmax(-1), generator).to(eta.dtype)
+
+    def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """Σ l p(x = l)."""
+        levels = torch.arange(self.n_levels, device=eta.device, dtype=eta.dtype)
+        return (eta.softmax(-1) * levels).sum(-1)
+
+    def best_guess(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """The likeliest level."""
+        return eta.argmax(-1).to(eta.dtype)
+
+    def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """Σ_{l <= x} p(x = l)."""
+        at = x.floor().clamp(-1, self.n_levels - 1).long() + 1
+        return self._below(eta).gather(-1, at.unsqueeze(-1)).squeeze(-1)
+
+    def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """The first level up to which there is a share of q."""
+        steps = self._below(eta)[..., 1:-1]
+        return (steps < q.unsqueeze(-1)).sum(-1).to(eta.dtype)
+
+    def eta_from_marginal(self, x: Tensor) -> Tensor:
+        """Log-shares of the levels in each column, each level with one imaginary row added (NaN: no row)."""
+        n_variables, columns = x.shape[1], torch.arange(x.shape[1], device=x.device)
+        known = ~torch.isnan(x)
+        places = (columns * self.n_levels + x.nan_to_num(0).long())[known]
+        counts = torch.bincount(places, minlength=n_variables * self.n_levels) + 1.0
+        counts = counts.double().view(n_variables, self.n_levels)
+        return torch.log(counts / counts.sum(-1, keepdim=True))
+
+    @staticmethod
+    def _below(eta: Tensor) -> Tensor:
+        """P(x < l) for l = 0 … L: exactly 0 at the first and 1 at the last."""
+        sums = eta.softmax(-1).cumsum(-1)
+        whole = (sums / sums[..., -1:])[..., :-1]
+        return functional.pad(functional.pad(whole, (1, 0)), (0, 1), value=1.0)
+
+
+def check_levels(levels: int) -> None:
+    """A discrete variable has at least two levels."""
+    if levels < 2:
+        raise ValueError(f"a discrete variable needs at least 2 levels, not {levels}")
+
+
+def check_whole(x: Tensor, levels: int, name: str) -> None:
+    """Raise a ValueError that names the first cell which is no whole number from 0 to levels - 1."""
+    x = x if x.is_floating_point() else x.int()  # in 8 bits, 256 would be 0
+    wrong = ~((x >= 0) & (x < levels))  # NaN too
+    if x.is_floating_point():
+        wrong |= x != x.round()
+    refuse(x, wrong, f"a {name} model with {levels} levels needs whole numbers from 0 to {levels - 1}")
