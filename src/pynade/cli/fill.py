@@ -75,8 +75,8 @@ def inpaint(
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].")] = None,
 ) -> None:
     """Complete images (the help is INPAINT_HELP above)."""
+    from pynade.runs.figures import plot_completions
     from pynade.runs.fill import inpaint as complete
-    from pynade.runs.fill import plot_completions
     from pynade.runs.summary import read_spec
 
     try:

@@ -41,7 +41,7 @@ def info(
         console.print(f"training and validation of {run} -> {curve}")
         return
     if plot is not None:
-        from pynade.runs.tree_figure import plot_tree
+        from pynade.runs.figures import plot_tree
 
         plot_tree(plot, run)
     from pynade.runs.summary import describe_run

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pynade.arguments import check_positive
 from pynade.estimators.base import DensityEstimator
 from pynade.estimators.io import load_with_facts
 from pynade.estimators.questions import PARTICLES
-from pynade.runs.figures import completion_figure, save_figure
 from pynade.tables import read_file, resolve
 from pynade.tables.files import TABLE_ENDINGS, check_destination, write_table
 from pynade.tables.frames import align, default_names
@@ -36,12 +36,7 @@ class Filled(NamedTuple):
 
 
 def impute_file(
-    run: Path,
-    file: Path,
-    out: Path,
-    draws: int | None = None,
-    seed: int = 0,
-    particles: int | None = None,
+    run: Path, file: Path, out: Path, draws: int | None = None, seed: int = 0, particles: int | None = None
 ) -> Filled:
     """Fill the gaps of a table.
 
@@ -60,8 +55,7 @@ def impute_file(
     if particles is not None and not estimated:
         raise ValueError(f"{run} fills gaps without particles; only models with a fixed ordering need them")
     check_destination(out, *TABLE_ENDINGS)
-    if draws is not None and draws < 1:
-        raise ValueError(f"the number of draws must be at least 1, not {draws}")
+    check_positive(**{"the number of draws": 1 if draws is None else draws})
     rows, names = read_file(file)
     columns = facts.get("columns")
     rows = align(rows, names, columns, facts.get("dropped", ()))
@@ -116,9 +110,7 @@ def inpaint(
         data_dir: folder of the registered data sets.
     """
     model, facts = load_estimator(run)
-    dataset = resolve(data, data_dir)
-    if "binarize" in facts:
-        dataset = binarized(dataset, facts["binarize"])
+    dataset = binarized(resolve(data, data_dir), facts.get("binarize"))
     shape = facts.get("image_shape") or dataset.image_shape
     if shape is None:
         raise ValueError(f"the data {data!r} have no image shape, so there is no hole to cut")
@@ -129,8 +121,7 @@ def inpaint(
         raise ValueError(f"a hole of {hole[0]}x{hole[1]} does not fit into images of {height}x{width}")
     if hole == (height, width):
         raise ValueError(f"a hole of {hole[0]}x{hole[1]} leaves nothing of the images")
-    if draws < 1:
-        raise ValueError(f"the number of completions must be at least 1, not {draws}")
+    check_positive(**{"the number of completions": draws})
     part = dataset.split(split)
     for row in rows:
         if not 0 <= row < len(part):
@@ -143,39 +134,7 @@ def inpaint(
         holes[k, :, top : top + hole[0], left : left + hole[1]] = True
     flat = holes.reshape(len(images), -1)
     gaps = np.where(flat, np.nan, images.astype(np.float64))
-    log_probs = model.score_samples(gaps)
-    filled = model.impute(gaps, draws, random_state=seed)
-    white = model._cells().white
-    shown, drawn = images / white, filled / white
-    made = [Completion(shown[k], flat[k], float(log_probs[k]), drawn[:, k]) for k in range(len(images))]
+    log_probs, white = model.score_samples(gaps).tolist(), model._cells().white
+    filled = model.impute(gaps, draws, random_state=seed) / white
+    made = [Completion(images[k] / white, flat[k], log_probs[k], filled[:, k]) for k in range(len(images))]
     return made, tuple(map(int, shape))
-
-
-def plot_completions(path: Path, completions: Sequence[Completion], shape: Sequence[int]) -> None:
-    """The digit, the digit with its hole and its log p, the completions: one line per image."""
-    save_figure(completion_figure(completions, shape), path)
-
-
-def parse_given(text: str, columns: Sequence[str] | None = None) -> dict[int | str, float]:
-    """ "3=1,17=0" or "rain=1" as values of known variables; a column's name has precedence over an index.
-
-    Example:
-        >>> parse_given("3=1, rain=0")
-        {3: 1.0, 'rain': 0.0}
-    """
-    given: dict[int | str, float] = {}
-    for part in text.split(","):
-        name, sign, value = (piece.strip() for piece in part.rpartition("="))
-        key: int | str = int(name) if name.isdigit() and name not in (columns or ()) else name
-        try:
-            number = float(value)
-        except ValueError:
-            number = float("nan")
-        if not sign or not name or number != number:
-            raise ValueError(
-                f"known values are written like 3=1,17=0 (index or column = value), not {part.strip()!r}"
-            )
-        if key in given:
-            raise ValueError(f"variable {key!r} is given twice")
-        given[key] = number
-    return given

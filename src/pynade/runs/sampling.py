@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from pynade.arguments import check_positive
 from pynade.estimators import RBM, DensityEstimator, ImageEstimator
 from pynade.estimators.io import load_with_facts
 from pynade.models import Autoregressive, Density, Ensemble
 from pynade.runs.figures import image_panels, save_figure, table_figure
-from pynade.runs.fill import parse_given
 from pynade.tables.files import write_table
 from pynade.tables.frames import default_names
 
@@ -50,20 +51,16 @@ def draw(
             of its own.
         wanted_means: give the expectations too, where the model has them.
     """
-    if n < 1:
-        raise ValueError(f"the number of rows must be at least 1, not {n}")
+    check_positive(**{"the number of rows": n, "--per-step": 1 if per_step is None else per_step})
     model, facts = load_with_facts(run)
-    images = hasattr(model, "draw")
-    if per_step is not None and (given is not None or not images):
+    if per_step is not None and (given is not None or not hasattr(model, "draw")):
         raise ValueError("--per-step is for samples of a model of images (convnade, unet), without --given")
-    if per_step is not None and per_step < 1:
-        raise ValueError(f"--per-step must be at least 1, not {per_step}")
     if not isinstance(model, DensityEstimator | Density):
         raise ValueError(
             f"{run} holds a {type(model).__name__}, which is no density: an orderless model has `.under(…)`, "
             "an RBM `.gibbs(…)`"
         )
-    means = None
+    means, white = None, float(model._cells().white) if isinstance(model, DensityEstimator) else 1.0
     if given is not None:
         if not isinstance(model, DensityEstimator):
             raise ValueError(f"{run} was not saved by an estimator, so it takes no --given")
@@ -79,12 +76,8 @@ def draw(
         if isinstance(density, Autoregressive | Ensemble):
             means = density.conditional_means(drawn).detach().numpy()
         rows = model._cells().native(drawn) if isinstance(model, DensityEstimator) else drawn.numpy()
-    white = float(model._cells().white) if isinstance(model, DensityEstimator) else 1.0
-    known = facts.get("image_shape")
-    image_shape: tuple[int, ...] | None = tuple(map(int, known)) if known else None
-    if shape is not None:
-        image_shape = _parse(shape, rows.shape[1])
-    return Drawn(rows, means, facts.get("columns"), image_shape, white)
+    known = facts.get("image_shape") if shape is None else _parse(shape, rows.shape[1])
+    return Drawn(rows, means, facts.get("columns"), tuple(map(int, known)) if known else None, white)
 
 
 def write_samples(path: Path, drawn: Drawn) -> None:
@@ -111,3 +104,28 @@ def _parse(shape: str, n_variables: int) -> tuple[int, int]:
     if height * width != n_variables:
         raise ValueError(f"{shape} has {height * width} pixels but the model has {n_variables} variables")
     return height, width
+
+
+def parse_given(text: str, columns: Sequence[str] | None = None) -> dict[int | str, float]:
+    """ "3=1,17=0" or "rain=1" as values of known variables; a column's name has precedence over an index.
+
+    Example:
+        >>> parse_given("3=1, rain=0")
+        {3: 1.0, 'rain': 0.0}
+    """
+    given: dict[int | str, float] = {}
+    for part in text.split(","):
+        name, sign, value = (piece.strip() for piece in part.rpartition("="))
+        key: int | str = int(name) if name.isdigit() and name not in (columns or ()) else name
+        try:
+            number = float(value)
+        except ValueError:
+            number = float("nan")
+        if not sign or not name or number != number:
+            raise ValueError(
+                f"known values are written like 3=1,17=0 (index or column = value), not {part.strip()!r}"
+            )
+        if key in given:
+            raise ValueError(f"variable {key!r} is given twice")
+        given[key] = number
+    return given
