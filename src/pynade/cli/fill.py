@@ -44,7 +44,7 @@ def impute(
     ] = None,
 ) -> None:
     """Fill gaps (the help is IMPUTE_HELP above)."""
-    from pynade.runs.fill import impute_file
+    from pynade.runs.sampling import impute_file
 
     with (
         errors.status("imputing"),
@@ -76,7 +76,7 @@ def inpaint(
 ) -> None:
     """Complete images (the help is INPAINT_HELP above)."""
     from pynade.runs.figures import plot_completions
-    from pynade.runs.fill import inpaint as complete
+    from pynade.runs.sampling import inpaint as complete
     from pynade.runs.summary import read_spec
 
     try:

@@ -200,7 +200,7 @@ def plot_completions(path: Path, completions: Sequence[Any], shape: Sequence[int
 
     Args:
         path: The file to write (.png, .pdf or .svg).
-        completions: Of `pynade.runs.fill.inpaint`.
+        completions: Of `pynade.runs.sampling.inpaint`.
         shape: Of an image.
     """
     figure, axes = subplots(len(completions), 2 + len(completions[0].draws), 1.5, 1.75)

@@ -125,10 +125,8 @@ def score_run(
 
     if not isinstance(model, DensityEstimator):
         if not isinstance(model, Density):
-            raise ValueError(
-                f"{run} holds a {type(model).__name__}, which is no density: an orderless model has "
-                "`.under(…)`, an RBM `.normalised()`"
-            )
+            what = f"{run} holds a {type(model).__name__}, which is no density"
+            raise ValueError(f"{what}: an orderless model has `.under(…)`, an RBM `.normalised()`")
         if orderings is not None or draws is not None:
             raise ValueError(f"{run} was not saved by an estimator, so it has no orderings to choose")
         return score(row_log_probs(model.double(), rows).numpy())

@@ -171,13 +171,9 @@ def _record(
     def score(name: str) -> tuple[list[np.ndarray], list[Any], dict[str, Any]]:
         """Scores of one part of each fold, of an ensemble also under each ordering, and their mean."""
         pairs = [records.scored(e, part.split(name)) for e, part in zip(final, parts, strict=True)]
-        scores = [rows for rows, _ in pairs]
+        scores, many = [rows for rows, _ in pairs], [found for _, found in pairs if found is not None]
         summaries = [e.summary(s) for e, s in zip(final, scores, strict=True)]
-        return (
-            scores,
-            [many for _, many in pairs if many is not None],
-            records.averaged_over_folds(scores, summaries),
-        )
+        return scores, many, records.averaged_over_folds(scores, summaries)
 
     asked = "valid" if quick else "test"
     scores, many, mean = score(asked)
