@@ -44,7 +44,7 @@ def impute(
     ] = None,
 ) -> None:
     """Fill gaps (the help is IMPUTE_HELP above)."""
-    from pynade.runs.fill import impute_file
+    from pynade.runs.sampling import impute_file
 
     with (
         errors.status("imputing"),
@@ -80,8 +80,8 @@ def inpaint(
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].")] = None,
 ) -> None:
     """Complete images (the help is INPAINT_HELP above)."""
-    from pynade.runs.fill import inpaint as complete
-    from pynade.runs.fill import plot_completions
+    from pynade.runs.figures import plot_completions
+    from pynade.runs.sampling import inpaint as complete
     from pynade.runs.summary import read_spec
 
     try:

@@ -42,7 +42,7 @@ def info(
         next_commands(("info", run))
         return
     if plot is not None:
-        from pynade.runs.tree_figure import plot_tree
+        from pynade.runs.figures import plot_tree
 
         plot_tree(plot, run)
     from pynade.runs.summary import describe_run, read_spec

@@ -16,6 +16,8 @@ from pynade.tables.frames import default_names
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from pynade.classical import ChowLiuTree
+
 # Okabe and Ito's colours, which most colour-blind people tell apart, without the yellow; grey, wine and olive
 COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
@@ -25,6 +27,7 @@ MARKERS = "osD^vP*Xp<>h"
 SCATTERED = 6  # columns of a table that are drawn in pairs
 MOST_HISTOGRAMS = 64
 LABELLED = 40  # columns whose names fit on an axis
+NAMED_NODES = 200  # nodes of a tree whose names can be read
 
 
 def tile(rows: np.ndarray, shape: Sequence[int], columns: int | None = None, gap: float = 0.5) -> np.ndarray:
@@ -192,8 +195,14 @@ def save_figure(figure: Figure, path: Path | str, metadata: dict[str, str] | Non
     figure.savefig(path, dpi=150, metadata=metadata)
 
 
-def completion_figure(completions: Sequence[Any], shape: Sequence[int]) -> Figure:
-    """Draw a line for each image: the image, the image with its hole (and log p of the rest), completions."""
+def plot_completions(path: Path, completions: Sequence[Any], shape: Sequence[int]) -> None:
+    """Draw a line for each image: the image, the image with its hole (and log p of the rest), completions.
+
+    Args:
+        path: The file to write (.png, .pdf or .svg).
+        completions: Of `pynade.runs.sampling.inpaint`.
+        shape: Of an image.
+    """
     figure, axes = subplots(len(completions), 2 + len(completions[0].draws), 1.5, 1.75)
     for line, c in zip(axes, completions, strict=True):
         with_hole = np.where(c.hole, 0.5, c.image)
@@ -203,7 +212,7 @@ def completion_figure(completions: Sequence[Any], shape: Sequence[int]) -> Figur
     axes[0][0].set_title("image", fontsize=10)
     for n, axis in enumerate(axes[0][2:], start=1):
         axis.set_title(f"completion {n}", fontsize=10)
-    return figure
+    save_figure(figure, path)
 
 
 def training_figure(epochs: Sequence[dict[str, Any]]) -> Figure:
@@ -249,3 +258,88 @@ def plot_training(folder: Path, path: Path) -> None:
         path: The file to write (.png, .pdf or .svg).
     """
     save_figure(training_figure(read_metrics(folder)), path)
+
+
+def tree_figure(tree: ChowLiuTree, names: Sequence[str] | None = None) -> Figure:
+    """Draw a tree or forest in circles: roots inside, each depth one circle further out.
+
+    An edge is orange where the child tends to equal its parent, p(1 | 1) > p(1 | 0), blue where it tends to
+    differ, and the thicker the larger the difference.
+
+    Args:
+        tree: The tree or forest.
+        names: Names of the variables; their numbers when left out. Shown for up to 200 variables.
+
+    Example:
+        >>> from pynade.classical import ChowLiuTree
+        >>> figure = tree_figure(ChowLiuTree(3, parent=[-1, 0, 0]), names=["rain", "wet", "cloudy"])
+        >>> sorted(text.get_text() for text in figure.axes[0].texts)
+        ['cloudy', 'rain', 'wet']
+    """
+    D = tree.n_variables
+    if names is not None and len(names) != D:
+        raise ValueError(f"{len(names)} names were given for {D} variables")
+    place = circular_layout(tree)
+    p = tree.logits.detach().double().sigmoid().cpu().numpy()
+    size = 5 + 7 * min(1.0, D / 200)
+    figure, ((axis,),) = subplots(1, 1, size, size)
+    for parent, child in tree.edges():
+        rise = p[child, 1] - p[child, 0]
+        line = np.stack([place[parent], place[child]])
+        colour, width = COLOURS[1 if rise > 0 else 0], 0.5 + 2.5 * abs(rise)
+        axis.plot(line[:, 0], line[:, 1], color=colour, linewidth=width, zorder=1)
+    axis.scatter(place[:, 0], place[:, 1], s=12 if D > 50 else 30, color="black", zorder=2)
+    if D <= NAMED_NODES:
+        for d in range(D):
+            text = str(d) if names is None else str(names[d])
+            axis.annotate(text, place[d], textcoords="offset points", xytext=(3, 3), fontsize=7)
+    axis.set_aspect("equal")
+    axis.set_axis_off()
+    return figure
+
+
+def plot_tree(path: Path, run: Path) -> None:
+    """Draw the tree of a model; of a mixture of trees, the one of largest weight.
+
+    Args:
+        path: The file to write (.png, .pdf or .svg).
+        run: A run folder or a model file of a ChowLiu estimator.
+    """
+    from pynade.classical import ChowLiuTree
+    from pynade.estimators import ChowLiu
+    from pynade.estimators.io import load_with_facts
+
+    model, facts = load_with_facts(run)
+    tree = model.tree_ if isinstance(model, ChowLiu) else model
+    if not isinstance(tree, ChowLiuTree):
+        raise ValueError(f"{run} is a {type(model).__name__}; only a ChowLiu (--model chow-liu) has a tree")
+    save_figure(tree_figure(tree, facts.get("columns")), path)
+
+
+def circular_layout(tree: ChowLiuTree) -> np.ndarray:
+    """Return places (D, 2): leaves evenly on the circle, depth first; others at the mean of their children.
+
+    Example:
+        >>> from pynade.classical import ChowLiuTree
+        >>> circular_layout(ChowLiuTree(3, parent=[-1, 0, 0])).round(6).tolist()
+        [[0.0, 0.0], [1.0, 0.0], [-1.0, 0.0]]
+    """
+    children: dict[int, list[int]] = {d: [] for d in range(-1, tree.n_variables)}
+    for d, parent in enumerate(tree.parent.tolist()):
+        children[parent].append(d)
+    levels = [level.tolist() for level in tree.levels()]
+    leaves, stack = [], [-1]
+    while stack:  # depth first
+        d = stack.pop()
+        stack += reversed(children[d])
+        if not children[d]:
+            leaves.append(d)
+    angle = {d: 2 * math.pi * n / len(leaves) for n, d in enumerate(leaves)}
+    place = np.zeros((tree.n_variables, 2))
+    first = 0 if len(levels[0]) == 1 else 1  # a single root is the centre
+    for depth in reversed(range(len(levels))):
+        for d in levels[depth]:
+            if children[d]:
+                angle[d] = sum(angle[child] for child in children[d]) / len(children[d])
+            place[d] = np.multiply(depth + first, (math.cos(angle[d]), math.sin(angle[d])))
+    return place

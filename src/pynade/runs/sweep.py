@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from pynade.arguments import check_positive
 from pynade.atomic import write_json
 from pynade.device import torch_device
 from pynade.estimators.classical import ClassicalEstimator
@@ -32,7 +33,8 @@ from pynade.estimators.net import NetEstimator
 from pynade.estimators.registry import PARAMETERS, estimator_named
 from pynade.runs import sweep_record as records
 from pynade.runs.population_sweep import ClassicalSweep, PopulationSweep, Rows, best_first
-from pynade.runs.provenance import now, provenance
+from pynade.runs.provenance import OF_MACHINE, now, provenance
+from pynade.runs.summary import read_json
 from pynade.runs.sweep_record import Report, Setting
 from pynade.tables import Dataset, resolve
 from pynade.tables.registry import entries, entry, fold_names, folds
@@ -126,11 +128,10 @@ def run_sweep(
     }
     _check_requests(model, fixed, tried, seed, parts[0])
     _claim(folder, spec)
-    where = provenance(parts[0], seed=seed, device=torch_device(first.device))
     kind: Any = ClassicalSweep if isinstance(first, ClassicalEstimator) else PopulationSweep
     sweep = kind(folder, model, fixed, seed, report, repeats, not retrain)
     with _session(folder) as sessions:
-        record = _record(sweep, spec, parts, tried, first, where)
+        record = _record(sweep, spec, parts, tried, first)
     record["sessions"] = sessions
     write_json(folder / "result.json", record)
     return record
@@ -151,14 +152,10 @@ def _session(folder: Path) -> Iterator[list[list[str]]]:
 
 
 def _record(
-    sweep: Any,
-    spec: dict[str, Any],
-    parts: list[Dataset],
-    tried: list[Setting],
-    first: Any,
-    where: dict[str, Any],
+    sweep: Any, spec: dict[str, Any], parts: list[Dataset], tried: list[Setting], first: Any
 ) -> dict[str, Any]:
     """Train the grid and the chosen settings, score them, and return the record."""
+    where = provenance(parts[0], seed=sweep.seed, device=torch_device(first.device))
     retrain, quick, repeats = spec["retrain"], spec["quick"], sweep.repeats
     rows: Rows = [(part.train, part.valid) for part in parts]
     outcomes, seconds = sweep.grid(tried, rows)
@@ -174,15 +171,17 @@ def _record(
     def score(name: str) -> tuple[list[np.ndarray], list[Any], dict[str, Any]]:
         """Scores of one part of each fold, of an ensemble also under each ordering, and their mean."""
         pairs = [records.scored(e, part.split(name)) for e, part in zip(final, parts, strict=True)]
-        scores = [rows for rows, _ in pairs]
+        scores, many = [rows for rows, _ in pairs], [found for _, found in pairs if found is not None]
         summaries = [e.summary(s) for e, s in zip(final, scores, strict=True)]
-        return scores, [many for _, many in pairs if many], records.averaged_over_folds(scores, summaries)
+        return scores, many, records.averaged_over_folds(scores, summaries)
 
     asked = "valid" if quick else "test"
     scores, many, mean = score(asked)
     stops = "stop_at_train" in first.flat_parameters()
     seeds = f"; the chosen settings trained with {repeats} seeds" if repeats > 1 else ""
-    checksums = spec["data_checksums"]
+    checksum = "".join(spec["data_checksums"])
+    if len(parts) > 1:
+        checksum = hashlib.sha256(checksum.encode()).hexdigest()
     return {
         asked: mean | {"orderings": getattr(final[0], "n_orderings", 1)},
         **(records.ensembles_of(many) if len(many) == len(parts) else {}),
@@ -200,10 +199,8 @@ def _record(
         "validation_grid": records.by_setting(outcomes, tried, len(parts)),
         "commands": [records.as_sweep_command(spec)],
         "seed": sweep.seed,
-        "data_checksum": checksums[0]
-        if len(checksums) == 1
-        else hashlib.sha256("".join(checksums).encode()).hexdigest(),
-        **{name: where[name] for name in ("code", "libraries", "python", "device", "threads")},
+        "data_checksum": checksum,
+        **{name: where[name] for name in OF_MACHINE},
         "trained": where["started"],
         "wall_seconds": {"grid": round(seconds, 2), "final": max(0.01, round(time.monotonic() - began, 2))},
     }
@@ -223,8 +220,7 @@ def _check_settings(fixed: Setting, grid: Mapping[str, Sequence[Any]]) -> None:
 
 def _check_repeats(repeats: int, model: str, first: Any, given: set[str], n_parts: int) -> None:
     """Refuse repeats of what is not one net on one split, with seeds of its own."""
-    if repeats < 1:
-        raise ValueError(f"the number of repeats must be at least 1, not {repeats}")
+    check_positive(**{"the number of repeats": repeats})
     if repeats == 1:
         return
     if not isinstance(first, NetEstimator):
@@ -250,8 +246,7 @@ def _claim(folder: Path, spec: dict[str, Any]) -> None:
     """A new folder, or that of the same sweep."""
     file = folder / "spec.json"
     if file.is_file():
-        known = json.loads(file.read_text(encoding="utf-8"))
-        if known != json.loads(json.dumps(spec)):
+        if read_json(file) != json.loads(json.dumps(spec)):
             raise OtherSweep(f"{folder} holds a sweep of other settings or data; give another folder")
         return
     if folder.exists() and any(folder.iterdir()):

@@ -83,13 +83,14 @@ def is_grey(dataset: Dataset) -> bool:
     return dataset.image_shape is not None and dataset.provenance.get("levels") == LEVELS
 
 
-def binarized(dataset: Dataset, rule: float | str) -> Dataset:
+def binarized(dataset: Dataset, rule: float | str | None) -> Dataset:
     """Return images of grey levels as black and white ones; other data are returned as they are.
 
     Args:
         dataset: The images.
         rule: A number, the share of white above which a pixel becomes 1; or ``"random"``: each pixel becomes
-            1 with a probability of its share of white, drawn once with seed 0 (``"random:7"``: 7).
+            1 with a probability of its share of white, drawn once with seed 0 (``"random:7"``: 7); None
+            leaves grey levels.
 
     Example:
         >>> rows = np.array([[0, 100], [200, 255]], dtype=np.uint8)
@@ -97,24 +98,25 @@ def binarized(dataset: Dataset, rule: float | str) -> Dataset:
         >>> binarized(grey, 0.5).train.tolist()
         [[0, 0], [1, 1]]
     """
-    rng, threshold = None, 0.0
+    if rule is None:
+        return dataset
+    rng = None
     if isinstance(rule, str):
         word, _, seed = rule.partition(":")
         if word != "random" or not (seed.isdigit() or rule == "random"):
             raise ValueError(f"binarize is a threshold between 0 and 1, random or random:SEED, not {rule!r}")
         rng = np.random.Generator(np.random.PCG64(int(seed or 0)))
-    elif 0 <= rule < 1:
-        threshold = rule
-    else:
+    elif not 0 <= rule < 1:
         raise ValueError(f"the threshold of images is a share of white, from 0 to below 1, not {rule:g}")
     if not is_grey(dataset):
         return dataset
     parts: dict[str, Any] = {}
     for part, rows in dataset.parts.items():
         if rng is None:
-            parts[part] = (rows > threshold * (LEVELS - 1)).astype(np.uint8)
+            white = rows > float(rule) * (LEVELS - 1)
         else:
-            parts[part] = (rng.integers(0, LEVELS - 1, rows.shape, dtype=np.uint8) < rows).astype(np.uint8)
+            white = rng.integers(0, LEVELS - 1, rows.shape, dtype=np.uint8) < rows
+        parts[part] = white.astype(np.uint8)
     facts = {k: v for k, v in dataset.provenance.items() if k != "levels"} | {"binarize": rule}
     return replace(dataset, **parts, schema=Schema.binary(dataset.n_variables), provenance=facts, source=None)
 

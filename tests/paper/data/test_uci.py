@@ -98,12 +98,19 @@ def red_file(path, rows: np.ndarray) -> None:
                 file[f"folds/{k}/training/{i}/data"] = part.astype(np.float32)
 
 
+def unchecked(name: str):
+    """A data set whose file is not checked."""
+    item = ENTRIES[name]
+    return {name: replace(item, form=replace(item.form, check=lambda path: None))}
+
+
+KNOWN = unchecked("red_wine")
+
+
 @pytest.fixture
 def red(tmp_path, monkeypatch):
     """The rows of a file of red wine, which is registered without a check of its content."""
-    item = ENTRIES["red_wine"]
-    unchecked = replace(item, form=replace(item.form, check=lambda path: None))
-    monkeypatch.setitem(entries(), "red_wine", unchecked)
+    monkeypatch.setitem(entries(), "red_wine", KNOWN["red_wine"])
     rows = np.random.default_rng(0).normal(3.0, 2.0, (57, 11))
     red_file(tmp_path / "uci" / "red_wine_folds.hdf5", rows)
     return rows
