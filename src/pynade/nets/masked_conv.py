@@ -10,16 +10,8 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from pynade.nets.any_order import AnyOrderNet
-from pynade.nets.base import State, activation_named, glorot
-from pynade.nets.blueprint import (
-    PAPER_BLUEPRINT,
-    Layer,
-    Shape,
-    format_blueprint,
-    infer_shapes,
-    layers_for,
-)
+from pynade.nets.base import AnyOrderNet, State, activation_named, glorot
+from pynade.nets.blueprint import PAPER_BLUEPRINT, Layer, Shape, format_blueprint, infer_shapes, layers_for
 from pynade.nets.layers import (
     check_dropout,
     check_image,
@@ -92,10 +84,9 @@ class MaskedConv(AnyOrderNet):
         self.weights, self.hidden_bias = nn.ParameterList(), nn.ParameterList()
         for n, layer in enumerate(self.layers, start=1):
             if layer.convolves:
-                area = layer.height * layer.width
-                fans = {"fan_in": maps * area, "fan_out": layer.maps * area}
+                fans = (maps + layer.maps) * layer.height * layer.width
                 shape = (layer.maps, maps, layer.height, layer.width)
-                self.weights.append(glorot(*shape, **fans, generator=generator))
+                self.weights.append(glorot(*shape, fans=fans, generator=generator))
                 if n < len(self.layers):
                     self.hidden_bias.append(nn.Parameter(torch.zeros(layer.maps)))
                 maps = layer.maps
