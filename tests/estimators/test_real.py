@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+from pynade.estimators.domain import REAL_FAMILIES
 from scipy.stats import multivariate_normal
 
 import pynade
-from pynade.estimators.domain import REAL_FAMILIES
 
 SMALL = {"hidden": 8, "epochs": 5, "batch_size": 50, "random_state": 0, "device": "cpu"}
 

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 from pynade.families.base import NADEWeights
 from pynade.families.real import Real, moments, probability_nodes, spread_components
 from pynade.families.standard import LAPLACE, LOGISTIC, NORMAL, Standard, pick
-from pynade.kernels import Uniforms, backends, sample_mixture
+from pynade.kernels import Uniforms, backends, sample
 
 
 class _MixtureFamily(Real):
@@ -60,7 +60,7 @@ class _MixtureFamily(Real):
         """The log-density by compiled loops, None where there are none for these tensors."""
         if backends.choose("auto", eta.device, x, eta) != "numba":
             return None
-        loops, name = backends.load_mixture(), self.standard.name
+        loops, name = backends.load("numba", "mixture"), self.standard.name
         if not loops.suits(x, eta, name, self.sigma_floor):
             return None
         numbers = (self.standard.log_constant, self.sigma_floor, self.scale_mean_gradient)
@@ -81,7 +81,7 @@ class _MixtureFamily(Real):
         if self.sigma_floor or type(self).sample is not _MixtureFamily.sample:
             return None
         drawn = uniforms.tensor(weights[0].dtype, weights[0].device)
-        return sample_mixture(*weights, drawn, self.standard.noise(drawn, generator), activation)
+        return sample(weights, drawn, self.standard.noise(drawn, generator), activation)
 
     def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Σ pi_c mu_c."""

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from pynade.kernels import cpu_vector as vec
+from pynade.kernels.backends import Uniforms
 from pynade.kernels.cpu import arrays, check_order, lanes_of, suits_odds, thread_count
 from pynade.kernels.cpu_scalar import NEVER, jit, nth, power
 from pynade.kernels.reference import Weights
 from pynade.kernels.scratch import borrowed
 from pynade.kernels.threads import share
-from pynade.kernels.uniforms import Uniforms
 
 ROWS = 128  # rows that share a tile of weights
 STEPS = 16  # steps after which the next rows come
