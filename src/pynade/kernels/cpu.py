@@ -256,9 +256,9 @@ def _group(  # type: ignore[no-untyped-def]
                 r = moved[k]
                 o, xt = np.uint64(r * vec.FORWARD_STATE), xs[d0 + t, r]
                 if t - t0 + 1 < together:  # the output of the next step anew
-                    out[t + 1, r - r0] = vec.advance_dot(state, o, xt, w, i, v, i + wide, wide, code)
+                    out[t + 1, r - r0] = vec.advance(state, o, xt, w, i, v, i + wide, wide, code)
                 else:
-                    vec.advance(state, o, xt, w, i, wide, code)
+                    vec.advance(state, o, xt, w, i, w, i, wide, code)
                 if code == vec.ODDS and vec.shrunk(bounds, r, marks[t], state, o, wide):
                     bad[r] = True
 

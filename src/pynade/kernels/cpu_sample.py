@@ -199,9 +199,9 @@ def _sample(  # type: ignore[no-untyped-def]
                             i = np.uint64(lane * lane_of_w + (d - d0) * width)
                             if d + 1 < last:  # the output of the second step anew
                                 j = np.uint64(lane * lane_of_v + (d - d0 + 1) * width)
-                                total += vec.advance_dot(state, o, value, w, i, v, j, wide, code)
+                                total += vec.advance(state, o, value, w, i, v, j, wide, code)
                             else:
-                                vec.advance(state, o, value, w, i, wide, code)
+                                vec.advance(state, o, value, w, i, w, i, wide, code)
                             o += np.uint64(vec.FORWARD_STATE)
                         if d + 1 < last:
                             eta[1, r] = total

@@ -107,12 +107,8 @@ def fetch(w, v, at_w, at_v, weights, outputs, i, n_params, hidden, k0, width, co
 @jit(inline=True)
 def add(to, i, tile, j, width, first):
     """The other way, adding to what is there unless this is the first."""
-    if first:
-        for k in range(width):
-            to[i + k] = tile[j + k]
-    else:
-        for k in range(width):
-            to[i + k] += tile[j + k]
+    for k in range(width):
+        to[i + k] = tile[j + k] if first else to[i + k] + tile[j + k]
 
 
 @jit(inline=True)
@@ -133,54 +129,21 @@ def activate(s, o, to, width, code):
 
 
 @jit(inline=True)
-def advance(s, o, x, w, i, width, code):
-    """a += x w; h = act(a).
+def advance(s, o, x, w, i, v, j, width, code):
+    """a += x w; h = act(a); returns h v, which takes no time where it is not used.
 
     With `ODDS` the state is e^-a, w holds e^-w, and x is one: a step of the sigmoid is then a multiplication,
     an addition and a division, without an exponential. States must not become too small to be exact
     (`shrunk`); one that becomes infinite stays so (`infinite`).
     """
-    one = s.dtype.type(1)
-    if code == ODDS:
-        for k in range(width):
-            a = s[o + k] * w[i + k]
-            s[o + k] = a
-            s[o + H + k] = one / (one + a)
-    else:
-        for k in range(width):
-            a = s[o + k] + x * w[i + k]
-            s[o + k] = a
-            s[o + H + k] = squash(a, code)
-
-
-@jit(inline=True)
-def advance_dot(s, o, x, w, i, v, j, width, code):
-    """`advance`, and the first output of the new h in the same pass."""
     y, one = s.dtype.type(0), s.dtype.type(1)
-    if code == ODDS:
-        for k in range(width):
-            a = s[o + k] * w[i + k]
-            s[o + k] = a
-            h = one / (one + a)
-            s[o + H + k] = h
-            y += h * v[j + k]
-    else:
-        for k in range(width):
-            a = s[o + k] + x * w[i + k]
-            s[o + k] = a
-            h = squash(a, code)
-            s[o + H + k] = h
-            y += h * v[j + k]
-    return y
-
-
-@jit(inline=True)
-def least(s, o, width):
-    """The least of some positive values, or 1. (A minimum of floats would not become vector code.)"""
-    low = bits(s.dtype.type(1))
     for k in range(width):
-        low = min(low, bits(s[o + k]))
-    return value_of(low)
+        a = s[o + k] * w[i + k] if code == ODDS else s[o + k] + x * w[i + k]
+        s[o + k] = a
+        h = one / (one + a) if code == ODDS else squash(a, code)
+        s[o + H + k] = h
+        y += h * v[j + k]
+    return y
 
 
 @jit(inline=True)
@@ -192,7 +155,10 @@ def shrunk(bounds, r, factor, s, o, width):
     tiny = s.dtype.type(8 * np.finfo(s.dtype).tiny)
     bounds[r] *= factor
     if bounds[r] < tiny:
-        bounds[r] = least(s, o, width)
+        low = bits(s.dtype.type(1))
+        for k in range(width):
+            low = min(low, bits(s[o + k]))  # a minimum of floats would not become vector code
+        bounds[r] = value_of(low)
     return bounds[r] < tiny
 
 

@@ -103,9 +103,7 @@ def sample(
     given = {name: value for name, value in numbers.items() if isinstance(value, Tensor)}
     kernel = _checked(activation, kernel, *parts, *given.values())
     if isinstance(uniforms, Uniforms) and (kernel != "numba" or noise is not None):
-        uniforms = given["uniforms"] = uniforms.tensor(
-            parts[0].dtype, parts[0].device
-        )  # else drawn in the loop
+        uniforms = given["uniforms"] = uniforms.tensor(parts[0].dtype, parts[0].device)
     if kernel == "reference":
         return reference.sample(Weights._make((*parts, order)), given["uniforms"], noise, activation)
     _check_shapes(Weights._make((*parts, order)), n_variables)
