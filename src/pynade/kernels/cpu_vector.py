@@ -70,9 +70,14 @@ def copy(to, j, rows, i, width):
 
 
 @jit(inline=True)
-def copy_odds(to, j, rows, i, width):
-    """`copy` of e^-value, for `ODDS`; returns the least or 1, or 0 if some value is too large for that."""
+def load(to, j, rows, i, width, code):
+    """`copy`, of e^-value for `ODDS`; returns 1, or the least of them for `ODDS`, or 0 if one is unusable.
+
+    Unusable is what is not finite (then even 0 w is no zero), and for `ODDS` what is too large.
+    """
     zero, one = to.dtype.type(0), to.dtype.type(1)
+    if code != ODDS:
+        return one if copy(to, j, rows, i, width) == zero else zero
     low = high = bits(one)
     for k in range(width):
         odds = power(-rows[i + k])
@@ -84,18 +89,11 @@ def copy_odds(to, j, rows, i, width):
 
 @jit(inline=True)
 def fetch(w, v, at_w, at_v, weights, outputs, i, n_params, hidden, k0, width, code):
-    """One step's weights into tiles: variable i's units from k0 on, padded to `width`.
-
-    Returns the least e^-w for `ODDS`, 0 if one is unusable; otherwise 1, or 0 if some weight is not finite
-    (then even 0 w is no zero).
-    """
+    """One step's weights into tiles: variable i's units from k0 on, padded to `width`; returns as `load`."""
     zero, one = w.dtype.type(0), w.dtype.type(1)
     units = max(0, min(width, hidden - k0))
-    some, j, q = np.uint64(units), np.uint64(at_w), np.uint64(i * hidden + k0)
-    if code == ODDS:
-        mark = copy_odds(w, j, weights, q, some)
-    else:
-        mark = one if copy(w, j, weights, q, some) == zero else zero
+    some = np.uint64(units)
+    mark = load(w, np.uint64(at_w), weights, np.uint64(i * hidden + k0), some, code)
     w[at_w + units : at_w + width] = one if code == ODDS else zero
     for p in range(n_params):
         start = at_v + p * width
