@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pynade.kernels import Uniforms, recurrence, sample_bernoulli
+from pynade.kernels import Uniforms, recurrence, sample
 from pynade.nets import NADENet
 from pynade.ordering import Ordering
 from pynade.runs.provenance import code_version, device_name, now
@@ -134,9 +134,8 @@ class Problem:
         # on CUDA the sampler is captured in a graph, where nothing can come from a seed on the host
         cuda = self.device.type == "cuda"
         uniforms = torch.rand(size, device=self.device) if cuda else Uniforms.draw(*size, None)
-        return sample_bernoulli(
-            net.weight, net.hidden_bias, net.output, net.bias, self.ordering.order, uniforms, "sigmoid"
-        )
+        weights = (net.weight, net.hidden_bias, net.output, net.bias, self.ordering.order)
+        return sample(weights, uniforms, None, "sigmoid")
 
     @torch.no_grad()
     def sample_loop(self, n: int) -> Tensor:

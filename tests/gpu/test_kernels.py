@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pynade.kernels import recurrence, sample_bernoulli, sample_mixture
+from pynade.kernels import recurrence, sample
 from pynade.ordering import random_observed
 from tests.kernels.cases import EDGES, Case, compare, evaluate
 
@@ -120,14 +120,14 @@ def test_samplers(hidden: int) -> None:
     g = torch.Generator().manual_seed(0)
     uniforms, noise = torch.rand(1000, 40, generator=g).double(), torch.randn(1000, 40, generator=g).double()
     _, *weights, order, _ = Case(1, 40, hidden).tensors()
-    arguments = (*weights, order, uniforms)
-    wanted = sample_bernoulli(*arguments, "sigmoid", kernel="reference")
-    assert torch.equal(sample_bernoulli(*(t.cuda() for t in arguments), "sigmoid").cpu(), wanted)
+    parts = (*weights, order)
+    wanted = sample(parts, uniforms, None, "sigmoid", kernel="reference")
+    assert torch.equal(sample([t.cuda() for t in parts], uniforms.cuda(), None, "sigmoid").cpu(), wanted)
     _, *weights, order, _ = Case(1, 40, hidden, 30).tensors()
-    arguments = (*(0.3 * hidden**-0.5 * w for w in weights), order, uniforms, noise)  # values stay finite
-    wanted = sample_mixture(*arguments, "relu", kernel="reference")
+    parts = (*(0.3 * hidden**-0.5 * w for w in weights), order)  # values stay finite
+    wanted = sample(parts, uniforms, noise, "relu", kernel="reference")
     assert torch.isfinite(wanted).all()
-    drawn = sample_mixture(*(t.cuda() for t in arguments), "relu").cpu()
+    drawn = sample([t.cuda() for t in parts], uniforms.cuda(), noise.cuda(), "relu").cpu()
     torch.testing.assert_close(drawn, wanted, rtol=1e-8, atol=1e-8)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pynade.kernels import backends, recurrence, sample_bernoulli, sample_mixture
+from pynade.kernels import backends, recurrence, sample
 
 from .cases import Case
 
@@ -81,7 +81,7 @@ def test_errors_say_what_was_given() -> None:
     with pytest.raises(ValueError, match="runs on cuda tensors, not on cpu"):
         recurrence(*tensors, order, "sigmoid", kernel="triton")
     with pytest.raises(ValueError, match="3K parameters per variable, not 1"):
-        sample_mixture(*tensors[1:], order, torch.rand(2, 5), torch.randn(2, 5), "sigmoid")
+        sample((*tensors[1:], order), torch.rand(2, 5), torch.randn(2, 5), "sigmoid")
 
 
 @pytest.mark.parametrize("kernel", ["reference", "numba"])
@@ -89,7 +89,7 @@ def test_samplers_refuse_what_does_not_fit(kernel: str) -> None:
     _, *weights, order, _ = Case().tensors()
     weights[0] = weights[0][:4]
     with pytest.raises((ValueError, IndexError)):
-        sample_bernoulli(*weights, order, torch.rand(2, 5).double(), "sigmoid", kernel=kernel)
+        sample((*weights, order), torch.rand(2, 5).double(), None, "sigmoid", kernel=kernel)
 
 
 def test_shapes_that_do_not_fit_are_named() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from pynade.kernels import cpu, recurrence, sample_bernoulli
+from pynade.kernels import cpu, recurrence, sample
 from pynade.kernels.cpu_scalar import power
 from pynade.kernels.cpu_vector import ODDS
 
@@ -103,7 +103,7 @@ def test_a_unit_that_goes_far_and_comes_back() -> None:
         found = recurrence(x, sign * weight, c, v, b, order, "sigmoid", kernel="numba")
         torch.testing.assert_close(found.double(), float64_eta(x, sign * weight, c, v, b, order))
         uniforms = torch.full((5, 9), 1e-12)  # ones throughout
-        drawn = sample_bernoulli(sign * weight, c, v, b + 40, order, uniforms, "sigmoid", kernel="numba")
+        drawn = sample((sign * weight, c, v, b + 40, order), uniforms, None, "sigmoid", kernel="numba")
         assert drawn.all()
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pynade.kernels import Uniforms, recurrence, sample_bernoulli, sample_mixture
+from pynade.kernels import Uniforms, recurrence, sample
 
 from .cases import Case
 
@@ -33,8 +33,8 @@ def randomness(case: Case, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tens
 def test_bernoulli_draws_are_those_of_the_reference(case: Case, dtype: torch.dtype) -> None:
     _, *weights, order, _ = case.tensors(dtype)
     uniforms, _ = randomness(case, dtype)
-    wanted = sample_bernoulli(*weights, order, uniforms, case.activation, kernel="reference")
-    assert torch.equal(sample_bernoulli(*weights, order, uniforms, case.activation, kernel="numba"), wanted)
+    wanted = sample((*weights, order), uniforms, None, case.activation, kernel="reference")
+    assert torch.equal(sample((*weights, order), uniforms, None, case.activation, kernel="numba"), wanted)
 
 
 @given(case=st.builds(Case, n_params=st.sampled_from([3, 6, 15, 60]), **sizes))
@@ -42,9 +42,9 @@ def test_bernoulli_draws_are_those_of_the_reference(case: Case, dtype: torch.dty
 def test_mixture_draws_are_those_of_the_reference(case: Case) -> None:
     _, *weights, order, _ = case.tensors()
     weights = [0.2 * w for w in weights]
-    arguments = (*weights, order, *randomness(case, torch.float64), case.activation)
-    wanted = sample_mixture(*arguments, kernel="reference")
-    torch.testing.assert_close(sample_mixture(*arguments, kernel="numba"), wanted, rtol=1e-9, atol=1e-9)
+    arguments = ((*weights, order), *randomness(case, torch.float64), case.activation)
+    wanted = sample(*arguments, kernel="reference")
+    torch.testing.assert_close(sample(*arguments, kernel="numba"), wanted, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("kernel", ["reference", "numba"])
@@ -53,7 +53,7 @@ def test_bernoulli_draws_follow_their_own_probabilities(kernel: str) -> None:
     case = Case(200, 12, 9)
     _, *weights, order, _ = case.tensors()
     uniforms, _ = randomness(case, torch.float64)
-    x = sample_bernoulli(*weights, order, uniforms, "sigmoid", kernel=kernel)
+    x = sample((*weights, order), uniforms, None, "sigmoid", kernel=kernel)
     eta = recurrence(x.unsqueeze(2), *weights, order, "sigmoid", kernel="reference")[..., 0]
     assert torch.equal(x[:, order], (uniforms < torch.sigmoid(eta[:, order])).double())
 
@@ -66,7 +66,7 @@ def test_mixture_moments(kernel: str) -> None:
     bias = torch.tensor([[0.25, 0.75]]).log(), torch.tensor([[-1.0, 2.0]]), torch.tensor([[0.5, 1.0]]).log()
     weights = torch.zeros(1, 1, 4), torch.zeros(4), torch.zeros(1, 6, 4), torch.cat(bias, 1)
     uniforms, noise = torch.rand(n, 1, generator=g), torch.randn(n, 1, generator=g)
-    x = sample_mixture(*weights, torch.tensor([0]), uniforms, noise, "relu", kernel=kernel)
+    x = sample((*weights, torch.tensor([0])), uniforms, noise, "relu", kernel=kernel)
     mean, square = 0.25 * -1 + 0.75 * 2, 0.25 * (1 + 0.25) + 0.75 * (4 + 1)
     assert abs(x.mean().item() - mean) < 5 * (square / n) ** 0.5
     assert abs(x.var().item() - (square - mean**2)) < 0.05
@@ -74,10 +74,8 @@ def test_mixture_moments(kernel: str) -> None:
 
 def test_no_rows() -> None:
     _, *weights, order, _ = Case().tensors()
-    assert sample_bernoulli(*weights, order, torch.empty(0, 5).double(), "sigmoid", kernel="numba").shape == (
-        0,
-        5,
-    )
+    drawn = sample((*weights, order), torch.empty(0, 5).double(), None, "sigmoid", kernel="numba")
+    assert drawn.shape == (0, 5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -114,9 +112,9 @@ def test_draws_on_the_spot_are_those_of_the_same_numbers_given(dtype: torch.dtyp
     for rows in (1, 37, 300):
         numbers = Uniforms(rows, 23, seed=rows)
         given = numbers.tensor(dtype, torch.device("cpu"))
-        wanted = sample_bernoulli(*weights, order, given, activation, kernel="reference")
+        wanted = sample((*weights, order), given, None, activation, kernel="reference")
         for kernel in ("numba", "reference"):
-            assert torch.equal(sample_bernoulli(*weights, order, numbers, activation, kernel=kernel), wanted)
+            assert torch.equal(sample((*weights, order), numbers, None, activation, kernel=kernel), wanted)
 
 
 def test_draws_from_a_generator_repeat() -> None:
@@ -137,5 +135,5 @@ def test_what_cannot_be_is_never_drawn(kernel: str) -> None:
     weights = [torch.zeros(shape) for shape in ((2, 1, 3), (3,), (2, 1, 3))]
     bias, order = torch.tensor([[-torch.inf], [torch.inf]]), torch.arange(2)
     uniforms = torch.tensor([[0.0, 0.0], [1e-38, 0.5], [0.9, 1 - 1e-7]])
-    drawn = sample_bernoulli(*weights, bias, order, uniforms, "sigmoid", kernel=kernel)
+    drawn = sample((*weights, bias, order), uniforms, None, "sigmoid", kernel=kernel)
     assert torch.equal(drawn, torch.tensor([[0.0, 1.0]] * 3))

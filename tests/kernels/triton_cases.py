@@ -8,7 +8,7 @@ import math
 import torch
 from torch.nn import functional
 
-from pynade.kernels import recurrence, sample_bernoulli, sample_mixture
+from pynade.kernels import recurrence, sample
 from pynade.kernels.gibbs import gibbs
 from pynade.kernels.norm import AddNorm, NormSiLU
 from pynade.kernels.prefix import prefix
@@ -44,14 +44,11 @@ def check() -> None:
     g = torch.Generator().manual_seed(0)
     uniforms, noise = torch.rand(7, 5, generator=g).double(), torch.randn(7, 5, generator=g).double()
     _, *weights, order, _ = Case(hidden=6).tensors()
-    drawn = [
-        sample_bernoulli(*weights, order, uniforms, "sigmoid", kernel=k) for k in ("triton", "reference")
-    ]
+    both = ("triton", "reference")
+    drawn = [sample((*weights, order), uniforms, None, "sigmoid", kernel=k) for k in both]
     assert torch.equal(*drawn)
     _, *weights, order, _ = Case(hidden=6, n_params=9).tensors()
-    drawn = [
-        sample_mixture(*weights, order, uniforms, noise, "relu", kernel=k) for k in ("triton", "reference")
-    ]
+    drawn = [sample((*weights, order), uniforms, noise, "relu", kernel=k) for k in both]
     torch.testing.assert_close(*drawn, rtol=1e-9, atol=1e-9)
 
 

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from pynade.families.base import Family, NADEWeights, refuse
 from pynade.families.real import pick
-from pynade.kernels import Uniforms, sample_bernoulli
+from pynade.kernels import Uniforms, sample
 
 
 class Bernoulli(Family):
@@ -62,7 +62,7 @@ class Bernoulli(Family):
         """Zeros and ones by a compiled loop."""
         if type(self).sample is not Bernoulli.sample:
             return None
-        return sample_bernoulli(*weights, uniforms, activation)
+        return sample(weights, uniforms, None, activation)
 
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """0 below zero, p(x = 0) below one, then 1."""

@@ -22,7 +22,7 @@ from pynade.families.real import (
     pick,
     probability_nodes,
 )
-from pynade.kernels import Uniforms, backends, sample_mixture
+from pynade.kernels import Uniforms, backends, sample
 
 
 class MixtureFamily(Real):
@@ -73,7 +73,7 @@ class MixtureFamily(Real):
         """The log-density by compiled loops, None where there are none for these tensors."""
         if backends.choose("auto", eta.device, x, eta) != "numba":
             return None
-        loops, name = backends.load_mixture(), self.standard.name
+        loops, name = backends.load("numba", "mixture"), self.standard.name
         if not loops.suits(x, eta, name, self.sigma_floor):
             return None
         numbers = (self.standard.log_constant, self.sigma_floor, self.scale_mean_gradient)
@@ -94,7 +94,7 @@ class MixtureFamily(Real):
         if self.sigma_floor or type(self).sample is not MixtureFamily.sample:
             return None
         drawn = uniforms.tensor(weights[0].dtype, weights[0].device)
-        return sample_mixture(*weights, drawn, self.standard.noise(drawn, generator), activation)
+        return sample(weights, drawn, self.standard.noise(drawn, generator), activation)
 
     def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Σ pi_c mu_c."""

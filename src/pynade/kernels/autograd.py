@@ -8,7 +8,6 @@ mapped too.
 from __future__ import annotations
 
 import inspect
-import math
 from typing import Any
 
 from torch import Tensor
@@ -50,13 +49,10 @@ class Recurrence(Function):
     """
 
     @staticmethod
-    def forward(*args: Any) -> tuple[Tensor, Tensor]:
+    def forward(*args: Any) -> Any:
         """Call the kernel."""
         x, *weights, activation, kernel, with_tape = args
-        out: tuple[Tensor, Tensor] = backends.load(kernel).forward(
-            x, Weights(*weights), activation, with_tape
-        )
-        return out
+        return backends.load(kernel).forward(x, Weights(*weights), activation, with_tape)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -71,71 +67,52 @@ class Recurrence(Function):
         """All gradients, from one backward pass."""
         if grad_eta is None:
             return (None,) * 9
-        need_x = ctx.needs_input_grad[0]
+        need_x, options = ctx.needs_input_grad[0], (ctx.activation, ctx.kernel)
         *tensors, tape = ctx.saved_tensors
         if tape.shape[1] == 0:
-            tape = Recurrence.apply(*tensors, ctx.activation, ctx.kernel, True)[1]
-        gx, gw, gc, gv = RecurrenceBackward.apply(
-            *tensors, tape, grad_eta, ctx.activation, ctx.kernel, need_x
-        )
+            tape = Recurrence.apply(*tensors, *options, True)[1]
+        gx, gw, gc, gv = RecurrenceBackward.apply(*tensors, tape, grad_eta, *options, need_x)
         return (gx if need_x else None), gw, gc, gv, grad_eta.sum(1), None, None, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: Dims, *args: Any) -> tuple[tuple[Tensor, ...], Dims]:
         """More members."""
-        *tensors, order, activation, kernel, with_tape = args
-        tensors, order, members = _members(info.batch_size, in_dims, tensors, order, in_dims[5])
-        outputs = Recurrence.apply(*tensors, order, activation, kernel, with_tape)
-        return _split(outputs, info.batch_size, members)
+        return _with_more_members(Recurrence, 6, info.batch_size, in_dims, args)
 
 
 class RecurrenceBackward(FirstDerivatives):
     """(x, W, c, V, b, order, tape, grad_eta, activation, kernel, need_x) → gradients of x, W, c, V."""
 
     @staticmethod
-    def forward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def forward(*args: Any) -> Any:
         """Call the kernel."""
         x, *weights, tape, grad_eta, activation, kernel, need_x = args
-        run = backends.load(kernel).backward
-        grads: tuple[Tensor, Tensor, Tensor, Tensor] = run(
-            x, Weights(*weights), tape, grad_eta, activation, need_x
-        )
-        return grads
+        return backends.load(kernel).backward(x, Weights(*weights), tape, grad_eta, activation, need_x)
 
     @staticmethod
     def vmap(info: Any, in_dims: Dims, *args: Any) -> tuple[tuple[Tensor, ...], Dims]:
         """More members."""
-        *tensors, order, tape, grad_eta, activation, kernel, need_x = args
-        dims = (*in_dims[:5], *in_dims[6:8])
-        merged, order, members = _members(
-            info.batch_size, dims, [*tensors, tape, grad_eta], order, in_dims[5]
-        )
-        outputs = RecurrenceBackward.apply(*merged[:5], order, *merged[5:], activation, kernel, need_x)
-        return _split(outputs, info.batch_size, members)
+        return _with_more_members(RecurrenceBackward, 8, info.batch_size, in_dims, args)
 
 
 keep_signatures(Recurrence, RecurrenceBackward)
 
 
-def _members(
-    size: int, dims: Dims, tensors: list[Tensor], order: Tensor, order_dim: int | None
-) -> tuple[list[Tensor], Tensor, int]:
-    """Merge the mapped axis into the member axis; an order shared by all stays shared."""
-    members = tensors[0].shape[0 if dims[0] is None else int(dims[0] == 0)]
-    merged = [_merge(tensor, dim, size) for tensor, dim in zip(tensors, dims, strict=False)]
-    if order_dim is not None or len(order) > 1:
-        shape = (size, members, order.shape[-1])
-        order = (
-            (order if order_dim is None else order.movedim(order_dim, 0)).expand(shape).reshape(-1, shape[2])
-        )
-    return merged, order, members
+def axis_first(tensor: Tensor, dim: int | None, size: int) -> Tensor:
+    """The tensor with the mapped axis first; a view of `size` copies where it was not mapped."""
+    return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
 
 
-def _merge(tensor: Tensor, dim: int | None, size: int) -> Tensor:
-    moved = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-    return moved.reshape(math.prod(moved.shape[:2]), *moved.shape[2:])
+def _with_more_members(
+    function: Any, count: int, size: int, dims: Dims, args: tuple[Any, ...]
+) -> tuple[tuple[Tensor, ...], Dims]:
+    """Call a function whose first arguments are `count` tensors, the mapped axis merged into the members.
 
-
-def _split(outputs: tuple[Tensor, ...], size: int, members: int) -> tuple[tuple[Tensor, ...], Dims]:
+    An order (the sixth tensor) that all members share stays shared.
+    """
+    moved = [axis_first(tensor, dim, size) for tensor, dim in zip(args[:count], dims, strict=False)]
+    members, shared = moved[0].shape[1], dims[5] is None and len(args[5]) == 1
+    moved[5] = args[5].unsqueeze(0) if shared else moved[5].expand(size, members, -1)
+    outputs = function.apply(*(tensor.flatten(0, 1) for tensor in moved), *args[count:])
     parts = tuple(output.reshape(size, members, *output.shape[1:]) for output in outputs)
     return parts, (0,) * len(parts)

@@ -1,9 +1,13 @@
-"""The choice of a kernel by device and type; kernels are imported at their first use."""
+"""The choice of a kernel by device and type, and the random numbers of the samplers.
+
+Kernels are imported at their first use.
+"""
 
 from __future__ import annotations
 
 import importlib
 import warnings
+from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 
@@ -25,11 +29,6 @@ MODULES = {
 def load(kernel: str, function: str = "recurrence") -> ModuleType:
     """The module in which a kernel computes a function; importing it imports the kernel's compiler."""
     return importlib.import_module(f"pynade.kernels.{MODULES[kernel, function]}")
-
-
-def load_mixture() -> ModuleType:
-    """The module of the mixtures' log-densities on the CPU."""
-    return load("numba", "mixture")
 
 
 def choose(kernel: str, device: torch.device, *tensors: Tensor) -> str:
@@ -68,3 +67,32 @@ def available(kernel: str) -> bool:
         warnings.warn(message, RuntimeWarning, stacklevel=2)
         return False
     return True
+
+
+@dataclass(frozen=True)
+class Uniforms:
+    """(rows, columns) uniform numbers, given by a seed and drawn where they are used.
+
+    Example:
+        >>> u = Uniforms.draw(2, 3, torch.Generator().manual_seed(0))
+        >>> u.tensor(torch.float32, torch.device("cpu")).shape
+        torch.Size([2, 3])
+    """
+
+    rows: int
+    columns: int
+    seed: int
+
+    @classmethod
+    def draw(cls, rows: int, columns: int, generator: torch.Generator | None) -> Uniforms:
+        """With a seed from the generator."""
+        device = generator.device if generator is not None else "cpu"
+        return cls(rows, columns, int(torch.randint(2**63 - 1, (), generator=generator, device=device)))
+
+    def tensor(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """All of them. On the CPU, where numba is, several threads draw them, the same as in the sampler."""
+        shape = (self.rows, self.columns)
+        if choose("auto", device, torch.empty(0, dtype=dtype)) == "numba":
+            return load("numba", "sample").fill(torch.empty(shape, dtype=dtype), self.seed)
+        g = torch.Generator(device).manual_seed(self.seed)
+        return torch.rand(shape, generator=g, dtype=dtype, device=device)

@@ -199,19 +199,15 @@ def _forward(  # type: ignore[no-untyped-def]
         state[:], bounds[:] = one if code == vec.ODDS else zero, one
         for r in range(rows):
             o = np.uint64(r * vec.FORWARD_STATE)
-            if code == vec.ODDS:
-                bounds[r] = vec.copy_odds(state, o, hidden_bias, np.uint64(k0), units)
-                bad[r] |= bounds[r] == zero
-            else:
-                vec.copy(state, o, hidden_bias, np.uint64(k0), units)
+            bounds[r] = vec.load(state, o, hidden_bias, np.uint64(k0), units, code)
+            bad[r] |= (code == vec.ODDS) & (bounds[r] == zero)
             vec.activate(state, o, vec.H, np.uint64(width), code)
         for d0 in range(0, n_variables, steps):
             n = min(steps, n_variables - d0)
             for t in range(n):
-                j, i = t * n_params * width, order[d0 + t]
-                marks[t] = vec.fetch(
-                    w, v, t * width, j, weights, outputs, i, n_params, hidden, k0, width, code
-                )
+                places = (t * width, t * n_params * width)
+                sizes = (order[d0 + t], n_params, hidden, k0, width, code)
+                marks[t] = vec.fetch(w, v, *places, weights, outputs, *sizes)
                 if code == vec.ODDS and marks[t] == zero:
                     bad[:] = True
             for r0 in range(0, rows, vec.GROUP):
@@ -256,9 +252,9 @@ def _group(  # type: ignore[no-untyped-def]
                 r = moved[k]
                 o, xt = np.uint64(r * vec.FORWARD_STATE), xs[d0 + t, r]
                 if t - t0 + 1 < together:  # the output of the next step anew
-                    out[t + 1, r - r0] = vec.advance_dot(state, o, xt, w, i, v, i + wide, wide, code)
+                    out[t + 1, r - r0] = vec.advance(state, o, xt, w, i, v, i + wide, wide, code)
                 else:
-                    vec.advance(state, o, xt, w, i, wide, code)
+                    vec.advance(state, o, xt, w, i, w, i, wide, code)
                 if code == vec.ODDS and vec.shrunk(bounds, r, marks[t], state, o, wide):
                     bad[r] = True
 
@@ -275,7 +271,7 @@ def _backward(  # type: ignore[no-untyped-def]
     weight, hidden_bias, output, order = weight[m], hidden_bias[m], output[m], order[m % len(order)]
     grad_x, grad_weight, grad_bias = grad_x[lane, m], grad_weight[split, m], grad_bias[split, m]
     grad_output = grad_output[split, m]
-    units, zero, wide = k1 - k0, x.dtype.type(0), np.uint64(width)
+    units, zero, wide, start = np.uint64(k1 - k0), x.dtype.type(0), np.uint64(width), np.uint64(k0)
     steps, block = max(1, TILE // n_params), len(first_update)
     weights, outputs = weight.reshape(-1), output.reshape(-1)
     grad_weights, grad_outputs = grad_weight.reshape(-1), grad_output.reshape(-1)
@@ -294,9 +290,9 @@ def _backward(  # type: ignore[no-untyped-def]
         for segment in range(len(tape) - 1, -1, -1):
             begin, finish = segment * SEGMENT, min(n_variables, (segment + 1) * SEGMENT)
             for r in range(rows):
-                a = r * vec.BACKWARD_STATE
-                vec.copy(state, np.uint64(a), tape[segment, b0 + r], np.uint64(k0), np.uint64(units))
-                vec.activate(state, np.uint64(a), vec.BACK_H, wide, code)
+                o = np.uint64(r * vec.BACKWARD_STATE)
+                vec.copy(state, o, tape[segment, b0 + r], start, units)
+                vec.activate(state, o, vec.BACK_H, wide, code)
                 d = begin
                 while d < finish and xs[r, d] == zero:
                     d += 1
@@ -307,12 +303,10 @@ def _backward(  # type: ignore[no-untyped-def]
                 w[:], v[:] = zero, zero
                 for t in range(n):
                     i = order[d0 + t]
-                    vec.copy(
-                        w, np.uint64(t * vec.PAIR), weights, np.uint64(i * hidden + k0), np.uint64(units)
-                    )
+                    vec.copy(w, np.uint64(t * vec.PAIR), weights, np.uint64(i * hidden + k0), units)
                     for p in range(n_params):
                         q = np.uint64((i * n_params + p) * hidden + k0)
-                        vec.copy(v, np.uint64((t * n_params + p) * vec.PAIR), outputs, q, np.uint64(units))
+                        vec.copy(v, np.uint64((t * n_params + p) * vec.PAIR), outputs, q, units)
                 for r in range(rows):
                     o = np.uint64(r * vec.BACKWARD_STATE)
                     t = n - 1
@@ -325,20 +319,17 @@ def _backward(  # type: ignore[no-untyped-def]
                         if d0 + t == first_update[r]:
                             vec.flush(state, o, wide, code)
                             vec.collect(state, o, xt, w, i, wide)
-                            if segment == 0:
-                                vec.copy(state, o, hidden_bias, np.uint64(k0), np.uint64(units))
-                            else:
-                                vec.copy(state, o, tape[segment - 1, b0 + r], np.uint64(k0), np.uint64(units))
+                            before = hidden_bias if segment == 0 else tape[segment - 1, b0 + r]
+                            vec.copy(state, o, before, start, units)
                             vec.activate(state, o, vec.BACK_H, wide, code)
                         elif xt != zero:
                             stop -= 1
                             e, j = es[r, d0 * n_params + stop], np.uint64(stop * vec.PAIR)
                             vec.retreat(state, o, xt, w, i, e, v, j, wide, code)
-                        start = t  # of the run of steps that share h
-                        if not need_x:
-                            while start > 0 and xs[r, d0 + start - 1] == zero:
-                                start -= 1
-                        p, first_param = start * n_params, d0 * n_params
+                        begun = t  # of the run of steps that share h
+                        while not need_x and begun > 0 and xs[r, d0 + begun - 1] == zero:
+                            begun -= 1
+                        p, first_param = begun * n_params, d0 * n_params
                         while p + 4 <= stop:
                             e0, e1 = es[r, first_param + p], es[r, first_param + p + 1]
                             e2, e3 = es[r, first_param + p + 2], es[r, first_param + p + 3]
@@ -347,19 +338,17 @@ def _backward(  # type: ignore[no-untyped-def]
                         while p < stop:
                             vec.gather(state, o, es[r, first_param + p], v, np.uint64(p * vec.PAIR), wide)
                             p += 1
-                        t = start - 1
+                        t = begun - 1
                 for t in range(n):
                     i = order[d0 + t]
-                    q = np.uint64(i * hidden + k0)
-                    vec.add(
-                        grad_weights, q, w, np.uint64(t * vec.PAIR + vec.SHORT), np.uint64(units), b0 == first
-                    )
+                    q, j = np.uint64(i * hidden + k0), np.uint64(t * vec.PAIR + vec.SHORT)
+                    vec.add(grad_weights, q, w, j, units, b0 == first)
                     for p in range(n_params):
                         q = np.uint64((i * n_params + p) * hidden + k0)
                         j = np.uint64((t * n_params + p) * vec.PAIR + vec.SHORT)
-                        vec.add(grad_outputs, q, v, j, np.uint64(units), b0 == first)
+                        vec.add(grad_outputs, q, v, j, units, b0 == first)
             for r in range(rows):
                 vec.flush(state, np.uint64(r * vec.BACKWARD_STATE), wide, code)
         for r in range(rows):
-            for k in range(units):
+            for k in range(k1 - k0):
                 grad_bias[k0 + k] += state[r * vec.BACKWARD_STATE + 2 * vec.SHORT + k]

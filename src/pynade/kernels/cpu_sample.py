@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from pynade.kernels import cpu_vector as vec
+from pynade.kernels.backends import Uniforms
 from pynade.kernels.cpu import arrays, check_order, lanes_of, suits_odds, thread_count
 from pynade.kernels.cpu_scalar import NEVER, jit, nth, power
 from pynade.kernels.reference import Weights
 from pynade.kernels.scratch import borrowed
 from pynade.kernels.threads import share
-from pynade.kernels.uniforms import Uniforms
 
 ROWS = 128  # rows that share a tile of weights
 STEPS = 16  # steps after which the next rows come
@@ -57,11 +57,8 @@ def _run(
     inputs = arrays(weight, hidden_bias, output, bias[order], order, uniforms, noise, x, bad)
     threads = torch.get_num_threads()
     rows = max(1, min(ROWS, -(-batch // threads)))
-    padded, (lanes, width), steps = (
-        -(-rows // vec.FOUR) * vec.FOUR,
-        lanes_of(hidden),
-        max(2, STEPS // n_params),
-    )
+    padded, (lanes, width) = -(-rows // vec.FOUR) * vec.FOUR, lanes_of(hidden)
+    steps = max(2, STEPS // n_params)
     tiles = lanes * width * (steps * (1 + n_params) + 1) + steps
     size = tiles + padded * (lanes * vec.FORWARD_STATE + 1) + vec.GROUP * (n_params + 4)
 
@@ -138,22 +135,16 @@ def _sample(  # type: ignore[no-untyped-def]
         for lane in range(lanes):
             o, k0 = np.uint64(r * row + lane * vec.FORWARD_STATE), np.uint64(lane * width)
             units = np.uint64(max(0, min(width, hidden - lane * width)))
-            if code == vec.ODDS:
-                bounds[r] = min(bounds[r], vec.copy_odds(state, o, hidden_bias, k0, units))
-                bad[r] |= bounds[r] == zero
-            else:
-                vec.copy(state, o, hidden_bias, k0, units)
+            bounds[r] = min(bounds[r], vec.load(state, o, hidden_bias, k0, units, code))
+            bad[r] |= (code == vec.ODDS) & (bounds[r] == zero)
             vec.activate(state, o, vec.H, wide, code)
     for d0 in range(0, n_variables, steps):
         for t in range(min(steps, n_variables - d0)):
             marks[t] = one
             for lane in range(lanes):
-                i, j = lane * lane_of_w + t * width, lane * lane_of_v + t * n_params * width
-                k0 = lane * width
-                mark = vec.fetch(
-                    w, v, i, j, weights, outputs, order[d0 + t], n_params, hidden, k0, width, code
-                )
-                marks[t] = min(marks[t], mark)
+                places = (lane * lane_of_w + t * width, lane * lane_of_v + t * n_params * width)
+                sizes = (order[d0 + t], n_params, hidden, lane * width, width, code)
+                marks[t] = min(marks[t], vec.fetch(w, v, *places, weights, outputs, *sizes))
             if code == vec.ODDS and marks[t] == zero:
                 bad[:] = True
         for r0 in range(0, rows, vec.GROUP):
@@ -199,16 +190,15 @@ def _sample(  # type: ignore[no-untyped-def]
                             i = np.uint64(lane * lane_of_w + (d - d0) * width)
                             if d + 1 < last:  # the output of the second step anew
                                 j = np.uint64(lane * lane_of_v + (d - d0 + 1) * width)
-                                total += vec.advance_dot(state, o, value, w, i, v, j, wide, code)
+                                total += vec.advance(state, o, value, w, i, v, j, wide, code)
                             else:
-                                vec.advance(state, o, value, w, i, wide, code)
+                                vec.advance(state, o, value, w, i, w, i, wide, code)
                             o += np.uint64(vec.FORWARD_STATE)
                         if d + 1 < last:
                             eta[1, r] = total
-                        if code == vec.ODDS and vec.shrunk(
-                            bounds, r0 + r, marks[d - d0], state, np.uint64((r0 + r) * row), np.uint64(row)
-                        ):
-                            bad[r0 + r] = True
+                        if code == vec.ODDS:
+                            o = np.uint64((r0 + r) * row)
+                            bad[r0 + r] |= vec.shrunk(bounds, r0 + r, marks[d - d0], state, o, np.uint64(row))
     if code == vec.ODDS:
         for r in range(rows):
             bad[r] |= vec.infinite(state, np.uint64(r * row), np.uint64(row))

@@ -70,9 +70,14 @@ def copy(to, j, rows, i, width):
 
 
 @jit(inline=True)
-def copy_odds(to, j, rows, i, width):
-    """`copy` of e^-value, for `ODDS`; returns the least or 1, or 0 if some value is too large for that."""
+def load(to, j, rows, i, width, code):
+    """`copy`, of e^-value for `ODDS`; returns 1, or the least of them for `ODDS`, or 0 if one is unusable.
+
+    Unusable is what is not finite (then even 0 w is no zero), and for `ODDS` what is too large.
+    """
     zero, one = to.dtype.type(0), to.dtype.type(1)
+    if code != ODDS:
+        return one if copy(to, j, rows, i, width) == zero else zero
     low = high = bits(one)
     for k in range(width):
         odds = power(-rows[i + k])
@@ -84,18 +89,11 @@ def copy_odds(to, j, rows, i, width):
 
 @jit(inline=True)
 def fetch(w, v, at_w, at_v, weights, outputs, i, n_params, hidden, k0, width, code):
-    """One step's weights into tiles: variable i's units from k0 on, padded to `width`.
-
-    Returns the least e^-w for `ODDS`, 0 if one is unusable; otherwise 1, or 0 if some weight is not finite
-    (then even 0 w is no zero).
-    """
+    """One step's weights into tiles: variable i's units from k0 on, padded to `width`; returns as `load`."""
     zero, one = w.dtype.type(0), w.dtype.type(1)
     units = max(0, min(width, hidden - k0))
-    some, j, q = np.uint64(units), np.uint64(at_w), np.uint64(i * hidden + k0)
-    if code == ODDS:
-        mark = copy_odds(w, j, weights, q, some)
-    else:
-        mark = one if copy(w, j, weights, q, some) == zero else zero
+    some = np.uint64(units)
+    mark = load(w, np.uint64(at_w), weights, np.uint64(i * hidden + k0), some, code)
     w[at_w + units : at_w + width] = one if code == ODDS else zero
     for p in range(n_params):
         start = at_v + p * width
@@ -107,12 +105,8 @@ def fetch(w, v, at_w, at_v, weights, outputs, i, n_params, hidden, k0, width, co
 @jit(inline=True)
 def add(to, i, tile, j, width, first):
     """The other way, adding to what is there unless this is the first."""
-    if first:
-        for k in range(width):
-            to[i + k] = tile[j + k]
-    else:
-        for k in range(width):
-            to[i + k] += tile[j + k]
+    for k in range(width):
+        to[i + k] = tile[j + k] if first else to[i + k] + tile[j + k]
 
 
 @jit(inline=True)
@@ -133,54 +127,21 @@ def activate(s, o, to, width, code):
 
 
 @jit(inline=True)
-def advance(s, o, x, w, i, width, code):
-    """a += x w; h = act(a).
+def advance(s, o, x, w, i, v, j, width, code):
+    """a += x w; h = act(a); returns h v, which takes no time where it is not used.
 
     With `ODDS` the state is e^-a, w holds e^-w, and x is one: a step of the sigmoid is then a multiplication,
     an addition and a division, without an exponential. States must not become too small to be exact
     (`shrunk`); one that becomes infinite stays so (`infinite`).
     """
-    one = s.dtype.type(1)
-    if code == ODDS:
-        for k in range(width):
-            a = s[o + k] * w[i + k]
-            s[o + k] = a
-            s[o + H + k] = one / (one + a)
-    else:
-        for k in range(width):
-            a = s[o + k] + x * w[i + k]
-            s[o + k] = a
-            s[o + H + k] = squash(a, code)
-
-
-@jit(inline=True)
-def advance_dot(s, o, x, w, i, v, j, width, code):
-    """`advance`, and the first output of the new h in the same pass."""
     y, one = s.dtype.type(0), s.dtype.type(1)
-    if code == ODDS:
-        for k in range(width):
-            a = s[o + k] * w[i + k]
-            s[o + k] = a
-            h = one / (one + a)
-            s[o + H + k] = h
-            y += h * v[j + k]
-    else:
-        for k in range(width):
-            a = s[o + k] + x * w[i + k]
-            s[o + k] = a
-            h = squash(a, code)
-            s[o + H + k] = h
-            y += h * v[j + k]
-    return y
-
-
-@jit(inline=True)
-def least(s, o, width):
-    """The least of some positive values, or 1. (A minimum of floats would not become vector code.)"""
-    low = bits(s.dtype.type(1))
     for k in range(width):
-        low = min(low, bits(s[o + k]))
-    return value_of(low)
+        a = s[o + k] * w[i + k] if code == ODDS else s[o + k] + x * w[i + k]
+        s[o + k] = a
+        h = one / (one + a) if code == ODDS else squash(a, code)
+        s[o + H + k] = h
+        y += h * v[j + k]
+    return y
 
 
 @jit(inline=True)
@@ -192,7 +153,10 @@ def shrunk(bounds, r, factor, s, o, width):
     tiny = s.dtype.type(8 * np.finfo(s.dtype).tiny)
     bounds[r] *= factor
     if bounds[r] < tiny:
-        bounds[r] = least(s, o, width)
+        low = bits(s.dtype.type(1))
+        for k in range(width):
+            low = min(low, bits(s[o + k]))  # a minimum of floats would not become vector code
+        bounds[r] = value_of(low)
     return bounds[r] < tiny
 
 

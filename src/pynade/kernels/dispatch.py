@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from pynade.kernels import backends, dense, reference
 from pynade.kernels.autograd import Recurrence
+from pynade.kernels.backends import Uniforms
 from pynade.kernels.private import mapped
 from pynade.kernels.reference import Weights
-from pynade.kernels.uniforms import Uniforms
-
-__all__ = ["recurrence", "sample_bernoulli", "sample_mixture"]
 
 
 def recurrence(
@@ -50,67 +50,71 @@ def recurrence(
         >>> recurrence(x, w, torch.zeros(4), v, torch.zeros(3, 1), torch.arange(3), "sigmoid")[0, :, 0]
         tensor([2., 2., 2.])
     """
+    n_features = features.shape[2]
     if kernel == "auto" and features.device.type == "cuda" and dense.suits(features, output):
         kernel = "dense"
-    if features.shape[2] != 1:
-        if kernel not in ("auto", "reference", "dense"):
-            raise ValueError(f"kernel {kernel!r} takes one feature per variable, not {features.shape[2]}")
-        kernel = "reference" if kernel == "auto" else kernel
+    if n_features != 1 and kernel not in ("auto", "reference", "dense"):
+        raise ValueError(f"kernel {kernel!r} takes one feature per variable, not {n_features}")
+    kernel = "reference" if n_features != 1 and kernel == "auto" else kernel
     kernel = _checked(activation, kernel, features, weight, hidden_bias, output, bias)
     if kernel in ("reference", "dense"):
         plain = dense.recurrence if kernel == "dense" else reference.recurrence
         return plain(features, Weights(weight, hidden_bias, output, bias, order), activation)
-    one = (features.squeeze(2), weight.squeeze(1), hidden_bias, output, bias, order)
-    return _fused(*(tensor.unsqueeze(0) for tensor in one), activation=activation, kernel=kernel).squeeze(0)
+    x, *parts = _alike(features.squeeze(2), weight.squeeze(1), hidden_bias, output, bias)
+    _check_shapes(Weights._make((*parts, order)), x.shape[1])
+    x, *members = (tensor.unsqueeze(0) for tensor in (x, *parts, order))  # one member
+    unsure = mapped()  # requires_grad of mapped tensors is not known
+    gradients = torch.is_grad_enabled() and (unsure or any(t.requires_grad for t in (x, *members)))
+    if not gradients and not unsure:  # autograd alone takes as long as a small batch
+        eta: Tensor = backends.load(kernel).forward(x, Weights(*members), activation, False)[0]
+    else:
+        eta = Recurrence.apply(x, *members, activation, kernel, gradients)[0]
+    return eta.squeeze(0)
 
 
-def sample_bernoulli(
-    weight: Tensor,
-    hidden_bias: Tensor,
-    output: Tensor,
-    bias: Tensor,
-    order: Tensor,
+@torch.no_grad()
+def sample(
+    weights: Sequence[Tensor],
     uniforms: Tensor | Uniforms,
+    noise: Tensor | None,
     activation: str,
     kernel: str = "auto",
 ) -> Tensor:
-    """Draw binary rows (B, D) by ancestral sampling in one pass; no gradients.
+    """Draw rows (B, D) by ancestral sampling in one pass; no gradients.
+
+    Without noise rows are binary: at step d, x = 1 where uniforms[:, d] < sigmoid(eta). With noise they are
+    real, from mixtures with eta = [K logits | K locations | K log scales]: uniforms[:, d] picks the component
+    by the inverse of the cumulative mixture weights, and x = location + scale × noise[:, d]. Standard normal
+    noise gives mixtures of Gaussians, standard Laplace noise mixtures of Laplaces.
 
     Args:
-        weight: W, (D, H) or (D, 1, H).
-        hidden_bias: c, (H,).
-        output: V, (D, 1, H).
-        bias: b, (D, 1).
-        order: (D,).
-        uniforms: (B, D), the randomness: at step d, x = 1 where uniforms[:, d] < sigmoid(eta); or where to
-            draw it from.
+        weights: W (D, H) or (D, 1, H), c (H,), V (D, P, H), b (D, P) and the order (D,); P is 1, or 3K.
+        uniforms: (B, D), by step, or where to draw them from.
+        noise: (B, D), by step, or None.
         activation: as for `recurrence`.
         kernel: as for `recurrence`.
     """
-    return _sample(Weights(weight, hidden_bias, output, bias, order), uniforms, None, activation, kernel)
-
-
-def sample_mixture(
-    weight: Tensor,
-    hidden_bias: Tensor,
-    output: Tensor,
-    bias: Tensor,
-    order: Tensor,
-    uniforms: Tensor,
-    noise: Tensor,
-    activation: str,
-    kernel: str = "auto",
-) -> Tensor:
-    """Draw real rows (B, D) from mixtures with eta = [K logits | K locations | K log scales]; no gradients.
-
-    At step d, uniforms[:, d] picks the component by the inverse of the cumulative mixture weights, and x =
-    location + scale × noise[:, d]: standard normal noise for mixtures of Gaussians, standard Laplace noise
-    for mixtures of Laplaces. The other arguments are those of `sample_bernoulli`, with V (D, 3K, H) and b
-    (D, 3K).
-    """
-    if output.shape[1] % 3:
-        raise ValueError(f"mixtures have 3K parameters per variable, not {output.shape[1]}")
-    return _sample(Weights(weight, hidden_bias, output, bias, order), uniforms, noise, activation, kernel)
+    *parts, order = weights
+    n_variables, n_params, _ = parts[2].shape
+    if noise is not None and n_params % 3:
+        raise ValueError(f"mixtures have 3K parameters per variable, not {n_params}")
+    parts[0] = parts[0].reshape(len(parts[0]), parts[0].shape[-1])
+    numbers = {"uniforms": uniforms, "noise": noise}
+    given = {name: value for name, value in numbers.items() if isinstance(value, Tensor)}
+    kernel = _checked(activation, kernel, *parts, *given.values())
+    if isinstance(uniforms, Uniforms) and (kernel != "numba" or noise is not None):
+        uniforms = given["uniforms"] = uniforms.tensor(parts[0].dtype, parts[0].device)
+    if kernel == "reference":
+        return reference.sample(Weights._make((*parts, order)), given["uniforms"], noise, activation)
+    _check_shapes(Weights._make((*parts, order)), n_variables)
+    rows = len(uniforms) if isinstance(uniforms, Tensor) else uniforms.rows
+    for name, tensor in given.items():
+        _expect(name, tensor, rows, n_variables)
+    floats = _alike(*parts, *given.values())
+    given = dict(zip(given, floats[4:], strict=True))
+    run, own = backends.load(kernel, "sample").sample, Weights._make((*floats[:4], order))
+    draws: Tensor = run(own, given.get("uniforms", uniforms), given.get("noise"), activation)
+    return draws
 
 
 def _checked(activation: str, kernel: str, *tensors: Tensor) -> str:
@@ -120,71 +124,22 @@ def _checked(activation: str, kernel: str, *tensors: Tensor) -> str:
     return backends.choose(kernel, tensors[0].device, *tensors)
 
 
-def _fused(*tensors: Tensor, activation: str, kernel: str) -> Tensor:
-    """Eta (M, B, D, P) from tensors that all have the member axis and no feature axis."""
-    x, weight, hidden_bias, output, bias, order = _alike(*tensors)
-    members, _, n_variables = x.shape
-    hidden, n_params = hidden_bias.shape[-1], bias.shape[-1]
-    _expect("weight", weight, members, n_variables, hidden)
-    _expect("hidden_bias", hidden_bias, members, hidden)
-    _expect("output", output, members, n_variables, n_params, hidden)
-    _expect("bias", bias, members, n_variables, n_params)
-    _expect("order", order, len(order) if len(order) == 1 else members, n_variables)
-    floats = (x, weight, hidden_bias, output, bias)
-    unsure = mapped()  # requires_grad of mapped tensors is not known
-    gradients = torch.is_grad_enabled() and (unsure or any(tensor.requires_grad for tensor in floats))
-    if not gradients and not unsure:  # autograd alone takes as long as a small batch
-        run = backends.load(kernel).forward
-        return run(x, Weights(*floats[1:], order), activation, False)[0]
-    eta: Tensor = Recurrence.apply(*floats, order, activation, kernel, gradients)[0]
-    return eta
+def _check_shapes(weights: Weights, n_variables: int) -> None:
+    """Compiled loops do not check indexes, so shapes are compared here."""
+    hidden, n_params = weights.hidden_bias.shape[-1], weights.bias.shape[-1]
+    _expect("weight", weights.weight, n_variables, hidden)
+    _expect("hidden_bias", weights.hidden_bias, hidden)
+    _expect("output", weights.output, n_variables, n_params, hidden)
+    _expect("bias", weights.bias, n_variables, n_params)
+    _expect("order", weights.order, n_variables)
 
 
 def _expect(name: str, tensor: Tensor, *shape: int) -> None:
-    """Compiled loops do not check indexes, so shapes are compared here."""
     if tensor.shape != shape:
-        raise ValueError(
-            f"{name} should have shape {shape}, not {tuple(tensor.shape)} (members first, if any)"
-        )
-
-
-@torch.no_grad()
-def _sample(
-    weights: Weights, uniforms: Tensor | Uniforms, noise: Tensor | None, activation: str, kernel: str
-) -> Tensor:
-    """Choose a sampler, check, and call it: Bernoulli without noise, mixtures with it."""
-    weight = weights.weight.reshape(len(weights.weight), weights.weight.shape[-1])
-    weights = weights._replace(weight=weight)
-    *parts, order = weights
-    kernel = _checked(activation, kernel, *parts, *_tensors(uniforms, noise))
-    if isinstance(uniforms, Uniforms) and (kernel != "numba" or noise is not None):
-        uniforms = uniforms.tensor(weight.dtype, weight.device)  # else the compiled loop draws them
-    if kernel == "reference":
-        assert isinstance(uniforms, Tensor)
-        return reference.sample(weights, uniforms, noise, activation)
-    n_variables, n_params, hidden = weights.output.shape
-    _expect("weight", weight, n_variables, hidden)
-    _expect("hidden_bias", weights.hidden_bias, hidden)
-    _expect("bias", weights.bias, n_variables, n_params)
-    _expect("order", order, n_variables)
-    rows = len(uniforms) if isinstance(uniforms, Tensor) else uniforms.rows
-    for tensor in _tensors(uniforms, noise):
-        _expect("uniforms" if tensor is uniforms else "noise", tensor, rows, n_variables)
-    floats = _alike(*parts, *_tensors(uniforms, noise))
-    numbers = floats[4] if isinstance(uniforms, Tensor) else uniforms
-    run = backends.load(kernel, "sample").sample
-    draws: Tensor = run(
-        Weights._make((*floats[:4], order)), numbers, None if noise is None else floats[5], activation
-    )
-    return draws
-
-
-def _tensors(*values: Tensor | Uniforms | None) -> list[Tensor]:
-    return [value for value in values if isinstance(value, Tensor)]
+        raise ValueError(f"{name} should have shape {shape}, not {tuple(tensor.shape)}")
 
 
 def _alike(*tensors: Tensor) -> list[Tensor]:
-    """All floating-point tensors in their common type."""
-    floats = [tensor.dtype for tensor in tensors if tensor.is_floating_point()]
-    dtype = torch.float64 if torch.float64 in floats else floats[0]
-    return [tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in tensors]
+    """All in their common type."""
+    dtype = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else tensors[0].dtype
+    return [tensor.to(dtype) for tensor in tensors]

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from pynade.kernels.autograd import FirstDerivatives, keep_signatures
+from pynade.kernels.autograd import FirstDerivatives, axis_first, keep_signatures
 from pynade.kernels.cpu import arrays, thread_count
 from pynade.kernels.cpu_scalar import jit, scalar
 from pynade.kernels.private import forward_mode, mapped
@@ -110,7 +110,7 @@ class LogProb(Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], Any]:
         """One more axis of rows."""
-        x, eta = _aligned(info.batch_size, in_dims[:2], args[:2])
+        x, eta = (axis_first(t, dim, info.batch_size) for t, dim in zip(args[:2], in_dims, strict=False))
         return LogProb.apply(x, eta, *args[2:]), (0, 0, 0)
 
 
@@ -125,18 +125,11 @@ class Scaled(FirstDerivatives):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Tensor) -> tuple[Tensor, int]:
         """One more axis of rows."""
-        return Scaled.apply(*_aligned(info.batch_size, in_dims, args)), 0
+        moved = (axis_first(t, dim, info.batch_size) for t, dim in zip(args, in_dims, strict=True))
+        return Scaled.apply(*moved), 0
 
 
 keep_signatures(LogProb, Scaled)
-
-
-def _aligned(size: int, dims: tuple[int | None, ...], tensors: Any) -> list[Tensor]:
-    """All with the new axis first."""
-    return [
-        t.expand(size, *t.shape) if dim is None else t.movedim(dim, 0)
-        for t, dim in zip(tensors, dims, strict=True)
-    ]
 
 
 def _forward(
