@@ -10,9 +10,9 @@ from pynade.estimators.domain import REAL_FAMILIES
 import pynade
 from pynade.estimators import ESTIMATORS, PRESETS
 from pynade.estimators.images import PIXEL_FAMILIES
-from pynade.evaluation import block_sampling_gap
 from pynade.particles import walk
 from pynade.training import step
+from pynade_benchmarks.per_step import block_sampling_gap
 from tests.contracts.cases import DENSITIES, all_states
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]

@@ -111,7 +111,7 @@ def test_without_foreach(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
         for t in range(1, 4):
             grads = {n: torch.randn(p.shape, generator=g) for n, p in params.items()}
             clip(grads, 1.0)
-            optimizer.apply(grads, 0.1, 0.9, *Optimizer.corrections(t), average, 0.2)
+            optimizer.apply(grads, (0.1, 0.9, *Optimizer.corrections(t), 0.2), average)
         return [*params.values(), *optimizer.state.values(), *average.values()]
 
     wanted = trained()

@@ -155,7 +155,7 @@ def check_update() -> None:
                     args = (slope, own._slots("w"), average.get("w"), decay, wide, (BETA1, BETA2, EPSILON))
                     update(rule, params["w"], *args)
                 else:
-                    own.apply({"w": slope}, *numbers[:4], average, numbers[4])
+                    own.apply({"w": slope}, numbers, average)
             both.append([*params.values(), *own.state.values(), *average.values()])
         torch.testing.assert_close(*both, rtol=1e-5, atol=1e-6)
 

@@ -78,7 +78,7 @@ def update(model, x, device, rule="adam", members=None):
     step = Step(given, x.to(device), options, drawn, optimizer, members=members)
     batch = torch.arange(BATCH, device=device).expand(*step.shape, BATCH)
     with Capturing(device):
-        step._update(batch, *numbers)
+        step._update(batch, numbers)
     if device == "cpu":
         assert step.loss_sum.isfinite().all()
 

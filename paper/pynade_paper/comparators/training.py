@@ -143,7 +143,7 @@ def train(
         rows: training rows (N, D) on the model's device, in its floating-point type.
         valid: validation rows.
         how: the settings.
-        log: told of each validation.
+        log: called at each validation.
     """
     device = rows.device
     generator, shuffle = (torch.Generator(device).manual_seed(how.seed + k) for k in (0, 2))
@@ -245,20 +245,20 @@ class _Update:
         move = 1 - min(self.how.ema, (1 + t) / (10 + t))
         numbers = (rate, 0.0, *Optimizer.corrections(t), move)
         if self.graph is None:
-            self._update(batch, *numbers)
+            self._update(batch, numbers)
             return
         self._batch.copy_(batch)
         self._numbers.copy_(torch.tensor(numbers), non_blocking=True)
         self.graph.replay()
 
-    def _update(self, batch: Tensor, rate: Any, momentum: Any, first: Any, second: Any, move: Any) -> None:
+    def _update(self, batch: Tensor, numbers: Any) -> None:
         with fast_matmul():
             loss = self.model.loss(self.rows[batch], self.generator)
             found = torch.autograd.grad(loss.mean(), list(self.params.values()))
         grads = {n: g.contiguous() for n, g in zip(self.params, found, strict=True)}
         if self.how.clip is not None:
             clip(grads, self.how.clip)
-        self.optimizer.apply(grads, rate, momentum, first, second, self.average, move)
+        self.optimizer.apply(grads, numbers, self.average)
         self.loss_sum += loss.detach().sum()
 
     def _capture(self, batch: Tensor) -> None:
@@ -266,7 +266,7 @@ class _Update:
         self._numbers = torch.tensor([0.0, 0.0, 1.0, 1.0, 0.0], device=batch.device)  # a rate of zero
         changed = [*self.optimizer.params.values(), *self.optimizer.state.values(), *self.average.values()]
         changed += [self.loss_sum, *self.model.buffers()]
-        self.graph = captured(lambda: self._update(self._batch, *self._numbers), changed, [self.generator])
+        self.graph = captured(lambda: self._update(self._batch, self._numbers), changed, [self.generator])
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from pynade.cli.screen import LINE_SECONDS, console, errors, plain_table
+from pynade.cli.screen import LINE_SECONDS, console, errors, next_commands, plain_table
 
 if TYPE_CHECKING:
     from pynade.runs.sweep_record import SweepProgress
@@ -126,6 +126,8 @@ def sweep(
             f"{repeats} seeds: {part} {many['mean']:.3f} on average, standard deviation {many['std']:.3f} ± "
             f"{many['stderr_of_std']:.3f}{note}"
         )
+    first = out / "fold-1.safetensors"
+    next_commands(("info", first), ("sample", first, "-n", 10))
 
 
 def parse_values(text: str) -> tuple[str, list[Any]]:

@@ -115,14 +115,13 @@ class MaskedMLP(AnyOrderNet):
 
     def _above(self, a: Tensor, noise: Generator | None) -> Tensor:
         """From the first layer's pre-activation (…, H) to the last hidden layer."""
-        h = self._layer(0, a, noise)
-        for n, weight in enumerate(self.weights, start=1):
-            a = torch.addmm(self.hidden_bias[n], h.flatten(0, -2), weight).unflatten(0, h.shape[:-1])
-            new = self._layer(n, a, noise)
-            h = h + new if self.residual and new.shape == h.shape else new
+        h = a
+        for n in range(len(self.hidden)):
+            if n:
+                a = torch.addmm(self.hidden_bias[n], h.flatten(0, -2), self.weights[n - 1])
+                a = a.unflatten(0, h.shape[:-1])
+            if self.layer_norm:
+                a = functional.layer_norm(a, a.shape[-1:], weight=self.gains[n])
+            new = dropped(self._act(a), self.dropout, noise)
+            h = h + new if n and self.residual and new.shape == h.shape else new
         return h
-
-    def _layer(self, n: int, a: Tensor, noise: Generator | None) -> Tensor:
-        if self.layer_norm:
-            a = functional.layer_norm(a, a.shape[-1:], weight=self.gains[n])
-        return dropped(self._act(a), self.dropout, noise)

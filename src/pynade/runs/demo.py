@@ -29,7 +29,7 @@ class Line(NamedTuple):
 
 def models() -> dict[str, DensityEstimator]:
     """Return the models of the demo that are trained; their settings were chosen on the validation set."""
-    common: Any = {"training": {"schedule": "linear"}, "batch_size": 50, "random_state": SEED}
+    common: Any = {"batch_size": 50, "random_state": SEED, "training": {"schedule": "linear"}}
     return {
         "FVSBN (logistic regressions)": FVSBN(learning_rate=0.02, epochs=60, **common),
         "MADE (500 hidden units)": MADE(hidden=(500,), learning_rate=0.003, epochs=80, **common),

@@ -24,6 +24,7 @@ from pynade.atomic import write_json
 from pynade.device import torch_device
 from pynade.estimators.base import DensityEstimator, plain
 from pynade.estimators.registry import MODELS, estimator_named
+from pynade.models import Orderless
 from pynade.runs.provenance import provenance
 from pynade.runs.summary import read_json, read_spec
 from pynade.tables import Dataset, Schema, resolve
@@ -217,8 +218,8 @@ def _train(
     facts |= {} if rule is None else {"binarize": rule}
     estimator.save(folder / "model.safetensors", columns=names, **facts)
     if valid is not None:
-        net = getattr(estimator.model_, "net", None)
-        slow = estimator.has_orderings and net is not None and net.row_floats  # a pass for every variable
+        orderless = isinstance(estimator.model_, Orderless)
+        slow = orderless and estimator.model_.net.row_floats  # exact scores take a pass for every variable
         with warnings.catch_warnings(action="ignore"):  # the result itself says whether it is an estimate
             score = estimator.estimate(valid) if slow else estimator.summary(estimator.score_samples(valid))
     history = estimator.history_

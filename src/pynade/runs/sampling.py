@@ -14,6 +14,7 @@ from pynade.estimators import RBM, DensityEstimator, ImageEstimator
 from pynade.estimators.io import load_with_facts
 from pynade.estimators.questions import PARTICLES
 from pynade.models import Autoregressive, Density, Ensemble
+from pynade.particles import check_particles
 from pynade.runs.figures import image_panels, save_figure, table_figure
 from pynade.tables import read_file, resolve
 from pynade.tables.files import TABLE_ENDINGS, check_destination, write_table
@@ -164,6 +165,8 @@ def impute_file(
     estimated = hasattr(model.model_, "order")  # it has orderings of its own
     if particles is not None and not estimated:
         raise ValueError(f"{run} fills gaps without particles; only models with a fixed ordering need them")
+    if particles is not None:
+        check_particles(particles)
     check_destination(out, *TABLE_ENDINGS)
     check_positive(**{"the number of draws": 1 if draws is None else draws})
     rows, names = read_file(file)

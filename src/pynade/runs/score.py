@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from pynade.atomic import write_json
-from pynade.control_variate import ControlVariateEnsemble
 from pynade.device import device_here, torch_device
 from pynade.estimators.base import DensityEstimator
 from pynade.estimators.io import load_with_facts
-from pynade.evaluation import OrderingScores
+from pynade.evaluation import ControlVariateEnsemble, OrderingScores
 from pynade.likelihood import Estimate, row_log_probs
 from pynade.models import Density, Orderless
 from pynade.runs.provenance import OF_MACHINE, code_version, device_name, now
@@ -95,7 +94,7 @@ def score_run(
     """Log p of every row of a part of the data: by default the test part, or all of a plain file.
 
     Exact, unless `draws` are asked for: then the mean over orderings is estimated, and with `orderings` too,
-    their ensemble from exact scores of every tenth row (`pynade.control_variate`).
+    their ensemble from exact scores of every tenth row (`pynade.evaluation`).
 
     Args:
         run: run folder or model file.

@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING
 from pynade._lazy import lazy_names as _lazy_names
 
 if TYPE_CHECKING:
-    from pynade.training.gradient import fit
+    from pynade.training.gradient import fit, pretrain
     from pynade.training.history import History
     from pynade.training.loop import Callback, Diverged, Learner, Progress, Stopping, run
     from pynade.training.options import Gradient, Training
     from pynade.training.population import fit_population
-    from pynade.training.pretrain import pretrain
     from pynade.training.stacked import Member
 
 __all__ = [
@@ -35,7 +34,7 @@ _HOMES = dict.fromkeys(__all__, "pynade.training.loop") | {
     "Training": "pynade.training.options",
     "fit": "pynade.training.gradient",
     "fit_population": "pynade.training.population",
-    "pretrain": "pynade.training.pretrain",
+    "pretrain": "pynade.training.gradient",
     "Member": "pynade.training.stacked",
 }
 __getattr__, __dir__, _ = _lazy_names(__name__, _HOMES)

@@ -1,37 +1,37 @@
-"""Minibatch gradient descent on one model, as a learner of the training loop."""
+"""Minibatch gradient descent on one model, as a learner of the training loop; layer-wise pretraining."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from pynade.likelihood import Estimate, log_likelihood, orderless_estimate
 from pynade.models import Orderless
+from pynade.nets import MaskedMLP
 from pynade.precision import computing_in
 from pynade.store import save_density
 from pynade.training.checkpoint import Checkpoint, State, save_checkpoint
 from pynade.training.history import History
-from pynade.training.loop import Callback, Learner, Report, Stopping, run
+from pynade.training.loop import Callback, Diverged, Learner, Report, Stopping, run
 from pynade.training.optimizer import Optimizer
 from pynade.training.options import Gradient
-from pynade.training.step import Step, Trainable, averaged, fast_matmul
+from pynade.training.step import Rows, Step, Trainable, averaged
 
 if TYPE_CHECKING:
     from pynade.tables.dataset import RowSource
 
-CHECK_EVERY = 50  # updates between looks at whether the loss is still finite
-
 
 def fit(
     model: Trainable,
-    train: Tensor | np.ndarray | RowSource,
-    valid: Tensor | np.ndarray | None = None,
+    train: Rows | RowSource,
+    valid: Rows | None = None,
     options: Gradient | None = None,
     *,
     seed: int = 0,
@@ -69,13 +69,12 @@ def fit(
     """
     options = options or Gradient()
     learner = GradientLearner(model, train, valid, options, seed)
-    if folder is None:
-        return run(learner, options.epochs, callbacks=callbacks)[0]
-    path = Path(folder) / "checkpoint.safetensors"
-    if resume and not path.is_file():
-        raise FileNotFoundError(f"there is no checkpoint at {path}")
-    checkpoint = Checkpoint(path, resume)
-    metrics = Path(folder) / "metrics.jsonl"
+    checkpoint = metrics = None
+    if folder is not None:
+        path, metrics = Path(folder) / "checkpoint.safetensors", Path(folder) / "metrics.jsonl"
+        if resume and not path.is_file():
+            raise FileNotFoundError(f"there is no checkpoint at {path}")
+        checkpoint = Checkpoint(path, resume)
     return run(learner, options.epochs, checkpoint=checkpoint, metrics=metrics, callbacks=callbacks)[0]
 
 
@@ -85,25 +84,21 @@ class GradientLearner(Learner):
     advice = "Try a smaller learning rate or gradient clipping."
 
     def __init__(
-        self,
-        model: Trainable,
-        train: Tensor | np.ndarray | RowSource,
-        valid: Tensor | np.ndarray | None,
-        options: Gradient,
-        seed: int,
+        self, model: Trainable, train: Rows | RowSource, valid: Rows | None, options: Gradient, seed: int
     ) -> None:
         self.model, self.options, self.active = model, options, [0]
         self.stopping = [Stopping(patience=options.patience, stop_at_train=options.stop_at_train)]
-        self.generator = torch.Generator(model.device).manual_seed(seed)
-        self.source = None if isinstance(train, Tensor | np.ndarray) else train.to(model.device)
-        if self.source is not None:
+        self.generator = Generator(model.device).manual_seed(seed)
+        self.source: RowSource | None = None
+        if isinstance(train, Tensor | np.ndarray):
+            self.x = checked_rows(model, train)
+        else:
+            self.source = train.to(model.device)
             if options.updates_per_epoch is None:
                 raise ValueError("rows that are drawn on the fly have no end: set updates_per_epoch")
-            first = torch.Generator(model.device).manual_seed(0)
+            first = Generator(model.device).manual_seed(0)
             self.x = self.source.draw(options.updates_per_epoch * options.batch_size, first)
             model.check(self.x)
-        else:
-            self.x = checked_rows(model, train)  # type: ignore[arg-type]
         self.valid = None if valid is None else checked_rows(model, valid)
         self.validated = valid is not None
         self.updates = options.updates_per_epoch or math.ceil(len(self.x) / options.batch_size)
@@ -111,35 +106,28 @@ class GradientLearner(Learner):
         optimizer = Optimizer(options.optimizer, params, decays(model, params, options))
         self.step = Step(model, self.x, options, self.generator, optimizer)
         self.good = self.best = self.candidate = copy_of(model)  # last sound, best, and this epoch's weights
-        self.rate, self.epoch = math.nan, 0
-        self.facts: dict[str, Any] = {}
+        self.epoch, self.facts = 0, dict[str, Any]()
 
     def advance(self, report: Report) -> list[float | None]:
         """All updates of an epoch; the mean log-likelihood of its rows, NaN if a weight is not finite."""
-        options, step, optimizer = self.options, self.step, self.step.optimizer
+        options, one_pass = self.options, self.options.updates_per_epoch is None
         self.epoch += 1
         momentum = options.momentum if self.epoch > options.momentum_after else 0.0
         if self.source is not None:  # into the same memory, which a captured update reads
             self.x.copy_(self.source.draw(len(self.x), self.generator))
-        step.loss_sum.zero_()
-        rows, one_pass = 0, options.updates_per_epoch is None
-        total = options.epochs * self.updates
-        for batch in minibatches(len(self.x), options.batch_size, self.updates, one_pass, self.generator):
-            self.rate = options.rate(optimizer.t, total)
-            with fast_matmul():
-                step(batch, self.rate, momentum)
-            rows += len(batch)
-            if optimizer.t % CHECK_EVERY == 0 and not math.isfinite(float(step.loss_sum)):
-                break
-            report(optimizer.t, self.rate, lambda rows=rows: -float(step.loss_sum) / rows)  # type: ignore[misc]
-        train = -float(step.loss_sum) / rows
-        with averaged(self.model, step.average):
+        batches = minibatches(len(self.x), options.batch_size, self.updates, one_pass, self.generator)
+        train = float(self.step.epoch(batches, self._rate, momentum, report))
+        with averaged(self.model, self.step.average):
             sound = all(bool(torch.isfinite(p).all()) for p in self.model.parameters())
         return [train if sound else math.nan]
 
+    def _rate(self, t: int) -> float:
+        return self.options.rate(t, self.options.epochs * self.updates)
+
     def score(self, epoch: int) -> list[Estimate] | None:
         """The validation rows' score, with the averaged weights where there are any."""
-        self.facts = {"updates": self.step.optimizer.t, "learning_rate": float(self.rate)}
+        t = self.step.optimizer.t
+        self.facts = {"updates": t, "learning_rate": self._rate(t - 1)}
         with averaged(self.model, self.step.average):
             self.candidate = copy_of(self.model)
             score = None if self.valid is None else _score(self.model, self.valid, self.options.precision)
@@ -180,24 +168,16 @@ class GradientLearner(Learner):
 
     def state(self) -> State:
         """Weights, best weights, averages, optimizer, generator."""
-        tensors = {
-            "model": copy_of(self.model),
-            "best": self.best,
-            "average": self.step.average,
-            "optimizer": self.step.optimizer.state,
-            "generator": {"state": self.generator.get_state()},
-        }
-        return tensors, {"t": self.step.optimizer.t}
+        own = {"model": copy_of(self.model), "best": self.best}
+        own["generator"] = {"state": self.generator.get_state()}
+        return own | self.step.state(), {"t": self.step.optimizer.t}
 
     def restore(self, state: State) -> None:
         """Put everything back as it was."""
         tensors, facts = state
         self.model.load_state_dict(tensors["model"])
-        for name, t in tensors.get("optimizer", {}).items():
-            self.step.optimizer.state[name].copy_(t)
-        for name, t in tensors.get("average", {}).items():
-            self.step.average[name].copy_(t)
-        self.step.optimizer.t, self.epoch = facts["t"], facts["epoch"]
+        self.step.restore(tensors, facts["t"])
+        self.epoch = facts["epoch"]
         self.generator.set_state(tensors["generator"]["state"])
         self.best = {n: t.to(self.model.device) for n, t in tensors["best"].items()}
         self.good = copy_of(self.model)
@@ -211,7 +191,7 @@ def _score(model: Trainable, rows: Tensor, precision: str = "float32") -> Estima
         return log_likelihood(model, rows)
 
 
-def checked_rows(model: Trainable, x: Tensor | np.ndarray) -> Tensor:
+def checked_rows(model: Trainable, x: Rows) -> Tensor:
     """Checked rows on the model's device, in their own (small) dtype."""
     rows = torch.as_tensor(x)
     if len(rows) == 0:
@@ -222,12 +202,7 @@ def checked_rows(model: Trainable, x: Tensor | np.ndarray) -> Tensor:
 
 
 def minibatches(
-    n: int,
-    batch_size: int,
-    count: int,
-    one_pass: bool,
-    generator: torch.Generator | None,
-    device: torch.device | None = None,
+    n: int, batch_size: int, count: int, one_pass: bool, generator: Generator | None, device: Any = None
 ) -> Sequence[Tensor]:
     """Row indexes of an epoch's minibatches: one shuffled pass, or `count` of them from as many as needed."""
     passes = 1 if one_pass else math.ceil(count * batch_size / n)
@@ -238,15 +213,12 @@ def minibatches(
 
 def decays(model: Trainable, params: dict[str, Tensor], options: Gradient) -> dict[str, Any]:
     """Weight decay by parameter name: all of them, or the net's input weights only."""
-    if options.weight_decay == 0:
-        return {}
-    if options.decay_on == "all":
-        return dict.fromkeys(params, options.weight_decay)
-    net = getattr(model, "net", None)
-    names = {f"net.{n}" for n in getattr(net, "input_weights", ())}
-    if not names:
+    names = set(params)
+    if options.decay_on == "input":
+        names = {f"net.{n}" for n in getattr(getattr(model, "net", None), "input_weights", ())}
+    if options.weight_decay and not names:
         raise ValueError(f"{type(model).__name__} has no input matrix to decay; use decay_on='all'")
-    return {n: options.weight_decay for n in params if n in names}
+    return {n: options.weight_decay for n in params if n in names and options.weight_decay}
 
 
 def copy_of(model: torch.nn.Module) -> dict[str, Tensor]:
@@ -262,3 +234,52 @@ def save_last_good(folder: Path, model: Trainable) -> Path:
     except TypeError:
         save_checkpoint(path, {"model": copy_of(model)}, {})
     return path
+
+
+def pretrain(
+    model: Orderless,
+    train: Rows,
+    options: Gradient,
+    *,
+    epochs: int = 20,
+    seed: int = 0,
+    folder: Path | str | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Orderless:
+    """A model of the same shape whose layers were added and trained one after the other.
+
+    Algorithm 2: starting from a random net with one hidden layer, remove the output layer, add a new hidden
+    layer and a new output layer, train everything for `epochs` epochs; repeat until the net is as deep as
+    `model`'s. A net with one hidden layer is returned untrained.
+
+    Args:
+        model: gives the shape; of its own weights only the output bias is used.
+        train: rows (N, D).
+        options: how to train; its epochs are replaced, and there is no early stopping.
+        epochs: after each new layer.
+        seed: of new layers and of the training.
+        folder: where the last good weights go if training diverges.
+        callbacks: called with a `Progress`.
+    """
+    net = model.net
+    if not isinstance(net, MaskedMLP):
+        raise TypeError(f"layers can be added to a MaskedMLP, not to a {type(net).__name__}")
+    options = replace(options, epochs=epochs, patience=None, stop_at_train=None)
+    generator = Generator().manual_seed(seed)
+    marginal = net.bias.detach().clone()
+    first, *rest = net.hidden
+    grown = MaskedMLP(**(net.config() | {"hidden": [first]}), generator=generator).to(net.bias)
+    for depth, width in enumerate(rest, start=2):
+        grown = grown.deeper(width, generator)
+        grown.set_output_bias(marginal)
+        deeper = Orderless(grown, model.family, model.stratified)
+        try:
+            fit(deeper, train, options=options, seed=seed + depth, callbacks=callbacks)
+        except Diverged as error:
+            if folder is None:
+                raise
+            kept = save_last_good(Path(folder), deeper)
+            raise Diverged(f"in pretraining ({depth} layers) {error} They are in {kept}.") from None
+    if not rest:
+        grown.set_output_bias(marginal)
+    return Orderless(grown, model.family, model.stratified)

@@ -20,6 +20,7 @@ from pynade.likelihood import Estimate
 from pynade.training.checkpoint import Checkpoint, State
 from pynade.training.history import History
 
+Value = float | None  # a log-likelihood, None where it is not known
 REPORT_SECONDS = 0.2  # between progress reports within an epoch
 
 
@@ -107,11 +108,8 @@ class Learner(ABC):
     advice = ""
 
     @abstractmethod
-    def advance(self, report: Report) -> list[float | None]:
-        """One epoch; the mean training log-likelihood of each active member.
-
-        NaN or an infinity means that the member has diverged, None that the value is not known.
-        """
+    def advance(self, report: Report) -> list[Value]:
+        """One epoch; the mean training log-likelihood of each active member, not finite if it diverged."""
 
     @abstractmethod
     def accept(self, better: Sequence[int]) -> None:
@@ -129,7 +127,7 @@ class Learner(ABC):
         """Validation scores of the active members after this epoch; None where it is not validated."""
         return None
 
-    def objective(self, train: list[float | None]) -> list[float | None]:
+    def objective(self, train: list[Value]) -> list[Value]:
         """What `tol` is compared with: the training log-likelihood, unless there is a prior."""
         return train
 
@@ -137,7 +135,7 @@ class Learner(ABC):
         """Whether this change of the objective in an epoch is so small that training may end."""
         return abs(change) < tol
 
-    def train_score(self, train: list[float | None]) -> list[float | None]:
+    def train_score(self, train: list[Value]) -> list[Value]:
         """What `stop_at_train` is compared with, where the value of `advance` is only a running mean."""
         return train
 
@@ -181,7 +179,7 @@ def run(
         Diverged: no member has finite parameters any more.
     """
     histories = [History() for _ in learner.stopping]
-    objectives: list[float | None] = [None] * len(histories)
+    objectives: list[Value] = [None] * len(histories)
     epoch, folder = 0, None if checkpoint is None else checkpoint.path.parent
     if checkpoint is not None and checkpoint.found is not None:
         tensors, facts = checkpoint.found
@@ -193,12 +191,26 @@ def run(
         lines = "".join(json.dumps(line) + "\n" for line in histories[0].epochs)
         write_atomically(metrics, lambda path: path.write_text(lines, encoding="utf-8"))
     began = time.monotonic() - max(history.seconds for history in histories)
-    reporter = _Reporter(learner, epochs, callbacks, began, histories)
+    rate, reported, stop = math.nan, time.monotonic(), False
+
+    def call(update: int, train: float, valid: Estimate | None, done: bool) -> None:
+        nonlocal stop
+        best = max((h.best_valid for h in histories if h.best_valid is not None), default=None)
+        place = (learner.model, epoch, epochs, update, epochs * learner.updates, rate, train, done)
+        now = Progress(*place, valid, best, time.monotonic() - began, histories)
+        answers = [callback(now) for callback in callbacks]
+        stop = stop or any(answers)
+
+    def report(update: int, learning_rate: float, train: Callable[[], float]) -> None:
+        nonlocal rate, reported
+        rate = learning_rate
+        if callbacks and time.monotonic() - reported > REPORT_SECONDS:
+            reported = time.monotonic()
+            call(update, train(), None, done=False)
 
     while not all(history.stopped for history in histories):
         epoch += 1
-        reporter.epoch = epoch
-        train = learner.advance(reporter.within)
+        train = learner.advance(report)
         sound = [value is None or math.isfinite(value) for value in train]
         scores = learner.score(epoch) if any(sound) else None
         if scores is not None:
@@ -212,41 +224,43 @@ def run(
         good = [k for k in running if sound[k]]
         better = []
         for k in good:
-            m, score = learner.active[k], None if scores is None else scores[k]
-            if _improved(histories[m], score, learner.validated):
-                better.append(m)
-                histories[m].best_epoch = epoch
-                histories[m].best_valid = None if score is None else score.mean
-            histories[m].epochs.append(_line(learner, k, epoch, train[k], score, m in better, seconds))
-            histories[m].seconds = seconds
+            history, valid = histories[learner.active[k]], None if scores is None else scores[k].mean
+            best = not learner.validated
+            if valid is not None:
+                best = history.best_valid is None or valid > history.best_valid
+            if best:
+                better.append(learner.active[k])
+                history.best_epoch, history.best_valid = epoch, valid
+            line = {"epoch": epoch, "train": train[k], "valid": valid, **learner.line(k), "best": best}
+            history.epochs.append(line | {"seconds": round(seconds, 3)})
+            history.seconds = seconds
         if good:
             learner.accept(better)
         elif learner.raises and all(h.best_epoch == 0 or len(histories) == 1 for h in histories):
             kept = learner.revert(epoch, folder)
             raise Diverged(f"training diverged in {learner.unit} {epoch}; {kept}. {learner.advice}".rstrip())
-        asked = reporter.after([train[k] for k in good], scores and [scores[k] for k in good])
+        leader = max(good, key=lambda k: scores[k].mean) if scores and good else None
+        known = [v for k in good if (v := train[k]) is not None and (leader is None or k == leader)]
+        score = None if scores is None or leader is None else scores[leader]
+        call(epoch * learner.updates, max(known, default=math.nan), score, done=True)
+        otherwise = f"all {learner.unit}s done" if epoch == epochs else ""
+        otherwise = "a callback stopped it" if stop else otherwise
         for k in running:
             m = learner.active[k]
-            previous, objectives[m] = objectives[m], objective[k]
-            histories[m].stopped = (
-                "diverged"
-                if not sound[k]
-                else _reason(histories[m], learner, m, (previous, objective[k]), reached[k])
-                or ("a callback stopped it" if asked else "")
-                or (f"all {learner.unit}s done" if epoch == epochs else "")
-            )
-        if metrics is not None and good:
+            reason = _reason(learner, m, histories[m], objectives[m], objective[k], reached[k])
+            histories[m].stopped = reason or otherwise if sound[k] else "diverged"
+            objectives[m] = objective[k]
+        if metrics is not None and any(learner.active[k] == 0 for k in good):
             with open(metrics, "a", encoding="utf-8") as file:
                 file.write(json.dumps(histories[0].epochs[-1]) + "\n")
         stopped = [m for m in learner.active if histories[m].stopped]
         ended = all(history.stopped for history in histories)
-        if ended:
-            last = [m for m in learner.active if not histories[m].best_epoch and histories[m].epochs]
-            learner.accept(last)  # never validated: the last parameters are kept
+        if ended:  # where nothing was validated, the last parameters are kept
+            learner.accept([m for m in learner.active if not histories[m].best_epoch and histories[m].epochs])
             for history in histories:
                 history.best_epoch = history.best_epoch or len(history.epochs)
                 history.messages = learner.messages()
-        if stopped and not ended:
+        elif stopped:
             learner.drop(stopped)
         if checkpoint is not None and checkpoint.due(ended):
             tensors, facts = learner.state()
@@ -256,105 +270,21 @@ def run(
     return histories
 
 
-def _improved(history: History, score: Estimate | None, validated: bool) -> bool:
-    if score is None:
-        return not validated
-    return history.best_valid is None or score.mean > history.best_valid
-
-
-def _line(
-    learner: Learner,
-    position: int,
-    epoch: int,
-    train: float | None,
-    score: Estimate | None,
-    best: bool,
-    seconds: float,
-) -> dict[str, Any]:
-    valid = None if score is None else score.mean
-    return {
-        "epoch": epoch,
-        "train": train,
-        "valid": valid,
-        **learner.line(position),
-        "best": best,
-        "seconds": round(seconds, 3),
-    }
-
-
 def _reason(
-    history: History,
-    learner: Learner,
-    member: int,
-    objective: tuple[float | None, float | None],
-    reached: float | None,
+    learner: Learner, member: int, history: History, before: Value, now: Value, reached: Value
 ) -> str:
-    """Why a member stops after this epoch, or nothing."""
+    """Why a member stops after this epoch, or nothing; `before` and `now` are its last two objectives."""
     rule = learner.stopping[member]
-    before, now = objective
     if rule.stop_at_train is not None and reached is not None and reached >= rule.stop_at_train:
         return "training likelihood reached the given value"
-    known = rule.tol is not None and before is not None and now is not None
-    if known and learner.converged(now - before, rule.tol):  # type: ignore[operator, arg-type]
+    known = before is not None and now is not None
+    if known and rule.tol is not None and learner.converged(now - before, rule.tol):  # type: ignore[operator]
         return "converged"
     if rule.patience is not None and learner.validated:
         since = sum(line["valid"] is not None for line in history.epochs[history.best_epoch :])
         if since >= rule.patience and history.epochs[-1]["valid"] is not None:
             return f"no better validation score for {rule.patience} {learner.unit}s"
     return ""
-
-
-class _Reporter:
-    """Calls the callbacks, within epochs not more often than `REPORT_SECONDS`."""
-
-    def __init__(
-        self,
-        learner: Learner,
-        epochs: int,
-        callbacks: Sequence[Callback],
-        began: float,
-        histories: Sequence[History],
-    ) -> None:
-        self.learner, self.callbacks, self.began, self.histories = learner, callbacks, began, histories
-        self.epochs, self.epoch, self.asked, self.rate = epochs, 0, False, math.nan
-        self.last = time.monotonic()
-
-    def within(self, update: int, learning_rate: float, train: Callable[[], float]) -> None:
-        """Report an update of the present epoch, if it is time."""
-        self.rate = learning_rate
-        now = time.monotonic()
-        if self.callbacks and now - self.last > REPORT_SECONDS:
-            self.last = now
-            self._call(update, train(), None, done=False)
-
-    def after(self, train: Sequence[float | None], scores: Sequence[Estimate] | None) -> bool:
-        """Report the end of an epoch; whether a callback wants to stop."""
-        update = self.epoch * self.learner.updates
-        leader = None if not scores else max(range(len(scores)), key=lambda k: scores[k].mean)
-        known = [value for value in train if value is not None]
-        value = train[leader] if leader is not None else max(known, default=None)
-        valid = None if leader is None or scores is None else scores[leader]
-        self._call(update, math.nan if value is None else value, valid, done=True)
-        return self.asked
-
-    def _call(self, update: int, train: float, valid: Estimate | None, done: bool) -> None:
-        best = max((h.best_valid for h in self.histories if h.best_valid is not None), default=None)
-        now = Progress(
-            self.learner.model,
-            self.epoch,
-            self.epochs,
-            update,
-            self.epochs * self.learner.updates,
-            self.rate,
-            train,
-            done,
-            valid,
-            best,
-            time.monotonic() - self.began,
-            self.histories,
-        )
-        answers = [callback(now) for callback in self.callbacks]
-        self.asked = self.asked or any(answers)
 
 
 def part_of(callbacks: Sequence[Callback], part: int, parts: int) -> list[Callback]:

@@ -6,7 +6,7 @@ parameters stacked on a leading axis) needs one per member. Tests compare every 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ class Optimizer:
     def step(self, grads: dict[str, Tensor], learning_rate: Number, momentum: Number = 0.0) -> None:
         """One update from the gradients of the loss."""
         self.t += 1
-        self.apply(grads, learning_rate, momentum, *self.corrections(self.t))
+        self.apply(grads, (learning_rate, momentum, *self.corrections(self.t), 0.0))
 
     @staticmethod
     def corrections(t: int) -> tuple[float, float]:
@@ -48,14 +48,7 @@ class Optimizer:
 
     @torch.no_grad()
     def apply(
-        self,
-        grads: dict[str, Tensor],
-        learning_rate: Number,
-        momentum: Number,
-        first_correction: Number,
-        second_correction: Number,
-        average: dict[str, Tensor] | None = None,
-        average_rate: Number = 0.0,
+        self, grads: dict[str, Tensor], numbers: Iterable[Number], average: dict[str, Tensor] | None = None
     ) -> None:
         """The arithmetic of an update; all numbers may be tensors, so that a CUDA graph can hold it.
 
@@ -64,20 +57,46 @@ class Optimizer:
 
         Args:
             grads: of the loss, by name.
-            learning_rate: step size.
-            momentum: of "sgd".
-            first_correction: of Adam's first average.
-            second_correction: of its second average.
+            numbers: learning rate, momentum (of "sgd"), the corrections of Adam's two averages, and the share
+                of the way to the new weights that `average` moves.
             average: running averages of the weights, by name.
-            average_rate: share of the way to the new weights that they move.
         """
         average = average or {}
         if self._fuses(grads, average):
-            self._fused(
-                grads, (learning_rate, momentum, first_correction, second_correction, average_rate), average
-            )
+            self._fused(grads, list(numbers), average)
             return
-        self._listed(grads, learning_rate, momentum, first_correction, second_correction)
+        learning_rate, momentum, first_correction, second_correction, average_rate = numbers
+        params, slopes = list(self.params.values()), [grads[name] for name in self.params]
+        groups: dict[int, list[int]] = {}  # positions of the parameters that have the same decay
+        for k, name in enumerate(self.params):
+            if (decay := self.decay.get(name)) is not None:
+                groups.setdefault(id(decay) if isinstance(decay, Tensor) else hash(decay), []).append(k)
+        for group in groups.values():
+            decay, some = self.decay[list(self.params)[group[0]]], [params[k] for k in group]
+            if self.rule == "adamw":
+                scale(some, 1 - learning_rate * decay)
+            else:
+                pull = [p.clone() for p in some]
+                scale(pull, decay)
+                for k, extra in zip(group, foreach("add", pull, [slopes[k] for k in group]), strict=True):
+                    slopes[k] = extra
+        slots = [[self.state[f"{slot}/{name}"] for name in self.params] for slot in self.slots]
+        if self.rule == "sgd":
+            scale(slots[0], momentum)
+            foreach("add_", slots[0], slopes)
+            change = [v.clone() for v in slots[0]]
+        else:
+            first, second = slots
+            foreach("lerp_", first, slopes, 1 - BETA1)
+            foreach("mul_", second, BETA2)
+            foreach("addcmul_", second, slopes, slopes, 1 - BETA2)
+            root = foreach("sqrt", second)
+            scale(root, second_correction**-0.5)
+            foreach("add_", root, EPSILON)
+            change = list(foreach("div", first, root))
+            scale(change, 1 / first_correction)
+        scale(change, learning_rate)
+        foreach("sub_", params, change)
         if average:
             means = list(average.values())
             gaps = foreach("sub", [self.params[n] for n in average], means)
@@ -90,86 +109,36 @@ class Optimizer:
             return False
         from pynade.kernels.update import suits
 
-        return all(
-            suits([p, grads[n], *self._slots(n), *([average[n]] if n in average else [])])
-            for n, p in self.params.items()
-        )
+        own = [[p, grads[n], *self._slots(n), average.get(n, p)] for n, p in self.params.items()]
+        return all(map(suits, own))
 
-    def _fused(
-        self, grads: dict[str, Tensor], numbers: tuple[Number, ...], average: dict[str, Tensor]
-    ) -> None:
+    def _fused(self, grads: dict[str, Tensor], numbers: list[Number], average: dict[str, Tensor]) -> None:
         from pynade.kernels.update import update
 
         device = next(iter(self.params.values())).device
         members = max(n.numel() if isinstance(n, Tensor) else 1 for n in numbers)
-        rows = [torch.as_tensor(n, dtype=torch.float32, device=device).expand(members) for n in numbers]
-        stacked = torch.stack(rows)
+
+        def row(number: Number) -> Tensor:
+            return torch.as_tensor(number, dtype=torch.float32, device=device).expand(members)
+
+        stacked, constants = torch.stack([row(n) for n in numbers]), (BETA1, BETA2, EPSILON)
         for name, p in self.params.items():
-            decay = self.decay.get(name)
-            if decay is not None and id(decay) not in self._on_device:
-                wide = torch.as_tensor(decay, dtype=torch.float32, device=device).expand(members)
-                self._on_device[id(decay)] = wide.contiguous()
-            pull = None if decay is None else self._on_device[id(decay)]
-            constants = (BETA1, BETA2, EPSILON)
+            decay, pull = self.decay.get(name), None
+            if decay is not None:
+                if id(decay) not in self._on_device:
+                    self._on_device[id(decay)] = row(decay).contiguous()
+                pull = self._on_device[id(decay)]
             update(self.rule, p, grads[name], self._slots(name), average.get(name), pull, stacked, constants)
-
-    def _listed(
-        self,
-        grads: dict[str, Tensor],
-        learning_rate: Number,
-        momentum: Number,
-        first_correction: Number,
-        second_correction: Number,
-    ) -> None:
-        params, slopes = list(self.params.values()), [grads[name] for name in self.params]
-        for decay, group in self._decayed():
-            if self.rule == "adamw":
-                scale([params[k] for k in group], 1 - learning_rate * decay)
-            else:
-                pull = [params[k].clone() for k in group]
-                scale(pull, decay)
-                for k, extra in zip(group, foreach("add", pull, [slopes[k] for k in group]), strict=True):
-                    slopes[k] = extra
-        if self.rule == "sgd":
-            change = self._slot("velocity")
-            scale(change, momentum)
-            foreach("add_", change, slopes)
-            change = [v.clone() for v in change]
-        else:
-            first, second = self._slot("first"), self._slot("second")
-            foreach("lerp_", first, slopes, 1 - BETA1)
-            foreach("mul_", second, BETA2)
-            foreach("addcmul_", second, slopes, slopes, 1 - BETA2)
-            root = foreach("sqrt", second)
-            scale(root, second_correction**-0.5)
-            foreach("add_", root, EPSILON)
-            change = list(foreach("div", first, root))
-            scale(change, 1 / first_correction)
-        scale(change, learning_rate)
-        foreach("sub_", params, change)
-
-    def _decayed(self) -> list[tuple[Number, list[int]]]:
-        """Each decay that occurs, with the positions of the parameters that have it."""
-        groups: dict[int, tuple[Number, list[int]]] = {}
-        for k, name in enumerate(self.params):
-            if name in self.decay:
-                decay = self.decay[name]
-                key = id(decay) if isinstance(decay, Tensor) else hash(decay)
-                groups.setdefault(key, (decay, []))[1].append(k)
-        return list(groups.values())
 
     def _slots(self, name: str) -> list[Tensor]:
         return [self.state[f"{slot}/{name}"] for slot in self.slots]
-
-    def _slot(self, slot: str) -> list[Tensor]:
-        return [self.state[f"{slot}/{name}"] for name in self.params]
 
 
 def scale(tensors: Sequence[Tensor], number: Number) -> None:
     """Multiply all in place by one number, or by one per member."""
     if isinstance(number, Tensor) and number.ndim:
         for t in tensors:
-            t.mul_(per_member(number, t))
+            t.mul_(number.view(-1, *[1] * (t.ndim - 1)))
     else:
         foreach("mul_", tensors, number)
 
@@ -183,8 +152,3 @@ def clip(grads: dict[str, Tensor], largest: float, members: bool = False) -> Non
         parts = list(foreach("norm", slopes))  # a few kernels for all of them
     norm = torch.linalg.vector_norm(torch.stack(parts), dim=0)
     scale(slopes, (largest / (norm + 1e-6)).clamp(max=1.0))
-
-
-def per_member(value: Number, p: Tensor) -> Number:
-    """A plain number stays; a value per member (M,) is shaped to broadcast over the parameter (M, …)."""
-    return value.view(-1, *[1] * (p.ndim - 1)) if isinstance(value, Tensor) and value.ndim else value

@@ -6,8 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-OPTIMIZERS = ("sgd", "adam", "adamw")
-SCHEDULES = ("constant", "linear", "inverse", "cosine")
+KNOWN = {
+    "optimizer": ("sgd", "adam", "adamw"),
+    "schedule": ("constant", "linear", "inverse", "cosine"),
+    "decay_on": ("all", "input"),
+    "precision": ("float32", "bf16"),
+}
+LEAST = dict.fromkeys(("gamma", "warm_up", "score_train", "momentum_after", "weight_decay"), 0)
+LEAST |= dict.fromkeys(("batch_size", "epochs", "updates_per_epoch", "patience"), 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,41 +80,25 @@ class Gradient(Training):
     patience: int | None = 10
 
     def __post_init__(self) -> None:
-        for name, value, known in (
-            ("optimizer", self.optimizer, OPTIMIZERS),
-            ("schedule", self.schedule, SCHEDULES),
-            ("decay_on", self.decay_on, ("all", "input")),
-            ("precision", self.precision, ("float32", "bf16")),
-        ):
-            if value not in known:
+        for name, known in KNOWN.items():
+            if (value := getattr(self, name)) not in known:
                 raise ValueError(f"unknown {name} {value!r}; known: {', '.join(known)}")
-        for name, number, least in (
-            ("gamma", self.gamma, 0),
-            ("warm_up", self.warm_up, 0),
-            ("score_train", self.score_train, 0),
-            ("momentum_after", self.momentum_after, 0),
-            ("weight_decay", self.weight_decay, 0),
-            ("batch_size", self.batch_size, 1),
-            ("epochs", self.epochs, 1),
-            ("updates_per_epoch", self.updates_per_epoch, 1),
-            ("patience", self.patience, 1),
+        for name, least in LEAST.items():
+            if (value := getattr(self, name)) is not None and not value >= least:
+                raise ValueError(f"{name} must be at least {least}, not {value}")
+        for name, sound, words in (
+            ("learning_rate", self.learning_rate > 0 and math.isfinite(self.learning_rate), "positive"),
+            ("momentum", 0 <= self.momentum < 1, "in [0, 1)"),
+            ("ema", self.ema is None or 0 < self.ema < 1, "between 0 and 1"),
+            ("clip", self.clip is None or self.clip > 0, "positive"),
         ):
-            if number is not None and not number >= least:
-                raise ValueError(f"{name} must be at least {least}, not {number}")
-        if not self.learning_rate > 0 or not math.isfinite(self.learning_rate):
-            raise ValueError(f"learning_rate must be positive, not {self.learning_rate}")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum must be in [0, 1), not {self.momentum}")
-        if self.ema is not None and not 0 < self.ema < 1:
-            raise ValueError(f"ema must be between 0 and 1, not {self.ema}")
-        if self.clip is not None and not self.clip > 0:
-            raise ValueError(f"clip must be positive, not {self.clip}")
+            if not sound:
+                raise ValueError(f"{name} must be {words}, not {getattr(self, name)}")
 
     def rate(self, t: int, total: int) -> float:
         """Learning rate of update t = 0, 1, …, total - 1."""
-        return (
-            self.learning_rate * self.warm_up_factor(t) * schedule_factor(self.schedule, self.gamma, t, total)
-        )
+        now = self.learning_rate * self.warm_up_factor(t)
+        return now * schedule_factor(self.schedule, self.gamma, t, total)
 
     def warm_up_factor(self, t: int) -> float:
         """Factor of the rate at update t while it rises: 1 / warm_up at the first, 1 from `warm_up` on."""

@@ -13,7 +13,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ from pynade.training.loop import Callback, Learner, Report, Stopping, run
 from pynade.training.optimizer import Optimizer
 from pynade.training.options import Gradient, schedule_factor
 from pynade.training.stacked import Member, Population, Scored, distinct
-from pynade.training.step import Step, fast_matmul
+from pynade.training.step import Step
 
 #: Options in which the members of a population may differ.
 OWN = ("learning_rate", "gamma", "momentum", "weight_decay", "patience", "stop_at_train")
@@ -100,9 +99,9 @@ class PopulationLearner(Learner):
         self.x = torch.cat(rows)
         self.key_of = [(d, m.seed) for d, m in zip(data_of, members, strict=True)]  # (rows, seed)
         self.epoch = 0
-        self.active = list(range(len(members)))
-        self.keys = sorted(set(self.key_of))  # one generator for each (rows, seed) in the stack
-        self.population = Population([m.model for m in members], self._stream())
+        self.population = Population([m.model for m in members], np.zeros(len(members), dtype=int))
+        seeded = {key: torch.Generator(self.device).manual_seed(key[1]) for key in self.key_of}
+        self._enter(list(range(len(members))), seeded)
         self.best = {name: t.detach().clone() for name, t in self.population.trained.items()}
         self.on_valid = self.on_train = None
         if any(m.valid is not None for m in members):
@@ -112,8 +111,6 @@ class PopulationLearner(Learner):
         self.validated = self.on_valid is not None
         if any(m.options.stop_at_train is not None for m in members):
             self.on_train = Scored(members, [m.train for m in members], self.population.orderless)
-        generators = [torch.Generator(self.device).manual_seed(seed) for _, seed in self.keys]
-        self.step = self._step(generators)
 
     def advance(self, report: Report) -> list[float | None]:
         """All updates of an epoch; the mean log-likelihood of each member's rows, NaN where it diverged."""
@@ -126,17 +123,15 @@ class PopulationLearner(Learner):
         for (data, _), generator in zip(self.keys, step.generators, strict=True):
             parts = minibatches(self.sizes[data], shared.batch_size, self.updates, self.one_pass, generator)
             streams.append(torch.cat(list(parts)) + self.offsets[data])
-        step.loss_sum.zero_()
-        rows, total = 0, shared.epochs * self.updates
-        for part in torch.stack(streams).split(shared.batch_size, dim=1):
-            batch = part[self.population.stream]  # (M, B)
-            now = rate * shared.warm_up_factor(step.optimizer.t)
-            now = now * schedule_factor(shared.schedule, gamma, step.optimizer.t, total)
-            with fast_matmul():
-                step(batch, now, momentum)
-            rows += batch.shape[1]
-            report(step.optimizer.t, math.nan, lambda rows=rows: -float(step.loss_sum.min()) / rows)  # type: ignore[misc]
-        train = (-step.loss_sum / rows).cpu()
+        total = shared.epochs * self.updates
+
+        def rate_at(t: int) -> Tensor:
+            now: Tensor = rate * shared.warm_up_factor(t) * schedule_factor(shared.schedule, gamma, t, total)
+            return now
+
+        parts = torch.stack(streams).split(shared.batch_size, dim=1)
+        batches = (part[self.population.stream] for part in parts)  # each (M, B)
+        train = step.epoch(batches, rate_at, momentum, report).cpu()
         sound = [t.detach().flatten(1).isfinite().all(1) for t in self.population.trained.values()]
         return [float(v) for v in train.masked_fill(~torch.stack(sound).all(0).cpu(), math.nan)]
 
@@ -172,70 +167,50 @@ class PopulationLearner(Learner):
         if not running or 2 * len(running) > len(self.active):
             return
         old, chosen = self.step, torch.tensor(running, device=self.device)
-        generators = dict(zip(self.keys, old.generators, strict=True))
-        self._select([self.active[k] for k in running], chosen)
-        self.step = self._step([generators[key] for key in self.keys])
-        self.step.optimizer.t = old.optimizer.t
-        self.step.optimizer.state = {n: t[chosen] for n, t in old.optimizer.state.items()}
-        self.step.average = {n: t[chosen] for n, t in old.average.items()}
+        self.population.keep(chosen)
+        self._enter([self.active[k] for k in running], dict(zip(self.keys, old.generators, strict=True)))
+        kept = {group: {n: t[chosen] for n, t in own.items()} for group, own in old.state().items()}
+        self.step.restore(kept, old.optimizer.t)
 
-    def _select(self, members: list[int], positions: Tensor) -> None:
+    def _enter(self, members: list[int], generators: dict[tuple[int, int], torch.Generator]) -> None:
+        """Begin with these members, which the population holds, and their generators by (rows, seed)."""
         self.active, self.keys = members, sorted({self.key_of[m] for m in members})
-        self.population.keep(positions)
-        self.population.set_streams(self._stream())
+        self.population.set_streams(np.array([self.keys.index(self.key_of[m]) for m in members]))
+        trained = self.population.trained
+        decay = self._numbers([self.members[m].options.weight_decay for m in members]).to(self.device)
+        options = replace(self.options, weight_decay=float(decay.any()))
+        decayed = decays(self.members[0].model, trained, options)
+        optimizer = Optimizer(options.optimizer, trained, dict.fromkeys(decayed, decay))
+        drawn = [generators[key] for key in self.keys]
+        self.step = Step(self.population, self.x, options, drawn, optimizer, members=len(members))
+
+    def _numbers(self, values: list[float]) -> Tensor:
+        return torch.tensor(values, dtype=self.dtype)
 
     def finish(self) -> None:
         """The best weights, back in the members' own models."""
         for m, member in enumerate(self.members):
-            params = dict(member.model.named_parameters())
-            with torch.no_grad():
-                for name, tensor in self.best.items():
-                    params[name].copy_(tensor[m])
+            member.model.load_state_dict({n: t[m] for n, t in self.best.items()}, strict=False)
 
     def state(self) -> State:
         """Weights, best weights, averages, optimizer, generators, and who is in the stack."""
-        tensors: dict[str, Any] = {
-            "trained": self.population.trained,
-            "best": self.best,
-            "average": self.step.average,
-            "optimizer": self.step.optimizer.state,
-            "generators": {str(k): g.get_state() for k, g in enumerate(self.step.generators)},
-        }
-        return tensors, {"active": self.active, "t": self.step.optimizer.t}
+        own = {"trained": self.population.trained, "best": self.best}
+        own["generators"] = {str(k): g.get_state() for k, g in enumerate(self.step.generators)}
+        return own | self.step.state(), {"active": self.active, "t": self.step.optimizer.t}
 
     def restore(self, state: State) -> None:
         """Put everything back as it was."""
         tensors, facts = state
         self.epoch = facts["epoch"]
-        self._select(facts["active"], torch.tensor(facts["active"], device=self.device))
+        self.population.keep(torch.tensor(facts["active"], device=self.device))
         with torch.no_grad():
-            for name, t in tensors["trained"].items():
-                self.population.trained[name].copy_(t)
-            for name, t in tensors["best"].items():
-                self.best[name].copy_(t)
-        generators = []
-        for k in range(len(self.keys)):
-            generators.append(torch.Generator(self.device))
-            generators[k].set_state(tensors["generators"][str(k)])
-        self.step = self._step(generators)
-        self.step.optimizer.t = facts["t"]
-        self.step.optimizer.state = {n: t.to(self.device) for n, t in tensors["optimizer"].items()}
-        self.step.average = {n: t.to(self.device) for n, t in tensors.get("average", {}).items()}
-
-    def _stream(self) -> np.ndarray:
-        return np.array([self.keys.index(self.key_of[m]) for m in self.active])
-
-    def _numbers(self, values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=self.dtype)
-
-    def _step(self, generators: list[torch.Generator]) -> Step:
-        """The update of those in the stack."""
-        trained = self.population.trained
-        decay = self._numbers([self.members[m].options.weight_decay for m in self.active]).to(self.device)
-        options = replace(self.options, weight_decay=float(decay.any()))
-        decayed = decays(self.members[0].model, trained, options)
-        optimizer = Optimizer(options.optimizer, trained, dict.fromkeys(decayed, decay))
-        return Step(self.population, self.x, options, generators, optimizer, members=len(self.active))
+            for group, own in (("trained", self.population.trained), ("best", self.best)):
+                for name, value in tensors[group].items():
+                    own[name].copy_(value)
+        self._enter(facts["active"], {key: torch.Generator(self.device) for key in self.key_of})
+        self.step.restore(tensors, facts["t"])
+        for k, generator in enumerate(self.step.generators):
+            generator.set_state(tensors["generators"][str(k)])
 
 
 def train_log_likelihoods(members: Sequence[Member]) -> list[float]:

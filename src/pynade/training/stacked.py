@@ -13,14 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
+from torch.nn.utils.rnn import pad_sequence
 
 from pynade.likelihood import at_most, prefixes
 from pynade.models import Ensemble, Orderless
 from pynade.ordering import random_observed
+from pynade.precision import fast_matmul
 from pynade.store import describe
 from pynade.training.gradient import checked_rows
 from pynade.training.options import Gradient
-from pynade.training.step import Trainable, fast_matmul
+from pynade.training.step import Rows, Trainable
 
 SCORED_AT_ONCE = 200_000  # (member, row) pairs of a validation pass that are in memory together
 DRAWS = 4  # prefixes per validation row of an orderless model, as in `orderless_estimate`
@@ -34,8 +36,8 @@ class Member:
     """
 
     model: Trainable
-    train: Tensor | np.ndarray
-    valid: Tensor | np.ndarray | None
+    train: Rows
+    valid: Rows | None
     options: Gradient
     seed: int = 0
 
@@ -93,12 +95,9 @@ class Population(nn.Module):
         An ensemble that has drawn nothing is scored under all of its orderings.
         """
 
-        def one(
-            tensors: dict[str, Tensor], x: Tensor, mine: Tensor | None, rates: dict[str, Tensor]
-        ) -> Tensor:
+        def one(tensors: dict[str, Tensor], x: Tensor, mine: Any, rates: dict[str, Tensor]) -> Any:
             with _dropout_rates(self.skeleton.model, rates):
-                out: Tensor = functional_call(self.skeleton, tensors, (x, mine, noise, len(rows)))
-            return out
+                return functional_call(self.skeleton, tensors, (x, mine, noise, len(rows)))
 
         tensors = {f"model.{n}": t for n, t in (self.trained | self.fixed).items()}
         dims = (0, 0, None if drawn is None else 0, 0 if self.rates else None)
@@ -124,9 +123,10 @@ class Scored:
             sets = [x if x.is_floating_point() else x.to(model.dtype) for x in sets]
             parts = [list(prefixes(x, DRAWS, seed=0)) for x in sets]
             sets = [torch.cat([rows for rows, _ in part]) for part in parts]
-            self.seen = _padded([torch.cat([observed for _, observed in part]) for part in parts])
+            seen = [torch.cat([observed for _, observed in part]) for part in parts]
+            self.seen = pad_sequence(seen, batch_first=True)
         self.counts = torch.tensor([len(x) for x in sets], device=model.device)
-        self.rows = _padded(sets)
+        self.rows = pad_sequence(sets, batch_first=True)
 
     @torch.no_grad()
     def score(self, population: Population, members: np.ndarray) -> np.ndarray:
@@ -155,14 +155,11 @@ class _RowLoss(nn.Module):
 
     def forward(self, x: Tensor, drawn: Tensor | None, noise: torch.Generator | None, members: int) -> Tensor:
         """Loss (B,) of one of so many members."""
-        model = self.model
-        if isinstance(model, Orderless):
-            assert drawn is not None
+        model: Any = self.model
+        if drawn is not None:
             return model.loss_given(x, drawn, noise)
         if not isinstance(model, Ensemble):
             return model.loss(x, noise)
-        if drawn is not None:
-            return model.loss_given(x, drawn, noise)
         return -model._log_prob(x, model.orderings_at_once(len(x), members))
 
 
@@ -179,34 +176,27 @@ def _architecture(model: Trainable) -> str:
 
 def _different_rates(models: Sequence[Trainable]) -> dict[str, Tensor]:
     """Where members have different dropout rates: parts of the model, M rates for each."""
-    of = [
-        {
-            name: part.dropout
-            for name, part in m.named_modules()
-            if isinstance(part.__dict__.get("dropout"), float)
-        }
-        for m in models
-    ]
     like = next(models[0].parameters())
-    return {
-        name: torch.tensor([rates[name] for rates in of], dtype=like.dtype, device=like.device)
-        for name in of[0]
-        if len({rates[name] for rates in of}) > 1
+    rates = {
+        name: [m.get_submodule(name).dropout for m in models]
+        for name, part in models[0].named_modules()
+        if isinstance(part.__dict__.get("dropout"), float)
     }
+    return {name: like.new_tensor(own) for name, own in rates.items() if len(set(own)) > 1}
 
 
 @contextmanager
 def _dropout_rates(model: nn.Module, rates: dict[str, Tensor]) -> Iterator[None]:
     """Within this block the named parts of a model have these dropout rates."""
-    parts = {name: model.get_submodule(name) for name in rates}
-    usual = {name: part.dropout for name, part in parts.items()}
+    parts = [model.get_submodule(name) for name in rates]
+    usual = [part.dropout for part in parts]
     try:
-        for name, part in parts.items():
-            part.dropout = rates[name]
+        for part, rate in zip(parts, rates.values(), strict=True):
+            part.dropout = rate
         yield
     finally:
-        for name, part in parts.items():
-            part.dropout = usual[name]
+        for part, own in zip(parts, usual, strict=True):
+            part.dropout = own
 
 
 def distinct(arrays: Sequence[Any]) -> tuple[list[Any], list[int]]:
@@ -214,7 +204,3 @@ def distinct(arrays: Sequence[Any]) -> tuple[list[Any], list[int]]:
     numbers: dict[int, int] = {}
     which = [numbers.setdefault(id(a), len(numbers)) for a in arrays]
     return [arrays[which.index(k)] for k in range(len(numbers))], which
-
-
-def _padded(rows: list[Tensor]) -> Tensor:
-    return nn.utils.rnn.pad_sequence(rows, batch_first=True)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pynade.models import Density, Orderless
 from pynade.precision import computing_in, fast_matmul
+from pynade.training.loop import Report
 from pynade.training.optimizer import Number, Optimizer, clip
 from pynade.training.options import Gradient
 
 Trainable = Density | Orderless
+Rows = Tensor | np.ndarray
 
-__all__ = ["Step", "Trainable", "averaged", "fast_matmul"]
+CHECK_EVERY = 50  # updates between looks at whether the loss is still finite
 
 
 class Step:
@@ -58,22 +62,26 @@ class Step:
 
     def __call__(self, batch: Tensor, rate: Number, momentum: Number) -> None:
         """One update on the rows `batch`; their loss is added to `loss_sum`."""
-        self.optimizer.t += 1
-        t = self.optimizer.t
-        numbers: tuple[Number, ...] = (rate, momentum, *Optimizer.corrections(t), self._average_rate(t))
+        optimizer, ema = self.optimizer, self.options.ema
+        optimizer.t += 1
+        move = 0.0 if ema is None else 1 - min(ema, (1 + optimizer.t) / (10 + optimizer.t))  # more at first
+        numbers: tuple[Number, ...] = (rate, momentum, *Optimizer.corrections(optimizer.t), move)
         if not self.capture or batch.shape[-1] != self.options.batch_size:
             here = self.x.device
-            self._update(batch, *(n.to(here) if isinstance(n, Tensor) else n for n in numbers))
+            self._update(batch, [n.to(here) if isinstance(n, Tensor) else n for n in numbers])
             return
-        if self.graph is None:
-            self._capture(batch)
-        assert self.graph is not None
+        if self.graph is None:  # of an update that reads two buffers
+            self._batch = batch.clone()
+            self._numbers = torch.ones(5, *self.shape, dtype=self.model.dtype, device=batch.device)
+            tensors = [*optimizer.params.values(), *optimizer.state.values(), *self.average.values()]
+            update = lambda: self._update(self._batch, self._numbers)  # noqa: E731
+            self.graph = captured(update, [*tensors, self.loss_sum], self.generators)
         self._batch.copy_(batch)
         rows = [torch.as_tensor(n, dtype=self._numbers.dtype).expand(self.shape) for n in numbers]
         self._numbers.copy_(torch.stack(rows), non_blocking=True)
         self.graph.replay()
 
-    def _update(self, batch: Tensor, rate, momentum, first, second, average) -> None:  # type: ignore[no-untyped-def]
+    def _update(self, batch: Tensor, numbers: Iterable[Number]) -> None:
         with computing_in(self.options.precision, self.x.device):
             loss = self.model.loss(self.x[batch], self.generator)
         params = self.optimizer.params
@@ -81,25 +89,47 @@ class Step:
         grads = {n: laid_out(g, p) for (n, p), g in zip(params.items(), slopes, strict=True)}
         if self.options.clip is not None:
             clip(grads, self.options.clip, members=bool(self.shape))
-        self.optimizer.apply(grads, rate, momentum, first, second, self.average, average)
+        self.optimizer.apply(grads, numbers, self.average)
         with torch.no_grad():
             self.loss_sum += loss.sum(-1)
 
-    def _average_rate(self, t: int) -> float:
-        """Share of the way that the running average moves at update t: more at first, then 1 - ema."""
-        return 0.0 if self.options.ema is None else 1 - min(self.options.ema, (1 + t) / (10 + t))
+    def epoch(
+        self, batches: Iterable[Tensor], rate_at: Callable[[int], Number], momentum: Number, report: Report
+    ) -> Tensor:
+        """Updates on all these batches; the mean log-likelihood of their rows, () or (M,).
 
-    def _capture(self, batch: Tensor) -> None:
-        """Capture one update that reads buffers, into which later minibatches and numbers are copied."""
-        self._batch = batch.clone()
-        self._numbers = torch.ones(5, *self.shape, dtype=self.model.dtype, device=batch.device)
-        tensors = [
-            *self.optimizer.params.values(),
-            *self.optimizer.state.values(),
-            *self.average.values(),
-            self.loss_sum,
-        ]
-        self.graph = captured(lambda: self._update(self._batch, *self._numbers), tensors, self.generators)
+        A single model's epoch ends early if its loss is no longer finite.
+
+        Args:
+            batches: indexes of rows.
+            rate_at: learning rate of update t = 0, 1, …
+            momentum: of "sgd".
+            report: called after every update.
+        """
+        self.loss_sum.zero_()
+        rows = 0
+        for batch in batches:
+            rate = rate_at(self.optimizer.t)
+            with fast_matmul():
+                self(batch, rate, momentum)
+            rows += batch.shape[-1]
+            look = not self.shape and self.optimizer.t % CHECK_EVERY == 0
+            if look and not math.isfinite(float(self.loss_sum)):
+                break
+            one = math.nan if isinstance(rate, Tensor) else rate
+            report(self.optimizer.t, one, lambda rows=rows: -float(self.loss_sum.min()) / rows)  # type: ignore[misc]
+        return -self.loss_sum / rows
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """Running averages and the optimizer's tensors, for a checkpoint."""
+        return {"average": self.average, "optimizer": self.optimizer.state}
+
+    def restore(self, tensors: dict[str, dict[str, Tensor]], t: int) -> None:
+        """Copy back what `state` gave after t updates."""
+        self.optimizer.t = t
+        for group, own in self.state().items():
+            for name, value in tensors.get(group, {}).items():
+                own[name].copy_(value)
 
 
 def captured(
@@ -145,14 +175,9 @@ def laid_out(grad: Tensor, param: Tensor) -> Tensor:
 @contextmanager
 def averaged(model: Trainable, average: dict[str, Tensor]) -> Iterator[None]:
     """In this block the model has the averaged weights (its own, if there is no average)."""
-    params = dict(model.named_parameters())
-    own = {n: params[n].detach().clone() for n in average}
-    with torch.no_grad():
-        for name, value in average.items():
-            params[name].copy_(value)
+    own = {n: p.detach().clone() for n, p in model.named_parameters() if n in average}
+    model.load_state_dict(average, strict=False)
     try:
         yield
     finally:
-        with torch.no_grad():
-            for name, value in own.items():
-                params[name].copy_(value)
+        model.load_state_dict(own, strict=False)
