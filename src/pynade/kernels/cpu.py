@@ -24,8 +24,7 @@ from torch import Tensor
 from pynade.kernels import cpu_vector as vec
 from pynade.kernels.cpu_scalar import jit
 from pynade.kernels.reference import Weights
-from pynade.kernels.scratch import borrowed
-from pynade.kernels.threads import share
+from pynade.kernels.threads import borrowed, share
 
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
 SEGMENT = 512  # steps between the pre-activations kept for the backward pass

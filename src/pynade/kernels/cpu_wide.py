@@ -17,8 +17,7 @@ from pynade.kernels.cpu import arrays, check_order, thread_count
 from pynade.kernels.cpu_scalar import jit
 from pynade.kernels.cpu_vector import CODES, ROUND, slope, squash
 from pynade.kernels.reference import Weights
-from pynade.kernels.scratch import borrowed
-from pynade.kernels.threads import share
+from pynade.kernels.threads import borrowed, share
 
 LEAST_PARAMS = 24  # P from which matrix products were measured to be faster
 LEAST_ROWS = 16  # of a minibatch, or of a thread's part of it
