@@ -30,7 +30,7 @@ BERNOULLI, MIXTURE = 0, 1  # what is drawn from eta; a new family is a new code 
 
 
 def sample(weights: Weights, uniforms: Tensor | Uniforms, noise: Tensor | None, activation: str) -> Tensor:
-    """Rows (B, D): Bernoulli without noise, location-scale mixtures with it; see `reference.sample`."""
+    """Rows (B, D), as `pynade.kernels.sample`: Bernoulli variables without noise, mixtures with it."""
     check_order(weights.order, len(weights.weight))
     code = vec.CODES[activation]
     if noise is not None or not suits_odds(weights.weight, activation):
@@ -198,9 +198,10 @@ def _sample(  # type: ignore[no-untyped-def]
                             o += np.uint64(vec.FORWARD_STATE)
                         if d + 1 < last:
                             eta[1, r] = total
-                        if code == vec.ODDS:
-                            o = np.uint64((r0 + r) * row)
-                            bad[r0 + r] |= vec.shrunk(bounds, r0 + r, marks[d - d0], state, o, np.uint64(row))
+                        o = np.uint64((r0 + r) * row)
+                        mark = marks[d - d0]
+                        if code == vec.ODDS and vec.shrunk(bounds, r0 + r, mark, state, o, np.uint64(row)):
+                            bad[r0 + r] = True
     if code == vec.ODDS:
         for r in range(rows):
             bad[r] |= vec.infinite(state, np.uint64(r * row), np.uint64(row))

@@ -262,7 +262,7 @@ def _sample(  # type: ignore[no-untyped-def]
 
 
 def sample(weights: Weights, uniforms: Tensor, noise: Tensor | None, activation: str) -> Tensor:
-    """Rows (B, D): Bernoulli without noise, location-scale mixtures with it; see `reference.sample`."""
+    """Rows (B, D), as `pynade.kernels.sample`: Bernoulli variables without noise, mixtures with it."""
     weight, hidden_bias, output, bias, order = weights
     batch, n_variables = uniforms.shape
     n_params, hidden = output.shape[1:]

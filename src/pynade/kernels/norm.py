@@ -126,7 +126,7 @@ def _reached(  # type: ignore[no-untyped-def]
     x, grad_y, start, n, c, real, mean, rstd, a, b, seed,
     S: tl.constexpr, C: tl.constexpr, P: tl.constexpr, SILU: tl.constexpr, RATE: tl.constexpr,
 ):  # fmt: skip
-    """P pixels of row n: places, which of them are real, normalised values, gradients of what silu was given."""
+    """P pixels of row n: places, which are real, normalised values, and gradients of what silu was given."""
     here, mask = _pixels(start, c, real, S, C, P)
     row = n.to(tl.int64) * (S * C)
     v = tl.load(x + row + here, mask=mask, other=0.0).to(tl.float32)
