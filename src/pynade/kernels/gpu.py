@@ -128,16 +128,6 @@ def _backward(  # type: ignore[no-untyped-def]
     tl.store(total + here, so_far, mask=both)
 
 
-def plan(members: int, batch: int, n_variables: int, hidden: int) -> tuple[int, int, int, int]:
-    """(rows per program, hidden units per program, steps per segment, segments) for these sizes."""
-    rows = min(128, max(WARP // 2, triton.next_power_of_2(batch)))
-    units = WARP
-    warps = members * -(-batch // rows) * -(-hidden // units) * _warps(rows)
-    segments = max(1, min(-(-PROGRAMS // warps), n_variables // SHORTEST))
-    length = -(-n_variables // segments)
-    return rows, units, length, -(-n_variables // length)
-
-
 def _warps(rows: int) -> int:
     return max(1, rows // WARP)
 
@@ -147,7 +137,11 @@ def _prepared(
 ) -> tuple[list[Tensor], tuple[int, ...], tuple[int, ...], list[int]]:
     """x, W and V by step; the programs; the sizes that the kernels take; rows and units of a program."""
     (members, batch, n_variables), (n_params, hidden) = x.shape, weights.output.shape[2:]
-    rows, units, length, segments = plan(members, batch, n_variables, hidden)
+    rows, units = min(128, max(WARP // 2, triton.next_power_of_2(batch))), WARP
+    warps = members * max(1, -(-batch // rows)) * -(-hidden // units) * _warps(rows)
+    segments = max(1, min(-(-PROGRAMS // warps), n_variables // SHORTEST))
+    length = -(-n_variables // segments)
+    segments = -(-n_variables // length)
     tensors = [_by_step(t, weights.order) for t in (x.transpose(1, 2), weights.weight, weights.output)]
     grid = (members * -(-batch // rows), -(-hidden // units), segments)
     return tensors, grid, (batch, n_variables, hidden, n_params, segments, length), [rows, units]
