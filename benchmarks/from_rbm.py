@@ -31,7 +31,7 @@ RATES = (0.03, 0.01, 0.003)
 
 def trained_rbm(data, options, seed):
     rbm = pynade.RBM(
-        n_hidden=options.hidden,
+        hidden=options.hidden,
         learning_rate=RBM_RATES,
         epochs=options.rbm_epochs,
         batch_size=20,
@@ -47,7 +47,7 @@ def chosen_nade(start, rbm, data, options, seed):
     shared = {
         "ordering": order,
         "batch_size": 100,
-        "schedule": "linear",
+        "training": {"schedule": "linear"},
         "epochs": options.epochs,
         "patience": None,
         "device": options.device,
@@ -62,7 +62,7 @@ def chosen_nade(start, rbm, data, options, seed):
         model.fit(data.train, X_valid=data.valid)
         if best is None or model.history_.best_valid > best.history_.best_valid:
             best = model
-    curve = [-line["valid_nll"] for line in best.history_.epochs]
+    curve = [line["valid"] for line in best.history_.epochs]
     return best, curve, time.perf_counter() - began
 
 

@@ -30,14 +30,12 @@ def members(n, components, device, epochs, folds):
             n_components=components,
             hidden=50,
             standardise=False,
-            optimizer="sgd",
-            schedule="linear",
             learning_rate=0.01 / (1 + k // len(folds)),
             batch_size=100,
-            updates_per_epoch=10,
             epochs=epochs,
             patience=None,
             random_state=0,
+            training={"optimizer": "sgd", "schedule": "linear", "updates_per_epoch": 10},
         )
         model = estimator.build(train, 0).to(device)
         made.append(Member(model, train, valid, estimator.options(), 0))

@@ -4,13 +4,14 @@ import json
 import subprocess
 import sys
 from itertools import permutations
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from pynade.control_variate import control_variate_ensemble
-from pynade.evaluation import score_orderings
+import pynade
+from pynade.evaluation import control_variate_ensemble, score_orderings
 from pynade.families import Bernoulli
 from pynade.likelihood import orderless_estimate, orderless_rows
 from pynade.models import Orderless
@@ -229,3 +230,25 @@ def test_smaller_corrected_ensembles_follow_from_the_largest():
         alone = control_variate_ensemble(model, rows, orderings[:k], every=3).ensemble
         assert largest.of(k).mean == pytest.approx(alone.mean, abs=1e-12)
     assert largest.of(4) == largest.ensemble
+
+
+@pytest.mark.parametrize("name", ["NADE", "MADE", "DeepNADE", "BinaryTransformerNADE"])
+def test_at_most_four_calls_lead_from_score_samples_to_the_arithmetic(name, monkeypatch):
+    small = {"width": 8, "depth": 1, "heads": 2} if "Transformer" in name else {"hidden": 3}
+    model = getattr(pynade, name)(**small, epochs=1, random_state=0)
+    x = np.random.default_rng(0).integers(0, 2, (20, 4)).astype(float)
+    kind, depths = type(model.fit(x).model_.net), []
+    method = "predict" if isinstance(model.model_, Orderless) else "parallel"
+    original = getattr(kind, method)
+
+    def counted(*arguments, **options):
+        frame, own = sys._getframe(1), []
+        while frame.f_code.co_name != "score_samples":
+            own += [frame.f_code.co_name] if "pynade" in Path(frame.f_code.co_filename).parts else []
+            frame = frame.f_back
+        depths.append(len(own) + 1)  # and the net's own method
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(kind, method, counted)
+    assert np.isfinite(model.score_samples(x)).all()
+    assert max(depths) <= 4

@@ -9,4 +9,4 @@ from pynade_benchmarks import command
 
 def register(app: typer.Typer) -> None:
     """Add `bench` to the commands of `pynade`."""
-    app.command("bench")(command.bench)
+    app.command("bench", help=command.HELP)(command.bench)

@@ -88,7 +88,13 @@ def mixture_problem(sizes: Sizes, device: torch.device) -> Problem:
     def ours(where: torch.device, iterations: int) -> list[float]:
         start = GaussianMixture.from_moments(even, means, covariances)
         fitted = em_gaussian(
-            x.to(where), K, epochs=iterations + 1, tol=0.0, covariance_floor=FLOOR, init=start
+            x.to(where),
+            K,
+            epochs=iterations + 1,
+            tol=0.0,
+            covariance_floor=FLOOR,
+            init=start,
+            standardise=False,
         )
         return [line["train"] for line in fitted[1].epochs]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pynade.cli.screen import console, errors, plain_table
+from pynade.cli.screen import console, errors, next_commands, plain_table
 
 HELP = """Measure the speed of NADE or of the classical models on this machine, beside the usual alternatives.
 
@@ -57,6 +57,9 @@ def bench(
     )
     if out is not None:
         write_json(out, result)
+        console.print(f"-> {out}")
+    other = "baselines" if what == "nade" else "nade"
+    next_commands(("bench", what, "--out", "bench.json") if out is None else ("bench", other))
 
 
 def _nade(device: str, quick: bool, repeats: int, plot: Path | None) -> dict[str, Any]:

@@ -1,28 +1,92 @@
-"""Exact log-likelihood under many orderings: K orderings × N rows, in chunks that survive a kill.
+"""Exact log-likelihoods: of all estimators, and under many orderings in chunks that survive a kill.
 
 One pass of the stepper scores G orderings × N rows at once: each ordering is a group, so a step reads one row
 of the weights per ordering and does O(H) work before the second layer, for all rows together. A net without
 such a first layer (`MaskedConv`, `UNet`, `Transformer`) runs as a whole at every step: one ordering of D
 variables costs D forward passes of every row. A `CausalTransformer` takes one pass. Under torchrun the
-processes share the chunks (`pynade.processes`). `pynade.control_variate` is for data sets where even that
+processes share the chunks (`pynade.processes`). `control_variate_ensemble` is for data sets where even that
 costs too much.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+import hashlib
+import json
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
-from pynade.chunks import Chunk, Chunks
-from pynade.likelihood import Estimate
-from pynade.models import Ensemble, Orderless, Rows, block_log_prob
+from pynade.atomic import write_atomically, write_json
+from pynade.likelihood import Estimate, at_most, orderless_rows, row_log_probs
+from pynade.models import Ensemble, Marginalisable, Orderless, Rows
 from pynade.ordering import Ordering
-from pynade.processes import gathered, rank_and_size, sum_over_processes
+from pynade.precision import fast_matmul
+from pynade.processes import gathered, rank_and_size, sum_over_processes, wait
+from pynade.queries import marginal_log_prob
+from pynade.store import describe
+
+
+@torch.no_grad()
+def exact_scores(model: Any, rows: np.ndarray, orderings: int | Ordering = 1) -> np.ndarray:
+    """Exact log p of each row in nats, (N, D) -> (N,): the scores of all estimators.
+
+    What is scored is the density itself; with `orderings` (an orderless model, or an ensemble that was
+    trained on fresh orderings) the ensemble of these. The missing cells (NaN) of a row are marginalised, for
+    an orderless model along the same orderings with the row's observed cells moved to the front. Complete
+    rows that have no finite score in float32 are scored again in float64.
+
+    Args:
+        model: a density or an orderless model; its device and type are those of the computation.
+        rows: the rows.
+        orderings: a (K, D) batch for a model that has no orderings of its own; 1 for every other.
+
+    Raises:
+        ValueError: a row is outside the domain, or has missing cells that the model cannot marginalise.
+    """
+    out, complete, device = np.empty(len(rows)), ~np.isnan(rows).any(1), model.device
+    whole, gaps = torch.as_tensor(rows[complete]), torch.as_tensor(rows[~complete])
+    with fast_matmul() if isinstance(model, Orderless) else nullcontext():
+        if len(whole) and isinstance(orderings, Ordering):
+            members, chunks = _prepared(model, whole, orderings)
+            scores, (rank, size) = np.zeros((len(whole), len(orderings))), rank_and_size()
+            for chunk in chunks[rank::size]:
+                part = Rows(members.net, members.family, whole[chunk.rows].to(device))
+                scores[chunk.rows, chunk.orderings] = part.log_probs(members.order[chunk.orderings]).cpu().T
+            out[complete] = OrderingScores(sum_over_processes(scores)).ensemble_rows()
+        elif len(whole):
+            at_once = 20_000 if device.type == "cuda" else 4096 if isinstance(model, Marginalisable) else 500
+            parts = []
+            for part in whole.split(at_most(at_once, model, device)):
+                x = part.to(device)
+                model.check(x)
+                parts.append(model._log_prob(model._ready(x)).double().cpu())
+            out[complete] = torch.cat(parts)
+            lost = complete & ~np.isfinite(out)
+            if lost.any() and model.dtype != torch.float64:
+                out[lost] = row_log_probs(copy.deepcopy(model).double(), rows[lost])
+        if len(gaps):
+            parts = []
+            for part in gaps.to(model.dtype).split(query_rows_at_once(model, orderings)):
+                x = part.to(device)
+                parts.append(marginal_log_prob(model, x, ~torch.isnan(x), orderings=orderings).cpu())
+            out[~complete] = torch.cat(parts)
+    return out
+
+
+def query_rows_at_once(model: Any, orderings: int | Ordering, n: int = 1) -> int:
+    """How many rows a query takes at a time, with n draws of each."""
+    if hasattr(model, "order"):
+        return 10**9  # along its own orderings it cuts the rows itself
+    room = model.net.rows_at_once(model.device) if isinstance(model, Orderless) else 2000
+    return max(1, min(2000, room) // (n * (1 if isinstance(orderings, int) else len(orderings))))
 
 
 @dataclass(frozen=True)
@@ -102,22 +166,9 @@ def score_orderings(
     if not orderings.is_batch:
         orderings = Ordering.trusted(orderings.order.unsqueeze(0))
     rows = torch.as_tensor(x)
-    members = model.under(orderings) if isinstance(model, Ensemble) else model.ensemble(orderings)
-    members.check(rows.to(model.device))
-    n_rows, k = len(rows), len(orderings)
-    if n_rows == 0:
-        raise ValueError("there are no rows to score")
+    members, chunks = _prepared(model, rows, orderings, rows_at_once)
     rank, size = rank_and_size()
-    limit = rows_at_once or members.net.rows_at_once(model.device)
-    limit = min(limit, -(-n_rows * k // size))  # work for everyone
-    row_step = min(n_rows, limit)
-    group_step = max(1, limit // row_step)
     store = Chunks(folder, model, rows, orderings, precision) if folder is not None else None
-    chunks = [
-        Chunk(r, min(n_rows, r + row_step), g, min(k, g + group_step))
-        for r in range(0, n_rows, row_step)
-        for g in range(0, k, group_step)
-    ]
     here = [] if store is None else [c for c in chunks if store.has(c)]
     owner: dict[Chunk, int] = {}  # of a finished chunk: the first process that has it on its disk
     for number, some in enumerate(gathered(here)):  # (no process writes before this)
@@ -127,14 +178,15 @@ def score_orderings(
     mine = [*kept, *missing[rank::size]]
     total = sum(c.size for c in mine)
 
-    out = np.zeros((n_rows, k))
+    out = np.zeros((len(rows), len(orderings)))
     done = 0
-    order = orderings.order.to(model.device)
     for chunk in mine:
         scores = kept.get(chunk)
         if scores is None:
             part = rows[chunk.rows].to(model.device)
-            made = Rows(members.net, members.family, part).log_probs(order[chunk.orderings], precision)
+            made = Rows(members.net, members.family, part).log_probs(
+                members.order[chunk.orderings], precision
+            )
             scores = made.cpu().numpy()
             if store is not None:
                 store.put(chunk, scores)
@@ -145,44 +197,219 @@ def score_orderings(
     return OrderingScores(sum_over_processes(out))
 
 
-def block_sampling_gap(
+def _prepared(
+    model: Any, rows: Tensor, orderings: Ordering, rows_at_once: int | None = None
+) -> tuple[Ensemble, list[Chunk]]:
+    """The ensemble of these orderings, its rows checked, and the chunks in which they are scored."""
+    members = model.under(orderings) if isinstance(model, Ensemble) else model.ensemble(orderings)
+    members.check(rows.to(model.device))
+    n_rows, k = len(rows), len(orderings)
+    if n_rows == 0:
+        raise ValueError("there are no rows to score")
+    limit = rows_at_once or members.net.rows_at_once(model.device)
+    limit = min(limit, -(-n_rows * k // rank_and_size()[1]))  # work for everyone
+    row_step = min(n_rows, limit)
+    group_step = max(1, limit // row_step)
+    return members, [
+        Chunk(r, min(n_rows, r + row_step), g, min(k, g + group_step))
+        for r in range(0, n_rows, row_step)
+        for g in range(0, k, group_step)
+    ]
+
+
+class Chunk(NamedTuple):
+    """Rows first … last - 1 under orderings from … to - 1."""
+
+    first: int
+    last: int
+    from_: int
+    to: int
+
+    @property
+    def rows(self) -> slice:
+        """Where its rows are."""
+        return slice(self.first, self.last)
+
+    @property
+    def orderings(self) -> slice:
+        """Where its orderings are."""
+        return slice(self.from_, self.to)
+
+    @property
+    def size(self) -> int:
+        """Row × ordering pairs."""
+        return (self.last - self.first) * (self.to - self.from_)
+
+
+class Chunks:
+    """Finished chunks on disk, under a fingerprint of everything they depend on."""
+
+    def __init__(
+        self, folder: Path | str, model: Any, rows: Tensor, orderings: Ordering, precision: str
+    ) -> None:
+        facts = [describe(model), list(rows.shape), str(rows.dtype), precision]
+        digest = hashlib.sha256(json.dumps(facts).encode())
+        for name, tensor in sorted(model.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(rows.cpu().numpy().tobytes())
+        digest.update(orderings.order.cpu().numpy().tobytes())
+        self.folder = Path(folder)
+        mark = self.folder / "fingerprint.json"
+        wanted = {"sha256": digest.hexdigest()}
+        for turn in (True, False):  # the first process, then those on machines with disks of their own
+            if (rank_and_size()[0] == 0) == turn:
+                self._put_in_order(mark, wanted)
+            wait()  # nobody looks before the folder is in order
+
+    def _put_in_order(self, mark: Path, wanted: dict[str, str]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not mark.exists() or json.loads(mark.read_text(encoding="utf-8")) != wanted:
+            for old in self.folder.glob("*.npy"):
+                old.unlink(missing_ok=True)
+            write_json(mark, wanted)
+
+    def _path(self, chunk: Chunk) -> Path:
+        return self.folder / f"{'_'.join(map(str, chunk))}.npy"
+
+    def has(self, chunk: Chunk) -> bool:
+        """Whether it is finished."""
+        return self._path(chunk).exists()
+
+    def get(self, chunk: Chunk) -> np.ndarray:
+        """The scores of a finished one, (orderings, rows)."""
+        scores: np.ndarray = np.load(self._path(chunk))
+        return scores
+
+    def put(self, chunk: Chunk, scores: np.ndarray) -> None:
+        """Keep the scores of one."""
+
+        def write(path: Path) -> None:
+            with open(path, "wb") as f:
+                np.save(f, scores)
+
+        write_atomically(self._path(chunk), write)
+
+
+@dataclass(frozen=True)
+class ControlVariateEnsemble:
+    """The log-likelihood of an ensemble on all rows, and what it is made of.
+
+    Attributes:
+        typical: estimate of the mean over orderings (the typical single ordering) on all rows.
+        subset: the exact scores of the rows of the subset.
+        subset_estimate: the estimate of the mean over orderings on the subset alone.
+        estimates: the stochastic estimate of each row of the subset, (m,).
+        every: the subset is every n-th row.
+    """
+
+    typical: Estimate
+    subset: OrderingScores
+    subset_estimate: Estimate
+    estimates: np.ndarray
+    every: int
+
+    @property
+    def ensemble(self) -> Estimate:
+        """The ensemble of all orderings on all rows, see `of`."""
+        return self.of()
+
+    def of(self, k: int | None = None) -> Estimate:
+        """The ensemble of the first k orderings (all by default) on all rows.
+
+        Its `mc_stderr` is how far it may be from the exact mean over the same rows; its `stderr` adds to
+        that the error due to the finite number of rows.
+        """
+        exact, gap = self.subset.ensemble_rows(k), self.correction(k)
+        n, m = self.typical.n, len(exact)
+        noise = gap.stderr * math.sqrt(1 - m / n)
+        stderr = math.hypot(exact.std(ddof=1) / math.sqrt(n), noise)
+        return Estimate(self.typical.mean + gap.mean, stderr, n, exact=False, mc_stderr=noise)
+
+    def correction(self, k: int | None = None) -> Estimate:
+        """Exact ensemble less estimate, over the rows of the subset."""
+        return Estimate.from_rows(self.subset.ensemble_rows(k) - self.estimates)
+
+    def by_exact_means(self) -> Estimate:
+        """Another estimate: that on all rows plus what the ensemble gains over its mean member.
+
+        The gain is exact on the subset and varies little from row to row, so little of the draws' noise is
+        left; instead the K orderings stand for all of them, whose spread is part of `mc_stderr`.
+        """
+        scores = self.subset.log_probs
+        gain = Estimate.from_rows(self.subset.ensemble_rows() - scores.mean(1))
+        n, (m, k) = self.typical.n, scores.shape
+        spread = float(self.subset.ordering_means().std(ddof=1)) / math.sqrt(k) if k > 1 else math.nan
+        noise = math.hypot(gain.stderr * math.sqrt(1 - m / n), self.typical.mc_stderr, spread)
+        stderr = math.hypot(self.subset.ensemble_rows().std(ddof=1) / math.sqrt(n), noise)
+        return Estimate(self.typical.mean + gain.mean, stderr, n, exact=False, mc_stderr=noise)
+
+    def to_json(self, split: str = "rows") -> dict[str, Any]:
+        """How the number is composed, as in a record."""
+        correction = self.correction()
+        return {
+            "rule": "estimate on all rows + correction; correction = exact ensemble - estimate on the subset",
+            "subset": f"{split}[::{self.every}]",
+            "exact_ensemble_on_subset": self.subset.ensemble().to_json(),
+            "exact_mean_over_orderings_on_subset": self.subset.mean().to_json(),
+            "estimate_on_subset": self.subset_estimate.to_json(),
+            "estimate_on_all_rows": self.typical.to_json(),
+            "correction": {"mean": correction.mean, "stderr": correction.stderr, "n": correction.n},
+            "second_opinion": self.by_exact_means().to_json()
+            | {"rule": "estimate on all rows + (exact ensemble - exact mean over orderings) on the subset"},
+        }
+
+
+def control_variate_ensemble(
     model: Orderless,
     x: Tensor | np.ndarray,
-    per_step: Sequence[int] = (1, 4, 16),
-    generator: Generator | None = None,
+    orderings: Ordering,
     *,
+    every: int = 10,
+    draws: int = 16,
+    seed: int = 0,
     precision: str = "float32",
-) -> dict[int, Estimate]:
-    """What drawing k variables at once costs: log p of rows k at a time, minus the exact one, in nats.
+    folder: Path | str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> ControlVariateEnsemble:
+    """Log-likelihood of the ensemble of K orderings on all rows, exact only on every tenth.
 
-    Each row has a random ordering of its own, the same for all k; it costs D + Σ D / k forward passes. A
-    mean of -2 means that two nats are lost. Both terms are exact along the row's ordering, and the standard
-    error covers the draw of rows and of orderings.
+    The stochastic estimate s of the mean over orderings is cheap and is made for all N rows; the exact
+    ensemble e costs K · D forward passes a row and is made for the fixed subset x[::every], of m rows. The
+    number is mean(s) + mean(e - s), the second mean over the subset. What varies from row to row in e is
+    mostly in s as well, so the difference has a small spread σ, and the error left is
+    σ sqrt(1/m - 1/N), in which the noise of the draws is included. Unbiased for rows in no particular order.
 
     Args:
         model: the orderless model.
-        x: complete rows (N, D).
-        per_step: the values of k.
-        generator: source of the orderings, on the CPU.
+        x: rows (N, D), complete.
+        orderings: a (K, D) batch.
+        every: take every n-th row into the subset.
+        draws: prefixes per row of the estimate.
+        seed: of the prefixes.
         precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
+        folder: keep finished chunks of the exact part here (see `score_orderings`).
+        progress: called as progress(done, total) by the exact part.
 
     Example:
         >>> import torch
         >>> from pynade.families import Bernoulli
         >>> from pynade.nets import MaskedMLP
-        >>> deep = Orderless(MaskedMLP(4, hidden=(4,)), Bernoulli())
-        >>> gaps = block_sampling_gap(deep, torch.eye(4), (1, 2))
-        >>> gaps[1].mean, gaps[2].n
-        (0.0, 4)
+        >>> deep = Orderless(MaskedMLP(3, hidden=(4,)), Bernoulli())
+        >>> rows = torch.eye(3).repeat(20, 1)
+        >>> made = control_variate_ensemble(deep, rows, Ordering.random(3, k=4))
+        >>> made.ensemble.n, made.of(2).exact
+        (60, False)
     """
     rows = torch.as_tensor(x)
-    ordering = Ordering.random(model.n_variables, len(rows), generator)
-    at_once = model.net.rows_at_once(model.device)
-    scores: dict[int, np.ndarray] = {}
-    for k in sorted({1, *per_step}):
-        parts = [
-            block_log_prob(model, part, ordering[start : start + len(part)], k, precision=precision).cpu()
-            for start, part in zip(range(0, len(rows), at_once), rows.split(at_once), strict=True)
-        ]
-        scores[k] = torch.cat(parts).numpy()
-    return {k: Estimate.from_rows(scores[k] - scores[1]) for k in per_step}
+    if every < 1:
+        raise ValueError(f"every must be at least 1, not {every}")
+    subset = rows[::every]
+    if len(subset) < 2:
+        raise ValueError(f"every={every} leaves {len(subset)} of {len(rows)} rows; at least 2 are needed")
+    exact = score_orderings(model, subset, orderings, folder=folder, progress=progress, precision=precision)
+    means, variances = orderless_rows(model, rows, draws, seed, precision=precision)
+    here = means[::every]
+    return ControlVariateEnsemble(
+        Estimate.from_rows(means, variances), exact, Estimate.from_rows(here, variances[::every]), here, every
+    )

@@ -352,12 +352,7 @@ def _fits(model: Ordered, parts: Tensor) -> Tensor:
 
 
 def _impute_by_particles(
-    model: Ordered,
-    x: Tensor,
-    observed: Tensor,
-    n: int | None,
-    generator: Generator | None,
-    particles: int,
+    model: Ordered, x: Tensor, observed: Tensor, n: int | None, generator: Generator | None, particles: int
 ) -> tuple[Tensor, Tensor]:
     """`impute` along the model's own orderings, and each row's effective sample size (exact: infinity)."""
     if n is not None and n < 1:

@@ -27,7 +27,7 @@ def test_it_runs_at_a_tiny_size(tmp_path, capsys):
         assert reached[slower] == line[("RBM", "random")[slower]]["best_epoch"]
 
 
-def test_the_documents_say_what_was_found():
+def test_the_documents_quote_the_result():
     record = json.loads((ROOT / "paper/results/benchmarks/from-rbm.json").read_text(encoding="utf-8"))
     assert record["settings"]["seeds"] == len(record["lines"]) >= 5
     text = " ".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md"))

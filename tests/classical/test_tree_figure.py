@@ -3,7 +3,7 @@
 import pytest
 
 from pynade.classical import ChowLiuTree, chow_liu
-from pynade.runs.tree_figure import tree_figure
+from pynade.runs.figures import tree_figure
 from tests.classical.test_binary import clustered
 
 

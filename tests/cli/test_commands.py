@@ -61,8 +61,9 @@ def test_the_whole_way_on_the_embedded_digits(run, tmp_path):
     assert code == 0
     assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
     assert np.loadtxt(tmp_path / "s.csv", skiprows=1, delimiter=",").shape == (9, 64)
-    code, out, _ = run("sample", "r", "-n", "3", "--seed", "5")
+    code, out, err = run("sample", "r", "-n", "3", "--seed", "5")
     assert (code, len(out.splitlines())) == (0, 3)
+    assert err == "Next: pynade sample r -n 3 --out samples.csv\n"  # the output is rows only
     assert out == run("sample", "r", "-n", "3", "--seed", "5")[1]
 
     code, out, _ = run("info", "r")
@@ -147,8 +148,8 @@ def test_resume_continues_to_the_identical_result(run, tmp_path):
     words = ["fit", "digits", "--hidden", "40", "--epochs", "25", "--batch-size", "50"]
     assert run(*words, "--out", "whole")[0] == 0
     script = (
-        "import sys, os, importlib; loop = importlib.import_module('pynade.training.fit');"
-        "loop.CHECKPOINT_SECONDS = 0.0; import pynade.runs.run as r; n = []\n"
+        "import os, pynade.training.checkpoint as c, pynade.runs.run as r\n"
+        "c.CHECKPOINT_SECONDS, n = 0.0, []\n"
         "def die(p):\n"
         "    n.append(p.epoch_done)\n"
         "    if sum(n) == 11: os._exit(9)\n"
@@ -190,7 +191,7 @@ BAD_TABLES = {
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["fit", "twos.csv", "--out", "r"], "exactly 0 or 1, but row 0, column 1 is 2"),
+        (["fit", "twos.csv", "--out", "r"], "expected zeros and ones, but row 0, column 1 is 2"),
         (["fit", "gaps.csv", "--out", "r"], "NaN"),
         (["fit", "inf.csv", "--out", "r"], "inf"),
         (["fit", "empty.csv", "--out", "r"], "empty"),
@@ -201,14 +202,21 @@ BAD_TABLES = {
         (["fit", "mushroms", "--out", "r"], "did you mean 'mushrooms'?"),
         (["fit", "nowhere.csv", "--out", "r"], "no file 'nowhere.csv'"),
         (["fit", "table.csv", "--model", "nad", "--out", "r"], "did you mean 'nade'?"),
-        (["fit", "table.csv", "--model", "fvsbn", "--hidden", "3", "--out", "r"], "no parameter 'hidden'"),
-        (["fit", "table.csv", "--hidden", "3", "--hidden", "3", "--out", "r"], "one hidden layer"),
+        (
+            ["fit", "table.csv", "--model", "fvsbn", "--hidden", "3", "--out", "r"],
+            "model 'fvsbn' has no option --hidden",
+        ),
+        (
+            ["fit", "table.csv", "--hidden", "3", "--hidden", "3", "--out", "r"],
+            "one value for --hidden, not 2",
+        ),
         (["fit", "table.csv", "--learning-rate", "-1", "--out", "r"], "learning_rate must be positive"),
         (["fit", "table.csv", "--device", "cuda:99x", "--out", "r"], "device"),
         (["fit", "table.csv", "--out", "good"], "already exists; give --overwrite"),
         (["fit", "table.csv", "--out", "notarun", "--overwrite"], "not a run folder"),
         (["fit", "table.csv", "--out", "table.csv/r"], "table.csv/r"),
-        (["fit", "table.csv"], "pynade fit DATA --out RUN"),
+        (["fit"], "pynade fit DATA"),
+        (["fit", "table.csv", "--hidden", "many", "--out", "r"], "--hidden takes a number, not 'many'"),
         (["fit", "table.csv", "--resume", "good"], "--resume RUN takes everything"),
         (["fit", "--resume", "nowhere"], "no run folder"),
         (["score", "good", "digits"], "64 features, but NADE is expecting 4"),
@@ -223,13 +231,13 @@ BAD_TABLES = {
         (["sample", "good", "--plot", "s.png", "--shape", "3x3"], "9 pixels"),
         (["sample", "good", "--plot", "s.png", "--shape", "wide"], "HxW"),
         (["info", "nowhere"], "no model file"),
-        (["score", "good", "table.csv", "--orderings", "4"], "only an orderless model"),
-        (["sample", "good", "--given", "0=1"], "takes one of: deepnade"),
+        (["score", "good", "table.csv", "--orderings", "4"], "orderless models have (DeepNADE"),
+        (["sample", "good", "--given", "0=1"], "an orderless model (DeepNADE) can answer it"),
         (
             ["impute", "good", "table.csv", "--particles", "0", "--out", "x.csv"],
             "particles must be at least 1",
         ),
-        (["inpaint", "good", "--plot", "x.png"], "takes one of: deepnade"),
+        (["inpaint", "good", "--plot", "x.png"], "have no image shape"),
         (["data", "get", "mushroms"], "did you mean 'mushrooms'?"),
         (["data", "info", "mushroms"], "did you mean 'mushrooms'?"),
     ],
@@ -312,7 +320,9 @@ def test_models_with_a_fixed_ordering_fill_gaps_by_an_estimate(run, table, tmp_p
     assert (np.load(tmp_path / "draws.npy") == expected).all()
     code, out, err = run("impute", "r", "gaps.csv", "--particles", "4", "--out", "few.csv")
     assert code == 0
-    assert err.startswith("Warning: the gaps of 2 of 3 rows are filled by an estimate worth fewer than 10")
+    assert err.startswith(
+        "Warning: the gaps of 2 of 3 rows are filled by an estimate with an effective sample size"
+    )
     assert len(err.strip().splitlines()) == 1
     assert "0 gaps in 60 rows filled ->" in run("impute", "r", "table.csv", "--out", "same.csv")[1]
     assert (tmp_path / "same.csv").read_text() == (tmp_path / "table.csv").read_text()
@@ -331,7 +341,7 @@ def test_columns_are_matched_by_name(run, table, tmp_path):
     lines = ["sun,rain,snow,wind", *(f"{r[1]},{r[0]},{r[3]},{r[2]}" for r in table.tolist())]
     (tmp_path / "swapped.csv").write_text("\n".join(lines) + "\n")
     plain, swapped = run("score", "r", "table.csv")[1], run("score", "r", "swapped.csv")[1]
-    assert plain.split("all:")[1] == swapped.split("all:")[1]
+    assert plain.split("all:")[1].splitlines()[0] == swapped.split("all:")[1].splitlines()[0]
     assert run("impute", "r", "swapped.csv", "--out", "f.csv")[0] == 0
     assert (tmp_path / "f.csv").read_text() == (tmp_path / "table.csv").read_text()
     (tmp_path / "other.csv").write_text("sun,rain,snow,hail\n" + "0,1,0,1\n" * 3)
@@ -349,7 +359,7 @@ def test_odd_column_names_survive(run, tmp_path):
     code, out, _ = run("sample", "r", "-n", "4", "--given", "2020=1,wind speed=0")
     assert code == 0
     assert all(line.split()[1:] == ["0", "1"] for line in out.splitlines())
-    assert "given twice" in run("sample", "r", "--given", "wind speed=1,1=0")[2]
+    assert "named twice" in run("sample", "r", "--given", "wind speed=1,1=0")[2]
     assert pynade.load(tmp_path / "r").sample(2, given={"wind speed": 1})[:, 1].tolist() == [1, 1]
 
 
@@ -433,12 +443,12 @@ def test_overwrite_replaces_a_run(run, trained, tmp_path):
     assert (tmp_path / "good/notes.txt").read_text() == "mine"
 
 
-def test_divergence_is_told_in_one_sentence_and_recorded(run, table, tmp_path):
+def test_divergence_is_one_sentence_and_recorded(run, table, tmp_path):
     code, _, err = run(
         "fit", "table.csv", *FIT, "--optimizer", "sgd", "--learning-rate", "1e39", "--out", "r"
     )
     assert code == 1
-    assert "stopped being finite" in err
+    assert "training diverged in epoch 1; the initial weights were kept in r/last_good.safetensors" in err
     assert json.loads((tmp_path / "r/result.json").read_text())["status"] == "diverged"
     assert pynade.load(tmp_path / "r/last_good.safetensors") is not None
 

@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-import sys
-
-import numpy as np
 import pytest
 
-from pynade.cli.main import main
 from pynade.tables.registry import entries
-from tests.paper.data.test_uci import KNOWN, red_file
+from tests.paper.data import test_uci
+
+red = test_uci.red  # a fixture
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    """Run `pynade data …` over an empty data directory; returns exit code, standard output and error."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYNADE_DATA", str(tmp_path / "kept"))
+def run(run, monkeypatch, tmp_path):
+    """`pynade data …` over an empty data directory; the lines of its output are joined."""
+    monkeypatch.setenv("PYNADE_DATA", str(tmp_path))
 
     def call(*words):
-        monkeypatch.setattr(sys, "argv", ["pynade", "data", *words])
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        out, err = capsys.readouterr()
+        code, out, err = run("data", *words)
         return code, " ".join(out.split()), " ".join(err.split())
 
     return call
-
-
-@pytest.fixture
-def red(tmp_path, monkeypatch):
-    monkeypatch.setitem(entries(), "red_wine", KNOWN["red_wine"])
-    red_file(
-        tmp_path / "kept" / "uci" / "red_wine_folds.hdf5", np.random.default_rng(0).normal(size=(57, 11))
-    )
 
 
 def test_the_list_says_what_kind_each_set_is(run, red):

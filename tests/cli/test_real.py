@@ -119,7 +119,7 @@ def test_a_figure_of_two_models(run, table, tmp_path):
     assert run("figure", "scatter", "a", "--data", "t.npy", "--columns", "0", "--out", "f.png")[0] == 1
 
 
-def test_reproduce_and_report_say_what_they_do(run, tmp_path, monkeypatch):
+def test_reproduce_and_report_print_what_they_do(run, tmp_path, monkeypatch):
     code, out, err = run("reproduce", "table-6", "--model", "gaussian", "--list", "--results", "results")
     assert code == 0, err
     assert out.count("sweep gaussian") == 3
@@ -128,7 +128,7 @@ def test_reproduce_and_report_say_what_they_do(run, tmp_path, monkeypatch):
     assert run("reproduce", "table-1")[0] == 1
     code, out, _ = run("reproduce", "orderings", "--dataset", "dna", "--list")
     assert "with 10 seeds" in " ".join(out.split())
-    (tmp_path / "paper/results").mkdir()
+    (tmp_path / "paper/results").mkdir(parents=True)
     (tmp_path / "docs").mkdir()
     code, out, err = run("report")
     assert code == 0, err

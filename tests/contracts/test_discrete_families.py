@@ -236,7 +236,7 @@ def test_many_levels_approach_the_density_of_the_logistic():
     ("call", "words"),
     [
         (lambda: Categorical(1), "at least 2 levels, not 1"),
-        (lambda: DiscretisedLogistic(0), "n_components must be at least 1"),
+        (lambda: DiscretisedLogistic(0), "n_components must be a whole number, at least 1"),
         (lambda: DiscretisedLogistic(2, levels=1), "at least 2 levels"),
         (lambda: DiscretisedLogistic(2, sigma_floor=-1), "sigma_floor must be a finite number"),
     ],

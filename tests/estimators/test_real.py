@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
-from pynade.estimators.domain import REAL_FAMILIES
 from scipy.stats import multivariate_normal
 
 import pynade
+from pynade.estimators.cells import REAL_FAMILIES
 
 SMALL = {"hidden": 8, "epochs": 5, "batch_size": 50, "random_state": 0, "device": "cpu"}
 
@@ -72,10 +72,10 @@ def test_missing_cells_of_a_deep_rnade_are_marginalised_and_filled():
 def test_a_conditional_has_quantiles_in_the_units_of_the_data():
     frame = pd.DataFrame(table(), columns=["mass", "error", "shift"])
     model = pynade.DeepRNADE(**SMALL | {"hidden": (16, 16), "epochs": 40}).fit(frame)
-    law = model.conditional("shift", given={"mass": 60.0})
-    assert law.quantile(0.1) < law.quantile(0.5) < law.quantile(0.9)
-    assert law.cdf(law.quantile(0.3)) == pytest.approx(0.3, abs=1e-6)
-    assert -7 < law.quantile(0.5) < -1  # about -4
+    conditional = model.conditional("shift", given={"mass": 60.0})
+    assert conditional.quantile(0.1) < conditional.quantile(0.5) < conditional.quantile(0.9)
+    assert conditional.cdf(conditional.quantile(0.3)) == pytest.approx(0.3, abs=1e-6)
+    assert -7 < conditional.quantile(0.5) < -1  # about -4
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,14 @@ import copy
 import numpy as np
 import pytest
 import torch
-from pynade.estimators.domain import REAL_FAMILIES
 
 import pynade
-from pynade.estimators import ESTIMATORS, PRESETS
-from pynade.estimators.images import PIXEL_FAMILIES
-from pynade.evaluation import block_sampling_gap
-from pynade.particles import walk
+from pynade.estimators import ClassicalEstimator, estimator_named
+from pynade.estimators.cells import PIXEL_FAMILIES, REAL_FAMILIES
+from pynade.estimators.registry import ALIASES, MODELS
+from pynade.particles import complete_rows
 from pynade.training import step
+from pynade_benchmarks.per_step import block_sampling_gap
 from tests.contracts.cases import DENSITIES, all_states
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -20,8 +20,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 DEVICE = "cuda"
 SIDE = 4
 D = SIDE * SIDE
-CLASSICAL = ("mob", "chow-liu", "rbm", "gaussian", "mog", "mfa")  # not trained by gradient descent
-REAL = ("rnade", "deep-rnade", "transformer", "causal-transformer", "permuted-transformer", *CLASSICAL[3:])
 SMALL = {  # parameters of whichever estimator has them
     "activation": "tanh",
     "ais_chains": 20,
@@ -34,38 +32,42 @@ SMALL = {  # parameters of whichever estimator has them
     "gibbs_steps": 20,
     "groups": 4,
     "heads": 2,
-    "hidden": 16,
+    "hidden": 8,
     "image_shape": (SIDE, SIDE),
-    "iterations": 5,
     "levels": 5,
     "multipliers": (1, 2),
     "n_components": 2,
-    "n_hidden": 8,
     "warm_up": 2,
     "width": 16,
 }
+MORE = {"dropout": 0.2, "weight_decay": 0.01, "clip": 1.0, "ema": 0.9, "optimizer": "adamw"}
+NAMES = [*MODELS, *(alias for alias, (_, preset) in ALIASES.items() if preset)]  # the others mean the same
+
+
+def entry(name):
+    return MODELS[ALIASES.get(name, (name, {}))[0]]
 
 
 def cases():
     """Names of cases -> (name of the estimator, its parameters, what the cells hold)."""
     found = {}
-    for name, kind in ESTIMATORS.items():
-        known = kind().get_params()
-        small = {k: v for k, v in SMALL.items() if k in known} | PRESETS.get(name, {})
-        small |= {"hybrid": (8,)} if name == "hybrid" else {}
-        families = ()
-        if "family" in known:
-            families = REAL_FAMILIES if name in REAL else PIXEL_FAMILIES
-        for family in families or ("",):
-            cells = "real" if name in REAL else "grey" if family not in ("", "bernoulli") else "binary"
-            found[f"{name}-{family}".rstrip("-")] = (
-                name,
-                small | ({"family": family} if family else {}),
-                cells,
-            )
+    for name in NAMES:
+        known = estimator_named(name, {}).flat_parameters()
+        small = {k: v for k, v in SMALL.items() if k in known} | (
+            {"hybrid": (8,)} if name == "hybrid" else {}
+        )
+        kind = "real" if entry(name).data.startswith("real") else "binary"
+        families = (REAL_FAMILIES if kind == "real" else PIXEL_FAMILIES) if "family" in known else ("",)
+        for family in families:
+            cells = "grey" if kind == "binary" and family not in ("", "bernoulli") else kind
+            chosen = small | ({"family": family} if family else {})
+            found[f"{name}-{family}".rstrip("-")] = name, chosen, cells
         if "dropout" in known:
-            more = {"dropout": 0.2, "weight_decay": 0.01, "clip": 1.0, "ema": 0.9, "optimizer": "adamw"}
-            found[f"{name}, all options"] = (name, small | more, "real" if name in REAL else "binary")
+            found[f"{name}, all options"] = name, small | MORE, kind
+        if "minibatch" in known:
+            found[f"{name}, in minibatches"] = name, small | {"minibatch": True}, kind
+        if "persistent" in known:
+            found[f"{name}, persistent"] = name, small | {"persistent": True}, kind
     return found
 
 
@@ -79,6 +81,12 @@ def rows(cells, n=300):
     return {"real": 3 + 2 * x, "binary": (x > 0.3).astype(int), "grey": np.clip(np.round(x + 2), 0, 4)}[cells]
 
 
+def test_every_estimator_is_tried():
+    assert {type(estimator_named(name, {})).__name__ for name, *_ in CASES.values()} == {
+        known.place.partition(":")[2] for known in MODELS.values()
+    }
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_fit_score_sample_impute_save_and_load_on_the_cpu(case, monkeypatch, tmp_path):
     name, parameters, cells = CASES[case]
@@ -86,18 +94,18 @@ def test_fit_score_sample_impute_save_and_load_on_the_cpu(case, monkeypatch, tmp
     capture = step.captured
     monkeypatch.setattr(step, "captured", lambda *args: graphs.append(capture(*args)) or graphs[-1])
     X = rows(cells)
-    model = ESTIMATORS[name](**parameters, device=DEVICE, random_state=0).fit(X)
-    assert bool(graphs) == (name not in CLASSICAL and DEVICE == "cuda")
+    model = estimator_named(name, parameters | {"device": DEVICE, "random_state": 0}).fit(X)
+    assert bool(graphs) == (not isinstance(model, ClassicalEstimator) and DEVICE == "cuda")
 
     scores = model.score_samples(X[:20])
     assert np.isfinite(scores).all()
     draws = model.sample(30, random_state=0)
     assert draws.shape == (30, D)
     assert np.isfinite(model.score_samples(draws)).all()
+    if entry(name).data == "images":
+        assert model.sample(4, per_step=8).shape == (4, D)
     gaps = X[:4].astype(float)
     gaps[:, ::3] = np.nan
-    if name in ("convnade", "hybrid", "unet"):
-        assert model.sample(4, per_step=8).shape == (4, D)
     filled = model.impute(gaps, random_state=0)
     assert np.isfinite(filled).all()
     np.testing.assert_array_equal(filled[~np.isnan(gaps)], gaps[~np.isnan(gaps)])
@@ -108,13 +116,11 @@ def test_fit_score_sample_impute_save_and_load_on_the_cpu(case, monkeypatch, tmp
     np.testing.assert_allclose(here.score(X), model.score(X), rtol=1e-3, atol=0.02)
 
 
-@pytest.mark.parametrize("name", ["rnade", "deep-rnade", "nade", "made-e", "unet"])
+@pytest.mark.parametrize("name", ["rnade", "deeprnade", "nade", "made-e", "imagenade"])
 def test_captured_updates_learn_what_eager_updates_learn(name, monkeypatch):
-    cells = "real" if name in REAL else "binary"
-    X, parameters = rows(cells), CASES.get(f"{name}-mog", CASES.get(f"{name}-bernoulli", CASES.get(name)))[1]
-    model = ESTIMATORS[name](
-        **parameters | {"epochs": 10, "learning_rate": 0.01}, device=DEVICE, random_state=0
-    )
+    _, parameters, cells = next(CASES[k] for k in (f"{name}-mog", f"{name}-bernoulli", name) if k in CASES)
+    X, more = rows(cells), {"epochs": 10, "learning_rate": 0.01, "device": DEVICE, "random_state": 0}
+    model = estimator_named(name, parameters | more)
     captured = copy.deepcopy(model).fit(X)
     start = step.Step.__init__
     eager = lambda self, *args, **options: start(self, *args, **options | {"capture": False})  # noqa: E731
@@ -140,7 +146,7 @@ def test_particles_agree_with_enumeration(name):
     joint = model.log_prob(states[fits]).detach()
     x = torch.where(observed, states[21], torch.nan)[None].cuda()
     generator = torch.Generator("cuda").manual_seed(0)
-    particles = walk(model.float().cuda(), x, ~x.isnan(), 50_000, generator)
+    particles = complete_rows(model.float().cuda(), x, ~x.isnan(), 50_000, generator)
     assert particles.log_prob.item() == pytest.approx(joint.logsumexp(0).item(), abs=0.05)
     weights, found = particles.log_weights.exp()[0].cpu(), particles.x[0].cpu()
     shares = ((found[:, None] == states[fits]).all(-1) * weights[:, None]).sum(0)

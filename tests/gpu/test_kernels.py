@@ -133,7 +133,7 @@ def test_samplers(hidden: int) -> None:
 
 @pytest.mark.parametrize("stratified", [True, False])
 @pytest.mark.parametrize("cells", [4, 3])
-def test_prefixes_have_the_right_law(cells: int, stratified: bool) -> None:
+def test_prefixes_have_the_right_distribution(cells: int, stratified: bool) -> None:
     """Number observed uniform, sets of a size equally likely, missing cells never observed."""
     D, B = 4, 50_000
     exists = (torch.arange(D) < cells).expand(B, D).cuda()

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from pynade.evaluation import block_sampling_gap, score_orderings
+from pynade.evaluation import score_orderings
 from pynade.likelihood import orderless_estimate
 from pynade.models import block_sample
-from pynade.nets import CausalTransformer, Hybrid, MaskedConv, MaskedMLP, Transformer, UNet
-from pynade.nets.any_order import AnyOrderNet
-from pynade.nets.norm import add_norm, norm_silu
+from pynade.nets import AnyOrderNet, CausalTransformer, Hybrid, MaskedConv, MaskedMLP, Transformer, UNet
+from pynade.nets.layers import add_norm, norm_silu
 from pynade.ordering import Ordering
 from pynade.precision import computing_in
+from pynade_benchmarks.per_step import block_sampling_gap
 from tests.contracts.cases import generator, shaken
 
 from .cases import D, images, unet

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pynade.tables.source import RowSource
+from pynade.tables.dataset import RowSource
 from pynade_paper.data.patches import Patches
 from pynade_paper.data.windows import Windows
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from pynade.families import Bernoulli
 from pynade.models import Autoregressive, Orderless
-from pynade.nets import Hybrid, MaskedConv, MaskedMLP, UNet
-from pynade.nets.any_order import AnyOrderNet
+from pynade.nets import AnyOrderNet, Hybrid, MaskedConv, MaskedMLP, UNet
 from pynade.nets.layers import convolved
 from pynade.ordering import Ordering
 from tests.contracts.cases import all_states, generator, shaken

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import sys
 import time
 from dataclasses import replace
 from multiprocessing import get_context
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from pynade.runs.curve import plot_training
+from pynade.runs.figures import plot_training
 from pynade.runs.run import estimator_named
 from pynade_paper import reproduce as module
 from pynade_paper.cells import (
@@ -273,17 +272,17 @@ def test_an_ensemble_of_images_goes_on_from_every_stage_and_says_how_it_is_compo
     def refuse(*_, **__):
         raise Stop
 
-    monkeypatch.setattr(sys.modules["pynade.training.fit"], "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("pynade.training.checkpoint.CHECKPOINT_SECONDS", 0.0)
     places = (tmp_path / "b", tmp_path / "wb")
     with pytest.raises(Stop):
         reproduce(cell, *places, CPU, callbacks=[kill])
     with monkeypatch.context() as patch:
-        patch.setattr("pynade.control_variate.orderless_rows", refuse)
+        patch.setattr("pynade.evaluation.orderless_rows", refuse)
         with pytest.raises(Stop):
             reproduce(cell, *places, CPU)
     assert any((tmp_path / "wb").rglob("chunks-*/*.npy"))  # the exact part is done
     with monkeypatch.context() as patch:
-        patch.setattr("pynade.evaluation.walk", refuse)  # and is not done again
+        patch.setattr("pynade.models.Rows.log_probs", refuse)  # and is not done again
         again = reproduce(cell, *places, CPU)
     for name in ("test", "ensembles", "composition", "mean_over_orderings", "valid"):
         assert again[name] == whole[name]

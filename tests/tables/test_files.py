@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from pynade.tables import dataset_from_file, read_file, resolve
-from pynade.tables.delimited import read_csv
 
 cells = st.floats(-1e6, 1e6) | st.sampled_from([0.0, 1.0, float("nan")])
 tables = arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 4)), elements=cells)
@@ -45,7 +44,7 @@ def test_csv_round_trip(tmp_path_factory, table, delimiter, named, gap):
     lines = [delimiter.join(gap if np.isnan(v) else repr(float(v)) for v in row) for row in table]
     names = tuple(f"size {i}" for i in range(table.shape[1]))
     text = "\n".join([delimiter.join(f'"{name}"' for name in names)] * named + lines)
-    rows, found = read_csv(written(tmp_path_factory.mktemp("csv"), text))
+    rows, found = read_file(written(tmp_path_factory.mktemp("csv"), text))
     np.testing.assert_array_equal(rows, table)
     assert found == (names if named else None)
 
@@ -65,7 +64,7 @@ def test_csv_round_trip(tmp_path_factory, table, delimiter, named, gap):
     ],
 )
 def test_csv_forms(tmp_path, text, rows, names):
-    found = read_csv(written(tmp_path, text))
+    found = read_file(written(tmp_path, text))
     assert found[0].tolist() == rows
     assert found[1] == names
 

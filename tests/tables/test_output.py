@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pynade.tables import read_file
-from pynade.tables.output import check_destination, write_table
+from pynade.tables.files import check_destination, write_table
 
 ROWS = np.array([[0.1, 1e-7, 1e22], [np.nan, -0.0, 1 / 3]])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 
 import numpy as np
 import pytest
@@ -14,19 +13,11 @@ from hypothesis.extra.numpy import arrays
 from pynade.tables import Column, Dataset, Schema
 from pynade.tables.dataset import validation_rows
 
-kinds = st.sampled_from(["binary", "real", "category"])
 rows_of_bits = arrays(np.uint8, st.tuples(st.integers(2, 30), st.integers(1, 5)), elements=st.integers(0, 1))
 
 
 def toy(train, valid=None, test=None, **more) -> Dataset:
     return Dataset("toy", train, valid, test, Schema.binary(train.shape[1]), **more)
-
-
-@given(st.lists(st.tuples(st.text(max_size=5), kinds), max_size=6, unique_by=lambda pair: pair[0]))
-def test_a_schema_survives_json(pairs):
-    schema = Schema(tuple(Column(name, kind) for name, kind in pairs))
-    assert Schema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
-    assert len(schema) == len(pairs)
 
 
 @pytest.mark.parametrize(
@@ -35,17 +26,11 @@ def test_a_schema_survives_json(pairs):
         (lambda: Column("a", "integer"), "column 'a' has kind 'integer'; expected one of: binary, real"),
         (lambda: Schema.binary(2, ["a"]), "1 column names were given for 2 columns"),
         (lambda: Schema.binary(2, ["a", "a"]), "column name 'a' occurs more than once"),
-        (lambda: Schema.from_json([{"name": "a"}]), "needs 'name' and 'kind'"),
     ],
 )
 def test_schema_errors(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_a_schema_from_something_else_is_a_type_error():
-    with pytest.raises(TypeError, match="a schema is a list of columns, but dict was given"):
-        Schema.from_json({})
 
 
 def test_split_gives_parts_and_all():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pynade.cli.screen import console, errors, plain_table
+from pynade.cli.screen import console, errors, next_commands, plain_table
 from pynade_paper.commands.reproduce import Protocols
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def paper(
       pynade figure paper natural-patches --out patches.png --device cuda
     """
     from pynade.cli.main import app as pynade
-    from pynade.tables.output import check_destination
+    from pynade.tables.files import check_destination
     from pynade_paper.paper_figures import read_figures
 
     known = read_figures(protocols)
@@ -58,6 +58,7 @@ def paper(
         for figure in known.values():
             table.add_row(figure.name, figure.caption)
         console.print(table)
+        next_commands(("figure", "paper", next(iter(known))))
         return
     if name not in known:
         raise ValueError(f"unknown figure {name!r}; known: {', '.join(known)}")
@@ -67,6 +68,7 @@ def paper(
         words += [] if data_dir is None or words[0] == "sample" else ["--data-dir", str(data_dir)]
         errors.print(f"pynade {' '.join(words)}")
         typer.main.get_command(pynade).main(words, standalone_mode=False)
+    next_commands(("report",))
 
 
 @app.command("scatter")
@@ -94,6 +96,7 @@ def scatter(
     with errors.status("drawing"):
         figure = scatter_figure(runs, resolve(data, data_dir), (names[0], names[1]), n, seed)
     _write(figure, out)
+    next_commands(*(("score", run, data) for run in runs))
 
 
 @app.command("samples")
@@ -118,6 +121,7 @@ def samples(
     with errors.status("drawing"):
         figure = sample_figure(runs, resolve(data, data_dir), n, seed)
     _write(figure, out)
+    next_commands(*(("score", run, data) for run in runs))
 
 
 Table = Annotated[str, typer.Argument(metavar="TABLE", help="binary, mnist, uci, patches or speech.")]
@@ -142,6 +146,7 @@ def orderings(
     if not curves:
         raise ValueError(f"no record of {data} in {results} has ensembles of several sizes")
     _write(orderings_figure({"data": data, "curves": curves}), out)
+    next_commands(("report", "--results", results))
 
 
 @app.command("training")
@@ -161,6 +166,7 @@ def training(
     if not courses:
         raise ValueError(f"no record of {data} in {results} has a curve of training and validation rows")
     _write(courses_figure({"data": data, "courses": courses}), out)
+    next_commands(("report", "--results", results))
 
 
 @app.command("time")
@@ -177,6 +183,7 @@ def training_time(table: Table, out: Out, results: Results = Path("paper/results
     if not points:
         raise ValueError(f"{results} has no two records of one data set of table {table}")
     _write(time_figure(points), out)
+    next_commands(("report", "--results", results))
 
 
 OrderlessRun = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of an orderless model.")]
@@ -219,6 +226,7 @@ def cost(
     with row_bar("scoring") as bar:
         measurement = measure(run, data, split, rows, numbers, orderings, data_dir, bar, note)
     _write_measurement(measurement, record, cost_figure, out)
+    next_commands(("score", run, data, "--estimate", numbers[-1]))
 
 
 @app.command("per-step")
@@ -263,13 +271,14 @@ def per_step(
         shown.add_row(str(line["per_step"]), *values, f"{line['seconds']:.2f}")
     console.print(shown)
     _write_measurement(measurement, record, per_step_figure, out)
+    next_commands(("sample", run, "-n", 16, "--per-step", numbers[-1], "--plot", "samples.png"))
 
 
 def _benchmark(module: str, function: str, record: Path | None) -> Callable[..., dict[str, Any]]:
     """A function that measures, of the package of benchmarks."""
     from importlib import import_module
 
-    from pynade.tables.output import check_destination
+    from pynade.tables.files import check_destination
 
     if record is not None:
         check_destination(record, ".json")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pynade.cli.screen import console, errors, plain_table
+from pynade.cli.screen import console, errors, next_commands, plain_table
 
 if TYPE_CHECKING:
     from pynade_paper.cells import Cell
@@ -122,6 +122,16 @@ def reproduce(
         console.print("nothing to do: every cell has its record (--again makes them again)")
     if failed:
         raise ValueError(f"{len(failed)} of {len(taken)} cells failed: {', '.join(c.name for c in failed)}")
+    if show:
+        chosen = [
+            word
+            for name, value in (("--model", model), ("--dataset", dataset))
+            if value
+            for word in (name, value)
+        ]
+        next_commands(("reproduce", tables, *chosen))
+    else:
+        next_commands(("report", "--results", results))
 
 
 def _outcomes(
@@ -184,7 +194,7 @@ def report(
     Example:
       pynade report --results paper/results --out docs/results.html
     """
-    from pynade.tables.output import check_destination
+    from pynade.tables.files import check_destination
     from pynade_paper.pages import summary
     from pynade_paper.report import write_report
 
@@ -200,3 +210,4 @@ def report(
     written = write_report(results, markdown, out, readme, redraw)
     counted = ", ".join(f"{n} {name}" for name, n in summary(results).items())
     console.print(f"{counted} -> {', '.join(map(str, written))}")
+    next_commands(("reproduce", "all", "--list"))

@@ -143,7 +143,7 @@ def train(
         rows: training rows (N, D) on the model's device, in its floating-point type.
         valid: validation rows.
         how: the settings.
-        log: told of each validation.
+        log: called at each validation.
     """
     device = rows.device
     generator, shuffle = (torch.Generator(device).manual_seed(how.seed + k) for k in (0, 2))

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pynade.tables.dataset import Dataset
-from pynade.tables.schema import Schema
+from pynade.tables.dataset import Dataset, Schema
 from pynade_paper.data.digests import read_tar
 
 #: How many of the training images are kept for validation, and the seed that chooses them.

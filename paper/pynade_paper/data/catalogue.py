@@ -7,10 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pynade.tables.dataset import Dataset
-from pynade.tables.folder import data_directory
-from pynade.tables.registry import Progress
-from pynade.tables.schema import Kind
+from pynade.tables.dataset import Dataset, Kind
+from pynade.tables.registry import Progress, data_directory
 from pynade_paper.data.convert import Converter
 
 

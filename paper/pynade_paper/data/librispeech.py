@@ -12,7 +12,7 @@ import numpy as np
 
 from pynade.atomic import write_atomically
 from pynade.tables.dataset import Dataset
-from pynade.tables.folder import data_directory
+from pynade.tables.registry import data_directory
 from pynade_paper.data import speech
 from pynade_paper.data.audio import read_audio
 from pynade_paper.data.digests import check_tar, read_tar, tar_digest

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from pynade.tables.dataset import Dataset
+from pynade.tables.dataset import Dataset, Schema
 from pynade.tables.registry import Progress, shuffled
-from pynade.tables.schema import Schema
 from pynade_paper.data.catalogue import Entry
 from pynade_paper.data.convert import cut
 from pynade_paper.data.digests import file_digest

@@ -20,7 +20,7 @@ LEVELS = 256
 
 @dataclass(frozen=True, eq=False)
 class Patches:
-    """A source of patches from a set of grey images, see `pynade.tables.source.RowSource`.
+    """A source of patches from a set of grey images, see `pynade.tables.dataset.RowSource`.
 
     A row is a patch of ``size × size`` pixels at a place uniform over all places of all images (an
     image counts by its number of places), plus noise uniform in [0, 1) on every pixel, divided by 256, less

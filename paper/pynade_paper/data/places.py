@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pynade.tables.source import RowSource
+from pynade.tables.dataset import RowSource
 
 if TYPE_CHECKING:
     import torch

@@ -28,8 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from pynade.tables.dataset import PARTS, Dataset
-from pynade.tables.schema import Schema
+from pynade.tables.dataset import PARTS, Dataset, Schema
 from pynade_paper.data.audio import RATE, read_audio
 
 FRAME, HOP, N_FFT = 400, 160, 512

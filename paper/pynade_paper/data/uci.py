@@ -14,8 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pynade.tables.dataset import Dataset
-from pynade.tables.schema import Schema
+from pynade.tables.dataset import Dataset, Schema
 
 #: Number of folds.
 FOLDS = 10

@@ -17,7 +17,7 @@ LENGTH = 11
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """A source of windows over recordings, see `pynade.tables.source.RowSource`.
+    """A source of windows over recordings, see `pynade.tables.dataset.RowSource`.
 
     A row is ``length`` consecutive frames of one recording, frame after frame in time; its place is uniform
     over all places of all recordings. Everything happens on the device of ``frames``, with shapes that depend

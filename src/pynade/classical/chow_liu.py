@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from pynade.classical.binary import CHUNK_ROWS, BinaryMarginalisable, bernoulli_draws, binary_rows
 
-ALPHAS = (1e-20, 0.001, 0.01, 0.1, 1.0)  # the paper's grid and 1, without which its numbers do not come out
+ALPHAS = (1e-20, 0.001, 0.01, 0.1, 1.0)  # the paper's grid, and 1, which its results need
 CHUNK = 2**24  # values of a block of rows
 
 

@@ -146,14 +146,17 @@ class _Score:
     ) -> None:
         self.base = Bernoulli().eta_from_marginal(x).squeeze(-1)  # logits from which AIS starts
         self.x, self.chains, self.steps = x.to(device), chains, steps
-        self.generator = None if generator is None else generator.clone_state()
+        self.generator = generator
+        self.start = None if generator is None else generator.get_state()
 
     def __call__(self, machine: RBM, valid: Tensor | None = None) -> _Scored:
         """Evaluate a machine on the training rows, and on the validation rows if there are any."""
         if _small(machine):
             log_z, stderr = machine.log_partition(), 0.0
         else:
-            same = None if self.generator is None else self.generator.clone_state()
+            same = None if self.generator is None else torch.Generator(self.generator.device)
+            if same is not None and self.start is not None:
+                same.set_state(self.start)
             estimate = machine.log_partition_ais(self.chains, self.steps, same, base=self.base)
             log_z, stderr = estimate.log_z, estimate.stderr
         means = []

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pynade.classical import gaussian_em
-from pynade.classical.em import Parameters, Several, run_em
+from pynade.classical.em import Parameters, run_em
 from pynade.classical.gaussian_em import GaussianEM, Member
 from pynade.classical.gaussian_marginals import (
     GaussianMarginals,
@@ -22,9 +22,10 @@ from pynade.classical.gaussian_marginals import (
     rows_at_once,
 )
 from pynade.classical.moments import Moments, Rows, Scale
-from pynade.training.checkpoint import Checkpoint
+from pynade.likelihood import Estimate
+from pynade.training.checkpoint import Checkpoint, State
 from pynade.training.history import History
-from pynade.training.loop import Callback, Stopping
+from pynade.training.loop import Callback, Learner, Report, Stopping
 
 ROOM = {"cpu": 1 << 24, "cuda": 1 << 27}  # numbers in the covariances of the members of one batch
 
@@ -230,13 +231,15 @@ def em_factors(
         if both not in held:
             held[both] = gaussian_em.valid_rows(task.valid, rows[both[0]].scale)
         members.append(Member(rows[both[0]], held[both]))
-    batches = _batches(tasks)
-    parts = [_FactorEM({i: (tasks[i], members[i], rules[i]) for i in own}, noise_floor) for own in batches]
-    learner = Several(parts, batches)
-    histories = run_em(learner, epochs, callbacks, checkpoint)
-    models = {i: model for part in parts for i, model in part.models().items()}
-    for i, history in enumerate(histories):
-        history.messages = learner.messages_of(i)
+    parts = [
+        _FactorEM({i: (tasks[i], members[i], rules[i]) for i in own}, noise_floor) for own in _batches(tasks)
+    ]
+    histories = run_em(_Together(parts, rules), epochs, callbacks, checkpoint)
+    models: dict[int, FactorAnalysers] = {}
+    for part in parts:
+        models |= part.models()
+        for m, number in enumerate(part.numbers):
+            histories[number].messages = part.messages_of(m)
     return [(models[i], history) for i, history in enumerate(histories)]
 
 
@@ -303,6 +306,52 @@ class _FactorEM(GaussianEM):
                 own["noise"] * scale.scale.square(),
             )
         return found
+
+
+class _Together(Learner):
+    """The batches as one learner, which has all tasks as its members."""
+
+    unit, advice = _FactorEM.unit, _FactorEM.advice
+
+    def __init__(self, parts: Sequence[_FactorEM], stopping: Sequence[Stopping]) -> None:
+        self.parts, self.stopping, self.validated = parts, stopping, parts[0].validated
+
+    @property
+    def active(self) -> list[int]:  # type: ignore[override]
+        return [part.numbers[m] for part in self.parts for m in part.active]
+
+    def advance(self, report: Report) -> list[float | None]:
+        return [value for part in self._running() for value in part.advance(report)]
+
+    def score(self, epoch: int) -> list[Estimate] | None:
+        scores = [part.score(epoch) for part in self._running()]
+        return [score for each in scores for score in each or ()] if self.validated else None
+
+    def accept(self, better: Sequence[int]) -> None:
+        for part in self.parts:
+            part.accept([k for k, number in enumerate(part.numbers) if number in better])
+
+    def drop(self, members: Sequence[int]) -> None:
+        for part in self._running():
+            part.drop([k for k, number in enumerate(part.numbers) if number in members])
+
+    def state(self) -> State:
+        states = [part.state() for part in self.parts]
+        groups = {
+            f"{k} {name}": own for k, (tensors, _) in enumerate(states) for name, own in tensors.items()
+        }
+        return groups, {"parts": [facts for _, facts in states]}
+
+    def restore(self, state: State) -> None:
+        for k, (part, facts) in enumerate(zip(self.parts, state[1]["parts"], strict=True)):
+            own = {name.split(" ")[1]: t for name, t in state[0].items() if name.split(" ")[0] == str(k)}
+            part.restore((own, facts))
+
+    def revert(self, epoch: int, folder: object) -> str:
+        return self.parts[0].revert(epoch, folder)
+
+    def _running(self) -> list[_FactorEM]:
+        return [part for part in self.parts if part.active]
 
 
 def m_step(params: Parameters, moments: Moments, floor: Tensor) -> Parameters:

@@ -21,7 +21,7 @@ from pynade.training.history import History
 from pynade.training.loop import Callback, Stopping
 
 if TYPE_CHECKING:
-    from pynade.tables.source import RowSource
+    from pynade.tables.dataset import RowSource
 
 LOST = 1e-3  # rows of a batch: a component that expects fewer, or has fewer, has none
 MISSED = 20.0  # rows: a component that expected as many and had none has lost its rows

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pynade.cli.screen import console, download_bar, plain_table, print_facts
+from pynade.cli.screen import console, download_bar, next_commands, plain_table, print_facts
 
 app = typer.Typer(
     help="Named data sets: list them, download them, describe one.",
@@ -15,6 +15,9 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+#: A model for each kind of columns.
+MODEL = {"binary": "deepnade", "real": "deep-rnade"}
 
 DataDir = Annotated[Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].")]
 
@@ -44,14 +47,14 @@ Example:
 def list_(data_dir: DataDir = None) -> None:
     """List the registry."""
     from pynade.tables import registry
-    from pynade.tables.folder import data_directory
 
     table = plain_table("name", "kind", "D", "train", "valid", "test", "here")
     for name, entry in registry.entries().items():
         sizes = [f"{entry.sizes.get(part, 0):,}" for part in ("train", "valid", "test")]
         table.add_row(name, entry.kind, str(entry.D), *sizes, "yes" if entry.here(data_dir) else "no")
     console.print(table)
-    console.print(f"data directory: {data_directory(data_dir)}", soft_wrap=True)
+    console.print(f"data directory: {registry.data_directory(data_dir)}", soft_wrap=True)
+    next_commands(("data", "info", "digits"), ("data", "get", "mushrooms"))
 
 
 @app.command(help=GET_HELP)
@@ -69,6 +72,9 @@ def get(
             dataset = registry.load(name, data_dir, progress=bar)
         sizes = ", ".join(f"{part} {n:,}" for part, n in dataset.sizes.items())
         console.print(f"{name}: {dataset.n_variables} variables; {sizes}")
+    next_commands(
+        ("data", "info", name), ("fit", name, "--model", MODEL.get(registry.entry(name).kind, "unet"))
+    )
 
 
 @app.command(help=INFO_HELP)
@@ -111,3 +117,7 @@ def info(
             facts.append(("range", f"{low:.4g} to {high:.4g} in the training cells"))
         facts.append(("checksum", dataset.checksum))
     print_facts(facts)
+    if dataset is None:
+        next_commands(("data", "get", name))  # which says where to find it, if it cannot be downloaded
+    else:
+        next_commands(("fit", name, "--model", MODEL.get(next(iter(dataset.schema.kinds)), "unet")))

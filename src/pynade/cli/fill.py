@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pynade.cli.screen import console, errors
+from pynade.cli.screen import console, errors, next_commands
 
 IMPUTE_HELP = """Fill the gaps of a table.
 
@@ -44,7 +44,7 @@ def impute(
     ] = None,
 ) -> None:
     """Fill gaps (the help is IMPUTE_HELP above)."""
-    from pynade.runs.fill import impute_file
+    from pynade.runs.sampling import impute_file
 
     with (
         errors.status("imputing"),
@@ -56,6 +56,11 @@ def impute(
     estimated = filled.gaps and filled.particles is not None
     how = "" if not estimated else f" (an estimate with {filled.particles:,} particles per row)"
     console.print(f"{filled.gaps:,} gaps in {filled.rows:,} rows filled{how} -> {out}")
+    if draws is None:
+        several = out.with_stem(f"{out.stem}-draws")
+        next_commands(("score", run, out), ("impute", run, file, "--draws", 5, "--out", several))
+    else:
+        next_commands(("score", run, file), ("sample", run, "-n", 10))
 
 
 def inpaint(
@@ -75,8 +80,8 @@ def inpaint(
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].")] = None,
 ) -> None:
     """Complete images (the help is INPAINT_HELP above)."""
-    from pynade.runs.fill import inpaint as complete
-    from pynade.runs.fill import plot_completions
+    from pynade.runs.figures import plot_completions
+    from pynade.runs.sampling import inpaint as complete
     from pynade.runs.summary import read_spec
 
     try:
@@ -104,3 +109,4 @@ def inpaint(
     for row, c in zip(chosen, made, strict=True):
         console.print(f"row {row}: log p without the hole {c.log_prob:.3f} nats")
     console.print(f"-> {plot}")
+    next_commands(("sample", run, "-n", 16, "--plot", plot.with_stem(f"{plot.stem}-samples")))

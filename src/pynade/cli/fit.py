@@ -26,8 +26,8 @@ def _models() -> str:
 
 HELP = f"""Train a model and keep it in a run folder.
 
-DATA is a registered name (`pynade data list`) or a file: .csv, .parquet, .npy, .npz; of images a folder of
-PNG files or an .npy stack. `pynade fit --model X --help` shows all parameters of a model.
+DATA is a registered name (`pynade data list`) or a file: .csv, .parquet, .npy or .npz; of images
+a folder of PNG files or an .npy stack. `pynade fit --model X --help` shows all options of a model.
 
 \b
 Models by data ("with gaps": missing values may stand anywhere):
@@ -71,6 +71,7 @@ def fit(
 ) -> None:
     """Train a model (the help is HELP above); `parameters` are the options of the model."""
     from pynade.runs.run import resume_run, start_run
+    from pynade.runs.summary import read_spec
 
     with training_bar() as bar:
         if resume is not None:
@@ -96,7 +97,7 @@ def fit(
                 callbacks=[bar],
             )
     _print_result(folder, result)
-    next_commands(f"pynade score {folder} DATA", f"pynade sample {folder} -n 10")
+    next_commands(("score", folder, data or read_spec(folder)["data"]), ("sample", folder, "-n", 10))
 
 
 def default_folder(data: str, model: str) -> Path:
@@ -105,8 +106,11 @@ def default_folder(data: str, model: str) -> Path:
     Example:
         >>> default_folder("tables/people.csv", "nade").as_posix()
         'runs/people-nade'
+        >>> default_folder("red_wine/3", "rnade").as_posix()
+        'runs/red_wine-3-rnade'
     """
-    name = Path(data).stem if Path(data).exists() else data.replace("/", "-").replace(":", "-")
+    file = Path(data)
+    name = file.stem if file.exists() or file.suffix else data.replace("/", "-").replace(":", "-")
     return Path("runs") / f"{name or 'data'}-{model}"
 
 

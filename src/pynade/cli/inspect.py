@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pynade.cli.screen import console, errors, plain_table, print_facts
+from pynade.cli.screen import console, errors, next_commands, plain_table, print_facts
 
 INFO_HELP = """Describe a run folder or a model file: model, data, training, result.
 
@@ -35,20 +35,26 @@ def info(
 ) -> None:
     """Describe a run (the help is INFO_HELP above)."""
     if curve is not None:
-        from pynade.runs.curve import plot_training
+        from pynade.runs.figures import plot_training
 
         plot_training(run, curve)
         console.print(f"training and validation of {run} -> {curve}")
+        next_commands(("info", run))
         return
     if plot is not None:
-        from pynade.runs.tree_figure import plot_tree
+        from pynade.runs.figures import plot_tree
 
         plot_tree(plot, run)
-    from pynade.runs.summary import describe_run
+    from pynade.runs.summary import describe_run, read_spec
 
     print_facts(describe_run(run))
     if plot is not None:
         console.print(f"-> {plot}")
+    if run.is_dir() and not (run / "result.json").is_file():
+        next_commands(("fit", "--resume", run))
+    else:
+        data = read_spec(run)["data"] if run.is_dir() else "DATA"
+        next_commands(("score", run, data), ("sample", run, "-n", 10))
 
 
 def demo(
@@ -67,3 +73,4 @@ def demo(
     )
     console.print(table)
     console.print(f"Real digits, samples and pixel probabilities: {out}")
+    next_commands(("fit", "digits", "--model", "deepnade"), ("data", "list"), ("fit", "--help"))

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from typer.core import TyperCommand
 
-from pynade.estimators.parameters import parameters, text_of
+from pynade.estimators.parameters import DOCS, parameters, text_of
 from pynade.estimators.registry import PARAMETERS, estimator_class
 
-#: Options that `pynade fit --help` shows; `pynade fit --model X --help` shows all of the model's.
-COMMON = ("hidden", "epochs", "learning_rate", "random_state", "device")
+#: Options that `pynade fit --help` shows, and their types; `pynade fit --model X --help` shows all.
+COMMON = {
+    "hidden": "int | Sequence[int]",
+    "epochs": "int",
+    "learning_rate": "float",
+    "random_state": "int",
+    "device": "str",
+}
 #: Parameters that the help shows as options of training.
 TRAINING = (
     "epochs",
@@ -32,9 +41,9 @@ TRAINING = (
 #: What an option means on the command line, where Python takes something else.
 TEXTS = {
     "image_shape": "shape of an image, HxW or CxHxW; by default that of the data.",
-    "ordering": "random or natural.",
+    "ordering": "of the variables: random or natural.",
     "random_state": "seed of everything that is random in training.",
-    "device": "auto, cpu or cuda.",
+    "device": "where to train: auto, cpu or cuda.",
     "binarize": "threshold: values above it become 1, the others 0 (of grey images a share of white); or "
     "random, random:SEED: pixels drawn with their share of white.",
 }
@@ -51,27 +60,29 @@ class ModelCommand(TyperCommand):
         """Add the model's options before the arguments are parsed."""
         if not hasattr(self, "function"):
             self.function = inspect.unwrap(self.callback)  # type: ignore[arg-type]
-        named = _model_in(args)
-        default = str(inspect.signature(self.function).parameters["model"].default)
+        model = _model_in(args)
+        if model is None and {"-h", "--help"}.isdisjoint(args):
+            model = str(inspect.signature(self.function).parameters["model"].default)
         args = [_current_name(word) for word in args]
         app = typer.Typer(add_completion=False)
-        app.command()(with_options(self.function, named or default, full=named is not None))
+        app.command()(with_options(self.function, model))
         command = typer.main.get_command(app)
         self.params, self.callback = command.params, command.callback
+        _check_options(args, [name for p in self.params for name in (*p.opts, *p.secondary_opts)], model)
         return super().make_context(info_name, args, parent, **extra)
 
 
-def with_options(function: Callable[..., None], model: str, full: bool) -> Callable[..., None]:
+def with_options(function: Callable[..., None], model: str | None) -> Callable[..., None]:
     """The function with a keyword for every parameter of a model, in place of `parameters`.
 
     Args:
         function: takes `parameters`, a dictionary.
-        model: name of the model.
-        full: show all options in the help, not only the common ones.
+        model: name of the model; None has the options that most models share, for the help.
     """
     signature = inspect.signature(function, eval_str=True)
     own = [p for p in signature.parameters.values() if p.name != "parameters"]
-    options = {option.name: option for option in model_options(model)}
+    known = common_options() if model is None else model_options(model)
+    options = {option.name: option for option in known}
 
     def command(**given: Any) -> None:
         mine = {p.name: given.pop(p.name) for p in own}
@@ -80,7 +91,7 @@ def with_options(function: Callable[..., None], model: str, full: bool) -> Calla
         }
         function(**mine, parameters=chosen)
 
-    extra = [option.parameter(full) for option in options.values() if option.name not in signature.parameters]
+    extra = [option.parameter() for option in options.values() if option.name not in signature.parameters]
     command.__signature__ = inspect.Signature([*own, *extra])  # type: ignore[attr-defined]
     return command
 
@@ -115,20 +126,14 @@ class ModelOption:
         """Whether it may be repeated."""
         return "Sequence[" in self.annotation and self.name not in ("ordering", "image_shape")
 
-    def parameter(self, full: bool) -> inspect.Parameter:
+    def parameter(self) -> inspect.Parameter:
         """The keyword of a typer command."""
         flag = self.annotation.startswith("bool")
-        known = self.default not in (MISSING, None)
-        default = self.default if isinstance(self.default, list | tuple) else [self.default]
-        shown = f" [{' '.join(map(str, default))}]" if known else ""
+        several = " Repeat for several." if self.many else ""
         option = typer.Option(
             f"{self.word}/--no-{self.word[2:]}" if flag else self.word,
-            help=self.text[:1].upper()
-            + self.text[1:]
-            + (" Repeat for several." if self.many else "")
-            + shown,
+            help=escape(self.text[:1].upper() + self.text[1:] + several + self.shown_default()),
             metavar=None if flag else self._metavar(),
-            hidden=not full and self.name not in COMMON,
             rich_help_panel=self.panel,
             show_default=False,
         )
@@ -137,6 +142,21 @@ class ModelOption:
         return inspect.Parameter(
             self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
         )
+
+    def shown_default(self) -> str:
+        """The default as the help shows it; nothing where it depends on the model.
+
+        Example:
+            >>> ModelOption("tol", "float | None", None, "", "", "MFA").shown_default()
+            ' [none]'
+        """
+        if self.default is MISSING:
+            return ""
+        if isinstance(self.default, list | tuple):
+            return f" [{' '.join(map(str, self.default))}]"
+        words = {None: "none", True: "yes", False: "no"}
+        known = self.default is None or isinstance(self.default, bool)
+        return f" [{words[self.default] if known else self.default}]"
 
     def convert(self, value: bool | list[str]) -> Any:
         """The value of the parameter from the words of the command line."""
@@ -159,16 +179,40 @@ class ModelOption:
                 return kind(word)
             except ValueError:
                 continue
-        if not kinds or "str" in self.annotation or (self.name == "binarize" and word.startswith("random")):
+        if not kinds or "str" in self.annotation or self.name == "binarize":  # which may be random
             return word
         raise ValueError(f"{self.word} takes a number, not {word!r}")
 
     def _metavar(self) -> str:
         if self.name == "image_shape":
             return "HxW"
-        if "int" in self.annotation or self.name == "random_state":
+        if self.annotation.startswith(("int", "Sequence[int]")) or self.name == "random_state":
             return "INT"
         return "FLOAT" if "float" in self.annotation else "TEXT"
+
+
+def common_options() -> list[ModelOption]:
+    """Options that most models share, without defaults, which differ: no estimator is imported."""
+    return [
+        ModelOption(name, kind, MISSING, TEXTS.get(name, DOCS.get(name, "")), _panel(name), "")
+        for name, kind in COMMON.items()
+    ]
+
+
+def _panel(name: str) -> str:
+    return "Training" if name in TRAINING else "Model"
+
+
+def _written(annotation: Any) -> str:
+    """A type as it is written in the source, in modules with and without postponed annotations.
+
+    Example:
+        >>> _written("int | None"), _written(int), _written(Sequence[int] | None)
+        ('int | None', 'int', 'Sequence[int] | None')
+    """
+    if isinstance(annotation, str):
+        return annotation
+    return inspect.formatannotation(annotation).replace("collections.abc.", "")
 
 
 def model_options(model: str) -> list[ModelOption]:
@@ -180,15 +224,14 @@ def model_options(model: str) -> list[ModelOption]:
             continue
         default = preset.get(parameter.name, DEFAULTS.get(parameter.name, parameter.default))
         text = TEXTS.get(parameter.name, text_of(kind, parameter.name))
-        panel = "Training" if parameter.name in TRAINING else "Model"
-        option = ModelOption(parameter.name, str(parameter.type), default, text, panel, kind.__name__)
-        options.append(option)
+        panel, annotation = _panel(parameter.name), _written(parameter.type)
+        options.append(ModelOption(parameter.name, annotation, default, text, panel, kind.__name__))
     if kind._options is not None:
         texts, panel = attribute_texts(kind._options), "Further options of training"
         for field in fields(kind._options):
             default = kind._defaults.get(field.name, field.default)
             text = texts[field.name]
-            options.append(ModelOption(field.name, str(field.type), default, text, panel, kind.__name__))
+            options.append(ModelOption(field.name, _written(field.type), default, text, panel, kind.__name__))
     return options
 
 
@@ -209,6 +252,20 @@ def _current_name(word: str) -> str:
     option, sign, value = word.partition("=")
     name = PARAMETERS.get(option[2:].replace("-", "_")) if option.startswith("--") else None
     return word if name is None else f"--{name.replace('_', '-')}{sign}{value}"
+
+
+def _check_options(args: Sequence[str], known: list[str], model: str | None) -> None:
+    """Refuse an unknown option in one sentence, which names the nearest known one."""
+    known = [name for name in known if name.startswith("--")]
+    for word in itertools.takewhile(lambda word: word != "--", args):
+        option = word.partition("=")[0]
+        if option.startswith("--") and option not in (*known, "--help"):
+            close = difflib.get_close_matches(option, known, n=1)
+            raise ValueError(
+                f"model {model!r} has no option {option}"
+                + (f": did you mean {close[0]}?" if close else "")
+                + f" (pynade fit --model {model} --help shows all)"
+            )
 
 
 def _model_in(args: Sequence[str]) -> str | None:

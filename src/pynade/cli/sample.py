@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pynade.cli.screen import console
+from pynade.cli.screen import console, errors, next_commands
 
 HELP = """Draw new rows from a trained model: as a table, a picture, or both.
 
@@ -54,7 +54,11 @@ def sample(
     if out is None and plot is None:
         for row in drawn.rows:
             console.print(" ".join(map(str, row)), soft_wrap=True)
+        next_commands(("sample", run, "-n", n, "--out", "samples.csv"), to=errors)
     else:
         console.print(
             f"{n} rows of {drawn.rows.shape[1]} variables -> {', '.join(str(p) for p in (out, plot) if p)}"
+        )
+        next_commands(
+            ("sample", run, "-n", n, "--out", "samples.csv") if out is None else ("score", run, out)
         )

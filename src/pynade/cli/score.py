@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pynade.cli.screen import console, row_bar
+from pynade.cli.screen import console, next_commands, row_bar
+
+if TYPE_CHECKING:
+    from pynade.runs.score import Score
 
 HELP = """Log-likelihood of data under a trained model, with its standard error: exact, or an estimate.
 
@@ -57,7 +60,7 @@ def score(
     from pynade.processes import together
     from pynade.runs.score import forget_chunks, score_run, write_record, write_rows
     from pynade.runs.summary import read_spec
-    from pynade.tables.output import TABLE_ENDINGS, check_destination
+    from pynade.tables.files import TABLE_ENDINGS, check_destination
 
     if rows is not None and estimate is not None:
         raise ValueError("an estimate has no exact log p for every row: give --rows without --estimate")
@@ -81,6 +84,14 @@ def score(
     if record is not None:
         write_record(record, run, result)
     forget_chunks(run, result)
+    _print_scores(result)
+    if record is None and run.is_dir():
+        next_commands(("sample", run, "-n", 10), ("score", run, data, "--record", "result.json"))
+    else:
+        next_commands(("sample", run, "-n", 10))
+
+
+def _print_scores(result: Score) -> None:
     name = f"{result.data.name} {result.split}"
     if result.orderings is None:
         console.print(f"{name}: {result.estimate}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -84,10 +85,16 @@ def training_bar(what: str = "epoch") -> Iterator[Callback]:
         yield show
 
 
-def next_commands(*commands: str) -> None:
-    """Print the commands that usually follow."""
-    for n, command in enumerate(commands):
-        console.print(f"{'Next: ' if n == 0 else '      '}{command}", soft_wrap=True)
+def next_commands(*commands: Sequence[object], to: Console = console) -> None:
+    """Print the commands that usually follow.
+
+    Args:
+        commands: The words of each, without `pynade`.
+        to: Where to print; a command whose output is rows prints to the standard error.
+    """
+    for n, words in enumerate(commands):
+        command = shlex.join(str(word) for word in words)
+        to.print(f"{'Next: ' if n == 0 else '      '}pynade {command}", soft_wrap=True)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from pynade.cli.screen import LINE_SECONDS, console, errors, plain_table
+from pynade.cli.screen import LINE_SECONDS, console, errors, next_commands, plain_table
 
 if TYPE_CHECKING:
     from pynade.runs.sweep_record import SweepProgress
@@ -82,7 +82,7 @@ def sweep(
     """Sweep a grid (the help is HELP above)."""
     from pynade.atomic import write_json
     from pynade.runs.sweep import run_sweep
-    from pynade.tables.output import check_destination
+    from pynade.tables.files import check_destination
 
     if record is not None:
         check_destination(record, ".json")
@@ -126,6 +126,8 @@ def sweep(
             f"{repeats} seeds: {part} {many['mean']:.3f} on average, standard deviation {many['std']:.3f} ± "
             f"{many['stderr_of_std']:.3f}{note}"
         )
+    first = out / "fold-1.safetensors"
+    next_commands(("info", first), ("sample", first, "-n", 10))
 
 
 def parse_values(text: str) -> tuple[str, list[Any]]:

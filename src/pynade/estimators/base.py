@@ -23,7 +23,7 @@ from pynade.tables.dataset import validation_rows
 from pynade.tables.frames import align, as_matrix
 
 if TYPE_CHECKING:
-    from pynade.tables.source import RowSource
+    from pynade.tables.dataset import RowSource
     from pynade.training import Callback
 
 

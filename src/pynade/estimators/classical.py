@@ -21,7 +21,7 @@ from pynade.estimators.checks import Setting
 if TYPE_CHECKING:
     import torch
 
-    from pynade.tables.source import RowSource
+    from pynade.tables.dataset import RowSource
     from pynade.training import Callback, History
     from pynade.training.checkpoint import Checkpoint
 

@@ -277,7 +277,10 @@ class GaussianMixture(ClassicalEstimator):
             )
         names = ("batch_size", "step_size", "zero_means")
         shared |= {name: getattr(options, name) for name in names}
-        return problem.learn_each(minibatch_em, source=problem.request.source, **shared)
+        source = problem.request.source
+        if source is not None and self.standardise:  # in the units of the training rows
+            shared["standardise"] = problem.rows()[0]
+        return problem.learn_each(minibatch_em, source=source, **shared)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,10 @@ DOCS = {
     "family": "distribution of each conditional: mixtures of Gaussians, Laplaces or logistics (mog, mol, "
     "mologistic), gaussian, fv (Gaussian with one learned sigma per column), laplace, sas (sinh-arcsinh) or "
     "student.",
+    "ImageEstimator.family": "distribution of each pixel: bernoulli (zeros and ones), categorical (a "
+    "probability for every grey level) or discretised-logistic (a mixture of logistics cut into levels).",
+    "ImageEstimator.sigma_floor": "smallest scale of a logistic, where the levels run from -1 to 1.",
+    "ImageEstimator.n_components": "components of the mixture of logistics.",
     "standardise": "train on (x - mean) / deviation of each column; densities, conditionals and samples are "
     "in the units of the data all the same.",
     "sigma_floor": "smallest scale of a distribution, in standardised units (or the data's own). Rounded or "

@@ -24,8 +24,7 @@ from pynade.device import torch_device
 if TYPE_CHECKING:
     import torch
 
-    from pynade.control_variate import ControlVariateEnsemble
-    from pynade.evaluation import OrderingScores
+    from pynade.evaluation import ControlVariateEnsemble, OrderingScores
     from pynade.likelihood import Estimate
     from pynade.models import Density
     from pynade.ordering import Ordering
@@ -61,9 +60,11 @@ class Questions(DensityMixin, BaseEstimator):
                 None takes the estimator's own. For a row with missing cells these are taken with its
                 observed cells moved to the front.
         """
+        from pynade.evaluation import exact_scores
+
         check_is_fitted(self, "model_")
         rows = self._rows(X)
-        return _exact_scores(self._ready(), rows, self._query_orderings(orderings))
+        return exact_scores(self._ready(), rows, self._query_orderings(orderings))
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean log-likelihood per row, in nats; higher is better."""
@@ -124,12 +125,13 @@ class Questions(DensityMixin, BaseEstimator):
         import torch
 
         from pynade import queries
+        from pynade.evaluation import query_rows_at_once
 
         check_is_fitted(self, "model_")
         rows = self._rows(X, missing=True)
         model: Any = self._ready(imputing=True)
         chosen, generator = self._query_orderings(), self._generator(random_state)
-        limit = _rows_at_once(model, chosen, n or 1)
+        limit = query_rows_at_once(model, chosen, n or 1)
         parts = [
             queries.impute(
                 model, part.to(model.device), n, orderings=chosen, generator=generator, particles=particles
@@ -220,7 +222,7 @@ class Questions(DensityMixin, BaseEstimator):
             progress: called as progress(done, total).
             precision: of the net on a GPU.
         """
-        from pynade.control_variate import control_variate_ensemble
+        from pynade.evaluation import control_variate_ensemble
 
         model, rows, chosen = self._orderless("estimated"), self._complete(X), self.orderings(orderings)
         options: dict[str, Any] = {"folder": folder, "progress": progress, "precision": precision}
@@ -346,49 +348,6 @@ def checked_count(n: int) -> int:
     if operator.index(n) < 1:
         raise ValueError(f"n_samples must be at least 1, not {n}")
     return n
-
-
-def _exact_scores(model: Any, rows: np.ndarray, chosen: Any) -> np.ndarray:
-    import torch
-
-    from pynade import queries
-    from pynade.evaluation import score_orderings
-    from pynade.likelihood import row_log_probs
-    from pynade.models import Ensemble, Marginalisable, Orderless
-    from pynade.precision import fast_matmul
-
-    out = np.empty(len(rows))
-    complete = ~np.isnan(rows).any(1)
-    with fast_matmul() if isinstance(model, Orderless) else torch.no_grad():
-        if complete.any():
-            if isinstance(model, Orderless) or (isinstance(model, Ensemble) and chosen != 1):
-                out[complete] = score_orderings(model, rows[complete], chosen).ensemble_rows()
-            else:
-                size = 4096 if isinstance(model, Marginalisable) else 500
-                size = 20_000 if model.device.type == "cuda" else size
-                out[complete] = row_log_probs(model, rows[complete], size).numpy()
-                lost = complete & ~np.isfinite(out)
-                if lost.any() and model.dtype != torch.float64:
-                    out[lost] = row_log_probs(model.double(), rows[lost]).numpy()
-        if not complete.all():
-            parts = []
-            gaps = torch.as_tensor(rows[~complete], dtype=model.dtype)
-            with torch.no_grad():
-                for part in gaps.split(_rows_at_once(model, chosen, 1)):
-                    x = part.to(model.device)
-                    parts.append(queries.marginal_log_prob(model, x, ~torch.isnan(x), orderings=chosen).cpu())
-            out[~complete] = torch.cat(parts).numpy()
-    return out
-
-
-def _rows_at_once(model: Any, chosen: Any, n: int) -> int:
-    from pynade.models import Orderless
-
-    k = 1 if isinstance(chosen, int) else len(chosen)
-    if hasattr(model, "order"):
-        return 10**9  # along its own orderings it cuts the rows itself
-    room = model.net.rows_at_once(model.device) if isinstance(model, Orderless) else 2000
-    return max(1, min(2000, room) // (k * n))
 
 
 def _row_dtype(model: Any) -> Any:

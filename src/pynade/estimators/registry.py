@@ -9,9 +9,10 @@ from __future__ import annotations
 import difflib
 from dataclasses import fields
 from importlib import import_module
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from pynade.estimators.base import DensityEstimator
+if TYPE_CHECKING:  # importing scikit-learn takes a second, and a list of names does not need it
+    from pynade.estimators.base import DensityEstimator
 
 Class = TypeVar("Class", bound=type)
 
@@ -89,6 +90,8 @@ def register(part: Class) -> Class:
     Args:
         part: the class.
     """
+    from pynade.estimators.base import DensityEstimator
+
     if isinstance(part, type) and issubclass(part, DensityEstimator):
         name = part.__name__.lower()
         if name in MODELS or name in ALIASES:

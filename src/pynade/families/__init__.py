@@ -1,16 +1,16 @@
 """Families of one-dimensional distributions, with parameters eta that a net computes."""
 
 from pynade.families.base import Family
-from pynade.families.bernoulli import Bernoulli
-from pynade.families.bijections import Affine, Bijection, Log, Logit
-from pynade.families.categorical import Categorical
-from pynade.families.discretised_logistic import DiscretisedLogistic
-from pynade.families.location_scale import FixedVarianceGaussian, Gaussian, Laplace
-from pynade.families.mixture import MixtureOfGaussians, MixtureOfLaplaces, MixtureOfLogistics
+from pynade.families.discrete import Bernoulli, Categorical
+from pynade.families.location_scale import FixedVarianceGaussian, Gaussian, Laplace, SinhArcsinh, StudentT
+from pynade.families.mixture import (
+    DiscretisedLogistic,
+    MixtureOfGaussians,
+    MixtureOfLaplaces,
+    MixtureOfLogistics,
+)
 from pynade.families.real import Real
-from pynade.families.sinh_arcsinh import SinhArcsinh
-from pynade.families.student_t import StudentT
-from pynade.families.transform import Transformed, standardised
+from pynade.families.transform import Affine, Bijection, Log, Logit, Transformed, standardised
 
 __all__ = [
     "Affine",

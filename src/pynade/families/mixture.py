@@ -1,19 +1,31 @@
-"""Mixtures of K one-dimensional distributions: RNADE-MoG and its relatives."""
+"""Mixtures of K one-dimensional distributions: RNADE-MoG and its relatives, on real numbers and on levels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 
 import torch
 from torch import Generator, Tensor
+from torch.nn import functional
 
 from pynade.families.base import NADEWeights
-from pynade.families.real import Real, moments, probability_nodes, spread_components
-from pynade.families.standard import LAPLACE, LOGISTIC, NORMAL, Standard, pick
+from pynade.families.discrete import check_levels, check_whole
+from pynade.families.real import (
+    LAPLACE,
+    LOGISTIC,
+    NORMAL,
+    WITHIN,
+    Function,
+    Real,
+    Standard,
+    moments,
+    pick,
+    probability_nodes,
+)
 from pynade.kernels import Uniforms, backends, sample
 
 
-class _MixtureFamily(Real):
+class MixtureFamily(Real):
     """Abstract Σ_c pi_c f((x - mu_c) / sigma_c) / sigma_c, with f a standard density.
 
     Eta is [K logits of pi | K locations mu | K logarithms of sigma] along its last axis (eqs.
@@ -38,11 +50,13 @@ class _MixtureFamily(Real):
 
     def parameters_of(self, eta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """pi, mu and sigma, each (…, K)."""
-        logits, mu, raw = self._parts(eta)
-        return logits.softmax(-1), mu, torch.exp(self.log_scale(raw))
+        logits, mu, log_sigma = self._parts(eta)
+        return logits.softmax(-1), mu, torch.exp(log_sigma)
 
-    def _parts(self, eta: Tensor) -> tuple[Tensor, ...]:
-        return eta.split(self.n_components, -1)
+    def _parts(self, eta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits of pi, mu and log sigma, each (…, K)."""
+        logits, mu, raw = eta.split(self.n_components, -1)
+        return logits, mu, self.log_scale(raw)
 
     def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Log of the sum over components, by logsumexp."""
@@ -50,8 +64,7 @@ class _MixtureFamily(Real):
             log_p = self._compiled(x, eta)
             if log_p is not None:
                 return log_p
-        logits, mu, raw = self._parts(eta)
-        log_sigma = self.log_scale(raw)
+        logits, mu, log_sigma = self._parts(eta)
         z = self.standardise(x.unsqueeze(-1), mu, log_sigma)
         each = logits.log_softmax(-1) - log_sigma + self.standard.log_kernel(z)
         return torch.logsumexp(each, -1) + self.standard.log_constant
@@ -78,7 +91,7 @@ class _MixtureFamily(Real):
         self, weights: NADEWeights, activation: str, uniforms: Uniforms, generator: Generator | None
     ) -> Tensor | None:
         """By a compiled loop, which has no smallest scale."""
-        if self.sigma_floor or type(self).sample is not _MixtureFamily.sample:
+        if self.sigma_floor or type(self).sample is not MixtureFamily.sample:
             return None
         drawn = uniforms.tensor(weights[0].dtype, weights[0].device)
         return sample(weights, drawn, self.standard.noise(drawn, generator), activation)
@@ -102,9 +115,7 @@ class _MixtureFamily(Real):
         found = bisect(lambda x: self.cdf(x, exact), q.double(), each.amin(-1), each.amax(-1))
         return found.to(eta.dtype)
 
-    def expectation(
-        self, function: Callable[[Tensor], Tensor], eta: Tensor, i: Tensor | None = None
-    ) -> Tensor:
+    def expectation(self, function: Function, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Σ pi_c E_c[function(X)], each an integral over the component's quantiles (see `Real`)."""
         pi, mu, sigma = (part.movedim(-1, 0) for part in self.parameters_of(eta.double()))  # (K, …)
         total = torch.zeros_like(mu)
@@ -115,13 +126,24 @@ class _MixtureFamily(Real):
     def eta_from_marginal(self, x: Tensor) -> Tensor:
         """Equal weights and one common sigma, with the mean and variance of each column (NaN: no row).
 
-        See `spread_components`; no ties can make sigma 0.
+        The locations are spread about the mean as normal quantiles. A share `WITHIN` of the variance is that
+        of the components (all of it if K = 1), the rest is between them; no ties can make sigma 0.
         """
-        mu, sigma = spread_components(*moments(x), self.n_components, self.standard.deviation)
+        return self._spread(*moments(x))
+
+    def _spread(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Eta (D, P) of components of equal weights with these moments (D,) of each column."""
+        k = self.n_components
+        grid = torch.special.ndtri((torch.arange(k, dtype=torch.float64, device=mean.device) + 0.5) / k)
+        within = WITHIN if k > 1 else 1.0
+        if k > 1:
+            grid = grid * math.sqrt((1 - within) / grid.square().mean().item())
+        mu = mean[:, None] + deviation[:, None] * grid
+        sigma = (deviation * math.sqrt(within) / self.standard.deviation)[:, None].expand_as(mu)
         return torch.cat([torch.zeros_like(mu), mu, self.raw_scale(sigma)], -1)
 
 
-class MixtureOfGaussians(_MixtureFamily):
+class MixtureOfGaussians(MixtureFamily):
     """RNADE-MoG: p(x) = Σ_c pi_c N(x; mu_c, sigma_c²) (eqs. RNADE-outputs-pi, -mu, -sigma).
 
     Args:
@@ -140,7 +162,7 @@ class MixtureOfGaussians(_MixtureFamily):
     standard = NORMAL
 
 
-class MixtureOfLaplaces(_MixtureFamily):
+class MixtureOfLaplaces(MixtureFamily):
     """RNADE-MoL: as `MixtureOfGaussians`, each component exp(-|x - mu_c| / sigma_c) / 2 sigma_c.
 
     Args:
@@ -157,7 +179,7 @@ class MixtureOfLaplaces(_MixtureFamily):
     standard = LAPLACE
 
 
-class MixtureOfLogistics(_MixtureFamily):
+class MixtureOfLogistics(MixtureFamily):
     """As `MixtureOfGaussians`, each component with cdf sigm((x - mu_c) / sigma_c).
 
     Args:
@@ -174,7 +196,107 @@ class MixtureOfLogistics(_MixtureFamily):
     standard = LOGISTIC
 
 
-def bisect(cdf: Callable[[Tensor], Tensor], q: Tensor, low: Tensor, high: Tensor, steps: int = 100) -> Tensor:
+class DiscretisedLogistic(MixtureOfLogistics):
+    """x in {0, …, L-1}: a mixture of K logistic distributions cut into L pieces (Salimans et al., 2017).
+
+        p(x) = Σ_c pi_c [sigm((v + w - mu_c) / s_c) - sigm((v - w - mu_c) / s_c)]
+
+    where v = 2x / (L-1) - 1 runs from -1 to 1 and w = 1 / (L-1) is half a level. The lowest level also takes
+    all that lies below it and the highest all that lies above, so probabilities sum to one. Eta is [K logits
+    of pi | K locations mu | K logarithms of s]. Differences of sigmoids are computed as products,
+    sigm(a) - sigm(b) = sigm(a) sigm(-b) (1 - exp(b - a)), so no level is ever given a probability of zero.
+
+    Args:
+        n_components: K.
+        levels: L.
+        sigma_floor: s = sigma_floor + exp(·), exactly exp(·) when it is 0. It changes likelihoods.
+
+    Example:
+        >>> import torch
+        >>> family = DiscretisedLogistic(2, levels=4)
+        >>> eta = torch.tensor([0.0, 1.0, -0.5, 0.5, -1.0, -2.0]).expand(4, 6)
+        >>> family.log_prob(torch.arange(4.0), eta).exp().sum().item()
+        1.0...
+    """
+
+    discrete = True
+
+    def __init__(self, n_components: int, levels: int = 256, sigma_floor: float = 0.0) -> None:
+        check_levels(levels)
+        super().__init__(n_components, sigma_floor)
+        self.levels = int(levels)
+
+    def check(self, x: Tensor) -> None:
+        """Every value must be one of the levels."""
+        check_whole(x, self.levels, "DiscretisedLogistic")
+
+    def encode(self, x: Tensor, i: Tensor | None = None) -> Tensor:
+        """x / (L - 1), from 0 to 1."""
+        return x.unsqueeze(-1) / (self.levels - 1)
+
+    def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """Log of the sum over components of the mass of x's interval."""
+        logits, mu, log_s = self._parts(eta)
+        top, half = self.levels - 1, 1 / (self.levels - 1)
+        v = (2 * x / top - 1).unsqueeze(-1) - mu
+        sharp = torch.exp(-log_s)
+        upper = functional.logsigmoid((v + half) * sharp)  # all below the interval's upper end
+        lower = functional.logsigmoid((half - v) * sharp)  # all above its lower end
+        inside = upper + lower + torch.log(-torch.expm1(-2 * half * sharp))
+        level = x.unsqueeze(-1)
+        each = torch.where(level <= 0, upper, torch.where(level >= top, lower, inside))
+        return torch.logsumexp(logits.log_softmax(-1) + each, -1)
+
+    def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
+        """A draw of the mixture, rounded to the nearest level."""
+        v = super().sample(eta, i, generator)
+        return ((v + 1) / 2 * (self.levels - 1)).round().clamp(0, self.levels - 1)
+
+    def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """Σ_l P(X > l), over the levels one by one."""
+        total = torch.zeros_like(eta[..., 0])
+        for level in range(self.levels - 1):
+            total = total + (1 - self.cdf(torch.full_like(total, level), eta, i))
+        return total
+
+    def best_guess(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """The likeliest level (the lowest of several), found by computing all of them."""
+        best = torch.full_like(eta[..., 0], -math.inf)
+        guess = torch.zeros_like(best)
+        for level in range(self.levels):
+            here = torch.full_like(best, level)
+            log_p = self.log_prob(here, eta, i)
+            guess = torch.where(log_p > best, here, guess)
+            best = torch.maximum(best, log_p)
+        return guess
+
+    def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """Σ pi_c sigm((v + w - mu_c) / s_c) at the level below or at x; 1 from the highest on."""
+        logits, mu, log_s = self._parts(eta)
+        top = self.levels - 1
+        level = x.floor()
+        v = ((2 * level + 1) / top - 1).unsqueeze(-1) - mu
+        below = (logits.softmax(-1) * torch.sigmoid(v * torch.exp(-log_s))).sum(-1).clamp(max=1)
+        below = torch.where(level < 0, torch.zeros_like(below), below)
+        return torch.where(level >= top, torch.ones_like(below), below)
+
+    def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """The first level up to which there is a share of q, by halving."""
+        low, high = torch.full_like(q, -1.0), torch.full_like(q, self.levels - 1.0)
+        for _ in range(self.levels.bit_length()):
+            middle = ((low + high) / 2).floor()
+            enough = (self.cdf(middle, eta, i) >= q) & (middle >= 0)
+            low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
+        return high.to(eta.dtype)
+
+    def eta_from_marginal(self, x: Tensor) -> Tensor:
+        """As of the mixture; a column without spread is given a scale of one level."""
+        mean, deviation = moments(x)
+        unit = 2 / (self.levels - 1)
+        return self._spread(mean * unit - 1, deviation * unit)
+
+
+def bisect(cdf: Function, q: Tensor, low: Tensor, high: Tensor, steps: int = 100) -> Tensor:
     """The smallest x with cdf(x) >= q, known to lie between low and high; infinite ends stay as they are."""
     edge = torch.where(torch.isinf(low), low, high)
     known = torch.isinf(low) | torch.isinf(high)

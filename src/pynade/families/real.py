@@ -1,16 +1,22 @@
-"""What all real-valued families share: their domain, their scale, and the gradient of the mean."""
+"""What all real-valued families share: their domain, location and scale, and the standard distributions.
+
+Functions of standard distributions (location 0, scale 1) act on each element, keep the tensor's device and
+dtype, and are finite in value and gradient for |z| up to 1e12 in float32.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn import functional
 
 from pynade.families.base import Family, refuse
 
+Function = Callable[[Tensor], Tensor]
 WITHIN = 0.25  # share of a column's variance that the initial components of a mixture have
 
 
@@ -28,8 +34,9 @@ class Real(Family):
 
     def __init__(self, sigma_floor: float = 0.0, scale_mean_gradient: bool = False) -> None:
         super().__init__()
-        self.sigma_floor = check_floor(sigma_floor)
-        self.scale_mean_gradient = bool(scale_mean_gradient)
+        if not 0 <= sigma_floor < math.inf:
+            raise ValueError(f"sigma_floor must be a finite number, zero or more, not {sigma_floor}")
+        self.sigma_floor, self.scale_mean_gradient = float(sigma_floor), bool(scale_mean_gradient)
 
     def check(self, x: Tensor) -> None:
         """Every value must be a finite number."""
@@ -39,9 +46,7 @@ class Real(Family):
         """The mean."""
         return self.mean(eta, i)
 
-    def expectation(
-        self, function: Callable[[Tensor], Tensor], eta: Tensor, i: Tensor | None = None
-    ) -> Tensor:
+    def expectation(self, function: Function, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """E[function(X)], a numerical integral over the quantile function: (…, P) -> (…).
 
         The tails beyond probabilities of 1e-16 are left out, so a function that grows too fast for the mean
@@ -54,8 +59,11 @@ class Real(Family):
         return total.to(eta.dtype)
 
     def log_scale(self, raw: Tensor) -> Tensor:
-        """Log sigma from a net's output."""
-        return log_floored(raw, self.sigma_floor)
+        """Log sigma from a net's output: log(floor + exp(raw)), whatever their sizes."""
+        if self.sigma_floor == 0:
+            return raw
+        log_floor = math.log(self.sigma_floor)
+        return log_floor + functional.softplus(raw - log_floor, threshold=40)
 
     def raw_scale(self, scale: Tensor) -> Tensor:
         """The output of a net whose sigma is `scale`; where the floor forbids it, sigma is 1.001 floors."""
@@ -73,23 +81,82 @@ class Real(Family):
         return (x - fixed) * torch.exp(-log_scale) + (fixed - loc)
 
 
+@dataclass(frozen=True)
+class Standard:
+    """A standard distribution, used by itself and by mixtures of K of them.
+
+    Attributes:
+        name: by which compiled loops know it.
+        log_kernel: the log-density without its constant, which a sum over components adds once.
+        log_constant: the log-density is `log_kernel(z) + log_constant`.
+        cdf: P(Z <= z).
+        quantile: inverse of the cdf; infinite at 0 and 1.
+        deviation: standard deviation.
+    """
+
+    name: str
+    log_kernel: Function
+    log_constant: float
+    cdf: Function
+    quantile: Function
+    deviation: float
+
+    def noise(self, like: Tensor, generator: Generator | None) -> Tensor:
+        """Independent draws of the shape, dtype and device of `like`."""
+        if self is not NORMAL:
+            return self.quantile(uniforms(like, generator))
+        device = like.device if generator is None else generator.device
+        return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=device).to(like.device)
+
+
+def _laplace_cdf(z: Tensor) -> Tensor:
+    half = 0.5 * torch.exp(-z.abs())
+    return torch.where(z < 0, half, 1 - half)
+
+
+NORMAL = Standard(
+    "Normal",
+    log_kernel=lambda z: -0.5 * z.square(),
+    log_constant=-0.5 * math.log(2 * math.pi),
+    cdf=torch.special.ndtr,
+    quantile=torch.special.ndtri,
+    deviation=1.0,
+)
+LAPLACE = Standard(
+    "DoubleExponential",
+    log_kernel=lambda z: -z.abs(),
+    log_constant=-math.log(2),
+    cdf=_laplace_cdf,
+    quantile=lambda q: torch.where(q < 0.5, torch.log(2 * q), -torch.log(2 - 2 * q)),
+    deviation=math.sqrt(2),
+)
+LOGISTIC = Standard(
+    "StandardLogistic",
+    log_kernel=lambda z: 2 * functional.logsigmoid(z) - z,  # log sigm(z) + log sigm(-z), with one logarithm
+    log_constant=0.0,
+    cdf=torch.sigmoid,
+    quantile=torch.logit,
+    deviation=math.pi / math.sqrt(3),
+)
+
+
+def uniforms(like: Tensor, generator: Generator | None) -> Tensor:
+    """Uniform draws strictly between 0 and 1, made on the generator's device and moved to that of `like`."""
+    device = like.device if generator is None else generator.device
+    u = torch.rand(like.shape, generator=generator, dtype=like.dtype, device=device)
+    return u.clamp_(min=torch.finfo(u.dtype).eps / 4).to(like.device)
+
+
+def pick(probabilities: Tensor, generator: Generator | None) -> Tensor:
+    """Which of K outcomes a uniform number selects, (…, K) -> (…)."""
+    edges = probabilities.cumsum(-1)
+    u = uniforms(edges[..., 0], generator).unsqueeze(-1) * edges[..., -1:]
+    return (edges[..., :-1] < u).sum(-1)
+
+
 def check_finite(x: Tensor, name: str) -> None:
     """Raise a ValueError that names the first cell which is no finite number."""
     refuse(x, ~torch.isfinite(x), f"a {name} model needs finite numbers")
-
-
-def check_floor(floor: float) -> float:
-    """A smallest scale, or a ValueError."""
-    if not 0 <= floor < math.inf:
-        raise ValueError(f"sigma_floor must be a finite number, zero or more, not {floor}")
-    return float(floor)
-
-
-def log_floored(raw: Tensor, floor: float) -> Tensor:
-    """log(floor + exp(raw)), whatever their sizes; exactly raw when the floor is 0."""
-    if floor == 0:
-        return raw
-    return math.log(floor) + functional.softplus(raw - math.log(floor), threshold=40)
 
 
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,23 +178,3 @@ def probability_nodes(step: float = 1 / 16, reach: float = 8.2) -> list[tuple[fl
     t = step * torch.arange(-n, n + 1, dtype=torch.float64)
     weights = torch.exp(-0.5 * t.square())
     return list(zip(torch.special.ndtr(t).tolist(), (weights / weights.sum()).tolist(), strict=True))
-
-
-def spread_components(mean: Tensor, deviation: Tensor, k: int, standard: float) -> tuple[Tensor, Tensor]:
-    """Locations and scales (D, K) of components of equal weights with these moments (D,) of each column.
-
-    The locations are spread about the mean as normal quantiles. A share `WITHIN` of the variance is that of
-    the components (all of it if K = 1), the rest is between them.
-
-    Args:
-        mean: of each column.
-        deviation: of each column.
-        k: number of components.
-        standard: standard deviation of a component of scale 1.
-    """
-    grid = torch.special.ndtri((torch.arange(k, dtype=torch.float64, device=mean.device) + 0.5) / k)
-    within = WITHIN if k > 1 else 1.0
-    if k > 1:
-        grid = grid * math.sqrt((1 - within) / grid.square().mean().item())
-    mu = mean[:, None] + deviation[:, None] * grid
-    return mu, (deviation * math.sqrt(within) / standard)[:, None].expand_as(mu)

@@ -1,15 +1,277 @@
-"""A real-valued family of transformed variables, in the units of the data."""
+"""Real-valued families of transformed variables, and the increasing maps that transform them.
+
+A map goes from the units of the data to those of a model, for each variable its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
 from pynade.families.base import Family, refuse
-from pynade.families.bijections import Affine, Bijection
-from pynade.families.real import Real, check_finite
+from pynade.families.real import Real, check_finite, moments
+
+Numbers = float | Sequence[float] | Tensor
+
+
+class Bijection(nn.Module, ABC):
+    """Abstract increasing map y = f(x) of every variable, with its inverse and the logarithm of its slope.
+
+    Its constants are buffers of shape (D,), in the last axis of x or looked up by `i` (see `Family`).
+
+    Attributes:
+        n_variables: D.
+        bounded: whether some column's domain is less than all real numbers.
+        affine: whether it is affine, so that it maps means to means.
+    """
+
+    bounded = False
+    affine = False
+    _double = False  # whether the constants are float64 whatever type the model has
+
+    def __init__(self, n_variables: int | None, **constants: Numbers) -> None:
+        super().__init__()
+        dtype = torch.float64 if self._double else torch.get_default_dtype()
+        rows = {k: torch.as_tensor(v, dtype=dtype) for k, v in constants.items()}
+        sizes = {v.shape[0] for v in rows.values() if v.ndim} | ({n_variables} if n_variables else set())
+        if len(sizes) != 1 or any(v.ndim > 1 for v in rows.values()):
+            raise ValueError(
+                f"{type(self).__name__} needs one number for each variable: give vectors of one length, "
+                f"or n_variables, not shapes {[tuple(v.shape) for v in rows.values()]} and {n_variables}"
+            )
+        self.n_variables = int(sizes.pop())
+        for name, value in rows.items():
+            self.register_buffer(name, value.expand(self.n_variables).clone())
+
+    @abstractmethod
+    def forward(self, x: Tensor, i: Tensor | None = None) -> Tensor:
+        """y = f(x); at and beyond the ends of the domain, minus and plus infinity."""
+
+    @abstractmethod
+    def inverse(self, y: Tensor, i: Tensor | None = None) -> Tensor:
+        """The x with f(x) = y, never outside the domain by rounding."""
+
+    @abstractmethod
+    def log_abs_det(self, x: Tensor, i: Tensor | None = None) -> Tensor:
+        """log dy/dx at x, in a shape that broadcasts against x."""
+
+    def inside(self, x: Tensor, i: Tensor | None = None) -> Tensor:
+        """Where x is in the domain; NaN counts as such, so that it stays NaN."""
+        return torch.ones_like(x, dtype=torch.bool)
+
+    def centre(self, i: Tensor | None = None) -> Tensor:
+        """A value in the domain, which stands in for those outside it."""
+        return torch.zeros_like(at(next(self.buffers()), i))
+
+    def domain(self, column: int) -> str:
+        """The domain of a column, in words."""
+        return "of any size"
+
+    def config(self) -> dict[str, Any]:
+        """D; the numbers are buffers, stored as tensors."""
+        return {"n_variables": self.n_variables}
+
+
+class Affine(Bijection):
+    """y = (x - loc) / scale: standardisation.
+
+    Its constants stay float64 whatever type the model has, and the location is subtracted before anything is
+    rounded, so float64 data far from zero keep the digits they have.
+
+    Args:
+        loc: a number, or one for each variable.
+        scale: likewise, above zero.
+        n_variables: D, where neither is a vector.
+
+    Example:
+        >>> import torch
+        >>> Affine.fitted(torch.tensor([[1.0], [3.0]]))(torch.tensor([[5.0]])).item()
+        3.0
+    """
+
+    affine = True
+    _double = True
+    loc: Tensor
+    scale: Tensor
+
+    def __init__(self, loc: Numbers = 0.0, scale: Numbers = 1.0, n_variables: int | None = None) -> None:
+        super().__init__(n_variables, loc=loc, scale=scale)
+        _require(self.scale > 0, self.scale, "the scale of an Affine must be above 0")
+
+    @classmethod
+    def fitted(cls, x: Tensor) -> Affine:
+        """Mean and population standard deviation of each column of x (N, D); NaN is missing.
+
+        Raises:
+            ValueError: a column is constant or empty.
+        """
+        loc, scale = moments(x)
+        rows = x.double()
+        known = ~torch.isnan(rows)
+        low, high = rows.where(known, torch.inf).amin(0), rows.where(known, -torch.inf).amax(0)
+        constant = ~(low < high)
+        if constant.any():
+            column = int(constant.nonzero()[0, 0])
+            what = "has no value" if not known[:, column].any() else f"is always {low[column].item():g}"
+            raise ValueError(f"column {column} {what}, so it cannot be standardised; leave it out")
+        return cls(loc, scale)
+
+    def forward(self, x: Tensor, i: Tensor | None = None) -> Tensor:
+        """(x - loc) / scale."""
+        return ((x - at(self.loc, i)) / at(self.scale, i)).to(x.dtype)
+
+    def inverse(self, y: Tensor, i: Tensor | None = None) -> Tensor:
+        """Loc + scale y."""
+        return (at(self.loc, i) + at(self.scale, i) * y).to(y.dtype)
+
+    def log_abs_det(self, x: Tensor, i: Tensor | None = None) -> Tensor:
+        """-log scale, the same for every x."""
+        return -torch.log(at(self.scale, i)).to(x.dtype)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Affine:
+        """Move with the model, but keep float64."""
+        before: Any = dict(self._buffers)
+        super()._apply(fn, recurse)
+        after: Any = self._buffers
+        after |= {n: before[n].to(t.device) for n, t in after.items() if t.dtype != before[n].dtype}
+        return self
+
+
+class Bounded(Bijection):
+    """Abstract map of some columns, whose values lie above one end or between two; others pass through."""
+
+    bounded = True
+    active: Tensor
+
+    def __init__(self, columns: Sequence[int] | None, n_variables: int | None, **ends: Numbers) -> None:
+        super().__init__(n_variables, **ends)
+        n = self.n_variables
+        wrong = [c for c in columns or () if not 0 <= c < n]
+        if wrong:
+            raise ValueError(f"there is no column {wrong[0]} among {n}")
+        self.register_buffer("active", torch.tensor([columns is None or c in columns for c in range(n)]))
+
+    def forward(self, x: Tensor, i: Tensor | None = None) -> Tensor:
+        """The logarithm of the distance from the lower end, less that of the distance from the upper one."""
+        below, *above = map(torch.log, self._gaps(x, i))
+        return torch.where(at(self.active, i), below - above[0] if above else below, x)
+
+    def inverse(self, y: Tensor, i: Tensor | None = None) -> Tensor:
+        """The x with f(x) = y, strictly inside the ends."""
+        active = at(self.active, i)
+        return torch.where(active, self._back(torch.where(active, y, 0), i), y)
+
+    def inside(self, x: Tensor, i: Tensor | None = None) -> Tensor:
+        """Where x is strictly inside the ends."""
+        return ~torch.stack([gap <= 0 for gap in self._gaps(x, i)]).any(0)
+
+    def _gaps(self, x: Tensor, i: Tensor | None) -> list[Tensor]:
+        """Distances from the ends, 0 outside; 1 in columns that pass through."""
+        return [torch.where(at(self.active, i), d.clamp(min=0), 1) for d in self._distances(x, i)]
+
+    @abstractmethod
+    def _distances(self, x: Tensor, i: Tensor | None) -> tuple[Tensor, ...]: ...
+
+    @abstractmethod
+    def _back(self, y: Tensor, i: Tensor | None) -> Tensor: ...
+
+
+class Log(Bounded):
+    """y = log(x - offset) of positive columns (x > offset); other columns pass through.
+
+    Args:
+        offset: a number, or one for each variable: the excluded lower end.
+        columns: indexes of the columns that are mapped; None means all.
+        n_variables: D, where offset is no vector.
+
+    Example:
+        >>> import torch
+        >>> Log(n_variables=2, columns=[1])(torch.tensor([[1.0, 1.0]])).tolist()
+        [[1.0, 0.0]]
+    """
+
+    offset: Tensor
+
+    def __init__(
+        self, offset: Numbers = 0.0, columns: Sequence[int] | None = None, n_variables: int | None = None
+    ) -> None:
+        super().__init__(columns, n_variables, offset=offset)
+
+    def log_abs_det(self, x: Tensor, i: Tensor | None = None) -> Tensor:
+        """-log(x - offset)."""
+        return -torch.log(self._gaps(x, i)[0])
+
+    def centre(self, i: Tensor | None = None) -> Tensor:
+        """Offset + 1."""
+        return at(self.offset, i) + 1
+
+    def domain(self, column: int) -> str:
+        """Above the offset."""
+        return f"above {self.offset[column].item():g}"
+
+    def _distances(self, x: Tensor, i: Tensor | None) -> tuple[Tensor, ...]:
+        return (x - at(self.offset, i),)
+
+    def _back(self, y: Tensor, i: Tensor | None) -> Tensor:
+        offset = at(self.offset, i)
+        x = offset + torch.exp(y)
+        return torch.maximum(x, _just_above(offset.to(x.dtype)))
+
+
+class Logit(Bounded):
+    """y = log((x - low) / (high - x)) of bounded columns (low < x < high); other columns pass through.
+
+    Args:
+        low: a number, or one for each variable: the excluded lower end.
+        high: likewise, the excluded upper end.
+        columns: indexes of the columns that are mapped; None means all.
+        n_variables: D, where neither end is a vector.
+
+    Example:
+        >>> import torch
+        >>> Logit(0.0, 10.0, n_variables=1)(torch.tensor([[5.0]])).item()
+        0.0
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(
+        self,
+        low: Numbers = 0.0,
+        high: Numbers = 1.0,
+        columns: Sequence[int] | None = None,
+        n_variables: int | None = None,
+    ) -> None:
+        super().__init__(columns, n_variables, low=low, high=high)
+        _require(self.high > self.low, self.high, "the upper end of a Logit must be above the lower one")
+
+    def log_abs_det(self, x: Tensor, i: Tensor | None = None) -> Tensor:
+        """log(high - low) - log(x - low) - log(high - x)."""
+        below, above = self._gaps(x, i)
+        width = torch.where(at(self.active, i), at(self.high, i) - at(self.low, i), 1)
+        return torch.log(width) - torch.log(below) - torch.log(above)
+
+    def centre(self, i: Tensor | None = None) -> Tensor:
+        """Half way."""
+        return 0.5 * (at(self.low, i) + at(self.high, i))
+
+    def domain(self, column: int) -> str:
+        """Between the ends."""
+        return f"between {self.low[column].item():g} and {self.high[column].item():g}, both excluded"
+
+    def _distances(self, x: Tensor, i: Tensor | None) -> tuple[Tensor, ...]:
+        return x - at(self.low, i), at(self.high, i) - x
+
+    def _back(self, y: Tensor, i: Tensor | None) -> Tensor:
+        low, high = at(self.low, i), at(self.high, i)
+        x = low + (high - low) * torch.sigmoid(y)
+        first, last = _just_above(low.to(x.dtype)), -_just_above(-high.to(x.dtype))
+        return torch.minimum(torch.maximum(x, first), last)
 
 
 class Transformed(Family):
@@ -35,7 +297,7 @@ class Transformed(Family):
     def __init__(self, base: Real, bijections: Bijection | Sequence[Bijection]) -> None:
         super().__init__()
         chain = [bijections] if isinstance(bijections, Bijection) else list(bijections)
-        if not isinstance(base, Real):
+        if not isinstance(base, Real) or base.discrete:
             raise TypeError(f"only real-valued families can be transformed, not {type(base).__name__}")
         if len({b.n_variables for b in chain}) != 1:
             raise ValueError(
@@ -88,9 +350,7 @@ class Transformed(Family):
 
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """The base's at f(x); 0 below and 1 above the domain."""
-        for bijection in self._chain():
-            x = bijection(x, i)
-        return self.base.cdf(x, eta, i)
+        return self.base.cdf(_mapped(x, self.bijections, i), eta, i)
 
     def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """The base's, mapped back."""
@@ -98,11 +358,11 @@ class Transformed(Family):
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
         """The base's, of the mapped data."""
-        return self.base.eta_from_marginal(self._mapped(x))
+        return self.base.eta_from_marginal(_mapped(x.double(), self.bijections))
 
     def fit_constants(self, x: Tensor) -> None:
         """The base's, of the mapped data."""
-        self.base.fit_constants(self._mapped(x))
+        self.base.fit_constants(_mapped(x.double(), self.bijections))
 
     def fill(self, x: Tensor, keep: Tensor) -> Tensor:
         """Cells not kept become the value that is mapped to 0."""
@@ -129,12 +389,6 @@ class Transformed(Family):
 
     def _chain(self) -> list[Bijection]:
         return [b for b in self.bijections if isinstance(b, Bijection)]
-
-    def _mapped(self, x: Tensor) -> Tensor:
-        x = x.double()
-        for bijection in self._chain():
-            x = bijection(x)
-        return x
 
     def _to_base(self, x: Tensor, i: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """f(x), log f'(x), and where x is in the domain (None: everywhere)."""
@@ -172,7 +426,29 @@ def standardised(base: Real, x: Tensor, bijections: Sequence[Bijection] = ()) ->
         >>> standardised(Gaussian(), x).encode(x).squeeze(-1).tolist()
         [[-1.0, -1.0], [1.0, 1.0]]
     """
-    mapped = x.double()
-    for bijection in bijections:
-        mapped = bijection(mapped)
-    return Transformed(base, [*bijections, Affine.fitted(mapped)])
+    return Transformed(base, [*bijections, Affine.fitted(_mapped(x.double(), bijections))])
+
+
+def at(constants: Tensor, i: Tensor | None) -> Tensor:
+    """Constants (D,) of all variables, or those of the variables i."""
+    return constants if i is None else constants[i]
+
+
+def _just_above(end: Tensor) -> Tensor:
+    """The next number, but none so small that a GPU may take it for zero."""
+    following = torch.nextafter(end, torch.full_like(end, torch.inf))
+    return torch.maximum(following, end + torch.finfo(end.dtype).tiny)
+
+
+def _require(right: Tensor, values: Tensor, rule: str) -> None:
+    if right.is_meta:  # a saved model is being built; its numbers come later
+        return
+    if not bool(right.all()):
+        column = int((~right).nonzero()[0, 0])
+        raise ValueError(f"{rule}, but that of column {column} is {values[column].item():g}")
+
+
+def _mapped(x: Tensor, chain: Iterable[nn.Module], i: Tensor | None = None) -> Tensor:
+    for bijection in chain:
+        x = bijection(x, i)
+    return x

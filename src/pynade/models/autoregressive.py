@@ -7,7 +7,7 @@ from torch import Generator, Tensor
 
 from pynade.families import Family
 from pynade.models.density import Density, check_columns
-from pynade.models.scoring import Rows, ancestral
+from pynade.models.scoring import Rows, ancestral, dropout
 from pynade.nets import Net
 from pynade.ordering import Ordering
 
@@ -66,7 +66,8 @@ class Autoregressive(Ordered):
 
     def eta(self, x: Tensor, noise: Generator | None = None) -> Tensor:
         """Parameters (B, D, P) of every conditional p(x_i | variables before i); noise: dropout."""
-        return Rows(self.net, self.family, x).eta(self.ordering, noise)
+        rows = Rows(self.net, self.family, x)
+        return self.net.parallel(rows.features, self.ordering, **dropout(self.net, noise)).to(rows.y.dtype)
 
     def loss(self, x: Tensor, generator: Generator | None = None) -> Tensor:
         """Minus log p of each row (B,), with the net's dropout where it has any and a generator is given."""

@@ -106,12 +106,7 @@ def block_log_prob(
 
 
 def _draw(
-    model: Orderless,
-    n: int,
-    per_step: int,
-    generator: Generator | None,
-    precision: str,
-    means: bool,
+    model: Orderless, n: int, per_step: int, generator: Generator | None, precision: str, means: bool
 ) -> tuple[Tensor, Tensor | None]:
     shape, device = (n, model.n_variables), model.device
     order = torch.rand(shape, generator=generator, device=device).argsort(1)

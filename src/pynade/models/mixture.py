@@ -150,12 +150,7 @@ class Ensemble(Ordered):
             x: rows (B, D).
             at_once: orderings computed together; None takes `orderings_at_once`.
         """
-        rows = Rows(self.net, self.family, x)
-        at_once = self.orderings_at_once(len(x)) if at_once is None else at_once
-        if at_once == 1:
-            return torch.stack([rows.log_prob(order) for order in self.order.unbind()], dim=-1)
-        each: Tensor = vmap(rows.log_prob, chunk_size=at_once)(self.order)
-        return each.T.contiguous()
+        return self._log_prob(x, at_once, members=True)
 
     def orderings_at_once(self, rows: int, members: int = 1) -> int:
         """How many orderings of so many rows, for each member of a population, are computed together.
@@ -172,8 +167,15 @@ class Ensemble(Ordered):
         limit = CPU_NUMBERS if self.order.device.type == "cpu" else GPU_NUMBERS
         return max(1, min(len(self.order), limit // (members * numbers)))
 
-    def _log_prob(self, x: Tensor, at_once: int | None = None) -> Tensor:
-        return torch.logsumexp(self.member_log_probs(x, at_once), -1) - math.log(len(self.order))
+    def _log_prob(self, x: Tensor, at_once: int | None = None, members: bool = False) -> Tensor:
+        """log p of each row, or (`members`) under each ordering; at_once: orderings computed together."""
+        rows = Rows(self.net, self.family, x)
+        at_once = self.orderings_at_once(len(x)) if at_once is None else at_once
+        if at_once == 1:
+            each = torch.stack([rows.log_prob(order) for order in self.order.unbind()], dim=-1)
+        else:
+            each = vmap(rows.log_prob, chunk_size=at_once)(self.order).T.contiguous()
+        return each if members else torch.logsumexp(each, -1) - math.log(len(self.order))
 
     def loss(self, x: Tensor, generator: Generator | None = None) -> Tensor:
         """Minus log p(x | o) of each row (B,), for a member drawn uniformly, or (`fresh`) any ordering."""

@@ -70,12 +70,7 @@ class Orderless(Model):
         """
         exists = ~torch.isnan(x) if x.is_floating_point() else None
         observed = random_observed(
-            len(x),
-            self.n_variables,
-            generator,
-            exists=exists,
-            stratified=self.stratified,
-            device=x.device,
+            len(x), self.n_variables, generator, exists=exists, stratified=self.stratified, device=x.device
         )
         return self.loss_given(x, observed, generator)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -41,23 +42,16 @@ class Rows:
         return self.inner.encode(self.y)
 
     def log_prob(self, order: Tensor, noise: Generator | None = None, precision: str | None = None) -> Tensor:
-        """log p of each row (B,) along one order (D,), or one for each row (B, D), in one parallel pass.
+        """log p of each row (B,) along one order (D,) in one parallel pass.
 
         Args:
-            order: the order(s).
+            order: the order; for a net that `takes_orderings` also one for each row, (B, D).
             noise: source of dropout in training, for a net that has any.
             precision: as for `Walk`.
         """
         with arithmetic(precision, self.y.device):
-            eta = self.eta(Ordering.trusted(order), noise)
-        return row_sums(self.inner.log_prob(self.y, eta), self.log_slope)
-
-    def eta(self, ordering: Ordering, noise: Generator | None = None) -> Tensor:
-        """Parameters (B, D, P) of every variable given those before it."""
-        if noise is None or not self.net.takes_noise:
-            return self.net(self.features, ordering).to(self.y.dtype)
-        eta: Tensor = self.net.parallel(self.features, ordering, noise=noise)  # type: ignore[call-arg]
-        return eta.to(self.y.dtype)
+            eta = self.net.parallel(self.features, Ordering.trusted(order), **dropout(self.net, noise))
+        return row_sums(self.inner.log_prob(self.y, eta.to(self.y.dtype)), self.log_slope)
 
     @torch.no_grad()
     def log_probs(self, orders: Tensor, precision: str = "float32") -> Tensor:
@@ -92,8 +86,15 @@ class Rows:
         walk = Walk(self.net, orders, y.shape[1], precision)
         for i in walk:
             value, at = walk.cells(y), i[:, None]
-            yield self.inner.log_prob(value, walk.predict().to(y.dtype), at)
+            with arithmetic(precision, orders.device):
+                eta = self.net.predict(walk.state, i)
+            yield self.inner.log_prob(value, eta.to(y.dtype), at)
             walk.observe(self.inner.encode(value, at))
+
+
+def dropout(net: Net, noise: Generator | None) -> dict[str, Any]:
+    """Arguments of `parallel` by which a net that drops activations draws them from `noise`."""
+    return {"noise": noise} if noise is not None and net.takes_noise else {}
 
 
 def row_sums(log_p: Tensor, log_slope: Tensor | None) -> Tensor:

@@ -1,16 +1,13 @@
 """Nets: from the features of the variables observed so far to the parameters (eta) of the next."""
 
-from pynade.nets.any_order import AnyOrderNet
-from pynade.nets.base import Net
+from pynade.nets.base import AnyOrderNet, Net
 from pynade.nets.blueprint import PAPER_BLUEPRINT
-from pynade.nets.causal_transformer import CausalTransformer
-from pynade.nets.fvsbn import FVSBNNet
 from pynade.nets.hybrid import Hybrid
-from pynade.nets.made import MADENet
+from pynade.nets.made import FVSBNNet, MADENet
 from pynade.nets.masked_conv import MaskedConv
 from pynade.nets.masked_mlp import MaskedMLP
 from pynade.nets.nade import NADENet
-from pynade.nets.transformer import Transformer
+from pynade.nets.transformer import CausalTransformer, Transformer
 from pynade.nets.unet import UNet
 from pynade.nets.walk import Walk, grouped, stepwise
 

@@ -115,6 +115,55 @@ class Net(nn.Module, ABC):
             self.bias.copy_(eta)
 
 
+class AnyOrderNet(Net):
+    """Abstract net whose outputs depend on *which* variables are observed, not on their order.
+
+    The stepper here keeps what has been observed and runs the whole net at every step. A net that can do
+    better overrides it; tests hold the two equal.
+    """
+
+    @abstractmethod
+    def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
+        """Eta (B, D, P) of every variable given the observed ones, in one pass.
+
+        Args:
+            features: (B, D, F); those of unobserved variables have no influence, whatever they are.
+            observed: bool (B, D), True = given. Outputs of observed variables have no meaning.
+            noise: source of training noise such as dropout; None evaluates without any.
+        """
+
+    def parallel(self, features: Tensor, ordering: Ordering) -> Tensor:
+        """Eta (B, D, P) by the stepper, since each step conditions on another set."""
+        return stepwise(self, features, ordering)
+
+    def start(self, groups: int, rows: int) -> State:
+        """Nothing observed."""
+        shape = (groups, rows, self.n_variables)
+        return {
+            "features": self.bias.new_zeros(*shape, self.n_features),
+            "observed": torch.zeros(shape, dtype=torch.bool, device=self.bias.device),
+        }
+
+    def predict(self, state: State, i: Tensor) -> Tensor:
+        """The whole net, of which one variable per group is kept."""
+        features, observed = state["features"], state["observed"]
+        eta = self.conditionals(features.flatten(0, 1), observed.flatten(0, 1))
+        return of_variables(eta.unflatten(0, observed.shape[:2]), i)
+
+    def observe(self, state: State, i: Tensor, features: Tensor) -> State:
+        """Remember variable i."""
+        group = torch.arange(len(i), device=i.device)
+        new = {name: tensor.clone() for name, tensor in state.items()}
+        new["features"][group, :, i] = features
+        new["observed"][group, :, i] = torch.ones_like(group, dtype=torch.bool)[:, None]  # no host constant
+        return new
+
+
+def of_variables(eta: Tensor, i: Tensor) -> Tensor:
+    """Eta (G, N, P) of variable i[g] in each group, from those of all variables (G, N, D, P)."""
+    return eta[torch.arange(len(i), device=i.device), :, i]
+
+
 def activation_named(name: str) -> Callable[[Tensor], Tensor]:
     """The function of that name, or a ValueError that lists the known ones."""
     try:
@@ -128,7 +177,7 @@ def layer_sizes(hidden: int | Sequence[int]) -> tuple[int, ...]:
     return tuple(int(h) for h in hidden) if isinstance(hidden, Iterable) else (int(hidden),)
 
 
-def glorot(*shape: int, fan_in: int, fan_out: int, generator: Generator | None = None) -> nn.Parameter:
-    """A parameter drawn uniformly from ±sqrt(6 / (fan_in + fan_out))."""
-    bound = math.sqrt(6 / (fan_in + fan_out))
+def glorot(*shape: int, fans: int | None = None, generator: Generator | None = None) -> nn.Parameter:
+    """A parameter drawn uniformly from ±sqrt(6 / fans): inputs plus outputs, those of a matrix by default."""
+    bound = math.sqrt(6 / (fans or sum(shape)))
     return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound, generator=generator))

@@ -28,30 +28,26 @@ PAPER_BLUEPRINT = (
 TYPES = ("valid", "same", "full")
 Shape = tuple[int, int, int]  # maps, height, width
 
-_CONVOLUTION = re.compile(r"(\d+)@(\d+)x(\d+)\((\w+)\)")
-_RESIZE = re.compile(r"(pool|up)@(\d+)x(\d+)")
-
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of a blueprint.
+    """One layer of a blueprint."""
 
-    Attributes:
-        type: "valid", "same" or "full" (convolutions), "pool" or "up".
-        height: of the filter or the tile.
-        width: likewise.
-        maps: of a convolution; 0 otherwise.
-    """
-
-    type: str
-    height: int
+    type: str  # "valid", "same" or "full" (convolutions), "pool" or "up"
+    height: int  # of the filter or the tile
     width: int
-    maps: int = 0
+    maps: int = 0  # of a convolution
 
     @property
     def convolves(self) -> bool:
         """Whether it is a convolution."""
         return self.type in TYPES
+
+    @property
+    def zeros(self) -> tuple[int, int]:
+        """How many zeros a convolution puts above a map and to its left."""
+        top, left = self.height - 1, self.width - 1
+        return {"full": (top, left), "same": (top // 2, left // 2), "valid": (0, 0)}[self.type]
 
     def __str__(self) -> str:
         size = f"{self.height}x{self.width}"
@@ -138,15 +134,12 @@ def layers_for(text: str, inputs: Shape, outputs: int) -> list[Layer]:
 
 
 def _parse_layer(n: int, text: str) -> Layer:
-    if match := _CONVOLUTION.fullmatch(text):
-        maps, height, width = map(int, match.groups()[:3])
-        if match[4] not in TYPES:
-            raise ValueError(f"{_name(n, text)}: the type is valid, same or full, not {match[4]!r}")
-        layer = Layer(match[4], height, width, maps)
-    elif match := _RESIZE.fullmatch(text):
-        layer = Layer(match[1], int(match[2]), int(match[3]))
-    else:
+    match = re.fullmatch(r"(\d+|pool|up)@(\d+)x(\d+)(?:\((\w+)\))?", text)
+    if match is None or match[1].isdigit() == (match[4] is None):
         raise ValueError(f"{_name(n, text)}: expected maps@HxW(valid, same or full), pool@HxW or up@HxW")
+    if match[4] not in (None, *TYPES):
+        raise ValueError(f"{_name(n, text)}: the type is valid, same or full, not {match[4]!r}")
+    layer = Layer(match[4] or match[1], int(match[2]), int(match[3]), int(match[1]) if match[4] else 0)
     if 0 in (layer.height, layer.width) or (layer.convolves and layer.maps == 0):
         raise ValueError(f"{_name(n, text)}: maps, height and width must be at least 1")
     return layer

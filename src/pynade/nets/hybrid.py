@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Generator, Tensor, nn
 
-from pynade.nets.any_order import AnyOrderNet
-from pynade.nets.base import State
+from pynade.nets.base import AnyOrderNet, State
 
 
 class Hybrid(AnyOrderNet):
@@ -51,13 +50,13 @@ class Hybrid(AnyOrderNet):
 
     def predict(self, state: State, i: Tensor) -> Tensor:
         """The parts', each in its own way if that needs no more than the values and flags observed so far."""
-        parts = (self.first, self.second)
-        plain = [type(net).start is AnyOrderNet.start for net in parts]
-        etas = [
-            net.predict(state, i) if same else AnyOrderNet.predict(net, state, i)
-            for net, same in zip(parts, plain, strict=True)
-        ]
-        return etas[0] + etas[1] + self.bias[i].unsqueeze(1)
+        first, second = (
+            net.predict(state, i)
+            if type(net).start is AnyOrderNet.start
+            else AnyOrderNet.predict(net, state, i)
+            for net in (self.first, self.second)
+        )
+        return first + second + self.bias[i].unsqueeze(1)
 
 
 def _take_bias(net: AnyOrderNet) -> Tensor:

@@ -1,4 +1,7 @@
-"""Small parts that several nets share; initial weights come from a generator and nowhere else."""
+"""Parts that several nets share; initial weights come from a generator and nowhere else.
+
+A norm and what surrounds it are one kernel on a GPU, plain torch elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +13,22 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from pynade.kernels import backends
 from pynade.kernels.private import mapped
 from pynade.nets.base import glorot
 
 EIGHT = 8
+EPSILON = 1e-5  # added to every variance
 
 
 class Linear(nn.Module):
     """y = W x + b with W drawn by Glorot's rule, times `scale` (0 starts a silent layer)."""
 
     def __init__(
-        self,
-        n_in: int,
-        n_out: int,
-        *,
-        scale: float = 1.0,
-        bias: bool = True,
-        generator: Generator | None = None,
+        self, n_in: int, n_out: int, generator: Generator | None, scale: float = 1.0, bias: bool = True
     ) -> None:
         super().__init__()
-        self.weight = glorot(n_out, n_in, fan_in=n_in, fan_out=n_out, generator=generator)
+        self.weight = glorot(n_out, n_in, generator=generator)
         self.weight.data *= scale
         self.bias = nn.Parameter(torch.zeros(n_out)) if bias else None
 
@@ -49,15 +48,14 @@ class Conv(nn.Module):
         self,
         n_in: int,
         n_out: int,
+        generator: Generator | None,
         size: int = 3,
-        *,
         stride: int = 1,
-        scale: float = 1.0,
-        generator: Generator | None = None,
+        scale: float = 1,
     ) -> None:
         super().__init__()
-        fans = {"fan_in": n_in * size * size, "fan_out": n_out * size * size}
-        weight = glorot(n_out, n_in, size, size, **fans, generator=generator).detach() * scale
+        fans = (n_in + n_out) * size * size
+        weight = glorot(n_out, n_in, size, size, fans=fans, generator=generator).detach() * scale
         self.weight = nn.Parameter(weight.contiguous(memory_format=torch.channels_last))
         self.stride, self.padding = stride, size // 2
 
@@ -149,10 +147,87 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, causal: bool = False) 
 
 def split_heads(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values, each (B, heads, T, d), from their concatenation (B, T, 3 · heads · d)."""
-    queries, keys, values = qkv.unflatten(-1, (3, heads, -1)).unbind(
-        2
-    )  # before heads and tokens change places:
-    return queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)  # gradients lie as qkv does
+    # (split before heads and tokens change places: gradients then lie in memory as qkv does)
+    queries, keys, values = qkv.unflatten(-1, (3, heads, -1)).unbind(2)
+    return queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
+
+
+def norm_silu(
+    h: Tensor,
+    affine: Tensor,
+    groups: int,
+    *,
+    silu: bool = True,
+    dropout: float = 0.0,
+    noise: Generator | None = None,
+) -> Tensor:
+    """Maps (B, C, H, W) after a group norm, a scale and a shift, SiLU and dropout.
+
+    On CUDA, for float32 and bfloat16, this is one fused kernel (`pynade.kernels.norm`); its sums are float32
+    whatever h is. Its dropout draws other activations than torch's with the same
+    generator, from the same distribution.
+
+    Args:
+        h: the maps.
+        affine: (2 · C,), or (B, 2 · C) for each row its own: how far every map's scale is from 1, then the
+            shifts.
+        groups: of maps that are normalised together.
+        silu: False leaves out the activation.
+        dropout: share of activations dropped.
+        noise: source of dropout; None drops nothing.
+
+    Example:
+        >>> import torch
+        >>> norm_silu(torch.ones(2, 4, 3, 3), torch.zeros(8), groups=2).abs().max().item()
+        0.0
+    """
+    if _fused(h):
+        from pynade.kernels.norm import NormSiLU
+
+        seed = None
+        if noise is not None and dropout > 0:
+            seed = torch.randint(1 << 31, (1,), generator=noise, device=h.device)
+        y: Tensor = NormSiLU.apply(h, affine, seed, groups, EPSILON, silu, dropout)
+        return y
+    scale, shift = affine.unflatten(-1, (2, -1, 1, 1)).unbind(-4)
+    if mapped():  # torch's own group norm does not support `vmap` without weights
+        parts = h.unflatten(1, (groups, -1))
+        normal = functional.layer_norm(parts, parts.shape[2:], eps=EPSILON).flatten(1, 2)
+    else:
+        normal = functional.group_norm(h, groups, eps=EPSILON)
+    h = normal * (1 + scale) + shift
+    return dropped(functional.silu(h) if silu else h, dropout, noise)
+
+
+def add_norm(h: Tensor, more: Tensor | None = None, *, exact: bool = False) -> tuple[Tensor, Tensor]:
+    """Tokens h (…, width) plus `more`, and the sum with mean 0 and variance 1 in every token.
+
+    On CUDA, for float32 tokens, this is one fused kernel (`pynade.kernels.norm`).
+
+    Args:
+        h: the tokens.
+        more: what is added to them, if anything.
+        exact: the second result has the type of h even where matrix products are computed in another.
+
+    Example:
+        >>> import torch
+        >>> add_norm(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0]))
+        (tensor([1., 3.]), tensor([-1.0000,  1.0000]))
+    """
+    if _fused(h) and h.dtype == torch.float32:
+        from pynade.kernels.norm import AddNorm
+
+        half = torch.is_autocast_enabled("cuda") and not exact
+        dtype = torch.get_autocast_dtype("cuda") if half else h.dtype
+        out = AddNorm.apply(h, more, dtype, EPSILON)
+        return (h, out) if more is None else out
+    h = h if more is None else h + more
+    return h, functional.layer_norm(h, h.shape[-1:], eps=EPSILON)
+
+
+def _fused(h: Tensor) -> bool:
+    able = h.dtype in (torch.float32, torch.bfloat16) and not mapped()  # these kernels do not support `vmap`
+    return able and h.device.type == "cuda" and backends.available("triton")
 
 
 def to_maps(features: Tensor, observed: Tensor, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:

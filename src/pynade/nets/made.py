@@ -1,16 +1,53 @@
-"""MADE: a feed-forward net of any depth whose weights are masked to respect an ordering."""
+"""Nets whose weights are masked to respect an ordering: FVSBN (linear) and MADE (of any depth)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Generator, Tensor, nn
 
-from pynade.nets.base import Net, State, activation_named, glorot, layer_sizes
-from pynade.nets.fvsbn import masked_direct
+from pynade.nets.base import Net, State, activation_named, glorot, layer_sizes, of_variables
 from pynade.nets.layers import check_dropout, dropped
 from pynade.ordering import Ordering
+
+
+class FVSBNNet(Net):
+    """Fully visible sigmoid belief network: eta_i = b_i + Σ_{j before i} W[i, j] x_j.
+
+    With Bernoulli conditionals this is one logistic regression per variable; training is convex and
+    starts at zero. W holds all D × D blocks, of which an ordering uses those with j before i.
+
+    Example:
+        >>> import torch
+        >>> from pynade.ordering import Ordering
+        >>> FVSBNNet(3)(torch.zeros(2, 3, 1), Ordering.natural(3)).shape
+        torch.Size([2, 3, 1])
+    """
+
+    input_weights = ("weight",)
+
+    def __init__(self, n_variables: int, n_params: int = 1, *, n_features: int = 1) -> None:
+        super().__init__(n_variables, n_params, n_features)
+        self.weight = nn.Parameter(torch.zeros(n_variables, n_params, n_variables, n_features))
+
+    def parallel(self, features: Tensor, ordering: Ordering) -> Tensor:
+        """Eta (B, D, P): one matrix product with the forbidden blocks set to zero."""
+        before = ordering.before.to(features.device)
+        return _masked_direct(features, self.weight, before) + self.bias
+
+    def start(self, groups: int, rows: int) -> State:
+        """Nothing observed: every eta is its bias."""
+        return {"eta": self.bias.expand(groups, rows, -1, -1)}
+
+    def predict(self, state: State, i: Tensor) -> Tensor:
+        """The sum for variable i so far."""
+        return of_variables(state["eta"], i)
+
+    def observe(self, state: State, i: Tensor, features: Tensor) -> State:
+        """Add variable i's share to all variables, O(D)."""
+        return {"eta": state["eta"] + torch.einsum("gnf,dpgf->gndp", features, self.weight[:, :, i])}
 
 
 class MADENet(Net):
@@ -66,22 +103,16 @@ class MADENet(Net):
         self.hidden = layer_sizes(hidden)
         if any(h < 1 for h in self.hidden):
             raise ValueError(f"every hidden layer needs at least one unit, not {self.hidden}")
-        self.activation = activation
-        self._act = activation_named(activation)
+        self.activation, self._act = activation, activation_named(activation)
         self.direct, self.input_observed, self.dropout = direct, input_observed, check_dropout(dropout)
         homes = [_spread(h, n_variables, generator) for h in self.hidden]
         self.register_buffer("homes", torch.cat(homes) if homes else torch.empty(0, dtype=torch.long))
 
-        rows = n_variables * n_features
-        weights, self.hidden_bias = [], nn.ParameterList()
-        for h in self.hidden:
-            weights.append(glorot(rows, h, fan_in=rows, fan_out=h, generator=generator))
-            self.hidden_bias.append(nn.Parameter(torch.zeros(h)))
-            rows = h
-        self.weights = nn.ParameterList(weights)
+        sizes = (n_variables * n_features, *self.hidden)
+        self.hidden_bias = nn.ParameterList(torch.zeros(h) for h in self.hidden)
+        self.weights = nn.ParameterList(glorot(*pair, generator=generator) for pair in pairwise(sizes))
         if self.hidden:
-            columns = n_variables * n_params
-            self.output = glorot(rows, columns, fan_in=rows, fan_out=columns, generator=generator)
+            self.output = glorot(sizes[-1], n_variables * n_params, generator=generator)
         if direct or not self.hidden:
             self.direct_weight = nn.Parameter(torch.zeros(n_variables, n_params, n_variables, n_features))
         if input_observed and self.hidden:
@@ -116,7 +147,7 @@ class MADENet(Net):
             eta = eta + out.view(-1, self.n_variables, self.n_params)
         if hasattr(self, "direct_weight"):
             before = ordering.before.to(features.device)
-            eta = eta + masked_direct(features, self.direct_weight, before)
+            eta = eta + _masked_direct(features, self.direct_weight, before)
             if self.input_observed:
                 eta = eta + (self.direct_observed * before[:, None, :]).sum(-1)
         return eta.expand(len(features), -1, -1)
@@ -128,7 +159,7 @@ class MADENet(Net):
 
     def predict(self, state: State, i: Tensor) -> Tensor:
         """The sum for variable i so far."""
-        return state["eta"][torch.arange(len(i), device=i.device), :, i]
+        return of_variables(state["eta"], i)
 
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
         """Propagate x_i, then every unit of variable i, to all that follows.
@@ -155,6 +186,12 @@ class MADENet(Net):
 
     def _homes(self) -> tuple[Tensor, ...]:
         return self.homes.split(list(self.hidden)) if self.hidden else ()
+
+
+def _masked_direct(features: Tensor, weight: Tensor, before: Tensor) -> Tensor:
+    """Σ_j before[i, j] W[i, :, j] x_j for all i: features (B, D, F), weight (D, P, D, F) -> (B, D, P)."""
+    allowed = weight * before[:, None, :, None]
+    return torch.tensordot(features, allowed, dims=([1, 2], [2, 3]))
 
 
 def _spread(units: int, n_variables: int, generator: Generator | None) -> Tensor:

@@ -10,16 +10,8 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from pynade.nets.any_order import AnyOrderNet
-from pynade.nets.base import State, activation_named, glorot
-from pynade.nets.blueprint import (
-    PAPER_BLUEPRINT,
-    Layer,
-    Shape,
-    format_blueprint,
-    infer_shapes,
-    layers_for,
-)
+from pynade.nets.base import AnyOrderNet, State, activation_named, glorot
+from pynade.nets.blueprint import PAPER_BLUEPRINT, Layer, Shape, format_blueprint, infer_shapes, layers_for
 from pynade.nets.layers import (
     check_dropout,
     check_image,
@@ -82,9 +74,9 @@ class MaskedConv(AnyOrderNet):
         self.input_observed, self.dropout = input_observed, check_dropout(dropout)
 
         maps = channels * (n_features + int(input_observed))
-        self.layers = layers_for(blueprint, (maps, height, width), channels * n_params)
-        self.blueprint = format_blueprint(self.layers)
         first = (maps, height, width)
+        self.layers = layers_for(blueprint, first, channels * n_params)
+        self.blueprint = format_blueprint(self.layers)
         self.windows = _windows(self.layers, first)
         sizes = [math.prod(shape) for shape in (first, *infer_shapes(self.layers, first))]
         sizes += [window.maps * math.prod(window.size) for window in self.windows]
@@ -92,10 +84,9 @@ class MaskedConv(AnyOrderNet):
         self.weights, self.hidden_bias = nn.ParameterList(), nn.ParameterList()
         for n, layer in enumerate(self.layers, start=1):
             if layer.convolves:
-                area = layer.height * layer.width
-                fans = {"fan_in": maps * area, "fan_out": layer.maps * area}
+                fans = (maps + layer.maps) * layer.height * layer.width
                 shape = (layer.maps, maps, layer.height, layer.width)
-                self.weights.append(glorot(*shape, **fans, generator=generator))
+                self.weights.append(glorot(*shape, fans=fans, generator=generator))
                 if n < len(self.layers):
                     self.hidden_bias.append(nn.Parameter(torch.zeros(layer.maps)))
                 maps = layer.maps
@@ -135,17 +126,16 @@ class MaskedConv(AnyOrderNet):
         h = side_by_side(h)
         n = 0  # convolutions so far
         for layer in self.layers[:end]:
-            size = (layer.height, layer.width)
             if layer.convolves:
                 bias = self.hidden_bias[n] if n < len(self.hidden_bias) else None
-                h = _convolve(h, self.weights[n], bias, layer.type)
+                h = _convolve(h, self.weights[n], bias, layer)
                 if bias is not None:
                     h = dropped(self._act(h), self.dropout, noise)
                 n += 1
             elif layer.type == "pool":
-                h = functional.max_pool2d(h, size)
+                h = functional.max_pool2d(h, (layer.height, layer.width))
             else:
-                h = h.repeat_interleave(size[0], dim=2).repeat_interleave(size[1], dim=3)
+                h = h.repeat_interleave(layer.height, dim=2).repeat_interleave(layer.width, dim=3)
         return h
 
 
@@ -183,7 +173,7 @@ def _windows(layers: Sequence[Layer], inputs: Shape) -> list[_Window]:
         layer, (_, *after) = layers[n], shapes[n + 1]
         if not layer.convolves or (found and height * width >= after[0] * after[1]):
             break
-        top, left = top - _zeros(layer.height, layer.type), left - _zeros(layer.width, layer.type)
+        top, left = top - layer.zeros[0], left - layer.zeros[1]
         height, width = height + layer.height - 1, width + layer.width - 1
         found.append(_Window((top, left), (height, width), shapes[n][0], shapes[n][1:]))
     return found[::-1]
@@ -201,17 +191,10 @@ def _looked_at(maps: Tensor, window: _Window, at: Tensor) -> Tensor:
     return h.flatten(0, 1).permute(0, 3, 1, 2)
 
 
-def _zeros(size: int, kind: str) -> int:
-    """How many zeros are put before a map that is convolved with a filter of this size."""
-    return {"full": size - 1, "same": (size - 1) // 2, "valid": 0}[kind]
-
-
-def _convolve(h: Tensor, weight: Tensor, bias: Tensor | None, kind: str) -> Tensor:
-    """One convolution of stride 1: "valid", "same" or "full"."""
-    height, width = weight.shape[-2:]
-    if kind == "full":
-        return convolved(h, weight, bias, padding=(height - 1, width - 1))
-    if kind == "same":  # the odd one of an even filter's zeros goes to the right and to the bottom
-        left, top = _zeros(width, kind), _zeros(height, kind)
-        h = functional.pad(h, (left, width - 1 - left, top, height - 1 - top))
+def _convolve(h: Tensor, weight: Tensor, bias: Tensor | None, layer: Layer) -> Tensor:
+    """One convolution of stride 1."""
+    if layer.type != "same":
+        return convolved(h, weight, bias, padding=layer.zeros)
+    top, left = layer.zeros  # the odd one of an even filter's zeros goes to the right and to the bottom
+    h = functional.pad(h, (left, layer.width - 1 - left, top, layer.height - 1 - top))
     return convolved(h, weight, bias)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from pynade.nets.any_order import AnyOrderNet
-from pynade.nets.base import State, activation_named, glorot, layer_sizes
+from pynade.nets.base import AnyOrderNet, State, activation_named, glorot, layer_sizes
 from pynade.nets.layers import check_dropout, dropped
 
 
@@ -65,20 +65,14 @@ class MaskedMLP(AnyOrderNet):
         self.input_observed, self.residual, self.layer_norm = input_observed, residual, layer_norm
         self.dropout = check_dropout(dropout)
 
-        inputs = n_features + int(input_observed)  # per variable
-        sizes = (n_variables * inputs, *self.hidden)
-        first = self.hidden[0]
-        self.weight = glorot(n_variables, inputs, first, fan_in=sizes[0], fan_out=first, generator=generator)
-        self.weights = nn.ParameterList(
-            glorot(a, b, fan_in=a, fan_out=b, generator=generator)
-            for a, b in zip(self.hidden, self.hidden[1:], strict=False)
-        )
-        self.hidden_bias = nn.ParameterList(nn.Parameter(torch.zeros(h)) for h in self.hidden)
-        self.gains = nn.ParameterList(nn.Parameter(torch.ones(h)) for h in self.hidden if layer_norm)
-        last = self.hidden[-1]
-        self.output = glorot(
-            n_variables, n_params, last, fan_in=last, fan_out=n_variables * n_params, generator=generator
-        )
+        inputs, first, last = n_features + int(input_observed), self.hidden[0], self.hidden[-1]
+        fans = n_variables * inputs + first
+        self.weight = glorot(n_variables, inputs, first, fans=fans, generator=generator)
+        self.weights = nn.ParameterList(glorot(*pair, generator=generator) for pair in pairwise(self.hidden))
+        self.hidden_bias = nn.ParameterList(torch.zeros(h) for h in self.hidden)
+        self.gains = nn.ParameterList(torch.ones(h) for h in self.hidden if layer_norm)
+        fans = n_variables * n_params + last
+        self.output = glorot(n_variables, n_params, last, fans=fans, generator=generator)
 
     def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
@@ -106,23 +100,20 @@ class MaskedMLP(AnyOrderNet):
 
     def deeper(self, hidden: int, generator: Generator | None = None) -> MaskedMLP:
         """This net with its output layer removed, a fresh hidden layer and a fresh output layer added."""
-        config = self.config() | {"hidden": [*self.hidden, hidden]}
-        new = MaskedMLP(**config, generator=generator)
-        fresh = {"output", "bias"}
-        kept = {n: p for n, p in self.state_dict().items() if n not in fresh}
+        new = MaskedMLP(**self.config() | {"hidden": [*self.hidden, hidden]}, generator=generator)
+        kept = {n: p for n, p in self.state_dict().items() if n not in ("output", "bias")}
         new.load_state_dict(new.state_dict() | kept)
         return new.to(self.bias)
 
     def _above(self, a: Tensor, noise: Generator | None) -> Tensor:
         """From the first layer's pre-activation (…, H) to the last hidden layer."""
-        h = self._layer(0, a, noise)
-        for n, weight in enumerate(self.weights, start=1):
-            a = torch.addmm(self.hidden_bias[n], h.flatten(0, -2), weight).unflatten(0, h.shape[:-1])
-            new = self._layer(n, a, noise)
-            h = h + new if self.residual and new.shape == h.shape else new
+        h = a
+        for n in range(len(self.hidden)):
+            if n:
+                a = torch.addmm(self.hidden_bias[n], h.flatten(0, -2), self.weights[n - 1])
+                a = a.unflatten(0, h.shape[:-1])
+            if self.layer_norm:
+                a = functional.layer_norm(a, a.shape[-1:], weight=self.gains[n])
+            new = dropped(self._act(a), self.dropout, noise)
+            h = h + new if n and self.residual and new.shape == h.shape else new
         return h
-
-    def _layer(self, n: int, a: Tensor, noise: Generator | None) -> Tensor:
-        if self.layer_norm:
-            a = functional.layer_norm(a, a.shape[-1:], weight=self.gains[n])
-        return dropped(self._act(a), self.dropout, noise)

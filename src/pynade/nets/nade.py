@@ -61,10 +61,10 @@ class NADENet(Net):
             raise ValueError(f"unknown activation {activation!r}; known: sigmoid, relu, tanh")
         self.activation = activation
         self._act = activation_named(activation)
-        fans = {"fan_in": n_variables * n_features, "fan_out": hidden}
-        self.weight = glorot(n_variables, n_features, hidden, **fans, generator=generator)
+        fans = n_variables * n_features + hidden
+        self.weight = glorot(n_variables, n_features, hidden, fans=fans, generator=generator)
         self.hidden_bias = nn.Parameter(torch.zeros(hidden))
-        self.output = glorot(n_variables, n_params, hidden, **fans, generator=generator)
+        self.output = glorot(n_variables, n_params, hidden, fans=fans, generator=generator)
 
     def parallel(self, features: Tensor, ordering: Ordering) -> Tensor:
         """Eta (B, D, P), O(HD) per row; never in half precision, which the fused kernels do not have."""

@@ -1,18 +1,26 @@
-"""A transformer with one token per variable: any variable given any others, for vectors of any kind."""
+"""Transformers with one token per variable: of any order, or causal, with all conditionals in one pass."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from pynade.arguments import check_positive
-from pynade.nets.any_order import AnyOrderNet
-from pynade.nets.base import Net, glorot
-from pynade.nets.layers import Linear, attend, check_dropout, dropped, embedded, read_out, split_heads
-from pynade.nets.norm import add_norm
+from pynade.nets.base import AnyOrderNet, Net, State, glorot
+from pynade.nets.layers import (
+    Linear,
+    add_norm,
+    attend,
+    check_dropout,
+    dropped,
+    embedded,
+    read_out,
+    split_heads,
+)
+from pynade.ordering import Ordering
 
 
 class Block(nn.Module):
@@ -35,11 +43,10 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         self.heads = heads
-        plain: dict[str, Any] = {"bias": False, "generator": generator}
-        self.queries_keys_values = Linear(width, 3 * width, **plain)
-        self.attended = Linear(width, width, scale=scale, **plain)
-        self.hidden = Linear(width, mlp_ratio * width, **plain)
-        self.out = Linear(mlp_ratio * width, width, scale=scale, **plain)
+        self.queries_keys_values = Linear(width, 3 * width, generator, bias=False)
+        self.attended = Linear(width, width, generator, scale, bias=False)
+        self.hidden = Linear(width, mlp_ratio * width, generator, bias=False)
+        self.out = Linear(mlp_ratio * width, width, generator, scale, bias=False)
 
     def forward(
         self,
@@ -112,7 +119,7 @@ class TokenNet(Net):
         self.row_floats = n_variables * max(self.cached * depth * width, one_pass)
         for name, count in {"value": n_features, **self.vectors}.items():
             shape = (width,) if count is None else (count or n_variables, width)
-            weight = glorot(*shape, fan_in=n_features, fan_out=width, generator=generator)
+            weight = glorot(*shape, fans=n_features + width, generator=generator)
             self.register_parameter(name, weight)
         self.layers = nn.ModuleList(
             Block(width, heads, mlp_ratio, 1 / (2 * depth) ** 0.5, generator) for _ in range(depth)
@@ -164,3 +171,103 @@ class Transformer(TokenNet, AnyOrderNet):
         h = embedded(features.masked_fill(~known, 0), self.value)
         h = h + self.position + torch.where(known, self.flag[1], self.flag[0])
         return self._read(h, noise) + self.bias
+
+
+class CausalTransformer(TokenNet):
+    """Autoregressive transformer: token d holds the value of step d-1 and predicts the variable of step d.
+
+        token_d = value(x_{o_{d-1}}) + seen[o_{d-1}] + asked[o_d],   token_d attends to token_0 … token_d
+
+    Token 0 has no value and starts from a learnt `beginning` instead. Since every token names the variable it
+    predicts, one net can be used along any ordering, another for every row if need be; it is good at those it
+    was trained on. (Its prediction of x_i depends on the order of the variables before it; that of a
+    `Transformer` depends on the set alone, which takes a pass for every variable.)
+
+    The stepper keeps the keys and values of all earlier tokens and does O(d) work at step d. `observe` must
+    work without `predict`, so each of them runs the token through the blocks: the stepper costs two passes of
+    every token, not one.
+
+    Args:
+        n_variables: D.
+        n_params: P, parameters per variable.
+        n_features: F, inputs per variable.
+        width: numbers per token.
+        depth: blocks of attention and a two-layer net.
+        heads: attention heads; they divide the width.
+        mlp_ratio: hidden units of the two-layer nets, as a multiple of `width`.
+        dropout: share dropped in training of what each half of a block adds.
+        generator: source of the initial weights.
+
+    Example:
+        >>> import torch
+        >>> net = CausalTransformer(63, n_params=60)
+        >>> net(torch.zeros(2, 63, 1), Ordering.natural(63)).shape
+        torch.Size([2, 63, 60])
+        >>> sum(p.numel() for p in net.parameters())
+        4770500
+    """
+
+    takes_noise = True
+    takes_orderings = True
+    cached = 4  # keys and values, old and new
+    vectors: ClassVar = {"seen": 0, "asked": 0, "beginning": None}
+    seen: nn.Parameter
+    asked: nn.Parameter
+    beginning: nn.Parameter
+
+    def parallel(self, features: Tensor, ordering: Ordering, noise: Generator | None = None) -> Tensor:
+        """Eta (B, D, P): tokens in the given order(s), one causal pass, outputs put back in place."""
+        order = ordering.order.to(features.device)
+        # data and parameters are put in order, not activations, whose gradients would have to be put back
+        last = embedded(_picked(features, order[..., :-1]), self.value)
+        last = last + _named(self.seen, order[..., :-1])
+        beginning = self.beginning.expand(len(features), 1, -1)
+        h = torch.cat((beginning, last), dim=1) + _named(self.asked, order)
+        return _picked(self._read(h, noise, causal=True), ordering.rank.to(h.device)) + self.bias
+
+    def start(self, groups: int, rows: int) -> State:
+        """No earlier token and no value."""
+        cache = self.bias.new_zeros(groups, rows, self.depth, self.heads, 0, self.width // self.heads)
+        return {"last": self.beginning.expand(groups, rows, -1), "keys": cache, "values": cache}
+
+    def predict(self, state: State, i: Tensor) -> Tensor:
+        """The token that predicts variable i, run through all blocks."""
+        h, _ = self._push(state, i)
+        return read_out(add_norm(h, exact=True)[1], self.output) + self.bias[i].unsqueeze(1)
+
+    def observe(self, state: State, i: Tensor, features: Tensor) -> State:
+        """Keep the keys and values of the token that predicts i, and the value of i."""
+        _, grown = self._push(state, i)
+        keys, values = (torch.stack(part, dim=1) for part in zip(*grown, strict=True))
+        shape = features.shape[:2]
+        return {
+            "last": embedded(features, self.value) + self.seen[i].unsqueeze(1),
+            "keys": keys.unflatten(0, shape),
+            "values": values.unflatten(0, shape),
+        }
+
+    def _push(self, state: State, i: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """The token that predicts i after all blocks (G, N, width), and every block's keys and values."""
+        h = state["last"] + self.asked[i].unsqueeze(1)
+        shape, h = h.shape[:2], h.flatten(0, 1).unsqueeze(1)
+        past = zip(*(state[name].flatten(0, 1).unbind(1) for name in ("keys", "values")), strict=True)
+        grown = []
+        for layer, (keys, values) in zip(self.layers, past, strict=True):
+            assert isinstance(layer, Block)
+            h, keys, values = layer.step(h, keys, values)
+            grown.append((keys, values))
+        return h.squeeze(1).unflatten(0, shape), grown
+
+
+def _picked(x: Tensor, i: Tensor) -> Tensor:
+    """x[b, i[b, d]] of x (B, D, F), for i (B, d), or (d,) that all rows share."""
+    if i.ndim == 1:
+        return x.index_select(1, i)
+    return x.gather(1, i.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+
+
+def _named(table: Tensor, i: Tensor) -> Tensor:
+    """table[i]; for orderings of rows a product, whose gradient needs no sorting of a million indexes."""
+    if i.ndim == 1:
+        return table[i]
+    return (i.unsqueeze(-1) == torch.arange(len(table), device=i.device)).to(table.dtype) @ table

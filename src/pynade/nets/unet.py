@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from pynade.nets.any_order import AnyOrderNet
+from pynade.nets.base import AnyOrderNet
 from pynade.nets.layers import (
     Conv,
     Linear,
@@ -18,11 +18,11 @@ from pynade.nets.layers import (
     check_dropout,
     check_image,
     from_maps,
+    norm_silu,
     side_by_side,
     split_heads,
     to_maps,
 )
-from pynade.nets.norm import norm_silu
 
 WAVES = 32  # frequencies in which the number of observed variables is written
 LONGEST = 10_000  # of their wavelengths, over 2π
@@ -106,41 +106,32 @@ class UNet(AnyOrderNet):
         inputs = channels * (n_features + int(input_observed)) + 2 * int(coordinates)
         condition = 4 * width if count_embedding else 0
         if count_embedding:
-            self.count = nn.Sequential(
-                Linear(2 * WAVES, condition, generator=generator),
-                nn.SiLU(),
-                Linear(condition, condition, generator=generator),
-                nn.SiLU(),
-            )
-
-        def block(n_in: int, n_out: int, attends: bool) -> _Block:
-            modulated = count_embedding
-            return _Block(n_in, n_out, modulated, groups, heads if attends else 0, self.dropout, generator)
-
-        self.stem = Conv(inputs, width, generator=generator)
+            first, second = (Linear(n, condition, generator) for n in (2 * WAVES, condition))
+            self.count = nn.Sequential(first, nn.SiLU(), second, nn.SiLU())
+        self.stem = Conv(inputs, width, generator)
         self.down, self.shrink = nn.ModuleList(), nn.ModuleList()
         maps, skipped = width, [width]
         for level, multiplier in enumerate(self.multipliers):
             if level:
-                self.shrink.append(Conv(maps, maps, stride=2, generator=generator))
+                self.shrink.append(Conv(maps, maps, generator, stride=2))
                 skipped.append(maps)
             for _ in range(blocks):
-                self.down.append(block(maps, width * multiplier, level in self.attention))
+                self.down.append(_Block(self, maps, width * multiplier, level in self.attention, generator))
                 maps = width * multiplier
                 skipped.append(maps)
-        self.middle = nn.ModuleList([block(maps, maps, True), block(maps, maps, False)])
+        self.middle = nn.ModuleList(_Block(self, maps, maps, attends, generator) for attends in (True, False))
         self.up, self.enlarge = nn.ModuleList(), nn.ModuleList()
         for level, multiplier in reversed([*enumerate(self.multipliers)]):
             for _ in range(blocks + 1):
-                self.up.append(block(maps + skipped.pop(), width * multiplier, level in self.attention))
-                maps = width * multiplier
+                n_in, maps = maps + skipped.pop(), width * multiplier
+                self.up.append(_Block(self, n_in, maps, level in self.attention, generator))
             if level:
-                self.enlarge.append(Conv(maps, maps, generator=generator))
+                self.enlarge.append(Conv(maps, maps, generator))
         self.norm = nn.Parameter(torch.zeros(2 * maps))
-        self.output = Conv(maps, channels * n_params, scale=0, generator=generator)
+        self.output = Conv(maps, channels * n_params, generator, scale=0)
         if count_embedding:  # of all blocks at once
-            sizes = [2 * block.n_out for block in self._blocks()]
-            self.modulation = Linear(condition, sum(sizes), scale=0, generator=generator)
+            sizes = sum(2 * block.n_out for block in self._blocks())
+            self.modulation = Linear(condition, sizes, generator, scale=0)
 
     def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
@@ -206,27 +197,19 @@ class UNet(AnyOrderNet):
 class _Block(nn.Module):
     """x + conv(drop(silu(modulated norm(conv(silu(norm(x))))))), then self-attention if it has heads."""
 
-    def __init__(
-        self,
-        n_in: int,
-        n_out: int,
-        modulated: bool,
-        groups: int,
-        heads: int,
-        dropout: float,
-        generator: Generator | None,
-    ) -> None:
+    def __init__(self, net: UNet, n_in: int, n_out: int, attends: bool, generator: Generator | None) -> None:
         super().__init__()
-        self.n_out, self.groups, self.dropout, self.heads = n_out, groups, dropout, heads
+        self.n_out, self.groups, self.dropout = n_out, net.groups, net.dropout
+        self.heads = net.heads if attends else 0
         self.affine = nn.Parameter(torch.zeros(2 * n_in))  # how far the norm's scales are from 1; its shifts
-        self.own = None if modulated else nn.Parameter(torch.zeros(2 * n_out))  # of the second norm
-        self.first = Conv(n_in, n_out, generator=generator)
-        self.second = Conv(n_out, n_out, scale=0, generator=generator)
-        self.shortcut = Conv(n_in, n_out, 1, generator=generator) if n_in != n_out else nn.Identity()
-        if heads:
+        self.own = None if net.count_embedding else nn.Parameter(torch.zeros(2 * n_out))  # of the second norm
+        self.first = Conv(n_in, n_out, generator)
+        self.second = Conv(n_out, n_out, generator, scale=0)
+        self.shortcut = Conv(n_in, n_out, generator, 1) if n_in != n_out else nn.Identity()
+        if attends:
             self.before = nn.Parameter(torch.zeros(2 * n_out))  # attention
-            self.queries_keys_values = Linear(n_out, 3 * n_out, bias=False, generator=generator)
-            self.attended = Linear(n_out, n_out, scale=0, bias=False, generator=generator)
+            self.queries_keys_values = Linear(n_out, 3 * n_out, generator, bias=False)
+            self.attended = Linear(n_out, n_out, generator, scale=0, bias=False)
 
     def forward(self, x: Tensor, modulation: Tensor | None, noise: Generator | None) -> Tensor:
         modulation = self.own if modulation is None else modulation

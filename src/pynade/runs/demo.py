@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,8 +19,7 @@ from pynade.tables.registry import load
 SEED = 0
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One line of the demo's table: a model, its score on the test set, and how long training took."""
 
     model: str
@@ -31,7 +29,7 @@ class Line:
 
 def models() -> dict[str, DensityEstimator]:
     """Return the models of the demo that are trained; their settings were chosen on the validation set."""
-    common: Any = {"training": {"schedule": "linear"}, "batch_size": 50, "random_state": SEED}
+    common: Any = {"batch_size": 50, "random_state": SEED, "training": {"schedule": "linear"}}
     return {
         "FVSBN (logistic regressions)": FVSBN(learning_rate=0.02, epochs=60, **common),
         "MADE (500 hidden units)": MADE(hidden=(500,), learning_rate=0.003, epochs=80, **common),
@@ -47,24 +45,22 @@ def demo(picture: Path, started: Callable[[str], None] = lambda name: None) -> l
         started: Called with a model's name before it is trained.
     """
     digits = load("digits")
-    assert digits.valid is not None
-    assert digits.test is not None
-    assert digits.image_shape is not None
+    test = digits.split("test")
     begin = time.perf_counter()
     independent = Independent.fitted(Bernoulli(), torch.as_tensor(digits.train)).double()
-    score = log_likelihood(independent, digits.test)
+    score = log_likelihood(independent, test)
     lines = [Line("independent Bernoullis", score, time.perf_counter() - begin)]
     for name, model in models().items():
         started(name)
         begin = time.perf_counter()
         model.fit(digits.train, X_valid=digits.valid)
         seconds = time.perf_counter() - begin
-        lines.append(Line(name, Estimate.from_rows(model.score_samples(digits.test)), seconds))
+        lines.append(Line(name, Estimate.from_rows(model.score_samples(test)), seconds))
 
     samples = model.sample(49, random_state=SEED)
     density = model.model_
     assert isinstance(density, Autoregressive)
     means = density.conditional_means(torch.as_tensor(samples)).detach().numpy()
-    panels = {"Real digits": digits.test[:49], "NADE samples": samples, "Pixel probabilities": means}
-    save_figure(image_panels(panels, digits.image_shape), picture)
+    panels = {"Real digits": test[:49], "NADE samples": samples, "Pixel probabilities": means}
+    save_figure(image_panels(panels, digits.image_shape or ()), picture)
     return lines

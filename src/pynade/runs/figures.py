@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pynade.runs.summary import read_metrics
+from pynade.tables.files import check_destination
 from pynade.tables.frames import default_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from pynade.classical import ChowLiuTree
 
 # Okabe and Ito's colours, which most colour-blind people tell apart, without the yellow; grey, wine and olive
 COLOURS = (
@@ -20,11 +24,10 @@ COLOURS = (
     *("#888888", "#882255", "#999933"),
 )
 MARKERS = "osD^vP*Xp<>h"
-
-
 SCATTERED = 6  # columns of a table that are drawn in pairs
 MOST_HISTOGRAMS = 64
 LABELLED = 40  # columns whose names fit on an axis
+NAMED_NODES = 200  # nodes of a tree whose names can be read
 
 
 def tile(rows: np.ndarray, shape: Sequence[int], columns: int | None = None, gap: float = 0.5) -> np.ndarray:
@@ -53,21 +56,25 @@ def picture(row: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     return image.transpose(1, 2, 0) if image.shape[0] == 3 else image.mean(0)
 
 
-def _subplots(lines: int, columns: int, width: float, height: float, **options: Any) -> tuple[Figure, Any]:
+def subplots(lines: int, columns: int, width: float, height: float) -> tuple[Figure, Any]:
     """Return a figure and its axes (lines, columns); `width` and `height` are inches of one of them."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * columns, height * lines), layout="constrained")
-    return figure, figure.subplots(lines, columns, squeeze=False, **options)
+    return figure, figure.subplots(lines, columns, squeeze=False)
+
+
+def _show(axis: Any, image: np.ndarray) -> None:
+    axis.imshow(image, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    axis.set_axis_off()
 
 
 def image_panels(panels: dict[str, np.ndarray], shape: Sequence[int], columns: int | None = None) -> Figure:
     """Draw several sets of images side by side, white on black, a title over each."""
-    figure, axes = _subplots(1, len(panels), 4.2, 4.5)
+    figure, axes = subplots(1, len(panels), 4.2, 4.5)
     for axis, (title, rows) in zip(axes[0], panels.items(), strict=True):
-        axis.imshow(tile(rows, shape, columns), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        _show(axis, tile(rows, shape, columns))
         axis.set_title(title, fontsize=13)
-        axis.set_axis_off()
     return figure
 
 
@@ -88,8 +95,7 @@ def table_figure(rows: np.ndarray, names: Sequence[str] | None = None) -> Figure
     """
     rows = np.asarray(rows, dtype=np.float64)
     names = default_names(rows.shape[1]) if names is None else names
-    known = rows[~np.isnan(rows)]
-    if np.isin(known, (0, 1)).all():
+    if np.isin(rows[~np.isnan(rows)], (0, 1)).all():
         return _binary_table(rows, names)
     return _pairs(rows, names) if rows.shape[1] <= SCATTERED else _histograms(rows, names)
 
@@ -103,27 +109,30 @@ def _correlations(rows: np.ndarray) -> np.ndarray:
         return np.asarray(centred.T @ centred / np.outer(scale, scale))
 
 
-def _histogram(axis: Any, values: np.ndarray) -> None:
-    values = values[~np.isnan(values)]
-    axis.hist(values, bins=min(50, max(10, math.isqrt(len(values)))), color=COLOURS[0], edgecolor="none")
+def _few_ticks(axis: Any) -> None:
     axis.tick_params(labelsize=8)
     axis.locator_params(nbins=4)
 
 
+def _histogram(axis: Any, values: np.ndarray) -> None:
+    values = values[~np.isnan(values)]
+    axis.hist(values, bins=min(50, max(10, math.isqrt(len(values)))), color=COLOURS[0], edgecolor="none")
+    _few_ticks(axis)
+    axis.set_yticks([])
+
+
 def _pairs(rows: np.ndarray, names: Sequence[str]) -> Figure:
     D, correlation = rows.shape[1], _correlations(rows)
-    figure, axes = _subplots(D, D, 1.2 + 2.4 / D, 1.1 + 2.2 / D)
+    figure, axes = subplots(D, D, 1.2 + 2.4 / D, 1.1 + 2.2 / D)
     size, alpha = (12.0, 0.7) if len(rows) <= 500 else (4.0, 0.3)
     for i in range(D):
         for j in range(D):
             axis = axes[i, j]
             if i == j:
                 _histogram(axis, rows[:, i])
-                axis.set_yticks([])
             elif j < i:
                 axis.scatter(rows[:, j], rows[:, i], s=size, alpha=alpha, color=COLOURS[0], linewidths=0)
-                axis.tick_params(labelsize=8)
-                axis.locator_params(nbins=4)
+                _few_ticks(axis)
             else:
                 text = "–" if np.isnan(correlation[i, j]) else f"r = {round(correlation[i, j], 2) + 0.0:.2f}"
                 axis.text(0.5, 0.5, text, ha="center", va="center", fontsize=11, transform=axis.transAxes)
@@ -138,29 +147,23 @@ def _pairs(rows: np.ndarray, names: Sequence[str]) -> Figure:
 def _histograms(rows: np.ndarray, names: Sequence[str]) -> Figure:
     shown = min(rows.shape[1], MOST_HISTOGRAMS)
     columns = math.ceil(math.sqrt(shown))
-    lines = math.ceil(shown / columns)
-    figure, axes = _subplots(lines, columns, 1.9, 1.6)
-    for k, axis in enumerate(axes.flat):
-        if k >= shown:
-            axis.set_axis_off()
-            continue
-        _histogram(axis, rows[:, k])
-        axis.set_yticks([])
-        axis.set_title(names[k], fontsize=9)
-    title = f"{len(rows):,} rows"
-    if shown < rows.shape[1]:
-        title += f", the first {shown} of {rows.shape[1]} columns"
-    figure.suptitle(title, fontsize=11)
+    figure, axes = subplots(math.ceil(shown / columns), columns, 1.9, 1.6)
+    for axis, column, name in zip(axes.flat, rows.T, names, strict=False):
+        _histogram(axis, column)
+        axis.set_title(name, fontsize=9)
+    for axis in axes.flat[shown:]:
+        axis.set_axis_off()
+    some = f", the first {shown} of {rows.shape[1]} columns" if shown < rows.shape[1] else ""
+    figure.suptitle(f"{len(rows):,} rows{some}", fontsize=11)
     return figure
 
 
 def _binary_table(rows: np.ndarray, names: Sequence[str]) -> Figure:
     D, place = rows.shape[1], np.arange(rows.shape[1])
     side = min(9.0, 4.0 + 0.12 * D)
-    figure, axes = _subplots(1, 2, side, side * 0.85)
+    figure, axes = subplots(1, 2, side, side * 0.85)
     left, right = axes[0]
-    known = ~np.isnan(rows)
-    share = np.where(known, rows, 0).sum(0) / np.maximum(known.sum(0), 1)
+    share = np.nansum(rows, 0) / np.maximum((~np.isnan(rows)).sum(0), 1)
     left.barh(place, share, color=COLOURS[0], height=0.8 if D <= LABELLED else 1.0)
     left.set_xlim(0, 1)
     left.set_ylim(D - 0.5, -0.5)
@@ -172,8 +175,9 @@ def _binary_table(rows: np.ndarray, names: Sequence[str]) -> Figure:
     right.set_title("correlation", fontsize=11)
     figure.colorbar(image, ax=right, shrink=0.8)
     if D <= LABELLED:
-        left.set_yticks(place, names, fontsize=9 if D <= 20 else 7)
-        right.set_xticks(place, names, fontsize=9 if D <= 20 else 7, rotation=90)
+        size = 9 if D <= 20 else 7
+        left.set_yticks(place, names, fontsize=size)
+        right.set_xticks(place, names, fontsize=size, rotation=90)
         right.set_yticks([])
     else:
         left.set_ylabel("column (counted from 0)")
@@ -184,29 +188,31 @@ def _binary_table(rows: np.ndarray, names: Sequence[str]) -> Figure:
 def save_figure(figure: Figure, path: Path | str, metadata: dict[str, str] | None = None) -> None:
     """Write a figure; the kind of file is taken from the ending (.png, .pdf, .svg)."""
     path = Path(path)
-    known = figure.canvas.get_supported_filetypes()
+    known = sorted(figure.canvas.get_supported_filetypes())
     if path.suffix[1:].lower() not in known:
-        raise ValueError(
-            f"cannot write a plot to {path.name}: its ending must be one of {', '.join(sorted(known))}"
-        )
-    if not path.parent.is_dir():
-        raise ValueError(f"cannot write {path.name}: the folder {path.parent} does not exist")
+        raise ValueError(f"cannot write a plot to {path.name}: its ending must be one of {', '.join(known)}")
+    check_destination(path)
     figure.savefig(path, dpi=150, metadata=metadata)
 
 
-def completion_figure(completions: Sequence[Any], shape: Sequence[int]) -> Figure:
-    """Draw a line for each image: the image, the image with its hole (and log p of the rest), completions."""
-    figure, axes = _subplots(len(completions), 2 + len(completions[0].draws), 1.5, 1.75)
+def plot_completions(path: Path, completions: Sequence[Any], shape: Sequence[int]) -> None:
+    """Draw a line for each image: the image, the image with its hole (and log p of the rest), completions.
+
+    Args:
+        path: The file to write (.png, .pdf or .svg).
+        completions: Of `pynade.runs.sampling.inpaint`.
+        shape: Of an image.
+    """
+    figure, axes = subplots(len(completions), 2 + len(completions[0].draws), 1.5, 1.75)
     for line, c in zip(axes, completions, strict=True):
         with_hole = np.where(c.hole, 0.5, c.image)
         for axis, row in zip(line, [c.image, with_hole, *c.draws], strict=True):
-            axis.imshow(picture(row, shape), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-            axis.set_axis_off()
+            _show(axis, picture(row, shape))
         line[1].set_title(f"log p = {c.log_prob:.1f}", fontsize=10)
     axes[0][0].set_title("image", fontsize=10)
     for n, axis in enumerate(axes[0][2:], start=1):
         axis.set_title(f"completion {n}", fontsize=10)
-    return figure
+    save_figure(figure, path)
 
 
 def training_figure(epochs: Sequence[dict[str, Any]]) -> Figure:
@@ -215,25 +221,24 @@ def training_figure(epochs: Sequence[dict[str, Any]]) -> Figure:
     Where the training curve rises and the validation curve falls, the model overfits.
 
     Args:
-        epochs: The lines of metrics.jsonl; their scores are negative log-likelihoods.
+        epochs: The lines of metrics.jsonl, see `pynade.training.History`.
     """
-    figure, axes = _subplots(1, 1, 6.4, 4.2)
-    axis = axes[0, 0]
-    blue, orange, green = COLOURS[:3]
-    train = [(line["epoch"], -line["train_nll"]) for line in epochs if line["train_nll"] is not None]
-    if train:
-        axis.plot(*zip(*train, strict=True), color=blue, label="train (mean during the epoch)")
-    scored = [(line["epoch"], -line["train_scored_nll"]) for line in epochs if "train_scored_nll" in line]
-    if scored:
-        axis.plot(*zip(*scored, strict=True), color=green, label="train (some rows, scored as validation)")
-    valid = [line for line in epochs if line["valid_nll"] is not None]
-    if valid:
-        kind = "estimate" if any(line.get("valid_mc_stderr") for line in valid) else "exact"
-        values = np.array([-line["valid_nll"] for line in valid])
-        error = np.array([line.get("valid_stderr") or 0.0 for line in valid])
-        where = [line["epoch"] for line in valid]
-        axis.plot(where, values, color=orange, label=f"validation ({kind})")
-        axis.fill_between(where, values - error, values + error, alpha=0.2, color=orange, linewidth=0)
+    figure, axes = subplots(1, 1, 6.4, 4.2)
+    axis, (blue, orange, green) = axes[0, 0], COLOURS[:3]
+    kind = "estimate" if any(line.get("valid_mc_stderr") for line in epochs) else "exact"
+    for name, colour, label in (
+        ("train", blue, "train (mean during the epoch)"),
+        ("train_scored", green, "train (some rows, scored as validation)"),
+        ("valid", orange, f"validation ({kind})"),
+    ):
+        known = [line for line in epochs if line.get(name) is not None]
+        if not known:
+            continue
+        where, values = np.array([(line["epoch"], line[name]) for line in known]).T
+        axis.plot(where, values, color=colour, label=label)
+        if name == "valid":
+            error = np.array([line.get("valid_stderr") or 0.0 for line in known])
+            axis.fill_between(where, values - error, values + error, alpha=0.2, color=colour, linewidth=0)
     best = [line["epoch"] for line in epochs if line["best"]]
     if best:
         axis.axvline(best[-1], color="0.6", linestyle=":", label=f"best epoch ({best[-1]})")
@@ -243,3 +248,98 @@ def training_figure(epochs: Sequence[dict[str, Any]]) -> Figure:
     axis.grid(alpha=0.3)
     axis.legend(fontsize=9)
     return figure
+
+
+def plot_training(folder: Path, path: Path) -> None:
+    """Draw the training and validation log-likelihood of a run, epoch by epoch.
+
+    Args:
+        folder: The run folder.
+        path: The file to write (.png, .pdf or .svg).
+    """
+    save_figure(training_figure(read_metrics(folder)), path)
+
+
+def tree_figure(tree: ChowLiuTree, names: Sequence[str] | None = None) -> Figure:
+    """Draw a tree or forest in circles: roots inside, each depth one circle further out.
+
+    An edge is orange where the child tends to equal its parent, p(1 | 1) > p(1 | 0), blue where it tends to
+    differ, and the thicker the larger the difference.
+
+    Args:
+        tree: The tree or forest.
+        names: Names of the variables; their numbers when left out. Shown for up to 200 variables.
+
+    Example:
+        >>> from pynade.classical import ChowLiuTree
+        >>> figure = tree_figure(ChowLiuTree(3, parent=[-1, 0, 0]), names=["rain", "wet", "cloudy"])
+        >>> sorted(text.get_text() for text in figure.axes[0].texts)
+        ['cloudy', 'rain', 'wet']
+    """
+    D = tree.n_variables
+    if names is not None and len(names) != D:
+        raise ValueError(f"{len(names)} names were given for {D} variables")
+    place = circular_layout(tree)
+    p = tree.logits.detach().double().sigmoid().cpu().numpy()
+    size = 5 + 7 * min(1.0, D / 200)
+    figure, ((axis,),) = subplots(1, 1, size, size)
+    for parent, child in tree.edges():
+        rise = p[child, 1] - p[child, 0]
+        line = np.stack([place[parent], place[child]])
+        colour, width = COLOURS[1 if rise > 0 else 0], 0.5 + 2.5 * abs(rise)
+        axis.plot(line[:, 0], line[:, 1], color=colour, linewidth=width, zorder=1)
+    axis.scatter(place[:, 0], place[:, 1], s=12 if D > 50 else 30, color="black", zorder=2)
+    if D <= NAMED_NODES:
+        for d in range(D):
+            text = str(d) if names is None else str(names[d])
+            axis.annotate(text, place[d], textcoords="offset points", xytext=(3, 3), fontsize=7)
+    axis.set_aspect("equal")
+    axis.set_axis_off()
+    return figure
+
+
+def plot_tree(path: Path, run: Path) -> None:
+    """Draw the tree of a model; of a mixture of trees, the one of largest weight.
+
+    Args:
+        path: The file to write (.png, .pdf or .svg).
+        run: A run folder or a model file of a ChowLiu estimator.
+    """
+    from pynade.classical import ChowLiuTree
+    from pynade.estimators import ChowLiu
+    from pynade.estimators.io import load_with_facts
+
+    model, facts = load_with_facts(run)
+    tree = model.tree_ if isinstance(model, ChowLiu) else model
+    if not isinstance(tree, ChowLiuTree):
+        raise ValueError(f"{run} is a {type(model).__name__}; only a ChowLiu (--model chow-liu) has a tree")
+    save_figure(tree_figure(tree, facts.get("columns")), path)
+
+
+def circular_layout(tree: ChowLiuTree) -> np.ndarray:
+    """Return places (D, 2): leaves evenly on the circle, depth first; others at the mean of their children.
+
+    Example:
+        >>> from pynade.classical import ChowLiuTree
+        >>> circular_layout(ChowLiuTree(3, parent=[-1, 0, 0])).round(6).tolist()
+        [[0.0, 0.0], [1.0, 0.0], [-1.0, 0.0]]
+    """
+    children: dict[int, list[int]] = {d: [] for d in range(-1, tree.n_variables)}
+    for d, parent in enumerate(tree.parent.tolist()):
+        children[parent].append(d)
+    levels = [level.tolist() for level in tree.levels()]
+    leaves, stack = [], [-1]
+    while stack:  # depth first
+        d = stack.pop()
+        stack += reversed(children[d])
+        if not children[d]:
+            leaves.append(d)
+    angle = {d: 2 * math.pi * n / len(leaves) for n, d in enumerate(leaves)}
+    place = np.zeros((tree.n_variables, 2))
+    first = 0 if len(levels[0]) == 1 else 1  # a single root is the centre
+    for depth in reversed(range(len(levels))):
+        for d in levels[depth]:
+            if children[d]:
+                angle[d] = sum(angle[child] for child in children[d]) / len(children[d])
+            place[d] = np.multiply(depth + first, (math.cos(angle[d]), math.sin(angle[d])))
+    return place

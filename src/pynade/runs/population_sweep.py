@@ -1,10 +1,12 @@
-"""Sweeps of nets: a grid's settings × folds trained as populations, then the chosen ones."""
+"""The training of a sweep: nets as populations of settings × folds, classical models fold by fold."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import shutil
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,20 +15,28 @@ import numpy as np
 
 from pynade.atomic import write_json
 from pynade.device import torch_device
+from pynade.estimators.classical import ClassicalEstimator, fit_folds
 from pynade.estimators.io import load
 from pynade.estimators.net import NetEstimator
 from pynade.estimators.registry import estimator_named
 from pynade.runs.sweep_record import Report, Setting, SweepProgress
+from pynade.training.history import History
 from pynade.training.loop import Callback
 from pynade.training.population import OWN, fit_population, train_log_likelihoods
 from pynade.training.stacked import Member
 
-Job = tuple[Setting, int]  # a setting and the number of a fold, from 0
+Rows = list[tuple[np.ndarray, np.ndarray | None]]  # of each fold, for training and validation
+Outcome = dict[str, Any]  # a setting, the number of a fold (from 0), and how the training ended
+Job = tuple[Setting, int]  # a setting and the number of a fold
 
 
 @dataclass(frozen=True)
-class PopulationSweep:
-    """The two phases of a sweep, for nets: settings × folds of one architecture are one population."""
+class Sweep:
+    """A sweep: its folder, a model with the parameters that do not vary, a seed, a callback.
+
+    `repeats` is the number of seeds of the final training, `keep` whether the best weights of the grid are
+    kept, to be scored as they are.
+    """
 
     folder: Path
     model: str
@@ -34,52 +44,109 @@ class PopulationSweep:
     seed: int
     report: Report | None
     repeats: int = 1
-    keep: bool = False  # the best weights of the grid, which are scored as they are
+    keep: bool = False
 
-    def grid(
-        self, tried: list[Setting], train_rows: list[np.ndarray], valid: list[np.ndarray | None]
-    ) -> tuple[list[dict[str, Any]], float]:
-        """One outcome for every setting and fold, and the seconds they took; finished ones are read back."""
-        groups = _architectures([(setting, fold) for setting in tried for fold in range(len(train_rows))])
-        outcomes, seconds = [], 0.0
-        for number, (key, jobs) in enumerate(groups.items(), start=1):
-            file = self.folder / f"population-{key}.json"
-            if not self._finished(file):
-                done, trained = self._train(key, jobs, train_rows, valid, ("grid", number, len(groups)))
-                lines = [
-                    {
-                        "setting": setting,
-                        "fold": fold,
-                        "valid": e.history_.best_valid,
-                        "train": train,
-                        "best_epoch": e.history_.best_epoch,
-                        "stopped": e.history_.stopped,
-                    }
-                    for (setting, fold), e, train in zip(jobs, done, trained, strict=True)
-                ]
-                for best in self._to_keep(lines):
-                    done[lines.index(best)].save(self._weights(best))
-                write_json(file, {"seconds": done[0].history_.seconds, "outcomes": lines})
-            content = json.loads(file.read_text(encoding="utf-8"))
-            outcomes += content["outcomes"]
-            seconds += content["seconds"]
-        return outcomes, seconds
+    def _estimator(self, setting: Setting) -> Any:
+        return estimator_named(self.model, {"random_state": self.seed, **self.fixed, **setting})
+
+    def _callbacks(self, what: str, part: int, parts: int, settings: list[Setting]) -> list[Callback]:
+        if (report := self.report) is None:
+            return []
+        return [
+            lambda now: report(SweepProgress(what, part, parts, settings, now)) if now.epoch_done else None
+        ]
+
+
+class ClassicalSweep(Sweep):
+    """The two phases of a sweep, for estimators that take several values of a parameter and choose."""
+
+    def grid(self, tried: list[Setting], rows: Rows) -> tuple[list[Outcome], float]:
+        """One outcome for every setting and fold, and the seconds they took; finished folds are read back."""
+        several = {name: tuple(dict.fromkeys(s[name] for s in tried)) for name in tried[0]}
+        try:
+            able = set(self._estimator(several)._settings(rows[0][0], validated=True)[0])
+        except TypeError:
+            able = set()
+        for name in set(several) - able:
+            raise ValueError(f"a {self.model} does not choose among values of {name}; fix it with --set")
+        files = [self.folder / f"choices-{fold + 1}.json" for fold in range(len(rows))]
+        left = [fold for fold, file in enumerate(files) if not file.is_file()]
+        for fold, estimator, seconds in self._fitted("grid", dict.fromkeys(left, several), rows):
+            history, lines = estimator.history_, []
+            for choice in estimator.choices_:
+                setting = {name: choice[name] for name in several}
+                valid = choice["valid"] if choice["valid"] is not None else history.best_valid
+                lines.append(_outcome(setting, fold, valid, history.train_log_likelihood, history))
+            write_json(files[fold], {"seconds": seconds, "outcomes": lines})
+        return _outcomes(files)
 
     def final(
-        self,
-        ranked: list[list[dict[str, Any]]],
-        train: list[np.ndarray],
-        valid: list[np.ndarray | None],
-        retrain: bool,
-    ) -> tuple[list[dict[str, Any]], list[NetEstimator]]:
+        self, ranked: list[list[Outcome]], rows: Rows, retrain: bool
+    ) -> tuple[list[Outcome], list[ClassicalEstimator]]:
+        """Each fold's best outcome and its estimator, learned again."""
+        chosen = [outcomes[0] for outcomes in ranked]
+        settings = {}
+        for fold, outcome in enumerate(chosen):
+            settings[fold] = outcome["setting"] | ({"validation_fraction": 0.0} if retrain else {})
+            if retrain and "stop_at_train" in estimator_named(self.model, {}).flat_parameters():
+                settings[fold] |= {"stop_at_train": outcome["train"], "patience": None}
+        return chosen, [made for _, made, _ in self._fitted("final", settings, rows)]
+
+    def _fitted(
+        self, what: str, settings: dict[int, Setting], rows: Rows
+    ) -> Iterator[tuple[int, ClassicalEstimator, float]]:
+        """Each fold with its estimator, learned with the fold's setting, and its share of the seconds.
+
+        As many folds as the model takes are learned at once; callbacks get the first of them.
+        """
+        folds = list(settings)
+        size = self._estimator({})._folds_at_once
+        for group in (folds[i : i + size] for i in range(0, len(folds), size)):
+            began = time.perf_counter()
+            made = [self._estimator(settings[fold]) for fold in group]
+            train, valid = zip(*(rows[fold] for fold in group), strict=True)
+            fit_folds(made, train, valid, self._callbacks(what, group[0] + 1, len(rows), []))
+            seconds = (time.perf_counter() - began) / len(group)
+            yield from ((fold, estimator, seconds) for fold, estimator in zip(group, made, strict=True))
+
+
+class PopulationSweep(Sweep):
+    """The two phases of a sweep, for nets: settings × folds of one architecture are one population."""
+
+    def grid(self, tried: list[Setting], rows: Rows) -> tuple[list[Outcome], float]:
+        """One outcome for every setting and fold, and the seconds they took; finished ones are read back."""
+        groups = _architectures([(setting, fold) for setting in tried for fold in range(len(rows))])
+        files = [self.folder / f"population-{key}.json" for key in groups]
+        for number, (file, (key, jobs)) in enumerate(zip(files, groups.items(), strict=True), start=1):
+            if file.is_file() and all(
+                self._weights(o).is_file() for o in self._to_keep(_outcomes([file])[0])
+            ):
+                continue
+            done, trained = self._train(key, jobs, rows, ("grid", number, len(groups)))
+            lines = [
+                _outcome(*job, e.history_.best_valid, train, e.history_)
+                for job, e, train in zip(jobs, done, trained, strict=True)
+            ]
+            for best in self._to_keep(lines):
+                done[lines.index(best)].save(self._weights(best))
+            write_json(file, {"seconds": done[0].history_.seconds, "outcomes": lines})
+        return _outcomes(files)
+
+    def final(
+        self, ranked: list[list[Outcome]], rows: Rows, retrain: bool
+    ) -> tuple[list[Outcome], list[NetEstimator]]:
         """Each fold's best outcome and its estimators, one for each seed, fold after fold.
 
-        Where the training with the first seed diverges, those of the next best outcome.
+        Where the training with the first seed diverges, those of the next best outcome. Without `retrain` the
+        estimator of the first seed has the weights that the grid validated.
         """
         chosen = [outcomes[0] for outcomes in ranked]
         seeds = [{}, *({"random_state": self.seed + k} for k in range(1, self.repeats))]
         if not retrain:
-            return chosen, self._validated(chosen, seeds[1:], train, valid)
+            loaded: list[Any] = [load(self._weights(outcome)) for outcome in chosen]
+            jobs = [(chosen[0]["setting"] | own, 0) for own in seeds[1:]]  # of one fold only
+            more = self._train(f"final-{_digest(jobs)}", jobs, rows, ("final", 1, 1))[0] if jobs else []
+            return chosen, loaded + more
         made: dict[int, list[NetEstimator]] = {}  # by fold
         while len(made) < len(ranked):
             jobs = [
@@ -90,10 +157,8 @@ class PopulationSweep:
             groups = _architectures(jobs)
             for number, (key, once) in enumerate(groups.items(), start=1):
                 some = [(setting | own, fold) for setting, fold in once for own in seeds]
-                name = (
-                    f"final-{key}-{_digest(some)}"  # a second round must not find the first one's checkpoint
-                )
-                done, _ = self._train(name, some, train, valid, ("final", number, len(groups)))
+                name = f"final-{key}-{_digest(some)}"  # a second round has checkpoints of its own
+                done, _ = self._train(name, some, rows, ("final", number, len(groups)))
                 for place, (_, fold) in enumerate(once):
                     several = done[place * len(seeds) : (place + 1) * len(seeds)]
                     rank = ranked[fold].index(chosen[fold]) + 1
@@ -103,63 +168,37 @@ class PopulationSweep:
                         chosen[fold] = ranked[fold][rank]
         return chosen, [estimator for fold in range(len(ranked)) for estimator in made[fold]]
 
-    def _finished(self, file: Path) -> bool:
-        """Whether a population is done, and the weights that may be asked for are there."""
-        if not file.is_file():
-            return False
-        lines = json.loads(file.read_text(encoding="utf-8"))["outcomes"]
-        return all(self._weights(best).is_file() for best in self._to_keep(lines))
-
-    def _to_keep(self, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _to_keep(self, lines: list[Outcome]) -> list[Outcome]:
         """A population's outcomes whose weights are kept: the best of each fold, if any did not diverge."""
         folds = {line["fold"] for line in lines if line["valid"] is not None}
         return [best_first(lines, fold)[0] for fold in sorted(folds)] if self.keep else []
 
-    def _validated(
-        self,
-        chosen: list[dict[str, Any]],
-        more: list[Setting],
-        train: list[np.ndarray],
-        valid: list[np.ndarray | None],
-    ) -> list[NetEstimator]:
-        """Each fold's estimator with the weights the grid validated, and those of more seeds (one fold)."""
-        made: list[Any] = [load(self._weights(outcome)) for outcome in chosen]
-        if more:
-            jobs = [(chosen[0]["setting"] | own, 0) for own in more]
-            made += self._train(f"final-{_digest(jobs)}", jobs, train, valid, ("final", 1, 1))[0]
-        return made
-
-    def _weights(self, outcome: dict[str, Any]) -> Path:
+    def _weights(self, outcome: Outcome) -> Path:
         """Where the best weights of an outcome's population are kept, for its fold."""
         (key,) = _architectures([(outcome["setting"], outcome["fold"])])
         return self.folder / f"population-{key}-{outcome['fold'] + 1}.safetensors"
 
     def _train(
-        self,
-        name: str,
-        jobs: list[Job],
-        train: list[np.ndarray],
-        valid: list[np.ndarray | None],
-        at: tuple[str, int, int],
+        self, name: str, jobs: list[Job], rows: Rows, at: tuple[str, int, int]
     ) -> tuple[list[NetEstimator], list[float]]:
         """Settings of one architecture on their folds, as one population; and their training likelihoods."""
         estimators, members = [], []
-        rows: dict[int, tuple[np.ndarray, np.ndarray | None]] = {}  # of a fold, as the estimator takes them
+        checked: dict[int, tuple[np.ndarray, np.ndarray | None]] = {}  # rows as the estimator takes them
         for setting, fold in jobs:
-            estimator = _estimator(self.model, self.fixed, setting, self.seed)
-            seed = estimator._seed()
-            mine, held = estimator._rows(train[fold], fitting=True), valid[fold]
-            if fold not in rows:
-                rows[fold] = mine, None if held is None else estimator._rows(held)
-            model = estimator.build(rows[fold][0], seed).to(torch_device(estimator.device))
-            members.append(Member(model, *rows[fold], estimator.options(), seed))
+            estimator = self._estimator(setting)
+            if not isinstance(estimator, NetEstimator):
+                what = f"{self.model!r} is not trained by gradient descent"
+                raise ValueError(f"a sweep trains populations of nets; {what}")
+            seed, (train, valid) = estimator._seed(), rows[fold]
+            mine = estimator._rows(train, fitting=True)
+            if fold not in checked:
+                checked[fold] = mine, None if valid is None else estimator._rows(valid)
+            model = estimator.build(checked[fold][0], seed).to(torch_device(estimator.device))
+            members.append(Member(model, *checked[fold], estimator.options(), seed))
             estimators.append(estimator)
-        callbacks: list[Callback] = []
-        if self.report is not None:
-            report, settings = self.report, [setting for setting, _ in jobs]
-            callbacks = [lambda now: report(SweepProgress(*at, settings, now)) if now.epoch_done else None]
         place = self.folder / name
         place.mkdir(exist_ok=True)
+        callbacks = self._callbacks(*at, [setting for setting, _ in jobs])
         histories = fit_population(members, folder=place, resume=True, callbacks=callbacks)
         shutil.rmtree(place)
         trained = train_log_likelihoods(members)
@@ -168,30 +207,32 @@ class PopulationSweep:
         return estimators, trained
 
 
-def _estimator(model: str, fixed: Setting, setting: Setting, seed: int) -> NetEstimator:
-    estimator = estimator_named(model, {"random_state": seed, **fixed, **setting})
-    if not isinstance(estimator, NetEstimator):
-        raise ValueError(f"a sweep trains populations of nets; {model!r} is not trained by gradient descent")
-    return estimator
+def best_first(outcomes: list[Outcome], fold: int) -> list[Outcome]:
+    """A fold's outcomes by validation score; those that diverged after a good epoch come last."""
+    mine = [o for o in outcomes if o["fold"] == fold and o["valid"] is not None]
+    if not mine:
+        raise ValueError(f"every setting diverged on fold {fold + 1}")
+    return sorted(mine, key=lambda o: (o["stopped"] == "diverged", -o["valid"]))
+
+
+def _outcome(setting: Setting, fold: int, valid: float | None, train: float, history: History) -> Outcome:
+    ended = {"best_epoch": history.best_epoch, "stopped": history.stopped}
+    return {"setting": setting, "fold": fold, "valid": valid, "train": train, **ended}
+
+
+def _outcomes(files: list[Path]) -> tuple[list[Outcome], float]:
+    """What finished populations or folds left, and their seconds."""
+    contents = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return [line for c in contents for line in c["outcomes"]], sum(c["seconds"] for c in contents)
 
 
 def _architectures(jobs: list[Job]) -> dict[str, list[Job]]:
     """Jobs by what decides the shapes of their parameters."""
     groups: dict[str, list[Job]] = {}
     for setting, fold in jobs:
-        shape = {
-            name: value for name, value in setting.items() if name not in (*OWN, "dropout", "random_state")
-        }
+        shape = {k: v for k, v in setting.items() if k not in (*OWN, "dropout", "random_state")}
         groups.setdefault(_digest(shape), []).append((setting, fold))
     return groups
-
-
-def best_first(outcomes: list[dict[str, Any]], fold: int) -> list[dict[str, Any]]:
-    """A fold's outcomes by validation score; those that diverged after a good epoch come last."""
-    mine = [o for o in outcomes if o["fold"] == fold and o["valid"] is not None]
-    if not mine:
-        raise ValueError(f"every setting diverged on fold {fold + 1}")
-    return sorted(mine, key=lambda o: (o["stopped"] == "diverged", -o["valid"]))
 
 
 def _digest(value: Any) -> str:

@@ -17,6 +17,9 @@ from pynade.tables import Dataset
 
 LIBRARIES = ("torch", "numpy", "scipy", "scikit-learn", "safetensors")
 
+#: The parts of a provenance that describe the code and the machine.
+OF_MACHINE = ("code", "libraries", "python", "device", "threads")
+
 
 def provenance(data: Dataset, seed: int, device: torch.device) -> dict[str, Any]:
     """Return what is needed to compute a result again, as JSON.
@@ -49,22 +52,17 @@ def code_version() -> str:
     A "+" marks uncommitted changes. The digest depends on the files only, not on where they are.
     """
     root = Path(__file__).parent.parent
-    source = f"source {source_digest(root)[:12]}"
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0")
+        digest.update(path.read_bytes() + b"\0")
+    source = f"source {digest.hexdigest()[:12]}"
     try:
         commit = _git(root, "rev-parse", "--short=12", "HEAD")
         changed = _git(root, "status", "--porcelain", "--", str(root))
     except (OSError, subprocess.SubprocessError):
         return f"{__version__} ({source})"
     return f"{__version__} ({source}, commit {commit}{'+' if changed else ''})"
-
-
-def source_digest(root: Path) -> str:
-    """Return the SHA-256 of the names and contents of all Python files of the package."""
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0")
-        digest.update(path.read_bytes() + b"\0")
-    return digest.hexdigest()
 
 
 def device_name(device: torch.device) -> str:
@@ -74,10 +72,8 @@ def device_name(device: torch.device) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=5
-    )
-    return done.stdout.strip()
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
 
 
 def _version(name: str) -> str | None:

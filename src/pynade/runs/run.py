@@ -10,14 +10,13 @@ result.json         how training ended and the validation score
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,24 +24,16 @@ from pynade.atomic import write_json
 from pynade.device import torch_device
 from pynade.estimators.base import DensityEstimator, plain
 from pynade.estimators.registry import MODELS, estimator_named
+from pynade.models import Orderless
 from pynade.runs.provenance import provenance
-from pynade.runs.summary import read_spec
+from pynade.runs.summary import read_json, read_spec
 from pynade.tables import Dataset, Schema, resolve
 from pynade.tables.images import binarized, is_grey
 from pynade.training.checkpoint import numbered_checkpoints
 from pynade.training.loop import Callback, Diverged
 
-if TYPE_CHECKING:
-    from pynade.likelihood import Estimate
-
-FILES = (
-    "spec.json",
-    "provenance.json",
-    "metrics.jsonl",
-    "last_good.safetensors",
-    "model.safetensors",
-    "result.json",
-)
+RECORDS = ("spec.json", "provenance.json", "metrics.jsonl", "result.json")
+WEIGHTS = ("last_good.safetensors", "model.safetensors")
 
 
 def start_run(
@@ -72,29 +63,26 @@ def start_run(
         valid_rows: take only the first of the validation rows (a trial).
         callbacks: called with a `pynade.training.Progress`.
     """
-    parameters = {"random_state": 0} | parameters
-    estimator = estimator_named(model, parameters)
-    whole, made_binary = _as_images(_varying(resolve(data, data_dir), drop_constant), estimator)
+    estimator = estimator_named(model, {"random_state": 0} | parameters)
+    whole, rule = _as_images(_varying(resolve(data, data_dir), drop_constant), estimator)
     _check_request(model, estimator, whole)  # before any split, so that rows are the file's
     dataset = _with_validation(whole, estimator, valid_rows)
     _claim(folder, overwrite)
+    options = {"drop_constant": drop_constant or None, "valid_rows": valid_rows, "binarize": rule}
     spec: dict[str, Any] = {
         "model": model,
         "parameters": {name: plain(value) for name, value in estimator.flat_parameters().items()},
         "data": data if not Path(data).exists() else str(Path(data).resolve()),
         "data_checksum": dataset.checksum,
-    } | ({"drop_constant": True} if drop_constant else {})
-    if valid_rows is not None:
-        spec["valid_rows"] = valid_rows
-    if made_binary is not None:
-        spec["binarize"] = made_binary
+        **{name: value for name, value in options.items() if value is not None},
+    }
     write_json(folder / "spec.json", spec)
     device = torch_device(estimator.device)
     write_json(folder / "provenance.json", provenance(dataset, seed=estimator.random_state, device=device))
     try:
-        return _train(folder, estimator, dataset, made_binary, resume=False, callbacks=callbacks)
+        return _train(folder, estimator, dataset, rule, False, callbacks)
     except ValueError:  # what only learning finds out, such as a singular covariance: there is no run
-        _clear(folder)
+        _clear(folder, *RECORDS, *WEIGHTS)
         if not any(folder.iterdir()):
             folder.rmdir()
         raise
@@ -103,34 +91,38 @@ def start_run(
 def resume_run(
     folder: Path, *, data_dir: Path | None = None, callbacks: Sequence[Callback] = ()
 ) -> dict[str, Any]:
-    """Go on with an interrupted run, to the same result as if it had not been interrupted."""
+    """Go on with an interrupted run, to the same result as if it had not been interrupted.
+
+    Args:
+        folder: the run folder.
+        data_dir: folder of the registered data sets.
+        callbacks: called with a `pynade.training.Progress`.
+    """
     spec = read_spec(folder)
     if (folder / "result.json").is_file():
-        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        result = read_json(folder / "result.json")
         if result["status"] == "finished":
-            _remove_checkpoints(folder)  # (it may have been killed just before)
-            return dict(result)
+            _clear(folder)  # (it may have been killed just before)
+            return result
         raise ValueError(f"the run in {folder} ended with: {result['stopped']}; it cannot go on from there")
     estimator = estimator_named(spec["model"], spec["parameters"])
-    dropped = spec.get("drop_constant", False)
-    whole = _varying(resolve(spec["data"], data_dir), dropped)
-    if "binarize" in spec:
-        whole = binarized(whole, spec["binarize"])
-    dataset = _with_validation(whole, estimator, spec.get("valid_rows"))
+    whole = _varying(resolve(spec["data"], data_dir), spec.get("drop_constant", False))
+    rule = spec.get("binarize")
+    dataset = _with_validation(binarized(whole, rule), estimator, spec.get("valid_rows"))
     if dataset.checksum != spec["data_checksum"]:
         raise ValueError(
             f"the data {spec['data']!r} are not those the run in {folder} began with "
             f"(checksum {dataset.checksum[:12]}…, expected {spec['data_checksum'][:12]}…)"
         )
     begun = any(path.is_file() for path in _checkpoints(folder))  # without a checkpoint it starts over
-    return _train(folder, estimator, dataset, spec.get("binarize"), resume=begun, callbacks=callbacks)
+    return _train(folder, estimator, dataset, rule, begun, callbacks)
 
 
 def as_command(spec: dict[str, Any], folder: str) -> str:
     """The command that makes a run with this spec: what differs from the defaults, as options."""
-    usual = estimator_named(spec["model"], {}).flat_parameters()
+    usual, given = estimator_named(spec["model"], {}).flat_parameters(), spec["parameters"]
     words = ["pynade fit", shlex.quote(spec["data"]), "--model", spec["model"]]
-    for name, value in spec["parameters"].items():
+    for name, value in given.items():
         if name not in usual or plain(value) == plain(usual[name]) or name == "random_state":
             continue
         option = name.replace("_", "-")
@@ -141,10 +133,10 @@ def as_command(spec: dict[str, Any], folder: str) -> str:
             words.append(f"--{option}" if value else f"--no-{option}")
         else:
             words += [f"--{option} {v}" for v in values]
-    seed = spec["parameters"]["random_state"]
     words += ["--drop-constant"] if spec.get("drop_constant") else []
     words += [f"--binarize {spec['binarize']}"] if "binarize" in spec else []
-    return " ".join([*words, *([f"--random-state {seed}"] if seed else []), "--out", folder])
+    words += [f"--random-state {given['random_state']}"] if given["random_state"] else []
+    return " ".join([*words, "--out", folder])
 
 
 def _varying(dataset: Dataset, wanted: bool) -> Dataset:
@@ -158,8 +150,8 @@ def _varying(dataset: Dataset, wanted: bool) -> Dataset:
     parts: dict[str, Any] = {part: rows[:, kept] for part, rows in dataset.parts.items()}
     schema = Schema(tuple(dataset.schema.columns[i] for i in kept))
     dropped = [name for name in dataset.schema.names if name not in schema.names]
-    provenance = {**dataset.provenance, "dropped_columns": dropped}
-    return replace(dataset, **parts, schema=schema, image_shape=None, provenance=provenance, source=None)
+    facts = dataset.provenance | {"dropped_columns": dropped}
+    return replace(dataset, **parts, schema=schema, image_shape=None, provenance=facts, source=None)
 
 
 def _as_images(dataset: Dataset, estimator: DensityEstimator) -> tuple[Dataset, float | str | None]:
@@ -171,25 +163,24 @@ def _as_images(dataset: Dataset, estimator: DensityEstimator) -> tuple[Dataset, 
     known = estimator.get_params(deep=False)
     if "image_shape" in known and known["image_shape"] is None and dataset.image_shape is not None:
         estimator.set_params(image_shape=tuple(dataset.image_shape))
-    threshold: float | str | None = known.get("binarize")
-    if is_grey(dataset):
-        if threshold is not None:
-            family = known.get("family", "bernoulli")
-            if family != "bernoulli":
-                raise ValueError(f"--binarize makes zeros and ones, but --family {family} is for grey levels")
-            estimator.set_params(binarize=None)
-            return binarized(dataset, threshold), threshold
-        if "binarize" in known and known.get("family", "bernoulli") == "bernoulli":
+    rule, family = known.get("binarize"), known.get("family", "bernoulli")
+    if not is_grey(dataset):
+        if isinstance(rule, str):
+            binarized(dataset, rule)  # refuses an unknown word
+            reason = f"which {dataset.name!r} has not"
+            raise ValueError(f"--binarize {rule} is for images with grey levels, {reason}")
+        return dataset, None
+    if rule is None:
+        if "binarize" in known and family == "bernoulli":
             raise ValueError(
                 f"the images of {dataset.name!r} have grey levels, but the model is one of zeros and ones: "
                 "give --binarize 0.5 or --binarize random, or (convnade, unet) a --family for grey levels"
             )
-    elif isinstance(threshold, str):
-        binarized(dataset, threshold)  # refuses an unknown word
-        raise ValueError(
-            f"--binarize {threshold} is for images with grey levels, which {dataset.name!r} has not"
-        )
-    return dataset, None
+        return dataset, None
+    if family != "bernoulli":
+        raise ValueError(f"--binarize makes zeros and ones, but --family {family} is for grey levels")
+    estimator.set_params(binarize=None)
+    return binarized(dataset, rule), rule
 
 
 def _with_validation(dataset: Dataset, estimator: DensityEstimator, valid_rows: int | None = None) -> Dataset:
@@ -208,61 +199,46 @@ def _train(
     folder: Path,
     estimator: DensityEstimator,
     dataset: Dataset,
-    made_binary: float | str | None,
-    *,
+    rule: float | str | None,
     resume: bool,
     callbacks: Sequence[Callback],
 ) -> dict[str, Any]:
-    if dataset.valid is None:
+    """Fit, save and score the estimator; `rule` is how images were made black and white."""
+    names, valid, score = list(dataset.schema.names), dataset.valid, None
+    if valid is None:
         estimator.set_params(validation_fraction=0.0)
-    names = list(dataset.schema.names)
     source = dataset.source if draws_fresh_rows(estimator) else None
+    options: dict[str, Any] = {"folder": folder, "resume": resume, "callbacks": callbacks, "source": source}
     try:
-        estimator.fit(
-            dataset.train,
-            X_valid=dataset.valid,
-            folder=folder,
-            resume=resume,
-            callbacks=callbacks,
-            source=source,
-            columns=names,
-        )
+        estimator.fit(dataset.train, X_valid=valid, columns=names, **options)
     except Diverged as error:
         write_json(folder / "result.json", {"status": "diverged", "stopped": str(error)})
         raise
-    dropped = dataset.provenance.get("dropped_columns", [])
-    facts: dict[str, Any] = {"columns": names, "dropped": dropped, "image_shape": dataset.image_shape}
-    if made_binary is not None:
-        facts["binarize"] = made_binary
-    estimator.save(folder / "model.safetensors", **facts)
-    history = estimator.history_
-    valid = None
-    if dataset.valid is not None:
+    facts = {"dropped": dataset.provenance.get("dropped_columns", []), "image_shape": dataset.image_shape}
+    facts |= {} if rule is None else {"binarize": rule}
+    estimator.save(folder / "model.safetensors", columns=names, **facts)
+    if valid is not None:
+        model = estimator.model_
+        slow = isinstance(model, Orderless) and model.net.row_floats  # a pass of the net for every variable
         with warnings.catch_warnings(action="ignore"):  # the result itself says whether it is an estimate
-            valid = _validation_score(estimator, dataset.valid).to_json()
-    chosen = getattr(estimator, "chosen_", {})
+            score = estimator.estimate(valid) if slow else estimator.summary(estimator.score_samples(valid))
+    history = estimator.history_
     result = {
         "status": "finished",
         "stopped": history.stopped,
         "epochs": len(history.epochs),
         "best_epoch": history.best_epoch,
         "train_log_likelihood": history.train_log_likelihood,
-        "valid": valid,
+        "valid": score and score.to_json(),
         "seconds": round(history.seconds, 2),
-    } | ({"chosen": chosen, "choices": estimator.choices_} if chosen else {})
+    }
+    if chosen := getattr(estimator, "chosen_", {}):
+        result |= {"chosen": chosen, "choices": estimator.choices_}
     if history.messages:
         result["messages"] = history.messages
     write_json(folder / "result.json", result)
-    _remove_checkpoints(folder)
+    _clear(folder)
     return result
-
-
-def _validation_score(estimator: DensityEstimator, rows: np.ndarray) -> Estimate:
-    """Exact, but an estimate for nets that would run once for every variable."""
-    net = getattr(estimator.model_, "net", None)
-    if estimator.has_orderings and net is not None and net.row_floats:
-        return estimator.estimate(rows)
-    return estimator.summary(estimator.score_samples(rows))
 
 
 def draws_fresh_rows(estimator: DensityEstimator) -> bool:
@@ -302,14 +278,13 @@ def _claim(folder: Path, overwrite: bool) -> None:
                 raise ValueError(f"{folder} already exists; give --overwrite to replace it")
             if not (folder / "spec.json").is_file():
                 raise ValueError(f"{folder} is not a run folder, so --overwrite will not touch it")
-            _clear(folder)
+            _clear(folder, *RECORDS, *WEIGHTS)
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError
     except (PermissionError, NotADirectoryError, FileExistsError) as error:
-        raise ValueError(
-            f"cannot write to the output folder {folder}: {error.strerror or 'no permission'}"
-        ) from None
+        reason = error.strerror or "no permission"
+        raise ValueError(f"cannot write to the output folder {folder}: {reason}") from None
     except OSError as error:
         raise ValueError(f"cannot make the output folder {folder}: {error.strerror}") from None
 
@@ -318,12 +293,7 @@ def _checkpoints(folder: Path) -> list[Path]:
     return [folder / "checkpoint.safetensors", *numbered_checkpoints(folder)]
 
 
-def _remove_checkpoints(folder: Path) -> None:
-    for checkpoint in _checkpoints(folder):
-        checkpoint.unlink(missing_ok=True)
-
-
-def _clear(folder: Path) -> None:
-    _remove_checkpoints(folder)
-    for name in FILES:
-        (folder / name).unlink(missing_ok=True)
+def _clear(folder: Path, *names: str) -> None:
+    """Remove the checkpoints of a run, and its files of these names."""
+    for path in [*_checkpoints(folder), *(folder / name for name in names)]:
+        path.unlink(missing_ok=True)

@@ -1,25 +1,28 @@
-"""Drawing from a trained run: rows, their column names, and a picture of them."""
+"""What a trained run generates: samples, the missing cells of a table, completed images."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from pynade.arguments import check_positive
 from pynade.estimators import RBM, DensityEstimator, ImageEstimator
 from pynade.estimators.io import load_with_facts
+from pynade.estimators.questions import PARTICLES
 from pynade.models import Autoregressive, Density, Ensemble
+from pynade.particles import check_particles
 from pynade.runs.figures import image_panels, save_figure, table_figure
-from pynade.runs.fill import parse_given
-from pynade.tables.frames import default_names
-from pynade.tables.output import write_table
+from pynade.tables import read_file, resolve
+from pynade.tables.files import TABLE_ENDINGS, check_destination, write_table
+from pynade.tables.frames import align, default_names
+from pynade.tables.images import binarized, channels_height_width
 
 
-@dataclass(frozen=True)
-class Drawn:
+class Drawn(NamedTuple):
     """Samples, and for each value its expectation given those drawn before it (None for some models)."""
 
     rows: np.ndarray
@@ -50,20 +53,14 @@ def draw(
             of its own.
         wanted_means: give the expectations too, where the model has them.
     """
-    if n < 1:
-        raise ValueError(f"the number of rows must be at least 1, not {n}")
+    check_positive(**{"the number of rows": n, "--per-step": 1 if per_step is None else per_step})
     model, facts = load_with_facts(run)
-    images = hasattr(model, "draw")
-    if per_step is not None and (given is not None or not images):
+    if per_step is not None and (given is not None or not hasattr(model, "draw")):
         raise ValueError("--per-step is for samples of a model of images (convnade, unet), without --given")
-    if per_step is not None and per_step < 1:
-        raise ValueError(f"--per-step must be at least 1, not {per_step}")
     if not isinstance(model, DensityEstimator | Density):
-        raise ValueError(
-            f"{run} holds a {type(model).__name__}, which is no density: an orderless model has `.under(…)`, "
-            "an RBM `.gibbs(…)`"
-        )
-    means = None
+        what = f"{run} holds a {type(model).__name__}, which is no density"
+        raise ValueError(f"{what}: an orderless model has `.under(…)`, an RBM `.gibbs(…)`")
+    means, white = None, float(model._cells().white) if isinstance(model, DensityEstimator) else 1.0
     if given is not None:
         if not isinstance(model, DensityEstimator):
             raise ValueError(f"{run} was not saved by an estimator, so it takes no --given")
@@ -79,12 +76,8 @@ def draw(
         if isinstance(density, Autoregressive | Ensemble):
             means = density.conditional_means(drawn).detach().numpy()
         rows = model._cells().native(drawn) if isinstance(model, DensityEstimator) else drawn.numpy()
-    white = float(model._cells().white) if isinstance(model, DensityEstimator) else 1.0
-    known = facts.get("image_shape")
-    image_shape: tuple[int, ...] | None = tuple(map(int, known)) if known else None
-    if shape is not None:
-        image_shape = _parse(shape, rows.shape[1])
-    return Drawn(rows, means, facts.get("columns"), image_shape, white)
+    known = facts.get("image_shape") if shape is None else _parse(shape, rows.shape[1])
+    return Drawn(rows, means, facts.get("columns"), tuple(map(int, known)) if known else None, white)
 
 
 def write_samples(path: Path, drawn: Drawn) -> None:
@@ -111,3 +104,149 @@ def _parse(shape: str, n_variables: int) -> tuple[int, int]:
     if height * width != n_variables:
         raise ValueError(f"{shape} has {height * width} pixels but the model has {n_variables} variables")
     return height, width
+
+
+def parse_given(text: str, columns: Sequence[str] | None = None) -> dict[int | str, float]:
+    """ "3=1,17=0" or "rain=1" as values of known variables; a column's name has precedence over an index.
+
+    Example:
+        >>> parse_given("3=1, rain=0")
+        {3: 1.0, 'rain': 0.0}
+    """
+    given: dict[int | str, float] = {}
+    for part in text.split(","):
+        name, sign, value = (piece.strip() for piece in part.rpartition("="))
+        key: int | str = int(name) if name.isdigit() and name not in (columns or ()) else name
+        try:
+            number = float(value)
+        except ValueError:
+            number = float("nan")
+        if not sign or not name or number != number:
+            form = "3=1,17=0 (index or column = value)"
+            raise ValueError(f"known values are written like {form}, not {part.strip()!r}")
+        if key in given:
+            raise ValueError(f"variable {key!r} is given twice")
+        given[key] = number
+    return given
+
+
+def _load_estimator(run: Path) -> tuple[DensityEstimator, dict[str, Any]]:
+    """The estimator of a run folder or a model file, and the facts saved with it."""
+    model, facts = load_with_facts(run)
+    if not isinstance(model, DensityEstimator):
+        raise ValueError(f"{run} is a {type(model).__name__}, not a model saved by an estimator")
+    return model, facts
+
+
+class Filled(NamedTuple):
+    """How many cells of how many rows were filled, and the particles if by an estimate."""
+
+    gaps: int
+    rows: int
+    particles: int | None
+
+
+def impute_file(
+    run: Path, file: Path, out: Path, draws: int | None = None, seed: int = 0, particles: int | None = None
+) -> Filled:
+    """Fill the gaps of a table.
+
+    Args:
+        run: run folder or model file of an estimator; one with a fixed ordering fills by an estimate.
+        file: .csv, .parquet, .npy or .npz with blanks (NaN) where values are missing.
+        out: .csv, .parquet or .npy to write. With draws, one block of rows per draw, marked in a first
+            column `draw`, or an array (draws, rows, columns) (.npy).
+        draws: None fills in each cell's likelier value (the mean of a real one); a number gives that many
+            joint draws.
+        seed: of the draws, and of an estimate.
+        particles: per row, of a model with a fixed ordering; None is 256.
+    """
+    model, facts = _load_estimator(run)
+    estimated = hasattr(model.model_, "order")  # it has orderings of its own
+    if particles is not None and not estimated:
+        raise ValueError(f"{run} fills gaps without particles; only models with a fixed ordering need them")
+    if particles is not None:
+        check_particles(particles)
+    check_destination(out, *TABLE_ENDINGS)
+    check_positive(**{"the number of draws": 1 if draws is None else draws})
+    rows, names = read_file(file)
+    columns = facts.get("columns")
+    rows = align(rows, names, columns, facts.get("dropped", ()))
+    particles = (PARTICLES if particles is None else particles) if estimated else None
+    filled = model.impute(rows, draws, random_state=seed, particles=particles or PARTICLES)
+    gaps = int(np.isnan(rows).sum()) if rows.dtype.kind == "f" else 0
+    header = list((names and columns) or names or default_names(rows.shape[1]))
+    if draws is not None and out.suffix != ".npy":
+        number = np.repeat(np.arange(draws), len(rows))[:, None]
+        header, filled = ["draw", *header], np.hstack([number, filled.reshape(-1, rows.shape[1])])
+    write_table(out, header, filled)
+    return Filled(gaps, len(rows), particles)
+
+
+class Completion(NamedTuple):
+    """One image: as it is, where its hole is, log p of the rest with the hole marginalised, completions.
+
+    Pixels run from 0 to 1.
+    """
+
+    image: np.ndarray  # (D,)
+    hole: np.ndarray  # bool (D,), True = inside
+    log_prob: float
+    draws: np.ndarray  # (n, D)
+
+
+def inpaint(
+    run: Path,
+    data: str,
+    rows: Sequence[int],
+    hole: tuple[int, ...] | None = None,
+    *,
+    split: str = "test",
+    draws: int = 5,
+    seed: int = 0,
+    data_dir: Path | None = None,
+) -> tuple[list[Completion], tuple[int, ...]]:
+    """The paper's figure "mnist-inpainting": a random hole in each image, log p of the rest, completions.
+
+    Both numbers and draws are exact for the run's own number of orderings, those that put the hole last.
+
+    Args:
+        run: run folder of a model of images.
+        data: registered name or file.
+        rows: which rows of the part.
+        hole: height and width of the hole, placed at random in each image; None is 10 × 10, or half the
+            image where that is less.
+        split: part of the data.
+        draws: completions per image.
+        seed: of holes and completions.
+        data_dir: folder of the registered data sets.
+    """
+    model, facts = _load_estimator(run)
+    dataset = binarized(resolve(data, data_dir), facts.get("binarize"))
+    shape = facts.get("image_shape") or dataset.image_shape
+    if shape is None:
+        raise ValueError(f"the data {data!r} have no image shape, so there is no hole to cut")
+    channels, height, width = channels_height_width(shape)
+    if hole is None:
+        hole = min(10, max(1, height // 2)), min(10, max(1, width // 2))
+    if not (1 <= hole[0] <= height and 1 <= hole[1] <= width):
+        raise ValueError(f"a hole of {hole[0]}x{hole[1]} does not fit into images of {height}x{width}")
+    if hole == (height, width):
+        raise ValueError(f"a hole of {hole[0]}x{hole[1]} leaves nothing of the images")
+    check_positive(**{"the number of completions": draws})
+    part = dataset.split(split)
+    for row in rows:
+        if not 0 <= row < len(part):
+            raise ValueError(f"row {row} does not exist: {dataset.name} {split} has rows 0 … {len(part) - 1}")
+    rng = np.random.default_rng(seed)
+    images = model._rows(part[list(rows)])
+    holes = np.zeros((len(images), channels, height, width), dtype=bool)
+    for k in range(len(images)):
+        top, left = rng.integers(height - hole[0] + 1), rng.integers(width - hole[1] + 1)
+        holes[k, :, top : top + hole[0], left : left + hole[1]] = True
+    flat = holes.reshape(len(images), -1)
+    gaps = np.where(flat, np.nan, images.astype(np.float64))
+    log_probs, white = model.score_samples(gaps).tolist(), model._cells().white
+    filled = model.impute(gaps, draws, random_state=seed) / white
+    made = [Completion(images[k] / white, flat[k], log_probs[k], filled[:, k]) for k in range(len(images))]
+    return made, tuple(map(int, shape))

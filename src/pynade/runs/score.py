@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shlex
+import shutil
 import time
 import warnings
 from collections.abc import Callable
@@ -14,20 +14,19 @@ from typing import Any
 import numpy as np
 
 from pynade.atomic import write_json
-from pynade.control_variate import ControlVariateEnsemble
 from pynade.device import device_here, torch_device
 from pynade.estimators.base import DensityEstimator
 from pynade.estimators.io import load_with_facts
-from pynade.evaluation import OrderingScores
+from pynade.evaluation import ControlVariateEnsemble, OrderingScores
 from pynade.likelihood import Estimate, row_log_probs
 from pynade.models import Density, Orderless
-from pynade.runs.provenance import code_version, device_name, now
+from pynade.runs.provenance import OF_MACHINE, code_version, device_name, now
 from pynade.runs.run import as_command
-from pynade.runs.summary import read_metrics, read_spec
+from pynade.runs.summary import read_json, read_metrics
 from pynade.tables import Dataset, resolve
+from pynade.tables.files import check_destination, write_table
 from pynade.tables.frames import align
 from pynade.tables.images import binarized
-from pynade.tables.output import check_destination, write_table
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ def score_run(
     """Log p of every row of a part of the data: by default the test part, or all of a plain file.
 
     Exact, unless `draws` are asked for: then the mean over orderings is estimated, and with `orderings` too,
-    their ensemble from exact scores of every tenth row (`pynade.control_variate`).
+    their ensemble from exact scores of every tenth row (`pynade.evaluation`).
 
     Args:
         run: run folder or model file.
@@ -111,46 +110,42 @@ def score_run(
         first: only the first rows (a trial).
     """
     model, facts = load_with_facts(run)
-    dataset = resolve(data, data_dir)
-    if "binarize" in facts:
-        dataset = binarized(dataset, facts["binarize"])
+    dataset = binarized(resolve(data, data_dir), facts.get("binarize"))
     if split is None:
         split = "test" if dataset.test is not None else "all"
     rows = align(dataset.split(split), dataset.schema.names, facts.get("columns"), facts.get("dropped", ()))
     rows = rows[:first]
-    begin = time.perf_counter()
     folder = chunk_folder(run, dataset.name, split) if run.is_dir() else None
     options: dict[str, Any] = {"progress": progress, "precision": precision}
+    begin = time.perf_counter()
+
+    def score(log_probs: np.ndarray, **facts: Any) -> Score:
+        return Score(dataset, split, log_probs, time.perf_counter() - begin, **facts)
+
     if not isinstance(model, DensityEstimator):
         if not isinstance(model, Density):
-            raise ValueError(
-                f"{run} holds a {type(model).__name__}, which is no density: an orderless model has "
-                "`.under(…)`, an RBM `.normalised()`"
-            )
+            what = f"{run} holds a {type(model).__name__}, which is no density"
+            raise ValueError(f"{what}: an orderless model has `.under(…)`, an RBM `.normalised()`")
         if orderings is not None or draws is not None:
             raise ValueError(f"{run} was not saved by an estimator, so it has no orderings to choose")
-        log_probs = row_log_probs(model.double(), rows).numpy()
-        return Score(dataset, split, log_probs, time.perf_counter() - begin)
+        return score(row_log_probs(model.double(), rows).numpy())
     if draws is not None:
-        parts: dict[str, Any] = {"draws": draws, "precision": precision}
         if orderings is None:
-            parts["estimated"] = model.estimate(rows, draws, **options)
-        else:
-            made = model.control_variate_ensemble(rows, orderings, draws, every, folder=folder, **options)
-            parts |= {"estimated": made.typical, "orderings": made.subset, "control_variate": made}
-        return Score(dataset, split, np.empty(0), time.perf_counter() - begin, **parts)
+            estimated = model.estimate(rows, draws, **options)
+            return score(np.empty(0), estimated=estimated, draws=draws, precision=precision)
+        made = model.control_variate_ensemble(rows, orderings, draws, every, folder=folder, **options)
+        means = {"estimated": made.typical, "orderings": made.subset, "control_variate": made}
+        return score(np.empty(0), **means, draws=draws, precision=precision)
     if orderings is not None:
         scores = model.score_orderings(rows, orderings, folder=folder, **options)
-        seconds = time.perf_counter() - begin
-        return Score(dataset, split, scores.ensemble_rows(), seconds, scores, precision=precision)
+        return score(scores.ensemble_rows(), orderings=scores, precision=precision)
     if isinstance(model.model_, Orderless) and not np.isnan(rows).any():
         many = model.score_orderings(rows, model.orderings(), folder=folder, **options)
         log_probs = many.ensemble_rows()
     else:
         with warnings.catch_warnings(action="ignore"):  # the summary says whether it is an estimate
             log_probs = model.score_samples(rows)
-    summary = model.summary(log_probs)
-    return Score(dataset, split, log_probs, time.perf_counter() - begin, summary=summary)
+    return score(log_probs, summary=model.summary(log_probs))
 
 
 def chunk_folder(run: Path, data: str, split: str) -> Path:
@@ -162,17 +157,14 @@ def forget_chunks(run: Path, score: Score) -> None:
     """Remove the chunks of a finished evaluation, once what was wanted of it has been written."""
     folder = chunk_folder(run, score.data.name, score.split)
     if folder.is_dir():
-        for file in folder.iterdir():
-            file.unlink()
-        folder.rmdir()
+        shutil.rmtree(folder)
 
 
 def write_rows(path: Path, log_probs: np.ndarray) -> None:
     """One log-probability per row, as .csv (with a header) or .npy."""
     if len(log_probs) == 0:
-        raise ValueError(
-            "an estimate has no exact log-probability for every row: give --rows without --estimate"
-        )
+        reason = "an estimate has no exact log-probability for every row"
+        raise ValueError(f"{reason}: give --rows without --estimate")
     write_table(path, ["log_prob"], log_probs[:, None] if path.suffix == ".csv" else log_probs)
 
 
@@ -181,93 +173,70 @@ def _curve(run: Path) -> dict[str, Any]:
     lines = read_metrics(run)
     if not any("train_scored" in line for line in lines):
         return {}
-    names = {"updates": 1, "train": -1, "train_scored": -1, "valid": -1, "seconds": 1}
-    return {  # records have negative log-likelihoods
-        "curve": {
-            name + ("_nll" if sign < 0 else ""): [
-                line[name] and round(sign * line[name], 3) for line in lines
-            ]
-            for name, sign in names.items()
-        }
-    }
+    curve = {}
+    for name in ("updates", "train", "train_scored", "valid", "seconds"):
+        known, sign = (name, 1) if name in ("updates", "seconds") else (f"{name}_nll", -1)
+        curve[known] = [line[name] and round(sign * line[name], 3) for line in lines]
+    return {"curve": curve}  # records have negative log-likelihoods
 
 
 def _chosen(result: dict[str, Any]) -> dict[str, Any]:
-    """What a run chose and among what, as a sweep's record has it; one setting is a grid of one line.
-
-    Example:
-        >>> _chosen({"valid": {"mean": -1.5}})
-        {'chosen': {}, 'validation_grid': [{'valid': [-1.5]}]}
-        >>> _chosen({"valid": {"mean": -1.0}, "chosen": {"k": 2}, "choices": [{"k": 2, "valid": -1.0}]})
-        {'chosen': {'k': 2}, 'validation_grid': [{'k': 2, 'valid': [-1.0]}]}
-        >>> _chosen({"valid": None})
-        {'chosen': {}, 'validation_grid': []}
-    """
+    """What a run chose and among what, as a sweep's record has it; one setting is a grid of one line."""
     only = {"valid": result["valid"] and result["valid"]["mean"]}
     lines = [line for line in result.get("choices", [only]) if line["valid"] is not None]
-    return {
-        "chosen": result.get("chosen", {}),
-        "validation_grid": [line | {"valid": [line["valid"]]} for line in lines],
-    }
+    grid = [line | {"valid": [line["valid"]]} for line in lines]
+    return {"chosen": result.get("chosen", {}), "validation_grid": grid}
 
 
 def write_record(path: Path, run: Path, score: Score) -> None:
-    """The result of a run folder with everything needed to make it again."""
+    """Write the result of a run folder with everything needed to make it again.
+
+    Args:
+        path: the file (.json).
+        run: the run folder.
+        score: of some data.
+    """
     check_destination(path, ".json")
-    spec = read_spec(run)
-    trained = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
-    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
-    parameters = spec["parameters"]
-    k = parameters.get("n_orderings", 1)
+    spec, trained, result = (read_json(run / f"{n}.json") for n in ("spec", "provenance", "result"))
+    parameters, k = spec["parameters"], spec["parameters"].get("n_orderings", 1)
     many: dict[str, Any] = {}
-    asked = f"pynade score RUN {shlex.quote(str(spec['data']))} --split {score.split}"
+    command = f"pynade score RUN {shlex.quote(str(spec['data']))} --split {score.split}"
     if score.orderings is not None:
-        k = score.orderings.log_probs.shape[1]
-        asked += f" --orderings {k}"
-        curve = score.orderings.curve()
-        spread = score.orderings.ordering_means()
+        log_probs, curve = score.orderings.log_probs, score.orderings.curve()
+        k = log_probs.shape[1]
+        command += f" --orderings {k}"
+        mean = OrderingScores(log_probs[:, :10]).mean().to_json()
         many = {
-            "mean_over_orderings": OrderingScores(score.orderings.log_probs[:, :10]).mean().to_json()
-            | {"orderings": min(k, 10)},
+            "mean_over_orderings": mean | {"orderings": min(k, 10)},
             "ensembles": {str(n): curve[n - 1].to_json() for n in score.powers()},
-            "ordering_std": float(spread.std(ddof=1)) if k > 1 else None,
+            "ordering_std": float(score.orderings.ordering_means().std(ddof=1)) if k > 1 else None,
         }
     if score.draws is not None:
-        asked += f" --estimate {score.draws}"
+        command += f" --estimate {score.draws}"
         many = {"mean_over_orderings": score.estimated.to_json()} if score.estimated else {}
         k = None if score.orderings is None else k
     if score.control_variate is not None:
-        asked += f" --every {score.control_variate.every}"
+        command += f" --every {score.control_variate.every}"
         many["ensembles"] = {str(n): score.control_variate.of(n).to_json() for n in score.powers()}
         many["composition"] = score.control_variate.to_json(score.split) | {"draws": score.draws}
     if score.precision is not None:
-        asked += f" --precision {score.precision}"
+        command += f" --precision {score.precision}"
         many["precision"] = score.precision
+    device = device_name(torch_device(device_here(parameters["device"])))
     record = {
         score.split: score.estimate.to_json() | {"orderings": k},
         **many,
         **({} if score.split == "valid" else {"valid": result["valid"]}),
         **(_curve(run) if (run / "metrics.jsonl").is_file() else {}),
         "spec": {"model": spec["model"], "parameters": parameters, "data": score.data.name},
-        "commands": [as_command(spec, "RUN"), f"{asked} --record {path.name}"],
-        "epochs": result["epochs"],
-        "best_epoch": result["best_epoch"],
-        "train_log_likelihood": result["train_log_likelihood"],
-        "stopped": result["stopped"],
+        "commands": [as_command(spec, "RUN"), f"{command} --record {path.name}"],
+        **{name: result[name] for name in ("epochs", "best_epoch", "train_log_likelihood", "stopped")},
         **_chosen(result),
         "seed": parameters["random_state"],
         "data_checksum": score.data.checksum,
-        "code": trained["code"],
-        "libraries": trained["libraries"],
-        "python": trained["python"],
-        "device": trained["device"],
-        "threads": trained["threads"],
+        **{name: trained[name] for name in OF_MACHINE},
         "trained": trained["started"],
-        "scored": {
-            "code": code_version(),
-            "device": device_name(torch_device(device_here(parameters["device"]))),
-            "at": now(),
-        },
+        "scored": {"code": code_version(), "device": device, "at": now()},
         "wall_seconds": {"fit": result["seconds"], "score": max(0.01, round(score.seconds, 2))},
     }
     write_json(path, record)

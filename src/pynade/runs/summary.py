@@ -10,6 +10,11 @@ from pynade.header import read_header
 from pynade.training.history import current_line
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the content of a JSON file."""
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
 def read_spec(folder: Path) -> dict[str, Any]:
     """Return the spec of a run folder: model, parameters, data and checksum.
 
@@ -21,8 +26,7 @@ def read_spec(folder: Path) -> dict[str, Any]:
         ValueError: Its spec is damaged.
     """
     try:
-        spec = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
-        return dict(spec)
+        return read_json(folder / "spec.json")
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"{folder} is no run folder: it has no spec.json") from None
     except ValueError as error:
@@ -69,8 +73,7 @@ def describe_run(run: Path) -> list[tuple[str, str]]:
         facts += [(f"  {name}", str(value)) for name, value in spec["parameters"].items()]
         for part in ("provenance", "result"):
             if (run / f"{part}.json").is_file():
-                found = json.loads((run / f"{part}.json").read_text(encoding="utf-8"))
-                facts += [(name, _text(value)) for name, value in found.items()]
+                facts += [(name, _text(value)) for name, value in read_json(run / f"{part}.json").items()]
         if not (run / "result.json").is_file():
             facts.append(("status", "unfinished: continue with `pynade fit --resume`"))
         file = run / "model.safetensors"
@@ -79,9 +82,8 @@ def describe_run(run: Path) -> list[tuple[str, str]]:
         facts.append(("weights", f"{header.n_weights:,}"))
         if header.n_variables is not None:
             facts.append(("variables", f"{header.n_variables:,}"))
-        facts.append(("density", json.dumps(header.facts["spec"])))
         version = f"pynade {header.facts['version']}, format {header.facts['format']}"
-        facts.append(("written by", version))
+        facts += [("density", json.dumps(header.facts["spec"])), ("written by", version)]
     return facts
 
 

@@ -25,33 +25,21 @@ from typing import Any
 
 import numpy as np
 
+from pynade.arguments import check_positive
 from pynade.atomic import write_json
 from pynade.device import torch_device
-from pynade.estimators.base import DensityEstimator
 from pynade.estimators.classical import ClassicalEstimator
 from pynade.estimators.net import NetEstimator
 from pynade.estimators.registry import PARAMETERS, estimator_named
-from pynade.likelihood import Estimate
-from pynade.runs.classical_sweep import ClassicalSweep
-from pynade.runs.population_sweep import PopulationSweep, best_first
-from pynade.runs.provenance import now, provenance
-from pynade.runs.sweep_record import (
-    Report,
-    Setting,
-    as_sweep_command,
-    averaged_over_folds,
-    by_setting,
-    ensembles_of,
-    over_seeds,
-    protocol_words,
-    scored,
-)
+from pynade.runs import sweep_record as records
+from pynade.runs.population_sweep import ClassicalSweep, PopulationSweep, Rows, best_first
+from pynade.runs.provenance import OF_MACHINE, now, provenance
+from pynade.runs.summary import read_json
+from pynade.runs.sweep_record import Report, Setting
 from pynade.tables import Dataset, resolve
 from pynade.tables.registry import entries, entry, fold_names, folds
 
 IN_RECORD = ("model", "data", "fixed", "grid", "folds", "retrain", "repeats")  # of the folder's spec
-
-
 TRIAL = 200  # validation rows of a trial, at most
 
 
@@ -105,7 +93,7 @@ def run_sweep(
         report: called with a `SweepProgress` after every epoch.
     """
     fixed = {PARAMETERS.get(name, name): value for name, value in fixed.items()}
-    grid = {PARAMETERS.get(name, name): values for name, values in grid.items()}
+    grid = {PARAMETERS.get(name, name): list(values) for name, values in grid.items()}
     tried = settings(grid)
     _check_settings(fixed, grid)
     first = estimator_named(model, {"random_state": seed, **fixed, **tried[0]})
@@ -116,27 +104,21 @@ def run_sweep(
     else:
         whole = resolve(data, data_dir)
         parts = [whole] if n_folds is None else whole.folds(n_folds, seed)
-        if whole.test is None and n_folds is None:
-            raise ValueError(
-                f"the data {data!r} have no test part to report: cut them with --folds, such as 10"
-            )
+        if parts[0].test is None:
+            reason = f"the data {data!r} have no test part to report"
+            raise ValueError(f"{reason}: cut them with --folds, such as 10")
     _check_repeats(repeats, model, first, {*fixed, *grid}, len(parts))
-    if quick:
-        parts = parts[:2]
-        usual = estimator_named(model, fixed).flat_parameters()
-        if isinstance(first, NetEstimator) or model == "rbm":
-            fixed = {**fixed, "epochs": max(2, usual["epochs"] // 10)}
-    parts = [
-        part if part.valid is not None else part.with_validation(first.validation_fraction, seed)
-        for part in parts
-    ]
+    if quick and (isinstance(first, NetEstimator) or model == "rbm"):
+        epochs = estimator_named(model, fixed).flat_parameters()["epochs"]
+        fixed = {**fixed, "epochs": max(2, epochs // 10)}
+    parts = [part.with_validation(first.validation_fraction, seed) for part in parts[: 2 if quick else None]]
     if quick:
         parts = [replace(part, valid=part.split("valid")[:TRIAL]) for part in parts]
     spec: dict[str, Any] = {
         "model": model,
         "data": data,
         "fixed": fixed,
-        "grid": {name: list(values) for name, values in grid.items()},
+        "grid": grid,
         "seed": seed,
         "folds": n_folds,
         "retrain": retrain,
@@ -146,9 +128,10 @@ def run_sweep(
     }
     _check_requests(model, fixed, tried, seed, parts[0])
     _claim(folder, spec)
-    where = provenance(parts[0], seed=seed, device=torch_device(first.device))
+    kind: Any = ClassicalSweep if isinstance(first, ClassicalEstimator) else PopulationSweep
+    sweep = kind(folder, model, fixed, seed, report, repeats, not retrain)
     with _session(folder) as sessions:
-        record = _swept(folder, model, spec, parts, tried, first, where, report)
+        record = _record(sweep, spec, parts, tried, first)
     record["sessions"] = sessions
     write_json(folder / "result.json", record)
     return record
@@ -168,53 +151,44 @@ def _session(folder: Path) -> Iterator[list[list[str]]]:
         write_json(file, known)
 
 
-def _swept(
-    folder: Path,
-    model: str,
-    spec: dict[str, Any],
-    parts: list[Dataset],
-    tried: list[Setting],
-    first: Any,
-    where: dict[str, Any],
-    report: Report | None,
+def _record(
+    sweep: Any, spec: dict[str, Any], parts: list[Dataset], tried: list[Setting], first: Any
 ) -> dict[str, Any]:
-    """The record of a sweep."""
-    fixed, seed, retrain, quick = (spec[name] for name in ("fixed", "seed", "retrain", "quick"))
-    repeats = spec.get("repeats", 1)
-    shared = folder, model, fixed, seed, report
-    sweep: Any = (
-        ClassicalSweep(*shared)
-        if isinstance(first, ClassicalEstimator)
-        else PopulationSweep(*shared, repeats, not retrain)
-    )
-
-    train, valid = [part.train for part in parts], [part.valid for part in parts]
-    outcomes, seconds = sweep.grid(tried, train, valid)
-    if retrain:
-        train = [np.concatenate([part.train, part.split("valid")]) for part in parts]
-        valid = [None] * len(parts)
+    """Train the grid and the chosen settings, score them, and return the record."""
+    where = provenance(parts[0], seed=sweep.seed, device=torch_device(first.device))
+    retrain, quick, repeats = spec["retrain"], spec["quick"], sweep.repeats
+    rows: Rows = [(part.train, part.valid) for part in parts]
+    outcomes, seconds = sweep.grid(tried, rows)
     ranked = [best_first(outcomes, fold) for fold in range(len(parts))]
     began = time.monotonic()
-    chosen, trained = sweep.final(ranked, train, valid, retrain)
+    if retrain:
+        rows = [(np.concatenate([part.train, part.split("valid")]), None) for part in parts]
+    chosen, trained = sweep.final(ranked, rows, retrain)
     final = trained[::repeats]
-    scores, many = [], []
-    asked = "valid" if quick else "test"
     for fold, (estimator, part) in enumerate(zip(final, parts, strict=True), start=1):
-        estimator.save(folder / f"fold-{fold}.safetensors", columns=list(part.schema.names))
-        rows, ensembles = scored(estimator, part.split(asked))
-        scores.append(rows)
-        many += [] if ensembles is None else [ensembles]
-    record = {
-        asked: averaged_over_folds(scores, [e.summary(s) for e, s in zip(final, scores, strict=True)])
-        | {"orderings": getattr(final[0], "n_orderings", 1)},
-        **(ensembles_of(many) if len(many) == len(parts) else {}),
-        **(over_seeds(trained, scores[0], parts[0].split(asked)) if repeats > 1 else {}),
-        **({} if retrain or quick else {"valid": averaged_over_folds(*_on_valid(final, parts))}),
+        estimator.save(sweep.folder / f"fold-{fold}.safetensors", columns=list(part.schema.names))
+
+    def score(name: str) -> tuple[list[np.ndarray], list[Any], dict[str, Any]]:
+        """Scores of one part of each fold, of an ensemble also under each ordering, and their mean."""
+        pairs = [records.scored(e, part.split(name)) for e, part in zip(final, parts, strict=True)]
+        scores, many = [rows for rows, _ in pairs], [found for _, found in pairs if found is not None]
+        summaries = [e.summary(s) for e, s in zip(final, scores, strict=True)]
+        return scores, many, records.averaged_over_folds(scores, summaries)
+
+    asked = "valid" if quick else "test"
+    scores, many, mean = score(asked)
+    stops = "stop_at_train" in first.flat_parameters()
+    seeds = f"; the chosen settings trained with {repeats} seeds" if repeats > 1 else ""
+    checksum = "".join(spec["data_checksums"])
+    if len(parts) > 1:
+        checksum = hashlib.sha256(checksum.encode()).hexdigest()
+    return {
+        asked: mean | {"orderings": getattr(final[0], "n_orderings", 1)},
+        **(records.ensembles_of(many) if len(many) == len(parts) else {}),
+        **(records.over_seeds(trained, scores[0], parts[0].split(asked)) if repeats > 1 else {}),
+        **({} if retrain or quick else {"valid": score("valid")[2]}),
         "quick": quick,
-        "protocol": protocol_words(
-            len(parts), len(tried), retrain, "stop_at_train" in first.flat_parameters()
-        )
-        + (f"; the chosen settings trained with {repeats} seeds" if repeats > 1 else ""),
+        "protocol": records.protocol_words(len(parts), len(tried), retrain, stops) + seeds,
         "spec": {name: spec[name] for name in IN_RECORD if name in spec},
         "chosen": [
             {"fold": o["fold"] + 1, **o["setting"], "valid": o["valid"], "best_epoch": o["best_epoch"]}
@@ -222,21 +196,14 @@ def _swept(
             | ({"diverged_before": rank} if (rank := ranked[o["fold"]].index(o)) else {})
             for o, e in zip(chosen, final, strict=True)
         ],
-        "validation_grid": by_setting(outcomes, tried, len(parts)),
-        "commands": [as_sweep_command(spec)],
-        "seed": seed,
-        "data_checksum": _together(spec["data_checksums"]),
-        **{name: where[name] for name in ("code", "libraries", "python", "device", "threads")},
+        "validation_grid": records.by_setting(outcomes, tried, len(parts)),
+        "commands": [records.as_sweep_command(spec)],
+        "seed": sweep.seed,
+        "data_checksum": checksum,
+        **{name: where[name] for name in OF_MACHINE},
         "trained": where["started"],
         "wall_seconds": {"grid": round(seconds, 2), "final": max(0.01, round(time.monotonic() - began, 2))},
     }
-    return record
-
-
-def _on_valid(final: list[DensityEstimator], parts: list[Dataset]) -> tuple[list[np.ndarray], list[Estimate]]:
-    """Validation scores of the models as they are tested: an ensemble's, where the grid had estimates."""
-    scores = [scored(e, part.split("valid"))[0] for e, part in zip(final, parts, strict=True)]
-    return scores, [e.summary(s) for e, s in zip(final, scores, strict=True)]
 
 
 def _check_settings(fixed: Setting, grid: Mapping[str, Sequence[Any]]) -> None:
@@ -247,15 +214,13 @@ def _check_settings(fixed: Setting, grid: Mapping[str, Sequence[Any]]) -> None:
         if name == "validation_fraction":
             raise ValueError("validation_fraction cannot be varied: settings are compared on the same rows")
     if any(fixed.get("pretrain_epochs", 0) or v for v in grid.get("pretrain_epochs", [0])):
-        raise ValueError(
-            "members of a population are not pretrained layer by layer; leave pretrain_epochs at 0"
-        )
+        reason = "members of a population are not pretrained layer by layer"
+        raise ValueError(f"{reason}; leave pretrain_epochs at 0")
 
 
 def _check_repeats(repeats: int, model: str, first: Any, given: set[str], n_parts: int) -> None:
     """Refuse repeats of what is not one net on one split, with seeds of its own."""
-    if repeats < 1:
-        raise ValueError(f"the number of repeats must be at least 1, not {repeats}")
+    check_positive(**{"the number of repeats": repeats})
     if repeats == 1:
         return
     if not isinstance(first, NetEstimator):
@@ -277,17 +242,11 @@ def _check_requests(model: str, fixed: Setting, tried: list[Setting], seed: int,
         raise ValueError(f"a parameter has a value of the wrong kind: {error}") from None
 
 
-def _together(checksums: list[str]) -> str:
-    """The checksum of one split, or of all folds."""
-    return checksums[0] if len(checksums) == 1 else hashlib.sha256("".join(checksums).encode()).hexdigest()
-
-
 def _claim(folder: Path, spec: dict[str, Any]) -> None:
     """A new folder, or that of the same sweep."""
     file = folder / "spec.json"
     if file.is_file():
-        known = json.loads(file.read_text(encoding="utf-8"))
-        if known != json.loads(json.dumps(spec)):
+        if read_json(file) != json.loads(json.dumps(spec)):
             raise OtherSweep(f"{folder} holds a sweep of other settings or data; give another folder")
         return
     if folder.exists() and any(folder.iterdir()):

@@ -72,16 +72,11 @@ def by_setting(outcomes: list[dict[str, Any]], tried: list[Setting], n_folds: in
     lines = []
     for setting in tried:
         plain = json.loads(json.dumps(setting))  # tuples come back from files as lists
-        mine = {o["fold"]: o for o in outcomes if o["setting"] == plain}
-        valid = [mine[f]["valid"] for f in range(n_folds)]
-        later = [
-            f + 1 for f in range(n_folds) if mine[f].get("stopped") == "diverged" and valid[f] is not None
-        ]
-        lines.append(
-            plain
-            | {"valid": [None if v is None else round(v, 4) for v in valid]}
-            | ({"diverged_on_folds": later} if later else {})
-        )
+        found = {o["fold"]: o for o in outcomes if o["setting"] == plain}
+        mine = [found[fold] for fold in range(n_folds)]
+        valid = [o["valid"] if o["valid"] is None else round(o["valid"], 4) for o in mine]
+        later = [o["fold"] + 1 for o in mine if o.get("stopped") == "diverged" and o["valid"] is not None]
+        lines.append(plain | {"valid": valid} | ({"diverged_on_folds": later} if later else {}))
     return lines
 
 
@@ -118,14 +113,11 @@ def averaged_over_folds(scores: list[np.ndarray], summaries: list[Estimate]) -> 
     """Mean over folds of the mean over rows; with several folds the standard error is over folds."""
     means = np.array([s.mean() for s in scores])
     rows = np.concatenate(scores)
-    if len(scores) == 1:
-        stderr = rows.std(ddof=1) / np.sqrt(len(rows))
-    else:
-        stderr = means.std(ddof=1) / np.sqrt(len(means))
+    spread = rows if len(scores) == 1 else means
     errors = [s.mc_stderr for s in summaries if s.mc_stderr is not None]
     facts = {
         "mean": float(means.mean()),
-        "stderr": float(stderr),
+        "stderr": float(spread.std(ddof=1) / np.sqrt(len(spread))),
         "mc_stderr": None if not errors else float(np.sqrt(np.mean(np.square(errors)) / len(errors))),
         "n": len(rows),
         "exact": all(s.exact for s in summaries),

@@ -1,12 +1,8 @@
 """Tables: schemas, data sets, named data sets and files."""
 
-from pynade.tables.dataset import Dataset
+from pynade.tables.dataset import Column, Dataset, RowSource, Schema
 from pynade.tables.files import dataset_from_file, read_file
-from pynade.tables.folder import data_directory
-from pynade.tables.registry import entries, entry, folds, load
-from pynade.tables.resolve import resolve
-from pynade.tables.schema import Column, Schema
-from pynade.tables.source import RowSource
+from pynade.tables.registry import data_directory, entries, entry, folds, load, resolve
 
 __all__ = [
     "Column",

@@ -1,18 +1,120 @@
-"""A data set: its train, validation and test parts, and where they came from."""
+"""A data set: what its columns are, its train, validation and test parts, and where they came from."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
 
 import numpy as np
 
-from pynade.tables.schema import Schema
-from pynade.tables.source import RowSource
+from pynade.tables.frames import default_names
+
+if TYPE_CHECKING:  # torch takes a second to import, and a list of names should not wait for it
+    import torch
 
 PARTS = ("train", "valid", "test")
+
+Kind = Literal["binary", "real", "category"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: a name and the kind of values it holds.
+
+    Example:
+        >>> Column("age", "real")
+        Column(name='age', kind='real')
+    """
+
+    name: str
+    kind: Kind
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            expected = ", ".join(get_args(Kind))
+            raise ValueError(f"column {self.name!r} has kind {self.kind!r}; expected one of: {expected}")
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table, in order.
+
+    Example:
+        >>> schema = Schema.binary(3)
+        >>> len(schema), schema.names
+        (3, ('x1', 'x2', 'x3'))
+        >>> Schema.uniform("real", 1, ["height"]).columns
+        (Column(name='height', kind='real'),)
+    """
+
+    columns: tuple[Column, ...]
+
+    def __post_init__(self) -> None:
+        names = self.names
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"column name {twice!r} occurs more than once; column names must differ")
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    @classmethod
+    def from_kinds(cls, kinds: Sequence[Kind], names: Sequence[str] | None = None) -> Schema:
+        """Return a schema from one kind for each column.
+
+        Args:
+            kinds: The kinds.
+            names: The names of the columns; ``x1``, ``x2``, … when left out.
+
+        Example:
+            >>> Schema.from_kinds(["real", "binary"]).names
+            ('x1', 'x2')
+        """
+        names = default_names(len(kinds)) if names is None else names
+        if len(names) != len(kinds):
+            raise ValueError(f"{len(names)} column names were given for {len(kinds)} columns")
+        return cls(tuple(Column(str(name), kind) for name, kind in zip(names, kinds, strict=True)))
+
+    @classmethod
+    def uniform(cls, kind: Kind, n: int, names: Sequence[str] | None = None) -> Schema:
+        """Return a schema of ``n`` columns of one kind; `names` as in `from_kinds`."""
+        return cls.from_kinds([kind] * n, names)
+
+    @classmethod
+    def binary(cls, n: int, names: Sequence[str] | None = None) -> Schema:
+        """Return a schema of ``n`` columns of zeros and ones; `names` as in `from_kinds`."""
+        return cls.uniform("binary", n, names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The column names, in order."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The column kinds, in order."""
+        return tuple(column.kind for column in self.columns)
+
+
+class RowSource(Protocol):
+    """Something that draws training rows for as long as they are wanted.
+
+    A source lives on one device and draws there, without waiting for it: `draw` can be captured in a CUDA
+    graph. The patches and windows of the paper are sources.
+    """
+
+    @property
+    def n_variables(self) -> int:
+        """Number of columns of a row."""
+
+    def draw(self, n: int, generator: torch.Generator) -> torch.Tensor:
+        """Return ``n`` rows, independent and uniform over all there are, as (n, n_variables) float32."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return the source on another device; the generator must be on the same."""
 
 
 def validation_rows(n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -27,9 +129,6 @@ def validation_rows(n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.
 
     Returns:
         The numbers of the training rows and of the validation rows, each in ascending order.
-
-    Raises:
-        ValueError: The fraction is not between 0 and 1, or there are fewer than two rows.
 
     Example:
         >>> train, valid = validation_rows(10, 0.2, seed=0)
@@ -81,28 +180,21 @@ class Dataset:
     source: RowSource | None = None
 
     def __post_init__(self) -> None:
+        name, n = f"data set {self.name!r}", len(self.schema)
         for part, rows in self.parts.items():
             if rows.ndim != 2:
-                raise ValueError(
-                    f"the {part!r} part of data set {self.name!r} has shape {rows.shape}; expected two axes"
-                )
-            if rows.shape[1] != len(self.schema):
-                raise ValueError(
-                    f"the {part!r} part of data set {self.name!r} has {rows.shape[1]} columns,"
-                    f" but its schema has {len(self.schema)}"
-                )
+                raise ValueError(f"the {part!r} part of {name} has shape {rows.shape}; expected two axes")
+            if rows.shape[1] != n:
+                width = rows.shape[1]
+                raise ValueError(f"the {part!r} part of {name} has {width} columns, but its schema has {n}")
         if len(self.train) == 0:
-            raise ValueError(f"data set {self.name!r} has no training rows")
-        if self.source is not None and self.source.n_variables != len(self.schema):
-            raise ValueError(
-                f"the source of data set {self.name!r} draws rows of {self.source.n_variables} columns,"
-                f" but its schema has {len(self.schema)}"
-            )
-        if self.image_shape is not None and int(np.prod(self.image_shape)) != len(self.schema):
-            raise ValueError(
-                f"data set {self.name!r} has {len(self.schema)} variables,"
-                f" which do not fill an image of shape {self.image_shape}"
-            )
+            raise ValueError(f"{name} has no training rows")
+        if self.source is not None and self.source.n_variables != n:
+            width = self.source.n_variables
+            raise ValueError(f"the source of {name} draws rows of {width} columns, but its schema has {n}")
+        if self.image_shape is not None and int(np.prod(self.image_shape)) != n:
+            shape = self.image_shape
+            raise ValueError(f"{name} has {n} variables, which do not fill an image of shape {shape}")
 
     @property
     def parts(self) -> dict[str, np.ndarray]:
@@ -137,8 +229,7 @@ class Dataset:
         if name == "all":
             return np.concatenate(list(self.parts.values()))
         if name not in self.parts:
-            known = ", ".join(self.parts)
-            raise ValueError(f"data set {self.name!r} has no {name!r} part; it has: {known}")
+            raise ValueError(f"data set {self.name!r} has no {name!r} part; it has: {', '.join(self.parts)}")
         return self.parts[name]
 
     @cached_property
@@ -164,9 +255,6 @@ class Dataset:
             n: Number of folds, at least 3.
             seed: Seed of the permutation.
 
-        Raises:
-            ValueError: There are too few folds, or fewer than two rows for each.
-
         Example:
             >>> data = Dataset("toy", np.eye(20, dtype=np.uint8), None, None, Schema.binary(20))
             >>> data.folds(10, seed=0)[0].sizes
@@ -176,9 +264,8 @@ class Dataset:
         if n < 3:
             raise ValueError(f"cross-validation needs at least 3 folds, not {n}")
         if len(rows) < 2 * n:
-            raise ValueError(
-                f"data set {self.name!r} has {len(rows)} rows, too few for {n} folds of two rows or more"
-            )
+            few = f"data set {self.name!r} has {len(rows)} rows"
+            raise ValueError(f"{few}, too few for {n} folds of two rows or more")
         order = np.random.Generator(np.random.PCG64(seed)).permutation(len(rows))
         pieces = [rows[part] for part in np.array_split(order, n)]
         folds = []

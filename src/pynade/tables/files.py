@@ -1,33 +1,47 @@
-"""Tables that users bring: ``.npy``, ``.npz``, ``.csv`` and ``.parquet`` files."""
+"""Files of tables, ``.npy``, ``.npz``, ``.csv`` and ``.parquet``: read and written."""
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
+import math
+import re
 import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from pynade.tables.dataset import PARTS, Dataset
-from pynade.tables.delimited import import_polars, is_number, read_csv
-from pynade.tables.schema import Kind, Schema
+from pynade.atomic import write_atomically
+from pynade.tables.dataset import PARTS, Dataset, Kind, Schema
 
 #: What numpy and zipfile raise on a damaged archive.
 DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 
+#: Cells, in lower case, that mean "missing".
+MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
+
 SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
 
-Table = tuple[np.ndarray, tuple[str, ...] | None]
+#: Endings of the files that `write_table` writes.
+TABLE_ENDINGS = (".csv", ".npy", ".parquet")
+
+Names = tuple[str, ...] | None
 
 
-def read_file(path: str | Path) -> Table:
+def read_file(path: str | Path) -> tuple[np.ndarray, Names]:
     """Read a table from a file.
 
+    The delimiter of a ``.csv`` file (UTF-8, with or without a byte order mark) is a comma or a semicolon,
+    whichever the first line has more of. The first line is taken for column names if a cell of it is neither
+    a number nor missing. Blank lines are skipped.
+
     Args:
-        path: A ``.npy`` file, an ``.npz`` file with one array, a ``.csv`` file (comma or semicolon, with or
-            without a line of names) or a ``.parquet`` file. Blank, ``NA`` and ``nan`` cells become NaN.
+        path: A ``.npy`` file, an ``.npz`` file with one array, a ``.csv`` file or a ``.parquet`` file. Cells
+            that are blank, ``NA``, ``nan``, ``null``, ``none`` or ``?`` become NaN.
 
     Returns:
         The rows, 2-D, and the column names or None. The rows are ``uint8`` if every value is 0 or 1, and
@@ -35,61 +49,20 @@ def read_file(path: str | Path) -> Table:
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: The file holds no table of numbers; the sentence says where it goes wrong.
+        ValueError: The file holds no table of finite numbers; the sentence names the line and the column.
 
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "toy.csv"
-        >>> _ = path.write_text("rain,wind\\n0,1\\n1,1\\n")
-        >>> rows, names = read_file(path)
-        >>> rows.tolist(), names
-        ([[0, 1], [1, 1]], ('rain', 'wind'))
+        >>> _ = path.write_text("a;b\\n1;2.5\\nNA;3\\n")
+        >>> read_file(path)
+        (array([[1. , 2.5],
+               [nan, 3. ]]), ('a', 'b'))
     """
-    parts, names = read_parts(path)
+    parts, names = _read_parts(Path(path))
     if list(parts) != ["train"]:
         raise ValueError(f"{path} holds the parts {', '.join(parts)}; expected a file with a single table")
     return parts["train"], names
-
-
-def read_parts(path: str | Path) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None]:
-    """Read a file as the parts of a data set; a single table is all ``train``.
-
-    An ``.npz`` file may hold ``train``, ``valid`` and ``test`` arrays. With a number ``n_features`` beside
-    them they are zeros and ones packed into bytes by ``numpy.packbits(rows, axis=1)``.
-
-    Args:
-        path: As in `read_file`.
-
-    Returns:
-        The rows of each part, and the column names or None.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "toy.npz"
-        >>> np.savez(path, train=np.eye(2), test=np.ones((1, 2)))
-        >>> {part: rows.shape for part, rows in read_parts(path)[0].items()}
-        {'train': (2, 2), 'test': (1, 2)}
-    """
-    path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"there is no file {path}")
-    if not path.is_file():
-        raise ValueError(f"{path} is a folder; expected a file ({', '.join(SUFFIXES)})")
-    names: tuple[str, ...] | None = None
-    suffix = path.suffix.lower()
-    if suffix in (".npy", ".npz"):
-        parts = _read_numpy(path)
-    elif suffix in (".csv", ".parquet"):
-        rows, names = read_csv(path) if suffix == ".csv" else _read_parquet(path)
-        parts = {"train": rows}
-    else:
-        raise ValueError(f"{path} has an unknown format; expected one of: {', '.join(SUFFIXES)}")
-    parts = {part: _as_table(rows, f"{path}, part {part!r}", names) for part, rows in parts.items()}
-    widths = {rows.shape[1] for rows in parts.values()}
-    if len(widths) > 1:
-        raise ValueError(f"the parts of {path} differ in their number of columns: {sorted(widths)}")
-    bits = all(np.all((rows == 0) | (rows == 1)) for rows in parts.values())
-    return {part: rows.astype(np.uint8 if bits else np.float64) for part, rows in parts.items()}, names
 
 
 def dataset_from_file(path: str | Path) -> Dataset:
@@ -98,38 +71,57 @@ def dataset_from_file(path: str | Path) -> Dataset:
     A column whose values are all 0 or 1, apart from missing ones, is binary in the schema; any other is real.
 
     Args:
-        path: As in `read_file`.
+        path: As in `read_file`; an ``.npz`` file may also hold ``train``, ``valid`` and ``test`` arrays. With
+            a number ``n_features`` beside them they are zeros and ones packed into bytes by
+            ``numpy.packbits(rows, axis=1)``.
 
     Example:
         >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "toy.npy"
-        >>> np.save(path, np.array([[0, 0.5], [1, 2.5]]))
-        >>> dataset_from_file(path).schema.kinds
-        ('binary', 'real')
+        >>> path = Path(tempfile.mkdtemp()) / "toy.npz"
+        >>> np.savez(path, train=np.array([[0, 0.5], [1, 2.5]]), test=np.ones((1, 2)))
+        >>> data = dataset_from_file(path)
+        >>> data.sizes, data.schema.kinds
+        ({'train': 2, 'test': 1}, ('binary', 'real'))
     """
     path = Path(path)
-    parts, names = read_parts(path)
-    kinds = _kinds(list(parts.values()))
+    parts, names = _read_parts(path)
+    tables = parts.values()
+    bits = np.all([np.all(np.isnan(rows) | (rows == 0) | (rows == 1), axis=0) for rows in tables], axis=0)
+    seen = np.any([~np.isnan(rows).all(axis=0) for rows in tables], axis=0)
+    kinds: list[Kind] = ["binary" if binary else "real" for binary in bits & seen]
     with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    provenance = {"source": path.name, "sha256": digest}
+        provenance = {"source": path.name, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
     schema = Schema.from_kinds(kinds, names)
     return Dataset(path.stem, parts["train"], parts.get("valid"), parts.get("test"), schema, provenance)
 
 
-def _kinds(parts: Sequence[np.ndarray]) -> list[Kind]:
-    n = parts[0].shape[1]
-    fits, seen = np.ones(n, dtype=bool), np.zeros(n, dtype=bool)
-    for rows in parts:
-        missing = np.isnan(rows)
-        fits &= np.all(missing | (rows == 0) | (rows == 1), axis=0)
-        seen |= ~np.all(missing, axis=0)
-    return ["binary" if fit else "real" for fit in fits & seen]
+def _read_parts(path: Path) -> tuple[dict[str, np.ndarray], Names]:
+    """Return the rows of each part of a file (a single table is all "train"), and the column names."""
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {path}")
+    if not path.is_file():
+        raise ValueError(f"{path} is a folder; expected a file ({', '.join(SUFFIXES)})")
+    suffix, names = path.suffix.lower(), None
+    if suffix not in SUFFIXES:
+        raise ValueError(f"{path} has an unknown format; expected one of: {', '.join(SUFFIXES)}")
+    if suffix in (".npy", ".npz"):
+        parts = _read_numpy(path)
+    else:
+        rows, names = _read_csv(path) if suffix == ".csv" else _read_parquet(path)
+        parts = {"train": rows}
+    for part, rows in parts.items():
+        _check_table(rows, f"{path}, part {part!r}", names)
+    widths = {rows.shape[1] for rows in parts.values()}
+    if len(widths) > 1:
+        raise ValueError(f"the parts of {path} differ in their number of columns: {sorted(widths)}")
+    bits = all(np.all((rows == 0) | (rows == 1)) for rows in parts.values())
+    return {part: rows.astype(np.uint8 if bits else np.float64) for part, rows in parts.items()}, names
 
 
-def _as_table(rows: np.ndarray, where: str, names: tuple[str, ...] | None) -> np.ndarray:
+def _check_table(rows: np.ndarray, where: str, names: Names) -> None:
+    """Raise a sentence about an array that is no table of numbers."""
     if rows.dtype.kind not in "buif":
-        words = (place for place, cell in np.ndenumerate(rows) if not is_number(str(cell)))
+        words = (place for place, cell in np.ndenumerate(rows) if not _is_number(str(cell)))
         place = next(words, None)
         example = "" if place is None else f", such as {str(rows[place])!r} {_place(place, names)}"
         raise ValueError(f"{where}: expected numbers, but values of type {rows.dtype} were found{example}")
@@ -139,14 +131,11 @@ def _as_table(rows: np.ndarray, where: str, names: tuple[str, ...] | None) -> np
         raise ValueError(f"{where}: expected at least one row and one column, but it is empty")
     if rows.dtype.kind == "f" and np.isinf(rows).any():
         place = tuple(int(i) for i in np.argwhere(np.isinf(rows))[0])
-        raise ValueError(
-            f"{where}: expected finite numbers, but {rows[place]} was found {_place(place, names)};"
-            " missing values are marked by NaN"
-        )
-    return rows
+        found = f"{rows[place]} was found {_place(place, names)}"
+        raise ValueError(f"{where}: expected finite numbers, but {found}; missing values are marked by NaN")
 
 
-def _place(place: tuple[int, ...], names: tuple[str, ...] | None) -> str:
+def _place(place: tuple[int, ...], names: Names) -> str:
     """Say where a cell is."""
     if len(place) != 2:
         return f"at {place}"
@@ -169,34 +158,188 @@ def _read_numpy(path: Path) -> dict[str, np.ndarray]:
     if len(arrays) == 1:
         return {"train": next(iter(arrays.values()))}
     parts = {part: arrays[part] for part in PARTS if part in arrays}
-    unknown = sorted(set(arrays) - set(PARTS) - {"n_features"})
-    if unknown or "train" not in parts:
-        raise ValueError(
-            f"{path} holds the arrays {', '.join(sorted(arrays))}; expected a single array, or 'train' with"
-            " 'valid' and 'test' as there are"
-        )
+    if set(arrays) - {*PARTS, "n_features"} or "train" not in parts:
+        held = f"{path} holds the arrays {', '.join(sorted(arrays))}"
+        raise ValueError(f"{held}; expected a single array, or 'train' with 'valid' and 'test' as there are")
     if "n_features" not in arrays:
         return parts
-    n_features = int(arrays["n_features"])
+    n = int(arrays["n_features"])
     for part, rows in parts.items():
-        if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != -(-n_features // 8):
-            raise ValueError(f"{path}, part {part!r}: expected {n_features} columns packed into uint8 bytes")
-    return {part: np.unpackbits(rows, axis=1, count=n_features) for part, rows in parts.items()}
+        if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != -(-n // 8):
+            raise ValueError(f"{path}, part {part!r}: expected {n} columns packed into uint8 bytes")
+    return {part: np.unpackbits(rows, axis=1, count=n) for part, rows in parts.items()}
 
 
-def _read_parquet(path: Path) -> Table:
-    polars = import_polars(f"reading {path.name}")
+def _import_polars(purpose: str) -> Any:
+    """Import polars when it is needed; an ImportError says for what."""
+    try:
+        import polars
+    except ImportError as error:
+        raise ImportError(f"{purpose} needs polars; install it with `pip install polars`") from error
+    return polars
+
+
+def _read_parquet(path: Path) -> tuple[np.ndarray, Names]:
+    polars = _import_polars(f"reading {path.name}")
     try:
         frame = polars.read_parquet(path)
     except Exception as error:  # polars has its own family of errors, which changes between versions
         raise ValueError(f"{path} could not be read as a parquet file ({error})") from error
     for name, kind in frame.schema.items():
         if not (kind.is_numeric() or kind in (polars.Boolean, polars.Null)):
-            cells = frame[name].to_list()
-            row = next((i for i, cell in enumerate(cells) if not is_number(str(cell))), None)
-            example = "" if row is None else f", such as {cells[row]!r} in row {row} (counted from 0)"
-            raise ValueError(
-                f"{path}, column {name!r}: expected numbers, but values of type {kind} were found{example}"
-            )
+            words = ((i, cell) for i, cell in enumerate(frame[name]) if not _is_number(str(cell)))
+            example = next((f", such as {cell!r} in row {i} (counted from 0)" for i, cell in words), "")
+            found = f"values of type {kind} were found{example}"
+            raise ValueError(f"{path}, column {name!r}: expected numbers, but {found}")
     rows = frame.select(polars.all().cast(polars.Float64)).to_numpy(order="c")
     return np.array(rows, dtype=np.float64), tuple(frame.columns)
+
+
+def _read_csv(path: Path) -> tuple[np.ndarray, Names]:
+    """Return the numbers and the names; an error names the line and the column of the first fault."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no UTF-8 text ({error.reason} at byte {error.start})") from error
+    start = re.search(r"\S", text)
+    if start is None:
+        raise ValueError(f"{path} is empty; expected rows of numbers")
+    begin = text.rfind("\n", 0, start.start()) + 1
+    first = text[begin:].partition("\n")[0]
+    delimiter = ";" if first.count(";") > first.count(",") else ","
+    cells = [cell.strip() for cell in next(csv.reader([first], delimiter=delimiter))]
+    names = None if all(map(_is_number, cells)) else _unique_names(cells)
+    if names is not None:
+        begin += len(first) + 1
+    body = text[begin:]
+    if not body or body.isspace():
+        raise ValueError(f"{path} has column names but no rows")
+    rows = _parse(body, delimiter, len(cells), path.name)
+    if rows is None or np.isinf(rows).any():
+        fault = _first_fault(body, delimiter, len(cells), names, text.count("\n", 0, begin) + 1)
+        raise ValueError(f"{path}, {fault}")
+    return rows, names
+
+
+def _parse(body: str, delimiter: str, width: int, name: str) -> np.ndarray | None:
+    """Return the numbers of a text, or None if it holds something else."""
+    try:
+        polars = _import_polars(f"reading {name}")
+    except ImportError:
+        try:  # numpy reads a table without gaps
+            rows = np.loadtxt(io.StringIO(body), delimiter=delimiter, comments=None, ndmin=2, quotechar='"')
+        except ValueError:
+            rows = None
+        if rows is None or rows.shape[1] != width:
+            raise
+        return rows
+    frame = _as_frame(polars, body, delimiter, width) if width > 1 else None
+    if frame is None:
+        body = re.sub(r"\n[ \t]*(?=\n|\Z)", "", "\n" + body)[1:]  # without blank lines
+        frame = _as_frame(polars, body, delimiter, width)
+    if frame is not None and frame.dtypes[0] == polars.String:
+        text = polars.all().str.strip_chars()
+        missing = text.is_null() | text.str.to_lowercase().is_in(MISSING)
+        number = text.cast(polars.Float64, strict=False)
+        frame = frame.select(polars.when(~missing).then(number).otherwise(math.nan))
+        if any(frame.null_count().row(0)):
+            return None
+    return None if frame is None else np.array(frame.to_numpy(order="c"), dtype=np.float64)
+
+
+def _as_frame(polars: Any, body: str, delimiter: str, width: int) -> Any:
+    """Return a frame of numbers, or of text where a cell is no number; None where rows differ in width."""
+    for kind in (polars.Float64, polars.String):
+        schema = {str(i): kind for i in range(width)}
+        try:
+            frame = polars.read_csv(body.encode(), has_header=False, separator=delimiter, schema=schema)
+        except polars.exceptions.PolarsError:
+            continue
+        # polars fills short rows and refuses long ones, so the number of delimiters says that all are full
+        return frame if body.count(delimiter) == len(frame) * (width - 1) else None
+    return None
+
+
+def _first_fault(body: str, delimiter: str, width: int, names: Names, start: int) -> str:
+    """Return where the first row is that cannot be read, and why."""
+    reader = csv.reader(io.StringIO(body), delimiter=delimiter)
+    for cells in reader:
+        line = start + reader.line_num - 1
+        if not cells or (len(cells) == 1 and not cells[0].strip()):
+            continue
+        if len(cells) != width:
+            return f"line {line}: expected {width} columns, but {len(cells)} were found"
+        for i, cell in enumerate(map(str.strip, cells)):
+            number = _is_number(cell)
+            if not number or (cell.lower() not in MISSING and math.isinf(float(cell))):
+                expected = "a finite number" if number else "a number"
+                column = repr(names[i]) if names else str(i + 1)
+                return f"line {line}, column {column}: expected {expected}, but {cell!r} was found"
+    return "the rows could not be read as numbers"
+
+
+def _is_number(cell: str) -> bool:
+    """Return whether a cell reads as a number ("1_000" does not), or as missing."""
+    if cell.lower() in MISSING:
+        return True
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return cell.isascii() and "_" not in cell
+
+
+def _unique_names(cells: Sequence[str]) -> tuple[str, ...]:
+    """Return the names with "x3" for an empty third one, and with "_" after a name that occurs again."""
+    names: list[str] = []
+    for i, cell in enumerate(cells):
+        name = cell or f"x{i + 1}"
+        while name in names:
+            name += "_"
+        names.append(name)
+    return tuple(names)
+
+
+def check_destination(path: Path, *endings: str) -> None:
+    """Raise a ValueError if a file cannot be written, before any work is done for it.
+
+    Args:
+        path: The file.
+        *endings: The endings that are allowed, such as ``".csv"``; any if none is given.
+    """
+    if endings and path.suffix not in endings:
+        raise ValueError(f"cannot write {path.name}: its ending must be {' or '.join(endings)}")
+    if not path.parent.is_dir():
+        raise ValueError(f"cannot write {path.name}: the folder {path.parent} does not exist")
+
+
+def write_table(path: Path, header: Sequence[str], rows: np.ndarray) -> None:
+    """Write a table; the kind of file is taken from the ending.
+
+    Args:
+        path: A ``.csv``, ``.parquet`` or ``.npy`` file. An array in an ``.npy`` file has no names.
+        header: The column names.
+        rows: Numbers, (N, columns); for ``.npy`` of any shape.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "toy.csv"
+        >>> write_table(path, ["a", "b"], np.array([[0.5, 1.0], [np.nan, 2.0]]))
+        >>> path.read_text().split()
+        ['a,b', '0.5,1.0', 'NaN,2.0']
+    """
+    check_destination(path, *TABLE_ENDINGS)
+    if path.suffix == ".npy":
+        write_atomically(path, lambda file: _save_array(file, rows))
+        return
+    polars = _import_polars(f"writing {path.name}")
+    if rows.dtype.kind == "f":
+        rows = rows.astype(np.float64)  # so that the text of a float32 number reads as the same number
+    names = _unique_names([str(name) for name in header])
+    frame = polars.DataFrame({name: rows[:, i] for i, name in enumerate(names)})
+    write_atomically(path, frame.write_csv if path.suffix == ".csv" else frame.write_parquet)
+
+
+def _save_array(path: Path, rows: np.ndarray) -> None:
+    with path.open("wb") as stream:  # np.save adds an ending to a name without one
+        np.save(stream, rows)

@@ -73,11 +73,8 @@ def _numbers(cells: np.ndarray, name: str | int) -> np.ndarray:
         text, day = isinstance(cell, str | bytes), isinstance(cell, date | time | np.datetime64)
         if text or day or isinstance(cell, timedelta | np.timedelta64):
             what = "text" if text else "dates" if day else "durations"
-            example = repr(cell if text else str(cell))
-            raise ValueError(
-                f"column {name!r} holds {what} such as {example}; expected numbers: leave the column out or "
-                "encode it as numbers"
-            )
+            held = f"column {name!r} holds {what} such as {cell if text else str(cell)!r}"
+            raise ValueError(f"{held}; expected numbers: leave the column out or encode it as numbers")
         numbers[i] = float(cell)
     return numbers
 
@@ -101,65 +98,16 @@ def default_names(n: int) -> list[str]:
     return [f"x{i + 1}" for i in range(n)]
 
 
-def column_positions(
-    names: Sequence[str] | None, wanted: Sequence[str] | None, dropped: Sequence[str] = ()
-) -> list[int] | None:
-    """Return where the columns of a model are in a table, by name.
-
-    Args:
-        names: The column names of the table; None if it has none.
-        wanted: The column names of the model; None if it has none.
-        dropped: Columns that were left out before training; the table may have them.
-
-    Returns:
-        The position of each column of the model, or None where the columns are taken as they stand: they are
-        in order already, or one side has no names (or only ``x1``, ``x2``, …).
-
-    Raises:
-        ValueError: Columns are missing, or there are columns that the model does not know; the sentence
-            names them.
-
-    Example:
-        >>> column_positions(["b", "a"], ["a", "b"])
-        [1, 0]
-        >>> column_positions(["b"], ["a", "b"])
-        Traceback (most recent call last):
-        ValueError: the model was trained on other columns: there is no column 'a'
-    """
-    if names is None or wanted is None:
-        return None
-    kept = [k for k, name in enumerate(names) if name not in dropped]
-    found = [names[k] for k in kept]
-    if found == list(wanted):
-        return kept if len(kept) < len(names) else None
-    for side in (found, list(wanted)):
-        if side == default_names(len(side)):
-            return kept if len(kept) < len(names) else None
-    missing = [name for name in wanted if name not in found]
-    extra = [name for name in found if name not in wanted]
-    faults = []
-    if missing:
-        faults.append(f"there {'is no column' if len(missing) == 1 else 'are no columns'} {_listed(missing)}")
-    if extra:
-        verb = "is not one" if len(extra) == 1 else "are none"
-        faults.append(f"{_listed(extra)} {verb} of its columns")
-    if faults:
-        raise ValueError(f"the model was trained on other columns: {', and '.join(faults)}")
-    return [kept[found.index(name)] for name in wanted]
-
-
-def _listed(names: Sequence[str], most: int = 5) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(map(repr, names[:most])) + more
-
-
 def align(
     rows: np.ndarray,
     names: Sequence[str] | None,
     wanted: Sequence[str] | None,
     dropped: Sequence[str] = (),
 ) -> np.ndarray:
-    """Return the columns of a model, in its order, where both the table and the model have names.
+    """Return the columns of a model, in its order.
+
+    Columns are taken as they stand where they are in order already, and where one side has no names (or only
+    ``x1``, ``x2``, …).
 
     Args:
         rows: The table, (N, columns).
@@ -167,11 +115,37 @@ def align(
         wanted: The column names of the model; None if it has none.
         dropped: Columns that were left out before training, and are left out here too.
 
+    Raises:
+        ValueError: Columns are missing, or there are columns that the model does not know; the sentence
+            names them.
+
     Example:
         >>> align(np.array([[1, 0]]), ["b", "a"], ["a", "b"]).tolist()
         [[0, 1]]
+        >>> align(np.array([[1]]), ["b"], ["a", "b"])
+        Traceback (most recent call last):
+        ValueError: the model was trained on other columns: there is no column 'a'
     """
     if dropped and names is None:
         names = default_names(rows.shape[1])
-    positions = column_positions(names, wanted, dropped)
-    return rows if positions is None else rows[:, positions]
+    if names is None or wanted is None:
+        return rows
+    kept = [k for k, name in enumerate(names) if name not in dropped]
+    found, wanted = [names[k] for k in kept], list(wanted)
+    if found == wanted or any(side == default_names(len(side)) for side in (found, wanted)):
+        return rows[:, kept] if len(kept) < len(names) else rows
+    missing = [name for name in wanted if name not in found]
+    extra = [name for name in found if name not in wanted]
+    faults = []
+    if missing:
+        faults.append(f"there {'is no column' if len(missing) == 1 else 'are no columns'} {_listed(missing)}")
+    if extra:
+        faults.append(f"{_listed(extra)} {'is not one' if len(extra) == 1 else 'are none'} of its columns")
+    if faults:
+        raise ValueError(f"the model was trained on other columns: {', and '.join(faults)}")
+    return rows[:, [kept[found.index(name)] for name in wanted]]
+
+
+def _listed(names: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more

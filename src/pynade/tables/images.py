@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pynade.tables.dataset import PARTS, Dataset
-from pynade.tables.schema import Schema
+from pynade.tables.dataset import PARTS, Dataset, Schema
 
 LEVELS = 256  # grey levels of an 8-bit image
 
@@ -23,15 +22,12 @@ def is_images(path: Path) -> bool:
         >>> is_images(Path(tempfile.mkdtemp()))
         True
     """
-    if path.is_dir():
-        return True
-    if path.suffix.lower() != ".npy":
-        return False
+    if path.suffix.lower() != ".npy" or path.is_dir():
+        return path.is_dir()
     try:
-        axes: int = np.load(path, mmap_mode="r", allow_pickle=False).ndim
+        return bool(np.load(path, mmap_mode="r", allow_pickle=False).ndim > 2)
     except (ValueError, OSError, EOFError):
         return False  # reading it as a table says what is wrong with it
-    return axes > 2
 
 
 def images_dataset(path: str | Path) -> Dataset:
@@ -58,27 +54,28 @@ def images_dataset(path: str | Path) -> Dataset:
         ((2, 12), (3, 4), True)
     """
     path = Path(path)
-    if path.is_dir():
-        stacks = _read_folder(path)
-    else:
+    folders = [part for part in PARTS if (path / part).is_dir()]
+    if not path.is_dir():
         stacks = {"train": _levels(np.load(path, allow_pickle=False), path)}
+    elif not folders:
+        stacks = {"train": _read_pngs(path)}
+    elif "train" in folders:
+        stacks = {part: _read_pngs(path / part) for part in folders}
+    else:
+        raise ValueError(f"{path} has the folders {', '.join(folders)}, but no folder train")
     shapes = {stack.shape[1:] for stack in stacks.values()}
     if len(shapes) > 1:
         raise ValueError(f"the parts of {path} differ in the size of their images: {sorted(shapes)}")
-    shape = shapes.pop()
+    height, width, *colours = shapes.pop()
     binary = all(np.isin(stack, (0, LEVELS - 1)).all() for stack in stacks.values())
-    parts = {part: _rows(stack) // (LEVELS - 1 if binary else 1) for part, stack in stacks.items()}
-    n = parts["train"].shape[1]
+    parts: dict[str, Any] = dict.fromkeys(PARTS)
+    for part, stack in stacks.items():
+        rows = stack.transpose(0, 3, 1, 2) if colours else stack
+        parts[part] = np.ascontiguousarray(rows.reshape(len(rows), -1)) // (LEVELS - 1 if binary else 1)
+    schema = Schema.uniform("binary" if binary else "real", parts["train"].shape[1])
     facts: dict[str, Any] = {"source": path.name} | ({} if binary else {"levels": LEVELS})
-    return Dataset(
-        path.stem or "images",
-        parts["train"],
-        parts.get("valid"),
-        parts.get("test"),
-        Schema.binary(n) if binary else Schema.uniform("real", n),
-        facts,
-        shape[:2] if len(shape) == 2 or shape[2] == 1 else (shape[2], *shape[:2]),
-    )
+    shape = (height, width) if colours in ([], [1]) else (*colours, height, width)
+    return Dataset(path.stem or "images", **parts, schema=schema, provenance=facts, image_shape=shape)
 
 
 def is_grey(dataset: Dataset) -> bool:
@@ -86,13 +83,14 @@ def is_grey(dataset: Dataset) -> bool:
     return dataset.image_shape is not None and dataset.provenance.get("levels") == LEVELS
 
 
-def binarized(dataset: Dataset, rule: float | str) -> Dataset:
+def binarized(dataset: Dataset, rule: float | str | None) -> Dataset:
     """Return images of grey levels as black and white ones; other data are returned as they are.
 
     Args:
         dataset: The images.
         rule: A number, the share of white above which a pixel becomes 1; or ``"random"``: each pixel becomes
-            1 with a probability of its share of white, drawn once with seed 0 (``"random:7"``: 7).
+            1 with a probability of its share of white, drawn once with seed 0 (``"random:7"``: 7); None
+            leaves grey levels.
 
     Example:
         >>> rows = np.array([[0, 100], [200, 255]], dtype=np.uint8)
@@ -100,39 +98,27 @@ def binarized(dataset: Dataset, rule: float | str) -> Dataset:
         >>> binarized(grey, 0.5).train.tolist()
         [[0, 0], [1, 1]]
     """
-    threshold, seed = _parse(rule)
-    if not is_grey(dataset):
+    if rule is None:
         return dataset
-    rng = np.random.Generator(np.random.PCG64(0 if seed is None else seed))
-    parts: dict[str, Any] = {}
-    for part, rows in dataset.parts.items():
-        if seed is None:
-            parts[part] = (rows > threshold * (LEVELS - 1)).astype(np.uint8)
-        else:
-            parts[part] = (rng.integers(0, LEVELS - 1, rows.shape, dtype=np.uint8) < rows).astype(np.uint8)
-    facts = {k: v for k, v in dataset.provenance.items() if k != "levels"} | {"binarize": rule}
-    return replace(dataset, **parts, schema=Schema.binary(dataset.n_variables), provenance=facts, source=None)
-
-
-def _parse(rule: float | str) -> tuple[float, int | None]:
-    """A threshold and no seed, or a seed."""
+    rng = None
     if isinstance(rule, str):
         word, _, seed = rule.partition(":")
-        if word == "random" and (seed.isdigit() or rule == "random"):
-            return 0.0, int(seed or 0)
-        raise ValueError(f"binarize is a threshold between 0 and 1, random or random:SEED, not {rule!r}")
-    if not 0 <= rule < 1:
+        if word != "random" or not (seed.isdigit() or rule == "random"):
+            raise ValueError(f"binarize is a threshold between 0 and 1, random or random:SEED, not {rule!r}")
+        rng = np.random.Generator(np.random.PCG64(int(seed or 0)))
+    elif not 0 <= rule < 1:
         raise ValueError(f"the threshold of images is a share of white, from 0 to below 1, not {rule:g}")
-    return rule, None
-
-
-def _read_folder(folder: Path) -> dict[str, np.ndarray]:
-    parts = [part for part in PARTS if (folder / part).is_dir()]
-    if not parts:
-        return {"train": _read_pngs(folder)}
-    if "train" not in parts:
-        raise ValueError(f"{folder} has the folders {', '.join(parts)}, but no folder train")
-    return {part: _read_pngs(folder / part) for part in parts}
+    if not is_grey(dataset):
+        return dataset
+    parts: dict[str, Any] = {}
+    for part, rows in dataset.parts.items():
+        if rng is None:
+            white = rows > float(rule) * (LEVELS - 1)
+        else:
+            white = rng.integers(0, LEVELS - 1, rows.shape, dtype=np.uint8) < rows
+        parts[part] = white.astype(np.uint8)
+    facts = {k: v for k, v in dataset.provenance.items() if k != "levels"} | {"binarize": rule}
+    return replace(dataset, **parts, schema=Schema.binary(dataset.n_variables), provenance=facts, source=None)
 
 
 def _read_pngs(folder: Path) -> np.ndarray:
@@ -149,10 +135,8 @@ def _read_pngs(folder: Path) -> np.ndarray:
         except (UnidentifiedImageError, OSError, ValueError) as error:
             raise ValueError(f"{file} cannot be read as a PNG image ({error})") from None
         if images[-1].shape != images[0].shape:
-            raise ValueError(
-                f"the images of {folder} differ in size: {files[0].name} is {_size(images[0])}, "
-                f"{file.name} is {_size(images[-1])}"
-            )
+            sizes = (f"{f.name} is {_size(i)}" for f, i in ((files[0], images[0]), (file, images[-1])))
+            raise ValueError(f"the images of {folder} differ in size: {', '.join(sizes)}")
     return np.stack(images)
 
 
@@ -174,25 +158,15 @@ def _levels(stack: np.ndarray, path: Path) -> np.ndarray:
     if stack.dtype.kind not in "buif":
         raise ValueError(f"{path}: expected numbers, found values of type {stack.dtype}")
     if not np.isfinite(stack).all():
-        raise ValueError(
-            f"{path}: images have no gaps, found NaN or infinite values (give a table (N, D) to fill)"
-        )
+        gaps = "images have no gaps, found NaN or infinite values (give a table (N, D) to fill)"
+        raise ValueError(f"{path}: {gaps}")
     least, most = stack.min(), stack.max()
     if least >= 0 and most <= 1:  # zeros and ones, or shares of white
         return np.rint(stack.astype(np.float64) * (LEVELS - 1)).astype(np.uint8)
     if least < 0 or most > LEVELS - 1 or (stack.dtype.kind == "f" and (stack != np.rint(stack)).any()):
-        raise ValueError(
-            f"{path}: expected whole grey levels from 0 to {LEVELS - 1}, or numbers from 0 to 1, "
-            f"found numbers from {least:g} to {most:g}"
-        )
+        expected = f"whole grey levels from 0 to {LEVELS - 1}, or numbers from 0 to 1"
+        raise ValueError(f"{path}: expected {expected}, found numbers from {least:g} to {most:g}")
     return stack.astype(np.uint8)
-
-
-def _rows(stack: np.ndarray) -> np.ndarray:
-    """(N, H, W) or (N, H, W, C) as rows, channel after channel."""
-    if stack.ndim == 4:
-        stack = stack.transpose(0, 3, 1, 2)
-    return np.ascontiguousarray(stack.reshape(len(stack), -1))
 
 
 def channels_height_width(shape: Sequence[int]) -> tuple[int, int, int]:

@@ -25,7 +25,7 @@ from pynade.training.options import Gradient
 from pynade.training.step import Rows, Step, Trainable, averaged
 
 if TYPE_CHECKING:
-    from pynade.tables.source import RowSource
+    from pynade.tables.dataset import RowSource
 
 
 def fit(
@@ -127,7 +127,7 @@ class GradientLearner(Learner):
     def score(self, epoch: int) -> list[Estimate] | None:
         """The validation rows' score, with the averaged weights where there are any."""
         t = self.step.optimizer.t
-        self.facts = {"updates": t, "learning_rate": self._rate(t - 1)}
+        self.facts = {"updates": t, "learning_rate": float(self._rate(t - 1))}
         with averaged(self.model, self.step.average):
             self.candidate = copy_of(self.model)
             score = None if self.valid is None else _score(self.model, self.valid, self.options.precision)

@@ -250,7 +250,7 @@ def run(
             reason = _reason(learner, m, histories[m], objectives[m], objective[k], reached[k])
             histories[m].stopped = reason or otherwise if sound[k] else "diverged"
             objectives[m] = objective[k]
-        if metrics is not None and good:
+        if metrics is not None and any(learner.active[k] == 0 for k in good):
             with open(metrics, "a", encoding="utf-8") as file:
                 file.write(json.dumps(histories[0].epochs[-1]) + "\n")
         stopped = [m for m in learner.active if histories[m].stopped]

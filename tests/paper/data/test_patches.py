@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from pynade.tables import Dataset, Schema, resolve
-from pynade.tables.registry import load
+from pynade.tables.registry import entries, load
 from pynade_paper.data import bsds
 from pynade_paper.data.catalogue import Upstream
 from pynade_paper.data.digests import check_tar, read_tar, tar_digest
@@ -113,7 +113,7 @@ def test_same_seed_same_rows(monkeypatch):
     assert rows.dtype == np.float32
     np.testing.assert_array_equal(rows, fixed_rows(source, 100, seed=3))
     assert not np.array_equal(rows, fixed_rows(source, 100, seed=4))
-    monkeypatch.setattr("pynade.tables.source.CHUNK", 32)
+    monkeypatch.setattr("pynade_paper.data.places.CHUNK", 32)
     assert fixed_rows(source, 100, seed=3).shape == (100, 63)
 
 
@@ -191,20 +191,21 @@ def pictures() -> dict[str, bytes]:
 
 @pytest.fixture
 def small(monkeypatch):
-    """Thirty tiny pictures, and a registry with a set of them that has fewer rows."""
+    """Thirty tiny pictures, and the registered set of them, which has fewer rows."""
     files = pictures()
     monkeypatch.setattr(bsds, "ROWS", {"train": 300, "valid": 40, "test": 500})
     item = ENTRIES["bsds300"]
     form = replace(item.form, check=partial(check_tar, digest=tar_digest(files)))
-    return files, {"bsds300": replace(item, form=form)}
+    monkeypatch.setitem(entries(), "bsds300", replace(item, form=form))
+    return files, entries()["bsds300"]
 
 
 def test_bsds300_end_to_end(site, tmp_path, small):
-    files, known = small
+    files, item = small
     published = {f"BSDS300/images/{name}": content for name, content in files.items()}
     published |= {"BSDS300/iids_test.txt": b"1\n2\n", "BSDS300/images/train/notes.txt": b"no picture"}
     address = site.put("BSDS300-images.tgz", tar_bytes(published, "w:gz", mtime=99))
-    data = load_entry(replace(known["bsds300"], upstream=(Upstream(address),)), tmp_path)
+    data = load_entry(replace(item, upstream=(Upstream(address),)), tmp_path)
     assert read_tar(tmp_path / "bsds300" / "bsds300_images.tar") == files
     assert data.sizes == {"train": 300, "valid": 40, "test": 500}
     assert data.train.dtype == np.float32
@@ -213,7 +214,7 @@ def test_bsds300_end_to_end(site, tmp_path, small):
     assert "non-commercial" in data.provenance["licence"]
     assert data.provenance["images"] == {"train": 5, "valid": 20, "test": 5}
     json.dumps(data.provenance)
-    again = load("bsds300", tmp_path, download=False, known=known)
+    again = load("bsds300", tmp_path, download=False)
     assert again.checksum == data.checksum
     rows = data.source.draw(7, seeded())
     assert rows.shape == (7, 63)
@@ -221,7 +222,7 @@ def test_bsds300_end_to_end(site, tmp_path, small):
 
 
 def test_training_and_validation_images_differ_unless_all_are_wanted(tmp_path, small):
-    files, known = small
+    files, _ = small
     path = tmp_path / "bsds300" / "bsds300_images.tar"
     path.parent.mkdir()
     path.write_bytes(tar_bytes(files))
@@ -234,31 +235,31 @@ def test_training_and_validation_images_differ_unless_all_are_wanted(tmp_path, s
     train, valid = bsds.split_images(list(images["train"]))
     assert sorted(train + valid) == list(images["train"])
     assert len(valid) == 20
-    part, whole = (resolve(name, tmp_path, known=known) for name in ("bsds300", "bsds300/all"))
+    part, whole = (resolve(name, tmp_path) for name in ("bsds300", "bsds300/all"))
     assert part.source.pixels.numel() == 5 * 12 * 16
     assert whole.source.pixels.numel() == 25 * 12 * 16
     assert whole.name == "bsds300/all"
     assert whole.provenance["valid_images_are_trained_on"] is True
     np.testing.assert_array_equal(whole.test, part.test)
     with pytest.raises(ValueError, match="there is no 'bsds300/3': expected one of bsds300/all"):
-        load("bsds300/3", tmp_path, known=known)
+        load("bsds300/3", tmp_path)
 
 
 def test_another_archive_is_refused(site, tmp_path, small):
-    files, known = small
+    files, item = small
     path = tmp_path / "bsds300" / "bsds300_images.tar"
     path.parent.mkdir()
     path.write_bytes(tar_bytes({**files, "train/5.jpg": b"more"}))
     with pytest.raises(ValueError, match=r"bsds300_images.tar is not data set 'bsds300': what it holds has"):
-        load("bsds300", tmp_path, known=known)
+        load("bsds300", tmp_path)
     path.write_bytes(b"nonsense")
     with pytest.raises(ValueError, match="is damaged or not a tar archive"):
-        load("bsds300", tmp_path, known=known)
+        load("bsds300", tmp_path)
     address = site.put("BSDS300-images.tgz", tar_bytes({"images/train/1.jpg": b"x"}, "w:gz"))
     with pytest.raises(
         DownloadError, match="the published files of data set 'bsds300' are not those expected"
     ):
-        load_entry(replace(known["bsds300"], upstream=(Upstream(address),)), tmp_path / "new")
+        load_entry(replace(item, upstream=(Upstream(address),)), tmp_path / "new")
 
 
 def test_archives_with_other_members_are_named(tmp_path):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pynade.tables import resolve
-from pynade.tables.registry import folds, load
+from pynade.tables.registry import entries, folds, load
 from pynade_paper.data.catalogue import Upstream
 from pynade_paper.data.digests import check_file, file_digest
 from pynade_paper.data.download import DownloadError
@@ -99,23 +99,25 @@ def red_file(path, rows: np.ndarray) -> None:
 
 
 def unchecked(name: str):
-    """The registry with one data set whose file is not checked."""
+    """A data set whose file is not checked."""
     item = ENTRIES[name]
-    return {**ENTRIES, name: replace(item, form=replace(item.form, check=lambda path: None))}
+    return {name: replace(item, form=replace(item.form, check=lambda path: None))}
 
 
 KNOWN = unchecked("red_wine")
 
 
 @pytest.fixture
-def red(tmp_path):
+def red(tmp_path, monkeypatch):
+    """The rows of a file of red wine, which is registered without a check of its content."""
+    monkeypatch.setitem(entries(), "red_wine", KNOWN["red_wine"])
     rows = np.random.default_rng(0).normal(3.0, 2.0, (57, 11))
     red_file(tmp_path / "uci" / "red_wine_folds.hdf5", rows)
     return rows
 
 
 def test_red_wine_has_the_folds_of_its_file(tmp_path, red):
-    found = folds("red_wine", tmp_path, known=KNOWN)
+    found = folds("red_wine", tmp_path)
     assert len(found) == 10
     for k, (data, (training, test)) in enumerate(zip(found, cut_folds(red, seed=7), strict=True), start=1):
         mean, std = (np.array(data.provenance[key]) for key in ("mean", "std"))
@@ -131,15 +133,15 @@ def test_red_wine_has_the_folds_of_its_file(tmp_path, red):
 
 
 def test_folds_by_name(tmp_path, red, monkeypatch):
-    found = folds("red_wine", tmp_path, known=KNOWN)
-    assert load("red_wine", tmp_path, known=KNOWN).checksum == found[0].checksum
-    assert resolve("red_wine", tmp_path, known=KNOWN).checksum == found[0].checksum
-    assert resolve("red_wine/3", tmp_path, known=KNOWN).checksum == found[2].checksum
+    found = folds("red_wine", tmp_path)
+    assert load("red_wine", tmp_path).checksum == found[0].checksum
+    assert resolve("red_wine", tmp_path).checksum == found[0].checksum
+    assert resolve("red_wine/3", tmp_path).checksum == found[2].checksum
     for wrong in ("red_wine/11", "red_wine/0", "red_wine/x", "red_wine/"):
         with pytest.raises(
             ValueError, match=rf"there is no '{wrong}': expected one of red_wine/1, .*_wine/10$"
         ):
-            resolve(wrong, tmp_path, known=KNOWN)
+            resolve(wrong, tmp_path)
     with pytest.raises(ValueError, match="there is no 'adult/3': 'adult' has no folds"):
         load("adult/3", tmp_path)
     with pytest.raises(
@@ -164,21 +166,21 @@ def test_red_wine_without_a_file_says_what_to_do(tmp_path):
 def test_red_wine_without_h5py_names_the_extra(tmp_path, red, monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(ImportError, match=r"needs h5py; install it with `pip install h5py`"):
-        load("red_wine", tmp_path, known=KNOWN)
+        load("red_wine", tmp_path)
 
 
 def test_damaged_folds_are_named(tmp_path, red):
     path = tmp_path / "uci" / "red_wine_folds.hdf5"
     red_file(path, red[:, :4])
     with pytest.raises(ValueError, match=r"shape \(6, 4\) at folds/1/training/1/data; expected rows of 11"):
-        load("red_wine", tmp_path, known=KNOWN)
+        load("red_wine", tmp_path)
     with h5py.File(path, "w") as file:
         file["all"] = red
     with pytest.raises(ValueError, match="is damaged or holds no folds"):
-        load("red_wine", tmp_path, known=KNOWN)
+        load("red_wine", tmp_path)
     path.write_bytes(b"nonsense")
     with pytest.raises(ValueError, match="is damaged or holds no folds"):
-        load("red_wine", tmp_path, known=KNOWN)
+        load("red_wine", tmp_path)
 
 
 def test_another_file_of_the_same_name_is_refused(tmp_path):
