@@ -178,9 +178,9 @@ def random_observed(
     """
     where = torch.device("cpu" if device is None else device)
     if where.type == "cuda" and available("triton"):
-        prefix = importlib.import_module("pynade.kernels.prefix")
-        if prefix.suits(batch, n_variables):
-            drawn: Tensor = prefix.prefix(batch, n_variables, _seed(generator, where), exists, stratified)
+        kernels = importlib.import_module("pynade.kernels.gpu_random")
+        if kernels.suits_prefix(batch, n_variables):
+            drawn: Tensor = kernels.prefix(batch, n_variables, _seed(generator, where), exists, stratified)
             return drawn
     place = torch.rand(batch, generator=generator, device=device, dtype=torch.float64)
     if stratified:
@@ -189,9 +189,8 @@ def random_observed(
     count = (place * (n_variables if exists is None else exists.sum(1))).long()
     if where.type == "cpu" and batch * n_variables >= WORTH_COMPILING and available("numba"):
         seed = int(_seed(generator, where))
-        chosen: Tensor = importlib.import_module("pynade.kernels.cpu_prefix").choose(
-            count, n_variables, seed, exists
-        )
+        loops = importlib.import_module("pynade.kernels.cpu_sample")
+        chosen: Tensor = loops.choose(count, n_variables, seed, exists)
         return chosen
     keys = torch.rand(batch, n_variables, generator=generator, device=device)
     if exists is not None:

@@ -9,9 +9,8 @@ import torch
 from torch.nn import functional
 
 from pynade.kernels import recurrence, sample
-from pynade.kernels.gibbs import gibbs
+from pynade.kernels.gpu_random import gibbs, prefix
 from pynade.kernels.norm import AddNorm, NormSiLU
-from pynade.kernels.prefix import prefix
 from pynade.kernels.update import update
 from pynade.training.optimizer import BETA1, BETA2, EPSILON, Optimizer
 

@@ -297,9 +297,9 @@ class _Members:
         One kernel on a GPU, for machines with few hidden units.
         """
         if v.is_cuda and backends.available("triton"):
-            from pynade.kernels.gibbs import gibbs, suits
+            from pynade.kernels.gpu_random import gibbs, suits_gibbs
 
-            if suits(self.W):
+            if suits_gibbs(self.W):
                 seed = torch.randint(1 << 31, (1,), generator=self.generator, device=v.device)
                 return gibbs(v, self.W, self.b, self.c, k, seed)
         p = self._hidden(v) if p is None else p

@@ -24,8 +24,7 @@ from torch import Tensor
 from pynade.kernels import cpu_vector as vec
 from pynade.kernels.cpu_scalar import jit
 from pynade.kernels.reference import Weights
-from pynade.kernels.scratch import borrowed
-from pynade.kernels.threads import share
+from pynade.kernels.threads import borrowed, share
 
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
 SEGMENT = 512  # steps between the pre-activations kept for the backward pass
@@ -54,18 +53,9 @@ def forward(x: Tensor, weights: Weights, activation: str, with_tape: bool = True
     if not with_tape and suits_odds(weight, activation):
         _not_binary(*arrays(x, bad))
         code = code if bad.all() else vec.ODDS
-    eta = x.new_empty(members, batch, n_variables, output.shape[2])
-    _share_rows(arrays(x, order, weight, hidden_bias, output, bias, eta, tape, bad), code)
-    for member in bad.any(1).nonzero().flatten().tolist() if code == vec.ODDS else []:
-        rows, one = bad[member].nonzero().flatten(), slice(member, member + 1)
-        own = Weights._make((*(t[one] for t in weights[:4]), order[member % len(order)].unsqueeze(0)))
-        eta[member, rows] = forward(x[one, rows], own, activation)[0][0]
-    return eta, tape
-
-
-def _share_rows(buffers: tuple[np.ndarray, ...], code: int) -> None:
-    """Call `_forward` on these arrays, each thread for some rows of some member."""
-    (members, batch, n_variables, n_params), hidden = buffers[6].shape, buffers[2].shape[2]
+    n_params, hidden = output.shape[2:]
+    eta = x.new_empty(members, batch, n_variables, n_params)
+    buffers = arrays(x, order, weight, hidden_bias, output, bias, eta, tape, bad)
     threads = torch.get_num_threads()
     rows = max(1, min(FORWARD_ROWS, batch, -(-members * batch // threads)))
     blocks = -(-batch // rows)
@@ -80,7 +70,12 @@ def _share_rows(buffers: tuple[np.ndarray, ...], code: int) -> None:
         with borrowed(size, buffers[0].dtype) as scratch:
             _forward(*buffers, code, steps, width, *where, scratch, np.empty(vec.GROUP, np.int64))
 
-    share(task, members * blocks, thread_count("forward", buffers[0], threads))
+    share(task, members * blocks, thread_count("forward", x, threads))
+    for member in bad.any(1).nonzero().flatten().tolist() if code == vec.ODDS else []:
+        again, one = bad[member].nonzero().flatten(), slice(member, member + 1)
+        own = Weights._make((*(t[one] for t in weights[:4]), order[member % len(order)].unsqueeze(0)))
+        eta[member, again] = forward(x[one, again], own, activation)[0][0]
+    return eta, tape
 
 
 def suits_odds(weight: Tensor, activation: str) -> bool:

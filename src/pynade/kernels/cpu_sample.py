@@ -3,6 +3,8 @@
 A step needs eta over all hidden units before the next can begin, so a row keeps all its lanes. For binary
 data two steps are computed together on the guess that x stays zero; after a one the second is computed again
 while the activations change.
+
+And what else is drawn on the CPU: uniform numbers, random subsets of variables.
 """
 
 from __future__ import annotations
@@ -18,17 +20,17 @@ from pynade.kernels.backends import Uniforms
 from pynade.kernels.cpu import arrays, check_order, lanes_of, suits_odds, thread_count
 from pynade.kernels.cpu_scalar import NEVER, jit, nth, power
 from pynade.kernels.reference import Weights
-from pynade.kernels.scratch import borrowed
-from pynade.kernels.threads import share
+from pynade.kernels.threads import borrowed, share
 
 ROWS = 128  # rows that share a tile of weights
 STEPS = 16  # steps after which the next rows come
 DRAWN = 2**16  # uniform numbers of one task
+CHOSEN = 64  # rows of one task of `choose`
 BERNOULLI, MIXTURE = 0, 1  # what is drawn from eta; a new family is a new code and a branch in `_sample`
 
 
 def sample(weights: Weights, uniforms: Tensor | Uniforms, noise: Tensor | None, activation: str) -> Tensor:
-    """Rows (B, D): Bernoulli without noise, location-scale mixtures with it; see `reference.sample`."""
+    """Rows (B, D), as `pynade.kernels.sample`: Bernoulli variables without noise, mixtures with it."""
     check_order(weights.order, len(weights.weight))
     code = vec.CODES[activation]
     if noise is not None or not suits_odds(weights.weight, activation):
@@ -196,9 +198,10 @@ def _sample(  # type: ignore[no-untyped-def]
                             o += np.uint64(vec.FORWARD_STATE)
                         if d + 1 < last:
                             eta[1, r] = total
-                        if code == vec.ODDS:
-                            o = np.uint64((r0 + r) * row)
-                            bad[r0 + r] |= vec.shrunk(bounds, r0 + r, marks[d - d0], state, o, np.uint64(row))
+                        o = np.uint64((r0 + r) * row)
+                        mark = marks[d - d0]
+                        if code == vec.ODDS and vec.shrunk(bounds, r0 + r, mark, state, o, np.uint64(row)):
+                            bad[r0 + r] = True
     if code == vec.ODDS:
         for r in range(rows):
             bad[r] |= vec.infinite(state, np.uint64(r * row), np.uint64(row))
@@ -225,3 +228,42 @@ def _fill(out, seed, first):  # type: ignore[no-untyped-def]
     zero = out.dtype.type(0)
     for k in range(len(out)):
         out[k] = nth(seed, first + np.uint64(k), zero)
+
+
+def choose(count: Tensor, n_variables: int, seed: int, exists: Tensor | None = None) -> Tensor:
+    """Bool (B, D): count[b] variables of row b, every set of that many equally likely, without sorting keys.
+
+    Args:
+        count: (B,), each from 0 to the number of variables that may be chosen.
+        n_variables: D.
+        seed: decides everything.
+        exists: bool (B, D), the variables that may be chosen; None for all.
+    """
+    out = torch.empty(len(count), n_variables, dtype=torch.bool)
+    given = arrays(count, out if exists is None else exists, out)
+
+    def task(number: int) -> None:
+        part = slice(number * CHOSEN, (number + 1) * CHOSEN)
+        counts, some, mine = (array[part] for array in given)
+        _choose(counts, some, exists is None, mine, np.uint64(seed), np.uint64(part.start))
+
+    share(task, -(-len(count) // CHOSEN), torch.get_num_threads())
+    return out
+
+
+@jit()
+def _choose(count, exists, every, out, seed, first):  # type: ignore[no-untyped-def]
+    """Knuth's algorithm S: of `left` variables to come `need` are taken, the next with chance need / left."""
+    rows, n = out.shape
+    for b in range(rows):
+        need, left = count[b], 0
+        for d in range(n):
+            left += every or exists[b, d]
+        for d in range(n):
+            take = False
+            if every or exists[b, d]:
+                u = nth(seed, (first + np.uint64(b)) * np.uint64(n) + np.uint64(d), np.float64(0))
+                take = need >= left or u * left < need
+                left -= 1
+                need -= take
+            out[b, d] = take

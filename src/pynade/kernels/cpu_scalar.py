@@ -31,9 +31,7 @@ REORDER = {"reassoc", "contract", "nsz"}
 STRICT = {"contract", "nsz"}  # for sums whose order is the algorithm
 
 
-def jit(
-    fastmath: set[str] = REORDER, inline: bool = False, allocates: bool = False
-) -> Callable[[Compiled], Compiled]:
+def jit(fastmath: set[str] = REORDER, inline: bool = False, allocates: bool = False) -> Any:
     """Compile with our options, cached on disk wherever a cache can be written.
 
     Whatever another compiled function calls is forced into it (`inline`). Left to LLVM, a process that
@@ -63,17 +61,11 @@ def jit(
 
 # e^z = 2^n 2^f with n whole and |f| <= 1/2: 2^f by a polynomial, 2^n by adding n to the exponent bits.
 # Adding MAGIC rounds to a whole number and leaves it in the low bits.
-LOG2E, MAGIC, LIMIT, ONE = (
-    np.float32(1.4426950408889634),
-    np.float32(12582912.0),
-    np.float32(125.0),
-    np.float32(1),
+LOG2E, MAGIC, LIMIT, ONE = np.array((1.4426950408889634, 12582912.0, 125.0, 1), np.float32)
+E1, E2, E3, E4, E5 = np.array((0.693147, 0.24022242, 0.055507336, 0.009671513, 0.0013264727), np.float32)
+F1, F2, F3, F4, F5, F6 = np.array(  # one degree more, where errors of many factors would add up
+    (0.6931472, 0.24022648, 0.055503324, 0.009618437, 0.0013398875, 0.00015353362), np.float32
 )
-E1, E2, E3 = np.float32(0.693147), np.float32(0.24022242), np.float32(0.055507336)
-E4, E5 = np.float32(0.009671513), np.float32(0.0013264727)
-# one degree more, where errors of many factors would add up
-F1, F2, F3 = np.float32(0.6931472), np.float32(0.24022648), np.float32(0.055503324)
-F4, F5, F6 = np.float32(0.009618437), np.float32(0.0013398875), np.float32(0.00015353362)
 
 STEEPEST = math.exp(80)  # no e^w beyond it, or below its inverse, is for `ODDS`
 NEVER = np.float32(-104)  # the sigmoid of less is zero in float32
@@ -136,10 +128,7 @@ def logistic(x):
         f, whole = apart(-x)
         return ONE / (ONE + joined(((((E5 * f + E4) * f + E3) * f + E2) * f + E1) * f + ONE, whole))
 
-    def double(x):
-        return 1.0 / (1.0 + math.exp(-x))
-
-    return single if x == numba.float32 else double
+    return single if x == numba.float32 else lambda x: 1.0 / (1.0 + math.exp(-x))
 
 
 @scalar
@@ -157,9 +146,7 @@ def tanh(x):
     return lambda x: two * logistic(two * x) - one
 
 
-GOLDEN, FIRST, SECOND = (
-    np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-)
+GOLDEN, FIRST, SECOND = np.array((0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB), np.uint64)
 
 
 @scalar

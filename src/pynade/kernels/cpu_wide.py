@@ -8,6 +8,8 @@ backward pass. Other sizes go to `kernels.cpu`, whose functions have the same si
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,8 +19,7 @@ from pynade.kernels.cpu import arrays, check_order, thread_count
 from pynade.kernels.cpu_scalar import jit
 from pynade.kernels.cpu_vector import CODES, ROUND, slope, squash
 from pynade.kernels.reference import Weights
-from pynade.kernels.scratch import borrowed
-from pynade.kernels.threads import share
+from pynade.kernels.threads import borrowed, share
 
 LEAST_PARAMS = 24  # P from which matrix products were measured to be faster
 LEAST_ROWS = 16  # of a minibatch, or of a thread's part of it
@@ -54,14 +55,16 @@ def forward(x: Tensor, weights: Weights, activation: str, with_tape: bool = True
     steps, parts, padded = _plan(x, hidden)
     buffers = arrays(x, order, weight, hidden_bias)
 
+    size = n_variables * steps * hidden
+
     def task(number: int) -> None:
         m, part = divmod(number, len(parts))
-        with borrowed(n_variables * steps * hidden + (BLOCK + 2) * padded, buffers[0].dtype) as scratch:
-            states, scratch = scratch[: n_variables * steps * hidden], scratch[n_variables * steps * hidden :]
+        with borrowed(size + (BLOCK + 2) * padded, buffers[0].dtype) as scratch:
             for first in range(parts[part].start, parts[part].stop, steps):
                 last = min(first + steps, parts[part].stop)
-                h = states[: n_variables * (last - first) * hidden].reshape(n_variables, last - first, hidden)
-                _walk(*buffers, h, CODES[activation], m, first, last, padded, scratch)
+                shape = (n_variables, last - first, hidden)
+                h = scratch[: math.prod(shape)].reshape(shape)
+                _walk(*buffers, h, CODES[activation], m, first, last, padded, scratch[size:])
                 to = eta[m, first:last].transpose(0, 1)
                 torch.baddbmm(bias[m].unsqueeze(1), torch.from_numpy(h), output[m].mT, out=to)
 
@@ -75,9 +78,8 @@ def backward(
     """As `cpu.backward`."""
     if not suits(x, weights.output.shape[2]):
         return cpu.backward(x, weights, tape, grad_eta, activation, need_x)
-    x, weight, hidden_bias, output, _, order, grad_eta = (
-        t.detach().contiguous() for t in (x, *weights, grad_eta)
-    )
+    given = (t.detach().contiguous() for t in (x, *weights, grad_eta))
+    x, weight, hidden_bias, output, _, order, grad_eta = given
     members, _, n_variables = x.shape
     hidden = weight.shape[2]
     steps, parts, padded = _plan(x, hidden)
@@ -95,17 +97,14 @@ def backward(
             for first in range(begin, end, steps):
                 last = min(first + steps, end)
                 shape = (n_variables, last - first, hidden)
-                n = n_variables * (last - first) * hidden
+                n, rest = math.prod(shape), scratch[2 * size :]
                 h, q = scratch[:n].reshape(shape), scratch[size : size + n].reshape(shape)
-                _walk(*inputs, first_bias, h, CODES[activation], m, first, last, padded, scratch[2 * size :])
+                _walk(*inputs, first_bias, h, CODES[activation], m, first, last, padded, rest)
                 g = grad_eta[m, first:last].transpose(0, 1)
-                if first == begin:
-                    torch.bmm(g.mT, torch.from_numpy(h), out=gv[part, m])
-                else:
-                    gv[part, m].baddbmm_(g.mT, torch.from_numpy(h))
+                gv[part, m].baddbmm_(g.mT, torch.from_numpy(h), beta=int(first > begin))
                 torch.bmm(g, output[m], out=torch.from_numpy(q))
                 where = (m, part, first, last, padded)
-                _back(*inputs, h, q, *results, CODES[activation], need_x, *where, scratch[2 * size :])
+                _back(*inputs, h, q, *results, CODES[activation], need_x, *where, rest)
 
     share(task, members * len(parts), thread_count("wide backward", x, torch.get_num_threads()))
     gw, gc, gv = (t[0] if len(parts) == 1 else t.sum(0) for t in (gw, gc, gv))

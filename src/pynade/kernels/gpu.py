@@ -128,18 +128,23 @@ def _backward(  # type: ignore[no-untyped-def]
     tl.store(total + here, so_far, mask=both)
 
 
-def plan(members: int, batch: int, n_variables: int, hidden: int) -> tuple[int, int, int, int]:
-    """(rows per program, hidden units per program, steps per segment, segments) for these sizes."""
-    rows = min(128, max(WARP // 2, triton.next_power_of_2(batch)))
-    units = WARP
-    warps = members * -(-batch // rows) * -(-hidden // units) * _warps(rows)
-    segments = max(1, min(-(-PROGRAMS // warps), n_variables // SHORTEST))
-    length = -(-n_variables // segments)
-    return rows, units, length, -(-n_variables // length)
-
-
 def _warps(rows: int) -> int:
     return max(1, rows // WARP)
+
+
+def _prepared(
+    x: Tensor, weights: Weights
+) -> tuple[list[Tensor], tuple[int, ...], tuple[int, ...], list[int]]:
+    """x, W and V by step; the programs; the sizes that the kernels take; rows and units of a program."""
+    (members, batch, n_variables), (n_params, hidden) = x.shape, weights.output.shape[2:]
+    rows, units = min(128, max(WARP // 2, triton.next_power_of_2(batch))), WARP
+    warps = members * max(1, -(-batch // rows)) * -(-hidden // units) * _warps(rows)
+    segments = max(1, min(-(-PROGRAMS // warps), n_variables // SHORTEST))
+    length = -(-n_variables // segments)
+    segments = -(-n_variables // length)
+    tensors = [_by_step(t, weights.order) for t in (x.transpose(1, 2), weights.weight, weights.output)]
+    grid = (members * -(-batch // rows), -(-hidden // units), segments)
+    return tensors, grid, (batch, n_variables, hidden, n_params, segments, length), [rows, units]
 
 
 def forward(x: Tensor, weights: Weights, activation: str, with_tape: bool = True) -> tuple[Tensor, Tensor]:
@@ -148,50 +153,36 @@ def forward(x: Tensor, weights: Weights, activation: str, with_tape: bool = True
     The segments are computed side by side from their starts, so the tape exists whether it is wanted or not.
     Shapes are those of `cpu.forward`.
     """
-    weight, hidden_bias, output, bias, order = weights
     members, batch, n_variables = x.shape
-    n_params, hidden = output.shape[2:]
-    rows, units, length, segments = plan(members, batch, n_variables, hidden)
-    x, weight, output = _by_step(x.transpose(1, 2), order), _by_step(weight, order), _by_step(output, order)
-    start = _starts(x, weight, hidden_bias, length, segments)
-    unit_blocks = -(-hidden // units)
-    parts = x.new_empty(members, unit_blocks, n_variables, n_params, batch)
-    grid = (members * -(-batch // rows), unit_blocks, segments)
-    sizes = (batch, n_variables, hidden, n_params, segments, length)
+    (x, weight, output), grid, sizes, tile = _prepared(x, weights)
+    start = _starts(x, weight, weights.hidden_bias, length=sizes[5], segments=sizes[4])
+    parts = x.new_empty(members, grid[1], n_variables, sizes[3], batch)
     if batch:
-        _forward[grid](
-            x, weight, output, start, parts, *sizes, CODES[activation], rows, units, num_warps=_warps(rows)
-        )
-    eta = _by_step(parts.sum(1), _rank(order)).permute(0, 3, 1, 2)
-    return eta + bias.unsqueeze(1), start
+        options = {"num_warps": _warps(tile[0])}
+        _forward[grid](x, weight, output, start, parts, *sizes, CODES[activation], *tile, **options)
+    eta = _by_step(parts.sum(1), _rank(weights.order)).permute(0, 3, 1, 2)
+    return eta + weights.bias.unsqueeze(1), start
 
 
 def backward(
     x: Tensor, weights: Weights, tape: Tensor, grad_eta: Tensor, activation: str, need_x: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of x (empty unless `need_x`), W, c and V."""
-    weight, _, output, _, order = weights
-    members, batch, n_variables = x.shape
-    n_params, hidden = output.shape[2:]
-    rows, units, length, segments = plan(members, batch, n_variables, hidden)
-    rank = _rank(order)
-    x, weight, output = _by_step(x.transpose(1, 2), order), _by_step(weight, order), _by_step(output, order)
-    grad_eta = _by_step(grad_eta.permute(0, 2, 3, 1), order)
-    row_blocks, unit_blocks = -(-batch // rows), -(-hidden // units)
+    members, batch, _ = x.shape
+    (x, weight, output), grid, sizes, tile = _prepared(x, weights)
+    cut, rank, row_blocks = (sizes[5], sizes[4]), _rank(weights.order), grid[0] // members
+    grad_eta = _by_step(grad_eta.permute(0, 2, 3, 1), weights.order)
     total = torch.empty_like(tape)
-    gw = x.new_empty(row_blocks, *weight.shape)
-    gv = x.new_empty(row_blocks, *output.shape)
-    gx = x.new_empty(unit_blocks if need_x else 0, *x.shape)
-    grid = (members * row_blocks, unit_blocks, segments)
+    gw, gv = x.new_empty(row_blocks, *weight.shape), x.new_empty(row_blocks, *output.shape)
+    gx = x.new_empty(grid[1] if need_x else 0, *x.shape)
     tensors = (x, weight, output, tape.contiguous(), grad_eta, total, gw, gv, gx)
-    sizes = (batch, n_variables, hidden, n_params, segments, length)
     if batch:
-        _backward[grid](*tensors, *sizes, CODES[activation], rows, units, need_x, num_warps=_warps(rows))
+        _backward[grid](*tensors, *sizes, CODES[activation], *tile, need_x, num_warps=_warps(tile[0]))
     reach = total.flip(1).cumsum(1).flip(1)  # G: from the start of each segment to the end
-    grad_weight = _segment_product(x, reach, length, segments) - gw.sum(0)
+    grad_weight = _segment_product(x, reach, *cut) - gw.sum(0)
     grad_x = x.new_empty(members, 0, 0)
     if need_x:
-        grad_x = _segment_product(weight, reach.transpose(2, 3), length, segments) - gx.sum(0)
+        grad_x = _segment_product(weight, reach.transpose(2, 3), *cut) - gx.sum(0)
         grad_x = _by_step(grad_x, rank).transpose(1, 2)
     return grad_x, _by_step(grad_weight, rank), reach[:, 0].sum(1), _by_step(gv.sum(0), rank)
 
@@ -265,7 +256,7 @@ def _sample(  # type: ignore[no-untyped-def]
 
 
 def sample(weights: Weights, uniforms: Tensor, noise: Tensor | None, activation: str) -> Tensor:
-    """Rows (B, D): Bernoulli without noise, location-scale mixtures with it; see `reference.sample`."""
+    """Rows (B, D), as `pynade.kernels.sample`: Bernoulli variables without noise, mixtures with it."""
     weight, hidden_bias, output, bias, order = weights
     batch, n_variables = uniforms.shape
     n_params, hidden = output.shape[1:]
@@ -279,8 +270,6 @@ def sample(weights: Weights, uniforms: Tensor, noise: Tensor | None, activation:
     family = BERNOULLI if noise is None else MIXTURE
     constants = (family, CODES[activation], rows, units, params)
     if batch:
-        warps = max(1, min(8, rows * units // 256))
-        _sample[(-(-batch // rows),)](
-            *tensors, batch, n_variables, hidden, n_params, *constants, num_warps=warps
-        )
+        sizes, warps = (batch, n_variables, hidden, n_params), max(1, min(8, rows * units // 256))
+        _sample[(-(-batch // rows),)](*tensors, *sizes, *constants, num_warps=warps)
     return x.t()[:, order.argsort()].contiguous()

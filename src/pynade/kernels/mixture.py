@@ -26,11 +26,10 @@ from pynade.kernels.autograd import FirstDerivatives, axis_first, keep_signature
 from pynade.kernels.cpu import arrays, thread_count
 from pynade.kernels.cpu_scalar import jit, scalar
 from pynade.kernels.private import forward_mode, mapped
-from pynade.kernels.scratch import borrowed
-from pynade.kernels.threads import share
+from pynade.kernels.threads import borrowed, share
 
 NORMAL, LAPLACE, LOGISTIC = range(3)  # codes of the standard distributions
-LAWS = {"Normal": NORMAL, "DoubleExponential": LAPLACE, "StandardLogistic": LOGISTIC}
+STANDARD = {"Normal": NORMAL, "DoubleExponential": LAPLACE, "StandardLogistic": LOGISTIC}
 
 ROWS = 32  # in a tile
 FIELDS = 6  # lanes of a component: logit, location, raw scale (then their gradients), z, slope of sigma, each
@@ -42,20 +41,20 @@ MU, RAW, Z, SLOPE, EACH = (np.uint64(n * ROWS) for n in range(1, FIELDS))
 TOP, BEST, WEIGHT, TOTAL, PULL = (np.uint64(n * ROWS) for n in range(1, 6))  # lanes of the rows, after x
 
 
-def suits(x: Tensor, eta: Tensor, law: str, floor: float) -> bool:
+def suits(x: Tensor, eta: Tensor, name: str, floor: float) -> bool:
     """Whether the distribution is known, x and eta are rows of one type, and forward mode is not active."""
-    known = law in LAWS and (floor == 0 or FLOORS[0] <= floor <= FLOORS[1])
+    known = name in STANDARD and (floor == 0 or FLOORS[0] <= floor <= FLOORS[1])
     alike = x.shape == eta.shape[:-1] and x.dtype == eta.dtype
     return known and alike and not forward_mode()
 
 
-def log_prob(x: Tensor, eta: Tensor, law: str, constant: float, floor: float, scaled: bool) -> Tensor:
+def log_prob(x: Tensor, eta: Tensor, name: str, constant: float, floor: float, scaled: bool) -> Tensor:
     """Log of Σ_c pi_c f((x - mu_c) / sigma_c) / sigma_c: x (…), eta (…, 3K) -> (…).
 
     Args:
         x: values.
         eta: [K logits | K locations | K raw scales].
-        law: name of the standard distribution's class.
+        name: the standard distribution's class.
         constant: log f is its kernel and this.
         floor: sigma = floor + exp(raw).
         scaled: multiply the gradient of each location by its sigma.
@@ -65,27 +64,45 @@ def log_prob(x: Tensor, eta: Tensor, law: str, constant: float, floor: float, sc
         >>> log_prob(torch.ones(1), torch.zeros(1, 6), "Normal", 0.0, 0.0, False)
         tensor([-0.5000])
     """
-    numbers = (LAWS[law], constant, floor, scaled)
+    numbers = (STANDARD[name], constant, floor, scaled)
     unsure = mapped()  # requires_grad of mapped tensors is not known
     gradients = torch.is_grad_enabled() and (unsure or x.requires_grad or eta.requires_grad)
     if not gradients and not unsure:
-        return _forward(x, eta, *numbers, False)[0]
+        return LogProb.forward(x, eta, *numbers, False)[0]
     out: Tensor = LogProb.apply(x, eta, *numbers, gradients)[0]
     return out
 
 
 class LogProb(Function):
-    """(x, eta, law, constant, floor, scaled, gradients) → (log p, its gradients by x and eta).
+    """(x, eta, code, constant, floor, scaled, gradients) → (log p, its gradients by x and eta).
 
     Without gradients, they are computed when a backward pass needs them after all.
     """
 
     @staticmethod
     def forward(
-        x: Tensor, eta: Tensor, law: int, constant: float, floor: float, scaled: bool, gradients: bool
+        x: Tensor, eta: Tensor, code: int, constant: float, floor: float, scaled: bool, gradients: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Call the loops."""
-        return _forward(x, eta, law, constant, floor, scaled, gradients)
+        """Call the loops; without `gradients` they are empty."""
+        n, width = x.numel(), eta.shape[-1]
+        out = x.new_empty(x.shape)
+        by_x = x.new_empty(x.shape if gradients else (*x.shape, 0))
+        by_eta = x.new_empty((*x.shape, width if gradients else 0))
+        values, etas, *results = (a.reshape(-1) for a in arrays(x, eta, out, by_x, by_eta))
+        threads = min(torch.get_num_threads(), max(1, n * width // TASK))
+        rows = -(-n // (threads * ROWS)) * ROWS  # whole tiles
+        size = ROWS * (6 + FIELDS * (width // 3))
+        numbers = values.dtype.type(constant), values.dtype.type(floor)
+
+        def task(number: int) -> None:
+            with borrowed(size, values.dtype) as scratch:
+                first = number * rows
+                sizes = (first, min(n, first + rows), width // 3)
+                lanes = (scratch[: 6 * ROWS], scratch[6 * ROWS :])
+                _rows(values, etas, *results, *lanes, *sizes, code, *numbers, scaled, gradients)
+
+        share(task, -(-n // rows) if n else 0, thread_count("mixture", x, threads))
+        return out, by_x, by_eta
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -132,35 +149,9 @@ class Scaled(FirstDerivatives):
 keep_signatures(LogProb, Scaled)
 
 
-def _forward(
-    x: Tensor, eta: Tensor, law: int, constant: float, floor: float, scaled: bool, gradients: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Log p, and its gradients by x and eta, empty without `gradients`."""
-    n, width = x.numel(), eta.shape[-1]
-    out = x.new_empty(x.shape)
-    by_x = x.new_empty(x.shape if gradients else (*x.shape, 0))
-    by_eta = x.new_empty((*x.shape, width if gradients else 0))
-    values, etas, *results = (a.reshape(-1) for a in arrays(x, eta, out, by_x, by_eta))
-    threads = min(torch.get_num_threads(), max(1, n * width // TASK))
-    rows = -(-n // (threads * ROWS)) * ROWS  # whole tiles
-    size = ROWS * (6 + FIELDS * (width // 3))
-    numbers = values.dtype.type(constant), values.dtype.type(floor)
-
-    def task(number: int) -> None:
-        with borrowed(size, values.dtype) as scratch:
-            first = number * rows
-            _rows(
-                values, etas, *results, scratch[: 6 * ROWS], scratch[6 * ROWS :],
-                first, min(n, first + rows), width // 3, law, *numbers, scaled, gradients
-            )  # fmt: skip
-
-    share(task, -(-n // rows) if n else 0, thread_count("mixture", x, threads))
-    return out, by_x, by_eta
-
-
 @jit()
 def _rows(
-    x, eta, out, by_x, by_eta, row, s, first, last, components, law, constant, floor, scaled, gradients
+    x, eta, out, by_x, by_eta, row, s, first, last, components, code, constant, floor, scaled, gradients
 ):
     """Rows first … last - 1. s: lanes of the components; row: lanes of x and what is summed over them."""
     zero, one, low, nan = x.dtype.type(0), x.dtype.type(1), x.dtype.type(-np.inf), x.dtype.type(np.nan)
@@ -179,13 +170,20 @@ def _rows(
             row[TOP + r] = row[BEST + r] = low
             row[WEIGHT + r] = row[TOTAL + r] = row[PULL + r] = zero
         for c in range(components):
-            _top(row, s, np.uint64(c) * step)
+            o = np.uint64(c) * step
+            for r in range(LANE):
+                row[TOP + r] = s[o + r] if s[o + r] > row[TOP + r] else row[TOP + r]
         for c in range(components):
-            _each(row, s, np.uint64(c) * step, law, floor)
+            _each(row, s, np.uint64(c) * step, code, floor)
         for r in range(LANE):  # the sum of all components' zeros is finite
             row[BEST + r] = zero if row[BEST + r] == low else row[BEST + r]
         for c in range(components):
-            _sums(row, s, np.uint64(c) * step)
+            o = np.uint64(c) * step
+            for r in range(LANE):  # exponentials relative to the largest, in place, and their sums
+                weight, each = exponential(s[o + r]), exponential(s[o + EACH + r] - row[BEST + r])
+                s[o + r], s[o + EACH + r] = weight, each
+                row[WEIGHT + r] += weight
+                row[TOTAL + r] += each
         for r in range(LANE):
             total = row[TOTAL + r]
             value = row[BEST + r] + logarithm(total / row[WEIGHT + r])
@@ -196,7 +194,7 @@ def _rows(
             out[start + r] = row[BEST + np.uint64(r)]
         if gradients:
             for c in range(components):
-                _slopes(row, s, np.uint64(c) * step, law, floor, scaled)
+                _slopes(row, s, np.uint64(c) * step, code, floor, scaled)
             for r in range(some):
                 here = np.uint64((start + r) * width)
                 by_x[start + r] = row[PULL + np.uint64(r)]
@@ -207,14 +205,7 @@ def _rows(
 
 
 @jit(inline=True)
-def _top(row, s, o):
-    """The largest logit so far."""
-    for r in range(LANE):
-        row[TOP + r] = s[o + r] if s[o + r] > row[TOP + r] else row[TOP + r]
-
-
-@jit(inline=True)
-def _each(row, s, o, law, floor):
+def _each(row, s, o, code, floor):
     """Log of a component but for the sum of all weights, and the largest so far.
 
     What is left for later: the logit relative to the largest (first of all, or large logits would swallow
@@ -233,9 +224,9 @@ def _each(row, s, o, law, floor):
             slope = e * inverse
             log_sigma = raw if at_most(raw) < raw else logarithm(floor + e)
         z = (row[r] - s[o + MU + r]) * inverse
-        if law == NORMAL:
+        if code == NORMAL:
             kernel = -half * (z * z)
-        elif law == LAPLACE:
+        elif code == LAPLACE:
             kernel = -abs(z)
         else:
             kernel = -abs(z) - two * logarithm(one + exponential(-abs(z)))
@@ -246,26 +237,16 @@ def _each(row, s, o, law, floor):
 
 
 @jit(inline=True)
-def _sums(row, s, o):
-    """Exponentials relative to the largest, in place, and their sums."""
-    for r in range(LANE):
-        weight, each = exponential(s[o + r]), exponential(s[o + EACH + r] - row[BEST + r])
-        s[o + r], s[o + EACH + r] = weight, each
-        row[WEIGHT + r] += weight
-        row[TOTAL + r] += each
-
-
-@jit(inline=True)
-def _slopes(row, s, o, law, floor, scaled):
+def _slopes(row, s, o, code, floor, scaled):
     """Gradients by logit, location and raw scale in their places; by x in a sum."""
     one = s.dtype.type(1)
     zero = one - one
     for r in range(LANE):
         share_of = s[o + EACH + r] * row[TOTAL + r]
         z, inverse = s[o + Z + r], s[o + RAW + r]
-        if law == NORMAL:
+        if code == NORMAL:
             fall = z  # minus the derivative of the kernel
-        elif law == LAPLACE:
+        elif code == LAPLACE:
             fall = one if z > zero else (-one if z < zero else z)
         else:
             t = exponential(-abs(z))

@@ -50,6 +50,13 @@ def _place(C: tl.constexpr, G: tl.constexpr, GP: tl.constexpr, EP: tl.constexpr)
 
 
 @triton.jit
+def _pixels(start, c, real, S: tl.constexpr, C: tl.constexpr, P: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Places of the maps c at P pixels of a row, and which of them are real."""
+    s = start + tl.arange(0, P)
+    return s[:, None] * C + c[None, :], (s < S)[:, None] & real[None, :]
+
+
+@triton.jit
 def _by_group(v, GP: tl.constexpr, EP: tl.constexpr):  # type: ignore[no-untyped-def]
     """At every map the sum over its group."""
     total = tl.sum(tl.reshape(v, (GP, EP)), axis=1)
@@ -83,14 +90,11 @@ def _forward(  # type: ignore[no-untyped-def]
     n = tl.program_id(0)
     row = n.to(tl.int64) * (S * C)
     c, real = _place(C, G, GP, EP)
-    pivot = tl.load(x + row + c, mask=real, other=0.0).to(
-        tl.float32
-    )  # squares of far values have no digits left
+    pivot = tl.load(x + row + c, mask=real, other=0.0).to(tl.float32)  # squares of far values are not exact
     first = tl.zeros((P, GP * EP), tl.float32)
     second = tl.zeros((P, GP * EP), tl.float32)
     for start in range(0, S, P):
-        s = start + tl.arange(0, P)
-        here, mask = s[:, None] * C + c[None, :], (s < S)[:, None] & real[None, :]
+        here, mask = _pixels(start, c, real, S, C, P)
         v = tl.load(x + row + here, mask=mask, other=0.0).to(tl.float32) - pivot[None, :]
         v = tl.where(mask, v, 0.0)
         first += v
@@ -107,8 +111,7 @@ def _forward(  # type: ignore[no-untyped-def]
     a = (1.0 + tl.load(affine + c, mask=real, other=0.0).to(tl.float32)) * rstd
     b = tl.load(affine + C + c, mask=real, other=0.0).to(tl.float32) - mean * a
     for start in range(0, S, P):
-        s = start + tl.arange(0, P)
-        here, mask = s[:, None] * C + c[None, :], (s < S)[:, None] & real[None, :]
+        here, mask = _pixels(start, c, real, S, C, P)
         v = tl.load(x + row + here, mask=mask, other=0.0).to(tl.float32)
         z = v * a[None, :] + b[None, :]
         if SILU:
@@ -119,14 +122,23 @@ def _forward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _slope(v, grad, mean, rstd, a, b, keep, SILU: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The normalised value, and the gradient that reaches what silu was given."""
+def _reached(  # type: ignore[no-untyped-def]
+    x, grad_y, start, n, c, real, mean, rstd, a, b, seed,
+    S: tl.constexpr, C: tl.constexpr, P: tl.constexpr, SILU: tl.constexpr, RATE: tl.constexpr,
+):  # fmt: skip
+    """P pixels of row n: places, which are real, normalised values, and gradients of what silu was given."""
+    here, mask = _pixels(start, c, real, S, C, P)
+    row = n.to(tl.int64) * (S * C)
+    v = tl.load(x + row + here, mask=mask, other=0.0).to(tl.float32)
+    g = tl.load(grad_y + row + here, mask=mask, other=0.0).to(tl.float32)
     normal = (v - mean[None, :]) * rstd[None, :]
     if SILU:
         z = normal * a[None, :] + b[None, :]
         gate = 1 / (1 + tl.exp(-z))
-        grad = grad * gate * (1 + z * (1 - gate))
-    return normal, grad * keep
+        g = g * gate * (1 + z * (1 - gate))
+    if RATE > 0:
+        g = g * _keep(seed, n, S, C, here, RATE)
+    return here, mask, normal, g
 
 
 @triton.jit
@@ -147,14 +159,9 @@ def _backward(  # type: ignore[no-untyped-def]
     plain = tl.zeros((P, GP * EP), tl.float32)
     times = tl.zeros((P, GP * EP), tl.float32)
     for start in range(0, S, P):
-        s = start + tl.arange(0, P)
-        here, mask = s[:, None] * C + c[None, :], (s < S)[:, None] & real[None, :]
-        v = tl.load(x + row + here, mask=mask, other=0.0).to(tl.float32)
-        g = tl.load(grad_y + row + here, mask=mask, other=0.0).to(tl.float32)
-        keep = 1.0
-        if RATE > 0:
-            keep = _keep(seed, n, S, C, here, RATE)
-        normal, g = _slope(v, g, mean, rstd, a, b, keep, SILU)
+        here, mask, normal, g = _reached(
+            x, grad_y, start, n, c, real, mean, rstd, a, b, seed, S, C, P, SILU, RATE
+        )
         plain += g
         times += g * normal
     to_shift, to_scale = tl.sum(plain, axis=0), tl.sum(times, axis=0)
@@ -165,14 +172,9 @@ def _backward(  # type: ignore[no-untyped-def]
     along_mean = _by_group(to_shift * a, GP, EP) / count
     along_value = _by_group(to_scale * a, GP, EP) / count
     for start in range(0, S, P):
-        s = start + tl.arange(0, P)
-        here, mask = s[:, None] * C + c[None, :], (s < S)[:, None] & real[None, :]
-        v = tl.load(x + row + here, mask=mask, other=0.0).to(tl.float32)
-        g = tl.load(grad_y + row + here, mask=mask, other=0.0).to(tl.float32)
-        keep = 1.0
-        if RATE > 0:
-            keep = _keep(seed, n, S, C, here, RATE)
-        normal, g = _slope(v, g, mean, rstd, a, b, keep, SILU)
+        here, mask, normal, g = _reached(
+            x, grad_y, start, n, c, real, mean, rstd, a, b, seed, S, C, P, SILU, RATE
+        )
         d = (g * a[None, :] - along_mean[None, :] - normal * along_value[None, :]) * rstd[None, :]
         tl.store(grad_x + row + here, d.to(grad_x.dtype.element_ty), mask=mask)
 
@@ -222,22 +224,19 @@ class NormSiLU(torch.autograd.Function):
     """The first pair of kernels as a function of x (B, C, H, W) and scale and shift, (2 C,) or (B, 2 C)."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        affine: Tensor,
-        seed: Tensor | None,
-        groups: int,
-        epsilon: float,
-        silu: bool,
-        rate: float,
-    ) -> Tensor:
-        """Y, channels last, in the type of x."""
+    def forward(ctx: Any, x: Tensor, affine: Tensor, seed: Tensor | None, *options: Any) -> Tensor:
+        """Y, channels last, in the type of x; options: groups, epsilon, silu, rate of dropout."""
+        groups, epsilon, silu, rate = options
         x = x.contiguous(memory_format=torch.channels_last)
         affine = affine if affine.stride(-1) == 1 else affine.contiguous()
         y = torch.empty_like(x)
         means, rstds = torch.empty(2, *x.shape[:2], device=x.device)
-        ctx.options = _options(x, groups, silu, 0.0 if seed is None else rate)
+        maps, pixels = x.shape[1], x.shape[2] * x.shape[3]
+        some, each = triton.next_power_of_2(groups), triton.next_power_of_2(maps // groups)
+        tile = max(1, min(triton.next_power_of_2(pixels), TILE // (some * each)))
+        ctx.options = {"S": pixels, "C": maps, "G": groups, "GP": some, "EP": each, "P": tile}
+        ctx.options |= {"SILU": silu, "RATE": 0.0 if seed is None else rate}
+        ctx.options["num_warps"] = min(WARPS, max(1, tile * some * each // 256))
         ctx.row_step = affine.stride(0) if affine.ndim == 2 else 0
         seed = means if seed is None else seed  # not read then
         _forward[(len(x),)](x, affine, ctx.row_step, seed, y, means, rstds, epsilon, **ctx.options)
@@ -251,9 +250,8 @@ class NormSiLU(torch.autograd.Function):
         grad = grad.contiguous(memory_format=torch.channels_last)
         grad_x = torch.empty_like(x)
         grad_affine = torch.empty(len(x), affine.shape[-1], dtype=affine.dtype, device=x.device)
-        _backward[(len(x),)](
-            x, grad, affine, ctx.row_step, seed, means, rstds, grad_x, grad_affine, **ctx.options
-        )
+        given = (x, grad, affine, ctx.row_step, seed, means, rstds)
+        _backward[(len(x),)](*given, grad_x, grad_affine, **ctx.options)
         grad_affine = grad_affine if affine.ndim == 2 else grad_affine.sum(0)
         return grad_x, grad_affine, None, None, None, None, None
 
@@ -287,16 +285,6 @@ class AddNorm(torch.autograd.Function):
         grad_total = total if grad_total is None else grad_total.contiguous()  # not read without one
         grad_h = torch.empty_like(total)
         grad_more = torch.empty_like(total, dtype=ctx.more_type) if ctx.options["ADD"] else None
-        _add_norm_backward[ctx.grid](
-            total, grad_total, grad_y, means, rstds, grad_h, total if grad_more is None else grad_more,
-            len(means), DIRECT=direct, **ctx.options
-        )  # fmt: skip
+        tensors = (total, grad_total, grad_y, means, rstds, grad_h, total if grad_more is None else grad_more)
+        _add_norm_backward[ctx.grid](*tensors, len(means), DIRECT=direct, **ctx.options)
         return grad_h, grad_more, None, None
-
-
-def _options(x: Tensor, groups: int, silu: bool, rate: float) -> dict[str, Any]:
-    maps, pixels = x.shape[1], x.shape[2] * x.shape[3]
-    some, each = triton.next_power_of_2(groups), triton.next_power_of_2(maps // groups)
-    tile = max(1, min(triton.next_power_of_2(pixels), TILE // (some * each)))
-    sizes = {"S": pixels, "C": maps, "G": groups, "GP": some, "EP": each, "P": tile}
-    return sizes | {"SILU": silu, "RATE": rate, "num_warps": min(WARPS, max(1, tile * some * each // 256))}

@@ -29,19 +29,9 @@ BLOCK = 32  # steps whose pre-activations are formed together; bounds the workin
 
 
 def recurrence(features: Tensor, weights: Weights, activation: str) -> Tensor:
-    """All D conditionals in O(HD) per row (eqs. 2, 4, 5).
+    """As `pynade.kernels.recurrence`; any number of features.
 
-    With a_1 = c and a_d = a_{d-1} + W[:, o_{d-1}] x_{o_{d-1}}, the outputs are
-    eta_{o_d} = V[o_d] act(a_d) + b_{o_d}. The sum over earlier steps is a running sum, formed block by
-    block so that it stays in cache.
-
-    Args:
-        features: (B, D, F).
-        weights: W (D, F, H), c, V, b and the order.
-        activation: name of what is applied to the pre-activations.
-
-    Returns:
-        eta (B, D, P), indexed by variable (not by step).
+    The sum over earlier steps is a running sum, formed block by block so that it stays in cache.
     """
     weight, hidden_bias, output, bias, order = weights
     act = ACTIVATIONS[activation]
@@ -61,19 +51,7 @@ def recurrence(features: Tensor, weights: Weights, activation: str) -> Tensor:
 
 
 def sample(weights: Weights, uniforms: Tensor, noise: Tensor | None, activation: str) -> Tensor:
-    """Rows (B, D) by ancestral sampling: Bernoulli variables without noise, location-scale mixtures with it.
-
-    At step d a Bernoulli variable is 1 where uniforms[:, d] < sigmoid(eta). For a mixture eta is [K logits |
-    K locations | K log scales], uniforms[:, d] selects the component by the inverse of the cumulative mixture
-    weights, and x = location + scale × noise[:, d]: standard normal noise gives mixtures of Gaussians,
-    standard Laplace noise mixtures of Laplaces.
-
-    Args:
-        weights: W (D, H), c, V, b and the order; P is 1, or 3K of a mixture.
-        uniforms: (B, D), by step.
-        noise: (B, D), by step, or None.
-        activation: as for `recurrence`.
-    """
+    """Rows (B, D), as `pynade.kernels.sample`: Bernoulli variables without noise, mixtures with it."""
     weight, hidden_bias, output, bias, order = weights
     act, batch = ACTIVATIONS[activation], len(uniforms)
     x = weight.new_empty(batch, len(order))

@@ -92,8 +92,5 @@ def suits(tensors: Sequence[Tensor]) -> bool:
     """Whether these have the same strides, without gaps, in float32 on a GPU."""
     first = tensors[0]
     dense = first.is_contiguous() or first.is_contiguous(memory_format=torch.channels_last)
-    return (
-        dense
-        and first.device.type == "cuda"
-        and all(t.dtype == torch.float32 and t.stride() == first.stride() for t in tensors)
-    )
+    alike = all(t.dtype == torch.float32 and t.stride() == first.stride() for t in tensors)
+    return dense and alike and first.device.type == "cuda"
