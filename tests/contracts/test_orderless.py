@@ -143,7 +143,7 @@ def test_stratified_prefixes_lower_the_variance():
     base = torch.rand(500, 1, generator=generator(7)) < 0.5
     x = base.double().repeat(1, D)  # twelve copies of one coin: what matters is whether any is observed
     model = Orderless(MaskedMLP(D, hidden=(32,), generator=generator(9)), Bernoulli()).double()
-    fit(model, x, how=Gradient(learning_rate=0.01, epochs=60))
+    fit(model, x, options=Gradient(learning_rate=0.01, epochs=60))
     spread = {}
     for stratified in (True, False):
         model.stratified = stratified
