@@ -33,8 +33,8 @@ def test_answers_are_those_of_the_cpu(build):
         rtol=0,
         atol=1e-10,
     )
-    eta = there.law(2, far, nothing.to("cuda"))[1].cpu()
-    torch.testing.assert_close(eta, model.law(2, x, nothing)[1], rtol=0, atol=1e-9)
+    eta = there.distribution(2, far, nothing.to("cuda"))[1].cpu()
+    torch.testing.assert_close(eta, model.distribution(2, x, nothing)[1], rtol=0, atol=1e-9)
     assert torch.equal(there.best_guess(far, observed.to("cuda")).cpu(), model.best_guess(x, observed))
     draws = there.sample_given(far, observed.to("cuda"), 3, generator())
     assert torch.equal(draws[:, observed.to("cuda")].cpu(), x[observed].expand(3, -1))

@@ -11,9 +11,8 @@ from torch import Generator, Tensor, nn
 from torch.func import vmap
 
 from pynade.families import Family
-from pynade.models.autoregressive import Autoregressive, Ordered
+from pynade.models.autoregressive import Autoregressive, Ordered, Rows, ancestral
 from pynade.models.density import Density
-from pynade.models.scoring import Rows, ancestral
 from pynade.nets import AnyOrderNet, Net
 from pynade.ordering import Ordering
 
