@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
-from pynade.arguments import constructor_arguments
+from pynade.arguments import Part
 
 if TYPE_CHECKING:
     from pynade.kernels import Uniforms
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NADEWeights = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # weight, hidden_bias, output, bias, order
 
 
-class Family(nn.Module, ABC):
+class Family(Part, ABC):
     """Abstract one-dimensional distribution of every variable.
 
     Attributes:
@@ -64,9 +64,9 @@ class Family(nn.Module, ABC):
     def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Expected value: (…, P) -> (…)."""
 
-    @abstractmethod
     def best_guess(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """The single value to fill in: mode of a discrete variable, mean of a real one: (…, P) -> (…)."""
+        """The value to fill in, (…, P) -> (…): the mean of a real variable, the mode of a discrete one."""
+        return self.mean(eta, i)
 
     @abstractmethod
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
@@ -147,10 +147,6 @@ class Family(nn.Module, ABC):
             generator: source of further randomness.
         """
         return None
-
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments, as JSON; what a saved model needs to build this again."""
-        return constructor_arguments(self)
 
 
 @dataclass(frozen=True)

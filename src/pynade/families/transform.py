@@ -344,10 +344,6 @@ class Transformed(Family):
             return self._from_base(self.base.mean(eta, i), i)
         return self.base.expectation(lambda y: self._from_base(y, i), eta, i)
 
-    def best_guess(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """The mean."""
-        return self.mean(eta, i)
-
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """The base's at f(x); 0 below and 1 above the domain."""
         return self.base.cdf(_mapped(x, self.bijections, i), eta, i)

@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from pynade.families import Family
 from pynade.models.density import Density, check_columns
 from pynade.nets import Net, Walk, grouped
-from pynade.nets.walk import arithmetic
+from pynade.nets.base import arithmetic
 from pynade.ordering import Ordering
 
 

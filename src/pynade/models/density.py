@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
-from pynade.arguments import constructor_arguments
+from pynade.arguments import Part
 from pynade.families import Family
 
 
-class Model(nn.Module, ABC):
+class Model(Part, ABC):
     """Abstract model of D variables that can be saved: a density, an orderless model, an RBM."""
 
     n_variables: int
@@ -20,10 +19,6 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def check(self, x: Tensor) -> None:
         """Raise a ValueError in one sentence if rows x (B, D) cannot be scored."""
-
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments as JSON; parts are objects with a `config` of their own."""
-        return constructor_arguments(self)
 
     @property
     def dtype(self) -> torch.dtype:
