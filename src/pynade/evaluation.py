@@ -155,7 +155,6 @@ def score_orderings(
         precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
 
     Example:
-        >>> import torch
         >>> from pynade.families import Bernoulli
         >>> from pynade.nets import MaskedMLP
         >>> deep = Orderless(MaskedMLP(3, hidden=(4,)), Bernoulli())
@@ -343,7 +342,6 @@ def control_variate_ensemble(
         progress: called as progress(done, total) by the exact part.
 
     Example:
-        >>> import torch
         >>> from pynade.families import Bernoulli
         >>> from pynade.nets import MaskedMLP
         >>> deep = Orderless(MaskedMLP(3, hidden=(4,)), Bernoulli())

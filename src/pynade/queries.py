@@ -57,7 +57,6 @@ def conditional_log_prob(
         generator: draws the order within the parts; None keeps the natural one (and needs K = 1).
 
     Example:
-        >>> import torch
         >>> from pynade.families import Bernoulli
         >>> from pynade.nets import MaskedMLP
         >>> deep = Orderless(MaskedMLP(3, hidden=(4,)), Bernoulli())
@@ -185,7 +184,6 @@ def impute(
             taken from them, so there should be more of them than n.
 
     Example:
-        >>> import torch
         >>> from pynade.families import Bernoulli
         >>> from pynade.models import Autoregressive
         >>> from pynade.nets import NADENet

@@ -88,7 +88,6 @@ class Affine(Bijection):
         n_variables: D, where neither is a vector.
 
     Example:
-        >>> import torch
         >>> Affine.fitted(torch.tensor([[1.0], [3.0]]))(torch.tensor([[5.0]])).item()
         3.0
     """
@@ -189,7 +188,6 @@ class Log(Bounded):
         n_variables: D, where offset is no vector.
 
     Example:
-        >>> import torch
         >>> Log(n_variables=2, columns=[1])(torch.tensor([[1.0, 1.0]])).tolist()
         [[1.0, 0.0]]
     """
@@ -232,7 +230,6 @@ class Logit(Bounded):
         n_variables: D, where neither end is a vector.
 
     Example:
-        >>> import torch
         >>> Logit(0.0, 10.0, n_variables=1)(torch.tensor([[5.0]])).item()
         0.0
     """
@@ -285,7 +282,6 @@ class Transformed(Family):
         bijections: one, or several applied to the data in turn.
 
     Example:
-        >>> import torch
         >>> from pynade.families import Gaussian
         >>> family = Transformed(Gaussian(), Affine(loc=[100.0], scale=[15.0]))
         >>> family.quantile(torch.tensor([[0.5]]), torch.zeros(1, 1, 2)).item()
@@ -416,7 +412,6 @@ def standardised(base: Real, x: Tensor, bijections: Sequence[Bijection] = ()) ->
         ValueError: a column is constant or has no value.
 
     Example:
-        >>> import torch
         >>> from pynade.families import Gaussian
         >>> x = torch.tensor([[0.0, 10.0], [2.0, 30.0]])
         >>> standardised(Gaussian(), x).encode(x).squeeze(-1).tolist()

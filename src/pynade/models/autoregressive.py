@@ -174,7 +174,6 @@ class Autoregressive(Ordered):
         ordering: one ordering of the net's variables.
 
     Example:
-        >>> import torch
         >>> from pynade.families import Bernoulli
         >>> from pynade.nets import NADENet
         >>> nade = Autoregressive(NADENet(3, hidden=4), Bernoulli(), Ordering.natural(3)).double()

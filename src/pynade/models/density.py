@@ -109,7 +109,6 @@ class Independent(Density):
     """p(x) = Π_i p(x_i), one distribution of the family for each variable.
 
     Example:
-        >>> import torch
         >>> from pynade.families import Bernoulli
         >>> coins = Independent.fitted(Bernoulli(), torch.tensor([[0.0, 1.0], [1.0, 1.0]]))
         >>> coins.log_prob(torch.tensor([[0.0, 1.0]])).exp().item()

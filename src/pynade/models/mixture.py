@@ -28,7 +28,6 @@ class Mixture(Density):
         weights: positive, normalised here; equal when not given.
 
     Example:
-        >>> import torch
         >>> from pynade.families import Bernoulli
         >>> from pynade.models import Independent
         >>> fair, sure = Independent(Bernoulli(), 2), Independent(Bernoulli(), 2)
@@ -108,7 +107,6 @@ class Ensemble(Ordered):
             (`Net.takes_orderings`).
 
     Example:
-        >>> import torch
         >>> from pynade.families import Bernoulli
         >>> from pynade.nets import MADENet
         >>> model = Ensemble(MADENet(3, hidden=8), Bernoulli(), Ordering.random(3, k=4))

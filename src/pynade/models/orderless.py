@@ -31,7 +31,6 @@ class Orderless(Model):
         stratified: spread prefix lengths evenly over each training batch (lower variance, still unbiased).
 
     Example:
-        >>> import torch
         >>> from pynade.families import Bernoulli
         >>> from pynade.nets import MaskedMLP
         >>> deep = Orderless(MaskedMLP(3, hidden=(8, 8)), Bernoulli())
@@ -128,7 +127,6 @@ def block_sample(
         precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
 
     Example:
-        >>> import torch
         >>> from pynade.families import Bernoulli
         >>> from pynade.nets import MaskedMLP
         >>> deep = Orderless(MaskedMLP(6, hidden=(4,)), Bernoulli())

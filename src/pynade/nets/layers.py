@@ -73,7 +73,7 @@ def convolved(
     padding: int | tuple[int, int] = 0,
     fill: bool | None = None,
 ) -> Tensor:
-    """`functional.conv2d`, with the maps filled up to multiples of `EIGHT` (`fill`; None: where it is faster).
+    """`functional.conv2d`, with maps filled up to multiples of `EIGHT` (`fill`; None: where it is faster).
 
     The matrix units of a GPU take eight numbers of bfloat16 at a time, and a convolution that reads an
     image and its flags, or writes one map, would be done without them.
@@ -160,7 +160,6 @@ def norm_silu(
     float32 whatever h is, and its dropout draws other activations than torch's with the same generator.
 
     Example:
-        >>> import torch
         >>> norm_silu(torch.ones(2, 4, 3, 3), torch.zeros(8), groups=2).abs().max().item()
         0.0
     """
@@ -189,7 +188,6 @@ def add_norm(h: Tensor, more: Tensor | None = None, *, exact: bool = False) -> t
     this is one fused kernel (`pynade.kernels.norm`).
 
     Example:
-        >>> import torch
         >>> add_norm(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0]))
         (tensor([1., 3.]), tensor([-1.0000,  1.0000]))
     """

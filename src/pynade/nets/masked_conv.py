@@ -44,7 +44,6 @@ class MaskedConv(AnyOrderNet):
         generator: source of the initial weights (uniform, Glorot).
 
     Example:
-        >>> import torch
         >>> net = MaskedConv((5, 5), blueprint="8@3x3(valid)->8@2x2(full)->1@2x2(full)")
         >>> net.conditionals(torch.ones(2, 25, 1), torch.ones(2, 25, dtype=torch.bool)).shape
         torch.Size([2, 25, 1])
