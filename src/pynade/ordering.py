@@ -187,10 +187,8 @@ def random_observed(
         place = (strata + place) / batch
     count = (place * (n_variables if exists is None else exists.sum(1))).long()
     if where.type == "cpu" and batch * n_variables >= WORTH_COMPILING and available("numba"):
-        seed = int(_seed(generator, where))
-        chosen: Tensor = importlib.import_module("pynade.kernels.cpu_prefix").choose(
-            count, n_variables, seed, exists
-        )
+        loop = importlib.import_module("pynade.kernels.cpu_prefix")
+        chosen: Tensor = loop.choose(count, n_variables, int(_seed(generator, where)), exists)
         return chosen
     keys = torch.rand(batch, n_variables, generator=generator, device=device)
     if exists is not None:

@@ -156,6 +156,8 @@ class MixtureOfGaussians(MixtureFamily):
         >>> eta = torch.tensor([[0.0, 0.0, -3.0, 3.0, 0.0, 0.0]])
         >>> family.mean(eta).item(), round(family.cdf(torch.zeros(1), eta).item(), 6)
         (0.0, 0.5)
+        >>> MixtureOfLaplaces(1).log_prob(torch.zeros(1), torch.zeros(1, 3)).exp().item()
+        0.5
     """
 
     standard = NORMAL
@@ -168,10 +170,6 @@ class MixtureOfLaplaces(MixtureFamily):
         n_components: K.
         sigma_floor: sigma = sigma_floor + exp(·).
         scale_mean_gradient: multiply the gradient of each mu_c by sigma_c.
-
-    Example:
-        >>> MixtureOfLaplaces(1).log_prob(torch.zeros(1), torch.zeros(1, 3)).exp().item()
-        0.5
     """
 
     standard = LAPLACE
@@ -184,10 +182,6 @@ class MixtureOfLogistics(MixtureFamily):
         n_components: K.
         sigma_floor: sigma = sigma_floor + exp(·).
         scale_mean_gradient: multiply the gradient of each mu_c by sigma_c.
-
-    Example:
-        >>> MixtureOfLogistics(1).log_prob(torch.zeros(1), torch.zeros(1, 3)).exp().item()
-        0.25
     """
 
     standard = LOGISTIC

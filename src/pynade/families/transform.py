@@ -25,11 +25,9 @@ class Bijection(nn.Module, ABC):
 
     Attributes:
         n_variables: D.
-        bounded: whether some column's domain is less than all real numbers.
         affine: whether it is affine, so that it maps means to means.
     """
 
-    bounded = False
     affine = False
     _double = False  # whether the constants are float64 whatever type the model has
 
@@ -58,18 +56,6 @@ class Bijection(nn.Module, ABC):
     @abstractmethod
     def log_abs_det(self, x: Tensor, i: Tensor | None = None) -> Tensor:
         """log dy/dx at x, in a shape that broadcasts against x."""
-
-    def inside(self, x: Tensor, i: Tensor | None = None) -> Tensor:
-        """Where x is in the domain; NaN counts as such, so that it stays NaN."""
-        return torch.ones_like(x, dtype=torch.bool)
-
-    def centre(self, i: Tensor | None = None) -> Tensor:
-        """A value in the domain, which stands in for those outside it."""
-        return torch.zeros_like(at(next(self.buffers()), i))
-
-    def domain(self, column: int) -> str:
-        """The domain of a column, in words."""
-        return "of any size"
 
     def config(self) -> dict[str, Any]:
         """D; the numbers are buffers, stored as tensors."""
@@ -143,7 +129,6 @@ class Affine(Bijection):
 class Bounded(Bijection):
     """Abstract map of some columns, whose values lie above one end or between two; others pass through."""
 
-    bounded = True
     active: Tensor
 
     def __init__(self, columns: Sequence[int] | None, n_variables: int | None, **ends: Numbers) -> None:
@@ -165,8 +150,16 @@ class Bounded(Bijection):
         return torch.where(active, self._back(torch.where(active, y, 0), i), y)
 
     def inside(self, x: Tensor, i: Tensor | None = None) -> Tensor:
-        """Where x is strictly inside the ends."""
+        """Where x is strictly inside the ends; NaN counts as such, so that it stays NaN."""
         return ~torch.stack([gap <= 0 for gap in self._gaps(x, i)]).any(0)
+
+    @abstractmethod
+    def centre(self, i: Tensor | None = None) -> Tensor:
+        """A value inside the ends, which stands in for those outside."""
+
+    @abstractmethod
+    def domain(self, column: int) -> str:
+        """The domain of a column, in words."""
 
     def _gaps(self, x: Tensor, i: Tensor | None) -> list[Tensor]:
         """Distances from the ends, 0 outside; 1 in columns that pass through."""
@@ -302,7 +295,8 @@ class Transformed(Family):
             )
         self.base, self.bijections = base, nn.ModuleList(chain)
         self.n_params, self.n_variables = base.n_params, chain[0].n_variables
-        self.bounded, self.affine = any(b.bounded for b in chain), all(b.affine for b in chain)
+        self.affine = all(b.affine for b in chain)
+        self.bounded = any(isinstance(b, Bounded) for b in chain)
 
     def check(self, x: Tensor) -> None:
         """Finite numbers in the domains of their columns; if rows are not D wide, finite numbers only."""
@@ -310,8 +304,7 @@ class Transformed(Family):
         if x.shape[-1] != self.n_variables:
             return
         for bijection in self._chain():
-            wrong = ~bijection.inside(x)
-            if wrong.any():
+            if isinstance(bijection, Bounded) and (wrong := ~bijection.inside(x)).any():
                 column = int(wrong.nonzero()[0, 1])
                 refuse(x, wrong, f"{type(bijection).__name__} needs values {bijection.domain(column)}")
             x = bijection(x)
@@ -387,7 +380,7 @@ class Transformed(Family):
         log_slope: Tensor | None = None
         inside: Tensor | None = None
         for bijection in self._chain():
-            if bijection.bounded:  # outside, a safe value keeps infinities out of the gradient
+            if isinstance(bijection, Bounded):  # outside, a safe value keeps infinities out of the gradient
                 here = bijection.inside(x, i)
                 x = torch.where(here, x, bijection.centre(i).to(x.dtype))
                 inside = here if inside is None else inside & here
