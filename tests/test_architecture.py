@@ -24,7 +24,6 @@ LAYERS = [  # from the bottom; a folder or a module of src/pynade each
     "store",
     "likelihood",
     "particles",
-    "conditional",
     "queries",
     "evaluation",
     "training",

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from pynade import queries
-from pynade.conditional import Conditional
 from pynade.families import Bernoulli, Gaussian, MixtureOfGaussians, standardised
 from pynade.models import Independent, Mixture, Orderless
 from pynade.nets import MaskedMLP
+from pynade.queries import Conditional
 from tests.contracts.cases import generator, shaken
 
 

@@ -1,4 +1,4 @@
-"""Constructor arguments of the parts of a model: checked, and read back for saving."""
+"""Parts of a model (nets, families, densities) and their constructor arguments."""
 
 from __future__ import annotations
 
@@ -10,29 +10,31 @@ from torch import nn
 UNSAVED = ("generator", "kernel")  # they decide initial weights and speed, so a saved model needs neither
 
 
-def constructor_arguments(part: nn.Module) -> dict[str, Any]:
-    """The constructor arguments of a net, family or density, read from its attributes of the same names.
+class Part(nn.Module):
+    """Base class of nets, families and densities: a torch module that can be saved."""
 
-    Args:
-        part: a module that stores every constructor argument, but `generator` and `kernel`, under its name.
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments, as JSON or parts; what a saved model needs to build this again.
 
-    Example:
-        >>> from pynade.families import Categorical
-        >>> constructor_arguments(Categorical(4))
-        {'n_levels': 4, 'one_hot': True}
-    """
-    found: dict[str, Any] = {}
-    for name, parameter in inspect.signature(type(part)).parameters.items():
-        if name in UNSAVED or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue
-        if not hasattr(part, name):
-            raise TypeError(
-                f"{type(part).__name__} does not store its constructor argument {name!r} under that name, "
-                "so it needs a `config` method that gives its constructor arguments"
-            )
-        value = getattr(part, name)
-        found[name] = list(value) if isinstance(value, tuple | nn.ModuleList) else value
-    return found
+        They are read from the attributes of the same names; `generator` and `kernel` are left out.
+
+        Example:
+            >>> from pynade.families import Categorical
+            >>> Categorical(4).config()
+            {'n_levels': 4, 'one_hot': True}
+        """
+        found: dict[str, Any] = {}
+        for name, parameter in inspect.signature(type(self)).parameters.items():
+            if name in UNSAVED or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                continue
+            if not hasattr(self, name):
+                raise TypeError(
+                    f"{type(self).__name__} does not store its constructor argument {name!r} under that "
+                    "name, so it needs a `config` method that gives its constructor arguments"
+                )
+            value = getattr(self, name)
+            found[name] = list(value) if isinstance(value, tuple | nn.ModuleList) else value
+        return found
 
 
 def check_positive(**sizes: int) -> None:

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import io
 import json
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +34,8 @@ from pynade.precision import fast_matmul
 from pynade.processes import gathered, rank_and_size, sum_over_processes, wait
 from pynade.queries import marginal_log_prob
 from pynade.store import describe
+
+Chunk = tuple[int, int, int, int]  # rows first … last - 1 under orderings from … to - 1
 
 
 @torch.no_grad()
@@ -57,9 +61,9 @@ def exact_scores(model: Any, rows: np.ndarray, orderings: int | Ordering = 1) ->
         if len(whole) and isinstance(orderings, Ordering):
             members, chunks = _prepared(model, whole, orderings)
             scores, (rank, size) = np.zeros((len(whole), len(orderings))), rank_and_size()
-            for chunk in chunks[rank::size]:
-                part = Rows(members.net, members.family, whole[chunk.rows].to(device))
-                scores[chunk.rows, chunk.orderings] = part.log_probs(members.order[chunk.orderings]).cpu().T
+            for first, last, from_, to in chunks[rank::size]:
+                part = Rows(members.net, members.family, whole[first:last].to(device))
+                scores[first:last, from_:to] = part.log_probs(members.order[from_:to]).cpu().T
             out[complete] = OrderingScores(sum_over_processes(scores)).ensemble_rows()
         elif len(whole):
             at_once = 20_000 if device.type == "cuda" else 4096 if isinstance(model, Marginalisable) else 500
@@ -151,7 +155,6 @@ def score_orderings(
         precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
 
     Example:
-        >>> import torch
         >>> from pynade.families import Bernoulli
         >>> from pynade.nets import MaskedMLP
         >>> deep = Orderless(MaskedMLP(3, hidden=(4,)), Bernoulli())
@@ -168,29 +171,25 @@ def score_orderings(
     rows = torch.as_tensor(x)
     members, chunks = _prepared(model, rows, orderings, rows_at_once)
     rank, size = rank_and_size()
-    store = Chunks(folder, model, rows, orderings, precision) if folder is not None else None
-    here = [] if store is None else [c for c in chunks if store.has(c)]
+    kept = {} if folder is None else _files(chunks, folder, model, rows, orderings, precision)
     owner: dict[Chunk, int] = {}  # of a finished chunk: the first process that has it on its disk
-    for number, some in enumerate(gathered(here)):  # (no process writes before this)
-        owner |= {chunk: number for chunk in some if chunk not in owner}
-    missing = [c for c in chunks if c not in owner]
-    kept = {c: store.get(c) for c in here if owner[c] == rank} if store is not None else {}
-    mine = [*kept, *missing[rank::size]]
-    total = sum(c.size for c in mine)
-
-    out = np.zeros((len(rows), len(orderings)))
-    done = 0
+    for number, some in enumerate(gathered([c for c, file in kept.items() if file.exists()])):
+        owner = dict.fromkeys(some, number) | owner  # (no process writes before this)
+    mine = [c for c in chunks if owner.get(c) == rank] + [c for c in chunks if c not in owner][rank::size]
+    total = sum((last - first) * (to - from_) for first, last, from_, to in mine)
+    out, done = np.zeros((len(rows), len(orderings))), 0
     for chunk in mine:
-        scores = kept.get(chunk)
-        if scores is None:
-            part = rows[chunk.rows].to(model.device)
-            made = Rows(members.net, members.family, part).log_probs(
-                members.order[chunk.orderings], precision
-            )
-            scores = made.cpu().numpy()
-            if store is not None:
-                store.put(chunk, scores)
-        out[chunk.rows, chunk.orderings] = scores.T
+        n, k = slice(*chunk[:2]), slice(*chunk[2:])
+        if chunk in owner:
+            scores = np.load(kept[chunk])
+        else:
+            part = Rows(members.net, members.family, rows[n].to(model.device))
+            scores = part.log_probs(members.order[k], precision).cpu().numpy()
+            if chunk in kept:
+                file = io.BytesIO()
+                np.save(file, scores)
+                write_atomically(kept[chunk], partial(Path.write_bytes, data=file.getvalue()))
+        out[n, k] = scores.T
         done += scores.size
         if progress is not None:
             progress(done, total)
@@ -211,84 +210,34 @@ def _prepared(
     row_step = min(n_rows, limit)
     group_step = max(1, limit // row_step)
     return members, [
-        Chunk(r, min(n_rows, r + row_step), g, min(k, g + group_step))
+        (r, min(n_rows, r + row_step), g, min(k, g + group_step))
         for r in range(0, n_rows, row_step)
         for g in range(0, k, group_step)
     ]
 
 
-class Chunk(NamedTuple):
-    """Rows first … last - 1 under orderings from … to - 1."""
-
-    first: int
-    last: int
-    from_: int
-    to: int
-
-    @property
-    def rows(self) -> slice:
-        """Where its rows are."""
-        return slice(self.first, self.last)
-
-    @property
-    def orderings(self) -> slice:
-        """Where its orderings are."""
-        return slice(self.from_, self.to)
-
-    @property
-    def size(self) -> int:
-        """Row × ordering pairs."""
-        return (self.last - self.first) * (self.to - self.from_)
-
-
-class Chunks:
-    """Finished chunks on disk, under a fingerprint of everything they depend on."""
-
-    def __init__(
-        self, folder: Path | str, model: Any, rows: Tensor, orderings: Ordering, precision: str
-    ) -> None:
-        facts = [describe(model), list(rows.shape), str(rows.dtype), precision]
-        digest = hashlib.sha256(json.dumps(facts).encode())
-        for name, tensor in sorted(model.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-        digest.update(rows.cpu().numpy().tobytes())
-        digest.update(orderings.order.cpu().numpy().tobytes())
-        self.folder = Path(folder)
-        mark = self.folder / "fingerprint.json"
-        wanted = {"sha256": digest.hexdigest()}
-        for turn in (True, False):  # the first process, then those on machines with disks of their own
-            if (rank_and_size()[0] == 0) == turn:
-                self._put_in_order(mark, wanted)
-            wait()  # nobody looks before the folder is in order
-
-    def _put_in_order(self, mark: Path, wanted: dict[str, str]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if not mark.exists() or json.loads(mark.read_text(encoding="utf-8")) != wanted:
-            for old in self.folder.glob("*.npy"):
-                old.unlink(missing_ok=True)
-            write_json(mark, wanted)
-
-    def _path(self, chunk: Chunk) -> Path:
-        return self.folder / f"{'_'.join(map(str, chunk))}.npy"
-
-    def has(self, chunk: Chunk) -> bool:
-        """Whether it is finished."""
-        return self._path(chunk).exists()
-
-    def get(self, chunk: Chunk) -> np.ndarray:
-        """The scores of a finished one, (orderings, rows)."""
-        scores: np.ndarray = np.load(self._path(chunk))
-        return scores
-
-    def put(self, chunk: Chunk, scores: np.ndarray) -> None:
-        """Keep the scores of one."""
-
-        def write(path: Path) -> None:
-            with open(path, "wb") as f:
-                np.save(f, scores)
-
-        write_atomically(self._path(chunk), write)
+def _files(
+    chunks: list[Chunk], folder: Path | str, model: Any, rows: Tensor, orderings: Ordering, precision: str
+) -> dict[Chunk, Path]:
+    """The files of chunks, in a folder that is emptied unless all that they depend on is the same."""
+    facts = [describe(model), list(rows.shape), str(rows.dtype), precision]
+    digest = hashlib.sha256(json.dumps(facts).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    digest.update(rows.cpu().numpy().tobytes())
+    digest.update(orderings.order.cpu().numpy().tobytes())
+    folder, wanted = Path(folder), {"sha256": digest.hexdigest()}
+    mark = folder / "fingerprint.json"
+    for turn in (True, False):  # the first process, then those on machines with disks of their own
+        if (rank_and_size()[0] == 0) == turn:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not mark.exists() or json.loads(mark.read_text(encoding="utf-8")) != wanted:
+                for old in folder.glob("*.npy"):
+                    old.unlink(missing_ok=True)
+                write_json(mark, wanted)
+        wait()  # nobody looks before the folder is in order
+    return {chunk: folder / f"{'_'.join(map(str, chunk))}.npy" for chunk in chunks}
 
 
 @dataclass(frozen=True)
@@ -320,9 +269,12 @@ class ControlVariateEnsemble:
         Its `mc_stderr` is how far it may be from the exact mean over the same rows; its `stderr` adds to
         that the error due to the finite number of rows.
         """
-        exact, gap = self.subset.ensemble_rows(k), self.correction(k)
-        n, m = self.typical.n, len(exact)
-        noise = gap.stderr * math.sqrt(1 - m / n)
+        return self._plus(self.correction(k), k)
+
+    def _plus(self, gap: Estimate, k: int | None = None, *others: float) -> Estimate:
+        """The estimate on all rows plus a mean over the subset; others: further sources of noise."""
+        exact, n = self.subset.ensemble_rows(k), self.typical.n
+        noise = math.hypot(gap.stderr * math.sqrt(1 - len(exact) / n), *others)
         stderr = math.hypot(exact.std(ddof=1) / math.sqrt(n), noise)
         return Estimate(self.typical.mean + gap.mean, stderr, n, exact=False, mc_stderr=noise)
 
@@ -338,11 +290,9 @@ class ControlVariateEnsemble:
         """
         scores = self.subset.log_probs
         gain = Estimate.from_rows(self.subset.ensemble_rows() - scores.mean(1))
-        n, (m, k) = self.typical.n, scores.shape
+        k = scores.shape[1]
         spread = float(self.subset.ordering_means().std(ddof=1)) / math.sqrt(k) if k > 1 else math.nan
-        noise = math.hypot(gain.stderr * math.sqrt(1 - m / n), self.typical.mc_stderr, spread)
-        stderr = math.hypot(self.subset.ensemble_rows().std(ddof=1) / math.sqrt(n), noise)
-        return Estimate(self.typical.mean + gain.mean, stderr, n, exact=False, mc_stderr=noise)
+        return self._plus(gain, None, self.typical.mc_stderr, spread)
 
     def to_json(self, split: str = "rows") -> dict[str, Any]:
         """How the number is composed, as in a record."""
@@ -392,7 +342,6 @@ def control_variate_ensemble(
         progress: called as progress(done, total) by the exact part.
 
     Example:
-        >>> import torch
         >>> from pynade.families import Bernoulli
         >>> from pynade.nets import MaskedMLP
         >>> deep = Orderless(MaskedMLP(3, hidden=(4,)), Bernoulli())

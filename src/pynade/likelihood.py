@@ -16,6 +16,7 @@ from pynade.ordering import random_observed
 from pynade.precision import computing_in
 from pynade.processes import rank_and_size, sum_over_processes
 
+Progress = Callable[[int, int], None]  # called with what is done and with the total
 BATCH = 2000  # rows × prefixes of an estimate at a time
 
 
@@ -76,10 +77,7 @@ def at_most(rows: int, model: Any, device: torch.device) -> int:
 
 @torch.no_grad()
 def row_log_probs(
-    density: Density,
-    x: Tensor | np.ndarray,
-    batch_size: int = 500,
-    progress: Callable[[int, int], None] | None = None,
+    density: Density, x: Tensor | np.ndarray, batch_size: int = 500, progress: Progress | None = None
 ) -> Tensor:
     """Exact log p of every row, float64 on the CPU, computed batch by batch on the density's device.
 
@@ -101,10 +99,7 @@ def row_log_probs(
 
 
 def log_likelihood(
-    density: Density,
-    x: Tensor | np.ndarray,
-    batch_size: int = 500,
-    progress: Callable[[int, int], None] | None = None,
+    density: Density, x: Tensor | np.ndarray, batch_size: int = 500, progress: Progress | None = None
 ) -> Estimate:
     """Exact mean log-likelihood of rows x under a density."""
     return Estimate.from_rows(row_log_probs(density, x, batch_size, progress).numpy())
@@ -118,7 +113,7 @@ def orderless_estimate(
     batch_size: int | None = None,
     *,
     precision: str = "float32",
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Estimate:
     """Stochastic estimate of the mean log-likelihood over rows and all orderings, with both standard errors.
 
@@ -145,10 +140,8 @@ def orderless_estimate(
         >>> print(orderless_estimate(deep, torch.eye(3)))
         -2.079 ± 0.000 nats (n = 3, estimate, Monte-Carlo s.e. 0.000)
     """
-    means, variances = orderless_rows(
-        model, x, draws, seed, batch_size, precision=precision, progress=progress
-    )
-    return Estimate.from_rows(means, variances)
+    named: dict[str, Any] = {"precision": precision, "progress": progress}
+    return Estimate.from_rows(*orderless_rows(model, x, draws, seed, batch_size, **named))
 
 
 @torch.no_grad()
@@ -160,7 +153,7 @@ def orderless_rows(
     batch_size: int | None = None,
     *,
     precision: str = "float32",
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """`orderless_estimate` row by row: each row's estimate and its Monte-Carlo variance, both (N,).
 

@@ -171,7 +171,6 @@ def random_observed(
         device: where to draw.
 
     Example:
-        >>> import torch
         >>> observed = random_observed(5, 5, torch.Generator().manual_seed(0))
         >>> sorted(observed.sum(1).tolist())
         [0, 1, 2, 3, 4]

@@ -74,7 +74,6 @@ def complete_rows(
         generator: source of all randomness.
 
     Example:
-        >>> import torch
         >>> from pynade.families import Bernoulli
         >>> from pynade.models import Autoregressive
         >>> from pynade.nets import NADENet

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import torch
 from torch import Generator, Tensor
 
-from pynade.conditional import Conditional as Conditional
+from pynade.families import Conditional as Conditional
 from pynade.models import Marginalisable, Ordered, Orderless, Rows, complete
 from pynade.nets import AnyOrderNet, Walk
 from pynade.ordering import Ordering
@@ -57,7 +57,6 @@ def conditional_log_prob(
         generator: draws the order within the parts; None keeps the natural one (and needs K = 1).
 
     Example:
-        >>> import torch
         >>> from pynade.families import Bernoulli
         >>> from pynade.nets import MaskedMLP
         >>> deep = Orderless(MaskedMLP(3, hidden=(4,)), Bernoulli())
@@ -72,13 +71,11 @@ def conditional_log_prob(
         raise ValueError(f"variable {both} is both asked for and given")
     if not is_target.any():
         raise ValueError("there is no target variable")
-    _check_cells(model, x, is_given | is_target)
-    batch = len(x)
+    both_ = _checked(model, x, is_given | is_target, orderings)
     if isinstance(model, Marginalisable):
-        _no_orderings(orderings)
-        given_, both_ = (_observed(flags, x) for flags in (is_given, is_given | is_target))
+        given_ = is_given.to(x.device).expand(x.shape)
         return model.marginal_log_prob(x, both_) - model.marginal_log_prob(x, given_)
-    parts = torch.where(is_given, 0, torch.where(is_target, 1, 2)).expand(batch, D)
+    parts = torch.where(is_given, 0, torch.where(is_target, 1, 2)).expand(len(x), D)
     order = _orders(model, parts, orderings, generator)  # (K, B, D)
     n_given, n_target = int(is_given.sum()), int(is_target.sum())
     rows = _filled_rows(model, x)
@@ -108,10 +105,8 @@ def marginal_log_prob(
         orderings: K or a (K, D) batch, for an orderless model.
         generator: draws the order within the parts; None keeps the natural one (and needs K = 1).
     """
-    observed = _observed(observed, x)
-    _check_cells(model, x, observed)
+    observed = _checked(model, x, observed, orderings)
     if isinstance(model, Marginalisable):
-        _no_orderings(orderings)
         return model.marginal_log_prob(x, observed)
     order = _orders(model, (~observed).long(), orderings, generator)
     rows = _filled_rows(model, x)
@@ -144,10 +139,8 @@ def sample_given(
     """
     if n < 1:
         raise ValueError(f"the number of draws must be at least 1, not {n}")
-    observed = _observed(observed, x)
-    _check_cells(model, x, observed)
+    observed = _checked(model, x, observed, orderings)
     if isinstance(model, Marginalisable):
-        _no_orderings(orderings)
         return model.sample_given(x, observed, n, generator)
     order = _orders(model, (~observed).long(), orderings, generator)  # (K, B, D)
     k, batch, D = order.shape
@@ -191,7 +184,6 @@ def impute(
             taken from them, so there should be more of them than n.
 
     Example:
-        >>> import torch
         >>> from pynade.families import Bernoulli
         >>> from pynade.models import Autoregressive
         >>> from pynade.nets import NADENet
@@ -204,7 +196,7 @@ def impute(
     if isinstance(model, Ordered):
         if isinstance(orderings, Ordering):
             raise ValueError(_OWN)
-        _check_cells(model, x, observed)
+        _checked(model, x, observed)
         filled, sizes = _impute_by_particles(model, x, observed, n, generator, particles)
         few = sizes < FEW
         if few.any():
@@ -218,10 +210,9 @@ def impute(
         return filled
     if n is not None:
         return sample_given(model, x, observed, n, orderings=orderings, generator=generator)
+    _checked(model, x, observed)
     if isinstance(model, Marginalisable):
-        _check_cells(model, x, observed)
         return model.best_guess(x, observed)
-    _check_cells(model, x, observed)
     with torch.no_grad():
         eta = model.conditionals(x, observed)
         return torch.where(observed, x.to(model.dtype), model.family.best_guess(eta))
@@ -255,11 +246,9 @@ def conditional(model: Model, i: int, given: dict[int, float]) -> Conditional:
     x = torch.zeros(1, D, dtype=model.dtype, device=model.device)
     for variable, value in given.items():
         x[0, variable] = value
-    _check_cells(model, x, is_given)
-    at = torch.tensor([i], device=model.device)
+    observed, at = _checked(model, x, is_given), torch.tensor([i], device=model.device)
     if isinstance(model, Marginalisable):
-        family, eta = model.distribution(i, x, _observed(is_given, x))
-        return Conditional(family, eta, at)
+        return Conditional(*model.distribution(i, x, observed), at)
     parts = torch.where(is_given, 0, 2).expand(1, D).clone()
     parts[0, i] = 1
     order = _orders(model, parts, 1, None)
@@ -284,19 +273,10 @@ def variable_flags(variables: Variables, D: int, word: str) -> Tensor:
     return flags
 
 
-def _no_orderings(orderings: int | Ordering) -> None:
-    if orderings != 1:
-        raise ValueError("this model is exact without orderings, so none can be given")
-
-
-def _observed(observed: Tensor, x: Tensor) -> Tensor:
-    if observed.dtype != torch.bool:
-        raise TypeError(f"observed is bool, True = given, not {observed.dtype}")
-    return observed.to(x.device).expand(x.shape)
-
-
-def _check_cells(model: Model, x: Tensor, used: Tensor) -> None:
-    """Rows must have the right width, and the cells that are read must be in the domain."""
+def _checked(model: Model, x: Tensor, used: Tensor, orderings: int | Ordering = 1) -> Tensor:
+    """The cells (B, D) that are read; they must be in the domain, and rows have the right width."""
+    if used.dtype != torch.bool:
+        raise TypeError(f"observed is bool, True = given, not {used.dtype}")
     if not isinstance(model, Sequential | Marginalisable):
         raise TypeError(
             f"a {type(model).__name__} cannot be queried about some variables given others; an orderless "
@@ -310,8 +290,11 @@ def _check_cells(model: Model, x: Tensor, used: Tensor) -> None:
         raise ValueError(f"row {row}, column {column} is given or asked for, but missing")
     if isinstance(model, Marginalisable):
         model.check_cells(x, used)
+        if orderings != 1:
+            raise ValueError("this model is exact without orderings, so none can be given")
     else:
         model.family.check(model.family.fill(x, used))
+    return used
 
 
 def _orders(model: Sequential, parts: Tensor, k: int | Ordering, generator: Generator | None) -> Tensor:

@@ -16,10 +16,9 @@ import torch
 
 from pynade._version import __version__
 from pynade.atomic import write_atomically
+from pynade.header import FORMAT, read_header
 from pynade.models.density import Model
 from pynade.ordering import Ordering
-
-FORMAT = 1  # of the metadata; raise it when an old reader would misunderstand a new file
 
 MODULES = ("pynade.models", "pynade.classical", "pynade.nets", "pynade.families")
 Part = TypeVar("Part", bound=type[torch.nn.Module])
@@ -133,36 +132,21 @@ def load_density(path: Path | str) -> tuple[Model, dict[str, Any]]:
         FileNotFoundError: there is no such file.
         ValueError: the file is damaged, is no pynade model, or was written by a newer pynade.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
 
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no model file at {path}")
+    header = read_header(Path(path)).facts
     try:
-        with safe_open(path, framework="pt") as f:
-            metadata = f.metadata() or {}
-            tensors = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118
+        tensors = load_file(path)
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is damaged or no model file: {error}") from None
-    if "pynade" not in metadata:
-        raise ValueError(f"{path} is a safetensors file, but not one that pynade wrote")
-    try:
-        header = json.loads(metadata["pynade"])
-        number = int(header["format"])
-        header.setdefault("version", "unknown")
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise ValueError(f"the metadata of {path} is damaged: {error}") from None
-    if number > FORMAT:
-        raise ValueError(
-            f"{path} has format {number}, written by pynade {header.get('version')}; this is pynade "
-            f"{__version__}, which reads up to format {FORMAT}: update pynade to load it"
-        )
     try:
         with torch.device("meta"):
             model = build(header["spec"])
         if not isinstance(model, Model):
             raise ValueError("it describes no model")
-        model.load_state_dict(_laid_out(tensors, model.state_dict()), assign=True)
+        own = model.state_dict()
+        model.load_state_dict({n: _laid_out(t, own.get(n)) for n, t in tensors.items()}, assign=True)
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise ValueError(f"its weights {name!r} are not finite")
@@ -174,14 +158,12 @@ def load_density(path: Path | str) -> tuple[Model, dict[str, Any]]:
     return model, header
 
 
-def _laid_out(tensors: dict[str, torch.Tensor], like: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copies with the order in memory that the model's own tensors have, and with their alignment.
+def _laid_out(tensor: torch.Tensor, own: torch.Tensor | None) -> torch.Tensor:
+    """A copy with the order in memory that the model's own tensor has, and with its alignment.
 
     A file holds tensors row by row and one right after the other; matrix products of the same numbers can
     differ in the last bit with where these lie.
     """
-    return {n: _like(t, like[n]) if n in like and like[n].shape == t.shape else t for n, t in tensors.items()}
-
-
-def _like(t: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(own.shape, own.stride(), dtype=t.dtype).copy_(t)
+    if own is None or own.shape != tensor.shape:
+        return tensor
+    return torch.empty_strided(own.shape, own.stride(), dtype=tensor.dtype).copy_(tensor)

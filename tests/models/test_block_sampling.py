@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from pynade.families import Bernoulli, MixtureOfGaussians
-from pynade.models import Orderless, ancestral, block_log_prob, block_sample, draw_blocks
+from pynade.models import Orderless, ancestral, block_sample, draw_blocks
 from pynade.nets import MaskedMLP
 from pynade.ordering import Ordering
-from pynade_benchmarks.per_step import block_sampling_gap
+from pynade_benchmarks.per_step import block_log_prob, block_sampling_gap
 from tests.contracts.cases import all_states, generator, net
 
 

@@ -11,7 +11,7 @@ import typer
 
 from pynade._version import __version__
 from pynade.cli import data, fill, fit, inspect, sample, score, sweep
-from pynade.cli.options import ModelCommand
+from pynade.cli.options import ModelCommand, without_parameters
 from pynade.cli.screen import errors
 
 HELP = """Exact probability models for tables and images.
@@ -32,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("fit", cls=ModelCommand, help=fit.HELP)(fit.fit)
+app.command("fit", cls=ModelCommand, help=fit.HELP)(without_parameters(fit.fit))
 app.command("sweep", help=sweep.HELP)(sweep.sweep)
 app.command("score", help=score.HELP)(score.score)
 app.command("sample", help=sample.HELP)(sample.sample)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import itertools
 import re
@@ -70,6 +71,19 @@ class ModelCommand(TyperCommand):
         self.params, self.callback = command.params, command.callback
         _check_options(args, [name for p in self.params for name in (*p.opts, *p.secondary_opts)], model)
         return super().make_context(info_name, args, parent, **extra)
+
+
+def without_parameters(function: Callable[..., None]) -> Callable[..., None]:
+    """The function without `parameters`, which is no option; `ModelCommand` unwraps it."""
+
+    @functools.wraps(function)
+    def command(**given: Any) -> None:
+        function(**given, parameters={})
+
+    signature = inspect.signature(function, eval_str=True)
+    kept = [p for p in signature.parameters.values() if p.name != "parameters"]
+    command.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    return command
 
 
 def with_options(function: Callable[..., None], model: str | None) -> Callable[..., None]:

@@ -1,6 +1,6 @@
 """Families of one-dimensional distributions, with parameters eta that a net computes."""
 
-from pynade.families.base import Family
+from pynade.families.base import Conditional, Family
 from pynade.families.discrete import Bernoulli, Categorical
 from pynade.families.location_scale import FixedVarianceGaussian, Gaussian, Laplace, SinhArcsinh, StudentT
 from pynade.families.mixture import (
@@ -17,6 +17,7 @@ __all__ = [
     "Bernoulli",
     "Bijection",
     "Categorical",
+    "Conditional",
     "DiscretisedLogistic",
     "Family",
     "FixedVarianceGaussian",

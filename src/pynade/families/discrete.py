@@ -17,7 +17,6 @@ class Bernoulli(Family):
     Nothing is clamped: a logit of ±40 is a probability of e⁻⁴⁰, not of some floor.
 
     Example:
-        >>> import torch
         >>> family = Bernoulli()
         >>> family.log_prob(torch.tensor([1.0, 0.0]), torch.zeros(2, 1)).exp().tolist()
         [0.5, 0.5]
@@ -89,7 +88,6 @@ class Categorical(Family):
             the number x / (L - 1), F = 1, which suits grey levels.
 
     Example:
-        >>> import torch
         >>> family = Categorical(4)
         >>> family.log_prob(torch.tensor([2.0]), torch.zeros(1, 4)).exp().item()
         0.25

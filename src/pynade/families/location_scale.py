@@ -80,7 +80,6 @@ class Gaussian(LocationScale):
         scale_mean_gradient: multiply the gradient of mu by sigma.
 
     Example:
-        >>> import torch
         >>> round(Gaussian().log_prob(torch.tensor([1.0]), torch.tensor([[1.0, 0.0]])).item(), 4)
         -0.9189
     """
@@ -97,7 +96,6 @@ class FixedVarianceGaussian(LocationScale):
         scale_mean_gradient: multiply the gradient of mu by sigma.
 
     Example:
-        >>> import torch
         >>> family = FixedVarianceGaussian(2)
         >>> x = torch.tensor([[0.0, 10.0], [2.0, 30.0]])
         >>> family.fit_constants(x)
@@ -136,7 +134,6 @@ class Laplace(LocationScale):
         scale_mean_gradient: multiply the gradient of mu by b.
 
     Example:
-        >>> import torch
         >>> Laplace().log_prob(torch.tensor([3.0]), torch.tensor([[1.0, 0.0]])).exp().item()
         0.0676...
     """
@@ -164,7 +161,6 @@ class SinhArcsinh(LocationScale):
         scale_mean_gradient: multiply the gradient of mu by sigma.
 
     Example:
-        >>> import torch
         >>> family = SinhArcsinh()
         >>> family.quantile(torch.tensor([0.1, 0.5, 0.9]), torch.tensor([[0.0, 0.0, 0.5, 0.0]])).tolist()
         [-0.59..., 0.52..., 2.29...]

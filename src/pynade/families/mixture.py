@@ -152,11 +152,12 @@ class MixtureOfGaussians(MixtureFamily):
         scale_mean_gradient: multiply the gradient of each mu_c by sigma_c.
 
     Example:
-        >>> import torch
         >>> family = MixtureOfGaussians(2)
         >>> eta = torch.tensor([[0.0, 0.0, -3.0, 3.0, 0.0, 0.0]])
         >>> family.mean(eta).item(), round(family.cdf(torch.zeros(1), eta).item(), 6)
         (0.0, 0.5)
+        >>> MixtureOfLaplaces(1).log_prob(torch.zeros(1), torch.zeros(1, 3)).exp().item()
+        0.5
     """
 
     standard = NORMAL
@@ -169,11 +170,6 @@ class MixtureOfLaplaces(MixtureFamily):
         n_components: K.
         sigma_floor: sigma = sigma_floor + exp(·).
         scale_mean_gradient: multiply the gradient of each mu_c by sigma_c.
-
-    Example:
-        >>> import torch
-        >>> MixtureOfLaplaces(1).log_prob(torch.zeros(1), torch.zeros(1, 3)).exp().item()
-        0.5
     """
 
     standard = LAPLACE
@@ -186,11 +182,6 @@ class MixtureOfLogistics(MixtureFamily):
         n_components: K.
         sigma_floor: sigma = sigma_floor + exp(·).
         scale_mean_gradient: multiply the gradient of each mu_c by sigma_c.
-
-    Example:
-        >>> import torch
-        >>> MixtureOfLogistics(1).log_prob(torch.zeros(1), torch.zeros(1, 3)).exp().item()
-        0.25
     """
 
     standard = LOGISTIC
@@ -212,7 +203,6 @@ class DiscretisedLogistic(MixtureOfLogistics):
         sigma_floor: s = sigma_floor + exp(·), exactly exp(·) when it is 0. It changes likelihoods.
 
     Example:
-        >>> import torch
         >>> family = DiscretisedLogistic(2, levels=4)
         >>> eta = torch.tensor([0.0, 1.0, -0.5, 0.5, -1.0, -2.0]).expand(4, 6)
         >>> family.log_prob(torch.arange(4.0), eta).exp().sum().item()

@@ -42,10 +42,6 @@ class Real(Family):
         """Every value must be a finite number."""
         check_finite(x, type(self).__name__)
 
-    def best_guess(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """The mean."""
-        return self.mean(eta, i)
-
     def expectation(self, function: Function, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """E[function(X)], a numerical integral over the quantile function: (…, P) -> (…).
 

@@ -25,11 +25,9 @@ class Bijection(nn.Module, ABC):
 
     Attributes:
         n_variables: D.
-        bounded: whether some column's domain is less than all real numbers.
         affine: whether it is affine, so that it maps means to means.
     """
 
-    bounded = False
     affine = False
     _double = False  # whether the constants are float64 whatever type the model has
 
@@ -59,18 +57,6 @@ class Bijection(nn.Module, ABC):
     def log_abs_det(self, x: Tensor, i: Tensor | None = None) -> Tensor:
         """log dy/dx at x, in a shape that broadcasts against x."""
 
-    def inside(self, x: Tensor, i: Tensor | None = None) -> Tensor:
-        """Where x is in the domain; NaN counts as such, so that it stays NaN."""
-        return torch.ones_like(x, dtype=torch.bool)
-
-    def centre(self, i: Tensor | None = None) -> Tensor:
-        """A value in the domain, which stands in for those outside it."""
-        return torch.zeros_like(at(next(self.buffers()), i))
-
-    def domain(self, column: int) -> str:
-        """The domain of a column, in words."""
-        return "of any size"
-
     def config(self) -> dict[str, Any]:
         """D; the numbers are buffers, stored as tensors."""
         return {"n_variables": self.n_variables}
@@ -88,7 +74,6 @@ class Affine(Bijection):
         n_variables: D, where neither is a vector.
 
     Example:
-        >>> import torch
         >>> Affine.fitted(torch.tensor([[1.0], [3.0]]))(torch.tensor([[5.0]])).item()
         3.0
     """
@@ -144,7 +129,6 @@ class Affine(Bijection):
 class Bounded(Bijection):
     """Abstract map of some columns, whose values lie above one end or between two; others pass through."""
 
-    bounded = True
     active: Tensor
 
     def __init__(self, columns: Sequence[int] | None, n_variables: int | None, **ends: Numbers) -> None:
@@ -166,8 +150,16 @@ class Bounded(Bijection):
         return torch.where(active, self._back(torch.where(active, y, 0), i), y)
 
     def inside(self, x: Tensor, i: Tensor | None = None) -> Tensor:
-        """Where x is strictly inside the ends."""
+        """Where x is strictly inside the ends; NaN counts as such, so that it stays NaN."""
         return ~torch.stack([gap <= 0 for gap in self._gaps(x, i)]).any(0)
+
+    @abstractmethod
+    def centre(self, i: Tensor | None = None) -> Tensor:
+        """A value inside the ends, which stands in for those outside."""
+
+    @abstractmethod
+    def domain(self, column: int) -> str:
+        """The domain of a column, in words."""
 
     def _gaps(self, x: Tensor, i: Tensor | None) -> list[Tensor]:
         """Distances from the ends, 0 outside; 1 in columns that pass through."""
@@ -189,7 +181,6 @@ class Log(Bounded):
         n_variables: D, where offset is no vector.
 
     Example:
-        >>> import torch
         >>> Log(n_variables=2, columns=[1])(torch.tensor([[1.0, 1.0]])).tolist()
         [[1.0, 0.0]]
     """
@@ -232,7 +223,6 @@ class Logit(Bounded):
         n_variables: D, where neither end is a vector.
 
     Example:
-        >>> import torch
         >>> Logit(0.0, 10.0, n_variables=1)(torch.tensor([[5.0]])).item()
         0.0
     """
@@ -285,7 +275,6 @@ class Transformed(Family):
         bijections: one, or several applied to the data in turn.
 
     Example:
-        >>> import torch
         >>> from pynade.families import Gaussian
         >>> family = Transformed(Gaussian(), Affine(loc=[100.0], scale=[15.0]))
         >>> family.quantile(torch.tensor([[0.5]]), torch.zeros(1, 1, 2)).item()
@@ -306,7 +295,8 @@ class Transformed(Family):
             )
         self.base, self.bijections = base, nn.ModuleList(chain)
         self.n_params, self.n_variables = base.n_params, chain[0].n_variables
-        self.bounded, self.affine = any(b.bounded for b in chain), all(b.affine for b in chain)
+        self.affine = all(b.affine for b in chain)
+        self.bounded = any(isinstance(b, Bounded) for b in chain)
 
     def check(self, x: Tensor) -> None:
         """Finite numbers in the domains of their columns; if rows are not D wide, finite numbers only."""
@@ -314,8 +304,7 @@ class Transformed(Family):
         if x.shape[-1] != self.n_variables:
             return
         for bijection in self._chain():
-            wrong = ~bijection.inside(x)
-            if wrong.any():
+            if isinstance(bijection, Bounded) and (wrong := ~bijection.inside(x)).any():
                 column = int(wrong.nonzero()[0, 1])
                 refuse(x, wrong, f"{type(bijection).__name__} needs values {bijection.domain(column)}")
             x = bijection(x)
@@ -343,10 +332,6 @@ class Transformed(Family):
         if self.affine:
             return self._from_base(self.base.mean(eta, i), i)
         return self.base.expectation(lambda y: self._from_base(y, i), eta, i)
-
-    def best_guess(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """The mean."""
-        return self.mean(eta, i)
 
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """The base's at f(x); 0 below and 1 above the domain."""
@@ -395,7 +380,7 @@ class Transformed(Family):
         log_slope: Tensor | None = None
         inside: Tensor | None = None
         for bijection in self._chain():
-            if bijection.bounded:  # outside, a safe value keeps infinities out of the gradient
+            if isinstance(bijection, Bounded):  # outside, a safe value keeps infinities out of the gradient
                 here = bijection.inside(x, i)
                 x = torch.where(here, x, bijection.centre(i).to(x.dtype))
                 inside = here if inside is None else inside & here
@@ -420,7 +405,6 @@ def standardised(base: Real, x: Tensor, bijections: Sequence[Bijection] = ()) ->
         ValueError: a column is constant or has no value.
 
     Example:
-        >>> import torch
         >>> from pynade.families import Gaussian
         >>> x = torch.tensor([[0.0, 10.0], [2.0, 30.0]])
         >>> standardised(Gaussian(), x).encode(x).squeeze(-1).tolist()

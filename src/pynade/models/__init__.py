@@ -1,12 +1,9 @@
 """Densities: exact log-probabilities and samples."""
 
-from pynade.models.autoregressive import Autoregressive, Ordered
-from pynade.models.block_sampling import block_log_prob, block_sample, draw_blocks
-from pynade.models.density import Density, Marginalisable, Model
-from pynade.models.independent import Independent
+from pynade.models.autoregressive import Autoregressive, Ordered, Rows, ancestral, complete
+from pynade.models.density import Density, Independent, Marginalisable, Model
 from pynade.models.mixture import Ensemble, Mixture
-from pynade.models.orderless import Orderless
-from pynade.models.scoring import Rows, ancestral, complete
+from pynade.models.orderless import Orderless, block_sample, draw_blocks
 
 __all__ = [
     "Autoregressive",
@@ -20,7 +17,6 @@ __all__ = [
     "Orderless",
     "Rows",
     "ancestral",
-    "block_log_prob",
     "block_sample",
     "complete",
     "draw_blocks",

@@ -1,15 +1,144 @@
-"""Net + family + ordering = an exact density (eq. 1)."""
+"""Net + family + ordering = an exact density (eq. 1); every exact score and every draw along orderings."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
 from pynade.families import Family
 from pynade.models.density import Density, check_columns
-from pynade.models.scoring import Rows, ancestral, dropout
-from pynade.nets import Net
+from pynade.nets import Net, Walk, grouped
+from pynade.nets.base import arithmetic
 from pynade.ordering import Ordering
+
+
+class Rows:
+    """Rows x (B, D) that a net and a family score along orderings, in nats and summed in float64.
+
+    Args:
+        net: computes eta.
+        family: the distributions that eta stands for.
+        x: rows in any numeric dtype. Cells that no ordering visits must be filled (`Family.fill`).
+
+    Example:
+        >>> from pynade.families import Bernoulli
+        >>> from pynade.nets import NADENet
+        >>> net, orders = NADENet(3, hidden=4), Ordering.random(3, k=2).order
+        >>> rows = Rows(net, Bernoulli(), torch.eye(3))
+        >>> torch.allclose(rows.log_prob(orders[1]), rows.log_probs(orders)[1])
+        True
+    """
+
+    def __init__(self, net: Net, family: Family, x: Tensor) -> None:
+        self.net = net
+        self.inner, self.y, self.log_slope = family.unwrap(x, net.bias.dtype)
+
+    @cached_property
+    def features(self) -> Tensor:
+        """What the net sees, (B, D, F)."""
+        return self.inner.encode(self.y)
+
+    def log_prob(self, order: Tensor, noise: Generator | None = None, precision: str | None = None) -> Tensor:
+        """log p of each row (B,) along one order (D,) in one parallel pass.
+
+        Args:
+            order: the order; for a net that `takes_orderings` also one for each row, (B, D).
+            noise: source of dropout in training, for a net that has any.
+            precision: as for `Walk`.
+        """
+        with arithmetic(precision, self.y.device):
+            eta = self.net.parallel(self.features, Ordering.trusted(order), **dropout(self.net, noise))
+        return row_sums(self.inner.log_prob(self.y, eta.to(self.y.dtype)), self.log_slope)
+
+    @torch.no_grad()
+    def log_probs(self, orders: Tensor, precision: str = "float32") -> Tensor:
+        """log p of each row along each of G orders (G, D): (G, B).
+
+        A net that takes an ordering for every row computes all conditionals in one pass; others take one pass
+        of the stepper over all orders together.
+
+        Args:
+            orders: the orders.
+            precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
+        """
+        if self.net.takes_orderings:
+            return torch.stack([self.log_prob(order, precision=precision) for order in orders])
+        columns = self.y.T.contiguous()  # (D, B): the values of one variable are contiguous
+        total = torch.zeros(len(orders), len(self.y), dtype=torch.float64, device=self.y.device)
+        if self.log_slope is not None:
+            total += self.log_slope.sum(-1)
+        for log_p in self._steps(columns.T.expand(len(orders), -1, -1), orders, precision):
+            total += log_p
+        return total
+
+    def prefix_log_probs(self, orders: Tensor) -> Tensor:
+        """log p(y_{o_d} | y_{o_<d}) at each step of orders (K, B, steps), one for each row: (K, B, steps)."""
+        k, batch, steps = orders.shape
+        rows = self.y.expand(k, -1, -1).flatten(0, 1).unsqueeze(1)  # every (order, row) pair is a group
+        found = [log_p.double() for log_p in self._steps(rows, orders.flatten(0, 1))]
+        return torch.cat(found, 1).view(k, batch, steps) if found else self.y.new_zeros(k, batch, 0).double()
+
+    def _steps(self, y: Tensor, orders: Tensor, precision: str | None = None) -> Iterator[Tensor]:
+        """Log-probabilities (G, N) of each step's variables, with values y (G, N, D), orders (G, steps)."""
+        walk = Walk(self.net, orders, y.shape[1], precision)
+        for i in walk:
+            value, at = walk.cells(y), i[:, None]
+            with arithmetic(precision, orders.device):
+                eta = self.net.predict(walk.state, i)
+            yield self.inner.log_prob(value, eta.to(y.dtype), at)
+            walk.observe(self.inner.encode(value, at))
+
+
+def dropout(net: Net, noise: Generator | None) -> dict[str, Any]:
+    """Arguments of `parallel` by which a net that drops activations draws them from `noise`."""
+    return {"noise": noise} if noise is not None and net.takes_noise else {}
+
+
+def row_sums(log_p: Tensor, log_slope: Tensor | None) -> Tensor:
+    """Log-densities (B, D), with those of a mapping if there is one, summed over variables in float64."""
+    total = log_p.sum(-1, dtype=torch.float64)
+    return total if log_slope is None else total + log_slope.sum(-1)
+
+
+def ancestral(
+    net: Net, family: Family, ordering: Ordering, n: int, generator: Generator | None = None
+) -> Tensor:
+    """Draw n rows along one ordering, or along one each: predict, draw, observe, D times."""
+    y = torch.empty(n, net.n_variables, dtype=net.bias.dtype, device=net.bias.device)
+    y, order = grouped(y, ordering)  # a view: (G, N, D)
+    return family.to_data(_draw(net, family.inner, y, order, None, generator))
+
+
+def complete(
+    net: Net, family: Family, x: Tensor, observed: Tensor, order: Tensor, generator: Generator | None = None
+) -> Tensor:
+    """Rows x (B, D) with every cell that is not observed drawn along its row's order (B, D)."""
+    inner, y, _ = family.unwrap(family.fill(x, observed), net.bias.dtype)
+    drawn = _draw(net, inner, y.clone().unsqueeze(1), order, observed.unsqueeze(1), generator)
+    return torch.where(observed, x, family.to_data(drawn).to(x.dtype))
+
+
+def _draw(
+    net: Net, family: Family, y: Tensor, order: Tensor, known: Tensor | None, generator: Generator | None
+) -> Tensor:
+    """Draw the cells of y (G, N, D) that are not known, in place, along orders (G, D): (G · N, D)."""
+    fewest = 0 if known is None else int(known.sum(-1).min())
+    walk = Walk(net, order, y.shape[1])
+    for step, i in enumerate(walk):
+        at = i[:, None]
+        if step < fewest:  # every row is still at a known cell
+            value = walk.cells(y)
+        else:
+            value = family.sample(walk.predict(), at, generator)
+            if known is not None:
+                value = torch.where(walk.cells(known), walk.cells(y), value)
+            walk.put(y, value)
+        walk.observe(family.encode(value, at))
+    return y.flatten(0, 1)
 
 
 class Ordered(Density):
@@ -45,7 +174,6 @@ class Autoregressive(Ordered):
         ordering: one ordering of the net's variables.
 
     Example:
-        >>> import torch
         >>> from pynade.families import Bernoulli
         >>> from pynade.nets import NADENet
         >>> nade = Autoregressive(NADENet(3, hidden=4), Bernoulli(), Ordering.natural(3)).double()

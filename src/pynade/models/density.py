@@ -1,18 +1,17 @@
-"""What a density is: something with an exact log-probability that can be drawn from."""
+"""What a density is: something with an exact log-probability that can be drawn from; the simplest one."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
-from pynade.arguments import constructor_arguments
+from pynade.arguments import Part
 from pynade.families import Family
 
 
-class Model(nn.Module, ABC):
+class Model(Part, ABC):
     """Abstract model of D variables that can be saved: a density, an orderless model, an RBM."""
 
     n_variables: int
@@ -20,10 +19,6 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def check(self, x: Tensor) -> None:
         """Raise a ValueError in one sentence if rows x (B, D) cannot be scored."""
-
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments as JSON; parts are objects with a `config` of their own."""
-        return constructor_arguments(self)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -103,12 +98,45 @@ class Marginalisable(Density):
     def distribution(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
         """p(x_i | observed cells) as a one-dimensional family and its eta (B, P)."""
 
-    def law(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
-        """`distribution`, under its old name."""
-        return self.distribution(i, x, observed)
-
 
 def check_columns(x: Tensor, n_variables: int) -> None:
     """Rows must be (B, D)."""
     if x.ndim != 2 or x.shape[1] != n_variables:
         raise ValueError(f"expected rows of {n_variables} columns, got an array of shape {tuple(x.shape)}")
+
+
+class Independent(Density):
+    """p(x) = Π_i p(x_i), one distribution of the family for each variable.
+
+    Example:
+        >>> from pynade.families import Bernoulli
+        >>> coins = Independent.fitted(Bernoulli(), torch.tensor([[0.0, 1.0], [1.0, 1.0]]))
+        >>> coins.log_prob(torch.tensor([[0.0, 1.0]])).exp().item()
+        0.375...
+    """
+
+    def __init__(self, family: Family, n_variables: int) -> None:
+        super().__init__()
+        self.family, self.n_variables = family, n_variables
+        self.eta = nn.Parameter(torch.zeros(n_variables, family.n_params))
+
+    @classmethod
+    def fitted(cls, family: Family, x: Tensor) -> Independent:
+        """Fit in closed form to rows x (N, D)."""
+        model = cls(family, x.shape[1])
+        model.eta.data.copy_(family.eta_from_marginal(x))
+        return model
+
+    def _log_prob(self, x: Tensor) -> Tensor:
+        eta = self.eta.expand(len(x), -1, -1)
+        return self.family.log_prob(x, eta).sum(-1, dtype=torch.float64)
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
+        """Every variable on its own."""
+        return self.family.sample(self.eta.expand(n, -1, -1), generator=generator)
+
+    def check(self, x: Tensor) -> None:
+        """Columns must match, values must be in the family's domain."""
+        check_columns(x, self.n_variables)
+        self.family.check(x)

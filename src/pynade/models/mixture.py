@@ -11,9 +11,8 @@ from torch import Generator, Tensor, nn
 from torch.func import vmap
 
 from pynade.families import Family
-from pynade.models.autoregressive import Autoregressive, Ordered
+from pynade.models.autoregressive import Autoregressive, Ordered, Rows, ancestral
 from pynade.models.density import Density
-from pynade.models.scoring import Rows, ancestral
 from pynade.nets import AnyOrderNet, Net
 from pynade.ordering import Ordering
 
@@ -29,7 +28,6 @@ class Mixture(Density):
         weights: positive, normalised here; equal when not given.
 
     Example:
-        >>> import torch
         >>> from pynade.families import Bernoulli
         >>> from pynade.models import Independent
         >>> fair, sure = Independent(Bernoulli(), 2), Independent(Bernoulli(), 2)
@@ -109,7 +107,6 @@ class Ensemble(Ordered):
             (`Net.takes_orderings`).
 
     Example:
-        >>> import torch
         >>> from pynade.families import Bernoulli
         >>> from pynade.nets import MADENet
         >>> model = Ensemble(MADENet(3, hidden=8), Bernoulli(), Ordering.random(3, k=4))

@@ -1,15 +1,13 @@
 """Nets: from the features of the variables observed so far to the parameters (eta) of the next."""
 
-from pynade.nets.base import AnyOrderNet, Net
+from pynade.nets.base import AnyOrderNet, Net, Walk, grouped, stepwise
 from pynade.nets.blueprint import PAPER_BLUEPRINT
-from pynade.nets.hybrid import Hybrid
 from pynade.nets.made import FVSBNNet, MADENet
-from pynade.nets.masked_conv import MaskedConv
+from pynade.nets.masked_conv import Hybrid, MaskedConv
 from pynade.nets.masked_mlp import MaskedMLP
 from pynade.nets.nade import NADENet
 from pynade.nets.transformer import CausalTransformer, Transformer
 from pynade.nets.unet import UNet
-from pynade.nets.walk import Walk, grouped, stepwise
 
 __all__ = [
     "PAPER_BLUEPRINT",

@@ -2,7 +2,7 @@
 
 *Parallel*: `net(features, ordering)` gives eta of all D variables at once, each a function of the
 variables before it only. *Sequential* (the stepper): `start`, then `predict` and `observe` in turn, which is
-what `pynade.nets.walk.Walk` does. Tests hold the two views equal for every net.
+what `Walk` does. Tests hold the two views equal for every net.
 
 The stepper works on G groups of N rows, and the rows of a group are at the same variable: i has shape
 (G,). One ordering for all rows is one group, so that weights are read once for the whole batch; an
@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Generator, Tensor, nn
 
-from pynade.arguments import check_positive, constructor_arguments
-from pynade.nets.walk import stepwise
+from pynade.arguments import Part, check_positive
 from pynade.ordering import Ordering
+from pynade.precision import computing_in
 
 if TYPE_CHECKING:
     from pynade.families import Family
@@ -40,7 +41,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class Net(nn.Module, ABC):
+class Net(Part, ABC):
     """Abstract net over D variables.
 
     Attributes:
@@ -80,10 +81,6 @@ class Net(nn.Module, ABC):
     @abstractmethod
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
         """State after each row of group g has also seen its features (G, N, F) of variable i[g]."""
-
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments, as JSON; what a saved model needs to build this again."""
-        return constructor_arguments(self)
 
     def fused_sample(
         self, family: Family, order: Tensor, n: int, generator: Generator | None
@@ -157,6 +154,88 @@ class AnyOrderNet(Net):
         new["features"][group, :, i] = features
         new["observed"][group, :, i] = torch.ones_like(group, dtype=torch.bool)[:, None]  # no host constant
         return new
+
+
+class Walk:
+    """The stepper along orders (G, D), for N rows in each of G groups; one variable of a group at a time.
+
+    Iterating gives the variables i (G,) of each step. The loop's body may ask for their parameters
+    (`predict`), and must tell their values (`observe`).
+
+    Args:
+        net: the net.
+        order: (G, D), the order of each group; fewer columns stop early.
+        rows: N.
+        precision: "float32", "tf32" or "bf16" (see `pynade.precision`); None leaves torch's settings alone.
+
+    Example:
+        >>> from pynade.nets import FVSBNNet
+        >>> walk = Walk(FVSBNNet(2), torch.tensor([[1, 0]]), rows=3)
+        >>> for i in walk:
+        ...     print(i.tolist(), tuple(walk.predict().shape))
+        ...     walk.observe(torch.ones(1, 3, 1))
+        [1] (1, 3, 1)
+        [0] (1, 3, 1)
+    """
+
+    i: Tensor  # this step's variables (G,)
+
+    def __init__(self, net: Net, order: Tensor, rows: int, precision: str | None = None) -> None:
+        self.net, self.order, self.precision = net, order, precision
+        self.state = net.start(len(order), rows)
+        self.group = torch.arange(len(order), device=order.device)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for i in self.order.unbind(1):
+            self.i = i
+            yield i
+
+    def predict(self) -> Tensor:
+        """Parameters (eta) of this step's variables, (G, N, P)."""
+        with arithmetic(self.precision, self.order.device):
+            return self.net.predict(self.state, self.i)
+
+    def observe(self, features: Tensor) -> None:
+        """Give the net the features (G, N, F) of this step's variables."""
+        with arithmetic(self.precision, self.order.device):
+            self.state = self.net.observe(self.state, self.i, features)
+
+    def select(self, which: Tensor) -> None:
+        """Replace the rows of each group by the rows `which` (G, N) of it, as resampling does."""
+        self.state = {name: tensor[self.group[:, None], which] for name, tensor in self.state.items()}
+
+    def cells(self, x: Tensor) -> Tensor:
+        """The values (G, …) of this step's variables in x (G, …, D)."""
+        return x[self.group, ..., self.i]
+
+    def put(self, x: Tensor, values: Tensor) -> None:
+        """Write values (G, …) of this step's variables into x (G, …, D)."""
+        x[self.group, ..., self.i] = values
+
+
+def arithmetic(precision: str | None, device: torch.device) -> AbstractContextManager[None]:
+    """The context in which a net computes with this precision; None leaves torch's settings alone."""
+    return nullcontext() if precision is None else computing_in(precision, device)
+
+
+def stepwise(net: Net, features: Tensor, ordering: Ordering) -> Tensor:
+    """Eta (B, D, P) by the stepper along the ordering(s): the sequential view of a whole batch."""
+    features, order = grouped(features, ordering)
+    walk, etas = Walk(net, order, features.shape[1]), []
+    for i in walk:
+        etas.append(walk.predict())
+        walk.observe(features[walk.group, :, i])
+    eta = torch.stack(etas, 2)  # (G, N, D, P), by step
+    rank = order.argsort(dim=1)[:, None, :, None].expand_as(eta)
+    return eta.gather(2, rank).flatten(0, 1)
+
+
+def grouped(rows: Tensor, ordering: Ordering) -> tuple[Tensor, Tensor]:
+    """Rows (B, …) as (G, N, …) with the order (G, D) of each group: all in one, or each on its own."""
+    order = ordering.order.to(rows.device)
+    if not ordering.is_batch:
+        return rows.unsqueeze(0), order.unsqueeze(0)
+    return rows.unsqueeze(1), ordering.rows(len(rows)).order.to(rows.device)
 
 
 def of_variables(eta: Tensor, i: Tensor) -> Tensor:

@@ -72,9 +72,6 @@ class Layer:
 def parse_blueprint(text: str) -> list[Layer]:
     """The layers a blueprint names.
 
-    Raises:
-        ValueError: a layer is not written as the grammar wants it.
-
     Example:
         >>> parse_blueprint("8@3x3(valid) → pool@2x2")
         [Layer(type='valid', height=3, width=3, maps=8), Layer(type='pool', height=2, width=2, maps=0)]
@@ -89,10 +86,7 @@ def format_blueprint(layers: Sequence[Layer]) -> str:
 
 
 def infer_shapes(layers: Sequence[Layer], before: Shape) -> list[Shape]:
-    """Shape (maps, height, width) after each layer.
-
-    Raises:
-        ValueError: a layer does not fit the map it is given.
+    """Shape (maps, height, width) after each layer; a ValueError where one does not fit.
 
     Example:
         >>> infer_shapes(parse_blueprint(PAPER_BLUEPRINT), (2, 28, 28))[3:5]
@@ -109,15 +103,12 @@ def infer_shapes(layers: Sequence[Layer], before: Shape) -> list[Shape]:
 
 
 def layers_for(text: str, inputs: Shape, outputs: int) -> list[Layer]:
-    """The layers of a blueprint, its last one with `outputs` maps, checked to fit an image.
+    """The layers of a blueprint, checked to lead from maps of an image back to its shape.
 
     Args:
         text: the blueprint.
         inputs: (maps, height, width) of what the first layer is given.
         outputs: maps the last layer must have; the blueprint has 1 or this number.
-
-    Raises:
-        ValueError: the blueprint does not lead from the image back to its shape.
     """
     layers = parse_blueprint(text)
     shape, last = infer_shapes(layers, inputs)[-1], layers[-1]

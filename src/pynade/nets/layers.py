@@ -73,18 +73,10 @@ def convolved(
     padding: int | tuple[int, int] = 0,
     fill: bool | None = None,
 ) -> Tensor:
-    """`functional.conv2d`, with the maps filled up to multiples of `EIGHT` where that is faster.
+    """`functional.conv2d`, with maps filled up to multiples of `EIGHT` (`fill`; None: where it is faster).
 
     The matrix units of a GPU take eight numbers of bfloat16 at a time, and a convolution that reads an
     image and its flags, or writes one map, would be done without them.
-
-    Args:
-        x: maps (B, n_in, H, W).
-        weight: filters (n_out, n_in, height, width).
-        bias: (n_out,).
-        stride: of the filter.
-        padding: zeros around the maps.
-        fill: whether to fill up; None does where it is faster.
 
     Example:
         >>> x, weight = torch.ones(1, 2, 4, 4), torch.ones(1, 2, 3, 3)
@@ -161,23 +153,13 @@ def norm_silu(
     dropout: float = 0.0,
     noise: Generator | None = None,
 ) -> Tensor:
-    """Maps (B, C, H, W) after a group norm, a scale and a shift, SiLU and dropout.
+    """Maps h (B, C, H, W) after a group norm, a scale and a shift, SiLU and dropout.
 
-    On CUDA, for float32 and bfloat16, this is one fused kernel (`pynade.kernels.norm`); its sums are float32
-    whatever h is. Its dropout draws other activations than torch's with the same
-    generator, from the same distribution.
-
-    Args:
-        h: the maps.
-        affine: (2 · C,), or (B, 2 · C) for each row its own: how far every map's scale is from 1, then the
-            shifts.
-        groups: of maps that are normalised together.
-        silu: False leaves out the activation.
-        dropout: share of activations dropped.
-        noise: source of dropout; None drops nothing.
+    `affine` (2 · C,), or (B, 2 · C) for each row its own, is how far every map's scale is from 1, then the
+    shifts. On CUDA, for float32 and bfloat16, this is one fused kernel (`pynade.kernels.norm`); its sums are
+    float32 whatever h is, and its dropout draws other activations than torch's with the same generator.
 
     Example:
-        >>> import torch
         >>> norm_silu(torch.ones(2, 4, 3, 3), torch.zeros(8), groups=2).abs().max().item()
         0.0
     """
@@ -202,15 +184,10 @@ def norm_silu(
 def add_norm(h: Tensor, more: Tensor | None = None, *, exact: bool = False) -> tuple[Tensor, Tensor]:
     """Tokens h (…, width) plus `more`, and the sum with mean 0 and variance 1 in every token.
 
-    On CUDA, for float32 tokens, this is one fused kernel (`pynade.kernels.norm`).
-
-    Args:
-        h: the tokens.
-        more: what is added to them, if anything.
-        exact: the second result has the type of h even where matrix products are computed in another.
+    The second result has the type of h (`exact`), or the one of matrix products. On CUDA, for float32 tokens,
+    this is one fused kernel (`pynade.kernels.norm`).
 
     Example:
-        >>> import torch
         >>> add_norm(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0]))
         (tensor([1., 3.]), tensor([-1.0000,  1.0000]))
     """

@@ -20,8 +20,6 @@ class FVSBNNet(Net):
     starts at zero. W holds all D × D blocks, of which an ordering uses those with j before i.
 
     Example:
-        >>> import torch
-        >>> from pynade.ordering import Ordering
         >>> FVSBNNet(3)(torch.zeros(2, 3, 1), Ordering.natural(3)).shape
         torch.Size([2, 3, 1])
     """
@@ -76,8 +74,6 @@ class MADENet(Net):
         generator: source of the units' variables and the initial weights.
 
     Example:
-        >>> import torch
-        >>> from pynade.ordering import Ordering
         >>> net = MADENet(4, hidden=(8, 8), direct=True)
         >>> net(torch.zeros(2, 4, 1), Ordering([3, 1, 0, 2])).shape
         torch.Size([2, 4, 1])

@@ -34,7 +34,6 @@ class MaskedMLP(AnyOrderNet):
         generator: source of the initial weights.
 
     Example:
-        >>> import torch
         >>> net = MaskedMLP(4, hidden=(8, 8))
         >>> observed = torch.tensor([[True, False, True, False]])
         >>> net.conditionals(torch.ones(1, 4, 1), observed).shape

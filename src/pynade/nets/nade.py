@@ -34,8 +34,6 @@ class NADENet(Net):
         generator: source of the initial weights.
 
     Example:
-        >>> import torch
-        >>> from pynade.ordering import Ordering
         >>> net = NADENet(4, n_params=1, hidden=8)
         >>> net(torch.zeros(2, 4, 1), Ordering.natural(4)).shape
         torch.Size([2, 4, 1])

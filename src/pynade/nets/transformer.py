@@ -153,7 +153,6 @@ class Transformer(TokenNet, AnyOrderNet):
         generator: source of the initial weights.
 
     Example:
-        >>> import torch
         >>> net = Transformer(63, n_params=60)
         >>> net.conditionals(torch.ones(2, 63, 1), torch.ones(2, 63, dtype=torch.bool)).shape
         torch.Size([2, 63, 60])
@@ -199,7 +198,6 @@ class CausalTransformer(TokenNet):
         generator: source of the initial weights.
 
     Example:
-        >>> import torch
         >>> net = CausalTransformer(63, n_params=60)
         >>> net(torch.zeros(2, 63, 1), Ordering.natural(63)).shape
         torch.Size([2, 63, 60])

@@ -60,7 +60,6 @@ class UNet(AnyOrderNet):
         generator: source of the initial weights.
 
     Example:
-        >>> import torch
         >>> net = UNet((28, 28))
         >>> sum(p.numel() for p in net.parameters())
         7266256
