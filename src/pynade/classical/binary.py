@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from pynade.arguments import check_positive
+from pynade.classical.em import Array
 from pynade.families import Bernoulli, Family
 from pynade.models.density import Marginalisable, check_columns
 
 CHUNK_ROWS = 4096  # rows whose messages or responsibilities are held at once
+
+Cells = tuple[Tensor, Tensor | None]  # binary rows, and which of their cells are observed; None is all
 
 
 class BinaryMarginalisable(Marginalisable):
@@ -23,8 +27,7 @@ class BinaryMarginalisable(Marginalisable):
 
     def __init__(self, n_variables: int) -> None:
         super().__init__()
-        if n_variables < 1:
-            raise ValueError(f"n_variables must be at least 1, not {n_variables}")
+        check_positive(n_variables=n_variables)
         self.n_variables = n_variables
         self.family = Bernoulli()
 
@@ -38,19 +41,19 @@ class BinaryMarginalisable(Marginalisable):
 
     def marginal_log_prob(self, x: Tensor, observed: Tensor) -> Tensor:
         """log p of the observed cells of each row, the others summed out: (B,), float64."""
-        return torch.cat([self._marginal(*part) for part in self._parts(x, observed)])
+        return self._by_parts(self._marginal, x, observed)
 
     @torch.no_grad()
     def best_guess(self, x: Tensor, observed: Tensor) -> Tensor:
         """Rows with each unobserved cell at its likelier value given the observed ones: (B, D)."""
-        guess = torch.cat([self._logits_given(*part) for part in self._parts(x, observed)]) > 0
+        guess = self._by_parts(self._logits_given, x, observed) > 0
         return torch.where(observed, x.to(self.dtype), guess.to(self.dtype))
 
     @torch.no_grad()
     def distribution(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
         """p(x_i | observed cells): Bernoulli, and its logits (B, 1)."""
-        logits = torch.cat([self._logits_given(*part)[:, i : i + 1] for part in self._parts(x, observed)])
-        return self.family, logits
+        one = self._by_parts(lambda *part: self._logits_given(*part)[:, i : i + 1], x, observed)
+        return self.family, one
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -70,8 +73,10 @@ class BinaryMarginalisable(Marginalisable):
         check_columns(x, self.n_variables)
         self.family.check(torch.where(observed, x, 0))
 
-    def _parts(self, x: Tensor, observed: Tensor) -> list[tuple[Tensor, Tensor]]:
-        return list(zip(self._clean(x, observed).split(CHUNK_ROWS), observed.split(CHUNK_ROWS), strict=True))
+    def _by_parts(self, function: Callable[..., Tensor], x: Tensor, observed: Tensor) -> Tensor:
+        """What `function` gives for clean rows and observed cells, some rows at a time."""
+        parts = (t.split(CHUNK_ROWS) for t in (self._clean(x, observed), observed))
+        return torch.cat([function(*part) for part in zip(*parts, strict=True)])
 
     def _clean(self, x: Tensor, observed: Tensor) -> Tensor:
         return torch.where(observed, x, 0).to(self.dtype)
@@ -115,33 +120,34 @@ def choose(log_weights: Tensor, n: int, generator: torch.Generator | None) -> Te
 
 
 def binary_rows(
-    x: Tensor | np.ndarray,
-    word: str,
-    n_variables: int | None = None,
-    *,
-    missing: bool = False,
-    device: torch.device | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """Rows as uint8 (small in memory), and which cells are observed; None if all are.
+    x: Array, valid: Array | None = None, n_variables: int | None = None, missing: bool = False
+) -> tuple[Cells, Cells | None]:
+    """Training rows, and validation rows on the same device, as uint8 (small in memory).
 
     Args:
         x: (N, D), values exactly 0 or 1, NaN where missing.
-        word: what to call these rows in a message.
+        valid: (M, D), or None.
         n_variables: D, where it is known already.
         missing: whether NaN is allowed.
-        device: where to put them; their own when not given.
     """
-    rows = torch.as_tensor(x, device=device)
+    train = _cells(x, "training", n_variables, missing)
+    if valid is None:
+        return train, None
+    valid = torch.as_tensor(valid, device=train[0].device)
+    return train, _cells(valid, "validation", train[0].shape[1], missing)
+
+
+def _cells(x: Array, word: str, n_variables: int | None, missing: bool) -> Cells:
+    rows = torch.as_tensor(x)
     if rows.ndim != 2 or not rows.numel():
         raise ValueError(f"{word} rows have shape (N, D) with at least one row, not {tuple(rows.shape)}")
     if n_variables is not None and rows.shape[1] != n_variables:
         raise ValueError(f"{word} rows have {rows.shape[1]} columns, the model has {n_variables} variables")
-    observed = ~torch.isnan(rows) if rows.is_floating_point() else None
-    if observed is None or bool(observed.all()):
-        observed = None
-    elif not missing:
+    observed = ~torch.isnan(rows)
+    complete = bool(observed.all())
+    if not (complete or missing):
         raise ValueError(f"{word} rows have missing values (NaN), which this method cannot use")
-    values = rows if observed is None else torch.where(observed, rows, 0)
+    values = rows if complete else torch.where(observed, rows, 0)
     if not bool(((values == 0) | (values == 1)).all()):
         raise ValueError(f"{word} rows must hold values that are exactly 0 or 1")
-    return values.to(torch.uint8), observed
+    return values.to(torch.uint8), None if complete else observed

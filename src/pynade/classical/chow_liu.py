@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pynade.classical.binary import CHUNK_ROWS, BinaryMarginalisable, bernoulli_draws, binary_rows
+from pynade.classical.em import Array
 
 ALPHAS = (1e-20, 0.001, 0.01, 0.1, 1.0)  # the paper's grid, and 1, which its results need
 CHUNK = 2**24  # values of a block of rows
@@ -195,11 +196,7 @@ class PairCounts:
 
 
 def chow_liu(
-    x: Tensor | np.ndarray,
-    alpha: float = 0.1,
-    *,
-    root: int = 0,
-    dtype: torch.dtype = torch.float32,
+    x: Array, alpha: float = 0.1, *, root: int = 0, dtype: torch.dtype = torch.float32
 ) -> ChowLiuTree:
     """The tree of maximum likelihood, its tables smoothed by `alpha` (the paper's "Chow–Liu").
 
@@ -220,14 +217,14 @@ def chow_liu(
         >>> chow_liu(x).edges()  # 0 and 2 always agree
         [(0, 1), (0, 2)]
     """
-    counts = PairCounts.of(binary_rows(x, "training")[0])
-    return smoothed_tree(counts, spanning_tree(counts.mutual_information(), root), alpha, dtype=dtype)
+    counts = PairCounts.of(binary_rows(x)[0][0])
+    return smoothed_tree(counts, spanning_tree(counts.mutual_information(), root), alpha, alpha, dtype)
 
 
 @torch.no_grad()
 def chow_liu_chosen(
-    x: Tensor | np.ndarray,
-    valid: Tensor | np.ndarray,
+    x: Array,
+    valid: Array,
     alphas: Sequence[float] = ALPHAS,
     *,
     root: int = 0,
@@ -254,17 +251,16 @@ def chow_liu_chosen(
     """
     if not len(alphas):
         raise ValueError("there is no alpha to choose from")
-    counts = PairCounts.of(binary_rows(x, "training")[0])
-    held = binary_rows(valid, "validation", len(counts.ones), device=counts.ones.device)[0]
+    (train, _), held = binary_rows(x, valid)
+    assert held is not None
+    counts = PairCounts.of(train)
     parent = spanning_tree(counts.mutual_information(), root)
-    scores, best = {}, None
+    scores = {}
     for alpha in alphas:
-        tree = smoothed_tree(counts, parent, alpha, dtype=torch.float64)
-        scores[alpha] = float(torch.cat([tree.log_prob(part) for part in held.split(CHUNK_ROWS)]).mean())
-        if best is None or scores[alpha] > scores[best]:
-            best = alpha
-    assert best is not None
-    return smoothed_tree(counts, parent, best, dtype=dtype), scores
+        tree = smoothed_tree(counts, parent, alpha, alpha, torch.float64)
+        scores[alpha] = float(torch.cat([tree.log_prob(part) for part in held[0].split(CHUNK_ROWS)]).mean())
+    best = max(scores, key=scores.__getitem__)
+    return smoothed_tree(counts, parent, best, best, dtype), scores
 
 
 def spanning_tree(information: Tensor, root: int = 0) -> Tensor:
@@ -290,24 +286,13 @@ def spanning_tree(information: Tensor, root: int = 0) -> Tensor:
 
 @torch.no_grad()
 def smoothed_tree(
-    counts: PairCounts,
-    parent: Tensor,
-    alpha: float,
-    *,
-    root_alpha: float | None = None,
-    dtype: torch.dtype = torch.float32,
+    counts: PairCounts, parent: Tensor, alpha: float, root_alpha: float, dtype: torch.dtype
 ) -> ChowLiuTree:
-    """A tree of given structure with add-α tables; logits are differences of logs of counts, so exact.
+    """A tree with these parents (D,): α added to the counts of each table, `root_alpha` to those of a root.
 
-    Args:
-        counts: of the training rows.
-        parent: (D,), -1 for a root.
-        alpha: added to each count of a table.
-        root_alpha: added to each count of a root; `alpha` when not given.
-        dtype: of the parameters.
+    Logits are differences of logs of counts, so exact.
     """
     check_alpha(alpha)
-    root_alpha = alpha if root_alpha is None else root_alpha
     child = torch.arange(len(parent), device=parent.device)
     table = counts.joint()[:, :, child, parent.clamp(min=0)] + alpha  # (value, parent's value, D)
     logits = (table[1].log() - table[0].log()).T

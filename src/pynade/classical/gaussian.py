@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from pynade.classical.em import Parameters, run_em
-from pynade.classical.gaussian_em import GaussianEM, Member, check_floor, real_rows
-from pynade.classical.gaussian_marginals import (
-    GaussianMarginals,
-    check_sizes,
-    draw_normal,
-    positive_factor,
-    row_by_row,
-)
+from pynade.arguments import check_positive
+from pynade.classical.em import Array, EMOptions, Parameters, run_em
+from pynade.classical.gaussian_em import GaussianEM, checked_floor, real_rows
+from pynade.classical.gaussian_marginals import GaussianMarginals, draw_normal, filled, positive_factor
 from pynade.classical.moments import Rows, Scale, cholesky, try_cholesky
 from pynade.training.loop import Stopping
 
@@ -52,7 +45,7 @@ class MultivariateGaussian(GaussianMarginals):
 
     def __init__(self, n_variables: int) -> None:
         super().__init__()
-        check_sizes(n_variables=n_variables)
+        check_positive(n_variables=n_variables)
         self.n_variables = n_variables
         self.register_buffer("mean", torch.zeros(n_variables))
         self.register_buffer("factor", torch.eye(n_variables))
@@ -60,10 +53,8 @@ class MultivariateGaussian(GaussianMarginals):
     @classmethod
     def from_moments(cls, mean: Tensor, covariance: Tensor) -> MultivariateGaussian:
         """The Gaussian with this mean (D,) and positive definite covariance (D, D), in their dtype."""
-        model = cls(len(mean))
         factor = positive_factor(covariance, "the covariance")
-        model.mean, model.factor = (row_by_row(t, mean.dtype) for t in (mean, factor))
-        return model
+        return filled(cls(len(mean)), mean.dtype, mean=mean, factor=factor)
 
     @property
     def covariance(self) -> Tensor:
@@ -85,17 +76,10 @@ class MultivariateGaussian(GaussianMarginals):
         """mean + L z with z standard normal."""
         return self.mean + draw_normal((n, self.n_variables), generator, self.mean) @ self.factor.mT
 
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        return {"n_variables": self.n_variables}
-
 
 @torch.no_grad()
 def gaussian(
-    x: Tensor | np.ndarray,
-    shrinkage: str | float | None = None,
-    covariance_floor: float = 0.0,
-    standardise: bool = True,
+    x: Array, shrinkage: str | float | None = None, covariance_floor: float = 0.0, standardise: bool = True
 ) -> MultivariateGaussian:
     """Fit one Gaussian to rows x (N, D): in closed form, or where values are missing (NaN) by exact EM.
 
@@ -116,7 +100,7 @@ def gaussian(
         >>> model.mean.tolist()
         [2.0, 0.0]
     """
-    check_floor("covariance_floor", covariance_floor)
+    floor = checked_floor("covariance_floor", covariance_floor)
     x = real_rows(x)
     scale = Scale.of(x, standardise)
     amount = _shrinkage(shrinkage, (x - scale.shift) / scale.scale * scale.unit.sqrt())
@@ -126,15 +110,15 @@ def gaussian(
         return (1 - amount) * covariance + torch.diag_embed((amount * level + covariance_floor) / scale.unit)
 
     if torch.isnan(x).any():
-        learner = _OneGaussianEM(Rows(x, scale), regularised, covariance_floor)
-        run_em(learner, EPOCHS, (), None)
+        learner = _OneGaussianEM(Rows(x, scale), regularised, floor)
+        run_em(learner, EMOptions(epochs=EPOCHS))
         mean, covariance = (learner.best[name][0, 0] for name in ("means", "covariances"))
     else:
         standardised = (x - scale.shift) / scale.scale
         mean = standardised.mean(0)
         centred = standardised - mean
         covariance = regularised(centred.T @ centred / len(x))
-    cholesky(covariance, "covariance_floor", covariance_floor)
+    cholesky(covariance, *floor)
     return MultivariateGaussian.from_moments(scale.means(mean), scale.covariances(covariance))
 
 
@@ -144,10 +128,10 @@ class _OneGaussianEM(GaussianEM):
     An M-step is followed by an extrapolation from the last few, unless that lowers the likelihood.
     """
 
-    def __init__(self, rows: Rows, regularised: Callable[[Tensor], Tensor], floor: float) -> None:
+    def __init__(self, rows: Rows, regularised: Callable[[Tensor], Tensor], floor: tuple[str, float]) -> None:
         pooled = regularised(rows.pooled())
         start = self._params(torch.zeros_like(pooled[0]), pooled)
-        super().__init__([Member(rows)], start, [Stopping(tol=TOL)], ("covariance_floor", floor))
+        super().__init__([(rows, None)], start, [Stopping(tol=TOL)], floor)
         self.regularised = regularised
         self.points: list[tuple[Tensor, Tensor]] = []  # before the last M-steps, and what these have added
         self.fallback: Parameters | None = None

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from pynade.classical.em import EM, Parameters
+from pynade.classical.em import EM, Array, Parameters
 from pynade.classical.gaussian_marginals import draw_components
 from pynade.classical.moments import Components, Moments, Rows, Scale, cholesky
 from pynade.likelihood import Estimate
@@ -18,15 +16,9 @@ from pynade.training.loop import Stopping
 
 EMPTY = 1e-12  # of all rows: a component responsible for fewer has none
 START_ROWS = 10_000  # that k-means++ uses, besides fifty for each component
-PLACED_AGAIN = "component {} was empty and started anew at a random row"
 
 
-@dataclass(frozen=True)
-class Member:
-    """One member's data; members that share a `Rows` object share its E-step."""
-
-    rows: Rows
-    valid: Rows | None = None
+Member = tuple[Rows, Rows | None]  # training and validation rows; members with the same ones share E-steps
 
 
 class GaussianEM(EM):
@@ -50,7 +42,7 @@ class GaussianEM(EM):
         floor: tuple[str, float],
         generators: Sequence[torch.Generator | None] = (),
     ) -> None:
-        super().__init__(params, stopping, members[0].valid is not None, generators)
+        super().__init__(params, stopping, members[0][1] is not None, generators)
         self.members, self.floor = members, floor
 
     def covariances(self) -> Tensor:
@@ -61,57 +53,48 @@ class GaussianEM(EM):
         """Moments of all active members; log-likelihoods per row, in the units of the data."""
         roots = cholesky(self.covariances(), *self.floor)
         given = Components.of(self.params["log_weights"], self.params["means"], roots)
-        together: dict[tuple[int, int], list[int]] = {}
+        together: dict[tuple[int, ...], list[int]] = {}
         for position, m in enumerate(self.active):
-            both = id(self.members[m].rows), id(self.members[m].valid)
-            together.setdefault(both, []).append(position)
-        only = len(together) == 1
-        self._groups = [(group, given if only else given[group]) for group in together.values()]
+            together.setdefault(tuple(map(id, self.members[m])), []).append(position)
+        only, groups = len(together) == 1, list(together.values())
+        self._groups = [(g, given if only else Components(*(t[g] for t in given))) for g in groups]
         found = []
         for group, own in self._groups:
-            rows = self.members[self.active[group[0]]].rows
+            rows = self.members[self.active[group[0]]][0]
             moments = rows.moments(own)
-            train = rows.per_row(moments.log_likelihood)
-            found.append(Moments(train, moments.counts, moments.first, moments.second))
+            found.append(moments._replace(log_likelihood=rows.per_row(moments.log_likelihood)))
         self.moments = found[0]
         if not only:
-            names = ("log_likelihood", "counts", "first", "second")
-            back = torch.tensor([k for group, _ in self._groups for k in group]).argsort()
-            self.moments = Moments(*(torch.cat([getattr(f, n) for f in found])[back] for n in names))
+            back = torch.tensor([k for group in groups for k in group]).argsort()
+            self.moments = Moments(*(torch.cat(parts)[back] for parts in zip(*found, strict=True)))
         return list(self.moments.log_likelihood.tolist())
 
     def score(self, epoch: int) -> list[Estimate] | None:
         """Mean log-likelihoods of the validation rows."""
-        if not self.validated:
-            return None
         scores: dict[int, Estimate] = {}
         for group, given in self._groups:
-            valid = self.members[self.active[group[0]]].valid
-            assert valid is not None
+            valid = self.members[self.active[group[0]]][1]
+            if valid is None:
+                return None
             values = valid.log_likelihood(given).tolist()
             scores |= {k: Estimate(value, math.nan, valid.n) for k, value in zip(group, values, strict=True)}
         return [scores[i] for i in range(len(self.active))]
 
     def drop(self, members: Sequence[int]) -> None:
         """Take these members out of the batch."""
-        self.moments = self.moments[[k for k, m in enumerate(self.active) if m not in members]]
+        stay = [k for k, m in enumerate(self.active) if m not in members]
+        self.moments = Moments(*(t[stay] for t in self.moments))
         super().drop(members)
 
 
-def check_floor(name: str, value: float) -> None:
-    """A floor is zero or positive."""
+def checked_floor(name: str, value: float) -> tuple[str, float]:
+    """Name and value of a floor, which is zero or positive."""
     if not value >= 0:
         raise ValueError(f"{name} must be at least 0, not {value}")
+    return name, value
 
 
-def real_rows(
-    x: Tensor | np.ndarray,
-    n_components: int = 1,
-    word: str = "x",
-    *,
-    every_column: bool = True,
-    device: torch.device | None = None,
-) -> Tensor:
+def real_rows(x: Array, n_components: int = 1, word: str = "x", *, every_column: bool = True) -> Tensor:
     """Rows as float64, checked: two axes, finite or missing (NaN), no empty row, enough rows.
 
     Args:
@@ -119,9 +102,8 @@ def real_rows(
         n_components: the least number of rows.
         word: what to call these rows in a message.
         every_column: whether every column must have a value, as for training rows.
-        device: where to put them; their own when not given.
     """
-    x = torch.as_tensor(x, device=device)
+    x = torch.as_tensor(x)
     if x.ndim != 2 or x.shape[1] == 0:
         raise ValueError(f"expected rows (N, D) for {word}, got an array of shape {tuple(x.shape)}")
     x = x.double()
@@ -138,11 +120,12 @@ def real_rows(
     return x
 
 
-def valid_rows(x: Tensor | np.ndarray | None, scale: Scale) -> Rows | None:
+def valid_rows(x: Array | None, scale: Scale) -> Rows | None:
     """Validation rows, which may lack whole columns, in the units of the training rows."""
     if x is None:
         return None
-    return Rows(real_rows(x, 1, "valid", every_column=False, device=scale.shift.device), scale)
+    x = torch.as_tensor(x, device=scale.shift.device)
+    return Rows(real_rows(x, 1, "valid", every_column=False), scale)
 
 
 def starting_moments(
@@ -157,7 +140,9 @@ def starting_moments(
     if init not in ("k-means++", "rows"):
         raise ValueError(f"unknown init {init!r}; known: 'k-means++', 'rows' or a model")
     K, D, pooled = n_components, rows.n_variables, rows.pooled()
-    some = _some_rows(rows.filled, START_ROWS + 50 * K if init == "k-means++" else K, generator)
+    where = pooled.device if generator is None else generator.device
+    order = torch.randperm(rows.n, generator=generator, device=where).to(pooled.device)
+    some = rows.filled[order[: START_ROWS + 50 * K if init == "k-means++" else K]]
     if init == "rows":
         if zero_means:
             raise ValueError("with zero means, init='rows' would make all components equal; use 'k-means++'")
@@ -179,12 +164,6 @@ def random_rows(x: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
     """n rows of x, with replacement, drawn on the generator's device."""
     where = x.device if generator is None else generator.device
     return x[torch.randint(len(x), (n,), generator=generator, device=where).to(x.device)]
-
-
-def _some_rows(x: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
-    """n different rows (all of them where there are no more)."""
-    where = x.device if generator is None else generator.device
-    return x[torch.randperm(len(x), generator=generator, device=where)[:n].to(x.device)]
 
 
 def _spread(x: Tensor, n_components: int, generator: torch.Generator | None) -> Tensor:

@@ -17,11 +17,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pynade.classical.gaussian_marginals import Group, by_pattern, condition, inverse_of
+from pynade.classical.gaussian_marginals import Conditioned, Group, by_pattern, condition, inverse_of
 
 BLOCK = {"cpu": 1 << 22, "cuda": 1 << 27}  # numbers in a block of features or responsibilities
 CACHE = {"cpu": 1 << 24, "cuda": 1 << 29}  # features up to this many numbers are kept between iterations
@@ -80,8 +81,7 @@ class Scale:
         return covariances * self.scale[:, None] * self.scale
 
 
-@dataclass(frozen=True)
-class Moments:
+class Moments(NamedTuple):
     """Expected sufficient statistics under S members of K components each, summed over rows."""
 
     log_likelihood: Tensor  # (S,)
@@ -101,16 +101,12 @@ class Moments:
         means = self.means()
         return second - means[..., :, None] * means[..., None, :]
 
-    def __getitem__(self, which: list[int]) -> Moments:
-        return Moments(*(t[which] for t in (self.log_likelihood, self.counts, self.first, self.second)))
-
     @property
     def _safe(self) -> Tensor:
         return torch.where(self.counts > 0, self.counts, 1.0)
 
 
-@dataclass(frozen=True)
-class Components:
+class Components(NamedTuple):
     """S members of K Gaussians each, and the coefficients of their log joint densities in the features."""
 
     log_weights: Tensor  # (S, K)
@@ -131,11 +127,6 @@ class Components:
         scales = inverse.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         constant = log_weights + scales - 0.5 * z.square().sum(-1) - 0.5 * D * math.log(2 * math.pi)
         return cls(log_weights, means, factors, torch.cat([quadratic, linear, constant[..., None]], -1))
-
-    def __getitem__(self, which: list[int]) -> Components:
-        return Components(
-            *(t[which] for t in (self.log_weights, self.means, self.factors, self.coefficients))
-        )
 
     def log_joint(self, phi: Tensor) -> Tensor:
         """log w_k N(x; μ_k, Σ_k) of rows given by their features (F, n): (S, K, n)."""
@@ -181,11 +172,17 @@ class Rows:
             sums.addmm_(joint.view(S * K, -1), phi.T)
         second = sums[:, _unpack(D, sums.device)].view(S, K, D, D)
         first, counts = sums[:, -D - 1 : -1].reshape(S, K, D), sums[:, -1].reshape(S, K)
-        out = Moments(log_likelihood, counts, first, second)
-        if self.has_gaps:
-            for s in range(S):
-                self._add_gaps(out, s, given.log_weights[s], given.means[s], given.factors[s])
-        return out
+        for s, group, joint, found in self._with_gaps(given):
+            joint = torch.where(group.real[:, None], joint, 0.0)
+            log_likelihood[s] += (torch.logsumexp(joint, 1) * group.real).sum()
+            r = joint.softmax(1) * group.real[:, None]  # (P, K, R)
+            mean, factor = found.mean(), found.factor()
+            weighted = mean * r[..., None]
+            counts[s] += r.sum((0, 2))
+            first[s] += weighted.sum((0, 2))
+            spread = factor @ factor.mT * r.sum(-1)[..., None, None]
+            second[s] += (weighted.mT @ mean + spread).sum(0)
+        return Moments(log_likelihood, counts, first, second)
 
     def log_likelihood(self, given: Components) -> Tensor:
         """Mean log-likelihood per row of each member in the units of the data, (S,)."""
@@ -193,12 +190,8 @@ class Rows:
         total = given.means.new_zeros(S)
         for phi in self._blocks(S * K):
             total += torch.logsumexp(given.log_joint(phi), 1).sum(-1)
-        for s in range(S if self.has_gaps else 0):
-            covariances = given.factors[s] @ given.factors[s].mT
-            for group in self._grouped(K):
-                seen = condition(given.means[s], covariances, self.with_gaps[group.rows], group.observed)
-                rows = torch.logsumexp(seen.log_density + given.log_weights[s, :, None], 1)
-                total[s] += (rows * group.real).sum()
+        for s, group, joint, _ in self._with_gaps(given):
+            total[s] += (torch.logsumexp(joint, 1) * group.real).sum()
         return self.per_row(total)
 
     def per_row(self, total: Tensor) -> Tensor:
@@ -210,18 +203,16 @@ class Rows:
         unseen = 1 - self.filled.square().mean(0)  # zero for a complete column, one for a constant one
         return self.filled.T @ self.filled / self.n + torch.diag(unseen.clamp_min(0))
 
-    def _add_gaps(self, out: Moments, s: int, log_weights: Tensor, means: Tensor, factors: Tensor) -> None:
-        for group in self._grouped(len(means)):
-            given = condition(means, factors @ factors.mT, self.with_gaps[group.rows], group.observed)
-            joint = torch.where(group.real[:, None], given.log_density + log_weights[:, None], 0.0)
-            out.log_likelihood[s] += (torch.logsumexp(joint, 1) * group.real).sum()
-            r = joint.softmax(1) * group.real[:, None]  # (P, K, R)
-            mean, factor = given.mean(), given.factor()
-            weighted = mean * r[..., None]
-            out.counts[s] += r.sum((0, 2))
-            out.first[s] += weighted.sum((0, 2))
-            spread = factor @ factor.mT * r.sum(-1)[..., None, None]
-            out.second[s] += (weighted.mT @ mean + spread).sum(0)
+    def _with_gaps(self, given: Components) -> Iterator[tuple[int, Group, Tensor, Conditioned]]:
+        """Members, groups of rows with gaps, log p(k, observed cells) (P, K, R), components given these."""
+        S, K, _ = given.means.shape
+        if self.has_gaps and K not in self._groups:
+            self._groups[K] = list(by_pattern(self.observed, K))
+        for s in range(S if self.has_gaps else 0):
+            covariances = given.factors[s] @ given.factors[s].mT
+            for group in self._groups[K]:
+                found = condition(given.means[s], covariances, self.with_gaps[group.rows], group.observed)
+                yield s, group, found.log_density + given.log_weights[s, :, None], found
 
     def _blocks(self, members: int) -> Iterator[Tensor]:
         """Features of complete rows, (F, n) at a time."""
@@ -237,14 +228,9 @@ class Rows:
                 room = part.new_empty(F, part.shape[1])
             yield features(part, room)
 
-    def _grouped(self, n_components: int) -> list[Group]:
-        if n_components not in self._groups:
-            self._groups[n_components] = list(by_pattern(self.observed, n_components))
-        return self._groups[n_components]
-
 
 def n_features(n_variables: int) -> int:
-    """F = D (D + 3) / 2 + 1, the number of `features`."""
+    """How many `features` there are: D (D + 3) / 2 + 1."""
     return n_variables * (n_variables + 3) // 2 + 1
 
 
