@@ -8,8 +8,7 @@ from pynade.classical.factor_analysers import FactorAnalysers, FactorTask, em_fa
 from pynade.classical.gaussian import MultivariateGaussian, gaussian
 from pynade.classical.gaussian_marginals import GaussianMarginals
 from pynade.classical.gaussian_mixture import GaussianMixture, em_gaussian, minibatch_em
-from pynade.classical.normalised_rbm import NormalisedRBM
-from pynade.classical.rbm import RBM, PartitionEstimate, nade_from_rbm
+from pynade.classical.rbm import RBM, NormalisedRBM, PartitionEstimate, nade_from_rbm
 from pynade.classical.tree_mixture import TreeMixture, em_trees
 
 __all__ = [

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from pynade.arguments import check_positive
 from pynade.classical.binary import BinaryMixture, Cells, bernoulli_draws, binary_rows, choose
-from pynade.classical.em import EM, Array, EMOptions, Parameters, run_em, stopping
+from pynade.classical.em import EM, Array, EMOptions, Parameters, Random, run_em, stopping
 from pynade.likelihood import Estimate
 from pynade.training.history import History
 
@@ -60,12 +60,8 @@ class BernoulliMixture(BinaryMixture):
         one, zero = (_log_average(weights, functional.logsigmoid(s * logits)) for s in (1, -1))
         return one - zero
 
-    @torch.no_grad()
-    def sample_given(
-        self, x: Tensor, observed: Tensor, n: int = 1, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def _draw_given(self, x: Tensor, observed: Tensor, n: int, generator: Random) -> Tensor:
         """A component from its posterior, then the unobserved cells from it: (n, B, D)."""
-        x = self._clean(x, observed)
         component = choose(self.component_log_probs(x, observed), n, generator)  # (n, B)
         drawn = bernoulli_draws(self.logits[component], generator)
         return torch.where(observed, x, drawn.to(x.dtype))
@@ -222,7 +218,7 @@ class BinaryEM(EM):
 class _BernoulliEM(BinaryEM):
     mixture: BernoulliMixture
 
-    def start(self, generator: torch.Generator | None) -> None:
+    def start(self, generator: Random) -> None:
         """Components half-way between the marginals and rows chosen at random, equal weights."""
         ones, observed = self.x.sum(0, dtype=torch.float64), self.train[1]
         seen = len(self.x) if observed is None else observed.sum(0, dtype=torch.float64)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pynade.arguments import check_positive
-from pynade.classical.em import Array
+from pynade.classical.em import Array, Random
 from pynade.families import Bernoulli, Family
 from pynade.models.density import Marginalisable, check_columns
 
@@ -21,8 +21,7 @@ Cells = tuple[Tensor, Tensor | None]  # binary rows, and which of their cells ar
 class BinaryMarginalisable(Marginalisable):
     """Abstract density of D binary variables that computes p(observed) and every p(x_i = 1 | observed).
 
-    A subclass gives `_marginal` and `_logits_given` for a moderate number of rows, and `sample_given`;
-    conditional distributions, best guesses and unconditional draws follow.
+    A subclass gives `_marginal`, `_logits_given` and `_draw_given`; everything else follows.
     """
 
     def __init__(self, n_variables: int) -> None:
@@ -38,6 +37,10 @@ class BinaryMarginalisable(Marginalisable):
     @abstractmethod
     def _logits_given(self, x: Tensor, observed: Tensor) -> Tensor:
         """Logits (B, D) of p(x_i = 1 | observed cells), float64; anything where i is observed; x is clean."""
+
+    @abstractmethod
+    def _draw_given(self, x: Tensor, observed: Tensor, n: int, generator: Random) -> Tensor:
+        """Rows (n, B, D) of which the unobserved cells are drawn; x is clean."""
 
     def marginal_log_prob(self, x: Tensor, observed: Tensor) -> Tensor:
         """log p of the observed cells of each row, the others summed out: (B,), float64."""
@@ -56,7 +59,12 @@ class BinaryMarginalisable(Marginalisable):
         return self.family, one
 
     @torch.no_grad()
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample_given(self, x: Tensor, observed: Tensor, n: int = 1, generator: Random = None) -> Tensor:
+        """n exact joint draws of the unobserved cells of each row: (n, B, D)."""
+        return self._draw_given(self._clean(x, observed), observed, n, generator)
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: Random = None) -> Tensor:
         """n exact draws (n, D): completions of a row without observed cells."""
         nothing = torch.zeros(1, self.n_variables, dtype=self.dtype, device=self.device)
         if n == 0:
@@ -104,14 +112,14 @@ class BinaryMixture(BinaryMarginalisable):
         return torch.logsumexp(self.component_log_probs(x, observed), -1)
 
 
-def bernoulli_draws(logits: Tensor, generator: torch.Generator | None) -> Tensor:
+def bernoulli_draws(logits: Tensor, generator: Random) -> Tensor:
     """1 with probability sigm(logits), as float64 of the same shape."""
     p = torch.sigmoid(logits.double())
     uniform = torch.rand(p.shape, generator=generator, dtype=p.dtype, device=p.device)
     return (uniform < p).to(p.dtype)
 
 
-def choose(log_weights: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
+def choose(log_weights: Tensor, n: int, generator: Random) -> Tensor:
     """n indexes for each row of (unnormalised) log-weights (B, K), by inverting their sum: (n, B)."""
     edges = torch.softmax(log_weights.double(), -1).cumsum(-1)
     uniform = torch.rand(len(edges), n, generator=generator, dtype=edges.dtype, device=edges.device)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pynade.classical.binary import CHUNK_ROWS, BinaryMarginalisable, bernoulli_draws, binary_rows
-from pynade.classical.em import Array
+from pynade.classical.em import Array, Random
 
 ALPHAS = (1e-20, 0.001, 0.01, 0.1, 1.0)  # the paper's grid, and 1, which its results need
 CHUNK = 2**24  # values of a block of rows
@@ -75,12 +75,8 @@ class ChowLiuTree(BinaryMarginalisable):
             belief[:, level] = up[:, level] + own
         return belief[..., 1] - belief[..., 0]
 
-    @torch.no_grad()
-    def sample_given(
-        self, x: Tensor, observed: Tensor, n: int = 1, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def _draw_given(self, x: Tensor, observed: Tensor, n: int, generator: Random) -> Tensor:
         """Joint draws by backward sampling: messages once, then from the roots down: (n, B, D)."""
-        x = self._clean(x, observed)
         up, _ = self._upward(x, observed)
         logit = (up[..., 1] - up[..., 0]).expand(n, -1, -1)  # infinite where observed, so that cells keep x
         table, out = self._table().double(), x.expand(n, -1, -1).double().clone()

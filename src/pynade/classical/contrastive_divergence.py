@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from pynade.arguments import check_positive
 from pynade.classical.binary import CHUNK_ROWS, binary_rows
+from pynade.classical.em import Array, Random
 from pynade.classical.rbm import RBM
 from pynade.classical.rbm_sum import MOST_UNITS
 from pynade.families import Bernoulli
@@ -46,8 +46,8 @@ class TrainedRBM(NamedTuple):
 @torch.no_grad()
 def contrastive_divergence(
     rbms: Sequence[RBM],
-    x: Tensor | np.ndarray,
-    valid: Tensor | np.ndarray | None = None,
+    x: Array,
+    valid: Array | None = None,
     *,
     learning_rates: Sequence[float],
     k: int = 1,
@@ -59,7 +59,7 @@ def contrastive_divergence(
     evaluate_every: int = 10,
     ais_chains: int = 100,
     ais_steps: int = 1000,
-    generator: torch.Generator | None = None,
+    generator: Random = None,
     callbacks: Sequence[Callback] = (),
     checkpoint: Checkpoint | None = None,
 ) -> list[TrainedRBM]:
@@ -149,7 +149,7 @@ class _Contrastive(Learner):
     x: Tensor
     valid: Tensor | None
     rates: Sequence[float]
-    generator: torch.Generator | None
+    generator: Random
     k: int
     persistent: bool
     epochs: int
@@ -179,7 +179,7 @@ class _Contrastive(Learner):
         if self.persistent:
             first = torch.randint(len(self.x), (self.batch_size,), generator=generator, device=W.device)
             chains = self.x[first].to(W.dtype).expand(len(rbms), -1, -1).clone()
-        self.members = _Members(*self.now.values(), generator, self.k, chains)
+        self.members = _Members(self.now, generator, self.k, chains)
 
     def advance(self, report: Report) -> list[float | None]:
         x, W, members = self.x, self.now["W"], self.members
@@ -238,7 +238,7 @@ class _Contrastive(Learner):
         self.active = [m for m in self.active if m not in members]  # the updates of a batch go on
 
     def revert(self, epoch: int, folder: Path | None) -> str:
-        last = _Members(*self.good.values())
+        last = _Members(self.good)
         for m, rbm in enumerate(self.rbms):
             last.put(rbm, m)
         return f"the parameters of epoch {epoch - 1} were kept" if epoch > 1 else "the initial ones were kept"
@@ -270,13 +270,14 @@ class _Contrastive(Learner):
 class _Members:
     """Stacked parameters W (M, H, D), b (M, 1, D), c (M, 1, H), and persistent chains (M, C, D) if any."""
 
-    W: Tensor
-    b: Tensor
-    c: Tensor
-    generator: torch.Generator | None = None
+    params: dict[str, Tensor]
+    generator: Random = None
     k: int = 1
     chains: Tensor | None = None
-    graph: torch.cuda.CUDAGraph | None = None
+
+    def __post_init__(self) -> None:
+        self.W, self.b, self.c = (self.params[name] for name in "Wbc")
+        self.graph: torch.cuda.CUDAGraph | None = None
 
     def step(self, x: Tensor, rate: Tensor, replay: bool) -> None:
         """One update in place on rows x (B, D); on a GPU full batches are replayed from a CUDA graph.

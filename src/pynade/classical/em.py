@@ -17,6 +17,7 @@ from pynade.training.history import History
 from pynade.training.loop import Callback, Learner, Report, Stopping, run
 
 Array = Tensor | np.ndarray
+Random = torch.Generator | None  # where random numbers come from; None is torch's own generator
 Parameters = dict[str, Tensor]  # every tensor has a leading axis of members
 
 
@@ -39,7 +40,7 @@ class EMOptions(TypedDict, total=False):
     patience: int | None
     tol: float
     stop_at_train: float | None
-    generator: torch.Generator | None
+    generator: Random
     callbacks: Sequence[Callback]
     checkpoint: Checkpoint | None
 
@@ -84,7 +85,7 @@ class EM(Learner):
         params: Parameters,
         stopping: Sequence[Stopping],
         validated: bool,
-        generators: Sequence[torch.Generator | None] = (),
+        generators: Sequence[Random] = (),
     ) -> None:
         self.params, self.stopping, self.validated = params, stopping, validated
         self.best = {name: t.clone() for name, t in params.items()}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pynade.arguments import check_positive
 from pynade.classical import gaussian_em
-from pynade.classical.em import EMOptions, Parameters, run_em, stopping
+from pynade.classical.em import EMOptions, Parameters, Random, run_em, stopping
 from pynade.classical.gaussian_em import GaussianEM, Member
 from pynade.classical.gaussian_marginals import GaussianComponents, filled, log_normalised
 from pynade.classical.moments import Moments, Rows, Scale
@@ -103,7 +103,7 @@ class FactorAnalysers(GaussianComponents):
         return constant, squares
 
     @torch.no_grad()
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Random = None) -> Tensor:
         """A component for each row, then μ + Λ s + Ψ^½ e."""
         return self._draw(n, generator, self.loadings, self.noise)
 
@@ -134,7 +134,7 @@ class FactorTask:
     valid: Tensor | None = None
     init: str | FactorAnalysers = "rows"
     stop_at_train: float | None = None
-    generator: torch.Generator | None = None
+    generator: Random = None
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pynade.arguments import check_positive
-from pynade.classical.em import Array, EMOptions, Parameters, run_em
+from pynade.classical.em import Array, EMOptions, Parameters, Random, run_em
 from pynade.classical.gaussian_em import GaussianEM, checked_floor, real_rows
 from pynade.classical.gaussian_marginals import GaussianMarginals, draw_normal, filled, positive_factor
 from pynade.classical.moments import Rows, Scale, cholesky, try_cholesky
@@ -72,7 +72,7 @@ class MultivariateGaussian(GaussianMarginals):
         return -0.5 * z.square().sum(0, dtype=torch.float64) - constant
 
     @torch.no_grad()
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Random = None) -> Tensor:
         """mean + L z with z standard normal."""
         return self.mean + draw_normal((n, self.n_variables), generator, self.mean) @ self.factor.mT
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pynade.classical.em import EM, Array, Parameters
+from pynade.classical.em import EM, Array, Parameters, Random
 from pynade.classical.gaussian_marginals import draw_components
 from pynade.classical.moments import Components, Moments, Rows, Scale, cholesky
 from pynade.likelihood import Estimate
@@ -40,7 +40,7 @@ class GaussianEM(EM):
         params: Parameters,
         stopping: Sequence[Stopping],
         floor: tuple[str, float],
-        generators: Sequence[torch.Generator | None] = (),
+        generators: Sequence[Random] = (),
     ) -> None:
         super().__init__(params, stopping, members[0][1] is not None, generators)
         self.members, self.floor = members, floor
@@ -129,7 +129,7 @@ def valid_rows(x: Array | None, scale: Scale) -> Rows | None:
 
 
 def starting_moments(
-    rows: Rows, n_components: int, init: str, generator: torch.Generator | None, zero_means: bool = False
+    rows: Rows, n_components: int, init: str, generator: Random, zero_means: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Weights (K,), means (K, D), covariances (K, D, D) to start from, in standardised units.
 
@@ -160,13 +160,13 @@ def starting_moments(
     return weights, torch.zeros_like(means) if zero_means else means, covariances
 
 
-def random_rows(x: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
+def random_rows(x: Tensor, n: int, generator: Random) -> Tensor:
     """n rows of x, with replacement, drawn on the generator's device."""
     where = x.device if generator is None else generator.device
     return x[torch.randint(len(x), (n,), generator=generator, device=where).to(x.device)]
 
 
-def _spread(x: Tensor, n_components: int, generator: torch.Generator | None) -> Tensor:
+def _spread(x: Tensor, n_components: int, generator: Random) -> Tensor:
     """K rows by k-means++ (Arthur & Vassilvitskii): each next one with probability ∝ its squared distance."""
     chosen = [random_rows(x, 1, generator)[0]]
     distance = (x - chosen[0]).square().sum(-1)

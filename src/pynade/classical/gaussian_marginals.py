@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from pynade.arguments import check_positive
+from pynade.classical.em import Random
 from pynade.families import Family, Gaussian, MixtureOfGaussians
 from pynade.models.density import Marginalisable, check_columns
 
@@ -162,9 +163,7 @@ class GaussianMarginals(Marginalisable):
         return out
 
     @torch.no_grad()
-    def sample_given(
-        self, x: Tensor, observed: Tensor, n: int = 1, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def sample_given(self, x: Tensor, observed: Tensor, n: int = 1, generator: Random = None) -> Tensor:
         """n joint draws of the unobserved cells of each row, (n, B, D): a component first, then the cells."""
         D, out = self.n_variables, torch.where(observed, x, 0).to(self.dtype).repeat(n, 1, 1)
         for group, log_joint, given in self._conditioned(x, observed):
@@ -230,9 +229,7 @@ class GaussianComponents(GaussianMarginals):
         at_once = max(LEAST_ROWS, BLOCK.get(x.device.type, BLOCK["cpu"]) // self.means.numel())
         return torch.cat([torch.logsumexp(constant - 0.5 * squares(rows), -1) for rows in x.split(at_once)])
 
-    def _draw(
-        self, n: int, generator: torch.Generator | None, factors: Tensor, noise: Tensor | None = None
-    ) -> Tensor:
+    def _draw(self, n: int, generator: Random, factors: Tensor, noise: Tensor | None = None) -> Tensor:
         """A component for each row, then μ + F s (+ noise^½ e) with s and e standard normal."""
         if n == 0:
             return self.means[:0]
@@ -252,13 +249,13 @@ def log_normalised(weights: Tensor) -> Tensor:
     return (weights / weights.sum()).log()
 
 
-def draw_components(weights: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
+def draw_components(weights: Tensor, n: int, generator: Random) -> Tensor:
     """n components for each row of weights (..., K) -> (..., n), drawn on the generator's device."""
     where = weights.device if generator is None else generator.device
     return torch.multinomial(weights.to(where), n, replacement=True, generator=generator).to(weights.device)
 
 
-def draw_normal(shape: tuple[int, ...], generator: torch.Generator | None, like: Tensor) -> Tensor:
+def draw_normal(shape: tuple[int, ...], generator: Random, like: Tensor) -> Tensor:
     """Standard normal numbers in the dtype and on the device of `like`, drawn on the generator's device."""
     where = like.device if generator is None else generator.device
     return torch.randn(shape, generator=generator, dtype=like.dtype, device=where).to(like.device)

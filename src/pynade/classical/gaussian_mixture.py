@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pynade.classical import gaussian_em
-from pynade.classical.em import EM, Array, EMOptions, Parameters, run_em, stopping
+from pynade.classical.em import EM, Array, EMOptions, Parameters, Random, run_em, stopping
 from pynade.classical.gaussian_em import GaussianEM
 from pynade.classical.gaussian_marginals import (
     GaussianComponents,
@@ -89,7 +89,7 @@ class GaussianMixture(GaussianComponents):
         return constant, squares
 
     @torch.no_grad()
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Random = None) -> Tensor:
         """A component for each row, then μ_k + L_k z."""
         return self._draw(n, generator, inverse_of(self.inverse_factors))
 
@@ -253,7 +253,7 @@ class _MinibatchEM(EM):
         member: gaussian_em.Member,
         rule: Stopping,
         floor: tuple[str, float],
-        generator: torch.Generator | None,
+        generator: Random,
         draw: Callable[[], Tensor],
         updates: int,
         step_size: float,
@@ -341,7 +341,7 @@ def _starting_point(
     n_components: int,
     init: str | GaussianMixture,
     covariance_floor: float,
-    generator: torch.Generator | None,
+    generator: Random,
     zero_means: bool = False,
 ) -> Parameters:
     """Where EM of one mixture begins, in standardised units."""

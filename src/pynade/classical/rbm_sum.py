@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pynade.classical.binary import bernoulli_draws, choose
+from pynade.classical.em import Random
 from pynade.kernels.backends import available
 from pynade.kernels.threads import share
 
@@ -23,6 +25,8 @@ MOST_UNITS = 25  # 2^25 states: a table of 256 MiB
 LOW_UNITS = 10  # of the inner part; its table is packed in tiles
 LARGEST = 690.0  # e^690 is still a float64
 BLOCK = {"cpu": 2**20, "cuda": 2**26}  # values of a at a time where there is no kernel
+TINY = 1e-260  # a sum of products this small may have lost terms to underflow
+STATES_BLOCK = 2**20  # values at a time, of rows and states
 LOG_SUM_BLOCK = {"cpu": 2**16, "cuda": 2**23}  # states at a time: what a CPU's cache holds
 
 
@@ -134,3 +138,101 @@ def _groups(largest: Tensor) -> list[list[int]]:
         groups[-1].append(d)
         total += size
     return groups
+
+
+class HiddenStates:
+    """Sums over the hidden units; the free visible ones are summed out analytically.
+
+    Args:
+        weight: W (H, free).
+        bias: b (free,).
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        self.weight, self.bias, self.hidden = weight, bias, len(weight)
+        self.outer = max(0, self.hidden - LOW_UNITS)  # units of the outer part
+        self.table = softplus_table(weight, bias).view(2**self.outer, -1)
+        self.largest = self.table.amax(1)
+        self.scaled = (self.table - self.largest[:, None]).exp_()
+
+    def log_sum(self, c: Tensor) -> Tensor:
+        """log Σ_h exp(c · h) Π_d (1 + exp(b_d + W_d · h)): (R, H) -> (R,)."""
+        return torch.logsumexp(self._outer_weights(c), -1)
+
+    def draw(self, c: Tensor, n: int, generator: Random) -> Tensor:
+        """Free variables (n, R, free): the outer part of h, the inner part given it, then x given h."""
+        outer = choose(self._outer_weights(c), n, generator)  # (n, R)
+        inner_log = linear_table(c[:, self.outer :])
+        inner = torch.empty_like(outer)
+        size = max(1, STATES_BLOCK // inner_log.numel())
+        for start in range(0, n, size):
+            part = slice(start, start + size)
+            weights = self.table[outer[part]] + inner_log  # (part, R, 2^inner)
+            drawn = choose(weights.flatten(0, 1), 1, generator)
+            inner[part] = drawn.view(weights.shape[:2])
+        h = bits(outer * self.table.shape[1] + inner, self.hidden)
+        return bernoulli_draws(h @ self.weight + self.bias, generator)
+
+    def logits(self, c: Tensor, which: Tensor) -> Tensor:
+        """Logits (R, which) of p(x_d = 1) of some free variables."""
+        inner_log = linear_table(c[:, self.outer :])
+        outer_log = linear_table(c[:, : self.outer])
+        total = torch.logsumexp(self._outer_weights(c), -1)
+        weight = self.weight[:, which].T  # (which, H)
+        low = linear_table(weight[:, self.outer :]).T  # (2^inner, which)
+        high = (linear_table(weight[:, : self.outer]) + self.bias[which, None]).T
+        one = zero = c.new_zeros(len(c), len(which))
+        size = max(1, STATES_BLOCK // (len(low) * max(len(which), len(c))))
+        for start in range(0, len(high), size):
+            part = slice(start, start + size)
+            log_p = self.table[part] + inner_log[:, None] + outer_log[:, part, None]  # (R, part, 2^inner)
+            p = (log_p - total[:, None, None]).exp_().flatten(1)
+            a = (high[part, None] + low).flatten(0, 1)
+            one = one + p @ torch.sigmoid(a)
+            zero = zero + p @ torch.sigmoid(a.neg_())
+        return one.log() - zero.log()
+
+    def _outer_weights(self, c: Tensor) -> Tensor:
+        """Log-weights (R, 2^outer) of the outer part of h, the inner part summed by a matrix product."""
+        inner_log = linear_table(c[:, self.outer :])
+        top = inner_log.amax(1, keepdim=True)
+        sums = (inner_log - top).exp() @ self.scaled.T
+        out = sums.log() + self.largest + top
+        for r in (sums < TINY).any(1).nonzero().squeeze(-1).tolist():  # the slow way loses nothing
+            out[r] = torch.logsumexp(self.table + inner_log[r], 1)
+        return out + linear_table(c[:, : self.outer])
+
+
+class VisibleStates:
+    """Sums over the free visible units, the smaller layer; the hidden ones are summed out analytically.
+
+    Args:
+        weight: W (H, free).
+        bias: b (free,).
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        self.weight, self.free = weight, len(bias)
+        self.linear = linear_table(bias)
+
+    def log_sum(self, c: Tensor) -> Tensor:
+        """log Σ_x exp(b · x) Π_k (1 + exp(c_k + W_k · x)): (R, H) -> (R,)."""
+        return torch.stack([torch.logsumexp(self._weights(row), 0) for row in c])
+
+    def draw(self, c: Tensor, n: int, generator: Random) -> Tensor:
+        """Free variables (n, R, free)."""
+        states = torch.cat([choose(self._weights(row)[None], n, generator) for row in c], 1)
+        return bits(states, self.free)
+
+    def logits(self, c: Tensor, which: Tensor) -> Tensor:
+        """Logits (R, which) of p(x_d = 1) of some free variables."""
+        out = c.new_empty(len(c), len(which))
+        for r, row in enumerate(c):
+            weights = self._weights(row)
+            for j, d in enumerate(which.tolist()):
+                zero, one = weights.view(2**d, 2, -1).transpose(0, 1).flatten(1).logsumexp(1)
+                out[r, j] = one - zero
+        return out
+
+    def _weights(self, c: Tensor) -> Tensor:
+        return self.linear + softplus_table(self.weight.T, c)

@@ -12,7 +12,7 @@ from torch.nn import functional
 from pynade.classical.bernoulli_mixture import BinaryEM, em_bernoulli
 from pynade.classical.binary import CHUNK_ROWS, BinaryMixture, binary_rows, choose
 from pynade.classical.chow_liu import ChowLiuTree, PairCounts, check_alpha, smoothed_tree, spanning_tree
-from pynade.classical.em import Array, EMOptions, run_em
+from pynade.classical.em import Array, EMOptions, Random, run_em
 from pynade.models.mixture import checked_components
 from pynade.training.history import History
 
@@ -63,12 +63,8 @@ class TreeMixture(BinaryMixture):
             zero = torch.logaddexp(zero, weight + functional.logsigmoid(-logits))
         return one - zero
 
-    @torch.no_grad()
-    def sample_given(
-        self, x: Tensor, observed: Tensor, n: int = 1, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def _draw_given(self, x: Tensor, observed: Tensor, n: int, generator: Random) -> Tensor:
         """A tree from its posterior, then the unobserved cells from it: (n, B, D)."""
-        x = self._clean(x, observed)
         component = choose(self.component_log_probs(x, observed), n, generator)  # (n, B)
         out = x.expand(n, -1, -1).clone()
         for k, tree in enumerate(self.trees):
