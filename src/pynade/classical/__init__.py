@@ -5,7 +5,7 @@ from pynade.classical.chow_liu import ChowLiuTree, chow_liu, chow_liu_chosen
 from pynade.classical.contrastive_divergence import TrainedRBM, contrastive_divergence
 from pynade.classical.em import EMOptions
 from pynade.classical.factor_analysers import FactorAnalysers, FactorTask, em_factors
-from pynade.classical.gaussian import MultivariateGaussian, gaussian
+from pynade.classical.gaussian_em import MultivariateGaussian, gaussian
 from pynade.classical.gaussian_marginals import GaussianMarginals
 from pynade.classical.gaussian_mixture import GaussianMixture, em_gaussian, minibatch_em
 from pynade.classical.rbm import RBM, NormalisedRBM, PartitionEstimate, nade_from_rbm

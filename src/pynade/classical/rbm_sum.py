@@ -31,13 +31,7 @@ LOG_SUM_BLOCK = {"cpu": 2**16, "cuda": 2**23}  # states at a time: what a CPU's 
 
 
 def linear_table(c: Tensor) -> Tensor:
-    """Σ_k c_k h_k of every state: (…, H) -> (…, 2^H), float64.
-
-    Example:
-        >>> import torch
-        >>> linear_table(torch.tensor([10.0, 1.0])).tolist()
-        [0.0, 1.0, 10.0, 11.0]
-    """
+    """Σ_k c_k h_k of every state: (…, H) -> (…, 2^H), float64."""
     c = c.double()
     sums = c.new_zeros(*c.shape[:-1], 1)
     for k in reversed(range(c.shape[-1])):
@@ -46,21 +40,14 @@ def linear_table(c: Tensor) -> Tensor:
 
 
 def softplus_table(weight: Tensor, bias: Tensor) -> Tensor:
-    """Σ_d log(1 + exp(b_d + Σ_k h_k W_kd)) of every state h: W (H, D), b (D,) -> (2^H,), float64.
-
-    Example:
-        >>> import torch
-        >>> softplus_table(torch.zeros(2, 3), torch.zeros(3)).exp().round(decimals=6).tolist()
-        [8.0, 8.0, 8.0, 8.0]
-    """
-    hidden = len(weight)
+    """Σ_d log(1 + exp(b_d + Σ_k h_k W_kd)) of every state h: W (H, D), b (D,) -> (2^H,), float64."""
+    hidden, cut = len(weight), max(0, len(weight) - LOW_UNITS)
     if hidden > MOST_UNITS:
         raise ValueError(f"a sum over all states takes at most {MOST_UNITS} units, not {hidden}")
     weight, bias = weight.detach().double(), bias.detach().double()
     if weight.shape[1] == 0:
         return weight.new_zeros(2**hidden)
-    low = linear_table(weight[max(0, hidden - LOW_UNITS) :].T)  # (D, 2^low)
-    high = linear_table(weight[: max(0, hidden - LOW_UNITS)].T) + bias[:, None]  # (D, 2^high)
+    low, high = linear_table(weight[cut:].T), linear_table(weight[:cut].T) + bias[:, None]  # (D, 2^units)
     fits = max(high.abs().max(), low.abs().max(), (high.amax(1) + low.amax(1)).max()) < LARGEST / 4
     if weight.device.type == "cpu" and bool(fits) and available("numba"):
         return _by_products(high, low)
@@ -72,11 +59,6 @@ def log_sum(table: Tensor, c: Tensor) -> float:
 
     The linear part is made of its two parts and added a block at a time: a table of its own would cost more
     to write than all the sums.
-
-    Example:
-        >>> import torch
-        >>> round(log_sum(torch.zeros(4), torch.tensor([0.0, 1.0]).log1p()), 6)  # log(1 + 2 + 1 + 2)
-        1.791759
     """
     cut = max(0, len(c) - LOW_UNITS)
     high, low = linear_table(c.detach()[:cut]), linear_table(c.detach()[cut:])
@@ -105,7 +87,14 @@ def _by_products(high: Tensor, low: Tensor) -> Tensor:
     """The fast way, on the CPU's threads."""
     from pynade.classical.rbm_kernel import TILE, UNROLL, products  # brings in numba
 
-    groups = _groups(torch.logaddexp(high.amax(1) + low.amax(1), high.new_zeros(())))
+    groups: list[list[int]] = [[]]  # runs of variables whose factors' largest product is still finite
+    total = 0.0
+    for d, size in enumerate(torch.logaddexp(high.amax(1) + low.amax(1), high.new_zeros(())).tolist()):
+        if total + size > LARGEST:
+            groups.append([])
+            total = 0.0
+        groups[-1].append(d)
+        total += size
     width = max(-(-len(group) // UNROLL) for group in groups) * UNROLL
     # variables by group, padded with factors 1 + 0 · 0; inner states by tile, padded with states never read
     tiles = -(-low.shape[1] // TILE)
@@ -127,26 +116,8 @@ def _by_products(high: Tensor, low: Tensor) -> Tensor:
     return table[:, : low.shape[1]].flatten()
 
 
-def _groups(largest: Tensor) -> list[list[int]]:
-    """Variables in runs whose factors' largest product is still finite."""
-    groups: list[list[int]] = [[]]
-    total = 0.0
-    for d, size in enumerate(largest.tolist()):
-        if total + size > LARGEST:
-            groups.append([])
-            total = 0.0
-        groups[-1].append(d)
-        total += size
-    return groups
-
-
 class HiddenStates:
-    """Sums over the hidden units; the free visible ones are summed out analytically.
-
-    Args:
-        weight: W (H, free).
-        bias: b (free,).
-    """
+    """Sums over hidden units, the free visible ones summed out: of weights (H, free) and bias (free,)."""
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         self.weight, self.bias, self.hidden = weight, bias, len(weight)
@@ -165,11 +136,9 @@ class HiddenStates:
         inner_log = linear_table(c[:, self.outer :])
         inner = torch.empty_like(outer)
         size = max(1, STATES_BLOCK // inner_log.numel())
-        for start in range(0, n, size):
-            part = slice(start, start + size)
-            weights = self.table[outer[part]] + inner_log  # (part, R, 2^inner)
-            drawn = choose(weights.flatten(0, 1), 1, generator)
-            inner[part] = drawn.view(weights.shape[:2])
+        for some, drawn in zip(outer.split(size), inner.split(size), strict=True):
+            weights = self.table[some] + inner_log  # (some, R, 2^inner)
+            drawn.copy_(choose(weights.flatten(0, 1), 1, generator).view(drawn.shape))
         h = bits(outer * self.table.shape[1] + inner, self.hidden)
         return bernoulli_draws(h @ self.weight + self.bias, generator)
 
@@ -204,12 +173,7 @@ class HiddenStates:
 
 
 class VisibleStates:
-    """Sums over the free visible units, the smaller layer; the hidden ones are summed out analytically.
-
-    Args:
-        weight: W (H, free).
-        bias: b (free,).
-    """
+    """Sums over the free visible units, the hidden ones summed out; arguments as for `HiddenStates`."""
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         self.weight, self.free = weight, len(bias)
