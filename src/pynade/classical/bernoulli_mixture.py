@@ -119,16 +119,8 @@ def em_bernoulli(
 class BinaryEM(EM):
     """Abstract EM of one mixture of binary densities, which is changed in place.
 
-    It never decreases Σ_n log p(x_n) + s · `log_prior`, except where it places an empty component again,
-    once for each.
-
-    Args:
-        model: the mixture.
-        train: training rows.
-        valid: validation rows, or None.
-        strength: s > 0, of the prior.
-        empty_below: a component that explains fewer rows is empty.
-        options: of EM.
+    It never decreases Σ_n log p(x_n) + s times a log-prior, s being `strength`, except where it places again
+    a component that is empty (explains fewer rows than `empty_below`), once for each.
     """
 
     rows_at_once: int

@@ -98,12 +98,7 @@ class BinaryMixture(BinaryMarginalisable):
 
     @abstractmethod
     def component_log_probs(self, x: Tensor, observed: Tensor | None = None) -> Tensor:
-        """log w_k + log p_k(observed cells), (B, K), float64.
-
-        Args:
-            x: rows (B, D) in this model's dtype, zero where not observed.
-            observed: bool (B, D); None means all.
-        """
+        """log w_k + log p_k(observed cells), (B, K), float64; x is clean, `observed` None means all."""
 
     def _log_prob(self, x: Tensor) -> Tensor:
         return torch.logsumexp(self.component_log_probs(x), -1)
@@ -130,14 +125,7 @@ def choose(log_weights: Tensor, n: int, generator: Random) -> Tensor:
 def binary_rows(
     x: Array, valid: Array | None = None, n_variables: int | None = None, missing: bool = False
 ) -> tuple[Cells, Cells | None]:
-    """Training rows, and validation rows on the same device, as uint8 (small in memory).
-
-    Args:
-        x: (N, D), values exactly 0 or 1, NaN where missing.
-        valid: (M, D), or None.
-        n_variables: D, where it is known already.
-        missing: whether NaN is allowed.
-    """
+    """Training rows, and validation rows on the same device, as uint8; `missing`: whether NaN is allowed."""
     train = _cells(x, "training", n_variables, missing)
     if valid is None:
         return train, None

@@ -147,17 +147,11 @@ def _check_loaded(tree: ChowLiuTree, _: Any) -> None:
 
 @dataclass(frozen=True)
 class PairCounts:
-    """How often variables are one, alone and in pairs, in (weighted) rows; float64.
+    """How often variables are one, alone and in pairs, in (weighted) rows; float64."""
 
-    Attributes:
-        rows: number or total weight of the rows.
-        ones: (D,).
-        both: (D, D), both one; its diagonal is `ones`.
-    """
-
-    rows: float
-    ones: Tensor
-    both: Tensor
+    rows: float  # number or total weight of the rows
+    ones: Tensor  # (D,)
+    both: Tensor  # (D, D), both one; its diagonal is `ones`
 
     @classmethod
     def of(cls, x: Tensor, weights: Tensor | None = None, dtype: torch.dtype = torch.float32) -> PairCounts:
@@ -260,13 +254,7 @@ def chow_liu_chosen(
 
 
 def spanning_tree(information: Tensor, root: int = 0) -> Tensor:
-    """Parents (D,) of the spanning tree with the largest sum of `information` (D, D), seen from `root`.
-
-    Example:
-        >>> import torch
-        >>> spanning_tree(torch.tensor([[0.0, 0.1, 0.5], [0.1, 0.0, 0.4], [0.5, 0.4, 0.0]])).tolist()
-        [-1, 2, 0]
-    """
+    """Parents (D,) of the spanning tree with the largest sum of `information` (D, D), seen from `root`."""
     from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
     if not 0 <= root < len(information):
@@ -275,8 +263,7 @@ def spanning_tree(information: Tensor, root: int = 0) -> Tensor:
     # rounded, because equal edges should tie on every machine
     cost = -(information.double().cpu().numpy().round(12) + 1)
     np.fill_diagonal(cost, 0)
-    tree = minimum_spanning_tree(cost)
-    parent = breadth_first_order(tree, root, directed=False)[1]
+    parent = breadth_first_order(minimum_spanning_tree(cost), root, directed=False)[1]
     return torch.as_tensor(np.maximum(parent, -1), dtype=torch.long, device=information.device)
 
 
@@ -288,7 +275,8 @@ def smoothed_tree(
 
     Logits are differences of logs of counts, so exact.
     """
-    check_alpha(alpha)
+    if not alpha > 0:
+        raise ValueError(f"alpha must be above 0 (1e-20 is as good as none), not {alpha}")
     child = torch.arange(len(parent), device=parent.device)
     table = counts.joint()[:, :, child, parent.clamp(min=0)] + alpha  # (value, parent's value, D)
     logits = (table[1].log() - table[0].log()).T
@@ -297,9 +285,3 @@ def smoothed_tree(
     tree = ChowLiuTree(len(parent), parent).to(parent.device, dtype)
     tree.logits.copy_(torch.where((parent < 0)[:, None], alone[:, None], logits))
     return tree
-
-
-def check_alpha(alpha: float) -> None:
-    """Smoothing must be positive."""
-    if not alpha > 0:
-        raise ValueError(f"alpha must be above 0 (1e-20 is as good as none), not {alpha}")

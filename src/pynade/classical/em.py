@@ -63,18 +63,7 @@ def run_em(learner: Learner, options: EMOptions) -> list[History]:
 class EM(Learner):
     """Abstract EM of one or more members: an epoch is an M-step (not in the first epoch) and an E-step.
 
-    Args:
-        params: parameters of all members.
-        stopping: one for each member.
-        validated: whether there are validation rows.
-        generators: those that M-steps draw from.
-
-    Attributes:
-        params: parameters of the active members.
-        best: the best parameters of every member.
-        steps: M-steps done; -1 before the first E-step.
-        memory: further tensors that the next step depends on.
-        notes: for each member, which components were empty and placed again.
+    `params` are those of the active members, `best` of every member; `generators` those M-steps draw from.
     """
 
     unit = "iteration"
@@ -91,9 +80,9 @@ class EM(Learner):
         self.best = {name: t.clone() for name, t in params.items()}
         self.active = list(range(len(stopping)))
         self.generators = [g for g in generators if g is not None]
-        self.steps = -1
-        self.memory: Parameters = {}
-        self.notes: list[list[str]] = [[] for _ in stopping]
+        self.steps = -1  # M-steps done
+        self.memory: Parameters = {}  # further tensors that the next step depends on
+        self.notes: list[list[str]] = [[] for _ in stopping]  # components that were placed again
 
     @abstractmethod
     def expect(self) -> list[float | None]:

@@ -318,10 +318,7 @@ def m_step(params: Parameters, moments: Moments, floor: Tensor) -> Parameters:
     covariance S are all that is needed. The joint regression of x on (s, 1) is, with the means taken out,
     Λ' = S βᵀ (I - βΛ + β S βᵀ)⁻¹, μ' = μ + (I - Λ'β)(m - μ), Ψ' = diag(S - Λ'β S).
 
-    Args:
-        params: `log_weights` (M, K), `means` (M, K, D), `loadings` (M, K, D, Q), `noise` (M, K, D).
-        moments: of the E-step under these parameters.
-        floor: the smallest noise variance, broadcast against `noise`.
+    Parameters: `log_weights` (M, K), `means` (M, K, D), `loadings` (M, K, D, Q), `noise` (M, K, D).
     """
     loadings, means = params["loadings"], params["means"]
     Q = loadings.shape[-1]

@@ -31,14 +31,10 @@ Member = tuple[Rows, Rows | None]  # training and validation rows; members with 
 
 
 class GaussianEM(EM):
-    """Abstract EM of mixtures of Gaussians, many members at once.
+    """Abstract EM of mixtures of Gaussians, M members at once.
 
-    Args:
-        members: M of them.
-        params: with at least `log_weights` (M, K), `means` (M, K, D) and what `covariances` needs.
-        stopping: one for each member.
-        floor: name and value of the option that keeps covariances from being singular.
-        generators: those that M-steps draw from.
+    Parameters are `log_weights` (M, K), `means` (M, K, D) and what `covariances` needs; `floor` is name and
+    value of the option that keeps covariances from being singular.
     """
 
     moments: Moments
@@ -104,14 +100,7 @@ def checked_floor(name: str, value: float) -> tuple[str, float]:
 
 
 def real_rows(x: Array, n_components: int = 1, word: str = "x", *, every_column: bool = True) -> Tensor:
-    """Rows as float64, checked: two axes, finite or missing (NaN), no empty row, enough rows.
-
-    Args:
-        x: rows (N, D).
-        n_components: the least number of rows.
-        word: what to call these rows in a message.
-        every_column: whether every column must have a value, as for training rows.
-    """
+    """Rows as float64, checked: two axes, finite or missing (NaN), no empty row (nor column), enough rows."""
     x = torch.as_tensor(x)
     if x.ndim != 2 or x.shape[1] == 0:
         raise ValueError(f"expected rows (N, D) for {word}, got an array of shape {tuple(x.shape)}")

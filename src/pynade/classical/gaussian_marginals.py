@@ -42,12 +42,8 @@ def by_pattern(observed: Tensor, n_components: int, budget: int = BUDGET) -> Ite
     """Group rows by which of their cells are observed.
 
     Patterns shared by about as many rows (up to a factor of two) go together, so that a thousand patterns
-    are a few batched programs and padding at most doubles the work.
-
-    Args:
-        observed: bool (B, D).
-        n_components: K; a group's arrays are (P, K, D, D) and (P, K, R, D).
-        budget: the most numbers in such an array (a single pattern's matrices may exceed it).
+    are a few batched programs and padding at most doubles the work. A group's arrays are (P, K, D, D) and
+    (P, K, R, D), of at most `budget` numbers (a single pattern's matrices may exceed it).
     """
     if len(observed) == 0:
         return
@@ -203,12 +199,7 @@ class GaussianMarginals(Marginalisable):
 
 
 class GaussianComponents(GaussianMarginals):
-    """Abstract mixture of K Gaussians that stores `log_weights` (K,), `means` (K, D) and more.
-
-    Args:
-        n_variables: D.
-        n_components: K.
-    """
+    """Abstract mixture of K Gaussians that stores `log_weights` (K,), `means` (K, D) and more."""
 
     log_weights: Tensor
     means: Tensor

@@ -31,30 +31,18 @@ SINGULAR = 1e-10  # of a column's variance: below it a component's variance is l
 
 @dataclass(frozen=True)
 class Scale:
-    """Shift and scale (D,) that standardise the training rows; EM runs on standardised rows for accuracy.
+    """Shift and scale (D,) that standardise the training rows; EM runs on standardised rows for accuracy."""
 
-    Attributes:
-        shift: subtracted from each column.
-        scale: then divides it.
-        unit: (D,), variances of the standardised rows times this are in the units of floors and shrinkage.
-    """
-
-    shift: Tensor
-    scale: Tensor
-    unit: Tensor
+    shift: Tensor  # subtracted from each column
+    scale: Tensor  # then divides it
+    unit: Tensor  # variances of standardised rows times this are in the units of floors and shrinkage
 
     @classmethod
     def of(cls, x: Tensor, standardise: bool = True, centred: bool = True) -> Scale:
         """Mean and standard deviation of the values of each column; a constant column keeps its scale.
 
-        Args:
-            x: rows (N, D), NaN where missing.
-            standardise: floors and shrinkage are in units in which each column has standard deviation 1;
-                otherwise in the units of the data.
-            centred: otherwise nothing is subtracted, and the scale is the root of the mean square.
-
-        Raises:
-            ValueError: a column's squares are too large for a float64.
+        Floors and shrinkage are in units in which each column has standard deviation 1 (`standardise`), or
+        in the units of the data. Where `centred` is False nothing is subtracted from the rows.
         """
         infinite = ~torch.isfinite(x.square().nanmean(0))
         if bool(infinite.any()):
@@ -134,12 +122,9 @@ class Components(NamedTuple):
 
 
 class Rows:
-    """Rows prepared for many E-steps.
+    """Rows (N, D), float64, NaN where a value is missing, prepared for many E-steps.
 
-    Args:
-        x: rows (N, D), float64, NaN where a value is missing; checked already.
-        scale: what standardises them.
-        keep: keep the features of complete rows between E-steps if there is room.
+    With `keep`, the features of complete rows are kept between E-steps if there is room.
     """
 
     def __init__(self, x: Tensor, scale: Scale, keep: bool = True) -> None:
@@ -235,13 +220,7 @@ def n_features(n_variables: int) -> int:
 
 
 def features(columns: Tensor, out: Tensor | None = None) -> Tensor:
-    """[x_i x_j for i ≤ j, x_i, 1] of rows given as columns (D, n): (F, n).
-
-    Example:
-        >>> import torch
-        >>> features(torch.tensor([[2.0], [3.0]])).squeeze(1).tolist()
-        [4.0, 6.0, 9.0, 2.0, 3.0, 1.0]
-    """
+    """[x_i x_j for i ≤ j, x_i, 1] of rows given as columns (D, n): (F, n)."""
     D, n = columns.shape
     out = columns.new_empty(n_features(D), n) if out is None else out
     start = 0
@@ -254,11 +233,7 @@ def features(columns: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def cholesky(covariances: Tensor, option: str, value: float) -> Tensor:
-    """Cholesky factors of standardised covariances (..., D, D).
-
-    Raises:
-        ValueError: one is singular; the message names the option that would help.
-    """
+    """Cholesky factors of standardised covariances (..., D, D), or a ValueError that names the option."""
     factors, singular = try_cholesky(covariances)
     if singular:
         raise ValueError(

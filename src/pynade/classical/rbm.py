@@ -7,8 +7,9 @@ share everything else, so its table is computed once.
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -88,10 +89,7 @@ class RBM(Model):
         self.c = nn.Parameter(torch.zeros(n_hidden))
 
     def free_energy(self, x: Tensor) -> Tensor:
-        """−bᵀx − Σ_k log(1 + exp(c_k + W_k x)) of rows (B, D): (B,), summed in float64.
-
-        Minus the free energy is the logarithm of the unnormalised probability.
-        """
+        """−bᵀx − Σ_k log(1 + exp(c_k + W_k x)), minus the unnormalised log-probability, of rows: (B,)."""
         self.check(x)
         return self._free_energy(x.to(self.dtype))
 
@@ -223,10 +221,7 @@ class NormalisedRBM(BinaryMarginalisable):
 
     def __init__(self, rbm: RBM) -> None:
         super().__init__(rbm.n_visible)
-        with torch.no_grad():
-            self.rbm = RBM(rbm.n_visible, rbm.n_hidden).to(rbm.W)
-            self.rbm.load_state_dict(rbm.state_dict())
-        self.rbm.requires_grad_(False)
+        self.rbm = copy.deepcopy(rbm).requires_grad_(False)
         log_z = 0.0 if rbm.W.is_meta else rbm.log_partition()  # loading fills it in
         self.register_buffer("log_z", torch.tensor(log_z, dtype=rbm.dtype, device=rbm.device))
 
@@ -241,20 +236,21 @@ class NormalisedRBM(BinaryMarginalisable):
         return out
 
     def _logits_given(self, x: Tensor, observed: Tensor) -> Tensor:
+        return self._logits(x, observed, range(self.n_variables))
+
+    def _logits(self, x: Tensor, observed: Tensor, wanted: Sequence[int]) -> Tensor:
         out = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+        some = torch.tensor(wanted, device=x.device)
         for rows, free, states, c in self._groups(x, observed):
-            every = torch.arange(len(free), device=x.device)
-            out[rows[:, None], free] = states.logits(c, every)
-        return out
+            which = torch.isin(free, some).nonzero().squeeze(-1)
+            if len(which):
+                out[rows[:, None], free[which]] = states.logits(c, which)
+        return out[:, some]
 
     @torch.no_grad()
     def distribution(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
         """p(x_i | observed cells): Bernoulli, and its logits (B, 1); cheaper than all D of them."""
-        out = torch.zeros(len(x), 1, dtype=torch.float64, device=x.device)
-        for rows, free, states, c in self._groups(self._clean(x, observed), observed):
-            if (free == i).any():
-                out[rows] = states.logits(c, (free == i).nonzero().squeeze(-1))
-        return self.family, out
+        return self.family, self._logits(self._clean(x, observed), observed, [i])
 
     def _draw_given(self, x: Tensor, observed: Tensor, n: int, generator: Random) -> Tensor:
         """A state of the smaller layer given the observed cells, then the rest given it: (n, B, D)."""

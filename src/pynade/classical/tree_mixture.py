@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from pynade.classical.bernoulli_mixture import BinaryEM, em_bernoulli
 from pynade.classical.binary import CHUNK_ROWS, BinaryMixture, binary_rows, choose
-from pynade.classical.chow_liu import ChowLiuTree, PairCounts, check_alpha, smoothed_tree, spanning_tree
+from pynade.classical.chow_liu import ChowLiuTree, PairCounts, smoothed_tree, spanning_tree
 from pynade.classical.em import Array, EMOptions, Random, run_em
 from pynade.models.mixture import checked_components
 from pynade.training.history import History
@@ -114,7 +114,6 @@ def em_trees(
         >>> bool(model.log_prob(x).mean() > -1.45)  # the entropy is log 4 = 1.386
         True
     """
-    check_alpha(alpha)
     train, held = binary_rows(x, valid)
     generator = options.get("generator")
     start, _ = em_bernoulli(train[0], n_components, epochs=START_EPOCHS, generator=generator, dtype=dtype)
