@@ -290,7 +290,7 @@ def test_one_tree_is_the_tree_of_the_smoothed_counts():
     model, _ = em_trees(x, 1, epochs=3, alpha=0.3, dtype=torch.float64)
     counts = PairCounts.of(torch.as_tensor(x))
     parent = spanning_tree(counts.mutual_information(0.3))
-    wanted = smoothed_tree(counts, parent, 0.3, root_alpha=0.6, dtype=torch.float64)
+    wanted = smoothed_tree(counts, parent, 0.3, 0.6, torch.float64)
     torch.testing.assert_close(model.trees[0].logits, wanted.logits, rtol=0, atol=1e-10)
     assert torch.equal(model.trees[0].parent, wanted.parent)
 

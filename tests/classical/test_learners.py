@@ -201,7 +201,7 @@ def test_the_best_epoch_is_kept(learn):
 
 @pytest.mark.parametrize("learn", PATIENT, ids=lambda learn: learn.__name__)
 def test_patience_ends_it_early(learn, monkeypatch):
-    monkeypatch.setattr(sys.modules["pynade.classical.minibatch_em"], "VALIDATE_EVERY", 1)
+    monkeypatch.setattr(sys.modules["pynade.classical.gaussian_mixture"], "VALIDATE_EVERY", 1)
     options = {"batch_size": 12, "covariance_floor": 0.01} if learn is minibatches else {"tol": 0}
     _, histories = learn(True, patience=1, **options)
     stopped = [h for h in histories if h.stopped == "no better validation score for 1 iterations"]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pynade.classical import RBM, contrastive_divergence, nade_from_rbm, rbm_sum
-from pynade.classical.normalised_rbm import TINY, HiddenStates, VisibleStates
+from pynade.classical.rbm_sum import TINY, HiddenStates, VisibleStates
 from pynade.ordering import Ordering
 from pynade.training.loop import Diverged
 from tests.reference import binary

@@ -416,7 +416,7 @@ def test_steps_follow_the_papers_schedule():
 
 
 def test_minibatch_em_comes_near_em(monkeypatch):
-    monkeypatch.setattr(sys.modules["pynade.classical.minibatch_em"], "VALIDATE_EVERY", 60)
+    monkeypatch.setattr(sys.modules["pynade.classical.gaussian_mixture"], "VALIDATE_EVERY", 60)
     x = rows(3000, 4)
     train, valid = x[:2500], x[2500:]
     full, _ = em_gaussian(train, 3, generator=generator(1))
@@ -492,7 +492,7 @@ def test_validation_rows_and_first_batches_may_lack_a_column():
 
 
 def test_minibatch_patience_counts_validations(monkeypatch):
-    monkeypatch.setattr(sys.modules["pynade.classical.minibatch_em"], "VALIDATE_EVERY", 2)
+    monkeypatch.setattr(sys.modules["pynade.classical.gaussian_mixture"], "VALIDATE_EVERY", 2)
     x = rows(40, 4)
     options = {"epochs": 501, "batch_size": 20, "step_size": 1.0, "patience": 3, "covariance_floor": 1e-3}
     _, history = minibatch_em(x[:20], 5, x[20:], generator=generator(), **options)

@@ -3,19 +3,19 @@
 from pynade.classical.bernoulli_mixture import BernoulliMixture, em_bernoulli
 from pynade.classical.chow_liu import ChowLiuTree, chow_liu, chow_liu_chosen
 from pynade.classical.contrastive_divergence import TrainedRBM, contrastive_divergence
+from pynade.classical.em import EMOptions
 from pynade.classical.factor_analysers import FactorAnalysers, FactorTask, em_factors
-from pynade.classical.gaussian import MultivariateGaussian, gaussian
+from pynade.classical.gaussian_em import MultivariateGaussian, gaussian
 from pynade.classical.gaussian_marginals import GaussianMarginals
-from pynade.classical.gaussian_mixture import GaussianMixture, em_gaussian
-from pynade.classical.minibatch_em import minibatch_em
-from pynade.classical.normalised_rbm import NormalisedRBM
-from pynade.classical.rbm import RBM, PartitionEstimate, nade_from_rbm
+from pynade.classical.gaussian_mixture import GaussianMixture, em_gaussian, minibatch_em
+from pynade.classical.rbm import RBM, NormalisedRBM, PartitionEstimate, nade_from_rbm
 from pynade.classical.tree_mixture import TreeMixture, em_trees
 
 __all__ = [
     "RBM",
     "BernoulliMixture",
     "ChowLiuTree",
+    "EMOptions",
     "FactorAnalysers",
     "FactorTask",
     "GaussianMarginals",

@@ -1,20 +1,21 @@
-"""Mixtures of multivariate Bernoullis (the paper's MoB)."""
+"""Mixtures of multivariate Bernoullis (the paper's MoB), and EM of mixtures of binary densities."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Unpack
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pynade.classical.binary import BinaryMixture, bernoulli_draws, binary_rows, choose
-from pynade.classical.em import BinaryEM, log_odds_prior, run_em
-from pynade.training.checkpoint import Checkpoint
+from pynade.arguments import check_positive
+from pynade.classical.binary import BinaryMixture, Cells, bernoulli_draws, binary_rows, choose
+from pynade.classical.em import EM, Array, EMOptions, Parameters, Random, run_em, stopping
+from pynade.likelihood import Estimate
 from pynade.training.history import History
-from pynade.training.loop import Callback, Stopping
 
 CHUNK = 2**24  # values of a (rows, K) or (rows, D) block: 64 MiB in float32
 
@@ -38,8 +39,7 @@ class BernoulliMixture(BinaryMixture):
 
     def __init__(self, n_variables: int, n_components: int) -> None:
         super().__init__(n_variables)
-        if n_components < 1:
-            raise ValueError(f"n_components must be at least 1, not {n_components}")
+        check_positive(n_components=n_components)
         self.n_components = n_components
         self.log_weights = nn.Parameter(torch.zeros(n_components))
         self.logits = nn.Parameter(torch.zeros(n_components, n_variables))
@@ -60,19 +60,11 @@ class BernoulliMixture(BinaryMixture):
         one, zero = (_log_average(weights, functional.logsigmoid(s * logits)) for s in (1, -1))
         return one - zero
 
-    @torch.no_grad()
-    def sample_given(
-        self, x: Tensor, observed: Tensor, n: int = 1, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def _draw_given(self, x: Tensor, observed: Tensor, n: int, generator: Random) -> Tensor:
         """A component from its posterior, then the unobserved cells from it: (n, B, D)."""
-        x = self._clean(x, observed)
         component = choose(self.component_log_probs(x, observed), n, generator)  # (n, B)
         drawn = bernoulli_draws(self.logits[component], generator)
         return torch.where(observed, x, drawn.to(x.dtype))
-
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        return {"n_variables": self.n_variables, "n_components": self.n_components}
 
 
 def _log_average(weights: Tensor, log_p: Tensor) -> Tensor:
@@ -83,19 +75,14 @@ def _log_average(weights: Tensor, log_p: Tensor) -> Tensor:
 
 @torch.no_grad()
 def em_bernoulli(
-    x: Tensor | np.ndarray,
+    x: Array,
     n_components: int,
-    valid: Tensor | np.ndarray | None = None,
+    valid: Array | None = None,
     *,
-    epochs: int = 201,
-    patience: int | None = 10,
-    tol: float = 1e-6,
     smoothing: float = 0.1,
     empty_below: float = 1e-3,
-    generator: torch.Generator | None = None,
     dtype: torch.dtype = torch.float32,
-    callbacks: Sequence[Callback] = (),
-    checkpoint: Checkpoint | None = None,
+    **options: Unpack[EMOptions],
 ) -> tuple[BernoulliMixture, History]:
     """Fit a `BernoulliMixture` by EM, on the device of the rows; validation rows stop it early.
 
@@ -106,16 +93,11 @@ def em_bernoulli(
         x: training rows (N, D), values exactly 0 or 1.
         n_components: K.
         valid: validation rows, scored at every iteration; the best parameters are returned.
-        epochs: iterations at most, one more than M-steps.
-        patience: iterations without a better validation score before stopping; None never stops so.
-        tol: stop when the objective rises by less, in nats per row; 0 never stops so.
         smoothing: pseudo-counts s > 0 of each outcome; tiny values (1e-20) come near maximum likelihood.
         empty_below: a component that explains fewer rows than this is placed again (once), at a row that
             the mixture explains worst; `history.messages` says so.
-        generator: chooses the rows from which components start.
         dtype: of the parameters and products; sums are in float64.
-        callbacks: called with a `Progress` after each iteration; one that returns True ends EM.
-        checkpoint: keeps the state, and gives it back where an interrupted EM goes on.
+        options: see `EMOptions`; by default epochs=201, patience=10, tol=1e-6.
 
     Example:
         >>> import torch
@@ -126,20 +108,109 @@ def em_bernoulli(
     """
     if not smoothing > 0:
         raise ValueError(f"smoothing must be above 0 (a tiny value is as good as none), not {smoothing}")
-    train = binary_rows(x, "training", missing=True)
-    device, D = train[0].device, train[0].shape[1]
-    held = None if valid is None else binary_rows(valid, "validation", D, missing=True, device=device)
-    model = BernoulliMixture(D, n_components).to(device, dtype)
-    learner = _BernoulliEM(model, train, held, smoothing, empty_below, Stopping(patience, tol or None))
-    learner.start(generator)
-    (history,) = run_em(learner, epochs, callbacks, checkpoint)
-    return model, history
+    train, held = binary_rows(x, valid, missing=True)
+    model = BernoulliMixture(train[0].shape[1], n_components).to(train[0].device, dtype)
+    options = EMOptions(epochs=201, patience=10, tol=1e-6) | options
+    learner = _BernoulliEM(model, train, held, smoothing, empty_below, options)
+    learner.start(options.get("generator"))
+    return model, run_em(learner, options)[0]
+
+
+class BinaryEM(EM):
+    """Abstract EM of one mixture of binary densities, which is changed in place.
+
+    It never decreases Σ_n log p(x_n) + s times a log-prior, s being `strength`, except where it places again
+    a component that is empty (explains fewer rows than `empty_below`), once for each.
+    """
+
+    rows_at_once: int
+
+    def __init__(
+        self,
+        model: BinaryMixture,
+        train: Cells,
+        valid: Cells | None,
+        strength: float,
+        empty_below: float,
+        options: EMOptions,
+    ) -> None:
+        views = {name: t[None] for name, t in model.state_dict().items()}  # share the model's memory
+        super().__init__(views, [stopping(options)], valid is not None)
+        self.mixture, self.train, self.valid = model, train, valid
+        self.strength, self.empty_below = strength, empty_below
+        self.x = train[0]
+        self.log_p = self.x.new_zeros(len(self.x), dtype=torch.float64)
+        self.placed = torch.zeros(model.n_components, dtype=torch.bool, device=self.x.device)
+        self.memory = {"placed": self.placed}
+        self.placed_now = False  # whether the last M-step has placed a component again
+        self.last_objective = math.nan
+
+    @abstractmethod
+    def tables(self) -> Sequence[Tensor]:
+        """The logits of all components."""
+
+    def put(self, params: Parameters) -> None:
+        """Copy the parameters into the model."""
+        for name, t in params.items():
+            self.params[name].copy_(t)
+        self.expect()
+
+    def finish(self) -> None:
+        """Give the model its best parameters."""
+        for name, t in self.best.items():
+            self.params[name].copy_(t)
+
+    def score(self, epoch: int) -> list[Estimate] | None:
+        """Mean log-likelihood of the validation rows."""
+        if self.valid is None:
+            return None
+        each = [self.mixture.component_log_probs(*part).logsumexp(-1) for part in self.chunks(self.valid)]
+        return [Estimate(float(torch.cat(each).mean()), math.nan, len(self.valid[0]))]
+
+    def objective(self, train: list[float | None]) -> list[float | None]:
+        """Log-likelihood plus s times the log-prior Σ_k log w_k + Σ (log θ + log(1 − θ)), per row."""
+        assert train[0] is not None
+        log_prior = torch.log_softmax(self.mixture.log_weights.double(), 0).sum()
+        for table in self.tables():
+            table = table.double()
+            log_prior = log_prior + (functional.logsigmoid(table) + functional.logsigmoid(-table)).sum()
+        self.last_objective = train[0] + self.strength * float(log_prior) / len(self.x)
+        return [self.last_objective]
+
+    def converged(self, change: float, tol: float) -> bool:
+        """Whether the objective rises by less; not where a component was placed again."""
+        return change < tol and not self.placed_now
+
+    def line(self, position: int) -> dict[str, float]:
+        """The objective."""
+        return {"objective": self.last_objective}
+
+    def chunks(self, cells: Cells) -> Iterator[Cells]:
+        """Rows in the model's dtype, some at a time."""
+        x, observed = cells
+        for start in range(0, len(x), self.rows_at_once):
+            part = slice(start, start + self.rows_at_once)
+            yield x[part].to(self.mixture.dtype), None if observed is None else observed[part]
+
+    def empty(self, counts: Tensor, each: int) -> tuple[Tensor, Tensor]:
+        """Components to place again, and the `each` worst rows for each; counts (K,): rows each explains."""
+        which = ((counts < self.empty_below) & ~self.placed).nonzero().squeeze(-1)[: len(self.x) // each]
+        self.placed[which] = True
+        self.placed_now = bool(len(which))
+        worst = self.log_p.topk(len(which) * each, largest=False).indices
+        if self.placed_now:
+            names, rows = (", ".join(map(str, t.tolist())) for t in (which, worst))
+            source = f"rows {rows}" if each == 1 else f"{each} rows each"
+            self.notes[0].append(
+                f"iteration {self.steps + 1}: components {names} were empty and start anew from {source}"
+            )
+        return which, worst
 
 
 class _BernoulliEM(BinaryEM):
     mixture: BernoulliMixture
 
-    def start(self, generator: torch.Generator | None) -> None:
+    def start(self, generator: Random) -> None:
         """Components half-way between the marginals and rows chosen at random, equal weights."""
         ones, observed = self.x.sum(0, dtype=torch.float64), self.train[1]
         seen = len(self.x) if observed is None else observed.sum(0, dtype=torch.float64)
@@ -149,13 +220,10 @@ class _BernoulliEM(BinaryEM):
         where = torch.device("cpu") if generator is None else generator.device
         draws = [torch.randperm(N, generator=generator, device=where) for _ in range(-(-K // N))]
         self.mixture.logits.copy_(self._at_rows(torch.cat(draws)[:K].to(self.x.device)))
+        self.rows_at_once = max(1, CHUNK // max(K, self.mixture.n_variables))
 
-    @property
-    def rows_at_once(self) -> int:
-        return max(1, CHUNK // max(self.mixture.n_components, self.mixture.n_variables))
-
-    def log_prior(self) -> float:
-        return log_odds_prior(self.mixture.log_weights, [self.mixture.logits])
+    def tables(self) -> Sequence[Tensor]:
+        return [self.mixture.logits]
 
     def expect(self) -> list[float | None]:
         self.rows = self.x.new_zeros(self.mixture.n_components, dtype=torch.float64)
@@ -179,12 +247,10 @@ class _BernoulliEM(BinaryEM):
         ones, zeros = self.ones.clamp(min=0), (seen - self.ones).clamp(min=0)  # float32 may round below zero
         self.mixture.logits.copy_((ones + s).log() - (zeros + s).log())
         weights = self.rows + s
-        empty = self.empty(self.rows, len(self.x))
+        empty, worst = self.empty(self.rows, 1)
         if len(empty):
-            worst = self.log_p.topk(len(empty), largest=False).indices
             self.mixture.logits[empty] = self._at_rows(worst)
             weights[empty] = 1.0
-            self.note(empty, f"rows {', '.join(map(str, worst.tolist()))}")
         self.mixture.log_weights.copy_((weights / weights.sum()).log())
 
     def _at_rows(self, rows: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pynade.classical.binary import CHUNK_ROWS, BinaryMarginalisable, bernoulli_draws, binary_rows
+from pynade.classical.em import Array, Random
 
 ALPHAS = (1e-20, 0.001, 0.01, 0.1, 1.0)  # the paper's grid, and 1, which its results need
 CHUNK = 2**24  # values of a block of rows
@@ -74,12 +75,8 @@ class ChowLiuTree(BinaryMarginalisable):
             belief[:, level] = up[:, level] + own
         return belief[..., 1] - belief[..., 0]
 
-    @torch.no_grad()
-    def sample_given(
-        self, x: Tensor, observed: Tensor, n: int = 1, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def _draw_given(self, x: Tensor, observed: Tensor, n: int, generator: Random) -> Tensor:
         """Joint draws by backward sampling: messages once, then from the roots down: (n, B, D)."""
-        x = self._clean(x, observed)
         up, _ = self._upward(x, observed)
         logit = (up[..., 1] - up[..., 0]).expand(n, -1, -1)  # infinite where observed, so that cells keep x
         table, out = self._table().double(), x.expand(n, -1, -1).double().clone()
@@ -150,17 +147,11 @@ def _check_loaded(tree: ChowLiuTree, _: Any) -> None:
 
 @dataclass(frozen=True)
 class PairCounts:
-    """How often variables are one, alone and in pairs, in (weighted) rows; float64.
+    """How often variables are one, alone and in pairs, in (weighted) rows; float64."""
 
-    Attributes:
-        rows: number or total weight of the rows.
-        ones: (D,).
-        both: (D, D), both one; its diagonal is `ones`.
-    """
-
-    rows: float
-    ones: Tensor
-    both: Tensor
+    rows: float  # number or total weight of the rows
+    ones: Tensor  # (D,)
+    both: Tensor  # (D, D), both one; its diagonal is `ones`
 
     @classmethod
     def of(cls, x: Tensor, weights: Tensor | None = None, dtype: torch.dtype = torch.float32) -> PairCounts:
@@ -195,11 +186,7 @@ class PairCounts:
 
 
 def chow_liu(
-    x: Tensor | np.ndarray,
-    alpha: float = 0.1,
-    *,
-    root: int = 0,
-    dtype: torch.dtype = torch.float32,
+    x: Array, alpha: float = 0.1, *, root: int = 0, dtype: torch.dtype = torch.float32
 ) -> ChowLiuTree:
     """The tree of maximum likelihood, its tables smoothed by `alpha` (the paper's "Chow–Liu").
 
@@ -220,14 +207,14 @@ def chow_liu(
         >>> chow_liu(x).edges()  # 0 and 2 always agree
         [(0, 1), (0, 2)]
     """
-    counts = PairCounts.of(binary_rows(x, "training")[0])
-    return smoothed_tree(counts, spanning_tree(counts.mutual_information(), root), alpha, dtype=dtype)
+    counts = PairCounts.of(binary_rows(x)[0][0])
+    return smoothed_tree(counts, spanning_tree(counts.mutual_information(), root), alpha, alpha, dtype)
 
 
 @torch.no_grad()
 def chow_liu_chosen(
-    x: Tensor | np.ndarray,
-    valid: Tensor | np.ndarray,
+    x: Array,
+    valid: Array,
     alphas: Sequence[float] = ALPHAS,
     *,
     root: int = 0,
@@ -254,27 +241,20 @@ def chow_liu_chosen(
     """
     if not len(alphas):
         raise ValueError("there is no alpha to choose from")
-    counts = PairCounts.of(binary_rows(x, "training")[0])
-    held = binary_rows(valid, "validation", len(counts.ones), device=counts.ones.device)[0]
+    (train, _), held = binary_rows(x, valid)
+    assert held is not None
+    counts = PairCounts.of(train)
     parent = spanning_tree(counts.mutual_information(), root)
-    scores, best = {}, None
+    scores = {}
     for alpha in alphas:
-        tree = smoothed_tree(counts, parent, alpha, dtype=torch.float64)
-        scores[alpha] = float(torch.cat([tree.log_prob(part) for part in held.split(CHUNK_ROWS)]).mean())
-        if best is None or scores[alpha] > scores[best]:
-            best = alpha
-    assert best is not None
-    return smoothed_tree(counts, parent, best, dtype=dtype), scores
+        tree = smoothed_tree(counts, parent, alpha, alpha, torch.float64)
+        scores[alpha] = float(torch.cat([tree.log_prob(part) for part in held[0].split(CHUNK_ROWS)]).mean())
+    best = max(scores, key=scores.__getitem__)
+    return smoothed_tree(counts, parent, best, best, dtype), scores
 
 
 def spanning_tree(information: Tensor, root: int = 0) -> Tensor:
-    """Parents (D,) of the spanning tree with the largest sum of `information` (D, D), seen from `root`.
-
-    Example:
-        >>> import torch
-        >>> spanning_tree(torch.tensor([[0.0, 0.1, 0.5], [0.1, 0.0, 0.4], [0.5, 0.4, 0.0]])).tolist()
-        [-1, 2, 0]
-    """
+    """Parents (D,) of the spanning tree with the largest sum of `information` (D, D), seen from `root`."""
     from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
     if not 0 <= root < len(information):
@@ -283,31 +263,20 @@ def spanning_tree(information: Tensor, root: int = 0) -> Tensor:
     # rounded, because equal edges should tie on every machine
     cost = -(information.double().cpu().numpy().round(12) + 1)
     np.fill_diagonal(cost, 0)
-    tree = minimum_spanning_tree(cost)
-    parent = breadth_first_order(tree, root, directed=False)[1]
+    parent = breadth_first_order(minimum_spanning_tree(cost), root, directed=False)[1]
     return torch.as_tensor(np.maximum(parent, -1), dtype=torch.long, device=information.device)
 
 
 @torch.no_grad()
 def smoothed_tree(
-    counts: PairCounts,
-    parent: Tensor,
-    alpha: float,
-    *,
-    root_alpha: float | None = None,
-    dtype: torch.dtype = torch.float32,
+    counts: PairCounts, parent: Tensor, alpha: float, root_alpha: float, dtype: torch.dtype
 ) -> ChowLiuTree:
-    """A tree of given structure with add-α tables; logits are differences of logs of counts, so exact.
+    """A tree with these parents (D,): α added to the counts of each table, `root_alpha` to those of a root.
 
-    Args:
-        counts: of the training rows.
-        parent: (D,), -1 for a root.
-        alpha: added to each count of a table.
-        root_alpha: added to each count of a root; `alpha` when not given.
-        dtype: of the parameters.
+    Logits are differences of logs of counts, so exact.
     """
-    check_alpha(alpha)
-    root_alpha = alpha if root_alpha is None else root_alpha
+    if not alpha > 0:
+        raise ValueError(f"alpha must be above 0 (1e-20 is as good as none), not {alpha}")
     child = torch.arange(len(parent), device=parent.device)
     table = counts.joint()[:, :, child, parent.clamp(min=0)] + alpha  # (value, parent's value, D)
     logits = (table[1].log() - table[0].log()).T
@@ -316,9 +285,3 @@ def smoothed_tree(
     tree = ChowLiuTree(len(parent), parent).to(parent.device, dtype)
     tree.logits.copy_(torch.where((parent < 0)[:, None], alone[:, None], logits))
     return tree
-
-
-def check_alpha(alpha: float) -> None:
-    """Smoothing must be positive."""
-    if not alpha > 0:
-        raise ValueError(f"alpha must be above 0 (1e-20 is as good as none), not {alpha}")

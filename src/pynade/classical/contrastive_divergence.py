@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from pynade.arguments import check_positive
 from pynade.classical.binary import CHUNK_ROWS, binary_rows
+from pynade.classical.em import Array, Random
 from pynade.classical.rbm import RBM
 from pynade.classical.rbm_sum import MOST_UNITS
 from pynade.families import Bernoulli
@@ -45,8 +46,8 @@ class TrainedRBM(NamedTuple):
 @torch.no_grad()
 def contrastive_divergence(
     rbms: Sequence[RBM],
-    x: Tensor | np.ndarray,
-    valid: Tensor | np.ndarray | None = None,
+    x: Array,
+    valid: Array | None = None,
     *,
     learning_rates: Sequence[float],
     k: int = 1,
@@ -58,7 +59,7 @@ def contrastive_divergence(
     evaluate_every: int = 10,
     ais_chains: int = 100,
     ais_steps: int = 1000,
-    generator: torch.Generator | None = None,
+    generator: Random = None,
     callbacks: Sequence[Callback] = (),
     checkpoint: Checkpoint | None = None,
 ) -> list[TrainedRBM]:
@@ -105,24 +106,26 @@ def contrastive_divergence(
         True
     """
     sizes = {"k": k, "epochs": epochs, "batch_size": batch_size, "evaluate_every": evaluate_every}
-    for name, value in (sizes | {"updates_per_epoch": updates_per_epoch}).items():
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1, not {value}")
+    check_positive(**sizes, updates_per_epoch=1 if updates_per_epoch is None else updates_per_epoch)
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, not {schedule!r}")
-    D, device = _check_machines(rbms, learning_rates), rbms[0].device
-    train = binary_rows(x, "training", D)[0]
-    held = None if valid is None else binary_rows(valid, "validation", D, device=device)[0]
-    score = _Score(train, device, ais_chains, ais_steps, generator)
-    every = evaluate_every if _small(rbms[0]) else epochs
-    options = (k, persistent, epochs, batch_size, updates_per_epoch, schedule, every, generator)
-    learner = _Contrastive(rbms, score, held, learning_rates, *options)
+    shapes = {(rbm.n_visible, rbm.n_hidden) for rbm in rbms}
+    if len(shapes) != 1:
+        raise ValueError(f"the RBMs must be one or more of the same shape, not {sorted(shapes)}")
+    if len(learning_rates) != len(rbms) or not all(r > 0 and math.isfinite(r) for r in learning_rates):
+        raise ValueError(f"{len(rbms)} RBMs need as many positive learning rates, not {list(learning_rates)}")
+    (train, _), held = binary_rows(x, valid, rbms[0].n_visible)
+    validation = None if held is None else held[0].to(rbms[0].device)
+    batches = (epochs, batch_size, updates_per_epoch, schedule, evaluate_every)
+    learner = _Contrastive(
+        rbms, train, validation, learning_rates, generator, k, persistent, *batches, (ais_chains, ais_steps)
+    )
     histories = run(learner, epochs, callbacks=callbacks, checkpoint=checkpoint)
     trained = []
     for m, history in enumerate(histories):
         found = learner.kept[m]
         if found is None:  # no validation rows, or ended before the first score
-            found = score(rbms[m])
+            found = learner.evaluate(rbms[m], None)
             if history.epochs:
                 history.epochs[history.best_epoch - 1]["train"] = found.train
         trained.append(TrainedRBM(history, found.log_z, found.stderr))
@@ -138,43 +141,15 @@ class _Scored(NamedTuple):
     valid: float
 
 
-class _Score:
-    """Partition functions and log-likelihoods of machines."""
-
-    def __init__(
-        self, x: Tensor, device: torch.device, chains: int, steps: int, generator: torch.Generator | None
-    ) -> None:
-        self.base = Bernoulli().eta_from_marginal(x).squeeze(-1)  # logits from which AIS starts
-        self.x, self.chains, self.steps = x.to(device), chains, steps
-        self.generator = generator
-        self.start = None if generator is None else generator.get_state()
-
-    def __call__(self, machine: RBM, valid: Tensor | None = None) -> _Scored:
-        """Evaluate a machine on the training rows, and on the validation rows if there are any."""
-        if _small(machine):
-            log_z, stderr = machine.log_partition(), 0.0
-        else:
-            same = None if self.generator is None else torch.Generator(self.generator.device)
-            if same is not None and self.start is not None:
-                same.set_state(self.start)
-            estimate = machine.log_partition_ais(self.chains, self.steps, same, base=self.base)
-            log_z, stderr = estimate.log_z, estimate.stderr
-        means = []
-        for rows in (self.x, valid):
-            parts = () if rows is None else rows.split(CHUNK_ROWS)
-            energies = [machine._free_energy(part.to(machine.W)) for part in parts]
-            means.append(-float(torch.cat(energies).mean()) - log_z if energies else math.nan)
-        return _Scored(log_z, stderr, *means)
-
-
 @dataclass(eq=False)
 class _Contrastive(Learner):
     """The learner; see `contrastive_divergence` for the options."""
 
     rbms: Sequence[RBM]
-    scorer: _Score
+    x: Tensor
     valid: Tensor | None
     rates: Sequence[float]
+    generator: Random
     k: int
     persistent: bool
     epochs: int
@@ -182,49 +157,69 @@ class _Contrastive(Learner):
     updates_per_epoch: int | None
     schedule: str
     evaluate_every: int
-    generator: torch.Generator | None
+    ais: tuple[int, int]
 
     advice = "Try a smaller learning rate."
 
     def __post_init__(self) -> None:
-        x, rbms = self.scorer.x, self.rbms
-        self.updates = self.updates_per_epoch or -(-len(x) // self.batch_size)
+        rbms, generator = self.rbms, self.generator
+        self.base = Bernoulli().eta_from_marginal(self.x).squeeze(-1)  # logits from which AIS starts
+        self.first = None if generator is None else generator.get_state()
+        self.exact = min(rbms[0].n_visible, rbms[0].n_hidden) <= MOST_UNITS
+        self.x = self.x.to(rbms[0].device)
+        self.updates = self.updates_per_epoch or -(-len(self.x) // self.batch_size)
         self.stopping, self.validated = [Stopping() for _ in rbms], self.valid is not None
         self.active, self.epoch = list(range(len(rbms))), 0
         W, b, c = (torch.stack([getattr(rbm, name) for rbm in rbms]) for name in "Wbc")
         self.now = {"W": W, "b": b.unsqueeze(1), "c": c.unsqueeze(1)}
         self.good = {name: t.clone() for name, t in self.now.items()}  # the last finite parameters
-        self.members = _Members(**self.now, generator=self.generator)
         self.scored: dict[int, _Scored] = {}  # members scored in this epoch
         self.kept: list[_Scored | None] = [None] * len(rbms)  # scores of the best parameters
         chains = None
         if self.persistent:
-            first = torch.randint(len(x), (self.batch_size,), generator=self.generator, device=x.device)
-            chains = x[first].to(W.dtype).expand(len(rbms), -1, -1)
-        self.step = _Step(self.members, chains, self.k, self.batch_size)
+            first = torch.randint(len(self.x), (self.batch_size,), generator=generator, device=W.device)
+            chains = self.x[first].to(W.dtype).expand(len(rbms), -1, -1).clone()
+        self.members = _Members(self.now, generator, self.k, chains)
 
     def advance(self, report: Report) -> list[float | None]:
-        x, W, rbm = self.scorer.x, self.members.W, self.rbms[0]
+        x, W, members = self.x, self.now["W"], self.members
         rates = torch.tensor(list(self.rates), dtype=W.dtype, device=W.device)[:, None, None]
         alone, one_pass = len(self.rates) == 1, self.updates_per_epoch is None
         batches = minibatches(len(x), self.batch_size, self.updates, one_pass, self.generator, x.device)
         for t, batch in enumerate(batches, start=self.epoch * self.updates):
             left = schedule_factor(self.schedule, 0.0, t, self.epochs * self.updates)
-            self.step(x[batch].to(W.dtype), rates * left)
+            members.step(x[batch].to(W.dtype), rates * left, replay=len(batch) == self.batch_size)
             report(t + 1, self.rates[0] * left if alone else math.nan, lambda: math.nan)
         self.epoch += 1
         finite = torch.isfinite(W).flatten(1).all(1).tolist()
         self.finite = [m for m in self.active if finite[m]]
         self.scored = {}
         if self._due():
-            blank = RBM(rbm.n_visible, rbm.n_hidden, scale=0.0).to(W)
-            self.scored = {m: self.scorer(self.members.put(blank, m), self.valid) for m in self.finite}
+            blank = RBM(W.shape[2], W.shape[1], scale=0.0).to(W)
+            self.scored = {m: self.evaluate(members.put(blank, m), self.valid) for m in self.finite}
         known = {m: scored.train for m, scored in self.scored.items()}
         return [known.get(m) if m in self.finite else math.nan for m in self.active]
 
     def _due(self) -> bool:
-        every = self.epoch % self.evaluate_every == 0 or self.epoch == self.epochs
-        return self.valid is not None and every
+        every = self.exact and self.epoch % self.evaluate_every == 0
+        return self.valid is not None and (every or self.epoch == self.epochs)
+
+    def evaluate(self, machine: RBM, valid: Tensor | None) -> _Scored:
+        """Score a machine on the training rows, and on the validation rows if there are any."""
+        if self.exact:
+            log_z, stderr = machine.log_partition(), 0.0
+        else:
+            same = None
+            if self.generator is not None and self.first is not None:
+                same = torch.Generator(self.generator.device).set_state(self.first)
+            estimate = machine.log_partition_ais(*self.ais, same, base=self.base)
+            log_z, stderr = estimate.log_z, estimate.stderr
+        means = []
+        for rows in (self.x, valid):
+            parts = () if rows is None else rows.split(CHUNK_ROWS)
+            energies = [machine._free_energy(part.to(machine.W)) for part in parts]
+            means.append(-float(torch.cat(energies).mean()) - log_z if energies else math.nan)
+        return _Scored(log_z, stderr, *means)
 
     def score(self, epoch: int) -> list[Estimate] | None:
         if self.valid is None or not self._due():
@@ -243,14 +238,14 @@ class _Contrastive(Learner):
         self.active = [m for m in self.active if m not in members]  # the updates of a batch go on
 
     def revert(self, epoch: int, folder: Path | None) -> str:
-        last = _Members(**self.good, generator=None)
+        last = _Members(self.good)
         for m, rbm in enumerate(self.rbms):
             last.put(rbm, m)
         return f"the parameters of epoch {epoch - 1} were kept" if epoch > 1 else "the initial ones were kept"
 
     def state(self) -> State:
         best = {f"{name}{m}": getattr(rbm, name) for m, rbm in enumerate(self.rbms) for name in "Wbc"}
-        more = {} if self.step.chains is None else {"chains": self.step.chains}
+        more = {} if self.members.chains is None else {"chains": self.members.chains}
         if self.generator is not None:
             more["generator"] = self.generator.get_state()
         facts = {"active": self.active, "passes": self.epoch, "kept": self.kept}
@@ -263,33 +258,58 @@ class _Contrastive(Learner):
             self.good[name].copy_(tensors["good"][name])
             for m, rbm in enumerate(self.rbms):
                 getattr(rbm, name).copy_(tensors["best"][f"{name}{m}"])
-        if self.step.chains is not None:
-            self.step.chains.copy_(tensors["more"]["chains"])
+        if self.members.chains is not None:
+            self.members.chains.copy_(tensors["more"]["chains"])
         if self.generator is not None:
             self.generator.set_state(tensors["more"]["generator"])
         self.active, self.epoch = facts["active"], facts["passes"]
         self.kept = [None if numbers is None else _Scored(*numbers) for numbers in facts["kept"]]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Members:
-    """Stacked parameters W (M, H, D), b (M, 1, D), c (M, 1, H)."""
+    """Stacked parameters W (M, H, D), b (M, 1, D), c (M, 1, H), and persistent chains (M, C, D) if any."""
 
-    W: Tensor
-    b: Tensor
-    c: Tensor
-    generator: torch.Generator | None
+    params: dict[str, Tensor]
+    generator: Random = None
+    k: int = 1
+    chains: Tensor | None = None
 
-    def update(self, x: Tensor, chains: Tensor | None, k: int, rate: Tensor) -> Tensor:
-        """One step in place on rows x (B, D) from chains (M, C, D), by default the rows; the moved chains."""
+    def __post_init__(self) -> None:
+        self.W, self.b, self.c = (self.params[name] for name in "Wbc")
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def step(self, x: Tensor, rate: Tensor, replay: bool) -> None:
+        """One update in place on rows x (B, D); on a GPU full batches are replayed from a CUDA graph.
+
+        An update is some ten small kernels for each round of Gibbs sampling, and most of its time would go
+        into launching them.
+        """
+        if not (x.is_cuda and replay):
+            self.update(x, rate)
+            return
+        if self.graph is None:
+            self._x, self._rate = x.clone(), rate.clone()
+            changed = [self.W, self.b, self.c, *([] if self.chains is None else [self.chains])]
+            drawn_from = [] if self.generator is None else [self.generator]  # torch registers its own
+            self.graph = captured(lambda: self.update(self._x, self._rate), changed, drawn_from)
+        self._x.copy_(x)
+        self._rate.copy_(rate)
+        self.graph.replay()
+
+    def update(self, x: Tensor, rate: Tensor) -> None:
+        """One step in place on rows x (B, D), from the chains or, without any, from the rows."""
         rows = x.expand(len(self.W), -1, -1)
         up = self._hidden(rows)
-        v, p = self._moved(rows, up, k) if chains is None else self._moved(chains, None, k)
+        v, p = (
+            self._moved(rows, up, self.k) if self.chains is None else self._moved(self.chains, None, self.k)
+        )
         n, m = rows.shape[1], v.shape[1]
         self.W += rate * (up.mT @ rows / n - p.mT @ v / m)
         self.b += rate * (rows.mean(1, keepdim=True) - v.mean(1, keepdim=True))
         self.c += rate * (up.mean(1, keepdim=True) - p.mean(1, keepdim=True))
-        return v
+        if self.chains is not None:
+            self.chains.copy_(v)
 
     def _moved(self, v: Tensor, p: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
         """Chains v (M, C, D) after k rounds, and p(h | v) there; p is p(h | v) of the start, where known.
@@ -322,51 +342,3 @@ class _Members:
         """Ones with probabilities p (M, B, units), the same uniform numbers for all members."""
         uniform = torch.rand(p.shape[1:], generator=self.generator, dtype=p.dtype, device=p.device)
         return (uniform < p).to(p.dtype)
-
-
-class _Step:
-    """Updates of the members; on a GPU full batches are replayed from a CUDA graph.
-
-    An update is some ten small kernels for each round of Gibbs sampling, and most of its time would go into
-    launching them.
-    """
-
-    def __init__(self, members: _Members, chains: Tensor | None, k: int, batch_size: int) -> None:
-        self.members, self.k, self.batch_size = members, k, batch_size
-        self.chains = None if chains is None else chains.clone()
-        self.graph: torch.cuda.CUDAGraph | None = None
-
-    def __call__(self, x: Tensor, rate: Tensor) -> None:
-        """One update on rows x (B, D)."""
-        if not x.is_cuda or len(x) < self.batch_size:
-            self._update(x, rate)
-            return
-        if self.graph is None:
-            self._x, self._rate = x.clone(), rate.clone()
-            members = self.members
-            changed = [members.W, members.b, members.c, *([] if self.chains is None else [self.chains])]
-            drawn_from = [] if members.generator is None else [members.generator]  # torch registers its own
-            self.graph = captured(lambda: self._update(self._x, self._rate), changed, drawn_from)
-        self._x.copy_(x)
-        self._rate.copy_(rate)
-        self.graph.replay()
-
-    def _update(self, x: Tensor, rate: Tensor) -> None:
-        moved = self.members.update(x, self.chains, self.k, rate)
-        if self.chains is not None:
-            self.chains.copy_(moved)
-
-
-def _small(machine: RBM) -> bool:
-    """Whether the partition function can be computed exactly."""
-    return min(machine.n_visible, machine.n_hidden) <= MOST_UNITS
-
-
-def _check_machines(rbms: Sequence[RBM], learning_rates: Sequence[float]) -> int:
-    """Machines of one shape, a positive rate for each; the number of visible units."""
-    shapes = {(rbm.n_visible, rbm.n_hidden) for rbm in rbms}
-    if len(shapes) != 1:
-        raise ValueError(f"the RBMs must be one or more of the same shape, not {sorted(shapes)}")
-    if len(learning_rates) != len(rbms) or not all(r > 0 and math.isfinite(r) for r in learning_rates):
-        raise ValueError(f"{len(rbms)} RBMs need as many positive learning rates, not {list(learning_rates)}")
-    return rbms[0].n_visible

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
+from pynade.arguments import check_positive
 from pynade.classical import gaussian_em
-from pynade.classical.em import Parameters, run_em
+from pynade.classical.em import EMOptions, Parameters, Random, run_em, stopping
 from pynade.classical.gaussian_em import GaussianEM, Member
-from pynade.classical.gaussian_marginals import (
-    GaussianMarginals,
-    check_sizes,
-    draw_components,
-    draw_normal,
-    row_by_row,
-    rows_at_once,
-)
+from pynade.classical.gaussian_marginals import GaussianComponents, filled, log_normalised
 from pynade.classical.moments import Moments, Rows, Scale
 from pynade.likelihood import Estimate
-from pynade.training.checkpoint import Checkpoint, State
+from pynade.training.checkpoint import State
 from pynade.training.history import History
-from pynade.training.loop import Callback, Learner, Report, Stopping
+from pynade.training.loop import Learner, Report, Stopping
 
 ROOM = {"cpu": 1 << 24, "cuda": 1 << 27}  # numbers in the covariances of the members of one batch
 
 
-class FactorAnalysers(GaussianMarginals):
+class FactorAnalysers(GaussianComponents):
     """p(x) = Σ_k w_k N(x; μ_k, Λ_k Λ_kᵀ + Ψ_k), Λ_k of shape (D, Q) and Ψ_k diagonal.
 
     In each component x = μ + Λ s + noise with Q standard normal factors s (Ghahramani & Hinton, 1996). With
@@ -53,21 +47,17 @@ class FactorAnalysers(GaussianMarginals):
         -3.45
     """
 
-    log_weights: Tensor
-    means: Tensor
     loadings: Tensor
     noise: Tensor
 
     def __init__(self, n_variables: int, n_components: int, n_factors: int) -> None:
-        super().__init__()
-        check_sizes(n_variables=n_variables, n_components=n_components, n_factors=n_factors)
+        super().__init__(n_variables, n_components)
+        check_positive(n_factors=n_factors)
         if n_factors > n_variables:
             raise ValueError(
                 f"n_factors must be at most the number of variables, {n_variables}, not {n_factors}"
             )
-        self.n_variables, self.n_components, self.n_factors = n_variables, n_components, n_factors
-        self.register_buffer("log_weights", torch.full((n_components,), -math.log(n_components)))
-        self.register_buffer("means", torch.zeros(n_components, n_variables))
+        self.n_factors = n_factors
         self.register_buffer("loadings", torch.zeros(n_components, n_variables, n_factors))
         self.register_buffer("noise", torch.ones(n_components, n_variables))
 
@@ -76,13 +66,8 @@ class FactorAnalysers(GaussianMarginals):
         """From weights (K,), means (K, D), loadings (K, D, Q) and noise variances (K, D)."""
         if not bool((noise > 0).all()):
             raise ValueError("every noise variance must be positive")
-        model = cls(means.shape[1], len(means), loadings.shape[2])
-        weights = weights.double()
-        model.log_weights = (weights / weights.sum()).log().to(means.dtype)
-        model.means, model.loadings, model.noise = (
-            row_by_row(t, means.dtype) for t in (means, loadings, noise)
-        )
-        return model
+        parts = {"log_weights": log_normalised(weights), "means": means, "loadings": loadings, "noise": noise}
+        return filled(cls(means.shape[1], len(means), loadings.shape[2]), means.dtype, **parts)
 
     def covariances(self) -> Tensor:
         """Λ Λᵀ + Ψ of each component, (K, D, D)."""
@@ -93,48 +78,34 @@ class FactorAnalysers(GaussianMarginals):
         covariances = _covariances(self.loadings.double(), self.noise.double())
         return self.log_weights.double(), self.means.double(), covariances
 
-    def _log_prob(self, x: Tensor) -> Tensor:
+    def _residuals(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """By the Woodbury identity, in Q × Q matrices.
 
         With y = Ψ^{-½}(x - μ) and B = Ψ^{-½}Λ, the quadratic form is min_s |y - B s|² + |s|², taken at the
         posterior mean s = (I + BᵀB)⁻¹Bᵀy: a sum of squares, where the textbook difference of two loses digits
         as Ψ → 0.
         """
-        K, D, Q = self.n_components, self.n_variables, self.n_factors
         noise = self.noise.double()
         scaled = self.loadings.double() / noise.sqrt()[..., None]  # B
-        gram = torch.eye(Q, dtype=torch.float64, device=x.device) + scaled.mT @ scaled
+        gram = torch.eye(self.n_factors, dtype=torch.float64, device=x.device) + scaled.mT @ scaled
         root = torch.linalg.cholesky(gram)
         posterior = torch.cholesky_solve(scaled.mT, root).to(x.dtype)  # (K, Q, D), y -> s
         log_det = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1) + noise.log().sum(-1)
-        constant = self.log_weights.double() - 0.5 * log_det - 0.5 * D * math.log(2 * math.pi)
+        constant = self.log_weights.double() - 0.5 * log_det - 0.5 * self.n_variables * math.log(2 * math.pi)
         spread, scaled = noise.rsqrt().to(x.dtype), scaled.to(x.dtype)
-        out = []
-        for rows in x.split(rows_at_once(x.device, K * D)):
+
+        def squares(rows: Tensor) -> Tensor:
             y = (rows - self.means[:, None]) * spread[:, None]  # (K, rows, D)
             s = y @ posterior.mT
             rest = torch.baddbmm(y, s, scaled.mT, alpha=-1)
-            squares = rest.square().sum(-1, dtype=torch.float64) + s.square().sum(-1, dtype=torch.float64)
-            out.append(torch.logsumexp(constant[:, None] - 0.5 * squares, 0))
-        return torch.cat(out)
+            return (rest.square().sum(-1, dtype=torch.float64) + s.square().sum(-1, dtype=torch.float64)).mT
+
+        return constant, squares
 
     @torch.no_grad()
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Random = None) -> Tensor:
         """A component for each row, then μ + Λ s + Ψ^½ e."""
-        if n == 0:
-            return self.means[:0]
-        k = draw_components(self.log_weights.double().exp(), n, generator)
-        s = draw_normal((n, self.n_factors), generator, self.means)
-        x = self.means[k] + draw_normal((n, self.n_variables), generator, self.means) * self.noise[k].sqrt()
-        for component in k.unique().tolist():
-            rows = (k == component).nonzero()[:, 0]
-            x[rows] += s[rows] @ self.loadings[component].mT
-        return x
-
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        names = ("n_variables", "n_components", "n_factors")
-        return {name: getattr(self, name) for name in names}
+        return self._draw(n, generator, self.loadings, self.noise)
 
 
 def _covariances(loadings: Tensor, noise: Tensor) -> Tensor:
@@ -163,20 +134,16 @@ class FactorTask:
     valid: Tensor | None = None
     init: str | FactorAnalysers = "rows"
     stop_at_train: float | None = None
-    generator: torch.Generator | None = None
+    generator: Random = None
 
 
 @torch.no_grad()
 def em_factors(
     tasks: Sequence[FactorTask],
     *,
-    epochs: int = 501,
-    patience: int | None = 20,
-    tol: float = 1e-4,
     noise_floor: float = 1e-6,
     standardise: bool = True,
-    callbacks: Sequence[Callback] = (),
-    checkpoint: Checkpoint | None = None,
+    **options: Unpack[EMOptions],
 ) -> list[tuple[FactorAnalysers, History]]:
     """Fit mixtures of factor analysers by EM, such as all settings × folds of a cross-validation.
 
@@ -189,14 +156,11 @@ def em_factors(
 
     Args:
         tasks: what to fit; all have validation rows, or none has.
-        epochs: iterations at most, one more than M-steps.
-        patience: iterations without a better validation score before stopping; None never stops so.
-        tol: stop when the mean training log-likelihood changes by less; 0 never stops so.
         noise_floor: the smallest noise variance Ψ_ii an M-step may choose.
         standardise: the floor is in units in which each column has standard deviation 1; otherwise in the
             units of the data.
-        callbacks: called with a `Progress` after each iteration; one that returns True ends EM of all tasks.
-        checkpoint: keeps the state, and gives it back where an interrupted EM goes on.
+        options: see `EMOptions`; by default epochs=501, patience=20, tol=1e-4. Tasks have their own
+            generators, and may have their own `stop_at_train`.
 
     Raises:
         ValueError: fewer rows than components, or a covariance that is singular in spite of the floor.
@@ -210,7 +174,8 @@ def em_factors(
         >>> bool((one.noise.sqrt() - 0.1).abs().max() < 0.02), two.n_components
         (True, 2)
     """
-    gaussian_em.check_floor("noise_floor", noise_floor)
+    options = EMOptions(epochs=501, patience=20, tol=1e-4) | options
+    floor, rule = gaussian_em.checked_floor("noise_floor", noise_floor), stopping(options)
     for task in tasks:
         FactorAnalysers(task.x.shape[-1], task.n_components, task.n_factors)  # raises for impossible sizes
         if len(task.x) < task.n_components:
@@ -219,10 +184,8 @@ def em_factors(
         raise ValueError("either all tasks have validation rows or none has")
     if not tasks:
         return []
-    rules = [Stopping(patience, tol or None, task.stop_at_train) for task in tasks]
     rows: dict[int, Rows] = {}
     held: dict[tuple[int, int], Rows | None] = {}
-    members = []
     for task in tasks:
         both = id(task.x), id(task.valid)
         if both[0] not in rows:
@@ -230,11 +193,10 @@ def em_factors(
             rows[both[0]] = Rows(x, Scale.of(x, standardise))
         if both not in held:
             held[both] = gaussian_em.valid_rows(task.valid, rows[both[0]].scale)
-        members.append(Member(rows[both[0]], held[both]))
-    parts = [
-        _FactorEM({i: (tasks[i], members[i], rules[i]) for i in own}, noise_floor) for own in _batches(tasks)
-    ]
-    histories = run_em(_Together(parts, rules), epochs, callbacks, checkpoint)
+    members = [(rows[id(task.x)], held[id(task.x), id(task.valid)]) for task in tasks]
+    rules = [rule if t.stop_at_train is None else replace(rule, stop_at_train=t.stop_at_train) for t in tasks]
+    parts = [_FactorEM({i: (tasks[i], members[i], rules[i]) for i in own}, floor) for own in _batches(tasks)]
+    histories = run_em(_Together(parts, rules), options)
     models: dict[int, FactorAnalysers] = {}
     for part in parts:
         models |= part.models()
@@ -259,13 +221,14 @@ def _batches(tasks: Sequence[FactorTask]) -> list[list[int]]:
 class _FactorEM(GaussianEM):
     """One batch of tasks, padded."""
 
-    def __init__(self, batch: dict[int, tuple[FactorTask, Member, Stopping]], noise_floor: float) -> None:
+    def __init__(
+        self, batch: dict[int, tuple[FactorTask, Member, Stopping]], floor: tuple[str, float]
+    ) -> None:
         self.numbers = list(batch)
-        self.tasks, members, stopping = zip(*batch.values(), strict=True)
-        self.floors = torch.stack([noise_floor / m.rows.scale.unit for m in members])[:, None]  # (M, 1, D)
-        start = _stack(self.tasks, members, self.floors)
-        generators = [task.generator for task in self.tasks]
-        super().__init__(members, start, stopping, ("noise_floor", noise_floor), generators)
+        self.tasks, members, rules = zip(*batch.values(), strict=True)
+        self.floors = torch.stack([floor[1] / rows.scale.unit for rows, _ in members])[:, None]  # (M, 1, D)
+        start = _stack(self.tasks, [rows for rows, _ in members], self.floors)
+        super().__init__(members, start, rules, floor, [task.generator for task in self.tasks])
 
     def covariances(self) -> Tensor:
         return _covariances(self.params["loadings"], self.params["noise"])
@@ -277,28 +240,26 @@ class _FactorEM(GaussianEM):
         self.params = m_step(self.params, self.moments, self.floors[self.active])
         for a, k in empty.nonzero().tolist() if bool(empty.any()) else ():
             self._start_anew(a, k)
-            self.notes[self.active[a]].append(gaussian_em.PLACED_AGAIN.format(k))
 
     def _start_anew(self, a: int, k: int) -> None:
         """Put component k of the active member a at a random row."""
-        m, params = self.active[a], self.params
-        task, rows = self.tasks[m], self.members[m].rows
-        loadings, noise = factorised(rows.pooled(), task.n_factors, self.floors[m, 0])
-        params["means"][a, k] = gaussian_em.random_rows(rows.filled, 1, task.generator)[0]
-        params["loadings"][a, k, :, : task.n_factors] = loadings
-        params["noise"][a, k] = noise
-        weights = params["log_weights"][a].exp()
+        m, params = self.active[a], {name: t[a] for name, t in self.params.items()}
+        task, rows = self.tasks[m], self.members[m][0]
+        params["loadings"][k, :, : task.n_factors], params["noise"][k] = factorised(
+            rows.pooled(), task.n_factors, self.floors[m, 0]
+        )
+        params["means"][k] = gaussian_em.random_rows(rows.filled, 1, task.generator)[0]
+        weights = params["log_weights"].exp()
         weights[k] = 1 / task.n_components
-        params["log_weights"][a] = (weights / weights.sum()).log()
+        params["log_weights"].copy_((weights / weights.sum()).log())
+        self.note_empty(m, [k])
 
     def models(self) -> dict[int, FactorAnalysers]:
         """The best of every task, by its number, in the units of the data."""
         found = {}
         for m, (number, task) in enumerate(zip(self.numbers, self.tasks, strict=True)):
-            own, scale = (
-                {n: t[m, : task.n_components] for n, t in self.best.items()},
-                self.members[m].rows.scale,
-            )
+            own = {name: t[m, : task.n_components] for name, t in self.best.items()}
+            scale = self.members[m][0].scale
             found[number] = FactorAnalysers.from_parts(
                 own["log_weights"].exp(),
                 scale.means(own["means"]),
@@ -321,10 +282,10 @@ class _Together(Learner):
         return [part.numbers[m] for part in self.parts for m in part.active]
 
     def advance(self, report: Report) -> list[float | None]:
-        return [value for part in self._running() for value in part.advance(report)]
+        return [value for part in self.parts if part.active for value in part.advance(report)]
 
     def score(self, epoch: int) -> list[Estimate] | None:
-        scores = [part.score(epoch) for part in self._running()]
+        scores = [part.score(epoch) for part in self.parts if part.active]
         return [score for each in scores for score in each or ()] if self.validated else None
 
     def accept(self, better: Sequence[int]) -> None:
@@ -332,26 +293,22 @@ class _Together(Learner):
             part.accept([k for k, number in enumerate(part.numbers) if number in better])
 
     def drop(self, members: Sequence[int]) -> None:
-        for part in self._running():
-            part.drop([k for k, number in enumerate(part.numbers) if number in members])
+        for part in self.parts:
+            if part.active:
+                part.drop([k for k, number in enumerate(part.numbers) if number in members])
 
     def state(self) -> State:
         states = [part.state() for part in self.parts]
-        groups = {
-            f"{k} {name}": own for k, (tensors, _) in enumerate(states) for name, own in tensors.items()
-        }
+        groups = {f"{k} {name}": t for k, (tensors, _) in enumerate(states) for name, t in tensors.items()}
         return groups, {"parts": [facts for _, facts in states]}
 
     def restore(self, state: State) -> None:
         for k, (part, facts) in enumerate(zip(self.parts, state[1]["parts"], strict=True)):
-            own = {name.split(" ")[1]: t for name, t in state[0].items() if name.split(" ")[0] == str(k)}
-            part.restore((own, facts))
+            names = [name for name in state[0] if name.split(" ")[0] == str(k)]
+            part.restore(({name.split(" ")[1]: state[0][name] for name in names}, facts))
 
     def revert(self, epoch: int, folder: object) -> str:
         return self.parts[0].revert(epoch, folder)
-
-    def _running(self) -> list[_FactorEM]:
-        return [part for part in self.parts if part.active]
 
 
 def m_step(params: Parameters, moments: Moments, floor: Tensor) -> Parameters:
@@ -361,10 +318,7 @@ def m_step(params: Parameters, moments: Moments, floor: Tensor) -> Parameters:
     covariance S are all that is needed. The joint regression of x on (s, 1) is, with the means taken out,
     Λ' = S βᵀ (I - βΛ + β S βᵀ)⁻¹, μ' = μ + (I - Λ'β)(m - μ), Ψ' = diag(S - Λ'β S).
 
-    Args:
-        params: `log_weights` (M, K), `means` (M, K, D), `loadings` (M, K, D, Q), `noise` (M, K, D).
-        moments: of the E-step under these parameters.
-        floor: the smallest noise variance, broadcast against `noise`.
+    Parameters: `log_weights` (M, K), `means` (M, K, D), `loadings` (M, K, D, Q), `noise` (M, K, D).
     """
     loadings, means = params["loadings"], params["means"]
     Q = loadings.shape[-1]
@@ -394,17 +348,15 @@ def factorised(covariances: Tensor, n_factors: int, floor: Tensor) -> tuple[Tens
     rest = values[..., : D - Q].mean(-1) if Q < D else 0.5 * values[..., 0]
     rest = rest.clamp_min(0)[..., None]
     # a loading of exactly zero would stay zero for ever, so none is
-    loadings = (
-        vectors[..., D - Q :]
-        * torch.maximum(values[..., D - Q :] - rest, 0.1 * rest + 1e-8).sqrt()[..., None, :]
-    )
+    lengths = torch.maximum(values[..., D - Q :] - rest, 0.1 * rest + 1e-8).sqrt()
+    loadings = vectors[..., D - Q :] * lengths[..., None, :]
     noise = covariances.diagonal(dim1=-2, dim2=-1) - loadings.square().sum(-1)
     return loadings, torch.maximum(noise, torch.maximum(0.1 * rest, floor))
 
 
-def _stack(tasks: Sequence[FactorTask], members: Sequence[Member], floors: Tensor) -> Parameters:
+def _stack(tasks: Sequence[FactorTask], rows: Sequence[Rows], floors: Tensor) -> Parameters:
     """Starting points of all tasks, padded and stacked."""
-    M, D = len(tasks), members[0].rows.n_variables
+    M, D = len(tasks), rows[0].n_variables
     K, Q = max(t.n_components for t in tasks), max(t.n_factors for t in tasks)
     stacked = {
         "log_weights": floors.new_full((M, K), -torch.inf),
@@ -412,25 +364,20 @@ def _stack(tasks: Sequence[FactorTask], members: Sequence[Member], floors: Tenso
         "loadings": floors.new_zeros(M, K, D, Q),
         "noise": floors.new_ones(M, K, D),
     }
-    for m, (task, member) in enumerate(zip(tasks, members, strict=True)):
-        scale, k, q = member.rows.scale, task.n_components, task.n_factors
+    for m, (task, own) in enumerate(zip(tasks, rows, strict=True)):
+        scale, k, q = own.scale, task.n_components, task.n_factors
         if isinstance(task.init, FactorAnalysers):
             given = task.init
-            if (given.n_variables, given.n_components, given.n_factors) != (D, k, q):
-                raise ValueError(
-                    f"init has (variables, components, factors) = ({given.n_variables}, "
-                    f"{given.n_components}, {given.n_factors}), expected ({D}, {k}, {q})"
-                )
+            sizes = (given.n_variables, given.n_components, given.n_factors)
+            if sizes != (D, k, q):
+                raise ValueError(f"init has (variables, components, factors) = {sizes}, expected {(D, k, q)}")
             log_weights = given.log_weights.to(floors)
             means = (given.means.to(floors) - scale.shift) / scale.scale
             loadings = given.loadings.to(floors) / scale.scale[:, None]
             noise = torch.maximum(given.noise.to(floors) / scale.scale.square(), floors[m])
         else:
-            weights, means, covariances = gaussian_em.starting_moments(
-                member.rows, k, task.init, task.generator
-            )
-            log_weights = weights.log()
-            loadings, noise = factorised(covariances, q, floors[m])
+            weights, means, near = gaussian_em.starting_moments(own, k, task.init, task.generator)
+            log_weights, (loadings, noise) = weights.log(), factorised(near, q, floors[m])
         for name, value in (("log_weights", log_weights), ("means", means), ("noise", noise)):
             stacked[name][m, :k] = value
         stacked["loadings"][m, :k, :, :q] = loadings

@@ -10,18 +10,23 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from pynade.arguments import check_positive
+from pynade.classical.em import Random
 from pynade.families import Family, Gaussian, MixtureOfGaussians
 from pynade.models.density import Marginalisable, check_columns
 
 BUDGET = 1 << 23  # numbers in the largest array of one group of rows (64 MiB of doubles)
 BLOCK = {"cpu": 1 << 20, "cuda": 1 << 28}  # numbers in the (rows, K·D) block that scoring fills
 LEAST_ROWS = 256  # in a block: fewer would read the components' matrices too often
+
+Model = TypeVar("Model", bound="GaussianMarginals")
 
 
 @dataclass(frozen=True)
@@ -37,12 +42,8 @@ def by_pattern(observed: Tensor, n_components: int, budget: int = BUDGET) -> Ite
     """Group rows by which of their cells are observed.
 
     Patterns shared by about as many rows (up to a factor of two) go together, so that a thousand patterns
-    are a few batched programs and padding at most doubles the work.
-
-    Args:
-        observed: bool (B, D).
-        n_components: K; a group's arrays are (P, K, D, D) and (P, K, R, D).
-        budget: the most numbers in such an array (a single pattern's matrices may exceed it).
+    are a few batched programs and padding at most doubles the work. A group's arrays are (P, K, D, D) and
+    (P, K, R, D), of at most `budget` numbers (a single pattern's matrices may exceed it).
     """
     if len(observed) == 0:
         return
@@ -158,28 +159,20 @@ class GaussianMarginals(Marginalisable):
         return out
 
     @torch.no_grad()
-    def sample_given(
-        self, x: Tensor, observed: Tensor, n: int = 1, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def sample_given(self, x: Tensor, observed: Tensor, n: int = 1, generator: Random = None) -> Tensor:
         """n joint draws of the unobserved cells of each row, (n, B, D): a component first, then the cells."""
-        out = torch.where(observed, x, 0).to(self.dtype).repeat(n, 1, 1)
+        D, out = self.n_variables, torch.where(observed, x, 0).to(self.dtype).repeat(n, 1, 1)
         for group, log_joint, given in self._conditioned(x, observed):
             p, r = group.real.nonzero().T
             rows = group.rows[p, r]
             k = draw_components(log_joint[p, r].softmax(-1), n, generator)  # (S, n)
             means, factors = given.mean()[p, :, r], given.factor()
-            some = max(1, BUDGET // self.n_variables**2)  # draws whose factors are gathered at a time
-            chosen = zip(
-                torch.arange(len(rows), device=x.device).repeat(n).split(some),
-                k.T.flatten().split(some),
-                strict=True,
-            )
-            drawn = [
-                means[s, c]
-                + (factors[p[s], c] @ draw_normal((len(s), self.n_variables, 1), generator, means))[..., 0]
-                for s, c in chosen
-            ]
-            cells = torch.cat(drawn).to(out.dtype).view(n, len(rows), self.n_variables)
+            drawn, which = [], torch.arange(len(rows), device=x.device).repeat(n)
+            some = max(1, BUDGET // D**2)  # draws whose factors are gathered at a time
+            for s, c in zip(which.split(some), k.T.flatten().split(some), strict=True):
+                normal = draw_normal((len(s), D, 1), generator, means)
+                drawn.append(means[s, c] + (factors[p[s], c] @ normal)[..., 0])
+            cells = torch.cat(drawn).to(out.dtype).view(n, len(rows), D)
             out[:, rows] = torch.where(observed[rows], out[:, rows], cells)
         return out
 
@@ -190,12 +183,9 @@ class GaussianMarginals(Marginalisable):
         eta = torch.empty(len(x), 3 * K, dtype=torch.float64, device=x.device)
         for group, log_joint, given in self._conditioned(x, observed):
             scale = given.factor()[..., i, :].square().sum(-1).sqrt().log()  # (P, K)
-            parts = (
-                log_joint.log_softmax(-1),
-                given.mean()[..., i].mT,
-                scale[:, None].expand_as(log_joint),
-            )
-            eta[group.rows[group.real]] = torch.cat(parts, -1)[group.real]
+            scale = scale[:, None].expand_as(log_joint)
+            parts = torch.cat([log_joint.log_softmax(-1), given.mean()[..., i].mT, scale], -1)
+            eta[group.rows[group.real]] = parts[group.real]
         eta = eta.to(self.dtype)
         return (Gaussian(), eta[:, 1:]) if K == 1 else (MixtureOfGaussians(K), eta)
 
@@ -208,24 +198,69 @@ class GaussianMarginals(Marginalisable):
             yield group, given.log_density.mT + log_weights, given
 
 
-def draw_components(weights: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
+class GaussianComponents(GaussianMarginals):
+    """Abstract mixture of K Gaussians that stores `log_weights` (K,), `means` (K, D) and more."""
+
+    log_weights: Tensor
+    means: Tensor
+
+    def __init__(self, n_variables: int, n_components: int) -> None:
+        super().__init__()
+        check_positive(n_variables=n_variables, n_components=n_components)
+        self.n_variables, self.n_components = n_variables, n_components
+        self.register_buffer("log_weights", torch.full((n_components,), -math.log(n_components)))
+        self.register_buffer("means", torch.zeros(n_components, n_variables))
+
+    @abstractmethod
+    def _residuals(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """log w_k less the log-normaliser, (K,), and what gives |whitened residuals|² of rows, (B, K)."""
+
+    def _log_prob(self, x: Tensor) -> Tensor:
+        constant, squares = self._residuals(x)
+        at_once = max(LEAST_ROWS, BLOCK.get(x.device.type, BLOCK["cpu"]) // self.means.numel())
+        return torch.cat([torch.logsumexp(constant - 0.5 * squares(rows), -1) for rows in x.split(at_once)])
+
+    def _draw(self, n: int, generator: Random, factors: Tensor, noise: Tensor | None = None) -> Tensor:
+        """A component for each row, then μ + F s (+ noise^½ e) with s and e standard normal."""
+        if n == 0:
+            return self.means[:0]
+        k = draw_components(self.log_weights.double().exp(), n, generator)
+        s, x = draw_normal((n, factors.shape[-1]), generator, self.means), self.means[k]
+        if noise is not None:
+            x = x + draw_normal((n, self.n_variables), generator, self.means) * noise[k].sqrt()
+        for component in k.unique().tolist():
+            rows = (k == component).nonzero()[:, 0]
+            x[rows] += s[rows] @ factors[component].mT
+        return x
+
+
+def log_normalised(weights: Tensor) -> Tensor:
+    """Logarithms of weights (K,) divided by their sum, float64."""
+    weights = weights.double()
+    return (weights / weights.sum()).log()
+
+
+def draw_components(weights: Tensor, n: int, generator: Random) -> Tensor:
     """n components for each row of weights (..., K) -> (..., n), drawn on the generator's device."""
     where = weights.device if generator is None else generator.device
     return torch.multinomial(weights.to(where), n, replacement=True, generator=generator).to(weights.device)
 
 
-def draw_normal(shape: tuple[int, ...], generator: torch.Generator | None, like: Tensor) -> Tensor:
+def draw_normal(shape: tuple[int, ...], generator: Random, like: Tensor) -> Tensor:
     """Standard normal numbers in the dtype and on the device of `like`, drawn on the generator's device."""
     where = like.device if generator is None else generator.device
     return torch.randn(shape, generator=generator, dtype=like.dtype, device=where).to(like.device)
 
 
-def row_by_row(t: Tensor, dtype: torch.dtype) -> Tensor:
-    """A copy with the memory layout of a loaded tensor, so that both score the same to the last bit.
+def filled(model: Model, dtype: torch.dtype, **parts: Tensor) -> Model:
+    """The model with these buffers, each a copy with the memory layout of a loaded tensor.
 
-    LAPACK's factors are stored column by column, and the layout can change how products are rounded.
+    LAPACK's factors are stored column by column, and the layout can change how products are rounded: this
+    way a model and its saved copy score the same to the last bit.
     """
-    return t.detach().to(dtype).clone(memory_format=torch.contiguous_format)
+    for name, t in parts.items():
+        setattr(model, name, t.detach().to(dtype).clone(memory_format=torch.contiguous_format))
+    return model
 
 
 def positive_factor(covariance: Tensor, what: str) -> Tensor:
@@ -241,15 +276,3 @@ def inverse_of(factors: Tensor) -> Tensor:
     """Inverses of lower triangular matrices (..., D, D)."""
     eye = torch.eye(factors.shape[-1], dtype=factors.dtype, device=factors.device)
     return torch.linalg.solve_triangular(factors, eye.expand_as(factors), upper=False)
-
-
-def rows_at_once(device: torch.device, numbers: int) -> int:
-    """Rows to score at a time where each needs this many numbers."""
-    return max(LEAST_ROWS, BLOCK.get(device.type, BLOCK["cpu"]) // numbers)
-
-
-def check_sizes(**sizes: int) -> None:
-    """Every size must be at least one."""
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, not {size}")

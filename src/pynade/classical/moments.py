@@ -17,11 +17,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from pynade.classical.gaussian_marginals import Group, by_pattern, condition, inverse_of
+from pynade.classical.gaussian_marginals import Conditioned, Group, by_pattern, condition, inverse_of
 
 BLOCK = {"cpu": 1 << 22, "cuda": 1 << 27}  # numbers in a block of features or responsibilities
 CACHE = {"cpu": 1 << 24, "cuda": 1 << 29}  # features up to this many numbers are kept between iterations
@@ -30,30 +31,18 @@ SINGULAR = 1e-10  # of a column's variance: below it a component's variance is l
 
 @dataclass(frozen=True)
 class Scale:
-    """Shift and scale (D,) that standardise the training rows; EM runs on standardised rows for accuracy.
+    """Shift and scale (D,) that standardise the training rows; EM runs on standardised rows for accuracy."""
 
-    Attributes:
-        shift: subtracted from each column.
-        scale: then divides it.
-        unit: (D,), variances of the standardised rows times this are in the units of floors and shrinkage.
-    """
-
-    shift: Tensor
-    scale: Tensor
-    unit: Tensor
+    shift: Tensor  # subtracted from each column
+    scale: Tensor  # then divides it
+    unit: Tensor  # variances of standardised rows times this are in the units of floors and shrinkage
 
     @classmethod
     def of(cls, x: Tensor, standardise: bool = True, centred: bool = True) -> Scale:
         """Mean and standard deviation of the values of each column; a constant column keeps its scale.
 
-        Args:
-            x: rows (N, D), NaN where missing.
-            standardise: floors and shrinkage are in units in which each column has standard deviation 1;
-                otherwise in the units of the data.
-            centred: otherwise nothing is subtracted, and the scale is the root of the mean square.
-
-        Raises:
-            ValueError: a column's squares are too large for a float64.
+        Floors and shrinkage are in units in which each column has standard deviation 1 (`standardise`), or
+        in the units of the data. Where `centred` is False nothing is subtracted from the rows.
         """
         infinite = ~torch.isfinite(x.square().nanmean(0))
         if bool(infinite.any()):
@@ -80,8 +69,7 @@ class Scale:
         return covariances * self.scale[:, None] * self.scale
 
 
-@dataclass(frozen=True)
-class Moments:
+class Moments(NamedTuple):
     """Expected sufficient statistics under S members of K components each, summed over rows."""
 
     log_likelihood: Tensor  # (S,)
@@ -101,16 +89,12 @@ class Moments:
         means = self.means()
         return second - means[..., :, None] * means[..., None, :]
 
-    def __getitem__(self, which: list[int]) -> Moments:
-        return Moments(*(t[which] for t in (self.log_likelihood, self.counts, self.first, self.second)))
-
     @property
     def _safe(self) -> Tensor:
         return torch.where(self.counts > 0, self.counts, 1.0)
 
 
-@dataclass(frozen=True)
-class Components:
+class Components(NamedTuple):
     """S members of K Gaussians each, and the coefficients of their log joint densities in the features."""
 
     log_weights: Tensor  # (S, K)
@@ -132,23 +116,15 @@ class Components:
         constant = log_weights + scales - 0.5 * z.square().sum(-1) - 0.5 * D * math.log(2 * math.pi)
         return cls(log_weights, means, factors, torch.cat([quadratic, linear, constant[..., None]], -1))
 
-    def __getitem__(self, which: list[int]) -> Components:
-        return Components(
-            *(t[which] for t in (self.log_weights, self.means, self.factors, self.coefficients))
-        )
-
     def log_joint(self, phi: Tensor) -> Tensor:
         """log w_k N(x; μ_k, Σ_k) of rows given by their features (F, n): (S, K, n)."""
         return (self.coefficients.flatten(0, 1) @ phi).view(*self.log_weights.shape, -1)
 
 
 class Rows:
-    """Rows prepared for many E-steps.
+    """Rows (N, D), float64, NaN where a value is missing, prepared for many E-steps.
 
-    Args:
-        x: rows (N, D), float64, NaN where a value is missing; checked already.
-        scale: what standardises them.
-        keep: keep the features of complete rows between E-steps if there is room.
+    With `keep`, the features of complete rows are kept between E-steps if there is room.
     """
 
     def __init__(self, x: Tensor, scale: Scale, keep: bool = True) -> None:
@@ -181,11 +157,17 @@ class Rows:
             sums.addmm_(joint.view(S * K, -1), phi.T)
         second = sums[:, _unpack(D, sums.device)].view(S, K, D, D)
         first, counts = sums[:, -D - 1 : -1].reshape(S, K, D), sums[:, -1].reshape(S, K)
-        out = Moments(log_likelihood, counts, first, second)
-        if self.has_gaps:
-            for s in range(S):
-                self._add_gaps(out, s, given.log_weights[s], given.means[s], given.factors[s])
-        return out
+        for s, group, joint, found in self._with_gaps(given):
+            joint = torch.where(group.real[:, None], joint, 0.0)
+            log_likelihood[s] += (torch.logsumexp(joint, 1) * group.real).sum()
+            r = joint.softmax(1) * group.real[:, None]  # (P, K, R)
+            mean, factor = found.mean(), found.factor()
+            weighted = mean * r[..., None]
+            counts[s] += r.sum((0, 2))
+            first[s] += weighted.sum((0, 2))
+            spread = factor @ factor.mT * r.sum(-1)[..., None, None]
+            second[s] += (weighted.mT @ mean + spread).sum(0)
+        return Moments(log_likelihood, counts, first, second)
 
     def log_likelihood(self, given: Components) -> Tensor:
         """Mean log-likelihood per row of each member in the units of the data, (S,)."""
@@ -193,12 +175,8 @@ class Rows:
         total = given.means.new_zeros(S)
         for phi in self._blocks(S * K):
             total += torch.logsumexp(given.log_joint(phi), 1).sum(-1)
-        for s in range(S if self.has_gaps else 0):
-            covariances = given.factors[s] @ given.factors[s].mT
-            for group in self._grouped(K):
-                seen = condition(given.means[s], covariances, self.with_gaps[group.rows], group.observed)
-                rows = torch.logsumexp(seen.log_density + given.log_weights[s, :, None], 1)
-                total[s] += (rows * group.real).sum()
+        for s, group, joint, _ in self._with_gaps(given):
+            total[s] += (torch.logsumexp(joint, 1) * group.real).sum()
         return self.per_row(total)
 
     def per_row(self, total: Tensor) -> Tensor:
@@ -210,18 +188,16 @@ class Rows:
         unseen = 1 - self.filled.square().mean(0)  # zero for a complete column, one for a constant one
         return self.filled.T @ self.filled / self.n + torch.diag(unseen.clamp_min(0))
 
-    def _add_gaps(self, out: Moments, s: int, log_weights: Tensor, means: Tensor, factors: Tensor) -> None:
-        for group in self._grouped(len(means)):
-            given = condition(means, factors @ factors.mT, self.with_gaps[group.rows], group.observed)
-            joint = torch.where(group.real[:, None], given.log_density + log_weights[:, None], 0.0)
-            out.log_likelihood[s] += (torch.logsumexp(joint, 1) * group.real).sum()
-            r = joint.softmax(1) * group.real[:, None]  # (P, K, R)
-            mean, factor = given.mean(), given.factor()
-            weighted = mean * r[..., None]
-            out.counts[s] += r.sum((0, 2))
-            out.first[s] += weighted.sum((0, 2))
-            spread = factor @ factor.mT * r.sum(-1)[..., None, None]
-            out.second[s] += (weighted.mT @ mean + spread).sum(0)
+    def _with_gaps(self, given: Components) -> Iterator[tuple[int, Group, Tensor, Conditioned]]:
+        """Members, groups of rows with gaps, log p(k, observed cells) (P, K, R), components given these."""
+        S, K, _ = given.means.shape
+        if self.has_gaps and K not in self._groups:
+            self._groups[K] = list(by_pattern(self.observed, K))
+        for s in range(S if self.has_gaps else 0):
+            covariances = given.factors[s] @ given.factors[s].mT
+            for group in self._groups[K]:
+                found = condition(given.means[s], covariances, self.with_gaps[group.rows], group.observed)
+                yield s, group, found.log_density + given.log_weights[s, :, None], found
 
     def _blocks(self, members: int) -> Iterator[Tensor]:
         """Features of complete rows, (F, n) at a time."""
@@ -237,25 +213,14 @@ class Rows:
                 room = part.new_empty(F, part.shape[1])
             yield features(part, room)
 
-    def _grouped(self, n_components: int) -> list[Group]:
-        if n_components not in self._groups:
-            self._groups[n_components] = list(by_pattern(self.observed, n_components))
-        return self._groups[n_components]
-
 
 def n_features(n_variables: int) -> int:
-    """F = D (D + 3) / 2 + 1, the number of `features`."""
+    """How many `features` there are: D (D + 3) / 2 + 1."""
     return n_variables * (n_variables + 3) // 2 + 1
 
 
 def features(columns: Tensor, out: Tensor | None = None) -> Tensor:
-    """[x_i x_j for i ≤ j, x_i, 1] of rows given as columns (D, n): (F, n).
-
-    Example:
-        >>> import torch
-        >>> features(torch.tensor([[2.0], [3.0]])).squeeze(1).tolist()
-        [4.0, 6.0, 9.0, 2.0, 3.0, 1.0]
-    """
+    """[x_i x_j for i ≤ j, x_i, 1] of rows given as columns (D, n): (F, n)."""
     D, n = columns.shape
     out = columns.new_empty(n_features(D), n) if out is None else out
     start = 0
@@ -268,11 +233,7 @@ def features(columns: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def cholesky(covariances: Tensor, option: str, value: float) -> Tensor:
-    """Cholesky factors of standardised covariances (..., D, D).
-
-    Raises:
-        ValueError: one is singular; the message names the option that would help.
-    """
+    """Cholesky factors of standardised covariances (..., D, D), or a ValueError that names the option."""
     factors, singular = try_cholesky(covariances)
     if singular:
         raise ValueError(

@@ -1,26 +1,34 @@
-"""Restricted Boltzmann machines: an energy, not yet a density."""
+"""Restricted Boltzmann machines: an energy, and where it is small enough an exact density.
+
+The sums of a density are over all states of the smaller layer. A row with some cells observed leaves an RBM
+of its free variables, with biases c + W x of the hidden units. Rows in which the same cells are observed
+share everything else, so its table is computed once.
+"""
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pynade.arguments import check_positive
 from pynade.classical import rbm_sum
-from pynade.classical.binary import bernoulli_draws
-from pynade.families import Bernoulli
+from pynade.classical.binary import BinaryMarginalisable, bernoulli_draws
+from pynade.classical.em import Random
+from pynade.classical.rbm_sum import HiddenStates, VisibleStates
+from pynade.families import Bernoulli, Family
 from pynade.models.autoregressive import Autoregressive
 from pynade.models.density import Model, check_columns
 from pynade.nets import NADENet
 from pynade.ordering import Ordering
 
-if TYPE_CHECKING:
-    from pynade.classical.normalised_rbm import NormalisedRBM
+ROWS = 256  # whose states are computed together
 
 
 @dataclass(frozen=True)
@@ -70,17 +78,10 @@ class RBM(Model):
         0.0625
     """
 
-    def __init__(
-        self,
-        n_visible: int,
-        n_hidden: int,
-        scale: float = 0.01,
-        generator: torch.Generator | None = None,
-    ) -> None:
+    def __init__(self, n_visible: int, n_hidden: int, scale: float = 0.01, generator: Random = None) -> None:
         super().__init__()
-        for name, value in (("n_visible", n_visible), ("n_hidden", n_hidden)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
+        check_positive(n_visible=n_visible, n_hidden=n_hidden)
+        self.scale = scale
         self.n_variables = self.n_visible = n_visible
         self.n_hidden = n_hidden
         self.W = nn.Parameter(torch.empty(n_hidden, n_visible).normal_(0.0, 1.0, generator=generator) * scale)
@@ -88,10 +89,7 @@ class RBM(Model):
         self.c = nn.Parameter(torch.zeros(n_hidden))
 
     def free_energy(self, x: Tensor) -> Tensor:
-        """−bᵀx − Σ_k log(1 + exp(c_k + W_k x)) of rows (B, D): (B,), summed in float64.
-
-        Minus the free energy is the logarithm of the unnormalised probability.
-        """
+        """−bᵀx − Σ_k log(1 + exp(c_k + W_k x)), minus the unnormalised log-probability, of rows: (B,)."""
         self.check(x)
         return self._free_energy(x.to(self.dtype))
 
@@ -100,9 +98,7 @@ class RBM(Model):
         return hidden - (x * self.b).sum(-1, dtype=torch.float64)
 
     @torch.no_grad()
-    def gibbs(
-        self, n: int, steps: int, generator: torch.Generator | None = None, start: Tensor | None = None
-    ) -> Tensor:
+    def gibbs(self, n: int, steps: int, generator: Random = None, start: Tensor | None = None) -> Tensor:
         """Rows (n, D) of n chains after `steps` rounds of h | x and x | h: near the model, not exact draws.
 
         Args:
@@ -144,7 +140,7 @@ class RBM(Model):
         self,
         n_chains: int = 100,
         n_steps: int = 1000,
-        generator: torch.Generator | None = None,
+        generator: Random = None,
         *,
         base: Tensor | None = None,
     ) -> PartitionEstimate:
@@ -193,8 +189,6 @@ class RBM(Model):
 
     def normalised(self) -> NormalisedRBM:
         """This RBM as an exact density; a copy, with log Z computed now."""
-        from pynade.classical.normalised_rbm import NormalisedRBM
-
         return NormalisedRBM(self)
 
     def check(self, x: Tensor) -> None:
@@ -202,9 +196,82 @@ class RBM(Model):
         check_columns(x, self.n_visible)
         Bernoulli().check(x)
 
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        return {"n_visible": self.n_visible, "n_hidden": self.n_hidden}
+
+class NormalisedRBM(BinaryMarginalisable):
+    """log p(x) = −F(x) − log Z of an RBM whose smaller layer has at most 25 units (the paper uses 23).
+
+    Exact throughout: draws choose a state of the smaller layer from all 2^H by its probability, and what
+    is not observed is summed out analytically given the hidden units. Scoring complete rows costs O(HD);
+    anything else costs a sum over all states for each pattern of observed cells and some passes over its
+    table: nothing at H = 10, about a second at H = 23, and about ten seconds for all D distributions at once.
+
+    Its parameters are frozen copies, since log Z belongs to them.
+
+    Args:
+        rbm: the machine.
+
+    Example:
+        >>> import torch
+        >>> model = NormalisedRBM(RBM(3, 2, scale=1.0, generator=torch.Generator().manual_seed(0)))
+        >>> model.sample(4, torch.Generator().manual_seed(0)).shape
+        torch.Size([4, 3])
+    """
+
+    log_z: Tensor
+
+    def __init__(self, rbm: RBM) -> None:
+        super().__init__(rbm.n_visible)
+        self.rbm = copy.deepcopy(rbm).requires_grad_(False)
+        log_z = 0.0 if rbm.W.is_meta else rbm.log_partition()  # loading fills it in
+        self.register_buffer("log_z", torch.tensor(log_z, dtype=rbm.dtype, device=rbm.device))
+
+    def _log_prob(self, x: Tensor) -> Tensor:
+        return -self.rbm._free_energy(x) - self.log_z.double()
+
+    def _marginal(self, x: Tensor, observed: Tensor) -> Tensor:
+        out = self._log_prob(x)  # what it is where all is observed
+        known = x.double() @ self.rbm.b.double() - self.log_z.double()  # x is zero where it is not observed
+        for rows, _, states, c in self._groups(x, observed):
+            out[rows] = known[rows] + states.log_sum(c)
+        return out
+
+    def _logits_given(self, x: Tensor, observed: Tensor) -> Tensor:
+        return self._logits(x, observed, range(self.n_variables))
+
+    def _logits(self, x: Tensor, observed: Tensor, wanted: Sequence[int]) -> Tensor:
+        out = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+        some = torch.tensor(wanted, device=x.device)
+        for rows, free, states, c in self._groups(x, observed):
+            which = torch.isin(free, some).nonzero().squeeze(-1)
+            if len(which):
+                out[rows[:, None], free[which]] = states.logits(c, which)
+        return out[:, some]
+
+    @torch.no_grad()
+    def distribution(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
+        """p(x_i | observed cells): Bernoulli, and its logits (B, 1); cheaper than all D of them."""
+        return self.family, self._logits(self._clean(x, observed), observed, [i])
+
+    def _draw_given(self, x: Tensor, observed: Tensor, n: int, generator: Random) -> Tensor:
+        """A state of the smaller layer given the observed cells, then the rest given it: (n, B, D)."""
+        out = x.expand(n, -1, -1).clone()
+        for rows, free, states, c in self._groups(x, observed):
+            out[:, rows[:, None], free] = states.draw(c, n, generator).to(x.dtype)
+        return out
+
+    def _groups(
+        self, x: Tensor, observed: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor, HiddenStates | VisibleStates, Tensor]]:
+        """Rows with the same observed cells, their free variables, the states, and hidden biases (R, H)."""
+        W, b, c = (p.double() for p in (self.rbm.W, self.rbm.b, self.rbm.c))
+        kind = HiddenStates if self.rbm.n_hidden <= self.rbm.n_visible else VisibleStates
+        patterns, index = observed.unique(dim=0, return_inverse=True)
+        for k, pattern in enumerate(patterns):
+            free = (~pattern).nonzero().squeeze(-1)
+            if len(free):
+                states = kind(W[:, free], b[free])
+                for rows in (index == k).nonzero().squeeze(-1).split(ROWS):
+                    yield rows, free, states, c + x[rows].double() @ W.T
 
 
 def nade_from_rbm(rbm: RBM, ordering: Ordering) -> Autoregressive:

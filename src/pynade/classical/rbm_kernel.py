@@ -29,20 +29,11 @@ def products(outer, inner, table, first, last):
             sums = table[u, t * TILE : (t + 1) * TILE]
             sums[:] = 0.0
             for g in range(n_groups):
+                a, b = outer[u, g], inner[t, g]
                 product[:] = 1.0
                 for d in range(0, width, UNROLL):
-                    u0, u1, u2, u3 = (
-                        outer[u, g, d],
-                        outer[u, g, d + 1],
-                        outer[u, g, d + 2],
-                        outer[u, g, d + 3],
-                    )
-                    l0, l1, l2, l3 = (
-                        inner[t, g, d],
-                        inner[t, g, d + 1],
-                        inner[t, g, d + 2],
-                        inner[t, g, d + 3],
-                    )
+                    u0, u1, u2, u3 = a[d], a[d + 1], a[d + 2], a[d + 3]
+                    l0, l1, l2, l3 = b[d], b[d + 1], b[d + 2], b[d + 3]
                     for j in range(TILE):
                         left = (1.0 + u0 * l0[j]) * (1.0 + u1 * l1[j])
                         right = (1.0 + u2 * l2[j]) * (1.0 + u3 * l3[j])

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pynade.classical.binary import bernoulli_draws, choose
+from pynade.classical.em import Random
 from pynade.kernels.backends import available
 from pynade.kernels.threads import share
 
@@ -23,17 +25,13 @@ MOST_UNITS = 25  # 2^25 states: a table of 256 MiB
 LOW_UNITS = 10  # of the inner part; its table is packed in tiles
 LARGEST = 690.0  # e^690 is still a float64
 BLOCK = {"cpu": 2**20, "cuda": 2**26}  # values of a at a time where there is no kernel
+TINY = 1e-260  # a sum of products this small may have lost terms to underflow
+STATES_BLOCK = 2**20  # values at a time, of rows and states
 LOG_SUM_BLOCK = {"cpu": 2**16, "cuda": 2**23}  # states at a time: what a CPU's cache holds
 
 
 def linear_table(c: Tensor) -> Tensor:
-    """Σ_k c_k h_k of every state: (…, H) -> (…, 2^H), float64.
-
-    Example:
-        >>> import torch
-        >>> linear_table(torch.tensor([10.0, 1.0])).tolist()
-        [0.0, 1.0, 10.0, 11.0]
-    """
+    """Σ_k c_k h_k of every state: (…, H) -> (…, 2^H), float64."""
     c = c.double()
     sums = c.new_zeros(*c.shape[:-1], 1)
     for k in reversed(range(c.shape[-1])):
@@ -42,21 +40,14 @@ def linear_table(c: Tensor) -> Tensor:
 
 
 def softplus_table(weight: Tensor, bias: Tensor) -> Tensor:
-    """Σ_d log(1 + exp(b_d + Σ_k h_k W_kd)) of every state h: W (H, D), b (D,) -> (2^H,), float64.
-
-    Example:
-        >>> import torch
-        >>> softplus_table(torch.zeros(2, 3), torch.zeros(3)).exp().round(decimals=6).tolist()
-        [8.0, 8.0, 8.0, 8.0]
-    """
-    hidden = len(weight)
+    """Σ_d log(1 + exp(b_d + Σ_k h_k W_kd)) of every state h: W (H, D), b (D,) -> (2^H,), float64."""
+    hidden, cut = len(weight), max(0, len(weight) - LOW_UNITS)
     if hidden > MOST_UNITS:
         raise ValueError(f"a sum over all states takes at most {MOST_UNITS} units, not {hidden}")
     weight, bias = weight.detach().double(), bias.detach().double()
     if weight.shape[1] == 0:
         return weight.new_zeros(2**hidden)
-    low = linear_table(weight[max(0, hidden - LOW_UNITS) :].T)  # (D, 2^low)
-    high = linear_table(weight[: max(0, hidden - LOW_UNITS)].T) + bias[:, None]  # (D, 2^high)
+    low, high = linear_table(weight[cut:].T), linear_table(weight[:cut].T) + bias[:, None]  # (D, 2^units)
     fits = max(high.abs().max(), low.abs().max(), (high.amax(1) + low.amax(1)).max()) < LARGEST / 4
     if weight.device.type == "cpu" and bool(fits) and available("numba"):
         return _by_products(high, low)
@@ -68,11 +59,6 @@ def log_sum(table: Tensor, c: Tensor) -> float:
 
     The linear part is made of its two parts and added a block at a time: a table of its own would cost more
     to write than all the sums.
-
-    Example:
-        >>> import torch
-        >>> round(log_sum(torch.zeros(4), torch.tensor([0.0, 1.0]).log1p()), 6)  # log(1 + 2 + 1 + 2)
-        1.791759
     """
     cut = max(0, len(c) - LOW_UNITS)
     high, low = linear_table(c.detach()[:cut]), linear_table(c.detach()[cut:])
@@ -101,7 +87,14 @@ def _by_products(high: Tensor, low: Tensor) -> Tensor:
     """The fast way, on the CPU's threads."""
     from pynade.classical.rbm_kernel import TILE, UNROLL, products  # brings in numba
 
-    groups = _groups(torch.logaddexp(high.amax(1) + low.amax(1), high.new_zeros(())))
+    groups: list[list[int]] = [[]]  # runs of variables whose factors' largest product is still finite
+    total = 0.0
+    for d, size in enumerate(torch.logaddexp(high.amax(1) + low.amax(1), high.new_zeros(())).tolist()):
+        if total + size > LARGEST:
+            groups.append([])
+            total = 0.0
+        groups[-1].append(d)
+        total += size
     width = max(-(-len(group) // UNROLL) for group in groups) * UNROLL
     # variables by group, padded with factors 1 + 0 · 0; inner states by tile, padded with states never read
     tiles = -(-low.shape[1] // TILE)
@@ -123,14 +116,87 @@ def _by_products(high: Tensor, low: Tensor) -> Tensor:
     return table[:, : low.shape[1]].flatten()
 
 
-def _groups(largest: Tensor) -> list[list[int]]:
-    """Variables in runs whose factors' largest product is still finite."""
-    groups: list[list[int]] = [[]]
-    total = 0.0
-    for d, size in enumerate(largest.tolist()):
-        if total + size > LARGEST:
-            groups.append([])
-            total = 0.0
-        groups[-1].append(d)
-        total += size
-    return groups
+class HiddenStates:
+    """Sums over hidden units, the free visible ones summed out: of weights (H, free) and bias (free,)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        self.weight, self.bias, self.hidden = weight, bias, len(weight)
+        self.outer = max(0, self.hidden - LOW_UNITS)  # units of the outer part
+        self.table = softplus_table(weight, bias).view(2**self.outer, -1)
+        self.largest = self.table.amax(1)
+        self.scaled = (self.table - self.largest[:, None]).exp_()
+
+    def log_sum(self, c: Tensor) -> Tensor:
+        """log Σ_h exp(c · h) Π_d (1 + exp(b_d + W_d · h)): (R, H) -> (R,)."""
+        return torch.logsumexp(self._outer_weights(c), -1)
+
+    def draw(self, c: Tensor, n: int, generator: Random) -> Tensor:
+        """Free variables (n, R, free): the outer part of h, the inner part given it, then x given h."""
+        outer = choose(self._outer_weights(c), n, generator)  # (n, R)
+        inner_log = linear_table(c[:, self.outer :])
+        inner = torch.empty_like(outer)
+        size = max(1, STATES_BLOCK // inner_log.numel())
+        for some, drawn in zip(outer.split(size), inner.split(size), strict=True):
+            weights = self.table[some] + inner_log  # (some, R, 2^inner)
+            drawn.copy_(choose(weights.flatten(0, 1), 1, generator).view(drawn.shape))
+        h = bits(outer * self.table.shape[1] + inner, self.hidden)
+        return bernoulli_draws(h @ self.weight + self.bias, generator)
+
+    def logits(self, c: Tensor, which: Tensor) -> Tensor:
+        """Logits (R, which) of p(x_d = 1) of some free variables."""
+        inner_log = linear_table(c[:, self.outer :])
+        outer_log = linear_table(c[:, : self.outer])
+        total = torch.logsumexp(self._outer_weights(c), -1)
+        weight = self.weight[:, which].T  # (which, H)
+        low = linear_table(weight[:, self.outer :]).T  # (2^inner, which)
+        high = (linear_table(weight[:, : self.outer]) + self.bias[which, None]).T
+        one = zero = c.new_zeros(len(c), len(which))
+        size = max(1, STATES_BLOCK // (len(low) * max(len(which), len(c))))
+        for start in range(0, len(high), size):
+            part = slice(start, start + size)
+            log_p = self.table[part] + inner_log[:, None] + outer_log[:, part, None]  # (R, part, 2^inner)
+            p = (log_p - total[:, None, None]).exp_().flatten(1)
+            a = (high[part, None] + low).flatten(0, 1)
+            one = one + p @ torch.sigmoid(a)
+            zero = zero + p @ torch.sigmoid(a.neg_())
+        return one.log() - zero.log()
+
+    def _outer_weights(self, c: Tensor) -> Tensor:
+        """Log-weights (R, 2^outer) of the outer part of h, the inner part summed by a matrix product."""
+        inner_log = linear_table(c[:, self.outer :])
+        top = inner_log.amax(1, keepdim=True)
+        sums = (inner_log - top).exp() @ self.scaled.T
+        out = sums.log() + self.largest + top
+        for r in (sums < TINY).any(1).nonzero().squeeze(-1).tolist():  # the slow way loses nothing
+            out[r] = torch.logsumexp(self.table + inner_log[r], 1)
+        return out + linear_table(c[:, : self.outer])
+
+
+class VisibleStates:
+    """Sums over the free visible units, the hidden ones summed out; arguments as for `HiddenStates`."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        self.weight, self.free = weight, len(bias)
+        self.linear = linear_table(bias)
+
+    def log_sum(self, c: Tensor) -> Tensor:
+        """log Σ_x exp(b · x) Π_k (1 + exp(c_k + W_k · x)): (R, H) -> (R,)."""
+        return torch.stack([torch.logsumexp(self._weights(row), 0) for row in c])
+
+    def draw(self, c: Tensor, n: int, generator: Random) -> Tensor:
+        """Free variables (n, R, free)."""
+        states = torch.cat([choose(self._weights(row)[None], n, generator) for row in c], 1)
+        return bits(states, self.free)
+
+    def logits(self, c: Tensor, which: Tensor) -> Tensor:
+        """Logits (R, which) of p(x_d = 1) of some free variables."""
+        out = c.new_empty(len(c), len(which))
+        for r, row in enumerate(c):
+            weights = self._weights(row)
+            for j, d in enumerate(which.tolist()):
+                zero, one = weights.view(2**d, 2, -1).transpose(0, 1).flatten(1).logsumexp(1)
+                out[r, j] = one - zero
+        return out
+
+    def _weights(self, c: Tensor) -> Tensor:
+        return self.linear + softplus_table(self.weight.T, c)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pynade.classical.bernoulli_mixture import em_bernoulli
+from pynade.classical.bernoulli_mixture import BinaryEM, em_bernoulli
 from pynade.classical.binary import CHUNK_ROWS, BinaryMixture, binary_rows, choose
-from pynade.classical.chow_liu import ChowLiuTree, PairCounts, check_alpha, smoothed_tree, spanning_tree
-from pynade.classical.em import BinaryEM, log_odds_prior, run_em
-from pynade.training.checkpoint import Checkpoint
+from pynade.classical.chow_liu import ChowLiuTree, PairCounts, smoothed_tree, spanning_tree
+from pynade.classical.em import Array, EMOptions, Random, run_em
+from pynade.models.mixture import checked_components
 from pynade.training.history import History
-from pynade.training.loop import Callback, Stopping
 
 START_EPOCHS = 11  # of a mixture of Bernoullis, whose responsibilities the trees start from
 
@@ -38,19 +36,10 @@ class TreeMixture(BinaryMixture):
     """
 
     def __init__(self, components: Sequence[ChowLiuTree], weights: Sequence[float] | None = None) -> None:
-        if not components:
-            raise ValueError("a mixture needs at least one component")
-        sizes = {tree.n_variables for tree in components}
-        if len(sizes) > 1:
-            raise ValueError(f"all components must have the same number of variables, not {sorted(sizes)}")
-        super().__init__(sizes.pop())
-        given = [1.0] * len(components) if weights is None else [float(w) for w in weights]
-        if len(given) != len(components) or not all(w > 0 for w in given):
-            raise ValueError("a mixture needs one positive weight for each component")
+        n_variables, log_weights = checked_components(components, weights)
+        super().__init__(n_variables)
         self.components, self.n_components = nn.ModuleList(components), len(components)
-        logits = components[0].logits
-        log_weights = (torch.tensor(given, dtype=torch.float64) / sum(given)).log()
-        self.log_weights = nn.Parameter(log_weights.to(logits))
+        self.log_weights = nn.Parameter(log_weights.to(components[0].logits))
 
     @property
     def trees(self) -> list[ChowLiuTree]:
@@ -74,12 +63,8 @@ class TreeMixture(BinaryMixture):
             zero = torch.logaddexp(zero, weight + functional.logsigmoid(-logits))
         return one - zero
 
-    @torch.no_grad()
-    def sample_given(
-        self, x: Tensor, observed: Tensor, n: int = 1, generator: torch.Generator | None = None
-    ) -> Tensor:
+    def _draw_given(self, x: Tensor, observed: Tensor, n: int, generator: Random) -> Tensor:
         """A tree from its posterior, then the unobserved cells from it: (n, B, D)."""
-        x = self._clean(x, observed)
         component = choose(self.component_log_probs(x, observed), n, generator)  # (n, B)
         out = x.expand(n, -1, -1).clone()
         for k, tree in enumerate(self.trees):
@@ -95,19 +80,14 @@ class TreeMixture(BinaryMixture):
 
 @torch.no_grad()
 def em_trees(
-    x: Tensor | np.ndarray,
+    x: Array,
     n_components: int,
-    valid: Tensor | np.ndarray | None = None,
+    valid: Array | None = None,
     *,
     alpha: float = 0.1,
-    epochs: int = 51,
-    patience: int | None = 5,
-    tol: float = 1e-6,
     empty_below: float = 1e-3,
-    generator: torch.Generator | None = None,
     dtype: torch.dtype = torch.float32,
-    callbacks: Sequence[Callback] = (),
-    checkpoint: Checkpoint | None = None,
+    **options: Unpack[EMOptions],
 ) -> tuple[TreeMixture, History]:
     """Fit a `TreeMixture` by EM (Meilă and Jordan, 2000), on the device of the rows.
 
@@ -115,22 +95,17 @@ def em_trees(
     Σ_n log p(x_n) plus a log-prior (`objective` in the history, per row): that of 4α imaginary rows per
     component, spread evenly over all states (and α for each weight). Its effect on the tables is the add-α
     rule of `chow_liu`, on a root add-2α; because these rows also enter the mutual information, structure and
-    tables together maximise the same objective.
+    tables together maximise the same objective. It starts from a mixture of Bernoullis.
 
     Args:
         x: training rows (N, D), values exactly 0 or 1.
         n_components: K; each iteration costs K products of X with its transpose.
         valid: validation rows, scored at every iteration; the best parameters are returned.
         alpha: α > 0.
-        epochs: iterations at most, one more than M-steps.
-        patience: iterations without a better validation score before stopping; None never stops so.
-        tol: stop when the objective rises by less, in nats per row; 0 never stops so.
         empty_below: a component that explains fewer rows than this is placed again (once), from an equal
             share of the rows, those that the mixture explains worst; `history.messages` says so.
-        generator: chooses the start, a mixture of Bernoullis after a few iterations of its own.
         dtype: of the parameters and products; sums are in float64.
-        callbacks: called with a `Progress` after each iteration; one that returns True ends EM.
-        checkpoint: keeps the state, and gives it back where an interrupted EM goes on.
+        options: see `EMOptions`; by default epochs=51, patience=5, tol=1e-6.
 
     Example:
         >>> import torch
@@ -139,16 +114,15 @@ def em_trees(
         >>> bool(model.log_prob(x).mean() > -1.45)  # the entropy is log 4 = 1.386
         True
     """
-    check_alpha(alpha)
-    train = binary_rows(x, "training")
-    device, D = train[0].device, train[0].shape[1]
-    held = None if valid is None else binary_rows(valid, "validation", D, device=device)
+    train, held = binary_rows(x, valid)
+    generator = options.get("generator")
     start, _ = em_bernoulli(train[0], n_components, epochs=START_EPOCHS, generator=generator, dtype=dtype)
-    model = TreeMixture([ChowLiuTree(D) for _ in range(n_components)]).to(device, dtype)
-    learner = _TreeEM(model, train, held, alpha, empty_below, Stopping(patience, tol or None))
+    trees = [ChowLiuTree(train[0].shape[1]) for _ in range(n_components)]
+    model = TreeMixture(trees).to(train[0].device, dtype)
+    options = EMOptions(epochs=51, patience=5, tol=1e-6) | options
+    learner = _TreeEM(model, train, held, alpha, empty_below, options)
     learner.start(start)
-    (history,) = run_em(learner, epochs, callbacks, checkpoint)
-    return model, history
+    return model, run_em(learner, options)[0]
 
 
 class _TreeEM(BinaryEM):
@@ -161,9 +135,8 @@ class _TreeEM(BinaryEM):
         self.share = torch.cat(each)
         self._fit_trees()
 
-    def log_prior(self) -> float:
-        # a root's two equal columns count twice
-        return log_odds_prior(self.mixture.log_weights, [tree._table() for tree in self.mixture.trees])
+    def tables(self) -> Sequence[Tensor]:
+        return [tree._table() for tree in self.mixture.trees]  # a root's two equal columns count twice
 
     def expect(self) -> list[float | None]:
         chunks = (t.split(CHUNK_ROWS) for t in (self.share, self.log_p))
@@ -175,12 +148,9 @@ class _TreeEM(BinaryEM):
 
     def maximise(self) -> None:
         each = max(1, len(self.x) // self.mixture.n_components)
-        empty = self.empty(self.share.sum(0), len(self.x) // each)
-        if len(empty):
-            worst = self.log_p.topk(len(empty) * each, largest=False).indices
-            self.share[worst] = 0.0
-            self.share[worst, empty.repeat_interleave(each)] = 1.0
-            self.note(empty, f"{each} rows each")
+        empty, worst = self.empty(self.share.sum(0), each)
+        self.share[worst] = 0.0
+        self.share[worst, empty.repeat_interleave(each)] = 1.0
         self._fit_trees()
 
     def _fit_trees(self) -> None:
@@ -190,6 +160,6 @@ class _TreeEM(BinaryEM):
         for k, tree in enumerate(self.mixture.trees):
             counts = PairCounts.of(self.x, self.share[:, k], dtype)
             parent = spanning_tree(counts.mutual_information(alpha))
-            fitted = smoothed_tree(counts, parent, alpha, root_alpha=2 * alpha, dtype=dtype)
+            fitted = smoothed_tree(counts, parent, alpha, 2 * alpha, dtype)
             tree.parent.copy_(fitted.parent)
             tree.logits.copy_(fitted.logits)

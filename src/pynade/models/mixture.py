@@ -40,17 +40,9 @@ class Mixture(Density):
 
     def __init__(self, components: Sequence[Density], weights: Sequence[float] | None = None) -> None:
         super().__init__()
-        if not components:
-            raise ValueError("a mixture needs at least one component")
-        sizes = {c.n_variables for c in components}
-        if len(sizes) > 1:
-            raise ValueError(f"all components must have the same number of variables, not {sorted(sizes)}")
-        w = [1.0] * len(components) if weights is None else [float(v) for v in weights]
-        if len(w) != len(components) or not all(v > 0 for v in w):
-            raise ValueError("a mixture needs one positive weight for each component")
+        self.n_variables, log_weights = checked_components(components, weights)
         self.components = nn.ModuleList(components)
-        self.n_variables = sizes.pop()
-        self.register_buffer("log_weights", (torch.tensor(w, dtype=torch.float64) / sum(w)).log())
+        self.register_buffer("log_weights", log_weights)
 
     def _log_prob(self, x: Tensor) -> Tensor:
         each = torch.stack([c._log_prob(x) for c in self._densities()], dim=-1)
@@ -85,6 +77,19 @@ class Mixture(Density):
 
     def _densities(self) -> list[Density]:
         return list(self.components)  # type: ignore[arg-type]
+
+
+def checked_components(components: Sequence[Density], weights: Sequence[float] | None) -> tuple[int, Tensor]:
+    """The number of variables of all components, and their normalised log-weights (K,), float64."""
+    if not components:
+        raise ValueError("a mixture needs at least one component")
+    sizes = {c.n_variables for c in components}
+    if len(sizes) > 1:
+        raise ValueError(f"all components must have the same number of variables, not {sorted(sizes)}")
+    w = [1.0] * len(components) if weights is None else [float(v) for v in weights]
+    if len(w) != len(components) or not all(v > 0 for v in w):
+        raise ValueError("a mixture needs one positive weight for each component")
+    return sizes.pop(), (torch.tensor(w, dtype=torch.float64) / sum(w)).log()
 
 
 class Ensemble(Ordered):
