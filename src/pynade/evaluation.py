@@ -15,7 +15,6 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +26,7 @@ import torch
 from torch import Tensor
 
 from pynade.atomic import write_atomically, write_json
-from pynade.likelihood import Estimate, at_most, orderless_rows, row_log_probs
+from pynade.likelihood import Estimate, Progress, at_most, orderless_rows, row_log_probs
 from pynade.models import Ensemble, Marginalisable, Orderless, Rows
 from pynade.ordering import Ordering
 from pynade.precision import fast_matmul
@@ -95,13 +94,9 @@ def query_rows_at_once(model: Any, orderings: int | Ordering, n: int = 1) -> int
 
 @dataclass(frozen=True)
 class OrderingScores:
-    """log p(x_n | ordering k) for every row and ordering, and what follows from it.
+    """log p(x_n | ordering k) for every row and ordering, and what follows from it."""
 
-    Attributes:
-        log_probs: (N, K), exact.
-    """
-
-    log_probs: np.ndarray
+    log_probs: np.ndarray  # (N, K), exact
 
     def mean(self) -> Estimate:
         """The typical single ordering: each row's log-probabilities averaged over orderings."""
@@ -133,7 +128,7 @@ def score_orderings(
     orderings: Ordering | None = None,
     *,
     folder: Path | str | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     rows_at_once: int | None = None,
     precision: str = "float32",
 ) -> OrderingScores:
@@ -242,21 +237,13 @@ def _files(
 
 @dataclass(frozen=True)
 class ControlVariateEnsemble:
-    """The log-likelihood of an ensemble on all rows, and what it is made of.
+    """The log-likelihood of an ensemble on all rows, and what it is made of."""
 
-    Attributes:
-        typical: estimate of the mean over orderings (the typical single ordering) on all rows.
-        subset: the exact scores of the rows of the subset.
-        subset_estimate: the estimate of the mean over orderings on the subset alone.
-        estimates: the stochastic estimate of each row of the subset, (m,).
-        every: the subset is every n-th row.
-    """
-
-    typical: Estimate
-    subset: OrderingScores
-    subset_estimate: Estimate
-    estimates: np.ndarray
-    every: int
+    typical: Estimate  # of the mean over orderings (the typical single ordering) on all rows
+    subset: OrderingScores  # the exact scores of the rows of the subset
+    subset_estimate: Estimate  # of the mean over orderings on the subset alone
+    estimates: np.ndarray  # the stochastic estimate of each row of the subset, (m,)
+    every: int  # the subset is every n-th row
 
     @property
     def ensemble(self) -> Estimate:
@@ -320,7 +307,7 @@ def control_variate_ensemble(
     seed: int = 0,
     precision: str = "float32",
     folder: Path | str | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> ControlVariateEnsemble:
     """Log-likelihood of the ensemble of K orderings on all rows, exact only on every tenth.
 

@@ -19,15 +19,10 @@ _CONSTANT = ("log_z", "net.first.bias", "net.second.bias")
 
 
 class Header(NamedTuple):
-    """The header of a model file.
+    """The header of a model file."""
 
-    Attributes:
-        facts: The metadata: format, version, spec and whatever the model was saved with.
-        tensors: The type (such as ``"F32"``) and the shape of each tensor, by name.
-    """
-
-    facts: dict[str, Any]
-    tensors: dict[str, tuple[str, tuple[int, ...]]]
+    facts: dict[str, Any]  # format, version, spec and whatever the model was saved with
+    tensors: dict[str, tuple[str, tuple[int, ...]]]  # the type (such as "F32") and shape of each, by name
 
     @property
     def n_weights(self) -> int:
@@ -46,10 +41,7 @@ class Header(NamedTuple):
 
 
 def read_header(path: Path) -> Header:
-    """Read the header of a model file.
-
-    Args:
-        path: The ``.safetensors`` file.
+    """Read the header of a model file (``.safetensors``).
 
     Raises:
         FileNotFoundError: There is no such file.

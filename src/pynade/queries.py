@@ -32,6 +32,7 @@ FEW = 10  # a smaller effective sample size of a row is warned of
 Sequential = Orderless | Ordered  # answers by the stepper of its net
 Model = Sequential | Marginalisable
 Variables = Sequence[int] | Tensor
+Orderings = int | Ordering
 
 
 def conditional_log_prob(
@@ -40,7 +41,7 @@ def conditional_log_prob(
     target: Variables,
     given: Variables,
     *,
-    orderings: int | Ordering = 1,
+    orderings: Orderings = 1,
     generator: Generator | None = None,
 ) -> Tensor:
     """log p(x_target | x_given) of each row, in nats: (B, D) -> (B,).
@@ -71,27 +72,21 @@ def conditional_log_prob(
         raise ValueError(f"variable {both} is both asked for and given")
     if not is_target.any():
         raise ValueError("there is no target variable")
-    both_ = _checked(model, x, is_given | is_target, orderings)
+    used = _checked(model, x, is_given | is_target, orderings)
     if isinstance(model, Marginalisable):
-        given_ = is_given.to(x.device).expand(x.shape)
-        return model.marginal_log_prob(x, both_) - model.marginal_log_prob(x, given_)
+        known = is_given.to(x.device).expand(x.shape)
+        return model.marginal_log_prob(x, used) - model.marginal_log_prob(x, known)
     parts = torch.where(is_given, 0, torch.where(is_target, 1, 2)).expand(len(x), D)
     order = _orders(model, parts, orderings, generator)  # (K, B, D)
-    n_given, n_target = int(is_given.sum()), int(is_target.sum())
     rows = _filled_rows(model, x)
-    steps = rows.prefix_log_probs(order[..., : n_given + n_target])  # (K, B, steps)
-    known = steps[..., :n_given].sum(-1)
-    log_p = torch.logsumexp(steps.sum(-1), 0) - torch.logsumexp(known, 0)
+    steps = rows.prefix_log_probs(order[..., : int((is_given | is_target).sum())])  # (K, B, steps)
+    given_steps = steps[..., : int(is_given.sum())]
+    log_p = torch.logsumexp(steps.sum(-1), 0) - torch.logsumexp(given_steps.sum(-1), 0)
     return _with_slopes(log_p, rows, is_target.to(x.device))
 
 
 def marginal_log_prob(
-    model: Model,
-    x: Tensor,
-    observed: Tensor,
-    *,
-    orderings: int | Ordering = 1,
-    generator: Generator | None = None,
+    model: Model, x: Tensor, observed: Tensor, *, orderings: Orderings = 1, generator: Generator | None = None
 ) -> Tensor:
     """log p of the observed cells of each row, the others marginalised: (B, D) -> (B,).
 
@@ -121,7 +116,7 @@ def sample_given(
     observed: Tensor,
     n: int = 1,
     *,
-    orderings: int | Ordering = 1,
+    orderings: Orderings = 1,
     generator: Generator | None = None,
 ) -> Tensor:
     """n completions of each row: (B, D) -> (n, B, D), equal to x where observed.
@@ -161,7 +156,7 @@ def impute(
     x: Tensor,
     n: int | None = None,
     *,
-    orderings: int | Ordering = 1,
+    orderings: Orderings = 1,
     generator: Generator | None = None,
     particles: int = PARTICLES,
 ) -> Tensor:
@@ -273,7 +268,7 @@ def variable_flags(variables: Variables, D: int, word: str) -> Tensor:
     return flags
 
 
-def _checked(model: Model, x: Tensor, used: Tensor, orderings: int | Ordering = 1) -> Tensor:
+def _checked(model: Model, x: Tensor, used: Tensor, orderings: Orderings = 1) -> Tensor:
     """The cells (B, D) that are read; they must be in the domain, and rows have the right width."""
     if used.dtype != torch.bool:
         raise TypeError(f"observed is bool, True = given, not {used.dtype}")
@@ -297,7 +292,7 @@ def _checked(model: Model, x: Tensor, used: Tensor, orderings: int | Ordering = 
     return used
 
 
-def _orders(model: Sequential, parts: Tensor, k: int | Ordering, generator: Generator | None) -> Tensor:
+def _orders(model: Sequential, parts: Tensor, k: Orderings, generator: Generator | None) -> Tensor:
     """Orders (K, B, D) in which, for each row, part 0 comes first, then part 1, then the rest."""
     parts = parts.to(model.device)
     if isinstance(model, Orderless) and isinstance(k, Ordering):

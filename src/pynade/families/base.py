@@ -171,40 +171,24 @@ class Conditional:
         return float(self.family.mean(self.eta, self.i))
 
     def log_prob(self, value: Any) -> Any:
-        """Log-probability (of a discrete variable) or log-density, in nats.
-
-        Args:
-            value: a number or an array of them.
-        """
+        """Log-probability (of a discrete variable) or log-density, in nats, at each value."""
         x = self._numbers(value, "a value")
         self.family.check(x.flatten()[:, None])
         return self._each(self.family.log_prob, x)
 
     def pmf(self, value: Any) -> Any:
-        """Probability or density at a value (also called `pdf`).
-
-        Args:
-            value: a number or an array of them.
-        """
+        """Probability or density at each value (also called `pdf`)."""
         p = np.exp(self.log_prob(value))
         return p if p.ndim else float(p)
 
     pdf = pmf
 
     def cdf(self, value: Any) -> Any:
-        """P(X <= value).
-
-        Args:
-            value: a number or an array of them.
-        """
+        """P(X <= value), at each value."""
         return self._each(self.family.cdf, self._numbers(value, "a value"))
 
     def quantile(self, q: Any) -> Any:
-        """Smallest value whose cdf is at least q.
-
-        Args:
-            q: a probability or an array of them.
-        """
+        """Smallest value whose cdf is at least q, for each probability q."""
         x = self._numbers(q, "a probability")
         outside = ~((x >= 0) & (x <= 1))
         if outside.any():
@@ -212,12 +196,7 @@ class Conditional:
         return self._each(self.family.quantile, x)
 
     def sample(self, n: int = 1, generator: Generator | None = None) -> Tensor:
-        """n draws.
-
-        Args:
-            n: how many.
-            generator: source of randomness.
-        """
+        """n draws (n,), with the randomness of the generator."""
         return self.family.sample(self.eta.expand(n, -1), self.i.expand(n), generator)
 
     def _numbers(self, values: Any, what: str) -> Tensor:

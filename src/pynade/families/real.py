@@ -79,23 +79,14 @@ class Real(Family):
 
 @dataclass(frozen=True)
 class Standard:
-    """A standard distribution, used by itself and by mixtures of K of them.
+    """A standard distribution, used by itself and by mixtures of K of them."""
 
-    Attributes:
-        name: by which compiled loops know it.
-        log_kernel: the log-density without its constant, which a sum over components adds once.
-        log_constant: the log-density is `log_kernel(z) + log_constant`.
-        cdf: P(Z <= z).
-        quantile: inverse of the cdf; infinite at 0 and 1.
-        deviation: standard deviation.
-    """
-
-    name: str
-    log_kernel: Function
-    log_constant: float
-    cdf: Function
-    quantile: Function
-    deviation: float
+    name: str  # by which compiled loops know it
+    log_kernel: Function  # the log-density without its constant, which a sum over components adds once
+    log_constant: float  # the log-density is `log_kernel(z) + log_constant`
+    cdf: Function  # P(Z <= z)
+    quantile: Function  # inverse of the cdf; infinite at 0 and 1
+    deviation: float  # standard deviation
 
     def noise(self, like: Tensor, generator: Generator | None) -> Tensor:
         """Independent draws of the shape, dtype and device of `like`."""

@@ -26,16 +26,9 @@ from pynade.ordering import Ordering
 class Block(nn.Module):
     """h + attention(norm(h)), then h + net(norm(h)), over tokens (B, T, width).
 
-    What the net adds is added by the next `add_norm`. Norms have no weights, since a
-    matrix follows each of them, and matrices no biases: on a GPU the gradients of both would take a fifth
-    of the time.
-
-    Args:
-        width: numbers per token.
-        heads: attention heads.
-        mlp_ratio: hidden units, as a multiple of `width`.
-        scale: of the initial weights of what is added to h; many blocks add small things.
-        generator: source of the initial weights.
+    What the net adds is added by the next `add_norm`. Norms have no weights, since a matrix follows each of
+    them, and matrices no biases: on a GPU the gradients of both would take a fifth of the time. `scale` is
+    that of the initial weights of what is added to h; many blocks add small things.
     """
 
     def __init__(
