@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from pynade.families import Family
-from pynade.models.density import Density, check_columns
+from pynade.models.density import Density
 from pynade.nets import Net, Walk, grouped
 from pynade.nets.base import arithmetic
 from pynade.ordering import Ordering
@@ -155,11 +155,6 @@ class Ordered(Density):
         check_parts(net, family)
         self.net, self.family, self.n_variables = net, family, net.n_variables
         self.register_buffer("order", ordering.order.clone())
-
-    def check(self, x: Tensor) -> None:
-        """Columns must match, values must be in the family's domain."""
-        check_columns(x, self.n_variables)
-        self.family.check(x)
 
     def _ready(self, x: Tensor) -> Tensor:
         return x  # the family rounds, after its own mapping

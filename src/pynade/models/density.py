@@ -39,6 +39,13 @@ class Density(Model):
     `log_prob` checks its input and is exact; what training minimises (`loss`) is derived from it.
     """
 
+    family: Family  # of its variables, where they have one
+
+    def check(self, x: Tensor) -> None:
+        """Columns must match, values must be in the family's domain."""
+        check_columns(x, self.n_variables)
+        self.family.check(x)
+
     def log_prob(self, x: Tensor) -> Tensor:
         """Exact log p(x) of each row in nats: (B, D) -> (B,), summed in float64.
 
@@ -135,8 +142,3 @@ class Independent(Density):
     def sample(self, n: int, generator: Generator | None = None) -> Tensor:
         """Every variable on its own."""
         return self.family.sample(self.eta.expand(n, -1, -1), generator=generator)
-
-    def check(self, x: Tensor) -> None:
-        """Columns must match, values must be in the family's domain."""
-        check_columns(x, self.n_variables)
-        self.family.check(x)
