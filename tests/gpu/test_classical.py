@@ -6,7 +6,7 @@ import importlib
 import pytest
 import torch
 
-from pynade.classical import RBM, chow_liu, contrastive_population, em_bernoulli, em_trees
+from pynade.classical import RBM, chow_liu, contrastive_divergence, em_bernoulli, em_trees
 from pynade_benchmarks.baselines import OURS_ON_CPU, QUICK, bench_baselines
 from tests.contracts.cases import MARGINALISABLE, all_states
 
@@ -33,8 +33,8 @@ def test_answers_are_those_of_the_cpu(build):
         rtol=0,
         atol=1e-10,
     )
-    eta = there.law(2, far, nothing.to("cuda"))[1].cpu()
-    torch.testing.assert_close(eta, model.law(2, x, nothing)[1], rtol=0, atol=1e-9)
+    eta = there.distribution(2, far, nothing.to("cuda"))[1].cpu()
+    torch.testing.assert_close(eta, model.distribution(2, x, nothing)[1], rtol=0, atol=1e-9)
     assert torch.equal(there.best_guess(far, observed.to("cuda")).cpu(), model.best_guess(x, observed))
     draws = there.sample_given(far, observed.to("cuda"), 3, generator())
     assert torch.equal(draws[:, observed.to("cuda")].cpu(), x[observed].expand(3, -1))
@@ -53,16 +53,18 @@ def test_learning_goes_as_on_the_cpu():
     assert torch.equal(chow_liu(x.to("cuda")).parent.cpu(), chow_liu(x).parent)
     for em in (em_bernoulli, em_trees):
         curves = [
-            em(rows, 3, iterations=5, tolerance=0, generator=generator(device="cpu"), dtype=torch.float64)[1]
+            em(rows, 3, epochs=5, tol=0, generator=generator(device="cpu"), dtype=torch.float64)[1]
             for rows in (x, x.to("cuda"))
         ]
-        assert curves[0].objective == pytest.approx(curves[1].objective, abs=1e-9)
+        near, far = ([line["objective"] for line in history.epochs] for history in curves)
+        assert near == pytest.approx(far, abs=1e-9)
     rbms = [RBM(20, 5, generator=generator(s, "cpu")).to("cuda") for s in range(2)]
-    history = contrastive_population(
+    trained = contrastive_divergence(
         rbms, x, x, learning_rates=[0.1, 0.01], k=3, persistent=True, epochs=10, generator=generator()
     )
-    for rbm, score in zip(rbms, history.best_valid, strict=True):
-        assert rbm.normalised().log_prob(x.to("cuda")).mean().item() == pytest.approx(score, abs=1e-3)
+    for rbm, (history, _, _) in zip(rbms, trained, strict=True):
+        score = rbm.normalised().log_prob(x.to("cuda")).mean().item()
+        assert score == pytest.approx(history.best_valid, abs=1e-3)
     estimate = rbms[0].log_partition_ais(200, 200, generator())
     assert abs(estimate.log_z - rbms[0].log_partition()) < 6 * estimate.stderr + 1e-6
 
@@ -70,25 +72,31 @@ def test_learning_goes_as_on_the_cpu():
 @pytest.mark.parametrize("persistent", [False, True])
 def test_captured_updates_are_the_eager_ones(persistent, monkeypatch):
     x = (torch.rand(250, 20, generator=generator(device="cpu")) < 0.3).to(torch.uint8).to("cuda")
-    how = {"learning_rates": [0.1, 0.02], "k": 3, "epochs": 4, "batch_size": 100, "persistent": persistent}
+    options = {
+        "learning_rates": [0.1, 0.02],
+        "k": 3,
+        "epochs": 4,
+        "batch_size": 100,
+        "persistent": persistent,
+    }
     ends = []
     for captured in (True, False):
         rbms = [RBM(20, 5, generator=generator(m, "cpu")).to("cuda") for m in range(2)]
         with monkeypatch.context() as patch:
             if not captured:
-                step = importlib.import_module("pynade.classical.contrastive_divergence")._Step
-                patch.setattr(step, "__call__", step._update)
-            contrastive_population(rbms, x, generator=generator(), **how)
+                members = importlib.import_module("pynade.classical.contrastive_divergence")._Members
+                patch.setattr(members, "step", lambda self, x, rate, replay: self.update(x, rate))
+            contrastive_divergence(rbms, x, generator=generator(), **options)
         ends.append([rbm.W.clone() for rbm in rbms])
     torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-4)
     assert not torch.equal(*ends[0])
 
 
-def test_chains_in_one_kernel_have_the_law_of_chains_in_many():
+def test_chains_in_one_kernel_have_the_distribution_of_chains_in_many():
     machines = [RBM(40, 23, scale=0.7, generator=generator(s, "cpu")).cuda() for s in range(2)]
     members = importlib.import_module("pynade.classical.contrastive_divergence")._Members(
-        *(torch.stack([getattr(r, n).detach() for r in machines]) for n in "W"),
-        *(torch.stack([getattr(r, n).detach() for r in machines]).unsqueeze(1) for n in "bc"),
+        {name: torch.stack([getattr(r, name).detach() for r in machines]) for name in "W"}
+        | {name: torch.stack([getattr(r, name).detach() for r in machines]).unsqueeze(1) for name in "bc"},
         generator(1),
     )
     start = (torch.rand(1, 40, generator=generator(3), device="cuda") < 0.5).float().expand(2, 50_000, 40)
