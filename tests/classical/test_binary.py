@@ -97,9 +97,7 @@ def test_em_equals_the_dumb_loop(missing):
 
 
 def test_float32_in_chunks_is_float64_nearly(monkeypatch):
-    monkeypatch.setattr(
-        sys.modules["pynade.classical.bernoulli_mixture"], "CHUNK", 7 * 30
-    )  # chunks of seven rows
+    monkeypatch.setattr(sys.modules["pynade.classical.binary"], "CHUNK", 7 * 30)  # chunks of seven rows
     x = clustered(200, 30, 5, 0.1)
     runs = [
         column(em_bernoulli(x, 4, epochs=9, tol=0, generator=generator(2), dtype=d)[1], "train")

@@ -1,7 +1,7 @@
 """Classical densities and their learners: mixtures, trees, Gaussians, factor analysers, RBMs."""
 
-from pynade.classical.bernoulli_mixture import BernoulliMixture, em_bernoulli
-from pynade.classical.chow_liu import ChowLiuTree, chow_liu, chow_liu_chosen
+from pynade.classical.binary import BernoulliMixture, em_bernoulli
+from pynade.classical.chow_liu import ChowLiuTree, TreeMixture, chow_liu, chow_liu_chosen, em_trees
 from pynade.classical.contrastive_divergence import TrainedRBM, contrastive_divergence
 from pynade.classical.em import EMOptions
 from pynade.classical.factor_analysers import FactorAnalysers, FactorTask, em_factors
@@ -9,7 +9,6 @@ from pynade.classical.gaussian_em import MultivariateGaussian, gaussian
 from pynade.classical.gaussian_marginals import GaussianMarginals
 from pynade.classical.gaussian_mixture import GaussianMixture, em_gaussian, minibatch_em
 from pynade.classical.rbm import RBM, NormalisedRBM, PartitionEstimate, nade_from_rbm
-from pynade.classical.tree_mixture import TreeMixture, em_trees
 
 __all__ = [
     "RBM",

@@ -1,19 +1,25 @@
-"""What binary densities with exact marginals share: their checks, and answers derived from two methods."""
+"""Binary densities with exact marginals, and mixtures of Bernoullis (the paper's MoB) with their EM."""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from pynade.arguments import check_positive
-from pynade.classical.em import Array, Random
+from pynade.classical.em import EM, Array, EMOptions, Parameters, Random, run_em, stopping
 from pynade.families import Bernoulli, Family
+from pynade.likelihood import Estimate
 from pynade.models.density import Marginalisable, check_columns
+from pynade.training.history import History
 
 CHUNK_ROWS = 4096  # rows whose messages or responsibilities are held at once
+CHUNK = 2**24  # values of a (rows, K) or (rows, D) block: 64 MiB in float32
 
 Cells = tuple[Tensor, Tensor | None]  # binary rows, and which of their cells are observed; None is all
 
@@ -147,3 +153,245 @@ def _cells(x: Array, word: str, n_variables: int | None, missing: bool) -> Cells
     if not bool(((values == 0) | (values == 1)).all()):
         raise ValueError(f"{word} rows must hold values that are exactly 0 or 1")
     return values.to(torch.uint8), None if complete else observed
+
+
+class BernoulliMixture(BinaryMixture):
+    """p(x) = Σ_k w_k Π_d θ_kd^x_d (1 − θ_kd)^(1−x_d).
+
+    Weights are the softmax of `log_weights` (K,), θ the sigmoid of `logits` (K, D), so every value of the
+    parameters is a density. `em_bernoulli` fits one; a new one has K equal, fair components.
+
+    Args:
+        n_variables: D.
+        n_components: K.
+
+    Example:
+        >>> import torch
+        >>> model = BernoulliMixture(2, 3)
+        >>> round(model.log_prob(torch.tensor([[0.0, 1.0]])).exp().item(), 6)
+        0.25
+    """
+
+    def __init__(self, n_variables: int, n_components: int) -> None:
+        super().__init__(n_variables)
+        check_positive(n_components=n_components)
+        self.n_components = n_components
+        self.log_weights = nn.Parameter(torch.zeros(n_components))
+        self.logits = nn.Parameter(torch.zeros(n_components, n_variables))
+
+    def component_log_probs(self, x: Tensor, observed: Tensor | None = None) -> Tensor:
+        """log w_k + log p_k(observed cells), (B, K), float64; one matrix product, two with missing cells."""
+        ones = (x @ self.logits.T).double()
+        nothing = functional.logsigmoid(-self.logits)  # log p_k(x_d = 0)
+        if observed is None:
+            rest = nothing.sum(-1, dtype=torch.float64)
+        else:
+            rest = (observed.to(x.dtype) @ nothing.T).double()
+        return ones + rest + torch.log_softmax(self.log_weights.double(), 0)
+
+    def _logits_given(self, x: Tensor, observed: Tensor) -> Tensor:
+        weights = torch.softmax(self.component_log_probs(x, observed), -1)
+        logits = self.logits.double()
+        one, zero = (_log_average(weights, functional.logsigmoid(s * logits)) for s in (1, -1))
+        return one - zero
+
+    def _draw_given(self, x: Tensor, observed: Tensor, n: int, generator: Random) -> Tensor:
+        """A component from its posterior, then the unobserved cells from it: (n, B, D)."""
+        component = choose(self.component_log_probs(x, observed), n, generator)  # (n, B)
+        drawn = bernoulli_draws(self.logits[component], generator)
+        return torch.where(observed, x, drawn.to(x.dtype))
+
+
+def _log_average(weights: Tensor, log_p: Tensor) -> Tensor:
+    """log Σ_k w_bk p_kd as a matrix product, each column scaled so that tiny probabilities survive."""
+    largest = log_p.max(0).values
+    return (weights @ (log_p - largest).exp()).log() + largest
+
+
+@torch.no_grad()
+def em_bernoulli(
+    x: Array,
+    n_components: int,
+    valid: Array | None = None,
+    *,
+    smoothing: float = 0.1,
+    empty_below: float = 1e-3,
+    dtype: torch.dtype = torch.float32,
+    **options: Unpack[EMOptions],
+) -> tuple[BernoulliMixture, History]:
+    """Fit a `BernoulliMixture` by EM, on the device of the rows; validation rows stop it early.
+
+    Never decreases Σ_n log p(x_n) + s Σ_k (log w_k + Σ_d (log θ_kd + log(1 − θ_kd))), s being `smoothing`
+    (`objective` in the history, per row). Missing cells (NaN) are integrated out exactly in both steps.
+
+    Args:
+        x: training rows (N, D), values exactly 0 or 1.
+        n_components: K.
+        valid: validation rows, scored at every iteration; the best parameters are returned.
+        smoothing: pseudo-counts s > 0 of each outcome; tiny values (1e-20) come near maximum likelihood.
+        empty_below: a component that explains fewer rows than this is placed again (once), at a row that
+            the mixture explains worst; `history.messages` says so.
+        dtype: of the parameters and products; sums are in float64.
+        options: see `EMOptions`; by default epochs=201, patience=10, tol=1e-6.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor([[0, 0, 0], [1, 1, 1]]).repeat(50, 1)
+        >>> model, history = em_bernoulli(x, 2, generator=torch.Generator().manual_seed(0))
+        >>> bool(model.log_prob(x).mean() > -0.75)  # the entropy is log 2 = 0.693
+        True
+    """
+    if not smoothing > 0:
+        raise ValueError(f"smoothing must be above 0 (a tiny value is as good as none), not {smoothing}")
+    train, held = binary_rows(x, valid, missing=True)
+    model = BernoulliMixture(train[0].shape[1], n_components).to(train[0].device, dtype)
+    options = EMOptions(epochs=201, patience=10, tol=1e-6) | options
+    learner = _BernoulliEM(model, train, held, smoothing, empty_below, options)
+    learner.start(options.get("generator"))
+    return model, run_em(learner, options)[0]
+
+
+class BinaryEM(EM):
+    """Abstract EM of one mixture of binary densities, which is changed in place.
+
+    It never decreases Σ_n log p(x_n) + s times a log-prior, s being `strength`, except where it places again
+    a component that is empty (explains fewer rows than `empty_below`), once for each.
+    """
+
+    rows_at_once: int
+
+    def __init__(
+        self,
+        model: BinaryMixture,
+        train: Cells,
+        valid: Cells | None,
+        strength: float,
+        empty_below: float,
+        options: EMOptions,
+    ) -> None:
+        views = {name: t[None] for name, t in model.state_dict().items()}  # share the model's memory
+        super().__init__(views, [stopping(options)], valid is not None)
+        self.mixture, self.train, self.valid = model, train, valid
+        self.strength, self.empty_below = strength, empty_below
+        self.x = train[0]
+        self.log_p = self.x.new_zeros(len(self.x), dtype=torch.float64)
+        self.placed = torch.zeros(model.n_components, dtype=torch.bool, device=self.x.device)
+        self.memory = {"placed": self.placed}
+        self.placed_now = False  # whether the last M-step has placed a component again
+        self.last_objective = math.nan
+
+    @abstractmethod
+    def tables(self) -> Sequence[Tensor]:
+        """The logits of all components."""
+
+    def put(self, params: Parameters) -> None:
+        """Copy the parameters into the model."""
+        for name, t in params.items():
+            self.params[name].copy_(t)
+        self.expect()
+
+    def finish(self) -> None:
+        """Give the model its best parameters."""
+        for name, t in self.best.items():
+            self.params[name].copy_(t)
+
+    def score(self, epoch: int) -> list[Estimate] | None:
+        """Mean log-likelihood of the validation rows."""
+        if self.valid is None:
+            return None
+        each = [self.mixture.component_log_probs(*part).logsumexp(-1) for part in self.chunks(self.valid)]
+        return [Estimate(float(torch.cat(each).mean()), math.nan, len(self.valid[0]))]
+
+    def objective(self, train: list[float | None]) -> list[float | None]:
+        """Log-likelihood plus s times the log-prior Σ_k log w_k + Σ (log θ + log(1 − θ)), per row."""
+        assert train[0] is not None
+        log_prior = torch.log_softmax(self.mixture.log_weights.double(), 0).sum()
+        for table in self.tables():
+            table = table.double()
+            log_prior = log_prior + (functional.logsigmoid(table) + functional.logsigmoid(-table)).sum()
+        self.last_objective = train[0] + self.strength * float(log_prior) / len(self.x)
+        return [self.last_objective]
+
+    def converged(self, change: float, tol: float) -> bool:
+        """Whether the objective rises by less; not where a component was placed again."""
+        return change < tol and not self.placed_now
+
+    def line(self, position: int) -> dict[str, float]:
+        """The objective."""
+        return {"objective": self.last_objective}
+
+    def chunks(self, cells: Cells) -> Iterator[Cells]:
+        """Rows in the model's dtype, some at a time."""
+        x, observed = cells
+        for start in range(0, len(x), self.rows_at_once):
+            part = slice(start, start + self.rows_at_once)
+            yield x[part].to(self.mixture.dtype), None if observed is None else observed[part]
+
+    def empty(self, counts: Tensor, each: int) -> tuple[Tensor, Tensor]:
+        """Components to place again, and the `each` worst rows for each; counts (K,): rows each explains."""
+        which = ((counts < self.empty_below) & ~self.placed).nonzero().squeeze(-1)[: len(self.x) // each]
+        self.placed[which] = True
+        self.placed_now = bool(len(which))
+        worst = self.log_p.topk(len(which) * each, largest=False).indices
+        if self.placed_now:
+            names, rows = (", ".join(map(str, t.tolist())) for t in (which, worst))
+            source = f"rows {rows}" if each == 1 else f"{each} rows each"
+            self.notes[0].append(
+                f"iteration {self.steps + 1}: components {names} were empty and start anew from {source}"
+            )
+        return which, worst
+
+
+class _BernoulliEM(BinaryEM):
+    mixture: BernoulliMixture
+
+    def start(self, generator: Random) -> None:
+        """Components half-way between the marginals and rows chosen at random, equal weights."""
+        ones, observed = self.x.sum(0, dtype=torch.float64), self.train[1]
+        seen = len(self.x) if observed is None else observed.sum(0, dtype=torch.float64)
+        counts = torch.stack([seen - ones, ones]) + self.strength
+        self.marginal = counts / (seen + 2 * self.strength)  # of 0 and of 1: 1 - p would lose a tiny p
+        K, N = self.mixture.n_components, len(self.x)
+        where = torch.device("cpu") if generator is None else generator.device
+        draws = [torch.randperm(N, generator=generator, device=where) for _ in range(-(-K // N))]
+        self.mixture.logits.copy_(self._at_rows(torch.cat(draws)[:K].to(self.x.device)))
+        self.rows_at_once = max(1, CHUNK // max(K, self.mixture.n_variables))
+
+    def tables(self) -> Sequence[Tensor]:
+        return [self.mixture.logits]
+
+    def expect(self) -> list[float | None]:
+        self.rows = self.x.new_zeros(self.mixture.n_components, dtype=torch.float64)
+        self.ones = torch.zeros_like(self.mixture.logits, dtype=torch.float64)
+        self.seen = None if self.train[1] is None else torch.zeros_like(self.ones)
+        start = 0
+        for x, observed in self.chunks(self.train):
+            log_p = self.mixture.component_log_probs(x, observed)
+            total = torch.logsumexp(log_p, -1)
+            share = (log_p - total[:, None]).exp_().to(x.dtype)
+            self.log_p[start : start + len(x)] = total
+            start += len(x)
+            self.rows += share.sum(0, dtype=torch.float64)
+            self.ones += (share.T @ x).double()
+            if self.seen is not None and observed is not None:
+                self.seen += (share.T @ observed.to(x.dtype)).double()
+        return [float(self.log_p.mean())]
+
+    def maximise(self) -> None:
+        s, seen = self.strength, self.rows[:, None] if self.seen is None else self.seen
+        ones, zeros = self.ones.clamp(min=0), (seen - self.ones).clamp(min=0)  # float32 may round below zero
+        self.mixture.logits.copy_((ones + s).log() - (zeros + s).log())
+        weights = self.rows + s
+        empty, worst = self.empty(self.rows, 1)
+        if len(empty):
+            self.mixture.logits[empty] = self._at_rows(worst)
+            weights[empty] = 1.0
+        self.mixture.log_weights.copy_((weights / weights.sum()).log())
+
+    def _at_rows(self, rows: Tensor) -> Tensor:
+        """Logits of components half-way between the marginals and these rows."""
+        x, marginal = self.x[rows], self.marginal[:, None]
+        means = torch.stack([marginal[0] + (1 - x), marginal[1] + x])
+        if self.train[1] is not None:
+            means = torch.where(self.train[1][rows], means, marginal)
+        return (means[1].log() - means[0].log()).to(self.mixture.dtype)

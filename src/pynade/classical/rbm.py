@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -235,22 +235,18 @@ class NormalisedRBM(BinaryMarginalisable):
             out[rows] = known[rows] + states.log_sum(c)
         return out
 
-    def _logits_given(self, x: Tensor, observed: Tensor) -> Tensor:
-        return self._logits(x, observed, range(self.n_variables))
-
-    def _logits(self, x: Tensor, observed: Tensor, wanted: Sequence[int]) -> Tensor:
+    def _logits_given(self, x: Tensor, observed: Tensor, only: int | None = None) -> Tensor:
         out = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
-        some = torch.tensor(wanted, device=x.device)
         for rows, free, states, c in self._groups(x, observed):
-            which = torch.isin(free, some).nonzero().squeeze(-1)
+            which = (free >= 0 if only is None else free == only).nonzero().squeeze(-1)
             if len(which):
                 out[rows[:, None], free[which]] = states.logits(c, which)
-        return out[:, some]
+        return out
 
     @torch.no_grad()
     def distribution(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
         """p(x_i | observed cells): Bernoulli, and its logits (B, 1); cheaper than all D of them."""
-        return self.family, self._logits(self._clean(x, observed), observed, [i])
+        return self.family, self._logits_given(self._clean(x, observed), observed, i)[:, i : i + 1]
 
     def _draw_given(self, x: Tensor, observed: Tensor, n: int, generator: Random) -> Tensor:
         """A state of the smaller layer given the observed cells, then the rest given it: (n, B, D)."""
