@@ -60,25 +60,17 @@ class MixtureFamily(Real):
 
     def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Log of the sum over components, by logsumexp."""
-        if self.fused and eta.device.type == "cpu" and eta.shape[-1] == self.n_params:
-            log_p = self._compiled(x, eta)
-            if log_p is not None:
+        whole = self.fused and eta.device.type == "cpu" and eta.shape[-1] == self.n_params
+        if whole and backends.choose("auto", eta.device, x, eta) == "numba":
+            loops, name = backends.load("numba", "mixture"), self.standard.name
+            if loops.suits(x, eta, name, self.sigma_floor):  # compiled loops
+                numbers = (self.standard.log_constant, self.sigma_floor, self.scale_mean_gradient)
+                log_p: Tensor = loops.log_prob(x, eta, name, *numbers)
                 return log_p
         logits, mu, log_sigma = self._parts(eta)
         z = self.standardise(x.unsqueeze(-1), mu, log_sigma)
         each = logits.log_softmax(-1) - log_sigma + self.standard.log_kernel(z)
         return torch.logsumexp(each, -1) + self.standard.log_constant
-
-    def _compiled(self, x: Tensor, eta: Tensor) -> Tensor | None:
-        """The log-density by compiled loops, None where there are none for these tensors."""
-        if backends.choose("auto", eta.device, x, eta) != "numba":
-            return None
-        loops, name = backends.load("numba", "mixture"), self.standard.name
-        if not loops.suits(x, eta, name, self.sigma_floor):
-            return None
-        numbers = (self.standard.log_constant, self.sigma_floor, self.scale_mean_gradient)
-        log_p: Tensor = loops.log_prob(x, eta, name, *numbers)
-        return log_p
 
     def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """A component is drawn, then a value from it."""

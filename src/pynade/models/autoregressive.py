@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -67,30 +66,29 @@ class Rows:
         """
         if self.net.takes_orderings:
             return torch.stack([self.log_prob(order, precision=precision) for order in orders])
-        columns = self.y.T.contiguous()  # (D, B): the values of one variable are contiguous
+        columns = self.y.T.contiguous().T  # (B, D): the values of one variable are contiguous
         total = torch.zeros(len(orders), len(self.y), dtype=torch.float64, device=self.y.device)
         if self.log_slope is not None:
             total += self.log_slope.sum(-1)
-        for log_p in self._steps(columns.T.expand(len(orders), -1, -1), orders, precision):
-            total += log_p
+        walk = Walk(self.net, orders, len(self.y), precision)
+        for i in walk:
+            value, at = walk.cells(columns.expand(len(orders), -1, -1)), i[:, None]
+            with arithmetic(precision, orders.device):
+                eta = self.net.predict(walk.state, i).to(value.dtype)
+            total += self.inner.log_prob(value, eta, at)
+            walk.observe(self.inner.encode(value, at))
         return total
 
     def prefix_log_probs(self, orders: Tensor) -> Tensor:
         """log p(y_{o_d} | y_{o_<d}) at each step of orders (K, B, steps), one for each row: (K, B, steps)."""
         k, batch, steps = orders.shape
         rows = self.y.expand(k, -1, -1).flatten(0, 1).unsqueeze(1)  # every (order, row) pair is a group
-        found = [log_p.double() for log_p in self._steps(rows, orders.flatten(0, 1))]
-        return torch.cat(found, 1).view(k, batch, steps) if found else self.y.new_zeros(k, batch, 0).double()
-
-    def _steps(self, y: Tensor, orders: Tensor, precision: str | None = None) -> Iterator[Tensor]:
-        """Log-probabilities (G, N) of each step's variables, with values y (G, N, D), orders (G, steps)."""
-        walk = Walk(self.net, orders, y.shape[1], precision)
+        walk, found = Walk(self.net, orders.flatten(0, 1), 1), []
         for i in walk:
-            value, at = walk.cells(y), i[:, None]
-            with arithmetic(precision, orders.device):
-                eta = self.net.predict(walk.state, i)
-            yield self.inner.log_prob(value, eta.to(y.dtype), at)
+            value, at = walk.cells(rows), i[:, None]
+            found.append(self.inner.log_prob(value, walk.predict().to(value.dtype), at).double())
             walk.observe(self.inner.encode(value, at))
+        return torch.cat(found, 1).view(k, batch, steps) if found else self.y.new_zeros(k, batch, 0).double()
 
 
 def dropout(net: Net, noise: Generator | None) -> dict[str, Any]:
