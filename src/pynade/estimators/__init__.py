@@ -12,10 +12,15 @@ if TYPE_CHECKING:
     from pynade.estimators.io import load
     from pynade.estimators.mixtures import MFA, BernoulliMixture, ChowLiu, Gaussian, GaussianMixture
     from pynade.estimators.net import NetEstimator, OrderlessEstimator
-    from pynade.estimators.orderless import DeepNADE, DeepRNADE, EoNADE
+    from pynade.estimators.orderless import (
+        BinaryTransformerNADE,
+        DeepNADE,
+        DeepRNADE,
+        EoNADE,
+        TransformerNADE,
+    )
     from pynade.estimators.rbm import RBM
     from pynade.estimators.registry import estimator_class, estimator_named, names, register
-    from pynade.estimators.transformer import BinaryTransformerNADE, TransformerNADE
 
 __all__ = [
     "FVSBN",
@@ -56,10 +61,9 @@ _MODULES = {
     "io": ("load",),
     "mixtures": ("MFA", "BernoulliMixture", "ChowLiu", "Gaussian", "GaussianMixture"),
     "net": ("NetEstimator", "OrderlessEstimator"),
-    "orderless": ("DeepNADE", "DeepRNADE", "EoNADE"),
+    "orderless": ("BinaryTransformerNADE", "DeepNADE", "DeepRNADE", "EoNADE", "TransformerNADE"),
     "rbm": ("RBM",),
     "registry": ("estimator_class", "estimator_named", "names", "register"),
-    "transformer": ("BinaryTransformerNADE", "TransformerNADE"),
 }
 _HOMES = {name: f"pynade.estimators.{module}" for module, some in _MODULES.items() for name in some}
 __getattr__, __dir__, _ = _lazy_names(__name__, _HOMES)

@@ -13,21 +13,19 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from pynade.estimators.cells import BinaryTable, Real
-from pynade.estimators.checks import (
-    Setting,
-    check_em,
-    choices,
-    n_components,
-    needs_validation,
-    positive,
-    whole,
-)
 from pynade.estimators.classical import (
     ClassicalEstimator,
     Problem,
     Results,
+    Setting,
+    check_em,
+    choices,
     closed_form,
+    n_components,
+    needs_validation,
+    positive,
     report_closed_form,
+    whole,
 )
 from pynade.estimators.parameters import documented
 
@@ -198,7 +196,25 @@ class Gaussian(ClassicalEstimator):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixtureTraining:
+class FactorTraining:
+    """Options of EM for mixtures of factor analysers that users seldom touch.
+
+    Attributes:
+        init: "rows": random rows as means, loadings from the pooled covariance; or "k-means++".
+        stop_at_train: stop when the training log-likelihood reaches this value (the paper's rule when
+            retraining on train + valid: the `history_.train_log_likelihood` of the validated fit).
+    """
+
+    init: str = "rows"
+    stop_at_train: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.init not in ("k-means++", "rows"):
+            raise ValueError(f"unknown init {self.init!r}; known: 'k-means++', 'rows'")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureTraining(FactorTraining):
     """Options of EM for mixtures of Gaussians that users seldom touch.
 
     Attributes:
@@ -211,15 +227,13 @@ class MixtureTraining:
     """
 
     init: str = "k-means++"
-    stop_at_train: float | None = None
     minibatch: bool = False
     batch_size: int = 20_000
     step_size: float = 0.1
     zero_means: bool = False
 
     def __post_init__(self) -> None:
-        if self.init not in ("k-means++", "rows"):
-            raise ValueError(f"unknown init {self.init!r}; known: 'k-means++', 'rows'")
+        super().__post_init__()
         whole("batch_size", self.batch_size)
         if not 0 < self.step_size <= 1:
             raise ValueError(f"step_size must be above 0 and at most 1, not {self.step_size}")
@@ -281,24 +295,6 @@ class GaussianMixture(ClassicalEstimator):
         if source is not None and self.standardise:  # in the units of the training rows
             shared["standardise"] = problem.rows()[0]
         return problem.learn_each(minibatch_em, source=source, **shared)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FactorTraining:
-    """Options of EM for mixtures of factor analysers that users seldom touch.
-
-    Attributes:
-        init: "rows": random rows as means, loadings from the pooled covariance; or "k-means++".
-        stop_at_train: stop when the training log-likelihood reaches this value (the paper's rule when
-            retraining on train + valid: the `history_.train_log_likelihood` of the validated fit).
-    """
-
-    init: str = "rows"
-    stop_at_train: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.init not in ("k-means++", "rows"):
-            raise ValueError(f"unknown init {self.init!r}; known: 'k-means++', 'rows'")
 
 
 @documented

@@ -14,8 +14,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from pynade.device import torch_device
 from pynade.estimators.cells import BinaryTable
-from pynade.estimators.checks import Setting, choices, needs_validation, positive, whole
-from pynade.estimators.classical import ClassicalEstimator, Problem, Results
+from pynade.estimators.classical import (
+    ClassicalEstimator,
+    Problem,
+    Results,
+    Setting,
+    choices,
+    needs_validation,
+    positive,
+    whole,
+)
 from pynade.estimators.parameters import documented
 from pynade.estimators.questions import checked_count
 
