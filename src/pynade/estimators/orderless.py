@@ -1,10 +1,10 @@
-"""One network for every ordering: DeepNADE, EoNADE, DeepRNADE, and transformers over the columns of a table."""
+"""One network for every ordering: DeepNADE, EoNADE, DeepRNADE, transformers over the columns of a table."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -14,7 +14,12 @@ from pynade.estimators.net import NetEstimator, OrderlessEstimator
 from pynade.estimators.parameters import documented
 
 if TYPE_CHECKING:
-    pass
+    import torch
+
+    from pynade.families import Family
+    from pynade.models import Model
+    from pynade.nets import Net
+    from pynade.ordering import Ordering
 
 
 @dataclass(eq=False, repr=False)
