@@ -1,6 +1,7 @@
 """Imports point downwards only: a part of the library imports parts that come before it in LAYERS."""
 
 import ast
+import tomllib
 from pathlib import Path
 
 import pynade
@@ -96,3 +97,18 @@ def test_the_library_does_not_import_the_reproduction_or_the_benchmarks():
     for path in ROOT.rglob("*.py"):
         tops = {str(name).split(".")[0] for name in imports(path) if name}
         assert not tops & {"pynade_paper", "pynade_benchmarks", "tests"}, path
+
+
+def test_the_wheel_holds_the_library_alone():
+    settings = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["src/pynade"]
+    for path in ROOT.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert "pynade_paper" not in text, path
+        assert "pynade_benchmarks" not in text, path
+
+
+def test_files_are_of_readable_size():
+    lines = sorted(len(path.read_text(encoding="utf-8").splitlines()) for path in ROOT.rglob("*.py"))
+    assert lines[len(lines) // 2] <= 200
+    assert lines[-1] <= 450
