@@ -2,7 +2,7 @@
 
 Sampling one variable per step is exact. Several at once are drawn independently given those observed so far,
 which ignores their dependence on each other: an approximation that costs D / k forward passes instead of D.
-What it loses is measured by `pynade_benchmarks.per_step`.
+What it loses is measured by `pynade figure per-step`.
 """
 
 from __future__ import annotations
