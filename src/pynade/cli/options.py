@@ -59,8 +59,7 @@ class ModelCommand(TyperCommand):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Add the model's options before the arguments are parsed."""
-        if not hasattr(self, "function"):
-            self.function = inspect.unwrap(self.callback)  # type: ignore[arg-type]
+        self.function = inspect.unwrap(self.callback)  # type: ignore[arg-type]
         model = _model_in(args)
         if model is None and {"-h", "--help"}.isdisjoint(args):
             model = str(inspect.signature(self.function).parameters["model"].default)
@@ -71,19 +70,6 @@ class ModelCommand(TyperCommand):
         self.params, self.callback = command.params, command.callback
         _check_options(args, [name for p in self.params for name in (*p.opts, *p.secondary_opts)], model)
         return super().make_context(info_name, args, parent, **extra)
-
-
-def without_parameters(function: Callable[..., None]) -> Callable[..., None]:
-    """The function without `parameters`, which is no option; `ModelCommand` unwraps it."""
-
-    @functools.wraps(function)
-    def command(**given: Any) -> None:
-        function(**given, parameters={})
-
-    signature = inspect.signature(function, eval_str=True)
-    kept = [p for p in signature.parameters.values() if p.name != "parameters"]
-    command.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
-    return command
 
 
 def with_options(function: Callable[..., None], model: str | None) -> Callable[..., None]:
@@ -98,6 +84,7 @@ def with_options(function: Callable[..., None], model: str | None) -> Callable[.
     known = common_options() if model is None else model_options(model)
     options = {option.name: option for option in known}
 
+    @functools.wraps(function)
     def command(**given: Any) -> None:
         mine = {p.name: given.pop(p.name) for p in own}
         chosen = {

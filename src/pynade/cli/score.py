@@ -5,58 +5,54 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
+from pynade.cli.arguments import Data, DataDir, Run
 from pynade.cli.screen import console, next_commands, row_bar
 
 if TYPE_CHECKING:
     from pynade.runs.score import Score
 
-HELP = """Log-likelihood of data under a trained model, with its standard error: exact, or an estimate.
-
-Exact scores of models of images (convnade, unet) take as many passes as there are pixels, for every ordering;
---estimate takes DRAWS passes a row. With --orderings too, the ensemble is exact on every tenth row and
-estimated on the others. Processes share the work: torchrun --nproc-per-node 4 -m pynade.cli.main score …
-
-\b
-Examples:
-  pynade score runs/digits digits --split test
-  pynade score runs/table new_rows.csv --rows scores.csv
-  pynade score runs/mushrooms mushrooms --split test --record result.json
-  pynade score runs/deep binarized_mnist --orderings 128
-  pynade score runs/unet binarized_mnist --estimate 32 --precision bf16
-  pynade score runs/unet binarized_mnist --estimate 32 --orderings 16
-"""
-
 
 def score(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or a model file.")],
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A registered data set or a file.")],
+    run: Run,
+    data: Data,
     split: Annotated[
-        str | None, typer.Option(help="train, valid, test or all; by default test, all rows of a plain file.")
+        str | None, Option(help="train, valid, test or all; by default test, all rows of a plain file.")
     ] = None,
     orderings: Annotated[
-        int | None, typer.Option(help="Score an orderless model under K orderings: typical and ensemble.")
+        int | None, Option(help="Score an orderless model under K orderings: typical and ensemble.")
     ] = None,
     estimate: Annotated[
         int | None,
-        typer.Option(metavar="DRAWS", help="Estimate the mean over orderings, with this many draws a row."),
+        Option(metavar="DRAWS", help="Estimate the mean over orderings, with this many draws a row."),
     ] = None,
     every: Annotated[
-        int | None, typer.Option(help="With both: exact on every n-th row (10), estimated on all.")
+        int | None, Option(help="With both: exact on every n-th row (10), estimated on all.")
     ] = None,
     precision: Annotated[
-        str, typer.Option(help="Of the net on a GPU: float32, tf32 or bf16 (with --orderings, --estimate).")
+        str, Option(help="Of the net on a GPU: float32, tf32 or bf16 (with --orderings, --estimate).")
     ] = "tf32",
-    rows: Annotated[
-        Path | None, typer.Option(help="Write each row's log p here (.csv, .parquet or .npy).")
-    ] = None,
-    record: Annotated[
-        Path | None, typer.Option(help="Write the result with its provenance here (.json).")
-    ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].")] = None,
+    rows: Annotated[Path | None, Option(help="Write each row's log p here (.csv, .parquet or .npy).")] = None,
+    record: Annotated[Path | None, Option(help="Write the result with its provenance here (.json).")] = None,
+    data_dir: DataDir = None,
 ) -> None:
-    """Score rows (the help is HELP above)."""
+    """Log-likelihood of data under a trained model, with its standard error: exact, or an estimate.
+
+    Exact scores of models of images (convnade, unet) take as many passes as there are pixels, for every
+    ordering; --estimate takes DRAWS passes a row. With --orderings too, the ensemble is exact on every tenth
+    row and estimated on the others. Processes share the work: torchrun --nproc-per-node 4 -m pynade.cli.main
+    score …
+
+    \b
+    Examples:
+      pynade score runs/digits digits --split test
+      pynade score runs/table new_rows.csv --rows scores.csv
+      pynade score runs/mushrooms mushrooms --split test --record result.json
+      pynade score runs/deep binarized_mnist --orderings 128
+      pynade score runs/unet binarized_mnist --estimate 32 --precision bf16
+      pynade score runs/unet binarized_mnist --estimate 32 --orderings 16
+    """
     from pynade.processes import together
     from pynade.runs.score import forget_chunks, score_run, write_record, write_rows
     from pynade.runs.summary import read_spec
