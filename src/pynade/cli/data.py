@@ -47,16 +47,13 @@ def get(
     """
     from pynade.tables import registry
 
-    for name in names:
-        registry.entry(name)  # all names must be known before anything is downloaded
+    known = [registry.entry(name) for name in names]  # all, before anything is downloaded
     for name in names:
         with download_bar() as bar:
             dataset = registry.load(name, data_dir, progress=bar)
         sizes = ", ".join(f"{part} {n:,}" for part, n in dataset.sizes.items())
         console.print(f"{name}: {dataset.n_variables} variables; {sizes}")
-    next_commands(
-        ("data", "info", name), ("fit", name, "--model", MODEL.get(registry.entry(name).kind, "unet"))
-    )
+    next_commands(("data", "info", name), ("fit", name, "--model", MODEL.get(known[-1].kind, "unet")))
 
 
 @app.command()
@@ -88,8 +85,7 @@ def info(
             facts.append(("also", ", ".join(f"{entry.name}/{other}" for other in entry.variants if other)))
         facts += [("note", note) for note in entry.notes]
         if dataset is None:
-            how = entry.by_hand or f"fetch it with `pynade data get {entry.name}`"
-            facts.append(("here", f"no: {how}"))
+            facts.append(("here", f"no: {entry.by_hand or f'fetch it with `pynade data get {entry.name}`'}"))
     else:
         dataset = resolve(name, data_dir)
         facts = [("variables", str(dataset.n_variables))]
@@ -97,8 +93,7 @@ def info(
         facts.append(("columns", ", ".join(sorted(set(dataset.schema.kinds)))))
     if dataset is not None:
         if set(dataset.schema.kinds) == {"binary"}:
-            ones = 100 * float(np.nanmean(dataset.train))
-            facts.append(("ones", f"{ones:.1f} % of the training cells"))
+            facts.append(("ones", f"{100 * float(np.nanmean(dataset.train)):.1f} % of the training cells"))
         else:
             low, high = float(np.nanmin(dataset.train)), float(np.nanmax(dataset.train))
             facts.append(("range", f"{low:.4g} to {high:.4g} in the training cells"))

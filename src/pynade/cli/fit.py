@@ -63,9 +63,8 @@ def fit(
     with training_bar() as bar:
         if resume is not None:
             if data is not None or out is not None:
-                raise ValueError(
-                    "--resume RUN takes everything from the run folder; give no DATA and no --out"
-                )
+                own = "--resume RUN takes everything from the run folder"
+                raise ValueError(f"{own}; give no DATA and no --out")
             if parameters or model != "nade" or overwrite or drop_constant:
                 raise ValueError("--resume RUN goes on with the run's own settings; give no others")
             folder, result = resume, resume_run(resume, data_dir=data_dir, callbacks=[bar])

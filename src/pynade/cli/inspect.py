@@ -61,9 +61,8 @@ def demo(out: Picture = Path("pynade-demo.png")) -> None:
     table = plain_table("model", "test log-likelihood (nats)", "seconds")
     for line in lines:
         table.add_row(line.model, f"{line.test.mean:.2f} ± {line.test.stderr:.2f}", f"{line.seconds:.1f}")
-    console.print(
-        f"Binarized 8×8 digits, {lines[0].test.n} test images, exact log-likelihoods (higher is better)"
-    )
+    images = f"Binarized 8×8 digits, {lines[0].test.n} test images"
+    console.print(f"{images}, exact log-likelihoods (higher is better)")
     console.print(table)
     console.print(f"Real digits, samples and pixel probabilities: {out}")
     next_commands(("fit", "digits", "--model", "deepnade"), ("data", "list"), ("fit", "--help"))

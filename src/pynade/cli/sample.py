@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -49,17 +49,15 @@ def sample(
         write_samples(out, drawn)
     if plot is not None:
         plot_samples(plot, drawn)
+    table = ("sample", run, "-n", n, "--out", "samples.csv")
     if out is None and plot is None:
         for row in drawn.rows:
             console.print(" ".join(map(str, row)), soft_wrap=True)
-        next_commands(("sample", run, "-n", n, "--out", "samples.csv"), to=errors)
+        next_commands(table, to=errors)
     else:
-        console.print(
-            f"{n} rows of {drawn.rows.shape[1]} variables -> {', '.join(str(p) for p in (out, plot) if p)}"
-        )
-        next_commands(
-            ("sample", run, "-n", n, "--out", "samples.csv") if out is None else ("score", run, out)
-        )
+        files = ", ".join(str(file) for file in (out, plot) if file)
+        console.print(f"{n} rows of {drawn.rows.shape[1]} variables -> {files}")
+        next_commands(table if out is None else ("score", run, out))
 
 
 def impute(
@@ -87,15 +85,13 @@ def impute(
     """
     from pynade.runs.sampling import impute_file
 
-    with (
-        errors.status("imputing"),
-        warnings.catch_warnings(record=True, action="always", category=UserWarning) as caught,
-    ):
+    options: Any = {"record": True, "action": "always", "category": UserWarning}
+    with errors.status("imputing"), warnings.catch_warnings(**options) as caught:
         filled = impute_file(run, file, out, draws, seed, particles)
     for warning in caught:
         errors.print(f"Warning: {warning.message}")
     estimated = filled.gaps and filled.particles is not None
-    how = "" if not estimated else f" (an estimate with {filled.particles:,} particles per row)"
+    how = f" (an estimate with {filled.particles:,} particles per row)" if estimated else ""
     console.print(f"{filled.gaps:,} gaps in {filled.rows:,} rows filled{how} -> {out}")
     if draws is None:
         several = out.with_stem(f"{out.stem}-draws")
@@ -136,20 +132,11 @@ def inpaint(
             size = height, width
         chosen = [int(row) for row in rows.split(",")]
     except ValueError:
-        raise ValueError(
-            f"write rows like 0,1,2 and the hole like 10x10, not {rows!r} and {hole!r}"
-        ) from None
+        given = f"{rows!r} and {hole!r}"
+        raise ValueError(f"write rows like 0,1,2 and the hole like 10x10, not {given}") from None
     with errors.status("completing"):
-        made, shape = complete(
-            run,
-            data or read_spec(run)["data"],
-            chosen,
-            size,
-            split=split,
-            draws=draws,
-            seed=seed,
-            data_dir=data_dir,
-        )
+        where = data or read_spec(run)["data"]
+        made, shape = complete(run, where, chosen, size, split, draws, seed, data_dir)
         plot_completions(plot, made, shape)
     for row, c in zip(chosen, made, strict=True):
         console.print(f"row {row}: log p without the hole {c.log_prob:.3f} nats")

@@ -61,9 +61,8 @@ def score(
     if rows is not None and estimate is not None:
         raise ValueError("an estimate has no exact log p for every row: give --rows without --estimate")
     if every is not None and (orderings is None or estimate is None):
-        raise ValueError(
-            "--every is for --orderings together with --estimate: exact on some rows, estimated on all"
-        )
+        purpose = "exact on some rows, estimated on all"
+        raise ValueError(f"--every is for --orderings together with --estimate: {purpose}")
     if rows is not None:
         check_destination(rows, *TABLE_ENDINGS)
     if record is not None:
@@ -81,10 +80,9 @@ def score(
         write_record(record, run, result)
     forget_chunks(run, result)
     _print_scores(result)
-    if record is None and run.is_dir():
-        next_commands(("sample", run, "-n", 10), ("score", run, data, "--record", "result.json"))
-    else:
-        next_commands(("sample", run, "-n", 10))
+    recorded = record is not None or not run.is_dir()
+    again = [] if recorded else [("score", run, data, "--record", "result.json")]
+    next_commands(("sample", run, "-n", 10), *again)
 
 
 def _print_scores(result: Score) -> None:

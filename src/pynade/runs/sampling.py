@@ -200,7 +200,6 @@ def inpaint(
     data: str,
     rows: Sequence[int],
     hole: tuple[int, ...] | None = None,
-    *,
     split: str = "test",
     draws: int = 5,
     seed: int = 0,
