@@ -42,11 +42,13 @@ def sample(
       pynade sample runs/deep -n 10 --given "3=1,17=0"
       pynade sample runs/unet -n 100 --per-step 16 --plot samples.png
     """
-    from pynade.runs.sampling import draw, plot_samples, write_samples
+    from pynade.runs.sampling import draw, plot_samples
+    from pynade.tables.files import write_table
+    from pynade.tables.frames import default_names
 
     drawn = draw(run, n, seed, shape, given, per_step, wanted_means=plot is not None)
     if out is not None:
-        write_samples(out, drawn)
+        write_table(out, drawn.columns or default_names(drawn.rows.shape[1]), drawn.rows)
     if plot is not None:
         plot_samples(plot, drawn)
     table = ("sample", run, "-n", n, "--out", "samples.csv")
@@ -87,12 +89,11 @@ def impute(
 
     options: Any = {"record": True, "action": "always", "category": UserWarning}
     with errors.status("imputing"), warnings.catch_warnings(**options) as caught:
-        filled = impute_file(run, file, out, draws, seed, particles)
+        gaps, rows, used = impute_file(run, file, out, draws, seed, particles)
     for warning in caught:
         errors.print(f"Warning: {warning.message}")
-    estimated = filled.gaps and filled.particles is not None
-    how = f" (an estimate with {filled.particles:,} particles per row)" if estimated else ""
-    console.print(f"{filled.gaps:,} gaps in {filled.rows:,} rows filled{how} -> {out}")
+    note = f" (an estimate with {used:,} particles per row)" if gaps and used is not None else ""
+    console.print(f"{gaps:,} gaps in {rows:,} rows filled{note} -> {out}")
     if draws is None:
         several = out.with_stem(f"{out.stem}-draws")
         next_commands(("score", run, out), ("impute", run, file, "--draws", 5, "--out", several))

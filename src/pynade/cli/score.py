@@ -54,9 +54,9 @@ def score(
       pynade score runs/unet binarized_mnist --estimate 32 --orderings 16
     """
     from pynade.processes import together
-    from pynade.runs.score import forget_chunks, score_run, write_record, write_rows
+    from pynade.runs.score import forget_chunks, score_run, write_record
     from pynade.runs.summary import read_spec
-    from pynade.tables.files import TABLE_ENDINGS, check_destination
+    from pynade.tables.files import TABLE_ENDINGS, check_destination, write_table
 
     if rows is not None and estimate is not None:
         raise ValueError("an estimate has no exact log p for every row: give --rows without --estimate")
@@ -75,7 +75,8 @@ def score(
         if rank > 0:
             return
     if rows is not None:
-        write_rows(rows, result.log_probs)
+        values = result.log_probs
+        write_table(rows, ["log_prob"], values[:, None] if rows.suffix == ".csv" else values)
     if record is not None:
         write_record(record, run, result)
     forget_chunks(run, result)
@@ -86,17 +87,17 @@ def score(
 
 
 def _print_scores(result: Score) -> None:
-    name = f"{result.data.name} {result.split}"
+    from pynade.runs.score import ensemble_sizes
+
     if result.orderings is None:
-        console.print(f"{name}: {result.estimate}")
-        return
-    if result.control_variate is not None:
+        lines = [str(result.estimate)]
+    elif result.control_variate is not None:
         m, k = result.orderings.log_probs.shape
-        console.print(f"{name}: mean over orderings: {result.estimated}")
-        console.print(f"{name}: ensemble of {k}, exact on {m} rows: {result.estimate}")
-        return
-    k = result.orderings.log_probs.shape[1]
-    console.print(f"{name}: one of {k} orderings: {result.orderings.mean()}")
-    curve = result.orderings.curve()
-    for n in result.powers():
-        console.print(f"{name}: ensemble of {n}: {curve[n - 1]}")
+        exact = f"ensemble of {k}, exact on {m} rows: {result.estimate}"
+        lines = [f"mean over orderings: {result.estimated}", exact]
+    else:
+        k, curve = result.orderings.log_probs.shape[1], result.orderings.curve()
+        lines = [f"one of {k} orderings: {result.orderings.mean()}"]
+        lines += [f"ensemble of {n}: {curve[n - 1]}" for n in ensemble_sizes(k)]
+    for line in lines:
+        console.print(f"{result.data.name} {result.split}: {line}")

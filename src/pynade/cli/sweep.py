@@ -17,7 +17,7 @@ from pynade.cli.arguments import Data, DataDir
 from pynade.cli.screen import LINE_SECONDS, console, errors, next_commands, plain_table
 
 if TYPE_CHECKING:
-    from pynade.runs.sweep_record import SweepProgress
+    from pynade.runs.population_sweep import SweepProgress
 
 LINES = 12  # settings of the live table
 
