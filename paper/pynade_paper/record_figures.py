@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pynade.runs.figures import COLOURS, MARKERS, save_figure
+from pynade.runs.figures import COLOURS, save_figure
 from pynade_paper.benchmark_figures import cost_caption, cost_figure, per_step_caption, per_step_figure
 from pynade_paper.paper_figures import PaperFigure, read_figures
 from pynade_paper.records import column, read_record
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LABEL = "test log-likelihood (nats per row)"
+MARKERS = "osD^vP*Xp<>h"
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from pynade.estimators import MFA, load
 from pynade.estimators.classical import fit_folds
 from pynade.estimators.registry import estimator_named
 from pynade.runs import population_sweep as populations
-from pynade.runs.sweep import run_sweep, settings
-from pynade.runs.sweep_record import by_setting
+from pynade.runs.sweep import by_setting, run_sweep, settings
 from pynade.tables import Dataset, Schema, entries
 
 FIXED = {

@@ -2,50 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pynade.cli.arguments import GROUP, DataDir
 from pynade.cli.screen import console, download_bar, next_commands, plain_table, print_facts
 
-app = typer.Typer(
-    help="Named data sets: list them, download them, describe one.",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = typer.Typer(help="Named data sets: list them, download them, describe one.", **GROUP)
 
 #: A model for each kind of columns.
 MODEL = {"binary": "deepnade", "real": "deep-rnade"}
 
-DataDir = Annotated[Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].")]
 
-LIST_HELP = """List the registered data sets, and whether they are on this machine.
-
-\b
-Example:
-  pynade data list
-"""
-
-GET_HELP = """Download data sets and convert them once.
-
-\b
-Example:
-  pynade data get mushrooms binarized_mnist
-"""
-
-INFO_HELP = """Describe a data set: sizes, source, licence, notes, checksum.
-
-\b
-Example:
-  pynade data info mushrooms
-"""
-
-
-@app.command("list", help=LIST_HELP)
+@app.command("list")
 def list_(data_dir: DataDir = None) -> None:
-    """List the registry."""
+    """List the registered data sets, and whether they are on this machine.
+
+    \b
+    Example:
+      pynade data list
+    """
     from pynade.tables import registry
 
     table = plain_table("name", "kind", "D", "train", "valid", "test", "here")
@@ -57,32 +34,39 @@ def list_(data_dir: DataDir = None) -> None:
     next_commands(("data", "info", "digits"), ("data", "get", "mushrooms"))
 
 
-@app.command(help=GET_HELP)
+@app.command()
 def get(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Registered names.")],
     data_dir: DataDir = None,
 ) -> None:
-    """Download data sets."""
+    """Download data sets and convert them once.
+
+    \b
+    Example:
+      pynade data get mushrooms binarized_mnist
+    """
     from pynade.tables import registry
 
-    for name in names:
-        registry.entry(name)  # all names must be known before anything is downloaded
+    known = [registry.entry(name) for name in names]  # all, before anything is downloaded
     for name in names:
         with download_bar() as bar:
             dataset = registry.load(name, data_dir, progress=bar)
         sizes = ", ".join(f"{part} {n:,}" for part, n in dataset.sizes.items())
         console.print(f"{name}: {dataset.n_variables} variables; {sizes}")
-    next_commands(
-        ("data", "info", name), ("fit", name, "--model", MODEL.get(registry.entry(name).kind, "unet"))
-    )
+    next_commands(("data", "info", name), ("fit", name, "--model", MODEL.get(known[-1].kind, "unet")))
 
 
-@app.command(help=INFO_HELP)
+@app.command()
 def info(
     name: Annotated[str, typer.Argument(metavar="DATA", help="A registered name or a file.")],
     data_dir: DataDir = None,
 ) -> None:
-    """Describe one data set."""
+    """Describe a data set: sizes, source, licence, notes, checksum.
+
+    \b
+    Example:
+      pynade data info mushrooms
+    """
     import numpy as np
 
     from pynade.tables import registry, resolve
@@ -101,8 +85,7 @@ def info(
             facts.append(("also", ", ".join(f"{entry.name}/{other}" for other in entry.variants if other)))
         facts += [("note", note) for note in entry.notes]
         if dataset is None:
-            how = entry.by_hand or f"fetch it with `pynade data get {entry.name}`"
-            facts.append(("here", f"no: {how}"))
+            facts.append(("here", f"no: {entry.by_hand or f'fetch it with `pynade data get {entry.name}`'}"))
     else:
         dataset = resolve(name, data_dir)
         facts = [("variables", str(dataset.n_variables))]
@@ -110,8 +93,7 @@ def info(
         facts.append(("columns", ", ".join(sorted(set(dataset.schema.kinds)))))
     if dataset is not None:
         if set(dataset.schema.kinds) == {"binary"}:
-            ones = 100 * float(np.nanmean(dataset.train))
-            facts.append(("ones", f"{ones:.1f} % of the training cells"))
+            facts.append(("ones", f"{100 * float(np.nanmean(dataset.train)):.1f} % of the training cells"))
         else:
             low, high = float(np.nanmin(dataset.train)), float(np.nanmax(dataset.train))
             facts.append(("range", f"{low:.4g} to {high:.4g} in the training cells"))

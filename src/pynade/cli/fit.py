@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from pynade.cli.screen import console, next_commands, training_bar
 from pynade.estimators.registry import ALIASES, MODELS
 
-WHERE = "Data and output"
+Where: Any = partial(Option, rich_help_panel="Data and output")
 
 
 def _models() -> str:
@@ -43,29 +44,15 @@ Examples:
 
 
 def fit(
-    data: Annotated[
-        str | None, typer.Argument(metavar="DATA", help="A registered data set or a file.")
-    ] = None,
-    model: Annotated[str, typer.Option(help="A model named above.", rich_help_panel="Model")] = "nade",
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Run folder to make (by default runs/DATA-MODEL).", rich_help_panel=WHERE),
-    ] = None,
-    overwrite: Annotated[
-        bool,
-        typer.Option("--overwrite", help="Replace an earlier run in that folder.", rich_help_panel=WHERE),
-    ] = False,
-    resume: Annotated[
-        Path | None,
-        typer.Option(metavar="RUN", help="Go on with an interrupted run.", rich_help_panel=WHERE),
-    ] = None,
+    data: Annotated[str | None, Argument(metavar="DATA", help="A registered data set or a file.")] = None,
+    model: Annotated[str, Option(help="A model named above.", rich_help_panel="Model")] = "nade",
+    out: Annotated[Path | None, Where(help="Run folder to make (by default runs/DATA-MODEL).")] = None,
+    overwrite: Annotated[bool, Where("--overwrite", help="Replace an earlier run in that folder.")] = False,
+    resume: Annotated[Path | None, Where(metavar="RUN", help="Go on with an interrupted run.")] = None,
     drop_constant: Annotated[
-        bool,
-        typer.Option("--drop-constant", help="Leave out columns that never vary.", rich_help_panel=WHERE),
+        bool, Where("--drop-constant", help="Leave out columns that never vary.")
     ] = False,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].", rich_help_panel=WHERE)
-    ] = None,
+    data_dir: Annotated[Path | None, Where(help="Folder of the data sets [$PYNADE_DATA].")] = None,
     *,
     parameters: dict[str, Any],
 ) -> None:
@@ -76,9 +63,8 @@ def fit(
     with training_bar() as bar:
         if resume is not None:
             if data is not None or out is not None:
-                raise ValueError(
-                    "--resume RUN takes everything from the run folder; give no DATA and no --out"
-                )
+                own = "--resume RUN takes everything from the run folder"
+                raise ValueError(f"{own}; give no DATA and no --out")
             if parameters or model != "nade" or overwrite or drop_constant:
                 raise ValueError("--resume RUN goes on with the run's own settings; give no others")
             folder, result = resume, resume_run(resume, data_dir=data_dir, callbacks=[bar])
@@ -86,16 +72,8 @@ def fit(
             if data is None:
                 raise ValueError("name the data to train on: pynade fit DATA")
             folder = out or default_folder(data, model)
-            result = start_run(
-                folder,
-                model,
-                parameters,
-                data,
-                data_dir=data_dir,
-                overwrite=overwrite,
-                drop_constant=drop_constant,
-                callbacks=[bar],
-            )
+            kept: Any = {"overwrite": overwrite, "drop_constant": drop_constant}
+            result = start_run(folder, model, parameters, data, data_dir=data_dir, callbacks=[bar], **kept)
     _print_result(folder, result)
     next_commands(("score", folder, data or read_spec(folder)["data"]), ("sample", folder, "-n", 10))
 

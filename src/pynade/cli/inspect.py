@@ -5,35 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
+from pynade.cli.arguments import Picture, Run
 from pynade.cli.screen import console, errors, next_commands, plain_table, print_facts
-
-INFO_HELP = """Describe a run folder or a model file: model, data, training, result.
-
-\b
-Examples:
-  pynade info runs/digits
-  pynade info runs/chow-liu --plot tree.png
-  pynade info runs/digits --curve curve.png
-"""
-
-DEMO_HELP = """Train four models on the embedded digits in under a minute; prints a table, writes a picture.
-
-\b
-Example:
-  pynade demo --out demo.png
-"""
 
 
 def info(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or a model file.")],
-    plot: Annotated[Path | None, typer.Option(help="Picture of the tree of a chow-liu run.")] = None,
-    curve: Annotated[
-        Path | None, typer.Option(help="Picture of training and validation, epoch by epoch.")
-    ] = None,
+    run: Run,
+    plot: Annotated[Path | None, Option(help="Picture of the tree of a chow-liu run.")] = None,
+    curve: Annotated[Path | None, Option(help="Picture of training and validation, epoch by epoch.")] = None,
 ) -> None:
-    """Describe a run (the help is INFO_HELP above)."""
+    """Describe a run folder or a model file: model, data, training, result.
+
+    \b
+    Examples:
+      pynade info runs/digits
+      pynade info runs/chow-liu --plot tree.png
+      pynade info runs/digits --curve curve.png
+    """
     if curve is not None:
         from pynade.runs.figures import plot_training
 
@@ -57,10 +47,13 @@ def info(
         next_commands(("score", run, data), ("sample", run, "-n", 10))
 
 
-def demo(
-    out: Annotated[Path, typer.Option(help="Picture to write.")] = Path("pynade-demo.png"),
-) -> None:
-    """Run the demo (the help is DEMO_HELP above)."""
+def demo(out: Picture = Path("pynade-demo.png")) -> None:
+    """Train four models on the embedded digits in under a minute; prints a table, writes a picture.
+
+    \b
+    Example:
+      pynade demo --out demo.png
+    """
     from pynade.runs.demo import demo as run_demo
 
     with errors.status("digits") as status:
@@ -68,9 +61,8 @@ def demo(
     table = plain_table("model", "test log-likelihood (nats)", "seconds")
     for line in lines:
         table.add_row(line.model, f"{line.test.mean:.2f} ± {line.test.stderr:.2f}", f"{line.seconds:.1f}")
-    console.print(
-        f"Binarized 8×8 digits, {lines[0].test.n} test images, exact log-likelihoods (higher is better)"
-    )
+    images = f"Binarized 8×8 digits, {lines[0].test.n} test images"
+    console.print(f"{images}, exact log-likelihoods (higher is better)")
     console.print(table)
     console.print(f"Real digits, samples and pixel probabilities: {out}")
     next_commands(("fit", "digits", "--model", "deepnade"), ("data", "list"), ("fit", "--help"))

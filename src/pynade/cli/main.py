@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from pynade._version import __version__
-from pynade.cli import data, fill, fit, inspect, sample, score, sweep
-from pynade.cli.options import ModelCommand, without_parameters
+from pynade.cli import data, fit, inspect, sample, score, sweep
+from pynade.cli.arguments import GROUP
+from pynade.cli.options import ModelCommand, with_options
 from pynade.cli.screen import errors
 
 HELP = """Exact probability models for tables and images.
@@ -24,22 +25,18 @@ Fit a model, score rows, draw samples:
   pynade sample runs/digits -n 64 --plot samples.png
 """
 
-app = typer.Typer(
-    help=HELP,
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("fit", cls=ModelCommand, help=fit.HELP)(without_parameters(fit.fit))
-app.command("sweep", help=sweep.HELP)(sweep.sweep)
-app.command("score", help=score.HELP)(score.score)
-app.command("sample", help=sample.HELP)(sample.sample)
-app.command("impute", help=fill.IMPUTE_HELP)(fill.impute)
-app.command("inpaint", help=fill.INPAINT_HELP)(fill.inpaint)
-app.command("info", help=inspect.INFO_HELP)(inspect.info)
-app.command("demo", help=inspect.DEMO_HELP)(inspect.demo)
+app = typer.Typer(help=HELP, add_completion=False, pretty_exceptions_enable=False, **GROUP)
+app.command("fit", cls=ModelCommand, help=fit.HELP)(with_options(fit.fit, None))
+for command in (
+    sweep.sweep,
+    score.score,
+    sample.sample,
+    sample.impute,
+    sample.inpaint,
+    inspect.info,
+    inspect.demo,
+):
+    app.command()(command)
 app.add_typer(data.app, name="data")
 for point in entry_points(group="pynade.commands"):  # of other packages, such as the paper's
     point.load()(app)  # imports its command modules, which must not import torch

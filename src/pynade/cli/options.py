@@ -19,26 +19,11 @@ from pynade.estimators.parameters import DOCS, parameters, text_of
 from pynade.estimators.registry import PARAMETERS, estimator_class
 
 #: Options that `pynade fit --help` shows, and their types; `pynade fit --model X --help` shows all.
-COMMON = {
-    "hidden": "int | Sequence[int]",
-    "epochs": "int",
-    "learning_rate": "float",
-    "random_state": "int",
-    "device": "str",
-}
+COMMON = {"hidden": "int | Sequence[int]", "epochs": "int", "learning_rate": "float"}
+COMMON |= {"random_state": "int", "device": "str"}
 #: Parameters that the help shows as options of training.
-TRAINING = (
-    "epochs",
-    "learning_rate",
-    "batch_size",
-    "weight_decay",
-    "dropout",
-    "patience",
-    "tol",
-    "validation_fraction",
-    "device",
-    "random_state",
-)
+TRAINING = {"epochs", "learning_rate", "batch_size", "weight_decay", "dropout", "patience", "tol"}
+TRAINING |= {"validation_fraction", "device", "random_state"}
 #: What an option means on the command line, where Python takes something else.
 TEXTS = {
     "image_shape": "shape of an image, HxW or CxHxW; by default that of the data.",
@@ -49,6 +34,7 @@ TEXTS = {
     "random, random:SEED: pixels drawn with their share of white.",
 }
 DEFAULTS = {"random_state": 0}
+WORDS = {"None": "none", "True": "yes", "False": "no"}  # of defaults, in the help
 
 
 class ModelCommand(TyperCommand):
@@ -59,9 +45,9 @@ class ModelCommand(TyperCommand):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Add the model's options before the arguments are parsed."""
-        if not hasattr(self, "function"):
-            self.function = inspect.unwrap(self.callback)  # type: ignore[arg-type]
-        model = _model_in(args)
+        self.function = inspect.unwrap(self.callback)  # type: ignore[arg-type]
+        words = [part for word in args for part in word.split("=", 1)]
+        model = next((after for word, after in itertools.pairwise(words) if word == "--model"), None)
         if model is None and {"-h", "--help"}.isdisjoint(args):
             model = str(inspect.signature(self.function).parameters["model"].default)
         args = [_current_name(word) for word in args]
@@ -71,19 +57,6 @@ class ModelCommand(TyperCommand):
         self.params, self.callback = command.params, command.callback
         _check_options(args, [name for p in self.params for name in (*p.opts, *p.secondary_opts)], model)
         return super().make_context(info_name, args, parent, **extra)
-
-
-def without_parameters(function: Callable[..., None]) -> Callable[..., None]:
-    """The function without `parameters`, which is no option; `ModelCommand` unwraps it."""
-
-    @functools.wraps(function)
-    def command(**given: Any) -> None:
-        function(**given, parameters={})
-
-    signature = inspect.signature(function, eval_str=True)
-    kept = [p for p in signature.parameters.values() if p.name != "parameters"]
-    command.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
-    return command
 
 
 def with_options(function: Callable[..., None], model: str | None) -> Callable[..., None]:
@@ -98,11 +71,10 @@ def with_options(function: Callable[..., None], model: str | None) -> Callable[.
     known = common_options() if model is None else model_options(model)
     options = {option.name: option for option in known}
 
+    @functools.wraps(function)
     def command(**given: Any) -> None:
         mine = {p.name: given.pop(p.name) for p in own}
-        chosen = {
-            name: options[name].convert(value) for name, value in given.items() if value not in (None, [])
-        }
+        chosen = {k: options[k].convert(value) for k, value in given.items() if value not in (None, [])}
         function(**mine, parameters=chosen)
 
     extra = [option.parameter() for option in options.values() if option.name not in signature.parameters]
@@ -112,23 +84,14 @@ def with_options(function: Callable[..., None], model: str | None) -> Callable[.
 
 @dataclass(frozen=True)
 class ModelOption:
-    """An option for one parameter of a model.
-
-    Attributes:
-        name: of the parameter.
-        annotation: its type, as written.
-        default: its value if it is not given.
-        text: what it means.
-        panel: where the help shows it.
-        model: class name of the model.
-    """
+    """An option for one parameter of a model."""
 
     name: str
-    annotation: str
-    default: Any
-    text: str
-    panel: str
-    model: str
+    annotation: str  # the type, as written
+    default: Any  # if it is not given
+    text: str  # what it means
+    panel: str  # where the help shows it
+    model: str  # class name
 
     @property
     def word(self) -> str:
@@ -151,11 +114,8 @@ class ModelOption:
             rich_help_panel=self.panel,
             show_default=False,
         )
-        kind: Any = bool | None if flag else list[str] | None
-        annotation = Annotated[kind, option]
-        return inspect.Parameter(
-            self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
-        )
+        kind: Any = Annotated[bool | None if flag else list[str] | None, option]
+        return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
     def shown_default(self) -> str:
         """The default as the help shows it; nothing where it depends on the model.
@@ -166,11 +126,9 @@ class ModelOption:
         """
         if self.default is MISSING:
             return ""
-        if isinstance(self.default, list | tuple):
-            return f" [{' '.join(map(str, self.default))}]"
-        words = {None: "none", True: "yes", False: "no"}
-        known = self.default is None or isinstance(self.default, bool)
-        return f" [{words[self.default] if known else self.default}]"
+        several = isinstance(self.default, list | tuple)
+        text = " ".join(map(str, self.default if several else [self.default]))
+        return f" [{WORDS.get(text, text)}]"
 
     def convert(self, value: bool | list[str]) -> Any:
         """The value of the parameter from the words of the command line."""
@@ -179,7 +137,11 @@ class ModelOption:
         if not self.many and len(value) > 1:
             raise ValueError(f"{self.model} takes one value for {self.word}, not {len(value)}")
         if self.name == "image_shape":
-            return _sides(value[0])
+            try:
+                return [int(side) for side in value[0].lower().split("x")]
+            except ValueError:
+                form = "HxW or CxHxW, such as 28x28"
+                raise ValueError(f"an image shape is written {form}, not {value[0]!r}") from None
         values = [self._number(word) for word in value]
         return values if len(values) > 1 or self.annotation.startswith("Sequence") else values[0]
 
@@ -207,10 +169,25 @@ class ModelOption:
 
 def common_options() -> list[ModelOption]:
     """Options that most models share, without defaults, which differ: no estimator is imported."""
-    return [
-        ModelOption(name, kind, MISSING, TEXTS.get(name, DOCS.get(name, "")), _panel(name), "")
-        for name, kind in COMMON.items()
-    ]
+    texts = DOCS | TEXTS
+    return [ModelOption(name, kind, MISSING, texts[name], _panel(name), "") for name, kind in COMMON.items()]
+
+
+def model_options(model: str) -> list[ModelOption]:
+    """The options of a model: its parameters, and the options of its training."""
+    kind, preset = estimator_class(model)
+    known = []  # name, type, default, text and panel of each
+    for p in parameters(kind):
+        default = preset.get(p.name, DEFAULTS.get(p.name, p.default))
+        text = TEXTS.get(p.name, text_of(kind, p.name))
+        known.append((p.name, p.type, default, text, _panel(p.name)))
+    if kind._options is not None:
+        texts = attribute_texts(kind._options)
+        for f in fields(kind._options):
+            default = kind._defaults.get(f.name, f.default)
+            known.append((f.name, f.type, default, texts[f.name], "Further options of training"))
+    known = [line for line in known if line[0] != "training"]
+    return [ModelOption(n, _written(of), d, text, panel, kind.__name__) for n, of, d, text, panel in known]
 
 
 def _panel(name: str) -> str:
@@ -218,51 +195,13 @@ def _panel(name: str) -> str:
 
 
 def _written(annotation: Any) -> str:
-    """A type as it is written in the source, in modules with and without postponed annotations.
-
-    Example:
-        >>> _written("int | None"), _written(int), _written(Sequence[int] | None)
-        ('int | None', 'int', 'Sequence[int] | None')
-    """
-    if isinstance(annotation, str):
-        return annotation
-    return inspect.formatannotation(annotation).replace("collections.abc.", "")
-
-
-def model_options(model: str) -> list[ModelOption]:
-    """The options of a model: its parameters, and the options of its training."""
-    kind, preset = estimator_class(model)
-    options = []
-    for parameter in parameters(kind):
-        if parameter.name == "training":
-            continue
-        default = preset.get(parameter.name, DEFAULTS.get(parameter.name, parameter.default))
-        text = TEXTS.get(parameter.name, text_of(kind, parameter.name))
-        panel, annotation = _panel(parameter.name), _written(parameter.type)
-        options.append(ModelOption(parameter.name, annotation, default, text, panel, kind.__name__))
-    if kind._options is not None:
-        texts, panel = attribute_texts(kind._options), "Further options of training"
-        for field in fields(kind._options):
-            default = kind._defaults.get(field.name, field.default)
-            text = texts[field.name]
-            options.append(ModelOption(field.name, _written(field.type), default, text, panel, kind.__name__))
-    return options
-
-
-def _sides(text: str) -> list[int]:
-    try:
-        return [int(side) for side in text.lower().split("x")]
-    except ValueError:
-        raise ValueError(f"an image shape is written HxW or CxHxW, such as 28x28, not {text!r}") from None
+    """A type as it is written in the source, in modules with and without postponed annotations."""
+    written = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return written.replace("collections.abc.", "")
 
 
 def _current_name(word: str) -> str:
-    """An argument with the present name of an option.
-
-    Example:
-        >>> _current_name("--components"), _current_name("--seed=3")
-        ('--n-components', '--random-state=3')
-    """
+    """An argument with the present name of an option: --random-state=3 for --seed=3."""
     option, sign, value = word.partition("=")
     name = PARAMETERS.get(option[2:].replace("-", "_")) if option.startswith("--") else None
     return word if name is None else f"--{name.replace('_', '-')}{sign}{value}"
@@ -275,20 +214,9 @@ def _check_options(args: Sequence[str], known: list[str], model: str | None) -> 
         option = word.partition("=")[0]
         if option.startswith("--") and option not in (*known, "--help"):
             close = difflib.get_close_matches(option, known, n=1)
-            raise ValueError(
-                f"model {model!r} has no option {option}"
-                + (f": did you mean {close[0]}?" if close else "")
-                + f" (pynade fit --model {model} --help shows all)"
-            )
-
-
-def _model_in(args: Sequence[str]) -> str | None:
-    for k, word in enumerate(args):
-        if word == "--model" and k + 1 < len(args):
-            return args[k + 1]
-        if word.startswith("--model="):
-            return word.partition("=")[2]
-    return None
+            nearest = f": did you mean {close[0]}?" if close else ""
+            where = f"(pynade fit --model {model} --help shows all)"
+            raise ValueError(f"model {model!r} has no option {option}{nearest} {where}")
 
 
 def attribute_texts(kind: type) -> dict[str, str]:
@@ -307,13 +235,5 @@ def attribute_texts(kind: type) -> dict[str, str]:
         {'size': 'how large, in words.', 'speed': 'how fast.'}
     """
     _, _, section = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")
-    texts: dict[str, str] = {}
-    name = ""
-    for line in section.split("\n\n")[0].splitlines():
-        start = re.match(r"    (\w+): (.*)", line)
-        if start:
-            name = start[1]
-            texts[name] = start[2]
-        elif name:
-            texts[name] += " " + line.strip()
-    return texts
+    texts = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", section.split("\n\n")[0], re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in texts}

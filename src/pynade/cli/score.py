@@ -5,69 +5,64 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
+from pynade.cli.arguments import Data, DataDir, Run
 from pynade.cli.screen import console, next_commands, row_bar
 
 if TYPE_CHECKING:
     from pynade.runs.score import Score
 
-HELP = """Log-likelihood of data under a trained model, with its standard error: exact, or an estimate.
-
-Exact scores of models of images (convnade, unet) take as many passes as there are pixels, for every ordering;
---estimate takes DRAWS passes a row. With --orderings too, the ensemble is exact on every tenth row and
-estimated on the others. Processes share the work: torchrun --nproc-per-node 4 -m pynade.cli.main score …
-
-\b
-Examples:
-  pynade score runs/digits digits --split test
-  pynade score runs/table new_rows.csv --rows scores.csv
-  pynade score runs/mushrooms mushrooms --split test --record result.json
-  pynade score runs/deep binarized_mnist --orderings 128
-  pynade score runs/unet binarized_mnist --estimate 32 --precision bf16
-  pynade score runs/unet binarized_mnist --estimate 32 --orderings 16
-"""
-
 
 def score(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or a model file.")],
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A registered data set or a file.")],
+    run: Run,
+    data: Data,
     split: Annotated[
-        str | None, typer.Option(help="train, valid, test or all; by default test, all rows of a plain file.")
+        str | None, Option(help="train, valid, test or all; by default test, all rows of a plain file.")
     ] = None,
     orderings: Annotated[
-        int | None, typer.Option(help="Score an orderless model under K orderings: typical and ensemble.")
+        int | None, Option(help="Score an orderless model under K orderings: typical and ensemble.")
     ] = None,
     estimate: Annotated[
         int | None,
-        typer.Option(metavar="DRAWS", help="Estimate the mean over orderings, with this many draws a row."),
+        Option(metavar="DRAWS", help="Estimate the mean over orderings, with this many draws a row."),
     ] = None,
     every: Annotated[
-        int | None, typer.Option(help="With both: exact on every n-th row (10), estimated on all.")
+        int | None, Option(help="With both: exact on every n-th row (10), estimated on all.")
     ] = None,
     precision: Annotated[
-        str, typer.Option(help="Of the net on a GPU: float32, tf32 or bf16 (with --orderings, --estimate).")
+        str, Option(help="Of the net on a GPU: float32, tf32 or bf16 (with --orderings, --estimate).")
     ] = "tf32",
-    rows: Annotated[
-        Path | None, typer.Option(help="Write each row's log p here (.csv, .parquet or .npy).")
-    ] = None,
-    record: Annotated[
-        Path | None, typer.Option(help="Write the result with its provenance here (.json).")
-    ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].")] = None,
+    rows: Annotated[Path | None, Option(help="Write each row's log p here (.csv, .parquet or .npy).")] = None,
+    record: Annotated[Path | None, Option(help="Write the result with its provenance here (.json).")] = None,
+    data_dir: DataDir = None,
 ) -> None:
-    """Score rows (the help is HELP above)."""
+    """Log-likelihood of data under a trained model, with its standard error: exact, or an estimate.
+
+    Exact scores of models of images (convnade, unet) take as many passes as there are pixels, for every
+    ordering; --estimate takes DRAWS passes a row. With --orderings too, the ensemble is exact on every tenth
+    row and estimated on the others. Processes share the work: torchrun --nproc-per-node 4 -m pynade.cli.main
+    score …
+
+    \b
+    Examples:
+      pynade score runs/digits digits --split test
+      pynade score runs/table new_rows.csv --rows scores.csv
+      pynade score runs/mushrooms mushrooms --split test --record result.json
+      pynade score runs/deep binarized_mnist --orderings 128
+      pynade score runs/unet binarized_mnist --estimate 32 --precision bf16
+      pynade score runs/unet binarized_mnist --estimate 32 --orderings 16
+    """
     from pynade.processes import together
-    from pynade.runs.score import forget_chunks, score_run, write_record, write_rows
+    from pynade.runs.score import forget_chunks, score_run, write_record
     from pynade.runs.summary import read_spec
-    from pynade.tables.files import TABLE_ENDINGS, check_destination
+    from pynade.tables.files import TABLE_ENDINGS, check_destination, write_table
 
     if rows is not None and estimate is not None:
         raise ValueError("an estimate has no exact log p for every row: give --rows without --estimate")
     if every is not None and (orderings is None or estimate is None):
-        raise ValueError(
-            "--every is for --orderings together with --estimate: exact on some rows, estimated on all"
-        )
+        purpose = "exact on some rows, estimated on all"
+        raise ValueError(f"--every is for --orderings together with --estimate: {purpose}")
     if rows is not None:
         check_destination(rows, *TABLE_ENDINGS)
     if record is not None:
@@ -80,29 +75,29 @@ def score(
         if rank > 0:
             return
     if rows is not None:
-        write_rows(rows, result.log_probs)
+        values = result.log_probs
+        write_table(rows, ["log_prob"], values[:, None] if rows.suffix == ".csv" else values)
     if record is not None:
         write_record(record, run, result)
     forget_chunks(run, result)
     _print_scores(result)
-    if record is None and run.is_dir():
-        next_commands(("sample", run, "-n", 10), ("score", run, data, "--record", "result.json"))
-    else:
-        next_commands(("sample", run, "-n", 10))
+    recorded = record is not None or not run.is_dir()
+    again = [] if recorded else [("score", run, data, "--record", "result.json")]
+    next_commands(("sample", run, "-n", 10), *again)
 
 
 def _print_scores(result: Score) -> None:
-    name = f"{result.data.name} {result.split}"
+    from pynade.runs.score import ensemble_sizes
+
     if result.orderings is None:
-        console.print(f"{name}: {result.estimate}")
-        return
-    if result.control_variate is not None:
+        lines = [str(result.estimate)]
+    elif result.control_variate is not None:
         m, k = result.orderings.log_probs.shape
-        console.print(f"{name}: mean over orderings: {result.estimated}")
-        console.print(f"{name}: ensemble of {k}, exact on {m} rows: {result.estimate}")
-        return
-    k = result.orderings.log_probs.shape[1]
-    console.print(f"{name}: one of {k} orderings: {result.orderings.mean()}")
-    curve = result.orderings.curve()
-    for n in result.powers():
-        console.print(f"{name}: ensemble of {n}: {curve[n - 1]}")
+        exact = f"ensemble of {k}, exact on {m} rows: {result.estimate}"
+        lines = [f"mean over orderings: {result.estimated}", exact]
+    else:
+        k, curve = result.orderings.log_probs.shape[1], result.orderings.curve()
+        lines = [f"one of {k} orderings: {result.orderings.mean()}"]
+        lines += [f"ensemble of {n}: {curve[n - 1]}" for n in ensemble_sizes(k)]
+    for line in lines:
+        console.print(f"{result.data.name} {result.split}: {line}")

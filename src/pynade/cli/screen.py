@@ -53,16 +53,9 @@ def training_bar(what: str = "epoch") -> Iterator[Callback]:
     from rich.progress import Progress as Bar
 
     scores = "log-likelihood: train {train}  valid {valid}  best {best}"
-    bar = Bar(
-        TextColumn(what + " {task.fields[epoch]}"),
-        BarColumn(),
-        TextColumn("{task.fields[scores]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=errors,
-        disable=not errors.is_terminal,
-    )
+    texts = [TextColumn(what + " {task.fields[epoch]}"), BarColumn(), TextColumn("{task.fields[scores]}")]
+    times = [TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()]
+    bar = Bar(*texts, *times, console=errors, disable=not errors.is_terminal)
     task: TaskID | None = None
     last_line = time.monotonic()
     shown = {"train": "–", "valid": "–", "best": "–"}

@@ -9,77 +9,76 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.live import Live
 from rich.table import Table
+from typer import Option
 
+from pynade.cli.arguments import Data, DataDir
 from pynade.cli.screen import LINE_SECONDS, console, errors, next_commands, plain_table
 
 if TYPE_CHECKING:
-    from pynade.runs.sweep_record import SweepProgress
+    from pynade.runs.population_sweep import SweepProgress
 
-HELP = """Try a grid of settings, all trained at once; choose on validation, score the test part once.
-
-Settings × folds that share an architecture are trained as one batched program. Data sets with folds
-(red_wine, white_wine, parkinsons) are swept over all of them, `red_wine/3` over one. On each fold the best
-setting is trained again on train + valid, until its training likelihood passes that of its best validation
-epoch; with --no-retrain the weights of that epoch are scored as they are. `--repeats 10` trains the chosen
-setting with ten seeds, and says how much the test result depends on them: on the ordering of the variables,
-the initial weights, the shuffling. The folder keeps everything; an interrupted sweep goes on when the command
-is given again.
-
-\b
-Examples:
-  pynade sweep white_wine --model rnade --grid learning_rate=0.01,0.003 --grid n_components=5,10 --out s/a
-  pynade sweep my.csv --folds 10 --model deep-rnade --set hidden=200+200 --grid dropout=0,0.1 --out sweeps/b
-  pynade sweep parkinsons --model mfa --grid n_components=2,4,8 --grid n_factors=2,4,6 --out sweeps/mfa
-  pynade sweep mushrooms --model nade --set hidden=500 --grid learning_rate=0.01,0.003,0.001 --out sweeps/nade
-  pynade sweep dna --model nade --grid learning_rate=0.05,0.005 --no-retrain --repeats 10 --out sweeps/orders
-"""
+LINES = 12  # settings of the live table
 
 
 def sweep(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A registered data set or a file.")],
-    out: Annotated[Path, typer.Option(help="Folder of the sweep.")],
+    data: Data,
+    out: Annotated[Path, Option(help="Folder of the sweep.")],
     grid: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=V1,V2,…", help="Values to try; repeat for more parameters."),
+        Option(metavar="NAME=V1,V2,…", help="Values to try; repeat for more parameters."),
     ] = None,
-    model: Annotated[str, typer.Option(help="Any model of `pynade fit`.")] = "rnade",
+    model: Annotated[str, Option(help="Any model of `pynade fit`.")] = "rnade",
     fixed: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A parameter that does not vary; repeat for more."),
+        Option("--set", metavar="NAME=VALUE", help="A parameter that does not vary; repeat for more."),
     ] = None,
-    folds: Annotated[
-        int | None, typer.Option(help="Cut data without folds of their own into this many.")
-    ] = None,
+    folds: Annotated[int | None, Option(help="Cut data without folds of their own into this many.")] = None,
     retrain: Annotated[
         bool,
-        typer.Option(
+        Option(
             help="Train the chosen settings again on train + valid before the test, or score the validated "
             "weights as they are."
         ),
     ] = True,
     repeats: Annotated[
         int,
-        typer.Option(
+        Option(
             help="Train the chosen setting with this many seeds (from --seed on) and score each on the test "
             "part: the record gets their standard deviation. For one split, not for folds."
         ),
     ] = 1,
     quick: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--quick",
             help="Two folds, a tenth of the epochs, validation rows in place of the test part: a trial that "
             "does not count.",
         ),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of orderings, weights and shuffling.")] = 0,
-    record: Annotated[Path | None, typer.Option(help="Write the result here too (.json).")] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].")] = None,
+    seed: Annotated[int, Option(help="Of orderings, weights and shuffling.")] = 0,
+    record: Annotated[Path | None, Option(help="Write the result here too (.json).")] = None,
+    data_dir: DataDir = None,
 ) -> None:
-    """Sweep a grid (the help is HELP above)."""
+    """Try a grid of settings, all trained at once; choose on validation, score the test part once.
+
+    Settings × folds that share an architecture are trained as one batched program. Data sets with folds
+    (red_wine, white_wine, parkinsons) are swept over all of them, `red_wine/3` over one. On each fold the
+    best setting is trained again on train + valid, until its training likelihood passes that of its best
+    validation epoch; with --no-retrain the weights of that epoch are scored as they are. `--repeats 10`
+    trains the chosen setting with ten seeds, and says how much the test result depends on them: on the
+    ordering of the variables, the initial weights, the shuffling. The folder keeps everything; an interrupted
+    sweep goes on when the command is given again.
+
+    \b
+    Examples:
+      pynade sweep white_wine --model rnade --grid learning_rate=0.01,0.003 --grid n_components=5,10 --out s/a
+      pynade sweep my.csv --folds 10 --model deep-rnade --set hidden=200+200 --grid dropout=0,0.1 --out s/b
+      pynade sweep parkinsons --model mfa --grid n_components=2,4,8 --grid n_factors=2,4,6 --out s/mfa
+      pynade sweep mushrooms --model nade --set hidden=500 --grid learning_rate=0.01,0.003,0.001 --out s/nade
+      pynade sweep dna --model nade --grid learning_rate=0.05,0.005 --no-retrain --repeats 10 --out s/orders
+    """
     from pynade.atomic import write_json
     from pynade.runs.sweep import run_sweep
     from pynade.tables.files import check_destination
@@ -87,22 +86,15 @@ def sweep(
     if record is not None:
         check_destination(record, ".json")
     values = dict(parse_values(text) for text in grid or [])
-    plain = {name: single(name, given) for name, given in map(parse_values, fixed or [])}
+    plain = dict(parse_values(text) for text in fixed or [])
+    for name, given in plain.items():
+        if len(given) != 1:
+            raise ValueError(f"--set takes one value for {name}; --grid takes several")
+        (plain[name],) = given
     with Live(console=errors, transient=True, auto_refresh=False) as live:
-        result = run_sweep(
-            out,
-            model,
-            data,
-            plain,
-            values,
-            seed=seed,
-            data_dir=data_dir,
-            n_folds=folds,
-            retrain=retrain,
-            repeats=repeats,
-            quick=quick,
-            report=Standings(live),
-        )
+        options: dict[str, Any] = {"seed": seed, "data_dir": data_dir, "n_folds": folds, "retrain": retrain}
+        options |= {"repeats": repeats, "quick": quick, "report": Standings(live)}
+        result = run_sweep(out, model, data, plain, values, **options)
     if record is not None:
         write_json(record, result)
     part = "valid" if quick else "test"
@@ -111,15 +103,13 @@ def sweep(
     means = score.get("folds", [score["mean"]])
     for line, mean in zip(result["chosen"], means, strict=True):
         settings = [str(line[name]) for name in values]
-        table.add_row(
-            str(line["fold"]), *settings, f"{line['valid']:.3f}", str(line["best_epoch"]), f"{mean:.3f}"
-        )
+        scores = (f"{line['valid']:.3f}", str(line["best_epoch"]), f"{mean:.3f}")
+        table.add_row(str(line["fold"]), *settings, *scores)
     console.print(table)
     over = "folds" if len(means) > 1 else f"{score['n']:,} rows"
     note = " (quick: does not count)" if quick else ""
-    console.print(
-        f"{part} {score['mean']:.3f} ± {score['stderr']:.3f} nats (s.e. over {over}){note} -> {out}"
-    )
+    mean = f"{score['mean']:.3f} ± {score['stderr']:.3f} nats"
+    console.print(f"{part} {mean} (s.e. over {over}){note} -> {out}")
     if repeats > 1:
         many = result["repeats"]
         console.print(
@@ -141,13 +131,6 @@ def parse_values(text: str) -> tuple[str, list[Any]]:
     if not sign or not name.strip() or not values.strip():
         raise ValueError(f"parameters are written NAME=VALUE or NAME=V1,V2,…, not {text!r}")
     return name.strip().replace("-", "_"), [_value(word.strip()) for word in values.split(",")]
-
-
-def single(name: str, values: list[Any]) -> Any:
-    """The one value of a fixed parameter."""
-    if len(values) != 1:
-        raise ValueError(f"--set takes one value for {name}; --grid takes several")
-    return values[0]
 
 
 def _value(word: str) -> Any:
@@ -180,23 +163,21 @@ class Standings:
         elif errors.is_terminal and moment - self.drawn > 0.5 and progress.settings:
             self.drawn = moment
             best = [history.best_valid for history in now.histories]
-            self.live.update(standings(head, progress.settings, best), refresh=True)
+            self.live.update(self._table(head, progress.settings, best), refresh=True)
 
-
-def standings(
-    head: str, settings: list[dict[str, Any]], best: Sequence[float | None], lines: int = 12
-) -> Table:
-    """The settings with the best validation scores, averaged over folds."""
-    scores: dict[str, list[float]] = {}
-    for setting, value in zip(settings, best, strict=True):
-        label = ", ".join(f"{k} {v}" for k, v in setting.items() if k not in ("stop_at_train", "patience"))
-        scores.setdefault(label, []).append(-math.inf if value is None else value)
-    table = plain_table("setting", "validation (mean over folds)")
-    table.title = head
-    means = {label: sum(values) / len(values) for label, values in scores.items()}
-    order = sorted(means, key=lambda label: -means[label])
-    for label in order[:lines]:
-        table.add_row(label, f"{means[label]:.3f}" if math.isfinite(means[label]) else "–")
-    if len(order) > lines:
-        table.add_row(f"… {len(order) - lines} more", "")
-    return table
+    def _table(self, head: str, settings: list[dict[str, Any]], best: Sequence[float | None]) -> Table:
+        """The settings with the best validation scores, averaged over folds."""
+        scores: dict[str, list[float]] = {}
+        for setting, value in zip(settings, best, strict=True):
+            label = ", ".join(
+                f"{k} {v}" for k, v in setting.items() if k not in ("stop_at_train", "patience")
+            )
+            scores.setdefault(label, []).append(-math.inf if value is None else value)
+        table = plain_table("setting", "validation (mean over folds)")
+        table.title = head
+        means = {label: sum(values) / len(values) for label, values in scores.items()}
+        for label in sorted(means, key=lambda label: -means[label])[:LINES]:
+            table.add_row(label, f"{means[label]:.3f}" if math.isfinite(means[label]) else "–")
+        if len(means) > LINES:
+            table.add_row(f"… {len(means) - LINES} more", "")
+        return table

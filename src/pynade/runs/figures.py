@@ -23,20 +23,18 @@ COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
     *("#888888", "#882255", "#999933"),
 )
-MARKERS = "osD^vP*Xp<>h"
 SCATTERED = 6  # columns of a table that are drawn in pairs
 MOST_HISTOGRAMS = 64
 LABELLED = 40  # columns whose names fit on an axis
 NAMED_NODES = 200  # nodes of a tree whose names can be read
 
 
-def tile(rows: np.ndarray, shape: Sequence[int], columns: int | None = None, gap: float = 0.5) -> np.ndarray:
+def tile(rows: np.ndarray, shape: Sequence[int], columns: int | None = None) -> np.ndarray:
     """Return one picture of many: rows (N, D) as images of `shape`, in a grid with a grey gap."""
     images = [picture(row, shape) for row in np.asarray(rows, dtype=float)]
     n, (height, width, *colours) = len(images), images[0].shape
     columns = columns or math.ceil(math.sqrt(n))
-    lines = math.ceil(n / columns)
-    grid = np.full((lines * (height + 1) + 1, columns * (width + 1) + 1, *colours), gap)
+    grid = np.full((math.ceil(n / columns) * (height + 1) + 1, columns * (width + 1) + 1, *colours), 0.5)
     for k, image in enumerate(images):
         top, left = (k // columns) * (height + 1) + 1, (k % columns) * (width + 1) + 1
         grid[top : top + height, left : left + width] = image
@@ -69,11 +67,11 @@ def _show(axis: Any, image: np.ndarray) -> None:
     axis.set_axis_off()
 
 
-def image_panels(panels: dict[str, np.ndarray], shape: Sequence[int], columns: int | None = None) -> Figure:
+def image_panels(panels: dict[str, np.ndarray], shape: Sequence[int]) -> Figure:
     """Draw several sets of images side by side, white on black, a title over each."""
     figure, axes = subplots(1, len(panels), 4.2, 4.5)
     for axis, (title, rows) in zip(axes[0], panels.items(), strict=True):
-        _show(axis, tile(rows, shape, columns))
+        _show(axis, tile(rows, shape))
         axis.set_title(title, fontsize=13)
     return figure
 
@@ -125,22 +123,20 @@ def _pairs(rows: np.ndarray, names: Sequence[str]) -> Figure:
     D, correlation = rows.shape[1], _correlations(rows)
     figure, axes = subplots(D, D, 1.2 + 2.4 / D, 1.1 + 2.2 / D)
     size, alpha = (12.0, 0.7) if len(rows) <= 500 else (4.0, 0.3)
-    for i in range(D):
-        for j in range(D):
-            axis = axes[i, j]
-            if i == j:
-                _histogram(axis, rows[:, i])
-            elif j < i:
-                axis.scatter(rows[:, j], rows[:, i], s=size, alpha=alpha, color=COLOURS[0], linewidths=0)
-                _few_ticks(axis)
-            else:
-                text = "–" if np.isnan(correlation[i, j]) else f"r = {round(correlation[i, j], 2) + 0.0:.2f}"
-                axis.text(0.5, 0.5, text, ha="center", va="center", fontsize=11, transform=axis.transAxes)
-                axis.set_axis_off()
-            if i == D - 1:
-                axis.set_xlabel(names[j])
-            if j == 0:
-                axis.set_ylabel(names[i] if i else "rows")
+    for (i, j), axis in np.ndenumerate(axes):
+        if i == j:
+            _histogram(axis, rows[:, i])
+        elif j < i:
+            axis.scatter(rows[:, j], rows[:, i], s=size, alpha=alpha, color=COLOURS[0], linewidths=0)
+            _few_ticks(axis)
+        else:
+            r = float(correlation[i, j])
+            text = "–" if math.isnan(r) else f"r = {round(r, 2) + 0.0:.2f}"
+            axis.text(0.5, 0.5, text, ha="center", va="center", fontsize=11, transform=axis.transAxes)
+            axis.set_axis_off()
+    for k, name in enumerate(names):
+        axes[-1, k].set_xlabel(name)
+        axes[k, 0].set_ylabel(name if k else "rows")
     return figure
 
 
@@ -161,13 +157,10 @@ def _histograms(rows: np.ndarray, names: Sequence[str]) -> Figure:
 def _binary_table(rows: np.ndarray, names: Sequence[str]) -> Figure:
     D, place = rows.shape[1], np.arange(rows.shape[1])
     side = min(9.0, 4.0 + 0.12 * D)
-    figure, axes = subplots(1, 2, side, side * 0.85)
-    left, right = axes[0]
+    figure, ((left, right),) = subplots(1, 2, side, side * 0.85)
     share = np.nansum(rows, 0) / np.maximum((~np.isnan(rows)).sum(0), 1)
     left.barh(place, share, color=COLOURS[0], height=0.8 if D <= LABELLED else 1.0)
-    left.set_xlim(0, 1)
-    left.set_ylim(D - 0.5, -0.5)
-    left.set_xlabel("share of ones")
+    left.set(xlim=(0, 1), ylim=(D - 0.5, -0.5), xlabel="share of ones")
     left.set_title(f"{len(rows):,} rows", fontsize=11)
     left.grid(axis="x", alpha=0.3)
     image = right.imshow(_correlations(rows), cmap="PuOr", vmin=-1, vmax=1, interpolation="nearest")
@@ -223,28 +216,27 @@ def training_figure(epochs: Sequence[dict[str, Any]]) -> Figure:
     Args:
         epochs: The lines of metrics.jsonl, see `pynade.training.History`.
     """
-    figure, axes = subplots(1, 1, 6.4, 4.2)
-    axis, (blue, orange, green) = axes[0, 0], COLOURS[:3]
+    figure, ((axis,),) = subplots(1, 1, 6.4, 4.2)
     kind = "estimate" if any(line.get("valid_mc_stderr") for line in epochs) else "exact"
-    for name, colour, label in (
-        ("train", blue, "train (mean during the epoch)"),
-        ("train_scored", green, "train (some rows, scored as validation)"),
-        ("valid", orange, f"validation ({kind})"),
-    ):
+    labels = {
+        "train": "mean during the epoch",
+        "train_scored": "some rows, scored as validation",
+        "valid": kind,
+    }
+    for (name, label), colour in zip(labels.items(), (COLOURS[k] for k in (0, 2, 1)), strict=True):
         known = [line for line in epochs if line.get(name) is not None]
         if not known:
             continue
         where, values = np.array([(line["epoch"], line[name]) for line in known]).T
-        axis.plot(where, values, color=colour, label=label)
+        part = "validation" if name == "valid" else "train"
+        axis.plot(where, values, color=colour, label=f"{part} ({label})")
         if name == "valid":
             error = np.array([line.get("valid_stderr") or 0.0 for line in known])
             axis.fill_between(where, values - error, values + error, alpha=0.2, color=colour, linewidth=0)
-    best = [line["epoch"] for line in epochs if line["best"]]
-    if best:
+    if best := [line["epoch"] for line in epochs if line["best"]]:
         axis.axvline(best[-1], color="0.6", linestyle=":", label=f"best epoch ({best[-1]})")
     axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.set_xlabel("epoch")
-    axis.set_ylabel("log-likelihood (nats per row)")
+    axis.set(xlabel="epoch", ylabel="log-likelihood (nats per row)")
     axis.grid(alpha=0.3)
     axis.legend(fontsize=9)
     return figure
@@ -285,14 +277,12 @@ def tree_figure(tree: ChowLiuTree, names: Sequence[str] | None = None) -> Figure
     figure, ((axis,),) = subplots(1, 1, size, size)
     for parent, child in tree.edges():
         rise = p[child, 1] - p[child, 0]
-        line = np.stack([place[parent], place[child]])
         colour, width = COLOURS[1 if rise > 0 else 0], 0.5 + 2.5 * abs(rise)
-        axis.plot(line[:, 0], line[:, 1], color=colour, linewidth=width, zorder=1)
-    axis.scatter(place[:, 0], place[:, 1], s=12 if D > 50 else 30, color="black", zorder=2)
-    if D <= NAMED_NODES:
-        for d in range(D):
-            text = str(d) if names is None else str(names[d])
-            axis.annotate(text, place[d], textcoords="offset points", xytext=(3, 3), fontsize=7)
+        axis.plot(*place[[parent, child]].T, color=colour, linewidth=width, zorder=1)
+    axis.scatter(*place.T, s=12 if D > 50 else 30, color="black", zorder=2)
+    for at, name in zip(place, range(D) if names is None else names, strict=True):
+        if D <= NAMED_NODES:
+            axis.annotate(str(name), at, textcoords="offset points", xytext=(3, 3), fontsize=7)
     axis.set_aspect("equal")
     axis.set_axis_off()
     return figure
@@ -330,10 +320,8 @@ def circular_layout(tree: ChowLiuTree) -> np.ndarray:
     levels = [level.tolist() for level in tree.levels()]
     leaves, stack = [], [-1]
     while stack:  # depth first
-        d = stack.pop()
-        stack += reversed(children[d])
-        if not children[d]:
-            leaves.append(d)
+        stack += reversed(children[d := stack.pop()])
+        leaves += [] if children[d] else [d]
     angle = {d: 2 * math.pi * n / len(leaves) for n, d in enumerate(leaves)}
     place = np.zeros((tree.n_variables, 2))
     first = 0 if len(levels[0]) == 1 else 1  # a single root is the centre

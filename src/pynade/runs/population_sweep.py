@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,37 @@ from pynade.estimators.classical import ClassicalEstimator, fit_folds
 from pynade.estimators.io import load
 from pynade.estimators.net import NetEstimator
 from pynade.estimators.registry import estimator_named
-from pynade.runs.sweep_record import Report, Setting, SweepProgress
 from pynade.training.history import History
-from pynade.training.loop import Callback
+from pynade.training.loop import Callback, Progress
 from pynade.training.population import OWN, fit_population, train_log_likelihoods
 from pynade.training.stacked import Member
 
+Setting = dict[str, Any]
 Rows = list[tuple[np.ndarray, np.ndarray | None]]  # of each fold, for training and validation
 Outcome = dict[str, Any]  # a setting, the number of a fold (from 0), and how the training ended
 Job = tuple[Setting, int]  # a setting and the number of a fold
+
+
+@dataclass(frozen=True)
+class SweepProgress:
+    """What a callback of a sweep gets after every epoch.
+
+    Attributes:
+        what: "grid" or "final".
+        part: which population (of a classical model: fold) this is, from 1.
+        parts: how many there are.
+        settings: of the members of the population; empty for a classical model.
+        now: the progress of the training.
+    """
+
+    what: str
+    part: int
+    parts: int
+    settings: list[Setting]
+    now: Progress
+
+
+Report = Callable[[SweepProgress], None]
 
 
 @dataclass(frozen=True)

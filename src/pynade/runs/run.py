@@ -68,19 +68,16 @@ def start_run(
     _check_request(model, estimator, whole)  # before any split, so that rows are the file's
     dataset = _with_validation(whole, estimator, valid_rows)
     _claim(folder, overwrite)
+    given = {name: plain(value) for name, value in estimator.flat_parameters().items()}
+    where = str(Path(data).resolve()) if Path(data).exists() else data
+    spec: Any = {"model": model, "parameters": given, "data": where, "data_checksum": dataset.checksum}
     options = {"drop_constant": drop_constant or None, "valid_rows": valid_rows, "binarize": rule}
-    spec: dict[str, Any] = {
-        "model": model,
-        "parameters": {name: plain(value) for name, value in estimator.flat_parameters().items()},
-        "data": data if not Path(data).exists() else str(Path(data).resolve()),
-        "data_checksum": dataset.checksum,
-        **{name: value for name, value in options.items() if value is not None},
-    }
+    spec |= {name: value for name, value in options.items() if value is not None}
     write_json(folder / "spec.json", spec)
     device = torch_device(estimator.device)
     write_json(folder / "provenance.json", provenance(dataset, seed=estimator.random_state, device=device))
     try:
-        return _train(folder, estimator, dataset, rule, False, callbacks)
+        return _train(folder, estimator, dataset, rule, resume=False, callbacks=callbacks)
     except ValueError:  # what only learning finds out, such as a singular covariance: there is no run
         _clear(folder, *RECORDS, *WEIGHTS)
         if not any(folder.iterdir()):
@@ -110,12 +107,10 @@ def resume_run(
     rule = spec.get("binarize")
     dataset = _with_validation(binarized(whole, rule), estimator, spec.get("valid_rows"))
     if dataset.checksum != spec["data_checksum"]:
-        raise ValueError(
-            f"the data {spec['data']!r} are not those the run in {folder} began with "
-            f"(checksum {dataset.checksum[:12]}…, expected {spec['data_checksum'][:12]}…)"
-        )
+        sums = f"(checksum {dataset.checksum[:12]}…, expected {spec['data_checksum'][:12]}…)"
+        raise ValueError(f"the data {spec['data']!r} are not those the run in {folder} began with {sums}")
     begun = any(path.is_file() for path in _checkpoints(folder))  # without a checkpoint it starts over
-    return _train(folder, estimator, dataset, rule, begun, callbacks)
+    return _train(folder, estimator, dataset, rule, resume=begun, callbacks=callbacks)
 
 
 def as_command(spec: dict[str, Any], folder: str) -> str:
@@ -196,19 +191,16 @@ def _with_validation(dataset: Dataset, estimator: DensityEstimator, valid_rows: 
 
 
 def _train(
-    folder: Path,
-    estimator: DensityEstimator,
-    dataset: Dataset,
-    rule: float | str | None,
-    resume: bool,
-    callbacks: Sequence[Callback],
+    folder: Path, estimator: DensityEstimator, dataset: Dataset, rule: float | str | None, **options: Any
 ) -> dict[str, Any]:
     """Fit, save and score the estimator; `rule` is how images were made black and white."""
     names, valid, score = list(dataset.schema.names), dataset.valid, None
     if valid is None:
         estimator.set_params(validation_fraction=0.0)
-    source = dataset.source if draws_fresh_rows(estimator) else None
-    options: dict[str, Any] = {"folder": folder, "resume": resume, "callbacks": callbacks, "source": source}
+    training = estimator._training_options()  # fresh rows are drawn where epochs have a length of their own
+    gradient = hasattr(training, "optimizer") and training.updates_per_epoch is not None
+    fresh = getattr(training, "minibatch", gradient)
+    options |= {"folder": folder, "source": dataset.source if fresh else None}
     try:
         estimator.fit(dataset.train, X_valid=valid, columns=names, **options)
     except Diverged as error:
@@ -223,15 +215,9 @@ def _train(
         with warnings.catch_warnings(action="ignore"):  # the result itself says whether it is an estimate
             score = estimator.estimate(valid) if slow else estimator.summary(estimator.score_samples(valid))
     history = estimator.history_
-    result = {
-        "status": "finished",
-        "stopped": history.stopped,
-        "epochs": len(history.epochs),
-        "best_epoch": history.best_epoch,
-        "train_log_likelihood": history.train_log_likelihood,
-        "valid": score and score.to_json(),
-        "seconds": round(history.seconds, 2),
-    }
+    result = {"status": "finished", "stopped": history.stopped, "epochs": len(history.epochs)}
+    result |= {name: getattr(history, name) for name in ("best_epoch", "train_log_likelihood")}
+    result |= {"valid": score and score.to_json(), "seconds": round(history.seconds, 2)}
     if chosen := getattr(estimator, "chosen_", {}):
         result |= {"chosen": chosen, "choices": estimator.choices_}
     if history.messages:
@@ -241,33 +227,23 @@ def _train(
     return result
 
 
-def draws_fresh_rows(estimator: DensityEstimator) -> bool:
-    """Whether training draws fresh rows from a source: epochs must then have a length of their own."""
-    options = estimator._training_options()
-    if hasattr(options, "minibatch"):
-        return bool(options.minibatch)
-    return hasattr(options, "optimizer") and options.updates_per_epoch is not None
-
-
 def _check_request(model: str, estimator: DensityEstimator, dataset: Dataset) -> None:
     """What the estimator refuses; where it is the kind of the data, with the models that fit."""
+
+    def models(kind: str) -> str:
+        *names, last = (name for name, entry in MODELS.items() if entry.data.startswith(kind))
+        return f"{', '.join(names)} and {last}"
+
     kinds, kind = set(dataset.schema.kinds), estimator._cells().kind
     if kind == "real" and kinds == {"binary"}:
-        raise ValueError(
-            f"{model} takes real numbers, but every column of {dataset.name} holds only zeros and ones; "
-            f"models of these are {_models('binary')}"
-        )
+        what = f"{model} takes real numbers, but every column of {dataset.name} holds only zeros and ones"
+        raise ValueError(f"{what}; models of these are {models('binary')}")
     try:
         estimator.check_request(dataset.train, dataset.valid, columns=dataset.schema.names)
     except ValueError as error:
         if kind == "binary" and getattr(estimator, "binarize", None) is None and kinds != {"binary"}:
-            raise ValueError(f"{error}; models of real numbers are {_models('real')}") from None
+            raise ValueError(f"{error}; models of real numbers are {models('real')}") from None
         raise
-
-
-def _models(kind: str) -> str:
-    names = [name for name, entry in MODELS.items() if entry.data.startswith(kind)]
-    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _claim(folder: Path, overwrite: bool) -> None:
@@ -282,11 +258,10 @@ def _claim(folder: Path, overwrite: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError
-    except (PermissionError, NotADirectoryError, FileExistsError) as error:
-        reason = error.strerror or "no permission"
-        raise ValueError(f"cannot write to the output folder {folder}: {reason}") from None
     except OSError as error:
-        raise ValueError(f"cannot make the output folder {folder}: {error.strerror}") from None
+        there = isinstance(error, PermissionError | NotADirectoryError | FileExistsError)
+        what, reason = "write to" if there else "make", error.strerror or "no permission"
+        raise ValueError(f"cannot {what} the output folder {folder}: {reason}") from None
 
 
 def _checkpoints(folder: Path) -> list[Path]:

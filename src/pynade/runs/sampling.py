@@ -80,11 +80,6 @@ def draw(
     return Drawn(rows, means, facts.get("columns"), tuple(map(int, known)) if known else None, white)
 
 
-def write_samples(path: Path, drawn: Drawn) -> None:
-    """As .csv with the columns' names, or .npy."""
-    write_table(path, drawn.columns or default_names(drawn.rows.shape[1]), drawn.rows)
-
-
 def plot_samples(path: Path, drawn: Drawn) -> None:
     """Images: samples and probabilities side by side. Other tables: how the columns are distributed."""
     if drawn.image_shape is None:
@@ -138,18 +133,10 @@ def _load_estimator(run: Path) -> tuple[DensityEstimator, dict[str, Any]]:
     return model, facts
 
 
-class Filled(NamedTuple):
-    """How many cells of how many rows were filled, and the particles if by an estimate."""
-
-    gaps: int
-    rows: int
-    particles: int | None
-
-
 def impute_file(
     run: Path, file: Path, out: Path, draws: int | None = None, seed: int = 0, particles: int | None = None
-) -> Filled:
-    """Fill the gaps of a table.
+) -> tuple[int, int, int | None]:
+    """Fill the gaps of a table; returns how many, the number of rows, and the particles of an estimate.
 
     Args:
         run: run folder or model file of an estimator; one with a fixed ordering fills by an estimate.
@@ -165,8 +152,7 @@ def impute_file(
     estimated = hasattr(model.model_, "order")  # it has orderings of its own
     if particles is not None and not estimated:
         raise ValueError(f"{run} fills gaps without particles; only models with a fixed ordering need them")
-    if particles is not None:
-        check_particles(particles)
+    check_particles(PARTICLES if particles is None else particles)
     check_destination(out, *TABLE_ENDINGS)
     check_positive(**{"the number of draws": 1 if draws is None else draws})
     rows, names = read_file(file)
@@ -180,7 +166,7 @@ def impute_file(
         number = np.repeat(np.arange(draws), len(rows))[:, None]
         header, filled = ["draw", *header], np.hstack([number, filled.reshape(-1, rows.shape[1])])
     write_table(out, header, filled)
-    return Filled(gaps, len(rows), particles)
+    return gaps, len(rows), particles
 
 
 class Completion(NamedTuple):
@@ -200,7 +186,6 @@ def inpaint(
     data: str,
     rows: Sequence[int],
     hole: tuple[int, ...] | None = None,
-    *,
     split: str = "test",
     draws: int = 5,
     seed: int = 0,

@@ -24,7 +24,7 @@ from pynade.runs.provenance import OF_MACHINE, code_version, device_name, now
 from pynade.runs.run import as_command
 from pynade.runs.summary import read_json, read_metrics
 from pynade.tables import Dataset, resolve
-from pynade.tables.files import check_destination, write_table
+from pynade.tables.files import check_destination
 from pynade.tables.frames import align
 from pynade.tables.images import binarized
 
@@ -62,11 +62,6 @@ class Score:
         if self.control_variate is not None:
             return self.control_variate.ensemble
         return self.estimated or self.summary or Estimate.from_rows(self.log_probs)
-
-    def powers(self) -> list[int]:
-        """Ensemble sizes worth a line: 1, 2, 4, … and the last."""
-        assert self.orderings is not None
-        return ensemble_sizes(self.orderings.log_probs.shape[1])
 
 
 def ensemble_sizes(k: int) -> list[int]:
@@ -160,14 +155,6 @@ def forget_chunks(run: Path, score: Score) -> None:
         shutil.rmtree(folder)
 
 
-def write_rows(path: Path, log_probs: np.ndarray) -> None:
-    """One log-probability per row, as .csv (with a header) or .npy."""
-    if len(log_probs) == 0:
-        reason = "an estimate has no exact log-probability for every row"
-        raise ValueError(f"{reason}: give --rows without --estimate")
-    write_table(path, ["log_prob"], log_probs[:, None] if path.suffix == ".csv" else log_probs)
-
-
 def _curve(run: Path) -> dict[str, Any]:
     """Training and validation scores after every epoch, of runs in which both were scored alike."""
     lines = read_metrics(run)
@@ -204,11 +191,11 @@ def write_record(path: Path, run: Path, score: Score) -> None:
     if score.orderings is not None:
         log_probs, curve = score.orderings.log_probs, score.orderings.curve()
         k = log_probs.shape[1]
-        command += f" --orderings {k}"
+        command, sizes = f"{command} --orderings {k}", ensemble_sizes(k)
         mean = OrderingScores(log_probs[:, :10]).mean().to_json()
         many = {
             "mean_over_orderings": mean | {"orderings": min(k, 10)},
-            "ensembles": {str(n): curve[n - 1].to_json() for n in score.powers()},
+            "ensembles": {str(n): curve[n - 1].to_json() for n in sizes},
             "ordering_std": float(score.orderings.ordering_means().std(ddof=1)) if k > 1 else None,
         }
     if score.draws is not None:
@@ -217,7 +204,7 @@ def write_record(path: Path, run: Path, score: Score) -> None:
         k = None if score.orderings is None else k
     if score.control_variate is not None:
         command += f" --every {score.control_variate.every}"
-        many["ensembles"] = {str(n): score.control_variate.of(n).to_json() for n in score.powers()}
+        many["ensembles"] = {str(n): score.control_variate.of(n).to_json() for n in sizes}
         many["composition"] = score.control_variate.to_json(score.split) | {"draws": score.draws}
     if score.precision is not None:
         command += f" --precision {score.precision}"

@@ -28,14 +28,16 @@ import numpy as np
 from pynade.arguments import check_positive
 from pynade.atomic import write_json
 from pynade.device import torch_device
+from pynade.estimators.base import DensityEstimator
 from pynade.estimators.classical import ClassicalEstimator
 from pynade.estimators.net import NetEstimator
 from pynade.estimators.registry import PARAMETERS, estimator_named
-from pynade.runs import sweep_record as records
-from pynade.runs.population_sweep import ClassicalSweep, PopulationSweep, Rows, best_first
+from pynade.evaluation import OrderingScores
+from pynade.likelihood import Estimate
+from pynade.runs.population_sweep import ClassicalSweep, PopulationSweep, Report, Rows, Setting, best_first
 from pynade.runs.provenance import OF_MACHINE, now, provenance
+from pynade.runs.score import ensemble_sizes
 from pynade.runs.summary import read_json
-from pynade.runs.sweep_record import Report, Setting
 from pynade.tables import Dataset, resolve
 from pynade.tables.registry import entries, entry, fold_names, folds
 
@@ -114,18 +116,9 @@ def run_sweep(
     parts = [part.with_validation(first.validation_fraction, seed) for part in parts[: 2 if quick else None]]
     if quick:
         parts = [replace(part, valid=part.split("valid")[:TRIAL]) for part in parts]
-    spec: dict[str, Any] = {
-        "model": model,
-        "data": data,
-        "fixed": fixed,
-        "grid": grid,
-        "seed": seed,
-        "folds": n_folds,
-        "retrain": retrain,
-        "quick": quick,
-        "data_checksums": [part.checksum for part in parts],
-        **({"repeats": repeats} if repeats > 1 else {}),
-    }
+    spec: Any = {"model": model, "data": data, "fixed": fixed, "grid": grid, "seed": seed, "folds": n_folds}
+    spec |= {"retrain": retrain, "quick": quick, "data_checksums": [part.checksum for part in parts]}
+    spec |= {"repeats": repeats} if repeats > 1 else {}
     _check_requests(model, fixed, tried, seed, parts[0])
     _claim(folder, spec)
     kind: Any = ClassicalSweep if isinstance(first, ClassicalEstimator) else PopulationSweep
@@ -170,25 +163,29 @@ def _record(
 
     def score(name: str) -> tuple[list[np.ndarray], list[Any], dict[str, Any]]:
         """Scores of one part of each fold, of an ensemble also under each ordering, and their mean."""
-        pairs = [records.scored(e, part.split(name)) for e, part in zip(final, parts, strict=True)]
+        pairs = [scored(e, part.split(name)) for e, part in zip(final, parts, strict=True)]
         scores, many = [rows for rows, _ in pairs], [found for _, found in pairs if found is not None]
         summaries = [e.summary(s) for e, s in zip(final, scores, strict=True)]
-        return scores, many, records.averaged_over_folds(scores, summaries)
+        return scores, many, averaged_over_folds(scores, summaries)
 
     asked = "valid" if quick else "test"
     scores, many, mean = score(asked)
-    stops = "stop_at_train" in first.flat_parameters()
-    seeds = f"; the chosen settings trained with {repeats} seeds" if repeats > 1 else ""
+    split = "one split" if len(parts) == 1 else f"{len(parts)} folds"
+    protocol = f"{split}, {len(tried)} settings, chosen on validation on each fold"
+    protocol += ", retrained on train + valid" if retrain else ""
+    if retrain and "stop_at_train" in first.flat_parameters():
+        protocol += " until the training likelihood of the best validation iteration"
+    protocol += f"; the chosen settings trained with {repeats} seeds" if repeats > 1 else ""
     checksum = "".join(spec["data_checksums"])
     if len(parts) > 1:
         checksum = hashlib.sha256(checksum.encode()).hexdigest()
     return {
         asked: mean | {"orderings": getattr(final[0], "n_orderings", 1)},
-        **(records.ensembles_of(many) if len(many) == len(parts) else {}),
-        **(records.over_seeds(trained, scores[0], parts[0].split(asked)) if repeats > 1 else {}),
+        **(ensembles_of(many) if len(many) == len(parts) else {}),
+        **(over_seeds(trained, scores[0], parts[0].split(asked)) if repeats > 1 else {}),
         **({} if retrain or quick else {"valid": score("valid")[2]}),
         "quick": quick,
-        "protocol": records.protocol_words(len(parts), len(tried), retrain, stops) + seeds,
+        "protocol": protocol,
         "spec": {name: spec[name] for name in IN_RECORD if name in spec},
         "chosen": [
             {"fold": o["fold"] + 1, **o["setting"], "valid": o["valid"], "best_epoch": o["best_epoch"]}
@@ -196,8 +193,8 @@ def _record(
             | ({"diverged_before": rank} if (rank := ranked[o["fold"]].index(o)) else {})
             for o, e in zip(chosen, final, strict=True)
         ],
-        "validation_grid": records.by_setting(outcomes, tried, len(parts)),
-        "commands": [records.as_sweep_command(spec)],
+        "validation_grid": by_setting(outcomes, tried, len(parts)),
+        "commands": [as_sweep_command(spec)],
         "seed": sweep.seed,
         "data_checksum": checksum,
         **{name: where[name] for name in OF_MACHINE},
@@ -253,3 +250,89 @@ def _claim(folder: Path, spec: dict[str, Any]) -> None:
         raise ValueError(f"{folder} already exists and is no sweep; give another folder")
     folder.mkdir(parents=True, exist_ok=True)
     write_json(file, spec)
+
+
+def as_sweep_command(spec: Mapping[str, Any]) -> str:
+    """The command that makes the sweep again."""
+
+    def word(value: Any) -> str:
+        return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+    words = ["pynade sweep", str(spec["data"]), "--model", spec["model"]]
+    words += [f"--set {name}={word(value)}" for name, value in spec["fixed"].items()]
+    words += [f"--grid {name}={','.join(map(word, values))}" for name, values in spec["grid"].items()]
+    words += [] if spec["folds"] is None else [f"--folds {spec['folds']}"]
+    words += [] if spec["retrain"] else ["--no-retrain"]
+    words += [f"--repeats {spec['repeats']}"] if "repeats" in spec else []
+    return " ".join([*words, "--quick"] if spec["quick"] else words) + f" --seed {spec['seed']} --out FOLDER"
+
+
+def by_setting(outcomes: list[dict[str, Any]], tried: list[Setting], n_folds: int) -> list[dict[str, Any]]:
+    """Every setting with its validation log-likelihood on each fold.
+
+    None where it diverged at once; folds where it did after a good epoch (then it comes last) are named.
+    """
+    lines = []
+    for setting in tried:
+        plain = json.loads(json.dumps(setting))  # tuples come back from files as lists
+        found = {o["fold"]: o for o in outcomes if o["setting"] == plain}
+        mine = [found[fold] for fold in range(n_folds)]
+        valid = [o["valid"] if o["valid"] is None else round(o["valid"], 4) for o in mine]
+        later = [o["fold"] + 1 for o in mine if o.get("stopped") == "diverged" and o["valid"] is not None]
+        lines.append(plain | {"valid": valid} | ({"diverged_on_folds": later} if later else {}))
+    return lines
+
+
+def scored(estimator: Any, test: np.ndarray) -> tuple[np.ndarray, OrderingScores | None]:
+    """Every row's score; of an ensemble over orderings also those of its members."""
+    k = getattr(estimator, "n_orderings", 1)
+    if estimator.has_orderings and k > 1 and not np.isnan(test).any():
+        many = estimator.score_orderings(test, k)  # smaller ensembles cost nothing more
+        return many.ensemble_rows(), many
+    return estimator.score_samples(test), None
+
+
+def over_seeds(several: list[DensityEstimator], first: np.ndarray, test: np.ndarray) -> dict[str, Any]:
+    """Test means of one setting under several seeds; the first has been scored.
+
+    The standard error of a standard deviation of n normal numbers is the deviation over sqrt(2 (n - 1)).
+    A run that diverged counts with the weights it had before, and the record names its seed.
+    """
+    means = np.array([first.mean(), *(scored(estimator, test)[0].mean() for estimator in several[1:])])
+    std = float(means.std(ddof=1))
+    seeds = [e.random_state for e in several]
+    diverged = [s for s, e in zip(seeds, several, strict=True) if e.history_.stopped == "diverged"]
+    facts = {"seeds": seeds, "means": means.tolist(), "mean": float(means.mean()), "std": std}
+    facts |= {"stderr_of_std": float(std / np.sqrt(2 * (len(means) - 1)))}
+    return {"repeats": facts | ({"diverged": diverged} if diverged else {})}
+
+
+def averaged_over_folds(scores: list[np.ndarray], summaries: list[Estimate]) -> dict[str, Any]:
+    """Mean over folds of the mean over rows; with several folds the standard error is over folds."""
+    means = np.array([s.mean() for s in scores])
+    rows = np.concatenate(scores)
+    spread = rows if len(scores) == 1 else means
+    errors = [s.mc_stderr for s in summaries if s.mc_stderr is not None]
+    facts = {
+        "mean": float(means.mean()),
+        "stderr": float(spread.std(ddof=1) / np.sqrt(len(spread))),
+        "mc_stderr": None if not errors else float(np.sqrt(np.mean(np.square(errors)) / len(errors))),
+        "n": len(rows),
+        "exact": all(s.exact for s in summaries),
+    }
+    return facts | ({"folds": means.tolist()} if len(scores) > 1 else {})
+
+
+def ensembles_of(many: list[OrderingScores]) -> dict[str, Any]:
+    """What ensembles of fewer orderings give, and how much single orderings differ (mean over folds)."""
+
+    def over_folds(scores: list[np.ndarray]) -> dict[str, Any]:
+        facts = averaged_over_folds(scores, [Estimate.from_rows(rows) for rows in scores])
+        return {name: value for name, value in facts.items() if name != "folds"}
+
+    k = many[0].log_probs.shape[1]
+    return {
+        "mean_over_orderings": over_folds([m.log_probs.mean(1) for m in many]) | {"orderings": k},
+        "ensembles": {str(n): over_folds([m.ensemble_rows(n) for m in many]) for n in ensemble_sizes(k)},
+        "ordering_std": float(np.mean([m.ordering_means().std(ddof=1) for m in many])),
+    }
