@@ -22,8 +22,7 @@ from pynade.estimators.registry import estimator_named
 from pynade.runs.sweep_record import Report, Setting, SweepProgress
 from pynade.training.history import History
 from pynade.training.loop import Callback
-from pynade.training.population import OWN, fit_population, train_log_likelihoods
-from pynade.training.stacked import Member
+from pynade.training.population import OWN, Member, fit_population, train_log_likelihoods
 
 Rows = list[tuple[np.ndarray, np.ndarray | None]]  # of each fold, for training and validation
 Outcome = dict[str, Any]  # a setting, the number of a fold (from 0), and how the training ended
