@@ -12,8 +12,7 @@ from pynade.models import Autoregressive, Ensemble
 from pynade.nets import MADENet, NADENet
 from pynade.ordering import Ordering
 from pynade.training import Gradient, Member, fit, fit_population
-from pynade.training.optimizer import Optimizer
-from pynade.training.step import Step
+from pynade.training.step import Optimizer, Step
 
 from .cases import images, model, trained, unet
 

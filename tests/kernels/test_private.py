@@ -15,7 +15,7 @@ import torch
 import pynade
 from pynade.families import MixtureOfGaussians
 from pynade.kernels import private, recurrence, threads
-from pynade.training.optimizer import Optimizer, clip
+from pynade.training.step import Optimizer, clip
 
 from .cases import Case, evaluate
 

@@ -12,7 +12,7 @@ from pynade.kernels import recurrence, sample
 from pynade.kernels.gpu_random import gibbs, prefix
 from pynade.kernels.norm import AddNorm, NormSiLU
 from pynade.kernels.update import update
-from pynade.training.optimizer import BETA1, BETA2, EPSILON, Optimizer
+from pynade.training.step import BETA1, BETA2, EPSILON, Optimizer
 
 from .cases import EDGES, Case, compare
 

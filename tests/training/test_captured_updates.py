@@ -17,10 +17,9 @@ from pynade.kernels import backends
 from pynade.models import Autoregressive, Ensemble, Orderless
 from pynade.nets import MADENet, MaskedMLP, NADENet
 from pynade.ordering import Ordering
-from pynade.training.optimizer import Optimizer
 from pynade.training.options import Gradient
-from pynade.training.stacked import Population
-from pynade.training.step import Step
+from pynade.training.population import Population
+from pynade.training.step import Optimizer, Step
 from tests.contracts.cases import ANY_ORDER, NETS
 
 D, ROWS, BATCH = 6, 12, 5

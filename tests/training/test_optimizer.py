@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from pynade.training.optimizer import Optimizer, clip
 from pynade.training.options import Gradient
+from pynade.training.step import Optimizer, clip
 
 RULES = {
     "sgd": lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9, weight_decay=0.03),

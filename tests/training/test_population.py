@@ -12,7 +12,7 @@ from pynade.models import Autoregressive, Ensemble, Orderless
 from pynade.nets import CausalTransformer, FVSBNNet, MADENet, MaskedMLP, NADENet, UNet
 from pynade.ordering import Ordering
 from pynade.training import Gradient, Member, fit, fit_population
-from pynade.training.stacked import Population, Scored
+from pynade.training.population import Population, Scored
 
 D = 6
 

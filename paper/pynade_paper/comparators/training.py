@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from pynade.precision import computing_in, fast_matmul
-from pynade.training.optimizer import Number, Optimizer, clip
-from pynade.training.step import captured
+from pynade.training.step import Number, Optimizer, captured, clip
 
 CHECK_EVERY = 10  # updates between looks at the clock, for which the host waits for the GPU
 CHUNK = 1000  # rows scored at once

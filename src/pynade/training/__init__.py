@@ -9,8 +9,7 @@ if TYPE_CHECKING:
     from pynade.training.history import History
     from pynade.training.loop import Callback, Diverged, Learner, Progress, Stopping, run
     from pynade.training.options import Gradient, Training
-    from pynade.training.population import fit_population
-    from pynade.training.stacked import Member
+    from pynade.training.population import Member, fit_population
 
 __all__ = [
     "Callback",
@@ -35,6 +34,6 @@ _HOMES = dict.fromkeys(__all__, "pynade.training.loop") | {
     "fit": "pynade.training.gradient",
     "fit_population": "pynade.training.population",
     "pretrain": "pynade.training.gradient",
-    "Member": "pynade.training.stacked",
+    "Member": "pynade.training.population",
 }
 __getattr__, __dir__, _ = _lazy_names(__name__, _HOMES)

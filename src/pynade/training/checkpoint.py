@@ -26,11 +26,8 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensors], facts: dict[str, An
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    flat = {
-        f"{group}|{name}": t.detach().cpu().contiguous()
-        for group, ts in tensors.items()
-        for name, t in ts.items()
-    }
+    named = {f"{group}|{name}": t for group, own in tensors.items() for name, t in own.items()}
+    flat = {name: t.detach().cpu().contiguous() for name, t in named.items()}
     metadata = {"checkpoint": json.dumps(facts)}
     try:
         write_atomically(path, lambda p: save_file(flat, p, metadata))
@@ -52,9 +49,8 @@ def load_checkpoint(path: Path) -> State:
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no checkpoint at {path}") from None
     except (SafetensorError, KeyError, ValueError) as error:
-        raise ValueError(
-            f"{path} is damaged or no checkpoint of pynade (remove it to begin anew): {error}"
-        ) from None
+        fault = f"{path} is damaged or no checkpoint of pynade"
+        raise ValueError(f"{fault} (remove it to begin anew): {error}") from None
     return groups, facts
 
 
@@ -67,15 +63,9 @@ class Checkpoint:
     """A file with the state of one training, written now and then and at its end.
 
     Args:
-        path: the file.
-        resume: go on from it if it is there; otherwise it is removed.
-        identity: what is trained on what, as JSON: the file of another training is refused.
-
-    Attributes:
-        found: what the file held, tensors and facts; None at a beginning.
-
-    Raises:
-        ValueError: the file is damaged, or of another training.
+        path: the file; ValueError if it is damaged.
+        resume: go on from what it holds (`found`; None at a beginning); otherwise it is removed.
+        identity: what is trained on what, as JSON; ValueError if the file belongs to another training.
     """
 
     def __init__(self, path: Path, resume: bool = False, identity: dict[str, Any] | None = None) -> None:

@@ -20,9 +20,8 @@ from pynade.store import save_density
 from pynade.training.checkpoint import Checkpoint, State, save_checkpoint
 from pynade.training.history import History
 from pynade.training.loop import Callback, Diverged, Learner, Report, Stopping, run
-from pynade.training.optimizer import Optimizer
 from pynade.training.options import Gradient
-from pynade.training.step import Rows, Step, Trainable, averaged
+from pynade.training.step import Optimizer, Rows, Step, Trainable, averaged
 
 if TYPE_CHECKING:
     from pynade.tables.dataset import RowSource
@@ -44,8 +43,8 @@ def fit(
     Args:
         model: a density, or an orderless model.
         train: rows (N, D), or a source of rows: then every epoch draws `updates_per_epoch` fresh minibatches.
-        valid: rows for early stopping, scored after every epoch: exactly, or for an orderless model by an
-            unbiased estimate on the same random prefixes every time.
+        valid: rows for early stopping, scored after every epoch; for an orderless model by an unbiased
+            estimate on the same random prefixes every time.
         options: how to train.
         seed: of the shuffling and of whatever the loss draws; the same seed gives the same run on CPU.
         folder: where to keep metrics.jsonl and checkpoint.safetensors; None keeps nothing.
@@ -56,13 +55,9 @@ def fit(
         Diverged: the loss became infinite or not a number.
 
     Example:
-        >>> import torch
-        >>> from pynade.families import Bernoulli
-        >>> from pynade.models import Autoregressive
-        >>> from pynade.nets import FVSBNNet
-        >>> from pynade.ordering import Ordering
-        >>> x = torch.eye(4).repeat(25, 1)
-        >>> model = Autoregressive(FVSBNNet(4), Bernoulli(), Ordering.natural(4))
+        >>> from pynade import families, models, nets, ordering
+        >>> x, order = torch.eye(4).repeat(25, 1), ordering.Ordering.natural(4)
+        >>> model = models.Autoregressive(nets.FVSBNNet(4), families.Bernoulli(), order)
         >>> history = fit(model, x, options=Gradient(epochs=100, learning_rate=0.1))
         >>> bool(model.log_prob(x).mean() > -1.5)  # the entropy is log 4 = 1.386
         True
@@ -110,11 +105,11 @@ class GradientLearner(Learner):
 
     def advance(self, report: Report) -> list[float | None]:
         """All updates of an epoch; the mean log-likelihood of its rows, NaN if a weight is not finite."""
-        options, one_pass = self.options, self.options.updates_per_epoch is None
-        self.epoch += 1
+        options, self.epoch = self.options, self.epoch + 1
         momentum = options.momentum if self.epoch > options.momentum_after else 0.0
         if self.source is not None:  # into the same memory, which a captured update reads
             self.x.copy_(self.source.draw(len(self.x), self.generator))
+        one_pass = options.updates_per_epoch is None
         batches = minibatches(len(self.x), options.batch_size, self.updates, one_pass, self.generator)
         train = float(self.step.epoch(batches, self._rate, momentum, report))
         with averaged(self.model, self.step.average):
@@ -131,14 +126,13 @@ class GradientLearner(Learner):
         with averaged(self.model, self.step.average):
             self.candidate = copy_of(self.model)
             score = None if self.valid is None else _score(self.model, self.valid, self.options.precision)
-            if self.options.score_train:
-                n = self.options.score_train
+            if n := self.options.score_train:
                 some = self.x[:: max(1, len(self.x) // n)][:n]
                 self.facts["train_scored"] = _score(self.model, some, self.options.precision).mean
         if score is None:
             return None
-        self.facts["valid_stderr"] = None if math.isnan(score.stderr) else score.stderr
-        self.facts["valid_mc_stderr"] = score.mc_stderr
+        stderr = None if math.isnan(score.stderr) else score.stderr
+        self.facts |= {"valid_stderr": stderr, "valid_mc_stderr": score.mc_stderr}
         return [score]
 
     def train_score(self, train: list[float | None]) -> list[float | None]:
@@ -193,10 +187,9 @@ def _score(model: Trainable, rows: Tensor, precision: str = "float32") -> Estima
 
 def checked_rows(model: Trainable, x: Rows) -> Tensor:
     """Checked rows on the model's device, in their own (small) dtype."""
-    rows = torch.as_tensor(x)
-    if len(rows) == 0:
+    if len(x) == 0:
         raise ValueError("there are no rows to train on")
-    rows = rows.to(model.device)
+    rows = torch.as_tensor(x).to(model.device)
     model.check(rows)
     return rows
 
@@ -246,11 +239,10 @@ def pretrain(
     folder: Path | str | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Orderless:
-    """A model of the same shape whose layers were added and trained one after the other.
+    """A model of the same shape whose layers were added and trained one after the other (Algorithm 2).
 
-    Algorithm 2: starting from a random net with one hidden layer, remove the output layer, add a new hidden
-    layer and a new output layer, train everything for `epochs` epochs; repeat until the net is as deep as
-    `model`'s. A net with one hidden layer is returned untrained.
+    Starting from a random net with one hidden layer, which alone is not trained: remove the output layer, add
+    a hidden layer and an output layer, train everything; repeat until the net is as deep as `model`'s.
 
     Args:
         model: gives the shape; of its own weights only the output bias is used.
@@ -265,8 +257,7 @@ def pretrain(
     if not isinstance(net, MaskedMLP):
         raise TypeError(f"layers can be added to a MaskedMLP, not to a {type(net).__name__}")
     options = replace(options, epochs=epochs, patience=None, stop_at_train=None)
-    generator = Generator().manual_seed(seed)
-    marginal = net.bias.detach().clone()
+    generator, marginal = Generator().manual_seed(seed), net.bias.detach().clone()
     first, *rest = net.hidden
     grown = MaskedMLP(**(net.config() | {"hidden": [first]}), generator=generator).to(net.bias)
     for depth, width in enumerate(rest, start=2):

@@ -10,30 +10,22 @@ from typing import Any
 class History:
     """What happened in training, epoch by epoch, and how it ended; log-likelihoods in nats per row.
 
-    Attributes:
-        epochs: one line per epoch, as in metrics.jsonl: `epoch` (from 1), `train` and `valid` (mean
-            log-likelihoods; None where unknown), `best` (whether the parameters of this epoch were the best
-            so far) and what else the learner reports. In EM, line t + 1 belongs to the parameters after t
-            M-steps.
-        best_epoch: whose parameters were kept.
-        best_valid: their validation score; None without validation rows.
-        seconds: wall time.
-        stopped: why training ended.
-        messages: what else to know, such as an empty component that was placed again.
+    A line of `epochs` and of metrics.jsonl has `epoch` (from 1), `train` and `valid` (mean log-likelihoods;
+    None where unknown), `best` (whether the parameters of this epoch were the best so far) and what else the
+    learner reports. In EM, line t + 1 belongs to the parameters after t M-steps.
     """
 
     epochs: list[dict[str, Any]] = field(default_factory=list)
-    best_epoch: int = 0
-    best_valid: float | None = None
-    seconds: float = 0.0
-    stopped: str = ""
-    messages: list[str] = field(default_factory=list)
+    best_epoch: int = 0  # whose parameters were kept
+    best_valid: float | None = None  # their validation score; None without validation rows
+    seconds: float = 0.0  # wall time
+    stopped: str = ""  # why training ended
+    messages: list[str] = field(default_factory=list)  # such as an empty component that was placed again
 
     @classmethod
     def from_json(cls, facts: dict[str, Any]) -> History:
         """From what `vars` of a history gave; files of version 0.1 have negative log-likelihoods."""
-        lines = [current_line(line) for line in facts["epochs"]]
-        return cls(**facts | {"epochs": lines})
+        return cls(**facts | {"epochs": [current_line(line) for line in facts["epochs"]]})
 
     @property
     def train_log_likelihood(self) -> float:

@@ -30,50 +30,29 @@ class Diverged(ArithmeticError):
 
 @dataclass(frozen=True)
 class Stopping:
-    """When one member stops, besides the last epoch.
+    """When one member stops, besides the last epoch; None never."""
 
-    Attributes:
-        patience: after this many validations without a better score; None never.
-        tol: when the objective changes by less from one epoch to the next, in nats per row; None never.
-        stop_at_train: when the mean log-likelihood of the training rows reaches this value; None never.
-    """
-
-    patience: int | None = None
-    tol: float | None = None
-    stop_at_train: float | None = None
+    patience: int | None = None  # after this many validations without a better score
+    tol: float | None = None  # when the objective changes by less in an epoch, in nats per row
+    stop_at_train: float | None = None  # when the mean log-likelihood of the training rows reaches this value
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What a callback gets, several times a second and at the end of every epoch.
+    """What a callback gets, several times a second and at the end of every epoch."""
 
-    Attributes:
-        model: what is trained; None where there is no single model.
-        epoch: 1, 2, …
-        epochs: the most epochs.
-        update: updates done, over all epochs.
-        updates: updates if training runs to its last epoch.
-        learning_rate: of the last update; NaN where there is none.
-        train: mean log-likelihood of the rows of this epoch so far; of several members, of the leading one.
-        epoch_done: False within an epoch.
-        valid: validation score of this epoch, where there is one.
-        best_valid: best validation score so far.
-        seconds: since the beginning, earlier sessions included.
-        histories: of all members.
-    """
-
-    model: Any
-    epoch: int
-    epochs: int
-    update: int
-    updates: int
-    learning_rate: float
-    train: float
-    epoch_done: bool
-    valid: Estimate | None = None
-    best_valid: float | None = None
-    seconds: float = 0.0
-    histories: Sequence[History] = ()
+    model: Any  # what is trained; None where there is no single model
+    epoch: int  # 1, 2, …
+    epochs: int  # the most epochs
+    update: int  # updates done, over all epochs
+    updates: int  # updates if training runs to its last epoch
+    learning_rate: float  # of the last update; NaN where there is none
+    train: float  # mean log-likelihood of this epoch's rows so far; of several members, of the leading one
+    epoch_done: bool  # False within an epoch
+    valid: Estimate | None = None  # validation score of this epoch, where there is one
+    best_valid: float | None = None  # best validation score so far
+    seconds: float = 0.0  # since the beginning, earlier sessions included
+    histories: Sequence[History] = ()  # of all members
 
 
 #: Called with a `Progress`; one that returns True ends training after the epoch.
@@ -84,28 +63,16 @@ Report = Callable[[int, float, Callable[[], float]], None]
 
 
 class Learner(ABC):
-    """Abstract: something that improves the parameters of one or more members, one epoch at a time.
+    """Abstract: something that improves the parameters of one or more members, one epoch at a time."""
 
-    Attributes:
-        model: the model in training, for callbacks; None if there are several.
-        unit: what an epoch is called: "epoch" or "iteration".
-        updates: updates in an epoch.
-        stopping: one `Stopping` for each member.
-        validated: whether there are validation rows.
-        active: the members that `advance` and `score` report on, in this order.
-        raises: whether `Diverged` is raised when no member is left with finite parameters; otherwise such
-            members stop as "diverged", like any member that diverges beside others.
-        advice: the end of the sentence that says that training diverged.
-    """
-
-    model: Any = None
-    unit = "epoch"
-    updates = 1
-    stopping: Sequence[Stopping]
-    validated = False
-    active: list[int]
-    raises = True
-    advice = ""
+    model: Any = None  # the model in training, for callbacks; None if there are several
+    unit = "epoch"  # what an epoch is called: "epoch" or "iteration"
+    updates = 1  # in an epoch
+    stopping: Sequence[Stopping]  # one for each member
+    validated = False  # whether there are validation rows
+    active: list[int]  # the members that `advance` and `score` report on, in this order
+    raises = True  # `Diverged` when no member has finite parameters; otherwise they all stop as "diverged"
+    advice = ""  # the end of the sentence that says that training diverged
 
     @abstractmethod
     def advance(self, report: Report) -> list[Value]:
@@ -171,7 +138,7 @@ def run(
     Args:
         learner: what is trained.
         epochs: how many at most.
-        checkpoint: keeps the state in a file, and gives it back where an interrupted training goes on.
+        checkpoint: keeps the state in a file, from which an interrupted training goes on.
         metrics: file that gets one JSON line per epoch (of the first member).
         callbacks: called with a `Progress`; one that returns True ends training after the epoch.
 
@@ -246,10 +213,11 @@ def run(
         otherwise = f"all {learner.unit}s done" if epoch == epochs else ""
         otherwise = "a callback stopped it" if stop else otherwise
         for k in running:
-            m = learner.active[k]
-            reason = _reason(learner, m, histories[m], objectives[m], objective[k], reached[k])
+            m, now = learner.active[k], objective[k]
+            change = None if (before := objectives[m]) is None or now is None else now - before
+            reason = _reason(learner, learner.stopping[m], histories[m], change, reached[k])
             histories[m].stopped = reason or otherwise if sound[k] else "diverged"
-            objectives[m] = objective[k]
+            objectives[m] = now
         if metrics is not None and any(learner.active[k] == 0 for k in good):
             with open(metrics, "a", encoding="utf-8") as file:
                 file.write(json.dumps(histories[0].epochs[-1]) + "\n")
@@ -270,15 +238,11 @@ def run(
     return histories
 
 
-def _reason(
-    learner: Learner, member: int, history: History, before: Value, now: Value, reached: Value
-) -> str:
-    """Why a member stops after this epoch, or nothing; `before` and `now` are its last two objectives."""
-    rule = learner.stopping[member]
+def _reason(learner: Learner, rule: Stopping, history: History, change: Value, reached: Value) -> str:
+    """Why a member stops after this epoch, or nothing, given the change of its objective."""
     if rule.stop_at_train is not None and reached is not None and reached >= rule.stop_at_train:
         return "training likelihood reached the given value"
-    known = before is not None and now is not None
-    if known and rule.tol is not None and learner.converged(now - before, rule.tol):  # type: ignore[operator]
+    if change is not None and rule.tol is not None and learner.converged(change, rule.tol):
         return "converged"
     if rule.patience is not None and learner.validated:
         since = sum(line["valid"] is not None for line in history.epochs[history.best_epoch :])

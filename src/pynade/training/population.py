@@ -9,27 +9,51 @@ a generator seeded as `fit` seeds it; members with the same rows and the same se
 
 from __future__ import annotations
 
+import copy
+import json
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+from torch.nn.utils.rnn import pad_sequence
 
-from pynade.likelihood import Estimate
+from pynade.likelihood import Estimate, at_most, prefixes
+from pynade.models import Ensemble, Orderless
+from pynade.ordering import random_observed
+from pynade.precision import fast_matmul
+from pynade.store import describe
 from pynade.training.checkpoint import Checkpoint, State
 from pynade.training.gradient import checked_rows, decays, minibatches
 from pynade.training.history import History
 from pynade.training.loop import Callback, Learner, Report, Stopping, run
-from pynade.training.optimizer import Optimizer
 from pynade.training.options import Gradient, schedule_factor
-from pynade.training.stacked import Member, Population, Scored, distinct
-from pynade.training.step import Step
+from pynade.training.step import Optimizer, Rows, Step, Trainable
 
 #: Options in which the members of a population may differ.
 OWN = ("learning_rate", "gamma", "momentum", "weight_decay", "patience", "stop_at_train")
+SCORED_AT_ONCE = 200_000  # (member, row) pairs of a validation pass that are in memory together
+DRAWS = 4  # prefixes per validation row of an orderless model, as in `orderless_estimate`
+
+
+@dataclass
+class Member:
+    """One model with its rows, its options and its seed: the arguments of `fit`.
+
+    Members that share rows should hold the same array object, which is then kept once.
+    """
+
+    model: Trainable
+    train: Rows
+    valid: Rows | None
+    options: Gradient
+    seed: int = 0
 
 
 def fit_population(
@@ -56,18 +80,13 @@ def fit_population(
         The history of each member.
 
     Example:
-        >>> import torch
-        >>> from pynade.families import Bernoulli
-        >>> from pynade.models import Autoregressive
-        >>> from pynade.nets import FVSBNNet
-        >>> from pynade.ordering import Ordering
+        >>> from pynade import families, models, nets, ordering
+        >>> def member(x, rate):
+        ...     parts = nets.FVSBNNet(4), families.Bernoulli(), ordering.Ordering.natural(4)
+        ...     return Member(models.Autoregressive(*parts), x, x, Gradient(epochs=30, learning_rate=rate))
         >>> x = torch.eye(4).repeat(25, 1)
-        >>> def member(rate):
-        ...     model = Autoregressive(FVSBNNet(4), Bernoulli(), Ordering.natural(4))
-        ...     return Member(model, x, x, Gradient(epochs=30, learning_rate=rate))
-        >>> two = [member(0.0001), member(0.1)]
-        >>> histories = fit_population(two)
-        >>> bool(two[1].model.log_prob(x).mean() > two[0].model.log_prob(x).mean() + 0.5)
+        >>> slow, fast = fit_population([member(x, 0.001), member(x, 0.1)])
+        >>> fast.best_valid > slow.best_valid + 0.5
         True
     """
     learner = PopulationLearner(members)
@@ -86,9 +105,8 @@ class PopulationLearner(Learner):
     def __init__(self, members: Sequence[Member]) -> None:
         self.members, self.options = members, _shared(members)
         self.device, self.dtype = members[0].model.device, members[0].model.dtype
-        self.stopping = [
-            Stopping(patience=m.options.patience, stop_at_train=m.options.stop_at_train) for m in members
-        ]
+        own = [m.options for m in members]
+        self.stopping = [Stopping(patience=o.patience, stop_at_train=o.stop_at_train) for o in own]
         sets, data_of = distinct([m.train for m in members])
         rows = [checked_rows(members[0].model, x) for x in sets]
         self.sizes = [len(r) for r in rows]
@@ -104,21 +122,23 @@ class PopulationLearner(Learner):
         self._enter(list(range(len(members))), seeded)
         self.best = {name: t.detach().clone() for name, t in self.population.trained.items()}
         self.on_valid = self.on_train = None
-        if any(m.valid is not None for m in members):
+        self.validated = any(m.valid is not None for m in members)
+        if self.validated:
             if any(m.valid is None for m in members):
                 raise ValueError("either all members of a population have validation rows, or none has")
             self.on_valid = Scored(members, [m.valid for m in members], self.population.orderless)
-        self.validated = self.on_valid is not None
-        if any(m.options.stop_at_train is not None for m in members):
+        if any(o.stop_at_train is not None for o in own):
             self.on_train = Scored(members, [m.train for m in members], self.population.orderless)
 
     def advance(self, report: Report) -> list[float | None]:
         """All updates of an epoch; the mean log-likelihood of each member's rows, NaN where it diverged."""
         shared, step = self.options, self.step
-        options = [self.members[m].options for m in self.active]
         self.epoch += 1
-        momentum = self._numbers([o.momentum if self.epoch > o.momentum_after else 0.0 for o in options])
-        rate, gamma = (self._numbers([getattr(o, n) for o in options]) for n in ("learning_rate", "gamma"))
+        options = [self.members[m].options for m in self.active]
+        own = [
+            (o.momentum if self.epoch > o.momentum_after else 0.0, o.learning_rate, o.gamma) for o in options
+        ]
+        momentum, rate, gamma = torch.tensor(own, dtype=self.dtype).T.contiguous()
         streams = []
         for (data, _), generator in zip(self.keys, step.generators, strict=True):
             parts = minibatches(self.sizes[data], shared.batch_size, self.updates, self.one_pass, generator)
@@ -137,16 +157,14 @@ class PopulationLearner(Learner):
 
     def score(self, epoch: int) -> list[Estimate] | None:
         """The validation score of each member."""
-        if self.on_valid is None:
-            return None
-        return [Estimate(float(v), math.nan, 0) for v in self._scored(self.on_valid)]
+        return [Estimate(v, math.nan, 0) for v in self._scored(self.on_valid)] if self.on_valid else None
 
     def train_score(self, train: list[float | None]) -> list[float | None]:
         """The log-likelihood of each member's training rows under its weights after the epoch."""
         assert self.on_train is not None
-        return [float(v) for v in self._scored(self.on_train)]
+        return [*self._scored(self.on_train)]
 
-    def _scored(self, rows: Scored) -> np.ndarray:
+    def _scored(self, rows: Scored) -> list[float]:
         own = self.population.trained
         self.population.trained = self.step.average or own
         scores = rows.score(self.population, np.array(self.active))
@@ -177,15 +195,13 @@ class PopulationLearner(Learner):
         self.active, self.keys = members, sorted({self.key_of[m] for m in members})
         self.population.set_streams(np.array([self.keys.index(self.key_of[m]) for m in members]))
         trained = self.population.trained
-        decay = self._numbers([self.members[m].options.weight_decay for m in members]).to(self.device)
+        strength = [self.members[m].options.weight_decay for m in members]
+        decay = torch.tensor(strength, dtype=self.dtype, device=self.device)
         options = replace(self.options, weight_decay=float(decay.any()))
         decayed = decays(self.members[0].model, trained, options)
         optimizer = Optimizer(options.optimizer, trained, dict.fromkeys(decayed, decay))
         drawn = [generators[key] for key in self.keys]
         self.step = Step(self.population, self.x, options, drawn, optimizer, members=len(members))
-
-    def _numbers(self, values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=self.dtype)
 
     def finish(self) -> None:
         """The best weights, back in the members' own models."""
@@ -217,7 +233,7 @@ def train_log_likelihoods(members: Sequence[Member]) -> list[float]:
     """Log-likelihood of every member's training rows under its model's present weights."""
     population = Population([m.model for m in members], np.zeros(len(members), dtype=int))
     rows = Scored(members, [m.train for m in members], population.orderless)
-    return [float(v) for v in rows.score(population, np.arange(len(members)))]
+    return rows.score(population, np.arange(len(members)))
 
 
 def _shared(members: Sequence[Member]) -> Gradient:
@@ -229,3 +245,156 @@ def _shared(members: Sequence[Member]) -> Gradient:
     if len(options) > 1:
         raise ValueError(f"members of a population may differ only in {', '.join(OWN)}")
     return options.pop()
+
+
+class Population(nn.Module):
+    """M members of one architecture as one stacked model: `loss` of rows (M, B, D) is (M, B).
+
+    Args:
+        models: the members; they are copied. Their dropout rates may differ.
+        stream: (M,), which of the generators each member draws from.
+    """
+
+    def __init__(self, models: Sequence[Trainable], stream: np.ndarray) -> None:
+        super().__init__()
+        if len({_architecture(model) for model in models}) > 1:
+            raise ValueError("the members of a population must share one architecture")
+        params, buffers = stack_module_state(list(models))
+        trained = {n for n, p in models[0].named_parameters() if p.requires_grad}
+        self.trained = {n: params[n].detach().clone().requires_grad_() for n in params if n in trained}
+        self.fixed = {n: t.detach().clone() for n, t in (params | buffers).items() if n not in trained}
+        self.skeleton = _RowLoss(copy.deepcopy(models[0]).to("meta"))
+        self.rates = _different_rates(models)
+        self.dtype, self.orderless = models[0].dtype, isinstance(models[0], Orderless)
+        self.set_streams(stream)
+
+    def set_streams(self, stream: np.ndarray) -> None:
+        """Set which generator each member draws from: 0 … S-1, each used by some member."""
+        device = next(iter(self.trained.values())).device
+        self.stream = torch.as_tensor(stream, device=device)
+        self.first = [int((stream == s).argmax()) for s in range(int(stream.max()) + 1)]
+
+    def loss(self, rows: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """Every member's loss of its own rows: (M, B, D) -> (M, B)."""
+        if not (self.orderless or isinstance(self.skeleton.model, Ensemble)):
+            return self.row_loss(rows, None, generators[0])
+        drawn = [self._draw(rows[m], g) for m, g in zip(self.first, generators, strict=True)]
+        return self.row_loss(rows, torch.stack(drawn)[self.stream], generators[0])
+
+    def _draw(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """What an update on rows x (B, D) draws: prefixes (B, D), or the ordering(s) of an ensemble."""
+        model: Any = self.skeleton.model
+        if isinstance(model, Ensemble):
+            return model.draw(len(x), generator)
+        exists = ~torch.isnan(x) if x.is_floating_point() else None
+        kind = {"exists": exists, "stratified": model.stratified, "device": x.device}
+        return random_observed(len(x), x.shape[1], generator, **kind)
+
+    def row_loss(
+        self, rows: Tensor, drawn: Tensor | None = None, noise: torch.Generator | None = None
+    ) -> Tensor:
+        """The loss of rows (M, B, D), given what was drawn (of an ensemble None: all orderings)."""
+
+        def one(tensors: dict[str, Tensor], x: Tensor, mine: Any, rates: dict[str, Tensor]) -> Any:
+            with _dropout_rates(self.skeleton.model, rates):
+                return functional_call(self.skeleton, tensors, (x, mine, noise, len(rows)))
+
+        tensors = {f"model.{n}": t for n, t in (self.trained | self.fixed).items()}
+        dims = (0, 0, None if drawn is None else 0, 0 if self.rates else None)
+        out: Tensor = vmap(one, dims, randomness="different")(tensors, rows, drawn, self.rates)
+        return out
+
+    def keep(self, members: Tensor) -> None:
+        """Go on with these members only."""
+        self.trained = {n: t.detach()[members].clone().requires_grad_() for n, t in self.trained.items()}
+        self.fixed = {n: t[members].clone() for n, t in self.fixed.items()}
+        self.rates = {n: t[members] for n, t in self.rates.items()}
+
+
+class Scored:
+    """Rows on which members are scored: distinct sets padded to one length, with prefixes if orderless."""
+
+    def __init__(self, members: Sequence[Member], arrays: Sequence[Any], orderless: bool) -> None:
+        kinds, self.set_of = distinct(arrays)
+        model = members[0].model
+        sets = [checked_rows(model, x) for x in kinds]
+        self.seen: Tensor | None = None
+        if orderless:
+            sets = [x if x.is_floating_point() else x.to(model.dtype) for x in sets]
+            parts = [list(prefixes(x, DRAWS, seed=0)) for x in sets]
+            sets = [torch.cat([rows for rows, _ in part]) for part in parts]
+            seen = [torch.cat([observed for _, observed in part]) for part in parts]
+            self.seen = pad_sequence(seen, batch_first=True)
+        self.counts = torch.tensor([len(x) for x in sets], device=model.device)
+        self.rows = pad_sequence(sets, batch_first=True)
+
+    @torch.no_grad()
+    def score(self, population: Population, members: np.ndarray) -> list[float]:
+        """Log-likelihood of each of these members, those the population holds, on its own set."""
+        device = self.rows.device
+        mine = torch.tensor([self.set_of[m] for m in members.tolist()], device=device)
+        counts = self.counts[mine]
+        total = torch.zeros(len(mine), dtype=torch.float64, device=device)
+        width = max(1, at_most(SCORED_AT_ONCE, population.skeleton.model, device) // len(mine))
+        for start in range(0, self.rows.shape[1], width):
+            part = slice(start, start + width)
+            seen = None if self.seen is None else self.seen[mine, part]
+            with fast_matmul():
+                loss = population.row_loss(self.rows[mine, part], seen)
+            inside = torch.arange(start, start + loss.shape[1], device=device) < counts[:, None]
+            total -= torch.where(inside, loss, 0).sum(-1)
+        scores: list[float] = (total / counts).tolist()
+        return scores
+
+
+class _RowLoss(nn.Module):
+    """A model's loss as a forward pass, which is what `functional_call` calls."""
+
+    def __init__(self, model: Trainable) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, drawn: Tensor | None, noise: torch.Generator | None, members: int) -> Tensor:
+        """Loss (B,) of one of so many members."""
+        model: Any = self.model
+        if drawn is None and isinstance(model, Ensemble):
+            return -model._log_prob(x, model.orderings_at_once(len(x), members))
+        return model.loss(x, noise) if drawn is None else model.loss_given(x, drawn, noise)
+
+
+def _architecture(model: Trainable) -> str:
+    """What must be the same in all members: everything but the dropout rate."""
+    spec = json.dumps(describe(model))
+    return json.dumps(json.loads(spec, object_hook=lambda d: {k: v for k, v in d.items() if k != "dropout"}))
+
+
+def _different_rates(models: Sequence[Trainable]) -> dict[str, Tensor]:
+    """Where members have different dropout rates: parts of the model, M rates for each."""
+    like = next(models[0].parameters())
+    rates = {
+        name: [m.get_submodule(name).dropout for m in models]
+        for name, part in models[0].named_modules()
+        if isinstance(part.__dict__.get("dropout"), float)
+    }
+    return {name: like.new_tensor(own) for name, own in rates.items() if len(set(own)) > 1}
+
+
+@contextmanager
+def _dropout_rates(model: nn.Module, rates: dict[str, Tensor]) -> Iterator[None]:
+    """Within this block the named parts of a model have these dropout rates."""
+    parts = [model.get_submodule(name) for name in rates]
+    usual = [part.dropout for part in parts]
+    try:
+        for part, rate in zip(parts, rates.values(), strict=True):
+            part.dropout = rate
+        yield
+    finally:
+        for part, own in zip(parts, usual, strict=True):
+            part.dropout = own
+
+
+def distinct(arrays: Sequence[Any]) -> tuple[list[Any], list[int]]:
+    """The distinct objects among these, and for each the number of its object."""
+    numbers: dict[int, int] = {}
+    which = [numbers.setdefault(id(a), len(numbers)) for a in arrays]
+    return [arrays[which.index(k)] for k in range(len(numbers))], which

@@ -1,4 +1,9 @@
-"""One training update: eager, or captured in a CUDA graph and replayed."""
+"""One training update: an optimizer, and the update itself, eager or captured in a CUDA graph and replayed.
+
+torch.optim takes one learning rate for all, but a population (many members of one architecture, their
+parameters stacked on a leading axis) needs one per member: here learning rate, momentum and weight decay may
+be one number or one per member. Tests compare every rule with torch.optim's.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +16,157 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pynade.kernels import backends
+from pynade.kernels.private import foreach
 from pynade.models import Density, Orderless
 from pynade.precision import computing_in, fast_matmul
 from pynade.training.loop import Report
-from pynade.training.optimizer import Number, Optimizer, clip
 from pynade.training.options import Gradient
 
 Trainable = Density | Orderless
 Rows = Tensor | np.ndarray
+Number = float | Tensor  # a Tensor holds one value per member, shape (M,)
 
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+MOST_FUSED = 64  # tensors; for more, one kernel for each takes longer than a dozen for all of them
 CHECK_EVERY = 50  # updates between looks at whether the loss is still finite
+
+
+class Optimizer:
+    """SGD with momentum, Adam or AdamW, in place, over named parameters.
+
+    Args:
+        rule: "sgd", "adam" or "adamw".
+        params: the tensors to update, by name.
+        decay: weight decay of each name; names not in it are not decayed.
+    """
+
+    def __init__(self, rule: str, params: dict[str, Tensor], decay: dict[str, Number] | None = None) -> None:
+        self.rule, self.params, self.decay = rule, params, decay or {}
+        self.t = 0
+        self._on_device: dict[int, Tensor] = {}  # decays, by identity
+        self.slots = ("velocity",) if rule == "sgd" else ("first", "second")
+        self.state = {f"{slot}/{n}": torch.zeros_like(p) for slot in self.slots for n, p in params.items()}
+
+    def step(self, grads: dict[str, Tensor], learning_rate: Number, momentum: Number = 0.0) -> None:
+        """One update from the gradients of the loss."""
+        self.t += 1
+        self.apply(grads, (learning_rate, momentum, *self.corrections(self.t), 0.0))
+
+    @staticmethod
+    def corrections(t: int) -> tuple[float, float]:
+        """Adam's corrections of its two averages at update t = 1, 2, …"""
+        return 1 - BETA1**t, 1 - BETA2**t
+
+    @torch.no_grad()
+    def apply(
+        self, grads: dict[str, Tensor], numbers: Iterable[Number], average: dict[str, Tensor] | None = None
+    ) -> None:
+        """The arithmetic of an update; all numbers may be tensors, so that a CUDA graph can hold it.
+
+        It takes a dozen kernels for all parameters together; on a GPU, for nets of few tensors, one kernel
+        for each of them (`pynade.kernels.update`).
+
+        Args:
+            grads: of the loss, by name.
+            numbers: learning rate, momentum (of "sgd"), the corrections of Adam's two averages, and the share
+                of the way to the new weights that `average` moves.
+            average: running averages of the weights, by name.
+        """
+        average = average or {}
+        learning_rate, momentum, first_correction, second_correction, average_rate = numbers = list(numbers)
+        if self._fused(grads, numbers, average):
+            return
+        params, slopes = list(self.params.values()), [grads[name] for name in self.params]
+        groups: dict[int, tuple[Number, list[int]]] = {}  # positions of the parameters that share a decay
+        for k, name in enumerate(self.params):
+            if (decay := self.decay.get(name)) is not None:
+                groups.setdefault(id(decay), (decay, []))[1].append(k)
+        for decay, group in groups.values():
+            some = [params[k] for k in group]
+            if self.rule == "adamw":
+                scale(some, 1 - learning_rate * decay)
+            else:
+                pull = [p.clone() for p in some]
+                scale(pull, decay)
+                for k, extra in zip(group, foreach("add", pull, [slopes[k] for k in group]), strict=True):
+                    slopes[k] = extra
+        slots = [[self.state[f"{slot}/{name}"] for name in self.params] for slot in self.slots]
+        if self.rule == "sgd":
+            scale(slots[0], momentum)
+            foreach("add_", slots[0], slopes)
+            change = [v.clone() for v in slots[0]]
+        else:
+            first, second = slots
+            foreach("lerp_", first, slopes, 1 - BETA1)
+            foreach("mul_", second, BETA2)
+            foreach("addcmul_", second, slopes, slopes, 1 - BETA2)
+            root = foreach("sqrt", second)
+            scale(root, second_correction**-0.5)
+            foreach("add_", root, EPSILON)
+            change = list(foreach("div", first, root))
+            scale(change, 1 / first_correction)
+        scale(change, learning_rate)
+        foreach("sub_", params, change)
+        if average:
+            means = list(average.values())
+            gaps = foreach("sub", [self.params[n] for n in average], means)
+            scale(gaps, average_rate)
+            foreach("add_", means, gaps)
+
+    def _fused(self, grads: dict[str, Tensor], numbers: list[Number], average: dict[str, Tensor]) -> bool:
+        """An update by one kernel for each tensor; False where that is not possible, or slower."""
+        few = len(self.params) <= MOST_FUSED and all(p.is_cuda for p in self.params.values())
+        if not few or not backends.available("triton"):
+            return False
+        from pynade.kernels.update import suits, update
+
+        slots = {name: [self.state[f"{slot}/{name}"] for slot in self.slots] for name in self.params}
+        if not all(suits([p, grads[n], *slots[n], average.get(n, p)]) for n, p in self.params.items()):
+            return False
+        device = next(iter(self.params.values())).device
+        members = max(n.numel() if isinstance(n, Tensor) else 1 for n in numbers)
+
+        def row(number: Number) -> Tensor:
+            return torch.as_tensor(number, dtype=torch.float32, device=device).expand(members)
+
+        stacked, constants = torch.stack([row(n) for n in numbers]), (BETA1, BETA2, EPSILON)
+        for name, p in self.params.items():
+            decay, pull = self.decay.get(name), None
+            if decay is not None:
+                if id(decay) not in self._on_device:
+                    self._on_device[id(decay)] = row(decay).contiguous()
+                pull = self._on_device[id(decay)]
+            update(self.rule, p, grads[name], slots[name], average.get(name), pull, stacked, constants)
+        return True
+
+
+def scale(tensors: Sequence[Tensor], number: Number) -> None:
+    """Multiply all in place by one number, or by one per member."""
+    if isinstance(number, Tensor) and number.ndim:
+        for t in tensors:
+            t.mul_(number.view(-1, *[1] * (t.ndim - 1)))
+    else:
+        foreach("mul_", tensors, number)
+
+
+def clip(grads: dict[str, Tensor], largest: float, members: bool = False) -> None:
+    """Scale gradients in place so that their joint norm, each member's own, is at most `largest`."""
+    slopes = list(grads.values())
+    if members:
+        parts = [torch.linalg.vector_norm(g.flatten(1), dim=-1) for g in slopes]
+    else:
+        parts = list(foreach("norm", slopes))  # a few kernels for all of them
+    norm = torch.linalg.vector_norm(torch.stack(parts), dim=0)
+    scale(slopes, (largest / (norm + 1e-6)).clamp(max=1.0))
 
 
 class Step:
     """Loss, gradient, update, and running average of the weights, for rows of x given by index.
 
     On a GPU small updates spend most of their time launching kernels, so full minibatches are replayed from a
-    captured graph: the same arithmetic and the same random numbers as the eager update. A population is
-    trained by the same code: batches and losses are (M, B), and learning rates have one value per member.
+    captured graph, with the same arithmetic and random numbers. In a population, batches and losses are
+    (M, B), and learning rates have one value per member.
 
     Args:
         model: trained in place; its `loss(rows, generator)` is (B,), or (M, B) of a population.
@@ -67,8 +205,7 @@ class Step:
         move = 0.0 if ema is None else 1 - min(ema, (1 + optimizer.t) / (10 + optimizer.t))  # more at first
         numbers: tuple[Number, ...] = (rate, momentum, *Optimizer.corrections(optimizer.t), move)
         if not self.capture or batch.shape[-1] != self.options.batch_size:
-            here = self.x.device
-            self._update(batch, [n.to(here) if isinstance(n, Tensor) else n for n in numbers])
+            self._update(batch, [n.to(self.x.device) if isinstance(n, Tensor) else n for n in numbers])
             return
         if self.graph is None:  # of an update that reads two buffers
             self._batch = batch.clone()
@@ -98,10 +235,8 @@ class Step:
     ) -> Tensor:
         """Updates on all these batches; the mean log-likelihood of their rows, () or (M,).
 
-        A single model's epoch ends early if its loss is no longer finite.
-
         Args:
-            batches: indexes of rows.
+            batches: indexes of rows; a single model skips the rest once its loss is no longer finite.
             rate_at: learning rate of update t = 0, 1, …
             momentum: of "sgd".
             report: called after every update.
@@ -135,7 +270,7 @@ class Step:
 def captured(
     update: Callable[[], None], tensors: Sequence[Tensor], generators: Sequence[torch.Generator]
 ) -> torch.cuda.CUDAGraph:
-    """An update as a CUDA graph to replay; tensors and generators are restored afterwards.
+    """An update as a CUDA graph to replay; the tensors it changes and its generators are restored afterwards.
 
     Args:
         update: reads and writes tensors whose memory stays the same.
@@ -164,11 +299,7 @@ def captured(
 
 
 def laid_out(grad: Tensor, param: Tensor) -> Tensor:
-    """The gradient with the strides of its parameter.
-
-    Convolutions in channels-last format return gradients in that format, and torch's functions over lists of
-    tensors use one kernel per tensor where strides differ.
-    """
+    """The gradient with the strides of its parameter: where they differ, torch uses one kernel per tensor."""
     return grad if grad.stride() == param.stride() else torch.empty_like(param).copy_(grad)
 
 
