@@ -8,12 +8,19 @@ from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from pynade._version import __version__
-from pynade.cli import data, fit, inspect, sample, score, sweep
+from pynade.cli import data
 from pynade.cli.arguments import GROUP
+from pynade.cli.fit import HELP as HELP_OF_FIT
+from pynade.cli.fit import fit
+from pynade.cli.inspect import demo, info
 from pynade.cli.options import ModelCommand, with_options
+from pynade.cli.sample import impute, inpaint, sample
+from pynade.cli.score import score
 from pynade.cli.screen import errors
+from pynade.cli.sweep import sweep
 
 HELP = """Exact probability models for tables and images.
 
@@ -26,16 +33,8 @@ Fit a model, score rows, draw samples:
 """
 
 app = typer.Typer(help=HELP, add_completion=False, pretty_exceptions_enable=False, **GROUP)
-app.command("fit", cls=ModelCommand, help=fit.HELP)(with_options(fit.fit, None))
-for command in (
-    sweep.sweep,
-    score.score,
-    sample.sample,
-    sample.impute,
-    sample.inpaint,
-    inspect.info,
-    inspect.demo,
-):
+app.command("fit", cls=ModelCommand, help=HELP_OF_FIT)(with_options(fit, None))
+for command in (sweep, score, sample, impute, inpaint, info, demo):
     app.command()(command)
 app.add_typer(data.app, name="data")
 for point in entry_points(group="pynade.commands"):  # of other packages, such as the paper's
@@ -48,17 +47,15 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
+Version = Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+Import = Option(
+    "--import", metavar="MODULE", help="Import a Python module that registers classes of your own."
+)
+
+
 @app.callback()
 def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-    import_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--import", metavar="MODULE", help="Import a Python module that registers classes of your own."
-        ),
-    ] = None,
+    version: Annotated[bool, Version] = False, import_: Annotated[list[str] | None, Import] = None
 ) -> None:
     if import_:
         sys.path.insert(0, "")
@@ -72,10 +69,8 @@ def main() -> None:
         app()
     except SystemExit as stop:
         if stop.code == 130:  # typer's exit code after Ctrl-C
-            errors.print(
-                "Stopped. `pynade fit --resume RUN` continues a run; sweep and reproduce continue when the "
-                "same command is given again."
-            )
+            others = "sweep and reproduce continue when the same command is given again"
+            errors.print(f"Stopped. `pynade fit --resume RUN` continues a run; {others}.")
         raise
     except Exception as error:
         training = sys.modules.get("pynade.training")  # if it is not imported, nothing has diverged

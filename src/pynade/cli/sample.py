@@ -11,17 +11,15 @@ from typer import Argument, Option
 from pynade.cli.arguments import DataDir, Picture, Run
 from pynade.cli.screen import console, errors, next_commands
 
+GIVEN = """Known values by index or column, "3=1,17=0" (not nade, made, fvsbn, rnade; causal and permuted
+transformers only where their orderings begin with them)."""
+HOLE = "Size of the hole; by default 10x10, half the image if that is less."
+
 
 def sample(
     run: Run,
     n: Annotated[int, Option("-n", help="How many rows.")] = 16,
-    given: Annotated[
-        str | None,
-        Option(
-            help='Known values by index or column, "3=1,17=0" (not nade, made, fvsbn, rnade; causal and '
-            "permuted transformers only where their orderings begin with them)."
-        ),
-    ] = None,
+    given: Annotated[str | None, Option(help=GIVEN)] = None,
     per_step: Annotated[
         int | None,
         Option(help="Pixels drawn at once (convnade, unet) [1]; more is quicker, an approximation."),
@@ -105,10 +103,7 @@ def inpaint(
     run: Annotated[Path, Argument(metavar="RUN", help="A run folder.")],
     plot: Picture,
     rows: Annotated[str, Option(help="Which rows of the part, such as 0,10,20.")] = "0,1,2,3,4",
-    hole: Annotated[
-        str | None,
-        Option(metavar="HxW", help="Size of the hole; by default 10x10, half the image if that is less."),
-    ] = None,
+    hole: Annotated[str | None, Option(metavar="HxW", help=HOLE)] = None,
     data: Annotated[str | None, Option(help="Data set or file; by default the run's own.")] = None,
     split: Annotated[str, Option(help="train, valid or test.")] = "test",
     draws: Annotated[int, Option(help="Completions per image.")] = 5,

@@ -20,14 +20,19 @@ if TYPE_CHECKING:
     from pynade.runs.population_sweep import SweepProgress
 
 LINES = 12  # settings of the live table
+RETRAIN = """Train the chosen settings again on train + valid before the test, or score the validated weights
+as they are."""
+REPEATS = """Train the chosen setting with this many seeds (from --seed on) and score each on the test part:
+the record gets their standard deviation. For one split, not for folds."""
+QUICK = """Two folds, a tenth of the epochs, validation rows in place of the test part: a trial that does not
+count."""
 
 
 def sweep(
     data: Data,
     out: Annotated[Path, Option(help="Folder of the sweep.")],
     grid: Annotated[
-        list[str] | None,
-        Option(metavar="NAME=V1,V2,…", help="Values to try; repeat for more parameters."),
+        list[str] | None, Option(metavar="NAME=V1,V2,…", help="Values to try; repeat for more parameters.")
     ] = None,
     model: Annotated[str, Option(help="Any model of `pynade fit`.")] = "rnade",
     fixed: Annotated[
@@ -35,28 +40,9 @@ def sweep(
         Option("--set", metavar="NAME=VALUE", help="A parameter that does not vary; repeat for more."),
     ] = None,
     folds: Annotated[int | None, Option(help="Cut data without folds of their own into this many.")] = None,
-    retrain: Annotated[
-        bool,
-        Option(
-            help="Train the chosen settings again on train + valid before the test, or score the validated "
-            "weights as they are."
-        ),
-    ] = True,
-    repeats: Annotated[
-        int,
-        Option(
-            help="Train the chosen setting with this many seeds (from --seed on) and score each on the test "
-            "part: the record gets their standard deviation. For one split, not for folds."
-        ),
-    ] = 1,
-    quick: Annotated[
-        bool,
-        Option(
-            "--quick",
-            help="Two folds, a tenth of the epochs, validation rows in place of the test part: a trial that "
-            "does not count.",
-        ),
-    ] = False,
+    retrain: Annotated[bool, Option(help=RETRAIN)] = True,
+    repeats: Annotated[int, Option(help=REPEATS)] = 1,
+    quick: Annotated[bool, Option("--quick", help=QUICK)] = False,
     seed: Annotated[int, Option(help="Of orderings, weights and shuffling.")] = 0,
     record: Annotated[Path | None, Option(help="Write the result here too (.json).")] = None,
     data_dir: DataDir = None,
