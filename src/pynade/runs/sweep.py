@@ -107,8 +107,9 @@ def run_sweep(
         whole = resolve(data, data_dir)
         parts = [whole] if n_folds is None else whole.folds(n_folds, seed)
         if parts[0].test is None:
-            reason = f"the data {data!r} have no test part to report"
-            raise ValueError(f"{reason}: cut them with --folds, such as 10")
+            raise ValueError(
+                f"the data {data!r} have no test part to report: cut them with --folds, such as 10"
+            )
     _check_repeats(repeats, model, first, {*fixed, *grid}, len(parts))
     if quick and (isinstance(first, NetEstimator) or model == "rbm"):
         epochs = estimator_named(model, fixed).flat_parameters()["epochs"]
@@ -176,9 +177,8 @@ def _record(
     if retrain and "stop_at_train" in first.flat_parameters():
         protocol += " until the training likelihood of the best validation iteration"
     protocol += f"; the chosen settings trained with {repeats} seeds" if repeats > 1 else ""
-    checksum = "".join(spec["data_checksums"])
-    if len(parts) > 1:
-        checksum = hashlib.sha256(checksum.encode()).hexdigest()
+    sums = "".join(spec["data_checksums"])
+    checksum = sums if len(parts) == 1 else hashlib.sha256(sums.encode()).hexdigest()
     return {
         asked: mean | {"orderings": getattr(final[0], "n_orderings", 1)},
         **(ensembles_of(many) if len(many) == len(parts) else {}),
@@ -210,7 +210,7 @@ def _check_settings(fixed: Setting, grid: Mapping[str, Sequence[Any]]) -> None:
             raise ValueError(f"{name} is both fixed and varied; give it once")
         if name == "validation_fraction":
             raise ValueError("validation_fraction cannot be varied: settings are compared on the same rows")
-    if any(fixed.get("pretrain_epochs", 0) or v for v in grid.get("pretrain_epochs", [0])):
+    if any([fixed.get("pretrain_epochs"), *grid.get("pretrain_epochs", ())]):
         reason = "members of a population are not pretrained layer by layer"
         raise ValueError(f"{reason}; leave pretrain_epochs at 0")
 
@@ -313,13 +313,9 @@ def averaged_over_folds(scores: list[np.ndarray], summaries: list[Estimate]) -> 
     rows = np.concatenate(scores)
     spread = rows if len(scores) == 1 else means
     errors = [s.mc_stderr for s in summaries if s.mc_stderr is not None]
-    facts = {
-        "mean": float(means.mean()),
-        "stderr": float(spread.std(ddof=1) / np.sqrt(len(spread))),
-        "mc_stderr": None if not errors else float(np.sqrt(np.mean(np.square(errors)) / len(errors))),
-        "n": len(rows),
-        "exact": all(s.exact for s in summaries),
-    }
+    mc_stderr = float(np.sqrt(np.mean(np.square(errors)) / len(errors))) if errors else None
+    facts: Any = {"mean": float(means.mean()), "stderr": float(spread.std(ddof=1) / np.sqrt(len(spread)))}
+    facts |= {"mc_stderr": mc_stderr, "n": len(rows), "exact": all(s.exact for s in summaries)}
     return facts | ({"folds": means.tolist()} if len(scores) > 1 else {})
 
 
