@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pynade.runs.population_sweep import SweepProgress
 
 LINES = 12  # settings of the live table
+FIXED = "A parameter that does not vary; repeat for more."
 RETRAIN = """Train the chosen settings again on train + valid before the test, or score the validated weights
 as they are."""
 REPEATS = """Train the chosen setting with this many seeds (from --seed on) and score each on the test part:
@@ -35,10 +36,7 @@ def sweep(
         list[str] | None, Option(metavar="NAME=V1,V2,…", help="Values to try; repeat for more parameters.")
     ] = None,
     model: Annotated[str, Option(help="Any model of `pynade fit`.")] = "rnade",
-    fixed: Annotated[
-        list[str] | None,
-        Option("--set", metavar="NAME=VALUE", help="A parameter that does not vary; repeat for more."),
-    ] = None,
+    fixed: Annotated[list[str] | None, Option("--set", metavar="NAME=VALUE", help=FIXED)] = None,
     folds: Annotated[int | None, Option(help="Cut data without folds of their own into this many.")] = None,
     retrain: Annotated[bool, Option(help=RETRAIN)] = True,
     repeats: Annotated[int, Option(help=REPEATS)] = 1,
@@ -98,10 +96,8 @@ def sweep(
     console.print(f"{part} {mean} (s.e. over {over}){note} -> {out}")
     if repeats > 1:
         many = result["repeats"]
-        console.print(
-            f"{repeats} seeds: {part} {many['mean']:.3f} on average, standard deviation {many['std']:.3f} ± "
-            f"{many['stderr_of_std']:.3f}{note}"
-        )
+        std = f"standard deviation {many['std']:.3f} ± {many['stderr_of_std']:.3f}"
+        console.print(f"{repeats} seeds: {part} {many['mean']:.3f} on average, {std}{note}")
     first = out / "fold-1.safetensors"
     next_commands(("info", first), ("sample", first, "-n", 10))
 
@@ -155,9 +151,8 @@ class Standings:
         """The settings with the best validation scores, averaged over folds."""
         scores: dict[str, list[float]] = {}
         for setting, value in zip(settings, best, strict=True):
-            label = ", ".join(
-                f"{k} {v}" for k, v in setting.items() if k not in ("stop_at_train", "patience")
-            )
+            shown = {k: v for k, v in setting.items() if k not in ("stop_at_train", "patience")}
+            label = ", ".join(f"{name} {given}" for name, given in shown.items())
             scores.setdefault(label, []).append(-math.inf if value is None else value)
         table = plain_table("setting", "validation (mean over folds)")
         table.title = head

@@ -168,12 +168,8 @@ class PopulationSweep(Sweep):
             return chosen, loaded + more
         made: dict[int, list[NetEstimator]] = {}  # by fold
         while len(made) < len(ranked):
-            left = [
-                (fold, o, {"patience": None, "stop_at_train": o["train"]}) for fold, o in enumerate(chosen)
-            ]
-            groups = _architectures(
-                [(o["setting"] | stop, fold) for fold, o, stop in left if fold not in made]
-            )
+            again = [o["setting"] | {"patience": None, "stop_at_train": o["train"]} for o in chosen]
+            groups = _architectures([(s, fold) for fold, s in enumerate(again) if fold not in made])
             for number, (key, once) in enumerate(groups.items(), start=1):
                 some = [(setting | own, fold) for setting, fold in once for own in seeds]
                 name = f"final-{key}-{_digest(some)}"  # a second round has checkpoints of its own

@@ -107,9 +107,8 @@ def run_sweep(
         whole = resolve(data, data_dir)
         parts = [whole] if n_folds is None else whole.folds(n_folds, seed)
         if parts[0].test is None:
-            raise ValueError(
-                f"the data {data!r} have no test part to report: cut them with --folds, such as 10"
-            )
+            cut = "cut them with --folds, such as 10"
+            raise ValueError(f"the data {data!r} have no test part to report: {cut}")
     _check_repeats(repeats, model, first, {*fixed, *grid}, len(parts))
     if quick and (isinstance(first, NetEstimator) or model == "rbm"):
         epochs = estimator_named(model, fixed).flat_parameters()["epochs"]
