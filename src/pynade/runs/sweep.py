@@ -1,14 +1,10 @@
-"""A grid of settings on one data set (and its folds), trained as populations.
+"""A grid of settings on one data set (and its folds), trained as populations, and the record of its result.
 
-Settings × folds that share an architecture are one population. On every fold the setting that is best on
-validation is chosen, trained again on train + valid until its training likelihood reaches that of the chosen
-run's best epoch (the paper's rule), and evaluated on the test set once. Without `retrain` the validated
-weights are taken as they are (a classical model is fitted again, with the same result). Training the chosen
-settings with several seeds (`repeats`) shows how much the result depends on the ordering and the other random
-choices.
-
-A sweep lives in a folder: spec.json, one file per finished population, a checkpoint of the one in progress,
-and at the end result.json with the models of all folds. Given again, the command goes on where it was.
+On every fold the setting that is best on validation is chosen, trained again on train + valid until its
+training likelihood reaches that of the chosen run's best epoch (the paper's rule), and evaluated on the test
+set once. A sweep lives in a folder: spec.json, one file per finished population, a checkpoint of the one in
+progress, and at the end result.json with the models of all folds. Given again, the command goes on where it
+was.
 """
 
 from __future__ import annotations
@@ -85,7 +81,8 @@ def run_sweep(
         seed: of orderings, weights and shuffling.
         data_dir: folder of the registered data sets.
         n_folds: cut the rows into this many folds, for data that have none of their own.
-        retrain: train the chosen settings again on train + valid before the test.
+        retrain: train the chosen settings again on train + valid before the test. Without it the validated
+            weights are taken as they are (a classical model is fitted again, with the same result).
         repeats: train the chosen settings with this many seeds, `seed` and those after it, each with an
             ordering, initial weights and shuffling of its own; the record then has the standard deviation of
             their test means over seeds. One split only. With `retrain` all stop at the same training
