@@ -106,14 +106,12 @@ def _version(value: bool) -> None:
 
 
 Version = Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
-Import = Option(
-    "--import", metavar="MODULE", help="Import a Python module that registers classes of your own."
-)
+Own = Option("--import", metavar="MODULE", help="Import a Python module that registers classes of your own.")
 
 
 @app.callback()
 def _options(
-    version: Annotated[bool, Version] = False, import_: Annotated[list[str] | None, Import] = None
+    version: Annotated[bool, Version] = False, import_: Annotated[list[str] | None, Own] = None
 ) -> None:
     if import_:
         sys.path.insert(0, "")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pynade.runs.population_sweep import SweepProgress
 
 LINES = 12  # settings of the live table
+GRID = "Values to try; repeat for more parameters."
 FIXED = "A parameter that does not vary; repeat for more."
 RETRAIN = """Train the chosen settings again on train + valid before the test, or score the validated weights
 as they are."""
@@ -32,9 +33,7 @@ count."""
 def sweep(
     data: Data,
     out: Annotated[Path, Option(help="Folder of the sweep.")],
-    grid: Annotated[
-        list[str] | None, Option(metavar="NAME=V1,V2,…", help="Values to try; repeat for more parameters.")
-    ] = None,
+    grid: Annotated[list[str] | None, Option(metavar="NAME=V1,V2,…", help=GRID)] = None,
     model: Annotated[str, Option(help="Any model of `pynade fit`.")] = "rnade",
     fixed: Annotated[list[str] | None, Option("--set", metavar="NAME=VALUE", help=FIXED)] = None,
     folds: Annotated[int | None, Option(help="Cut data without folds of their own into this many.")] = None,
