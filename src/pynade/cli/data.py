@@ -77,10 +77,8 @@ def info(
         if entry.here(data_dir):
             dataset = registry.load(name, data_dir, download=False)
         facts = [("title", entry.title), ("columns", entry.kind), ("variables", str(entry.D))]
-        sizes = entry.sizes if dataset is None else dataset.sizes
-        facts += [(part, f"{n:,} rows") for part, n in sizes.items()]
-        facts += [("upstream", address) for address in entry.addresses]
-        facts.append(("citation", entry.citation))
+        facts += [(part, f"{n:,} rows") for part, n in (entry if dataset is None else dataset).sizes.items()]
+        facts += [("upstream", address) for address in entry.addresses] + [("citation", entry.citation)]
         if any(entry.variants):
             facts.append(("also", ", ".join(f"{entry.name}/{other}" for other in entry.variants if other)))
         facts += [("note", note) for note in entry.notes]

@@ -93,17 +93,14 @@ def default_folder(data: str, model: str) -> Path:
 
 
 def _print_result(folder: Path, result: dict[str, Any]) -> None:
-    valid = result["valid"]
-    score = ""
+    valid, score = result["valid"], ""
     if valid is not None:
         kind = "exact" if valid["exact"] else "estimate"
         score = f", validation {valid['mean']:.3f} ± {valid['stderr']:.3f} nats ({kind})"
     if len(result.get("choices", ())) > 1:
         score += ", chosen " + ", ".join(f"{name} {value}" for name, value in result["chosen"].items())
     epochs = "epoch" if result["epochs"] == 1 else "epochs"
-    console.print(
-        f"{folder}: {result['epochs']} {epochs}, best {result['best_epoch']}{score}, "
-        f"{result['seconds']:.1f} s ({result['stopped']})"
-    )
+    best = f"{result['epochs']} {epochs}, best {result['best_epoch']}{score}"
+    console.print(f"{folder}: {best}, {result['seconds']:.1f} s ({result['stopped']})")
     for message in result.get("messages", ()):
         console.print(message)

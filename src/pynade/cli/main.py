@@ -1,19 +1,26 @@
-"""`pynade`: the entry point and its error handling."""
+"""`pynade`: the entry point, its error handling, and the commands `info` and `demo`."""
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from pynade._version import __version__
-from pynade.cli import data, fit, inspect, sample, score, sweep
-from pynade.cli.arguments import GROUP
+from pynade.cli import data
+from pynade.cli.arguments import GROUP, Picture, Run
+from pynade.cli.fit import HELP as HELP_OF_FIT
+from pynade.cli.fit import fit
 from pynade.cli.options import ModelCommand, with_options
-from pynade.cli.screen import errors
+from pynade.cli.sample import impute, inpaint, sample
+from pynade.cli.score import score
+from pynade.cli.screen import console, errors, next_commands, plain_table, print_facts
+from pynade.cli.sweep import sweep
 
 HELP = """Exact probability models for tables and images.
 
@@ -25,17 +32,67 @@ Fit a model, score rows, draw samples:
   pynade sample runs/digits -n 64 --plot samples.png
 """
 
+
+def info(
+    run: Run,
+    plot: Annotated[Path | None, Option(help="Picture of the tree of a chow-liu run.")] = None,
+    curve: Annotated[Path | None, Option(help="Picture of training and validation, epoch by epoch.")] = None,
+) -> None:
+    """Describe a run folder or a model file: model, data, training, result.
+
+    \b
+    Examples:
+      pynade info runs/digits
+      pynade info runs/chow-liu --plot tree.png
+      pynade info runs/digits --curve curve.png
+    """
+    if curve is not None:
+        from pynade.runs.figures import plot_training
+
+        plot_training(run, curve)
+        console.print(f"training and validation of {run} -> {curve}")
+        next_commands(("info", run))
+        return
+    if plot is not None:
+        from pynade.runs.figures import plot_tree
+
+        plot_tree(plot, run)
+    from pynade.runs.summary import describe_run, read_spec
+
+    print_facts(describe_run(run))
+    if plot is not None:
+        console.print(f"-> {plot}")
+    if run.is_dir() and not (run / "result.json").is_file():
+        next_commands(("fit", "--resume", run))
+    else:
+        data = read_spec(run)["data"] if run.is_dir() else "DATA"
+        next_commands(("score", run, data), ("sample", run, "-n", 10))
+
+
+def demo(out: Picture = Path("pynade-demo.png")) -> None:
+    """Train four models on the embedded digits in under a minute; prints a table, writes a picture.
+
+    \b
+    Example:
+      pynade demo --out demo.png
+    """
+    from pynade.runs.demo import demo as run_demo
+
+    with errors.status("digits") as status:
+        lines = run_demo(out, lambda name: status.update(f"training {name}"))
+    table = plain_table("model", "test log-likelihood (nats)", "seconds")
+    for line in lines:
+        table.add_row(line.model, f"{line.test.mean:.2f} ± {line.test.stderr:.2f}", f"{line.seconds:.1f}")
+    images = f"Binarized 8×8 digits, {lines[0].test.n} test images"
+    console.print(f"{images}, exact log-likelihoods (higher is better)")
+    console.print(table)
+    console.print(f"Real digits, samples and pixel probabilities: {out}")
+    next_commands(("fit", "digits", "--model", "deepnade"), ("data", "list"), ("fit", "--help"))
+
+
 app = typer.Typer(help=HELP, add_completion=False, pretty_exceptions_enable=False, **GROUP)
-app.command("fit", cls=ModelCommand, help=fit.HELP)(with_options(fit.fit, None))
-for command in (
-    sweep.sweep,
-    score.score,
-    sample.sample,
-    sample.impute,
-    sample.inpaint,
-    inspect.info,
-    inspect.demo,
-):
+app.command("fit", cls=ModelCommand, help=HELP_OF_FIT)(with_options(fit, None))
+for command in (sweep, score, sample, impute, inpaint, info, demo):
     app.command()(command)
 app.add_typer(data.app, name="data")
 for point in entry_points(group="pynade.commands"):  # of other packages, such as the paper's
@@ -48,17 +105,13 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
+Version = Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+Own = Option("--import", metavar="MODULE", help="Import a Python module that registers classes of your own.")
+
+
 @app.callback()
 def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-    import_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--import", metavar="MODULE", help="Import a Python module that registers classes of your own."
-        ),
-    ] = None,
+    version: Annotated[bool, Version] = False, import_: Annotated[list[str] | None, Own] = None
 ) -> None:
     if import_:
         sys.path.insert(0, "")
@@ -72,10 +125,8 @@ def main() -> None:
         app()
     except SystemExit as stop:
         if stop.code == 130:  # typer's exit code after Ctrl-C
-            errors.print(
-                "Stopped. `pynade fit --resume RUN` continues a run; sweep and reproduce continue when the "
-                "same command is given again."
-            )
+            others = "sweep and reproduce continue when the same command is given again"
+            errors.print(f"Stopped. `pynade fit --resume RUN` continues a run; {others}.")
         raise
     except Exception as error:
         training = sys.modules.get("pynade.training")  # if it is not imported, nothing has diverged

@@ -84,14 +84,23 @@ def with_options(function: Callable[..., None], model: str | None) -> Callable[.
 
 @dataclass(frozen=True)
 class ModelOption:
-    """An option for one parameter of a model."""
+    """An option for one parameter of a model.
+
+    Attributes:
+        name: of the parameter.
+        annotation: its type, as written.
+        default: its value if it is not given.
+        text: what it means.
+        panel: where the help shows it.
+        model: class name of the model.
+    """
 
     name: str
-    annotation: str  # the type, as written
-    default: Any  # if it is not given
-    text: str  # what it means
-    panel: str  # where the help shows it
-    model: str  # class name
+    annotation: str
+    default: Any
+    text: str
+    panel: str
+    model: str
 
     @property
     def word(self) -> str:

@@ -11,26 +11,23 @@ from typer import Argument, Option
 from pynade.cli.arguments import DataDir, Picture, Run
 from pynade.cli.screen import console, errors, next_commands
 
+GIVEN = """Known values by index or column, "3=1,17=0" (not nade, made, fvsbn, rnade; causal and permuted
+transformers only where their orderings begin with them)."""
+HOLE = "Size of the hole; by default 10x10, half the image if that is less."
+PER_STEP = "Pixels drawn at once (convnade, unet) [1]; more is quicker, an approximation."
+PLOT = "Picture of samples and the probabilities they were drawn with."
+DRAWS = "Joint draws (multiple imputation); default: the likelier values."
+PARTICLES = "Per row, for the estimate of a model with a fixed ordering [256]."
+
 
 def sample(
     run: Run,
     n: Annotated[int, Option("-n", help="How many rows.")] = 16,
-    given: Annotated[
-        str | None,
-        Option(
-            help='Known values by index or column, "3=1,17=0" (not nade, made, fvsbn, rnade; causal and '
-            "permuted transformers only where their orderings begin with them)."
-        ),
-    ] = None,
-    per_step: Annotated[
-        int | None,
-        Option(help="Pixels drawn at once (convnade, unet) [1]; more is quicker, an approximation."),
-    ] = None,
+    given: Annotated[str | None, Option(help=GIVEN)] = None,
+    per_step: Annotated[int | None, Option(help=PER_STEP)] = None,
     seed: Annotated[int, Option(help="The same seed gives the same rows.")] = 0,
     out: Annotated[Path | None, Option(help="Write the rows here (.csv, .parquet or .npy).")] = None,
-    plot: Annotated[
-        Path | None, Option(help="Picture of samples and the probabilities they were drawn with.")
-    ] = None,
+    plot: Annotated[Path | None, Option(help=PLOT)] = None,
     shape: Annotated[str | None, Option(metavar="HxW", help="Image shape of a row, such as 28x28.")] = None,
 ) -> None:
     """Draw new rows from a trained model: as a table, a picture, or both.
@@ -66,13 +63,9 @@ def impute(
     run: Run,
     file: Annotated[Path, Argument(metavar="FILE", help="Table with blanks where values are missing.")],
     out: Annotated[Path, Option(help="Where to write (.csv, .parquet or .npy).")],
-    draws: Annotated[
-        int | None, Option(help="Joint draws (multiple imputation); default: the likelier values.")
-    ] = None,
+    draws: Annotated[int | None, Option(help=DRAWS)] = None,
     seed: Annotated[int, Option(help="Of the draws, and of an estimate.")] = 0,
-    particles: Annotated[
-        int | None, Option(help="Per row, for the estimate of a model with a fixed ordering [256].")
-    ] = None,
+    particles: Annotated[int | None, Option(help=PARTICLES)] = None,
 ) -> None:
     """Fill the gaps of a table.
 
@@ -105,10 +98,7 @@ def inpaint(
     run: Annotated[Path, Argument(metavar="RUN", help="A run folder.")],
     plot: Picture,
     rows: Annotated[str, Option(help="Which rows of the part, such as 0,10,20.")] = "0,1,2,3,4",
-    hole: Annotated[
-        str | None,
-        Option(metavar="HxW", help="Size of the hole; by default 10x10, half the image if that is less."),
-    ] = None,
+    hole: Annotated[str | None, Option(metavar="HxW", help=HOLE)] = None,
     data: Annotated[str | None, Option(help="Data set or file; by default the run's own.")] = None,
     split: Annotated[str, Option(help="train, valid or test.")] = "test",
     draws: Annotated[int, Option(help="Completions per image.")] = 5,

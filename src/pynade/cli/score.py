@@ -13,26 +13,21 @@ from pynade.cli.screen import console, next_commands, row_bar
 if TYPE_CHECKING:
     from pynade.runs.score import Score
 
+SPLIT = "train, valid, test or all; by default test, all rows of a plain file."
+ORDERINGS = "Score an orderless model under K orderings: typical and ensemble."
+ESTIMATE = "Estimate the mean over orderings, with this many draws a row."
+EVERY = "With both: exact on every n-th row (10), estimated on all."
+PRECISION = "Of the net on a GPU: float32, tf32 or bf16 (with --orderings, --estimate)."
+
 
 def score(
     run: Run,
     data: Data,
-    split: Annotated[
-        str | None, Option(help="train, valid, test or all; by default test, all rows of a plain file.")
-    ] = None,
-    orderings: Annotated[
-        int | None, Option(help="Score an orderless model under K orderings: typical and ensemble.")
-    ] = None,
-    estimate: Annotated[
-        int | None,
-        Option(metavar="DRAWS", help="Estimate the mean over orderings, with this many draws a row."),
-    ] = None,
-    every: Annotated[
-        int | None, Option(help="With both: exact on every n-th row (10), estimated on all.")
-    ] = None,
-    precision: Annotated[
-        str, Option(help="Of the net on a GPU: float32, tf32 or bf16 (with --orderings, --estimate).")
-    ] = "tf32",
+    split: Annotated[str | None, Option(help=SPLIT)] = None,
+    orderings: Annotated[int | None, Option(help=ORDERINGS)] = None,
+    estimate: Annotated[int | None, Option(metavar="DRAWS", help=ESTIMATE)] = None,
+    every: Annotated[int | None, Option(help=EVERY)] = None,
+    precision: Annotated[str, Option(help=PRECISION)] = "tf32",
     rows: Annotated[Path | None, Option(help="Write each row's log p here (.csv, .parquet or .npy).")] = None,
     record: Annotated[Path | None, Option(help="Write the result with its provenance here (.json).")] = None,
     data_dir: DataDir = None,

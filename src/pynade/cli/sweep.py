@@ -20,43 +20,26 @@ if TYPE_CHECKING:
     from pynade.runs.population_sweep import SweepProgress
 
 LINES = 12  # settings of the live table
+GRID = "Values to try; repeat for more parameters."
+FIXED = "A parameter that does not vary; repeat for more."
+RETRAIN = """Train the chosen settings again on train + valid before the test, or score the validated weights
+as they are."""
+REPEATS = """Train the chosen setting with this many seeds (from --seed on) and score each on the test part:
+the record gets their standard deviation. For one split, not for folds."""
+QUICK = """Two folds, a tenth of the epochs, validation rows in place of the test part: a trial that does not
+count."""
 
 
 def sweep(
     data: Data,
     out: Annotated[Path, Option(help="Folder of the sweep.")],
-    grid: Annotated[
-        list[str] | None,
-        Option(metavar="NAME=V1,V2,…", help="Values to try; repeat for more parameters."),
-    ] = None,
+    grid: Annotated[list[str] | None, Option(metavar="NAME=V1,V2,…", help=GRID)] = None,
     model: Annotated[str, Option(help="Any model of `pynade fit`.")] = "rnade",
-    fixed: Annotated[
-        list[str] | None,
-        Option("--set", metavar="NAME=VALUE", help="A parameter that does not vary; repeat for more."),
-    ] = None,
+    fixed: Annotated[list[str] | None, Option("--set", metavar="NAME=VALUE", help=FIXED)] = None,
     folds: Annotated[int | None, Option(help="Cut data without folds of their own into this many.")] = None,
-    retrain: Annotated[
-        bool,
-        Option(
-            help="Train the chosen settings again on train + valid before the test, or score the validated "
-            "weights as they are."
-        ),
-    ] = True,
-    repeats: Annotated[
-        int,
-        Option(
-            help="Train the chosen setting with this many seeds (from --seed on) and score each on the test "
-            "part: the record gets their standard deviation. For one split, not for folds."
-        ),
-    ] = 1,
-    quick: Annotated[
-        bool,
-        Option(
-            "--quick",
-            help="Two folds, a tenth of the epochs, validation rows in place of the test part: a trial that "
-            "does not count.",
-        ),
-    ] = False,
+    retrain: Annotated[bool, Option(help=RETRAIN)] = True,
+    repeats: Annotated[int, Option(help=REPEATS)] = 1,
+    quick: Annotated[bool, Option("--quick", help=QUICK)] = False,
     seed: Annotated[int, Option(help="Of orderings, weights and shuffling.")] = 0,
     record: Annotated[Path | None, Option(help="Write the result here too (.json).")] = None,
     data_dir: DataDir = None,
@@ -112,10 +95,8 @@ def sweep(
     console.print(f"{part} {mean} (s.e. over {over}){note} -> {out}")
     if repeats > 1:
         many = result["repeats"]
-        console.print(
-            f"{repeats} seeds: {part} {many['mean']:.3f} on average, standard deviation {many['std']:.3f} ± "
-            f"{many['stderr_of_std']:.3f}{note}"
-        )
+        std = f"standard deviation {many['std']:.3f} ± {many['stderr_of_std']:.3f}"
+        console.print(f"{repeats} seeds: {part} {many['mean']:.3f} on average, {std}{note}")
     first = out / "fold-1.safetensors"
     next_commands(("info", first), ("sample", first, "-n", 10))
 
@@ -169,9 +150,8 @@ class Standings:
         """The settings with the best validation scores, averaged over folds."""
         scores: dict[str, list[float]] = {}
         for setting, value in zip(settings, best, strict=True):
-            label = ", ".join(
-                f"{k} {v}" for k, v in setting.items() if k not in ("stop_at_train", "patience")
-            )
+            shown = {k: v for k, v in setting.items() if k not in ("stop_at_train", "patience")}
+            label = ", ".join(f"{name} {given}" for name, given in shown.items())
             scores.setdefault(label, []).append(-math.inf if value is None else value)
         table = plain_table("setting", "validation (mean over folds)")
         table.title = head

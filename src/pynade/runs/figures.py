@@ -218,17 +218,13 @@ def training_figure(epochs: Sequence[dict[str, Any]]) -> Figure:
     """
     figure, ((axis,),) = subplots(1, 1, 6.4, 4.2)
     kind = "estimate" if any(line.get("valid_mc_stderr") for line in epochs) else "exact"
-    labels = {
-        "train": "mean during the epoch",
-        "train_scored": "some rows, scored as validation",
-        "valid": kind,
-    }
-    for (name, label), colour in zip(labels.items(), (COLOURS[k] for k in (0, 2, 1)), strict=True):
+    labels = ("mean during the epoch", "some rows, scored as validation", kind)
+    for name, label, k in zip(("train", "train_scored", "valid"), labels, (0, 2, 1), strict=True):
         known = [line for line in epochs if line.get(name) is not None]
         if not known:
             continue
         where, values = np.array([(line["epoch"], line[name]) for line in known]).T
-        part = "validation" if name == "valid" else "train"
+        part, colour = "validation" if name == "valid" else "train", COLOURS[k]
         axis.plot(where, values, color=colour, label=f"{part} ({label})")
         if name == "valid":
             error = np.array([line.get("valid_stderr") or 0.0 for line in known])

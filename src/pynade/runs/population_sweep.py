@@ -7,6 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,11 +72,11 @@ class Sweep:
         return estimator_named(self.model, {"random_state": self.seed, **self.fixed, **setting})
 
     def _callbacks(self, what: str, part: int, parts: int, settings: list[Setting]) -> list[Callback]:
-        if (report := self.report) is None:
-            return []
-        return [
-            lambda now: report(SweepProgress(what, part, parts, settings, now)) if now.epoch_done else None
-        ]
+        def callback(now: Progress) -> None:
+            if self.report and now.epoch_done:
+                self.report(SweepProgress(what, part, parts, settings, now))
+
+        return [callback] if self.report else []
 
 
 class ClassicalSweep(Sweep):
@@ -84,10 +85,9 @@ class ClassicalSweep(Sweep):
     def grid(self, tried: list[Setting], rows: Rows) -> tuple[list[Outcome], float]:
         """One outcome for every setting and fold, and the seconds they took; finished folds are read back."""
         several = {name: tuple(dict.fromkeys(s[name] for s in tried)) for name in tried[0]}
-        try:
+        able: set[str] = set()
+        with suppress(TypeError):
             able = set(self._estimator(several)._settings(rows[0][0], validated=True)[0])
-        except TypeError:
-            able = set()
         for name in set(several) - able:
             raise ValueError(f"a {self.model} does not choose among values of {name}; fix it with --set")
         files = [self.folder / f"choices-{fold + 1}.json" for fold in range(len(rows))]
@@ -96,7 +96,7 @@ class ClassicalSweep(Sweep):
             history, lines = estimator.history_, []
             for choice in estimator.choices_:
                 setting = {name: choice[name] for name in several}
-                valid = choice["valid"] if choice["valid"] is not None else history.best_valid
+                valid = history.best_valid if choice["valid"] is None else choice["valid"]
                 lines.append(_outcome(setting, fold, valid, history.train_log_likelihood, history))
             write_json(files[fold], {"seconds": seconds, "outcomes": lines})
         return _outcomes(files)
@@ -139,15 +139,12 @@ class PopulationSweep(Sweep):
         groups = _architectures([(setting, fold) for setting in tried for fold in range(len(rows))])
         files = [self.folder / f"population-{key}.json" for key in groups]
         for number, (file, (key, jobs)) in enumerate(zip(files, groups.items(), strict=True), start=1):
-            if file.is_file() and all(
-                self._weights(o).is_file() for o in self._to_keep(_outcomes([file])[0])
-            ):
+            ended = self._to_keep(_outcomes([file])[0]) if file.is_file() else None
+            if ended is not None and all(self._weights(outcome).is_file() for outcome in ended):
                 continue
             done, trained = self._train(key, jobs, rows, ("grid", number, len(groups)))
-            lines = [
-                _outcome(*job, e.history_.best_valid, train, e.history_)
-                for job, e, train in zip(jobs, done, trained, strict=True)
-            ]
+            ends = zip(jobs, done, trained, strict=True)
+            lines = [_outcome(*job, e.history_.best_valid, train, e.history_) for job, e, train in ends]
             for best in self._to_keep(lines):
                 done[lines.index(best)].save(self._weights(best))
             write_json(file, {"seconds": done[0].history_.seconds, "outcomes": lines})
@@ -170,12 +167,8 @@ class PopulationSweep(Sweep):
             return chosen, loaded + more
         made: dict[int, list[NetEstimator]] = {}  # by fold
         while len(made) < len(ranked):
-            jobs = [
-                (o["setting"] | {"patience": None, "stop_at_train": o["train"]}, fold)
-                for fold, o in enumerate(chosen)
-                if fold not in made
-            ]
-            groups = _architectures(jobs)
+            again = [o["setting"] | {"patience": None, "stop_at_train": o["train"]} for o in chosen]
+            groups = _architectures([(s, fold) for fold, s in enumerate(again) if fold not in made])
             for number, (key, once) in enumerate(groups.items(), start=1):
                 some = [(setting | own, fold) for setting, fold in once for own in seeds]
                 name = f"final-{key}-{_digest(some)}"  # a second round has checkpoints of its own

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,10 +114,9 @@ def parse_given(text: str, columns: Sequence[str] | None = None) -> dict[int | s
     for part in text.split(","):
         name, sign, value = (piece.strip() for piece in part.rpartition("="))
         key: int | str = int(name) if name.isdigit() and name not in (columns or ()) else name
-        try:
+        number = math.nan
+        with suppress(ValueError):
             number = float(value)
-        except ValueError:
-            number = float("nan")
         if not sign or not name or number != number:
             form = "3=1,17=0 (index or column = value)"
             raise ValueError(f"known values are written like {form}, not {part.strip()!r}")
@@ -152,21 +153,21 @@ def impute_file(
     estimated = hasattr(model.model_, "order")  # it has orderings of its own
     if particles is not None and not estimated:
         raise ValueError(f"{run} fills gaps without particles; only models with a fixed ordering need them")
-    check_particles(PARTICLES if particles is None else particles)
+    used = PARTICLES if particles is None else particles
+    check_particles(used)
     check_destination(out, *TABLE_ENDINGS)
     check_positive(**{"the number of draws": 1 if draws is None else draws})
     rows, names = read_file(file)
     columns = facts.get("columns")
     rows = align(rows, names, columns, facts.get("dropped", ()))
-    particles = (PARTICLES if particles is None else particles) if estimated else None
-    filled = model.impute(rows, draws, random_state=seed, particles=particles or PARTICLES)
+    filled = model.impute(rows, draws, random_state=seed, particles=used)
     gaps = int(np.isnan(rows).sum()) if rows.dtype.kind == "f" else 0
     header = list((names and columns) or names or default_names(rows.shape[1]))
     if draws is not None and out.suffix != ".npy":
         number = np.repeat(np.arange(draws), len(rows))[:, None]
         header, filled = ["draw", *header], np.hstack([number, filled.reshape(-1, rows.shape[1])])
     write_table(out, header, filled)
-    return gaps, len(rows), particles
+    return gaps, len(rows), used if estimated else None
 
 
 class Completion(NamedTuple):
@@ -212,26 +213,24 @@ def inpaint(
     if shape is None:
         raise ValueError(f"the data {data!r} have no image shape, so there is no hole to cut")
     channels, height, width = channels_height_width(shape)
-    if hole is None:
-        hole = min(10, max(1, height // 2)), min(10, max(1, width // 2))
+    hole = hole or (min(10, max(1, height // 2)), min(10, max(1, width // 2)))
     if not (1 <= hole[0] <= height and 1 <= hole[1] <= width):
         raise ValueError(f"a hole of {hole[0]}x{hole[1]} does not fit into images of {height}x{width}")
     if hole == (height, width):
         raise ValueError(f"a hole of {hole[0]}x{hole[1]} leaves nothing of the images")
     check_positive(**{"the number of completions": draws})
     part = dataset.split(split)
-    for row in rows:
-        if not 0 <= row < len(part):
-            raise ValueError(f"row {row} does not exist: {dataset.name} {split} has rows 0 … {len(part) - 1}")
+    for row in (row for row in rows if not 0 <= row < len(part)):
+        raise ValueError(f"row {row} does not exist: {dataset.name} {split} has rows 0 … {len(part) - 1}")
     rng = np.random.default_rng(seed)
     images = model._rows(part[list(rows)])
     holes = np.zeros((len(images), channels, height, width), dtype=bool)
-    for k in range(len(images)):
+    for one in holes:
         top, left = rng.integers(height - hole[0] + 1), rng.integers(width - hole[1] + 1)
-        holes[k, :, top : top + hole[0], left : left + hole[1]] = True
+        one[:, top : top + hole[0], left : left + hole[1]] = True
     flat = holes.reshape(len(images), -1)
     gaps = np.where(flat, np.nan, images.astype(np.float64))
     log_probs, white = model.score_samples(gaps).tolist(), model._cells().white
     filled = model.impute(gaps, draws, random_state=seed) / white
-    made = [Completion(images[k] / white, flat[k], log_probs[k], filled[:, k]) for k in range(len(images))]
-    return made, tuple(map(int, shape))
+    made = map(Completion, images / white, flat, log_probs, filled.swapaxes(0, 1))
+    return list(made), tuple(map(int, shape))

@@ -1,14 +1,10 @@
-"""A grid of settings on one data set (and its folds), trained as populations.
+"""A grid of settings on one data set (and its folds), trained as populations, and the record of its result.
 
-Settings × folds that share an architecture are one population. On every fold the setting that is best on
-validation is chosen, trained again on train + valid until its training likelihood reaches that of the chosen
-run's best epoch (the paper's rule), and evaluated on the test set once. Without `retrain` the validated
-weights are taken as they are (a classical model is fitted again, with the same result). Training the chosen
-settings with several seeds (`repeats`) shows how much the result depends on the ordering and the other random
-choices.
-
-A sweep lives in a folder: spec.json, one file per finished population, a checkpoint of the one in progress,
-and at the end result.json with the models of all folds. Given again, the command goes on where it was.
+On every fold the setting that is best on validation is chosen, trained again on train + valid until its
+training likelihood reaches that of the chosen run's best epoch (the paper's rule), and evaluated on the test
+set once. A sweep lives in a folder: spec.json, one file per finished population, a checkpoint of the one in
+progress, and at the end result.json with the models of all folds. Given again, the command goes on where it
+was.
 """
 
 from __future__ import annotations
@@ -85,7 +81,8 @@ def run_sweep(
         seed: of orderings, weights and shuffling.
         data_dir: folder of the registered data sets.
         n_folds: cut the rows into this many folds, for data that have none of their own.
-        retrain: train the chosen settings again on train + valid before the test.
+        retrain: train the chosen settings again on train + valid before the test. Without it the validated
+            weights are taken as they are (a classical model is fitted again, with the same result).
         repeats: train the chosen settings with this many seeds, `seed` and those after it, each with an
             ordering, initial weights and shuffling of its own; the record then has the standard deviation of
             their test means over seeds. One split only. With `retrain` all stop at the same training
@@ -107,8 +104,8 @@ def run_sweep(
         whole = resolve(data, data_dir)
         parts = [whole] if n_folds is None else whole.folds(n_folds, seed)
         if parts[0].test is None:
-            reason = f"the data {data!r} have no test part to report"
-            raise ValueError(f"{reason}: cut them with --folds, such as 10")
+            cut = "cut them with --folds, such as 10"
+            raise ValueError(f"the data {data!r} have no test part to report: {cut}")
     _check_repeats(repeats, model, first, {*fixed, *grid}, len(parts))
     if quick and (isinstance(first, NetEstimator) or model == "rbm"):
         epochs = estimator_named(model, fixed).flat_parameters()["epochs"]
@@ -176,9 +173,8 @@ def _record(
     if retrain and "stop_at_train" in first.flat_parameters():
         protocol += " until the training likelihood of the best validation iteration"
     protocol += f"; the chosen settings trained with {repeats} seeds" if repeats > 1 else ""
-    checksum = "".join(spec["data_checksums"])
-    if len(parts) > 1:
-        checksum = hashlib.sha256(checksum.encode()).hexdigest()
+    sums = "".join(spec["data_checksums"])
+    checksum = sums if len(parts) == 1 else hashlib.sha256(sums.encode()).hexdigest()
     return {
         asked: mean | {"orderings": getattr(final[0], "n_orderings", 1)},
         **(ensembles_of(many) if len(many) == len(parts) else {}),
@@ -210,7 +206,7 @@ def _check_settings(fixed: Setting, grid: Mapping[str, Sequence[Any]]) -> None:
             raise ValueError(f"{name} is both fixed and varied; give it once")
         if name == "validation_fraction":
             raise ValueError("validation_fraction cannot be varied: settings are compared on the same rows")
-    if any(fixed.get("pretrain_epochs", 0) or v for v in grid.get("pretrain_epochs", [0])):
+    if any([fixed.get("pretrain_epochs"), *grid.get("pretrain_epochs", ())]):
         reason = "members of a population are not pretrained layer by layer"
         raise ValueError(f"{reason}; leave pretrain_epochs at 0")
 
@@ -313,13 +309,9 @@ def averaged_over_folds(scores: list[np.ndarray], summaries: list[Estimate]) -> 
     rows = np.concatenate(scores)
     spread = rows if len(scores) == 1 else means
     errors = [s.mc_stderr for s in summaries if s.mc_stderr is not None]
-    facts = {
-        "mean": float(means.mean()),
-        "stderr": float(spread.std(ddof=1) / np.sqrt(len(spread))),
-        "mc_stderr": None if not errors else float(np.sqrt(np.mean(np.square(errors)) / len(errors))),
-        "n": len(rows),
-        "exact": all(s.exact for s in summaries),
-    }
+    mc_stderr = float(np.sqrt(np.mean(np.square(errors)) / len(errors))) if errors else None
+    facts: Any = {"mean": float(means.mean()), "stderr": float(spread.std(ddof=1) / np.sqrt(len(spread)))}
+    facts |= {"mc_stderr": mc_stderr, "n": len(rows), "exact": all(s.exact for s in summaries)}
     return facts | ({"folds": means.tolist()} if len(scores) > 1 else {})
 
 
