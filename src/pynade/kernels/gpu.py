@@ -30,6 +30,7 @@ PROGRAMS = 2048  # programs (warps of 32 rows or units) that use a large GPU ful
 SHORTEST = 8  # steps in a segment, at least
 WARP = 32
 BERNOULLI, MIXTURE = 0, 1
+Sizes = tuple[int, ...]
 LARGEST_STATE = 8192  # hidden units × rows held by one program
 
 
@@ -132,9 +133,7 @@ def _warps(rows: int) -> int:
     return max(1, rows // WARP)
 
 
-def _prepared(
-    x: Tensor, weights: Weights
-) -> tuple[list[Tensor], tuple[int, ...], tuple[int, ...], list[int]]:
+def _prepared(x: Tensor, weights: Weights) -> tuple[list[Tensor], Sizes, Sizes, Sizes]:
     """x, W and V by step; the programs; the sizes that the kernels take; rows and units of a program."""
     (members, batch, n_variables), (n_params, hidden) = x.shape, weights.output.shape[2:]
     rows, units = min(128, max(WARP // 2, triton.next_power_of_2(batch))), WARP
@@ -144,15 +143,11 @@ def _prepared(
     segments = -(-n_variables // length)
     tensors = [_by_step(t, weights.order) for t in (x.transpose(1, 2), weights.weight, weights.output)]
     grid = (members * -(-batch // rows), -(-hidden // units), segments)
-    return tensors, grid, (batch, n_variables, hidden, n_params, segments, length), [rows, units]
+    return tensors, grid, (batch, n_variables, hidden, n_params, segments, length), (rows, units)
 
 
 def forward(x: Tensor, weights: Weights, activation: str, with_tape: bool = True) -> tuple[Tensor, Tensor]:
-    """Eta (M, B, D, P) and the tape (M, S, B, H), the pre-activations at the start of each segment.
-
-    The segments are computed side by side from their starts, so the tape exists whether it is wanted or not.
-    Shapes are those of `cpu.forward`.
-    """
+    """As `cpu.forward`; the tape (M, S, B, H) holds the *start* of each segment, and is always there."""
     members, batch, n_variables = x.shape
     (x, weight, output), grid, sizes, tile = _prepared(x, weights)
     start = _starts(x, weight, weights.hidden_bias, length=sizes[5], segments=sizes[4])
@@ -203,8 +198,7 @@ def _rank(order: Tensor) -> Tensor:
 
 def _starts(x: Tensor, weight: Tensor, hidden_bias: Tensor, length: int, segments: int) -> Tensor:
     """Pre-activations (M, S, B, H) at the start of each segment: c plus all segments before it."""
-    cut = (segments - 1, length)
-    whole = (segments - 1) * length
+    cut, whole = (segments - 1, length), (segments - 1) * length
     updates = x[:, :whole].unflatten(1, cut).transpose(2, 3) @ weight[:, :whole].unflatten(1, cut)
     first = hidden_bias[:, None, None].expand(-1, 1, x.shape[2], -1)
     return torch.cat((first, updates), 1).cumsum(1)

@@ -183,10 +183,7 @@ class Dataset:
         """Return one part, or all rows.
 
         Args:
-            name: ``"train"``, ``"valid"``, ``"test"``, or ``"all"`` for the parts one after the other.
-
-        Raises:
-            ValueError: The data set has no such part.
+            name: A part that exists, or ``"all"`` for the parts one after the other; otherwise a ValueError.
 
         Example:
             >>> rows = np.eye(2, dtype=np.uint8)

@@ -21,7 +21,6 @@ from pynade.tables.dataset import PARTS, Dataset, Kind, Schema
 
 #: What numpy and zipfile raise on a damaged archive.
 DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
-
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?")  # cells, in lower case, that mean "missing"
 SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
 TABLE_ENDINGS = (".csv", ".npy", ".parquet")  # of the files that `write_table` writes
@@ -31,9 +30,8 @@ Names = tuple[str, ...] | None
 def read_file(path: str | Path) -> tuple[np.ndarray, Names]:
     """Read a table from a file.
 
-    The delimiter of a ``.csv`` file (UTF-8, with or without a byte order mark) is a comma or a semicolon,
-    whichever the first line has more of. The first line is taken for column names if a cell of it is neither
-    a number nor missing. Blank lines are skipped.
+    A ``.csv`` file is UTF-8 text, delimited by commas or semicolons, whichever its first line has more of.
+    That line holds the column names if a cell of it is neither a number nor missing.
 
     Args:
         path: A ``.npy`` file, an ``.npz`` file with one array, a ``.csv`` file or a ``.parquet`` file. Cells

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +101,7 @@ class GradientLearner(Learner):
         params: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p.requires_grad}
         optimizer = Optimizer(options.optimizer, params, decays(model, params, options))
         self.step = Step(model, self.x, options, self.generator, optimizer)
+        self._rate = partial(options.rate, total=options.epochs * self.updates)
         self.good = self.best = self.candidate = copy_of(model)  # last sound, best, and this epoch's weights
         self.epoch, self.facts = 0, dict[str, Any]()
 
@@ -115,9 +117,6 @@ class GradientLearner(Learner):
         with averaged(self.model, self.step.average):
             sound = all(bool(torch.isfinite(p).all()) for p in self.model.parameters())
         return [train if sound else math.nan]
-
-    def _rate(self, t: int) -> float:
-        return self.options.rate(t, self.options.epochs * self.updates)
 
     def score(self, epoch: int) -> list[Estimate] | None:
         """The validation rows' score, with the averaged weights where there are any."""
