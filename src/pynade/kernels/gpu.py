@@ -129,21 +129,18 @@ def _backward(  # type: ignore[no-untyped-def]
     tl.store(total + here, so_far, mask=both)
 
 
-def _warps(rows: int) -> int:
-    return max(1, rows // WARP)
-
-
-def _prepared(x: Tensor, weights: Weights) -> tuple[list[Tensor], Sizes, Sizes, Sizes]:
-    """x, W and V by step; the programs; the sizes that the kernels take; rows and units of a program."""
+def _prepared(x: Tensor, weights: Weights) -> tuple[list[Tensor], Sizes, Sizes, dict[str, int]]:
+    """x, W and V by step; the programs; the sizes that the kernels take; rows, units, warps of a program."""
     (members, batch, n_variables), (n_params, hidden) = x.shape, weights.output.shape[2:]
     rows, units = min(128, max(WARP // 2, triton.next_power_of_2(batch))), WARP
-    warps = members * max(1, -(-batch // rows)) * -(-hidden // units) * _warps(rows)
+    warps = members * max(1, -(-batch // rows)) * -(-hidden // units) * max(1, rows // WARP)
     segments = max(1, min(-(-PROGRAMS // warps), n_variables // SHORTEST))
     length = -(-n_variables // segments)
     segments = -(-n_variables // length)
+    tile = {"ROWS": rows, "UNITS": units, "num_warps": max(1, rows // WARP)}
     tensors = [_by_step(t, weights.order) for t in (x.transpose(1, 2), weights.weight, weights.output)]
     grid = (members * -(-batch // rows), -(-hidden // units), segments)
-    return tensors, grid, (batch, n_variables, hidden, n_params, segments, length), (rows, units)
+    return tensors, grid, (batch, n_variables, hidden, n_params, segments, length), tile
 
 
 def forward(x: Tensor, weights: Weights, activation: str, with_tape: bool = True) -> tuple[Tensor, Tensor]:
@@ -153,8 +150,7 @@ def forward(x: Tensor, weights: Weights, activation: str, with_tape: bool = True
     start = _starts(x, weight, weights.hidden_bias, length=sizes[5], segments=sizes[4])
     parts = x.new_empty(members, grid[1], n_variables, sizes[3], batch)
     if batch:
-        options = {"num_warps": _warps(tile[0])}
-        _forward[grid](x, weight, output, start, parts, *sizes, CODES[activation], *tile, **options)
+        _forward[grid](x, weight, output, start, parts, *sizes, CODES[activation], **tile)
     eta = _by_step(parts.sum(1), _rank(weights.order)).permute(0, 3, 1, 2)
     return eta + weights.bias.unsqueeze(1), start
 
@@ -172,7 +168,7 @@ def backward(
     gx = x.new_empty(grid[1] if need_x else 0, *x.shape)
     tensors = (x, weight, output, tape.contiguous(), grad_eta, total, gw, gv, gx)
     if batch:
-        _backward[grid](*tensors, *sizes, CODES[activation], *tile, need_x, num_warps=_warps(tile[0]))
+        _backward[grid](*tensors, *sizes, CODES[activation], NEED_X=need_x, **tile)
     reach = total.flip(1).cumsum(1).flip(1)  # G: from the start of each segment to the end
     grad_weight = _segment_product(x, reach, *cut) - gw.sum(0)
     grad_x = x.new_empty(members, 0, 0)

@@ -86,15 +86,13 @@ class GradientLearner(Learner):
         self.stopping = [Stopping(patience=options.patience, stop_at_train=options.stop_at_train)]
         self.generator = Generator(model.device).manual_seed(seed)
         self.source: RowSource | None = None
-        if isinstance(train, Tensor | np.ndarray):
-            self.x = checked_rows(model, train)
-        else:
+        if not isinstance(train, Tensor | np.ndarray):
             self.source = train.to(model.device)
             if options.updates_per_epoch is None:
                 raise ValueError("rows that are drawn on the fly have no end: set updates_per_epoch")
             first = Generator(model.device).manual_seed(0)
-            self.x = self.source.draw(options.updates_per_epoch * options.batch_size, first)
-            model.check(self.x)
+            train = self.source.draw(options.updates_per_epoch * options.batch_size, first)
+        self.x = checked_rows(model, train)
         self.valid = None if valid is None else checked_rows(model, valid)
         self.validated = valid is not None
         self.updates = options.updates_per_epoch or math.ceil(len(self.x) / options.batch_size)

@@ -43,16 +43,10 @@ class Optimizer:
     """
 
     def __init__(self, rule: str, params: dict[str, Tensor], decay: dict[str, Number] | None = None) -> None:
-        self.rule, self.params, self.decay = rule, params, decay or {}
-        self.t = 0
+        self.rule, self.params, self.decay, self.t = rule, params, decay or {}, 0
         self._on_device: dict[int, Tensor] = {}  # decays, by identity
         self.slots = ("velocity",) if rule == "sgd" else ("first", "second")
         self.state = {f"{slot}/{n}": torch.zeros_like(p) for slot in self.slots for n, p in params.items()}
-
-    def step(self, grads: dict[str, Tensor], learning_rate: Number, momentum: Number = 0.0) -> None:
-        """One update from the gradients of the loss."""
-        self.t += 1
-        self.apply(grads, (learning_rate, momentum, *self.corrections(self.t), 0.0))
 
     @staticmethod
     def corrections(t: int) -> tuple[float, float]:
