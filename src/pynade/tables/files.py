@@ -192,16 +192,16 @@ def _read_csv(path: Path) -> tuple[np.ndarray, Names]:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no UTF-8 text ({error.reason} at byte {error.start})") from error
-    if not text.strip():
+    if (start := re.search(r"\S", text)) is None:
         raise ValueError(f"{path} is empty; expected rows of numbers")
-    begin = text.rfind("\n", 0, len(text) - len(text.lstrip())) + 1
+    begin = text.rfind("\n", 0, start.start()) + 1
     first = text[begin:].partition("\n")[0]
     delimiter = ";" if first.count(";") > first.count(",") else ","
     cells = [cell.strip() for cell in next(csv.reader([first], delimiter=delimiter))]
     names = None if all(map(_is_number, cells)) else _unique_names(cells)
     begin += 0 if names is None else len(first) + 1
     body = text[begin:]
-    if not body.strip():
+    if not body or body.isspace():
         raise ValueError(f"{path} has column names but no rows")
     rows = _parse(body, delimiter, len(cells), path.name)
     if rows is None or np.isinf(rows).any():
