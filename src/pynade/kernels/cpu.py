@@ -1,16 +1,14 @@
 """The NADE recurrence on the CPU: numba loops that never store a (B, D, H) tensor.
 
-Steps are processed in short chunks. A chunk's rows of W and V are copied once, in step order, into a small
-tile, and all data rows of a block use it before the next chunk is copied, so weights are read from the first
-cache level. Hidden units are divided into lanes, which are independent but for the sum over hidden units of
-eta. Where x is zero the state does not change, so a run of zeros costs only its dot products.
+Steps are processed in short chunks, whose rows of W and V are copied once, in step order, into a small tile
+that all data rows of a block use: weights are read from the first cache level. Hidden units are divided into
+lanes. Where x is zero the state does not change, so a run of zeros costs only its dot products.
 
 The backward pass recovers pre-activations by subtracting the updates again. Rounding errors would accumulate,
 and ReLU is sensitive to them at zero, so the forward pass writes a *tape* of the pre-activations every
 `SEGMENT` steps, and the first update of a segment is undone by copying the earlier value, not by subtracting.
 Threads divide the backward pass by hidden units, so that each has its own columns of the gradients (by rows
-too, if there are more threads than lanes). Results depend on the input and, for the gradients, on the number
-of threads, never on timing.
+too, if there are more threads than lanes). Gradients depend on the number of threads, never on timing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""How the CPU kernels are compiled, and their functions of single numbers.
-
-These are exponentials, activations, random numbers and the bits of a float; numba inlines them into the
-vector loops of `cpu_vector`.
-"""
+"""How the CPU kernels are compiled, and their functions of single numbers, which numba inlines into loops."""
 
 # mypy: disable-error-code="no-untyped-def"
 # (numba reads the arguments' types off the call, and compares signatures with annotations included)
@@ -34,17 +30,15 @@ STRICT = {"contract", "nsz"}  # for sums whose order is the algorithm
 def jit(fastmath: set[str] = REORDER, inline: bool = False, allocates: bool = False) -> Any:
     """Compile with our options, cached on disk wherever a cache can be written.
 
-    Whatever another compiled function calls is forced into it (`inline`). Left to LLVM, a process that
-    compiles would call the callee's own copy where a process that loads from the cache calls the copy
-    compiled into its caller, and the two may round differently: a run resumed by another process would no
-    longer be identical.
-
-    numba counts references to arrays whenever one function hands them to another, even inlined, with atomic
-    instructions that cost as much as a lane's arithmetic. The functions here get all their memory from
-    outside, so the counting is left out (except in functions that create arrays: `allocates`).
-
     numba renews its cache when the file of a function changes, but not when a function it calls does; so the
     state of the files whose functions and numbers go into all others becomes part of their names.
+
+    Args:
+        fastmath: what LLVM may assume.
+        inline: force it into its callers. Left to LLVM, a process that compiles and one that loads from the
+            cache may use different copies, which may round differently: a resumed run would not be identical.
+        allocates: it creates arrays, whose references must be counted. The others get their memory from
+            outside, and the atomic instructions of counting would cost as much as a lane's arithmetic.
     """
     options: dict[str, Any] = {"fastmath": fastmath, "error_model": "numpy", "nogil": True}
     options |= {"forceinline": inline} | reference_counts(allocates)

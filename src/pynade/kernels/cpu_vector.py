@@ -1,13 +1,9 @@
-"""Vector primitives of the CPU kernels: the inner loops over hidden units, written so that LLVM vectorises
-them.
+"""Inner loops of the CPU kernels over hidden units, written so that LLVM vectorises them.
 
 Everything here works on *lanes*: flat, aligned buffers cut into runs of `LANE` values. The lanes of one
 row's state (pre-activation, activation, …) lie at constant distances from each other, and so do the rows of
-a tile of weights. That is what lets the compiler see, with one comparison, that the arrays do not overlap;
-with separate arrays it gives up and emits scalar code. For the same reason nothing here raises on division
-by zero, and buffers come whole with unsigned offsets (s, o): no index can be negative, and no view has to be
-counted.
-
+a tile of weights: the compiler sees, with one comparison, that they do not overlap; for separate arrays it
+emits scalar code. For the same reason nothing raises on division by zero, and offsets (s, o) are unsigned.
 Rounding may be reordered (`reassoc`) and fused (`contract`), but NaN and infinity keep their meaning.
 """
 
@@ -71,10 +67,7 @@ def copy(to, j, rows, i, width):
 
 @jit(inline=True)
 def load(to, j, rows, i, width, code):
-    """`copy`, of e^-value for `ODDS`; returns 1, or the least of them for `ODDS`, or 0 if one is unusable.
-
-    Unusable is what is not finite (then even 0 w is no zero), and for `ODDS` what is too large.
-    """
+    """`copy`, of e^-value for `ODDS`; returns 1 (`ODDS`: the least), 0 if one is not finite or too large."""
     zero, one = to.dtype.type(0), to.dtype.type(1)
     if code != ODDS:
         return one if copy(to, j, rows, i, width) == zero else zero
@@ -146,12 +139,9 @@ def advance(s, o, x, w, i, v, j, width, code):
 
 @jit(inline=True)
 def shrunk(bounds, r, factor, s, o, width):
-    """Whether row r has a state of `ODDS` that is too small, after a step whose least e^-w is `factor`.
-
-    bounds[r] is at most the least state; only when it becomes too small itself are the states looked at.
-    """
+    """Whether row r has a state of `ODDS` that is too small, after a step whose least e^-w is `factor`."""
     tiny = s.dtype.type(8 * np.finfo(s.dtype).tiny)
-    bounds[r] *= factor
+    bounds[r] *= factor  # at most the least state; the states are looked at only when this becomes too small
     if bounds[r] < tiny:
         low = bits(s.dtype.type(1))
         for k in range(width):
@@ -180,10 +170,7 @@ def dot(s, o, v, j, width):
 
 @jit(inline=True)
 def dots(s, o, row, v, j, width, out, q, r):
-    """`dot` for four rows of state, `row` apart, and two rows of v, which follow each other, to out[q:, r:].
-
-    Eight sums in registers and six loads for eight products: the rate of a matrix product.
-    """
+    """`dot` for four rows of state, `row` apart, and two consecutive rows of v, to out[q:, r:]."""
     zero = s.dtype.type(0)
     a0, a1, b0, b1, c0, c1, d0, d1 = zero, zero, zero, zero, zero, zero, zero, zero
     o1, o2, o3, j1 = o + row, o + row + row, o + row + row + row, j + width

@@ -53,9 +53,7 @@ def forward(x: Tensor, weights: Weights, activation: str, with_tape: bool = True
     hidden, n_params = weight.shape[2], bias.shape[2]
     eta = x.new_empty(members, batch, n_variables, n_params)
     steps, parts, padded = _plan(x, hidden)
-    buffers = arrays(x, order, weight, hidden_bias)
-
-    size = n_variables * steps * hidden
+    buffers, size = arrays(x, order, weight, hidden_bias), n_variables * steps * hidden
 
     def task(number: int) -> None:
         m, part = divmod(number, len(parts))

@@ -30,6 +30,7 @@ PROGRAMS = 2048  # programs (warps of 32 rows or units) that use a large GPU ful
 SHORTEST = 8  # steps in a segment, at least
 WARP = 32
 BERNOULLI, MIXTURE = 0, 1
+Sizes = tuple[int, ...]
 LARGEST_STATE = 8192  # hidden units × rows held by one program
 
 
@@ -128,38 +129,28 @@ def _backward(  # type: ignore[no-untyped-def]
     tl.store(total + here, so_far, mask=both)
 
 
-def _warps(rows: int) -> int:
-    return max(1, rows // WARP)
-
-
-def _prepared(
-    x: Tensor, weights: Weights
-) -> tuple[list[Tensor], tuple[int, ...], tuple[int, ...], list[int]]:
-    """x, W and V by step; the programs; the sizes that the kernels take; rows and units of a program."""
+def _prepared(x: Tensor, weights: Weights) -> tuple[list[Tensor], Sizes, Sizes, dict[str, int]]:
+    """x, W and V by step; the programs; the sizes that the kernels take; rows, units, warps of a program."""
     (members, batch, n_variables), (n_params, hidden) = x.shape, weights.output.shape[2:]
     rows, units = min(128, max(WARP // 2, triton.next_power_of_2(batch))), WARP
-    warps = members * max(1, -(-batch // rows)) * -(-hidden // units) * _warps(rows)
+    warps = members * max(1, -(-batch // rows)) * -(-hidden // units) * max(1, rows // WARP)
     segments = max(1, min(-(-PROGRAMS // warps), n_variables // SHORTEST))
     length = -(-n_variables // segments)
     segments = -(-n_variables // length)
+    tile = {"ROWS": rows, "UNITS": units, "num_warps": max(1, rows // WARP)}
     tensors = [_by_step(t, weights.order) for t in (x.transpose(1, 2), weights.weight, weights.output)]
     grid = (members * -(-batch // rows), -(-hidden // units), segments)
-    return tensors, grid, (batch, n_variables, hidden, n_params, segments, length), [rows, units]
+    return tensors, grid, (batch, n_variables, hidden, n_params, segments, length), tile
 
 
 def forward(x: Tensor, weights: Weights, activation: str, with_tape: bool = True) -> tuple[Tensor, Tensor]:
-    """Eta (M, B, D, P) and the tape (M, S, B, H), the pre-activations at the start of each segment.
-
-    The segments are computed side by side from their starts, so the tape exists whether it is wanted or not.
-    Shapes are those of `cpu.forward`.
-    """
+    """As `cpu.forward`; the tape (M, S, B, H) holds the *start* of each segment, and is always there."""
     members, batch, n_variables = x.shape
     (x, weight, output), grid, sizes, tile = _prepared(x, weights)
     start = _starts(x, weight, weights.hidden_bias, length=sizes[5], segments=sizes[4])
     parts = x.new_empty(members, grid[1], n_variables, sizes[3], batch)
     if batch:
-        options = {"num_warps": _warps(tile[0])}
-        _forward[grid](x, weight, output, start, parts, *sizes, CODES[activation], *tile, **options)
+        _forward[grid](x, weight, output, start, parts, *sizes, CODES[activation], **tile)
     eta = _by_step(parts.sum(1), _rank(weights.order)).permute(0, 3, 1, 2)
     return eta + weights.bias.unsqueeze(1), start
 
@@ -177,7 +168,7 @@ def backward(
     gx = x.new_empty(grid[1] if need_x else 0, *x.shape)
     tensors = (x, weight, output, tape.contiguous(), grad_eta, total, gw, gv, gx)
     if batch:
-        _backward[grid](*tensors, *sizes, CODES[activation], *tile, need_x, num_warps=_warps(tile[0]))
+        _backward[grid](*tensors, *sizes, CODES[activation], NEED_X=need_x, **tile)
     reach = total.flip(1).cumsum(1).flip(1)  # G: from the start of each segment to the end
     grad_weight = _segment_product(x, reach, *cut) - gw.sum(0)
     grad_x = x.new_empty(members, 0, 0)
@@ -203,8 +194,7 @@ def _rank(order: Tensor) -> Tensor:
 
 def _starts(x: Tensor, weight: Tensor, hidden_bias: Tensor, length: int, segments: int) -> Tensor:
     """Pre-activations (M, S, B, H) at the start of each segment: c plus all segments before it."""
-    cut = (segments - 1, length)
-    whole = (segments - 1) * length
+    cut, whole = (segments - 1, length), (segments - 1) * length
     updates = x[:, :whole].unflatten(1, cut).transpose(2, 3) @ weight[:, :whole].unflatten(1, cut)
     first = hidden_bias[:, None, None].expand(-1, 1, x.shape[2], -1)
     return torch.cat((first, updates), 1).cumsum(1)

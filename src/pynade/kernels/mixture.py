@@ -2,11 +2,9 @@
 
 Written with torch, the log-density is some fifteen passes over tensors as large as eta, and its gradient as
 many again. Here a few rows at a time are transposed into lanes (one number of each row, side by side), every
-exponential is a vector loop over a lane whatever K is, and the gradient of eta is computed in the same pass:
-the backward pass is one multiplication.
-
+exponential is a vector loop over a lane whatever K is, and the gradient of eta is computed in the same pass.
 A tile is always computed whole, so the result of a row depends neither on the other rows nor on the number of
-threads. All functions here give what `families.mixture` gives with torch, to rounding.
+threads. It is that of `families.mixture`, to rounding.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -74,10 +72,7 @@ def log_prob(x: Tensor, eta: Tensor, name: str, constant: float, floor: float, s
 
 
 class LogProb(Function):
-    """(x, eta, code, constant, floor, scaled, gradients) → (log p, its gradients by x and eta).
-
-    Without gradients, they are computed when a backward pass needs them after all.
-    """
+    """(x, eta, code, constant, floor, scaled, gradients) → (log p, its gradients by x and eta)."""
 
     @staticmethod
     def forward(
@@ -208,8 +203,7 @@ def _rows(
 def _each(row, s, o, code, floor):
     """Log of a component but for the sum of all weights, and the largest so far.
 
-    What is left for later: the logit relative to the largest (first of all, or large logits would swallow
-    the digits of the rest), z, 1 / sigma in place of raw, d log sigma / d raw.
+    Stored: the logit relative to the largest, z, 1 / sigma in place of raw, d log sigma / d raw.
     """
     one, two, half = s.dtype.type(1), s.dtype.type(2), s.dtype.type(0.5)
     zero = one - one

@@ -6,13 +6,11 @@ Of maps (B, C, H, W), by group of maps (`NormSiLU`):
 
 mean and variance are those of a row's group of maps; scale and shift are one number per map, or per row and
 map. Torch's group norm needs float32 in the default memory format, convolutions in bfloat16 are fastest in
-channels-last format: every activation would be converted four times, and a U-Net would spend more time on
-that than on its convolutions.
+channels-last format: a U-Net would spend more time on conversions than on its convolutions.
 
-One program does one row: it reads it twice (sums; then the result), the second time from the cache. Backwards
-likewise, with the sums over pixels that are the gradients of scale and shift. What is dropped is decided by a
-counter-based generator from a seed in device memory, drawn by torch's, so nothing is stored for the way back
-and a CUDA graph draws afresh at every replay. Sums are float32.
+One program does one row: it reads it twice (sums; then the result), the second time from the cache. What is
+dropped is decided by a counter-based generator from a seed in device memory, drawn by torch's, so nothing is
+stored for the backward pass and a CUDA graph draws afresh at every replay. Sums are float32.
 
 Of tokens (N, width), together with the sum that comes before it (`AddNorm`):
 
@@ -65,11 +63,7 @@ def _by_group(v, GP: tl.constexpr, EP: tl.constexpr):  # type: ignore[no-untyped
 
 @triton.jit
 def _keep(seed, n, S: tl.constexpr, C: tl.constexpr, here, RATE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """1 / (1 - RATE) where an activation stays, 0 where it goes.
-
-    A hash of the place and the seed: two rounds of multiply and shift. (The ten of tl.rand's generator would
-    take a tenth of a U-Net's training.)
-    """
+    """1 / (1 - RATE) where an activation stays, 0 where it goes: a hash, much faster than tl.rand."""
     u = (n * (S * C) + here).to(tl.uint32) + tl.load(seed).to(tl.uint32) * 0x9E3779B9
     u = (u ^ (u >> 16)) * 0x7FEB352D
     u = (u ^ (u >> 15)) * 0x846CA68B
@@ -83,10 +77,7 @@ def _forward(  # type: ignore[no-untyped-def]
     S: tl.constexpr, C: tl.constexpr, G: tl.constexpr, GP: tl.constexpr, EP: tl.constexpr, P: tl.constexpr,
     SILU: tl.constexpr, RATE: tl.constexpr,
 ):  # fmt: skip
-    """One row of S pixels: y, and each map's mean and 1 / deviation, (B, C).
-
-    Scale and shift of row n: affine[n · row_step :], C of each.
-    """
+    """One row of S pixels: y, and each map's mean and 1 / deviation; affine: C scales, C shifts per row."""
     n = tl.program_id(0)
     row = n.to(tl.int64) * (S * C)
     c, real = _place(C, G, GP, EP)

@@ -10,31 +10,25 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
 
 import numpy as np
 
-from pynade.tables.frames import default_names
+from pynade.tables.frames import check_names, default_names
 
 if TYPE_CHECKING:  # torch takes a second to import, and a list of names should not wait for it
     import torch
 
 PARTS = ("train", "valid", "test")
-
 Kind = Literal["binary", "real", "category"]
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: a name and the kind of values it holds.
-
-    Example:
-        >>> Column("age", "real")
-        Column(name='age', kind='real')
-    """
+    """One column: a name and the kind of values it holds."""
 
     name: str
     kind: Kind
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            expected = ", ".join(get_args(Kind))
+        if self.kind not in (kinds := get_args(Kind)):
+            expected = ", ".join(kinds)
             raise ValueError(f"column {self.name!r} has kind {self.kind!r}; expected one of: {expected}")
 
 
@@ -53,10 +47,7 @@ class Schema:
     columns: tuple[Column, ...]
 
     def __post_init__(self) -> None:
-        names = self.names
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"column name {twice!r} occurs more than once; column names must differ")
+        check_names(self.names)
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -68,10 +59,6 @@ class Schema:
         Args:
             kinds: The kinds.
             names: The names of the columns; ``x1``, ``x2``, … when left out.
-
-        Example:
-            >>> Schema.from_kinds(["real", "binary"]).names
-            ('x1', 'x2')
         """
         names = default_names(len(kinds)) if names is None else names
         if len(names) != len(kinds):
@@ -102,8 +89,7 @@ class Schema:
 class RowSource(Protocol):
     """Something that draws training rows for as long as they are wanted.
 
-    A source lives on one device and draws there, without waiting for it: `draw` can be captured in a CUDA
-    graph. The patches and windows of the paper are sources.
+    It draws on one device, without waiting for it: `draw` can be captured in a CUDA graph.
     """
 
     @property
@@ -118,17 +104,12 @@ class RowSource(Protocol):
 
 
 def validation_rows(n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return which of ``n`` rows are for training and which for validation, chosen at random.
-
-    Python and the command line cut the same rows from the same table with the same seed.
+    """Return which of n rows are for training and which for validation, at random, in ascending order.
 
     Args:
         n: Number of rows, at least 2.
         fraction: Share of the rows that become validation rows, between 0 and 1; each part gets at least one.
         seed: Seed of the draw.
-
-    Returns:
-        The numbers of the training rows and of the validation rows, each in ascending order.
 
     Example:
         >>> train, valid = validation_rows(10, 0.2, seed=0)
@@ -150,19 +131,8 @@ class Dataset:
     """A table cut into parts, with its schema and its provenance.
 
     Binary data are ``uint8`` zeros and ones, and grey levels of images ``uint8`` from 0 to 255; any other
-    table is ``float64``, where NaN means missing. Rows of a source (patches of images, windows of speech)
-    are ``float32``, as it draws them.
-
-    Attributes:
-        name: A short name, such as ``"adult"``.
-        train: Training rows, 2-D.
-        valid: Validation rows, or None.
-        test: Test rows, or None.
-        schema: One column for each variable.
-        provenance: Where the rows came from; plain values that ``json`` can write.
-        image_shape: Shape of a row seen as an image, (height, width) or (channels, height, width), or None.
-        source: Where there are more training rows than ``train`` holds, what draws them: training may take
-            fresh rows from it for every update. ``train`` is then a fixed sample, for what needs one.
+    table is ``float64``, where NaN means missing. With a `source` (patches of images, windows of speech)
+    training may take fresh rows for every update; ``train`` is then a fixed sample, ``float32`` as drawn.
 
     Example:
         >>> data = Dataset("toy", np.eye(3, dtype=np.uint8), None, None, Schema.binary(3), {})
@@ -170,30 +140,27 @@ class Dataset:
         (3, {'train': 3})
     """
 
-    name: str
-    train: np.ndarray
+    name: str  # a short one, such as "adult"
+    train: np.ndarray  # rows, 2-D, as in the other parts
     valid: np.ndarray | None
     test: np.ndarray | None
-    schema: Schema
-    provenance: dict[str, Any] = field(default_factory=dict)
-    image_shape: tuple[int, ...] | None = None
-    source: RowSource | None = None
+    schema: Schema  # one column for each variable
+    provenance: dict[str, Any] = field(default_factory=dict)  # where the rows came from, as JSON values
+    image_shape: tuple[int, ...] | None = None  # (height, width) or (channels, height, width) of a row
+    source: RowSource | None = None  # what draws training rows, where there are more than `train` holds
 
     def __post_init__(self) -> None:
         name, n = f"data set {self.name!r}", len(self.schema)
         for part, rows in self.parts.items():
             if rows.ndim != 2:
                 raise ValueError(f"the {part!r} part of {name} has shape {rows.shape}; expected two axes")
-            if rows.shape[1] != n:
-                width = rows.shape[1]
+            if (width := rows.shape[1]) != n:
                 raise ValueError(f"the {part!r} part of {name} has {width} columns, but its schema has {n}")
         if len(self.train) == 0:
             raise ValueError(f"{name} has no training rows")
-        if self.source is not None and self.source.n_variables != n:
-            width = self.source.n_variables
+        if self.source is not None and (width := self.source.n_variables) != n:
             raise ValueError(f"the source of {name} draws rows of {width} columns, but its schema has {n}")
-        if self.image_shape is not None and int(np.prod(self.image_shape)) != n:
-            shape = self.image_shape
+        if (shape := self.image_shape) is not None and int(np.prod(shape)) != n:
             raise ValueError(f"{name} has {n} variables, which do not fill an image of shape {shape}")
 
     @property
@@ -216,10 +183,7 @@ class Dataset:
         """Return one part, or all rows.
 
         Args:
-            name: ``"train"``, ``"valid"``, ``"test"``, or ``"all"`` for the parts one after the other.
-
-        Raises:
-            ValueError: The data set has no such part.
+            name: A part that exists, or ``"all"`` for the parts one after the other; otherwise a ValueError.
 
         Example:
             >>> rows = np.eye(2, dtype=np.uint8)
@@ -236,9 +200,8 @@ class Dataset:
     def checksum(self) -> str:
         """SHA-256 of the content, the same whatever file format the rows came from.
 
-        For each part that exists, in the order train, valid, test, the digest takes the line
-        ``"<part> <dtype> <rows>x<columns>\\n"`` in ASCII, for instance ``"train uint8 5000x123\\n"``, and
-        then the values row by row, little-endian. Names, schema and provenance are left out.
+        For each part that exists, in the order train, valid, test, the digest takes an ASCII line such as
+        ``"train uint8 5000x123\\n"``, and then the values row by row, little-endian.
         """
         digest = hashlib.sha256()
         for part, rows in self.parts.items():
@@ -277,10 +240,9 @@ class Dataset:
         return folds
 
     def with_validation(self, fraction: float, seed: int) -> Dataset:
-        """Return a data set that has a validation part, cut at random from train if there was none.
+        """Return a data set that has a validation part: this one, or one cut at random from train.
 
-        The rows of both parts keep their order. A data set that already has a validation part is returned
-        as it is. One that is cut loses its source, which would also draw the rows kept for validation.
+        Rows keep their order. The new data set has no source, which would also draw validation rows.
 
         Args:
             fraction: Share of the training rows that become validation rows, between 0 and 1.

@@ -10,6 +10,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,32 +21,24 @@ from pynade.tables.dataset import PARTS, Dataset, Kind, Schema
 
 #: What numpy and zipfile raise on a damaged archive.
 DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
-
-#: Cells, in lower case, that mean "missing".
-MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
-
+MISSING = ("", "na", "n/a", "nan", "null", "none", "?")  # cells, in lower case, that mean "missing"
 SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
-
-#: Endings of the files that `write_table` writes.
-TABLE_ENDINGS = (".csv", ".npy", ".parquet")
-
+TABLE_ENDINGS = (".csv", ".npy", ".parquet")  # of the files that `write_table` writes
 Names = tuple[str, ...] | None
 
 
 def read_file(path: str | Path) -> tuple[np.ndarray, Names]:
     """Read a table from a file.
 
-    The delimiter of a ``.csv`` file (UTF-8, with or without a byte order mark) is a comma or a semicolon,
-    whichever the first line has more of. The first line is taken for column names if a cell of it is neither
-    a number nor missing. Blank lines are skipped.
+    A ``.csv`` file is UTF-8 text, delimited by commas or semicolons, whichever its first line has more of.
+    That line holds the column names if a cell of it is neither a number nor missing.
 
     Args:
         path: A ``.npy`` file, an ``.npz`` file with one array, a ``.csv`` file or a ``.parquet`` file. Cells
             that are blank, ``NA``, ``nan``, ``null``, ``none`` or ``?`` become NaN.
 
     Returns:
-        The rows, 2-D, and the column names or None. The rows are ``uint8`` if every value is 0 or 1, and
-        ``float64`` otherwise.
+        The rows, 2-D (``uint8`` if every value is 0 or 1, else ``float64``), and the column names or None.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -120,10 +113,16 @@ def _read_parts(path: Path) -> tuple[dict[str, np.ndarray], Names]:
 
 def _check_table(rows: np.ndarray, where: str, names: Names) -> None:
     """Raise a sentence about an array that is no table of numbers."""
+
+    def at(place: tuple[int, ...]) -> str:
+        if len(place) != 2:
+            return f"at {place}"
+        column = place[1] if names is None else repr(names[place[1]])
+        return f"in row {place[0]}, column {column} (counted from 0)"
+
     if rows.dtype.kind not in "buif":
-        words = (place for place, cell in np.ndenumerate(rows) if not _is_number(str(cell)))
-        place = next(words, None)
-        example = "" if place is None else f", such as {str(rows[place])!r} {_place(place, names)}"
+        words = ((place, cell) for place, cell in np.ndenumerate(rows) if not _is_number(str(cell)))
+        example = next((f", such as {str(cell)!r} {at(place)}" for place, cell in words), "")
         raise ValueError(f"{where}: expected numbers, but values of type {rows.dtype} were found{example}")
     if rows.ndim != 2:
         raise ValueError(f"{where}: expected rows and columns, but an array of shape {rows.shape} was found")
@@ -131,16 +130,8 @@ def _check_table(rows: np.ndarray, where: str, names: Names) -> None:
         raise ValueError(f"{where}: expected at least one row and one column, but it is empty")
     if rows.dtype.kind == "f" and np.isinf(rows).any():
         place = tuple(int(i) for i in np.argwhere(np.isinf(rows))[0])
-        found = f"{rows[place]} was found {_place(place, names)}"
+        found = f"{rows[place]} was found {at(place)}"
         raise ValueError(f"{where}: expected finite numbers, but {found}; missing values are marked by NaN")
-
-
-def _place(place: tuple[int, ...], names: Names) -> str:
-    """Say where a cell is."""
-    if len(place) != 2:
-        return f"at {place}"
-    row, column = place
-    return f"in row {row}, column {column if names is None else repr(names[column])} (counted from 0)"
 
 
 def _read_numpy(path: Path) -> dict[str, np.ndarray]:
@@ -201,16 +192,14 @@ def _read_csv(path: Path) -> tuple[np.ndarray, Names]:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no UTF-8 text ({error.reason} at byte {error.start})") from error
-    start = re.search(r"\S", text)
-    if start is None:
+    if (start := re.search(r"\S", text)) is None:
         raise ValueError(f"{path} is empty; expected rows of numbers")
     begin = text.rfind("\n", 0, start.start()) + 1
     first = text[begin:].partition("\n")[0]
     delimiter = ";" if first.count(";") > first.count(",") else ","
     cells = [cell.strip() for cell in next(csv.reader([first], delimiter=delimiter))]
     names = None if all(map(_is_number, cells)) else _unique_names(cells)
-    if names is not None:
-        begin += len(first) + 1
+    begin += 0 if names is None else len(first) + 1
     body = text[begin:]
     if not body or body.isspace():
         raise ValueError(f"{path} has column names but no rows")
@@ -226,13 +215,11 @@ def _parse(body: str, delimiter: str, width: int, name: str) -> np.ndarray | Non
     try:
         polars = _import_polars(f"reading {name}")
     except ImportError:
-        try:  # numpy reads a table without gaps
+        with suppress(ValueError):  # numpy reads a table without gaps
             rows = np.loadtxt(io.StringIO(body), delimiter=delimiter, comments=None, ndmin=2, quotechar='"')
-        except ValueError:
-            rows = None
-        if rows is None or rows.shape[1] != width:
-            raise
-        return rows
+            if rows.shape[1] == width:
+                return rows
+        raise
     frame = _as_frame(polars, body, delimiter, width) if width > 1 else None
     if frame is None:
         body = re.sub(r"\n[ \t]*(?=\n|\Z)", "", "\n" + body)[1:]  # without blank lines
@@ -314,10 +301,10 @@ def check_destination(path: Path, *endings: str) -> None:
 
 
 def write_table(path: Path, header: Sequence[str], rows: np.ndarray) -> None:
-    """Write a table; the kind of file is taken from the ending.
+    """Write a table.
 
     Args:
-        path: A ``.csv``, ``.parquet`` or ``.npy`` file. An array in an ``.npy`` file has no names.
+        path: A ``.csv``, ``.parquet`` or ``.npy`` file, by its ending. An ``.npy`` file has no names.
         header: The column names.
         rows: Numbers, (N, columns); for ``.npy`` of any shape.
 
@@ -330,7 +317,12 @@ def write_table(path: Path, header: Sequence[str], rows: np.ndarray) -> None:
     """
     check_destination(path, *TABLE_ENDINGS)
     if path.suffix == ".npy":
-        write_atomically(path, lambda file: _save_array(file, rows))
+
+        def save(file: Path) -> None:
+            with file.open("wb") as stream:  # np.save adds an ending to a name without one
+                np.save(stream, rows)
+
+        write_atomically(path, save)
         return
     polars = _import_polars(f"writing {path.name}")
     if rows.dtype.kind == "f":
@@ -338,8 +330,3 @@ def write_table(path: Path, header: Sequence[str], rows: np.ndarray) -> None:
     names = _unique_names([str(name) for name in header])
     frame = polars.DataFrame({name: rows[:, i] for i, name in enumerate(names)})
     write_atomically(path, frame.write_csv if path.suffix == ".csv" else frame.write_parquet)
-
-
-def _save_array(path: Path, rows: np.ndarray) -> None:
-    with path.open("wb") as stream:  # np.save adds an ending to a name without one
-        np.save(stream, rows)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+Names = Sequence[str] | None
+
 
 def as_matrix(X: Any) -> tuple[Any, list[str] | None]:
     """Return the numbers of an array or a data frame, and its column names.
@@ -43,9 +45,8 @@ def as_matrix(X: Any) -> tuple[Any, list[str] | None]:
     try:
         frame = narwhals.from_native(X, pass_through=True)
     except narwhals.exceptions.DuplicateError:
-        names = [str(name) for name in X.columns]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"column name {twice!r} occurs more than once; column names must differ") from None
+        check_names([str(name) for name in X.columns])
+        raise
     if isinstance(frame, narwhals.LazyFrame):
         frame = frame.collect()
     if not isinstance(frame, narwhals.DataFrame):
@@ -65,10 +66,9 @@ def _numbers(cells: np.ndarray, name: str | int) -> np.ndarray:
         return cells.astype(np.uint8)
     if cells.dtype.kind not in "OUSMm":
         return cells
-    numbers = np.empty(len(cells))
+    numbers = np.full(len(cells), np.nan)
     for i, cell in enumerate(cells.tolist() if cells.dtype.kind in "US" else cells):
         if _is_missing(cell):
-            numbers[i] = np.nan
             continue
         text, day = isinstance(cell, str | bytes), isinstance(cell, date | time | np.datetime64)
         if text or day or isinstance(cell, timedelta | np.timedelta64):
@@ -88,26 +88,22 @@ def _is_missing(cell: Any) -> bool:
     )
 
 
-def default_names(n: int) -> list[str]:
-    """Return the names of columns that have none: ``x1``, ``x2``, …
+def check_names(names: Sequence[str]) -> None:
+    """Raise a ValueError if a column name occurs twice."""
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"column name {twice!r} occurs more than once; column names must differ") from None
 
-    Example:
-        >>> default_names(2)
-        ['x1', 'x2']
-    """
+
+def default_names(n: int) -> list[str]:
+    """Return the names of n columns that have none: ``x1``, ``x2``, …"""
     return [f"x{i + 1}" for i in range(n)]
 
 
-def align(
-    rows: np.ndarray,
-    names: Sequence[str] | None,
-    wanted: Sequence[str] | None,
-    dropped: Sequence[str] = (),
-) -> np.ndarray:
+def align(rows: np.ndarray, names: Names, wanted: Names, dropped: Sequence[str] = ()) -> np.ndarray:
     """Return the columns of a model, in its order.
 
-    Columns are taken as they stand where they are in order already, and where one side has no names (or only
-    ``x1``, ``x2``, …).
+    Columns are taken as they stand where one side has no names, or only ``x1``, ``x2``, …
 
     Args:
         rows: The table, (N, columns).
@@ -116,8 +112,7 @@ def align(
         dropped: Columns that were left out before training, and are left out here too.
 
     Raises:
-        ValueError: Columns are missing, or there are columns that the model does not know; the sentence
-            names them.
+        ValueError: Columns are missing, or the model does not know some; the sentence names them.
 
     Example:
         >>> align(np.array([[1, 0]]), ["b", "a"], ["a", "b"]).tolist()

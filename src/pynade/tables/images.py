@@ -15,13 +15,7 @@ LEVELS = 256  # grey levels of an 8-bit image
 
 
 def is_images(path: Path) -> bool:
-    """Whether this is a folder, or an ``.npy`` file with three or four axes.
-
-    Example:
-        >>> import tempfile
-        >>> is_images(Path(tempfile.mkdtemp()))
-        True
-    """
+    """Whether this is a folder, or an ``.npy`` file with three or four axes."""
     if path.suffix.lower() != ".npy" or path.is_dir():
         return path.is_dir()
     try:
@@ -34,13 +28,12 @@ def images_dataset(path: str | Path) -> Dataset:
     """Read a folder of PNG files, or an ``.npy`` stack, as a data set of images.
 
     A row is an image in the order (channels, height, width). Where every pixel is black or white the rows are
-    zeros and ones; otherwise they are grey levels 0 … 255 (see `binarized`). Numbers between 0 and 1 that are
-    not all 0 or 1 are taken as shares of white, and rounded to 256 levels.
+    zeros and ones; otherwise they are grey levels 0 … 255 (see `binarized`).
 
     Args:
         path: A folder of PNG files of one size, taken in the order of their names, or with such files in
             sub-folders ``train``, ``valid`` and ``test``; or an ``.npy`` file of shape (N, H, W) or
-            (N, H, W, C), with whole numbers 0 … 255 or numbers between 0 and 1.
+            (N, H, W, C), with whole numbers 0 … 255 or shares of white from 0 to 1 (rounded to 256 levels).
 
     Raises:
         ValueError: There are no images, they differ in size, or a file is no image.
@@ -112,10 +105,8 @@ def binarized(dataset: Dataset, rule: float | str | None) -> Dataset:
         return dataset
     parts: dict[str, Any] = {}
     for part, rows in dataset.parts.items():
-        if rng is None:
-            white = rows > float(rule) * (LEVELS - 1)
-        else:
-            white = rng.integers(0, LEVELS - 1, rows.shape, dtype=np.uint8) < rows
+        drawn = rng and rng.integers(0, LEVELS - 1, rows.shape, dtype=np.uint8)
+        white = rows > float(rule) * (LEVELS - 1) if drawn is None else drawn < rows
         parts[part] = white.astype(np.uint8)
     facts = {k: v for k, v in dataset.provenance.items() if k != "levels"} | {"binarize": rule}
     return replace(dataset, **parts, schema=Schema.binary(dataset.n_variables), provenance=facts, source=None)

@@ -23,8 +23,7 @@ from pynade.tables.files import dataset_from_file
 from pynade.tables.images import images_dataset, is_images
 
 #: Called during a download as ``progress(done_bytes, total_bytes, file_name)``.
-Progress = Callable[[int, int | None, str], None]
-
+Progress = Callable[[int, int | None, str], None] | None
 Folder = str | os.PathLike[str] | None
 
 
@@ -32,8 +31,7 @@ def data_directory(path: Folder = None) -> Path:
     """Return the folder where data sets are kept; it need not exist yet.
 
     Args:
-        path: The folder, if the caller knows it. Otherwise it is the environment variable ``PYNADE_DATA``,
-            and failing that the user's cache folder.
+        path: The folder; without it, the environment variable ``PYNADE_DATA`` or the user's cache folder.
 
     Example:
         >>> data_directory("somewhere").name
@@ -48,41 +46,24 @@ def data_directory(path: Folder = None) -> Path:
 
 
 class Entry(Protocol):
-    """A named data set.
-
-    Attributes:
-        name: Its name.
-        title: One line about it.
-        D: Number of variables.
-        kind: What its columns hold.
-        sizes: Rows of each part.
-        citation: Where it comes from, and its licence.
-        addresses: Where it is published.
-        notes: What a user should know of it.
-        variants: What may follow the name after a slash; the first is what the name alone stands for.
-        by_hand: How to get it where it cannot be downloaded; empty where it can.
-    """
+    """A named data set."""
 
     name: str
-    title: str
-    D: int
-    kind: Kind
-    sizes: Mapping[str, int]
-    citation: str
-    addresses: Sequence[str] = ()
-    notes: Sequence[str] = ()
-    variants: Sequence[str] = ("",)
-    by_hand: str = ""
+    title: str  # one line about it
+    D: int  # number of variables
+    kind: Kind  # what its columns hold
+    sizes: Mapping[str, int]  # rows of each part
+    citation: str  # where it comes from, and its licence
+    addresses: Sequence[str] = ()  # where it is published
+    notes: Sequence[str] = ()  # what a user should know of it
+    variants: Sequence[str] = ("",)  # what may follow the name after a slash; the name alone means the first
+    by_hand: str = ""  # how to get it where it cannot be downloaded; empty where it can
 
     def here(self, data_dir: Folder = None) -> bool:
         """Whether it can be loaded without a download."""
 
     def load(
-        self,
-        variant: str = "",
-        data_dir: Folder = None,
-        download: bool = True,
-        progress: Progress | None = None,
+        self, variant: str = "", data_dir: Folder = None, download: bool = True, progress: Progress = None
     ) -> Dataset:
         """Load it, or a variant of it; the arguments are those of `pynade.tables.load`."""
 
@@ -118,8 +99,7 @@ class Digits(Entry):
 def shuffled(n: int, seed: int) -> np.ndarray:
     """The numbers 0 … n−1 in the order of Python 2's ``random.seed(seed)`` and ``random.shuffle``.
 
-    Published splits were made with it. Newer versions of Python draw differently in ``shuffle``, but their
-    ``random()`` gives the same stream, from which the old exchange of elements is computed here.
+    Published splits were made with it. Python 3 has another ``shuffle``, but the same stream of ``random()``.
 
     Args:
         n: How many numbers.
@@ -139,23 +119,26 @@ def shuffled(n: int, seed: int) -> np.ndarray:
 @cache
 def entries() -> dict[str, Entry]:
     """All named data sets by name, in the order in which they were registered."""
-    found: dict[str, Entry] = {}
-    for point in sorted(entry_points(group="pynade.datasets"), key=lambda point: point.name):
-        found.update(point.load())
-    return {**found, "digits": Digits()}
+    points = sorted(entry_points(group="pynade.datasets"), key=lambda point: point.name)
+    return {name: item for point in points for name, item in point.load().items()} | {"digits": Digits()}
 
 
 def _suggestion(name: str) -> str:
-    """The end of an error message about an unknown name: the nearest known name, and all known names."""
+    """The nearest known name, and all known names."""
     close = difflib.get_close_matches(name.lower(), entries(), n=1)
     return (f"did you mean {close[0]!r}? " if close else "") + f"(known: {', '.join(entries())})"
 
 
+def _names(base: str) -> list[str]:
+    """The name of a data set, and those of its variants."""
+    return [base, *(f"{base}/{variant}" for variant in entries()[base].variants if variant)]
+
+
 def entry(name: str) -> Entry:
-    """The data set of that name, or of a variant of it such as ``"red_wine/3"``.
+    """The data set of that name.
 
     Args:
-        name: A name, perhaps with a variant.
+        name: A name, perhaps with a variant such as ``"red_wine/3"``.
 
     Raises:
         ValueError: There is no data set of that name (the sentence suggests the nearest), or no such variant.
@@ -164,12 +147,12 @@ def entry(name: str) -> Entry:
         >>> entry("digits").D
         64
     """
-    base, _, variant = name.partition("/")
+    base = name.partition("/")[0]
     if base not in entries():
         raise ValueError(f"unknown data set {name!r}: {_suggestion(base)}")
     item = entries()[base]
-    if name != base and variant not in filter(None, item.variants):
-        others = ", ".join(f"{base}/{other}" for other in item.variants if other)
+    if name not in _names(base):
+        others = ", ".join(_names(base)[1:])
         expected = f"expected one of {others}" if others else f"{base!r} has no folds"
         raise ValueError(f"there is no {name!r}: {expected}")
     return item
@@ -178,28 +161,23 @@ def entry(name: str) -> Entry:
 def is_registered(data: str) -> bool:
     """Whether a word means a registered data set rather than a file.
 
-    A name has precedence over a file, but a folder may have the name of a data set, and files in it.
-
     Args:
-        data: A name, perhaps with a variant, or a path.
+        data: A name, perhaps with a variant, or a path. A name has precedence, but a folder may have the name
+            of a data set, and files in it.
 
     Example:
         >>> is_registered("digits"), is_registered("./digits")
         (True, False)
     """
-    base, _, variant = data.partition("/")
-    if base not in entries():
-        return False
-    return data == base or variant in filter(None, entries()[base].variants) or not Path(data).exists()
+    base = data.partition("/")[0]
+    return base in entries() and (data in _names(base) or not Path(data).exists())
 
 
-def load(
-    name: str, data_dir: Folder = None, download: bool = True, progress: Progress | None = None
-) -> Dataset:
+def load(name: str, data_dir: Folder = None, download: bool = True, progress: Progress = None) -> Dataset:
     """Load a named data set, downloading it the first time.
 
     Args:
-        name: One of `entries`, perhaps with a variant: ``"red_wine/3"`` is the third fold of red wine.
+        name: One of `entries`, perhaps with a variant: ``"red_wine/3"`` is its third fold.
         data_dir: Folder of the data sets, see `data_directory`.
         download: Whether the published files may be downloaded if there is no prepared file yet.
         progress: Called as ``progress(done_bytes, total_bytes, file_name)`` during a download.
@@ -218,7 +196,7 @@ def load(
 
 def fold_names(item: Entry) -> tuple[str, ...]:
     """The numbers of the folds of a data set, from ``"1"``; empty if it has none."""
-    return tuple(variant for variant in item.variants if variant.isdigit())
+    return tuple(filter(str.isdigit, item.variants))
 
 
 def folds(name: str, data_dir: Folder = None, **options: Any) -> list[Dataset]:
@@ -226,8 +204,7 @@ def folds(name: str, data_dir: Folder = None, **options: Any) -> list[Dataset]:
 
     Args:
         name: The name of a data set with folds.
-        data_dir: As in `load`.
-        **options: ``download`` and ``progress``, as in `load`.
+        data_dir, **options: As in `load`.
 
     Raises:
         ValueError: The data set has no folds.
@@ -244,13 +221,10 @@ def resolve(data: str | os.PathLike[str], data_dir: Folder = None, **options: An
     """Return the data set that a name or a file stands for.
 
     Args:
-        data: The name of a registered data set, such as ``"adult"`` or ``"red_wine/3"`` (its third fold), or
-            a file (see `pynade.tables.read_file`), or images: a folder of PNG files or an ``.npy`` stack (see
-            `pynade.tables.images`). A registered name has precedence over a file of the same name; write
-            ``./adult`` for the file. ``NAME:FOLDER`` is read by what a package has registered for that name,
-            such as ``timit:FOLDER``.
-        data_dir: As in `load`.
-        **options: ``download`` and ``progress``, as in `load`.
+        data: A registered name, as in `load`, which has precedence over a file (write ``./adult`` for a file
+            of that name); a file (see `pynade.tables.read_file`); images, as a folder of PNG files or an
+            ``.npy`` stack (see `pynade.tables.images`); or ``NAME:FOLDER``, for a registered reader.
+        data_dir, **options: As in `load`.
 
     Raises:
         ValueError: It is neither, or the file holds no table of numbers.

@@ -28,12 +28,9 @@ __all__ = [
 ]
 
 _HOMES = dict.fromkeys(__all__, "pynade.training.loop") | {
-    "Gradient": "pynade.training.options",
     "History": "pynade.training.history",
-    "Training": "pynade.training.options",
-    "fit": "pynade.training.gradient",
-    "fit_population": "pynade.training.population",
-    "pretrain": "pynade.training.gradient",
-    "Member": "pynade.training.population",
+    **dict.fromkeys(("Gradient", "Training"), "pynade.training.options"),
+    **dict.fromkeys(("fit", "pretrain"), "pynade.training.gradient"),
+    **dict.fromkeys(("Member", "fit_population"), "pynade.training.population"),
 }
 __getattr__, __dir__, _ = _lazy_names(__name__, _HOMES)

@@ -17,7 +17,6 @@ from pynade.atomic import write_atomically
 
 Tensors = dict[str, Tensor]
 State = tuple[dict[str, Tensors], dict[str, Any]]  # groups of tensors, and facts as JSON
-NUMBERED = re.compile(r"checkpoint-\d+\.safetensors")
 CHECKPOINT_SECONDS = 20.0  # between checkpoints; any of them resumes to the identical result
 
 
@@ -56,7 +55,9 @@ def load_checkpoint(path: Path) -> State:
 
 def numbered_checkpoints(folder: Path) -> list[Path]:
     """Checkpoints of an estimator with several settings in a folder: checkpoint-0.safetensors, …"""
-    return [path for path in sorted(folder.iterdir()) if NUMBERED.fullmatch(path.name)]
+    return [
+        path for path in sorted(folder.iterdir()) if re.fullmatch(r"checkpoint-\d+\.safetensors", path.name)
+    ]
 
 
 class Checkpoint:
@@ -71,9 +72,9 @@ class Checkpoint:
     def __init__(self, path: Path, resume: bool = False, identity: dict[str, Any] | None = None) -> None:
         if not resume:
             path.unlink(missing_ok=True)
-        self.path, self.identity = path, json.loads(json.dumps(identity or {}, default=str))
+        self.path, self._saved = path, time.monotonic()
+        self.identity = json.loads(json.dumps(identity or {}, default=str))
         self.found = load_checkpoint(path) if path.is_file() else None
-        self._saved = time.monotonic()
         known = {} if self.found is None else self.found[1].get("identity", {})
         other = [name for name in {**known, **self.identity} if known.get(name) != self.identity.get(name)]
         if self.found is not None and other:

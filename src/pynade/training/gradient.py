@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,21 +86,20 @@ class GradientLearner(Learner):
         self.stopping = [Stopping(patience=options.patience, stop_at_train=options.stop_at_train)]
         self.generator = Generator(model.device).manual_seed(seed)
         self.source: RowSource | None = None
-        if isinstance(train, Tensor | np.ndarray):
-            self.x = checked_rows(model, train)
-        else:
+        if not isinstance(train, Tensor | np.ndarray):
             self.source = train.to(model.device)
             if options.updates_per_epoch is None:
                 raise ValueError("rows that are drawn on the fly have no end: set updates_per_epoch")
             first = Generator(model.device).manual_seed(0)
-            self.x = self.source.draw(options.updates_per_epoch * options.batch_size, first)
-            model.check(self.x)
+            train = self.source.draw(options.updates_per_epoch * options.batch_size, first)
+        self.x = checked_rows(model, train)
         self.valid = None if valid is None else checked_rows(model, valid)
         self.validated = valid is not None
         self.updates = options.updates_per_epoch or math.ceil(len(self.x) / options.batch_size)
         params: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p.requires_grad}
         optimizer = Optimizer(options.optimizer, params, decays(model, params, options))
         self.step = Step(model, self.x, options, self.generator, optimizer)
+        self._rate = partial(options.rate, total=options.epochs * self.updates)
         self.good = self.best = self.candidate = copy_of(model)  # last sound, best, and this epoch's weights
         self.epoch, self.facts = 0, dict[str, Any]()
 
@@ -115,9 +115,6 @@ class GradientLearner(Learner):
         with averaged(self.model, self.step.average):
             sound = all(bool(torch.isfinite(p).all()) for p in self.model.parameters())
         return [train if sound else math.nan]
-
-    def _rate(self, t: int) -> float:
-        return self.options.rate(t, self.options.epochs * self.updates)
 
     def score(self, epoch: int) -> list[Estimate] | None:
         """The validation rows' score, with the averaged weights where there are any."""

@@ -95,14 +95,12 @@ class Gradient(Training):
             if not sound:
                 raise ValueError(f"{name} must be {words}, not {getattr(self, name)}")
 
-    def rate(self, t: int, total: int) -> float:
-        """Learning rate of update t = 0, 1, …, total - 1."""
-        now = self.learning_rate * self.warm_up_factor(t)
-        return now * schedule_factor(self.schedule, self.gamma, t, total)
-
-    def warm_up_factor(self, t: int) -> float:
-        """Factor of the rate at update t while it rises: 1 / warm_up at the first, 1 from `warm_up` on."""
-        return 1.0 if self.warm_up == 0 else min(1.0, (t + 1) / self.warm_up)
+    def rate(self, t: int, total: int, initial: Any = None, gamma: Any = None) -> Any:
+        """Learning rate of update t = 0 … total - 1; a member may have its own initial rate and gamma."""
+        initial = self.learning_rate if initial is None else initial
+        gamma = self.gamma if gamma is None else gamma
+        rising = 1.0 if self.warm_up == 0 else min(1.0, (t + 1) / self.warm_up)
+        return initial * rising * schedule_factor(self.schedule, gamma, t, total)
 
 
 def schedule_factor(schedule: str, gamma: Any, t: int, total: int) -> Any:

@@ -33,7 +33,7 @@ from pynade.training.checkpoint import Checkpoint, State
 from pynade.training.gradient import checked_rows, decays, minibatches
 from pynade.training.history import History
 from pynade.training.loop import Callback, Learner, Report, Stopping, run
-from pynade.training.options import Gradient, schedule_factor
+from pynade.training.options import Gradient
 from pynade.training.step import Optimizer, Rows, Step, Trainable
 
 #: Options in which the members of a population may differ.
@@ -44,13 +44,10 @@ DRAWS = 4  # prefixes per validation row of an orderless model, as in `orderless
 
 @dataclass
 class Member:
-    """One model with its rows, its options and its seed: the arguments of `fit`.
-
-    Members that share rows should hold the same array object, which is then kept once.
-    """
+    """One model with its rows, its options and its seed: the arguments of `fit`."""
 
     model: Trainable
-    train: Rows
+    train: Rows  # members that share rows should hold the same array object, which is then kept once
     valid: Rows | None
     options: Gradient
     seed: int = 0
@@ -121,37 +118,29 @@ class PopulationLearner(Learner):
         seeded = {key: torch.Generator(self.device).manual_seed(key[1]) for key in self.key_of}
         self._enter(list(range(len(members))), seeded)
         self.best = {name: t.detach().clone() for name, t in self.population.trained.items()}
-        self.on_valid = self.on_train = None
-        self.validated = any(m.valid is not None for m in members)
-        if self.validated:
-            if any(m.valid is None for m in members):
-                raise ValueError("either all members of a population have validation rows, or none has")
-            self.on_valid = Scored(members, [m.valid for m in members], self.population.orderless)
-        if any(o.stop_at_train is not None for o in own):
-            self.on_train = Scored(members, [m.train for m in members], self.population.orderless)
+        self.validated, orderless = members[0].valid is not None, self.population.orderless
+        if any((m.valid is not None) != self.validated for m in members):
+            raise ValueError("either all members of a population have validation rows, or none has")
+        self.on_valid = Scored(members, [m.valid for m in members], orderless) if self.validated else None
+        scored = any(o.stop_at_train is not None for o in own)
+        self.on_train = Scored(members, [m.train for m in members], orderless) if scored else None
 
     def advance(self, report: Report) -> list[float | None]:
         """All updates of an epoch; the mean log-likelihood of each member's rows, NaN where it diverged."""
         shared, step = self.options, self.step
         self.epoch += 1
         options = [self.members[m].options for m in self.active]
-        own = [
-            (o.momentum if self.epoch > o.momentum_after else 0.0, o.learning_rate, o.gamma) for o in options
-        ]
+        late = float(self.epoch > shared.momentum_after)
+        own = [(late * o.momentum, o.learning_rate, o.gamma) for o in options]
         momentum, rate, gamma = torch.tensor(own, dtype=self.dtype).T.contiguous()
         streams = []
         for (data, _), generator in zip(self.keys, step.generators, strict=True):
             parts = minibatches(self.sizes[data], shared.batch_size, self.updates, self.one_pass, generator)
             streams.append(torch.cat(list(parts)) + self.offsets[data])
-        total = shared.epochs * self.updates
-
-        def rate_at(t: int) -> Tensor:
-            now: Tensor = rate * shared.warm_up_factor(t) * schedule_factor(shared.schedule, gamma, t, total)
-            return now
-
         parts = torch.stack(streams).split(shared.batch_size, dim=1)
         batches = (part[self.population.stream] for part in parts)  # each (M, B)
-        train = step.epoch(batches, rate_at, momentum, report).cpu()
+        total = shared.epochs * self.updates
+        train = step.epoch(batches, lambda t: shared.rate(t, total, rate, gamma), momentum, report).cpu()
         sound = [t.detach().flatten(1).isfinite().all(1) for t in self.population.trained.values()]
         return [float(v) for v in train.masked_fill(~torch.stack(sound).all(0).cpu(), math.nan)]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,16 +43,10 @@ class Optimizer:
     """
 
     def __init__(self, rule: str, params: dict[str, Tensor], decay: dict[str, Number] | None = None) -> None:
-        self.rule, self.params, self.decay = rule, params, decay or {}
-        self.t = 0
+        self.rule, self.params, self.decay, self.t = rule, params, decay or {}, 0
         self._on_device: dict[int, Tensor] = {}  # decays, by identity
         self.slots = ("velocity",) if rule == "sgd" else ("first", "second")
         self.state = {f"{slot}/{n}": torch.zeros_like(p) for slot in self.slots for n, p in params.items()}
-
-    def step(self, grads: dict[str, Tensor], learning_rate: Number, momentum: Number = 0.0) -> None:
-        """One update from the gradients of the loss."""
-        self.t += 1
-        self.apply(grads, (learning_rate, momentum, *self.corrections(self.t), 0.0))
 
     @staticmethod
     def corrections(t: int) -> tuple[float, float]:
@@ -75,7 +70,8 @@ class Optimizer:
         """
         average = average or {}
         learning_rate, momentum, first_correction, second_correction, average_rate = numbers = list(numbers)
-        if self._fused(grads, numbers, average):
+        if self._fuses(grads, average):
+            self._fused(grads, numbers, average)
             return
         params, slopes = list(self.params.values()), [grads[name] for name in self.params]
         groups: dict[int, tuple[Number, list[int]]] = {}  # positions of the parameters that share a decay
@@ -114,16 +110,18 @@ class Optimizer:
             scale(gaps, average_rate)
             foreach("add_", means, gaps)
 
-    def _fused(self, grads: dict[str, Tensor], numbers: list[Number], average: dict[str, Tensor]) -> bool:
-        """An update by one kernel for each tensor; False where that is not possible, or slower."""
+    def _fuses(self, grads: dict[str, Tensor], average: dict[str, Tensor]) -> bool:
         few = len(self.params) <= MOST_FUSED and all(p.is_cuda for p in self.params.values())
         if not few or not backends.available("triton"):
             return False
-        from pynade.kernels.update import suits, update
+        from pynade.kernels.update import suits
 
-        slots = {name: [self.state[f"{slot}/{name}"] for slot in self.slots] for name in self.params}
-        if not all(suits([p, grads[n], *slots[n], average.get(n, p)]) for n, p in self.params.items()):
-            return False
+        own = [[p, grads[n], *self._slots(n), average.get(n, p)] for n, p in self.params.items()]
+        return all(map(suits, own))
+
+    def _fused(self, grads: dict[str, Tensor], numbers: list[Number], average: dict[str, Tensor]) -> None:
+        from pynade.kernels.update import update
+
         device = next(iter(self.params.values())).device
         members = max(n.numel() if isinstance(n, Tensor) else 1 for n in numbers)
 
@@ -137,8 +135,10 @@ class Optimizer:
                 if id(decay) not in self._on_device:
                     self._on_device[id(decay)] = row(decay).contiguous()
                 pull = self._on_device[id(decay)]
-            update(self.rule, p, grads[name], slots[name], average.get(name), pull, stacked, constants)
-        return True
+            update(self.rule, p, grads[name], self._slots(name), average.get(name), pull, stacked, constants)
+
+    def _slots(self, name: str) -> list[Tensor]:
+        return [self.state[f"{slot}/{name}"] for slot in self.slots]
 
 
 def scale(tensors: Sequence[Tensor], number: Number) -> None:
@@ -161,41 +161,31 @@ def clip(grads: dict[str, Tensor], largest: float, members: bool = False) -> Non
     scale(slopes, (largest / (norm + 1e-6)).clamp(max=1.0))
 
 
+@dataclass(eq=False)
 class Step:
     """Loss, gradient, update, and running average of the weights, for rows of x given by index.
 
     On a GPU small updates spend most of their time launching kernels, so full minibatches are replayed from a
     captured graph, with the same arithmetic and random numbers. In a population, batches and losses are
     (M, B), and learning rates have one value per member.
-
-    Args:
-        model: trained in place; its `loss(rows, generator)` is (B,), or (M, B) of a population.
-        x: all training rows, on the model's device.
-        options: of gradient descent.
-        generator: source of all random numbers of the loss, on the model's device; a population has several.
-        optimizer: over the model's parameters.
-        capture: replay a CUDA graph; None does so on every GPU.
-        members: M of a population, None for a single model.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        x: Tensor,
-        options: Gradient,
-        generator: torch.Generator | Sequence[torch.Generator],
-        optimizer: Optimizer,
-        capture: bool | None = None,
-        members: int | None = None,
-    ) -> None:
-        self.model, self.x, self.options = model, x, options
-        self.generator, self.optimizer = generator, optimizer
-        self.generators = [generator] if isinstance(generator, torch.Generator) else list(generator)
-        kept = {} if options.ema is None else optimizer.params
+    model: Any  # trained in place; its `loss(rows, generator)` is (B,), or (M, B) of a population
+    x: Tensor  # all training rows, on the model's device
+    options: Gradient
+    generator: torch.Generator | Sequence[torch.Generator]  # of the loss; a population has several
+    optimizer: Optimizer  # over the model's parameters
+    capture: bool | None = None  # replay a CUDA graph; None does so on every GPU
+    members: int | None = None  # M of a population, None for a single model
+
+    def __post_init__(self) -> None:
+        given, x = self.generator, self.x
+        self.generators = [given] if isinstance(given, torch.Generator) else list(given)
+        kept = {} if self.options.ema is None else self.optimizer.params
         self.average = {n: p.detach().clone() for n, p in kept.items()}
-        self.shape = () if members is None else (members,)
+        self.shape = () if self.members is None else (self.members,)
         self.loss_sum = torch.zeros(self.shape, dtype=torch.float64, device=x.device)
-        self.capture = x.device.type == "cuda" and capture is not False
+        self.capture = x.device.type == "cuda" and self.capture is not False
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, batch: Tensor, rate: Number, momentum: Number) -> None:
