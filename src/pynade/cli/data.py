@@ -31,7 +31,8 @@ def list_(data_dir: DataDir = None) -> None:
         table.add_row(name, entry.kind, str(entry.D), *sizes, "yes" if entry.here(data_dir) else "no")
     console.print(table)
     console.print(f"data directory: {registry.data_directory(data_dir)}", soft_wrap=True)
-    next_commands(("data", "info", "digits"), ("data", "get", "mushrooms"))
+    away = [name for name, entry in registry.entries().items() if not entry.here(data_dir)]
+    next_commands(("data", "info", "digits"), *([("data", "get", away[0])] if away else []))
 
 
 @app.command()
