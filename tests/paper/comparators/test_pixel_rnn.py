@@ -80,7 +80,7 @@ def compare_kernels(device: str, tolerance: float) -> None:
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 def test_kernels_under_the_interpreter() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", INTERPRETED], env=environment, check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", INTERPRETED], env=environment, check=True)
 
 
 @pytest.mark.gpu
