@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from pynade.tables.registry import entries
 from tests.paper.data import test_uci
 
-red = test_uci.red  # a fixture
+
+@pytest.fixture
+def red(tmp_path, monkeypatch):
+    """A small file of red wine, registered without a check of its content: commands take no registry."""
+    monkeypatch.setitem(entries(), "red_wine", test_uci.KNOWN["red_wine"])
+    rows = np.random.default_rng(0).normal(3.0, 2.0, (57, 11))
+    test_uci.red_file(tmp_path / "uci" / "red_wine_folds.hdf5", rows)
+    return rows
 
 
 @pytest.fixture

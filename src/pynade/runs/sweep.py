@@ -35,7 +35,7 @@ from pynade.runs.provenance import OF_MACHINE, now, provenance
 from pynade.runs.score import ensemble_sizes
 from pynade.runs.summary import read_json
 from pynade.tables import Dataset, resolve
-from pynade.tables.registry import entries, entry, fold_names, folds
+from pynade.tables.registry import Entry, entries, entry, fold_names, folds
 
 IN_RECORD = ("model", "data", "fixed", "grid", "folds", "retrain", "repeats")  # of the folder's spec
 TRIAL = 200  # validation rows of a trial, at most
@@ -69,6 +69,7 @@ def run_sweep(
     repeats: int = 1,
     quick: bool = False,
     report: Report | None = None,
+    known: Mapping[str, Entry] | None = None,
 ) -> dict[str, Any]:
     """Train the whole grid, choose on validation, score the test part once; returns the record.
 
@@ -90,18 +91,19 @@ def run_sweep(
         quick: two folds, a tenth of the epochs, some validation rows in place of the test part (`valid` in
             the record, no `test`): shows that everything works; the record says so and does not count.
         report: called with a `SweepProgress` after every epoch.
+        known: the named data sets, by name; None takes those that are registered.
     """
     fixed = {PARAMETERS.get(name, name): value for name, value in fixed.items()}
     grid = {PARAMETERS.get(name, name): list(values) for name, values in grid.items()}
     tried = settings(grid)
     _check_settings(fixed, grid)
     first = estimator_named(model, {"random_state": seed, **fixed, **tried[0]})
-    if data in entries() and fold_names(entry(data)):
+    if data in (known or entries()) and fold_names(entry(data, known)):
         if n_folds is not None:
             raise ValueError(f"data set {data!r} has folds of its own; give no number of folds")
-        parts = folds(data, data_dir)
+        parts = folds(data, data_dir, known=known)
     else:
-        whole = resolve(data, data_dir)
+        whole = resolve(data, data_dir, known=known)
         parts = [whole] if n_folds is None else whole.folds(n_folds, seed)
         if parts[0].test is None:
             cut = "cut them with --folds, such as 10"

@@ -116,6 +116,9 @@ def shuffled(n: int, seed: int) -> np.ndarray:
     return np.array(order, dtype=np.int64)
 
 
+Known = Mapping[str, Entry] | None  # data sets by name
+
+
 @cache
 def entries() -> dict[str, Entry]:
     """All named data sets by name, in the order in which they were registered."""
@@ -123,22 +126,24 @@ def entries() -> dict[str, Entry]:
     return {name: item for point in points for name, item in point.load().items()} | {"digits": Digits()}
 
 
-def _suggestion(name: str) -> str:
+def _suggestion(name: str, known: Known) -> str:
     """The nearest known name, and all known names."""
-    close = difflib.get_close_matches(name.lower(), entries(), n=1)
-    return (f"did you mean {close[0]!r}? " if close else "") + f"(known: {', '.join(entries())})"
+    close = difflib.get_close_matches(name.lower(), known or entries(), n=1)
+    names = ", ".join(known or entries())
+    return (f"did you mean {close[0]!r}? " if close else "") + f"(known: {names})"
 
 
-def _names(base: str) -> list[str]:
+def _names(base: str, known: Known) -> list[str]:
     """The name of a data set, and those of its variants."""
-    return [base, *(f"{base}/{variant}" for variant in entries()[base].variants if variant)]
+    return [base, *(f"{base}/{variant}" for variant in (known or entries())[base].variants if variant)]
 
 
-def entry(name: str) -> Entry:
+def entry(name: str, known: Known = None) -> Entry:
     """The data set of that name.
 
     Args:
         name: A name, perhaps with a variant such as ``"red_wine/3"``.
+        known: The data sets by name; None takes `entries`.
 
     Raises:
         ValueError: There is no data set of that name (the sentence suggests the nearest), or no such variant.
@@ -148,32 +153,35 @@ def entry(name: str) -> Entry:
         64
     """
     base = name.partition("/")[0]
-    if base not in entries():
-        raise ValueError(f"unknown data set {name!r}: {_suggestion(base)}")
-    item = entries()[base]
-    if name not in _names(base):
-        others = ", ".join(_names(base)[1:])
+    if base not in (known or entries()):
+        raise ValueError(f"unknown data set {name!r}: {_suggestion(base, known)}")
+    item = (known or entries())[base]
+    if name not in _names(base, known):
+        others = ", ".join(_names(base, known)[1:])
         expected = f"expected one of {others}" if others else f"{base!r} has no folds"
         raise ValueError(f"there is no {name!r}: {expected}")
     return item
 
 
-def is_registered(data: str) -> bool:
+def is_registered(data: str, known: Known = None) -> bool:
     """Whether a word means a registered data set rather than a file.
 
     Args:
         data: A name, perhaps with a variant, or a path. A name has precedence, but a folder may have the name
             of a data set, and files in it.
+        known: As in `entry`.
 
     Example:
         >>> is_registered("digits"), is_registered("./digits")
         (True, False)
     """
     base = data.partition("/")[0]
-    return base in entries() and (data in _names(base) or not Path(data).exists())
+    return base in (known or entries()) and (data in _names(base, known) or not Path(data).exists())
 
 
-def load(name: str, data_dir: Folder = None, download: bool = True, progress: Progress = None) -> Dataset:
+def load(
+    name: str, data_dir: Folder = None, download: bool = True, progress: Progress = None, known: Known = None
+) -> Dataset:
     """Load a named data set, downloading it the first time.
 
     Args:
@@ -181,6 +189,7 @@ def load(name: str, data_dir: Folder = None, download: bool = True, progress: Pr
         data_dir: Folder of the data sets, see `data_directory`.
         download: Whether the published files may be downloaded if there is no prepared file yet.
         progress: Called as ``progress(done_bytes, total_bytes, file_name)`` during a download.
+        known: As in `entry`.
 
     Raises:
         ValueError: The name is unknown, or the prepared file is damaged.
@@ -191,7 +200,7 @@ def load(name: str, data_dir: Folder = None, download: bool = True, progress: Pr
         >>> load("digits").sizes
         {'train': 1197, 'valid': 300, 'test': 300}
     """
-    return entry(name).load(name.partition("/")[2], data_dir, download, progress)
+    return entry(name, known).load(name.partition("/")[2], data_dir, download, progress)
 
 
 def fold_names(item: Entry) -> tuple[str, ...]:
@@ -209,9 +218,10 @@ def folds(name: str, data_dir: Folder = None, **options: Any) -> list[Dataset]:
     Raises:
         ValueError: The data set has no folds.
     """
-    numbers = fold_names(entry(name))
+    known = options.get("known") or entries()
+    numbers = fold_names(entry(name, known))
     if not numbers:
-        others = ", ".join(other for other, item in entries().items() if fold_names(item))
+        others = ", ".join(other for other, item in known.items() if fold_names(item))
         raise ValueError(f"data set {name!r} has no folds; those with folds are: {others or 'none'}")
     base = name.partition("/")[0]
     return [load(f"{base}/{number}", data_dir, **options) for number in numbers]
@@ -236,7 +246,8 @@ def resolve(data: str | os.PathLike[str], data_dir: Folder = None, **options: An
     if not isinstance(data, str | os.PathLike):
         raise TypeError(f"expected a data set's name or a file, but got {type(data).__name__}")
     name = data if isinstance(data, str) else ""
-    if is_registered(name):
+    known = options.get("known")
+    if is_registered(name, known):
         return load(name, data_dir, **options)
     kind, _, folder = name.partition(":")
     for point in entry_points(group="pynade.readers", name=kind) if folder else ():
@@ -246,5 +257,7 @@ def resolve(data: str | os.PathLike[str], data_dir: Folder = None, **options: An
     if path.exists():
         return images_dataset(path) if is_images(path) else dataset_from_file(path)
     if name:
-        raise ValueError(f"no file {name!r} exists, and it is no registered data set: {_suggestion(name)}")
+        raise ValueError(
+            f"no file {name!r} exists, and it is no registered data set: {_suggestion(name, known)}"
+        )
     raise FileNotFoundError(f"there is no file {path}")

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pynade.tables import resolve
-from pynade.tables.registry import entries, folds, load
+from pynade import tables
 from pynade_paper.data.catalogue import Upstream
 from pynade_paper.data.digests import check_file, file_digest
 from pynade_paper.data.download import DownloadError
@@ -104,13 +103,15 @@ def unchecked(name: str):
     return {name: replace(item, form=replace(item.form, check=lambda path: None))}
 
 
-KNOWN = unchecked("red_wine")
+KNOWN = {**ENTRIES, **unchecked("red_wine")}
+folds, load, resolve = (
+    partial(function, known=KNOWN) for function in (tables.folds, tables.load, tables.resolve)
+)
 
 
 @pytest.fixture
-def red(tmp_path, monkeypatch):
-    """The rows of a file of red wine, which is registered without a check of its content."""
-    monkeypatch.setitem(entries(), "red_wine", KNOWN["red_wine"])
+def red(tmp_path):
+    """The rows of a file of red wine, whose content is not checked."""
     rows = np.random.default_rng(0).normal(3.0, 2.0, (57, 11))
     red_file(tmp_path / "uci" / "red_wine_folds.hdf5", rows)
     return rows
