@@ -96,7 +96,10 @@ def shaken(module, seed=0, scale=1.0):
 
 
 def net(name, D, seed=0, **kw):
-    return shaken(NETS[name](D, **kw), seed)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)  # some nets draw their connections, so that a test repeats
+        made = NETS[name](D, **kw)
+    return shaken(made, seed)
 
 
 def _under(name):
