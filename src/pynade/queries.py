@@ -198,7 +198,7 @@ def impute(
             warnings.warn(
                 f"the gaps of {int(few.sum())} of {len(x)} rows are filled by an estimate with an effective "
                 f"sample size below {FEW} (the smallest is {sizes.min():.1f}); more particles help, and an "
-                "orderless model (DeepNADE) needs none",
+                "orderless model (DeepNADE, DeepRNADE) needs none",
                 UserWarning,
                 stacklevel=2,
             )
@@ -231,7 +231,8 @@ def conditional(model: Model, i: int, given: dict[int, float]) -> Conditional:
     if several and not isinstance(model.net, AnyOrderNet):
         raise ValueError(
             "the members of this ensemble differ in p(given), so its conditional is a mixture of theirs; an "
-            "orderless model (DeepNADE) can answer it, and queries.conditional_log_prob weights the members"
+            "orderless model (DeepNADE, DeepRNADE) can answer it, and queries.conditional_log_prob weights "
+            "the members"
         )
     D = model.n_variables
     is_given = variable_flags(list(given), D, "given")
@@ -315,7 +316,8 @@ def _orders(model: Sequential, parts: Tensor, k: Orderings, generator: Generator
     if not _fits(model, parts).all():
         raise ValueError(
             "this model's ordering does not put the given variables first, so the query is not tractable; "
-            "an orderless model (DeepNADE) can answer it, and gaps can be filled by an estimate (impute)"
+            "an orderless model (DeepNADE, DeepRNADE) can answer it, and gaps can be filled by an estimate "
+            "(impute)"
         )
     return model.order.view(-1, 1, model.n_variables).expand(-1, len(parts), -1)
 

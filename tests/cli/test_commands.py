@@ -232,7 +232,7 @@ BAD_TABLES = {
         (["sample", "good", "--plot", "s.png", "--shape", "wide"], "HxW"),
         (["info", "nowhere"], "no model file"),
         (["score", "good", "table.csv", "--orderings", "4"], "orderless models have (DeepNADE"),
-        (["sample", "good", "--given", "0=1"], "an orderless model (DeepNADE) can answer it"),
+        (["sample", "good", "--given", "0=1"], "an orderless model (DeepNADE, DeepRNADE) can answer it"),
         (
             ["impute", "good", "table.csv", "--particles", "0", "--out", "x.csv"],
             "particles must be at least 1",

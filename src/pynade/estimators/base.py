@@ -220,7 +220,7 @@ class DensityEstimator(Questions):
 
 @dataclass(frozen=True)
 class FitRequest:
-    """Where a fit keeps its files, whether it goes on, whom it reports to, and where rows come from."""
+    """The folder of a fit, whether it resumes, its callbacks, and the source of fresh rows."""
 
     folder: Path | None = None
     resume: bool = False

@@ -34,7 +34,7 @@ PARTICLES = 256  # per row, where a fixed ordering fills gaps by an estimate
 
 
 class Questions(DensityMixin, BaseEstimator):
-    """Abstract: what can be asked of every estimator once it is fitted."""
+    """Abstract: the queries that every fitted estimator has."""
 
     device: str
     _double: ClassVar[bool] = False  # compute in float64 on a GPU too
@@ -85,7 +85,7 @@ class Questions(DensityMixin, BaseEstimator):
             n_samples: how many.
             random_state: seed.
             given: values of known variables by index or column name: draws that agree with them. An
-                orderless model is asked under orderings that put them first.
+                orderless model takes orderings that put them first.
         """
         import torch
 
@@ -277,7 +277,7 @@ class Questions(DensityMixin, BaseEstimator):
         return model.double().to(device) if device.type == "cpu" or self._double else model.float().to(device)
 
     def _query_orderings(self, k: int | Ordering | None = None) -> int | Ordering:
-        """The orderings a model is asked under; 1 for one that has its own or needs none."""
+        """The orderings of a query; 1 for a model that has its own or needs none."""
         from pynade.models import Orderless
 
         if isinstance(self.model_, Orderless) or k is not None:
