@@ -9,6 +9,7 @@ from pynade.families.mixture import (
     MixtureOfLaplaces,
     MixtureOfLogistics,
 )
+from pynade.families.per_column import PerColumn
 from pynade.families.real import Real
 from pynade.families.transform import Affine, Bijection, Log, Logit, Transformed, standardised
 
@@ -28,6 +29,7 @@ __all__ = [
     "MixtureOfGaussians",
     "MixtureOfLaplaces",
     "MixtureOfLogistics",
+    "PerColumn",
     "Real",
     "SinhArcsinh",
     "StudentT",

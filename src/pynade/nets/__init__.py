@@ -6,6 +6,7 @@ from pynade.nets.made import FVSBNNet, MADENet
 from pynade.nets.masked_conv import Hybrid, MaskedConv
 from pynade.nets.masked_mlp import MaskedMLP
 from pynade.nets.nade import NADENet
+from pynade.nets.table import TableNet
 from pynade.nets.transformer import CausalTransformer, Transformer
 from pynade.nets.unet import UNet
 
@@ -20,6 +21,7 @@ __all__ = [
     "MaskedMLP",
     "NADENet",
     "Net",
+    "TableNet",
     "Transformer",
     "UNet",
     "Walk",

@@ -3,87 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
-from pynade.tables.frames import check_names, default_names
+from pynade.tables.column import Column as Column
+from pynade.tables.column import Kind as Kind
+from pynade.tables.schema import Schema as Schema
 
 if TYPE_CHECKING:  # torch takes a second to import, and a list of names should not wait for it
     import torch
 
 PARTS = ("train", "valid", "test")
-Kind = Literal["binary", "real", "category"]
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column: a name and the kind of values it holds."""
-
-    name: str
-    kind: Kind
-
-    def __post_init__(self) -> None:
-        if self.kind not in (kinds := get_args(Kind)):
-            expected = ", ".join(kinds)
-            raise ValueError(f"column {self.name!r} has kind {self.kind!r}; expected one of: {expected}")
-
-
-@dataclass(frozen=True)
-class Schema:
-    """The columns of a table, in order.
-
-    Example:
-        >>> schema = Schema.binary(3)
-        >>> len(schema), schema.names
-        (3, ('x1', 'x2', 'x3'))
-        >>> Schema.uniform("real", 1, ["height"]).columns
-        (Column(name='height', kind='real'),)
-    """
-
-    columns: tuple[Column, ...]
-
-    def __post_init__(self) -> None:
-        check_names(self.names)
-
-    def __len__(self) -> int:
-        return len(self.columns)
-
-    @classmethod
-    def from_kinds(cls, kinds: Sequence[Kind], names: Sequence[str] | None = None) -> Schema:
-        """Return a schema from one kind for each column.
-
-        Args:
-            kinds: The kinds.
-            names: The names of the columns; ``x1``, ``x2``, … when left out.
-        """
-        names = default_names(len(kinds)) if names is None else names
-        if len(names) != len(kinds):
-            raise ValueError(f"{len(names)} column names were given for {len(kinds)} columns")
-        return cls(tuple(Column(str(name), kind) for name, kind in zip(names, kinds, strict=True)))
-
-    @classmethod
-    def uniform(cls, kind: Kind, n: int, names: Sequence[str] | None = None) -> Schema:
-        """Return a schema of ``n`` columns of one kind; `names` as in `from_kinds`."""
-        return cls.from_kinds([kind] * n, names)
-
-    @classmethod
-    def binary(cls, n: int, names: Sequence[str] | None = None) -> Schema:
-        """Return a schema of ``n`` columns of zeros and ones; `names` as in `from_kinds`."""
-        return cls.uniform("binary", n, names)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The column names, in order."""
-        return tuple(column.name for column in self.columns)
-
-    @property
-    def kinds(self) -> tuple[Kind, ...]:
-        """The column kinds, in order."""
-        return tuple(column.kind for column in self.columns)
 
 
 class RowSource(Protocol):

@@ -1,0 +1,330 @@
+"""The family of a mixed table: levels, numbers on a lattice and real numbers, each column its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional
+
+from pynade.families.base import Family, refuse
+from pynade.families.mixture import MixtureOfLogistics
+from pynade.families.real import pick
+from pynade.families.transform import at
+
+BEYOND = 1e4  # normal score of the ends of a bounded lattice
+REACH = 6.0  # largest normal score that a net sees
+RAMP = 0.01  # share of a uniform distribution in the normal scores, so that no interval has none
+NODES = 12  # of a logistic, for the mean of a column of numbers
+
+
+class PerColumn(Family):
+    """Columns of a mixed table, as the codes of `pynade.tables.Schema` give them.
+
+    A column of levels has a probability for each (softmax). A column of numbers is mapped to normal scores z
+    by an increasing piecewise linear function, on which the distribution is a mixture of logistics: of a
+    value on a lattice the probability between k - 1/2 and k + 1/2 (to the end of the axis at the ends of its
+    range), of a real value the density, with the slope of the map. A net sees levels as indexes, and numbers
+    as normal scores with the phases of their periods (dates).
+
+    Args:
+        levels: of each column its number of levels; 0 for numbers.
+        n_components: of the mixtures.
+        n_knots: of the maps to normal scores.
+        n_periods: periods of dates.
+        sigma_floor: smallest scale of a logistic, in normal scores.
+
+    Example:
+        >>> family = PerColumn.fitted(np.array([[0, 1.5], [1, 2.5], [1, 0.5]]), [2, 0])
+        >>> family.log_prob(torch.tensor([[0.0, 1.0]]), torch.zeros(1, 2, family.n_params)).shape
+        torch.Size([1, 2])
+    """
+
+    counts: Tensor  # (D,), the levels
+    invalid: Tensor  # (D, P) bool: parameters of no level
+    knots: Tensor  # (D, M), in codes, ascending
+    scores: Tensor  # (D, M), their normal scores
+    step: Tensor  # (D,) bool: numbers on a lattice
+    low: Tensor  # (D,) smallest code of a lattice, or -inf
+    high: Tensor  # (D,) largest code, or inf
+    periods: Tensor  # (D, C), in codes; 0 has none
+
+    def __init__(
+        self,
+        levels: Sequence[int],
+        n_components: int = 10,
+        n_knots: int = 2,
+        n_periods: int = 0,
+        sigma_floor: float = 0.001,
+    ) -> None:
+        super().__init__()
+        self.levels = [int(n) for n in levels]
+        self.n_components, self.n_knots, self.n_periods = int(n_components), int(n_knots), int(n_periods)
+        self.sigma_floor = float(sigma_floor)
+        self.axis = MixtureOfLogistics(n_components, sigma_floor)
+        self.n_params = max(self.axis.n_params if 0 in self.levels else 1, *self.levels, 1)
+        self.n_features = 1 + 2 * self.n_periods
+        D = len(self.levels)
+        counts = torch.tensor(self.levels)
+        self.register_buffer("counts", counts)
+        invalid = torch.arange(self.n_params) >= counts[:, None]
+        self.register_buffer("invalid", invalid & (counts > 0)[:, None])
+        knots = torch.linspace(-1, 1, self.n_knots, dtype=torch.float64).expand(D, -1)
+        for name, value in (
+            ("knots", knots.clone()),
+            ("scores", knots.clone()),
+            ("step", torch.zeros(D, dtype=torch.bool)),
+            ("low", torch.full((D,), -BEYOND**2, dtype=torch.float64)),
+            ("high", torch.full((D,), BEYOND**2, dtype=torch.float64)),
+            ("periods", torch.zeros(D, self.n_periods, dtype=torch.float64)),
+        ):
+            self.register_buffer(name, value)
+
+    @classmethod
+    def fitted(
+        cls,
+        codes: np.ndarray,
+        levels: Sequence[int],
+        step: Sequence[bool] | None = None,
+        ends: Sequence[tuple[float | None, float | None]] | None = None,
+        periods: np.ndarray | None = None,
+        n_components: int = 10,
+    ) -> PerColumn:
+        """The family whose maps to normal scores fit codes (N, D); NaN = missing.
+
+        Args:
+            codes: training rows.
+            levels: of each column its number of levels; 0 for numbers.
+            step: which columns of numbers are on a lattice.
+            ends: smallest and largest code of each lattice; None has none.
+            periods: (D, C) lengths of periods, in codes.
+            n_components: of the mixtures.
+        """
+        used = np.zeros((len(levels), 0)) if periods is None else periods[:, (periods > 0).any(0)]
+        most = int(np.clip(math.sqrt(len(codes)), 8, 64))
+        maps = [
+            normal_scores(codes[:, i], bool(step[i]) if step else False, most) if n == 0 else None
+            for i, n in enumerate(levels)
+        ]
+        widest = max((len(x) for pair in maps if pair is not None for x in pair[:1]), default=2)
+        family = cls(levels, n_components, widest, used.shape[1])
+        for i, pair in enumerate(maps):
+            if pair is None:
+                continue
+            more = np.arange(1, widest - len(pair[0]) + 1)  # further knots on the line of the last two
+            for buffer, v in ((family.knots, pair[0]), (family.scores, pair[1])):
+                buffer[i] = torch.from_numpy(np.concatenate([v, v[-1] + more * (v[-1] - v[-2])]))
+            if step and step[i]:
+                family.step[i] = True
+                if ends and ends[i][0] is not None:
+                    family.low[i] = ends[i][0]
+                if ends and ends[i][1] is not None:
+                    family.high[i] = ends[i][1]
+        family.periods.copy_(torch.from_numpy(used))
+        return family
+
+    def _apply(self, fn: object, recurse: bool = True) -> PerColumn:
+        """Move with the model, but keep the maps in float64."""
+        kept = {name: getattr(self, name) for name in ("knots", "scores", "low", "high", "periods")}
+        super()._apply(fn, recurse)  # type: ignore[arg-type]
+        for name, before in kept.items():
+            self._buffers[name] = before.to(self.counts.device)
+        return self
+
+    def check(self, x: Tensor) -> None:
+        """Codes of levels are whole numbers from 0, the others finite."""
+        refuse(x, ~torch.isfinite(x), "a table needs finite codes")
+        if x.shape[-1] == len(self.levels):
+            wrong = (self.counts > 0) & ((x < 0) | (x >= self.counts) | (x != x.round()))
+            refuse(x, wrong, "a column of levels needs the index of a level")
+
+    def encode(self, x: Tensor, i: Tensor | None = None) -> Tensor:
+        """The index of a level, or the normal score of a number, and the phases of its periods."""
+        z = self._score(x.double(), i)[0].clamp(-REACH, REACH)
+        first = torch.where(at(self.counts, i) > 0, x.double(), z)
+        if not self.n_periods:
+            return first.unsqueeze(-1).to(x.dtype)
+        period = at(self.periods, i)
+        turn = 2 * math.pi * x.double().unsqueeze(-1) / torch.where(period > 0, period, 1)
+        phases = torch.cat([turn.sin(), turn.cos()], -1) * (period > 0).repeat(1, 2).view(*period.shape[:-1], -1)
+        return torch.cat([first.unsqueeze(-1), phases.expand(*first.shape, -1)], -1).to(x.dtype)
+
+    def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """Log-probability of a level or a value on a lattice, log-density of a real value (in codes)."""
+        some, rest = self._split(i)
+        if i is None and some is not None and rest is not None:  # each kind of column for itself
+            out = torch.empty(eta.shape[:-1], dtype=eta.dtype, device=eta.device)
+            out[..., some] = self._levels_log_prob(x[..., some], eta[..., some, :], some)
+            out[..., rest] = self._axis_log_prob(x[..., rest], eta[..., rest, :], rest)
+            return out
+        if rest is None:
+            return self._levels_log_prob(x, eta, i)
+        if some is None:
+            return self._axis_log_prob(x, eta, i)
+        level = at(self.counts, i) > 0
+        by_level = self._levels_log_prob(torch.where(level, x, 0), eta, i)
+        return torch.where(level, by_level, self._axis_log_prob(torch.where(level, 0, x), eta, i))
+
+    def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
+        """An index, or a draw of the mixture, mapped back and rounded to the lattice."""
+        level = at(self.counts, i) > 0
+        drawn = self._value(self.axis.sample(self._axis_eta(eta), generator=generator), i)
+        index = pick(self._probabilities(eta, i), generator).to(eta.dtype)
+        return torch.where(level, index, drawn.to(eta.dtype))
+
+    def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """Expected code."""
+        values, weights = self.nodes(eta, i)
+        return (values * weights).sum(-1)
+
+    def nodes(self, eta: Tensor, i: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Codes and weights by which a function of a column of numbers is averaged, each (…, nodes)."""
+        pi, mu, sigma = self.axis.parameters_of(self._axis_eta(eta))
+        u = (torch.arange(NODES, device=eta.device, dtype=eta.dtype) + 0.5) / NODES
+        z = (mu.unsqueeze(-1) + sigma.unsqueeze(-1) * torch.logit(u)).flatten(-2)
+        weights = (pi.unsqueeze(-1) / NODES).expand(*pi.shape, NODES).flatten(-2)
+        here = torch.arange(len(self.levels), device=eta.device) if i is None else i
+        values = self._value(z, here.unsqueeze(-1).expand(*eta.shape[:-1], 1)).to(eta.dtype)
+        p = self._probabilities(eta, i)
+        width = max(values.shape[-1], p.shape[-1])
+        level = (at(self.counts, i) > 0).unsqueeze(-1)
+        index = torch.arange(width, device=eta.device, dtype=eta.dtype)
+        values, weights, p = (functional.pad(t, (0, width - t.shape[-1])) for t in (values, weights, p))
+        return torch.where(level, index, values), torch.where(level, p, weights)
+
+    def best_guess(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """The likeliest level; of a number the mean, on its lattice."""
+        level = at(self.counts, i) > 0
+        mean = self.mean(eta, i)
+        rounded = torch.where(at(self.step, i), mean.round(), mean)
+        return torch.where(level, self._logits(eta, i).argmax(-1).to(eta.dtype), rounded)
+
+    def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """P(code <= x)."""
+        level, lattice = at(self.counts, i) > 0, at(self.step, i)
+        edge = torch.where(lattice, x.double().floor() + 0.5, x.double())
+        below = self.axis.cdf(self._score(edge, i)[0].to(eta.dtype), self._axis_eta(eta))
+        below = torch.where(lattice & (x >= at(self.high, i)), 1.0, below)
+        below = torch.where(lattice & (x < at(self.low, i)), 0.0, below)
+        sums = functional.pad(self._probabilities(eta, i).cumsum(-1), (1, 0))
+        place = (x.floor().clamp(-1, sums.shape[-1] - 2) + 1).long().unsqueeze(-1)
+        return torch.where(level, sums.gather(-1, place).squeeze(-1).clamp(max=1), below)
+
+    def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
+        """Smallest code whose cdf is at least q."""
+        level, lattice = at(self.counts, i) > 0, at(self.step, i)
+        x = self._inverse(self.axis.quantile(q, self._axis_eta(eta)).double(), i)
+        whole = torch.minimum(torch.maximum((x - 0.5).ceil(), at(self.low, i)), at(self.high, i))
+        sums = self._probabilities(eta, i).cumsum(-1)
+        index = (sums < q.unsqueeze(-1) - 1e-12).sum(-1)
+        index = torch.minimum(index, (at(self.counts, i) - 1).clamp(min=0))
+        return torch.where(level, index, torch.where(lattice, whole, x)).to(eta.dtype)
+
+    def eta_from_marginal(self, x: Tensor) -> Tensor:
+        """Log-shares of levels, one imaginary cell added to each; standard normal scores of numbers."""
+        eta = torch.zeros(len(self.levels), self.n_params, dtype=torch.float64)
+        K = self.n_components
+        for i, n in enumerate(self.levels):
+            column = x[:, i]
+            if n:
+                shares = torch.bincount(column[~torch.isnan(column)].long(), minlength=n).double() + 1
+                eta[i, :n] = torch.log(shares / shares.sum())
+            else:
+                eta[i, K : 2 * K] = torch.special.ndtri((torch.arange(K) + 0.5) / K)
+                eta[i, 2 * K : 3 * K] = math.log(0.35 if K > 1 else 0.55)
+        return eta
+
+    def _split(self, i: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+        """Which of the columns i have levels, and which numbers; None: no such column."""
+        level = (at(self.counts, i) > 0).flatten()
+        if i is None:
+            some, rest = level.nonzero().squeeze(-1), (~level).nonzero().squeeze(-1)
+            return (some if len(some) else None), (rest if len(rest) else None)
+        here = torch.ones(1)
+        return (here if bool(level.any()) else None), (here if bool((~level).any()) else None)
+
+    def _logits(self, eta: Tensor, i: Tensor | None) -> Tensor:
+        return eta.masked_fill(at(self.invalid, i), -math.inf)
+
+    def _probabilities(self, eta: Tensor, i: Tensor | None) -> Tensor:
+        return self._logits(eta, i).softmax(-1)
+
+    def _levels_log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None) -> Tensor:
+        return self._logits(eta, i).log_softmax(-1).gather(-1, x.long().unsqueeze(-1)).squeeze(-1)
+
+    def _axis_eta(self, eta: Tensor) -> Tensor:
+        return functional.pad(eta, (0, max(0, self.axis.n_params - eta.shape[-1])))[..., : self.axis.n_params]
+
+    def _axis_log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None) -> Tensor:
+        """Log of Σ pi (σ(b) - σ(a)) of an interval a … b, or of the density at a = b, by logsumexp.
+
+        σ(b) - σ(a) = σ(b) σ(-a) (1 - exp(a - b)), whose logarithm loses no digits however short or far out
+        the interval is.
+        """
+        x, lattice = x.double(), at(self.step, i)
+        half = torch.where(lattice, 0.5, 0.0).double()
+        a, log_slope = self._score(x - half, i)
+        b, _ = self._score(x + half, i)
+        a = torch.where(lattice & (x <= at(self.low, i)), -BEYOND, a)
+        b = torch.where(lattice & (x >= at(self.high, i)), BEYOND, b)
+        width = torch.where(lattice, b - a, 1.0)
+        a, b, width, log_slope = (t.to(eta.dtype).unsqueeze(-1) for t in (a, b, width, log_slope))
+        logits, mu, log_sigma = self.axis._parts(self._axis_eta(eta))
+        rate = torch.exp(-log_sigma)
+        each = functional.logsigmoid((b - mu) * rate) + functional.logsigmoid((mu - a) * rate)
+        inner = torch.log(-torch.expm1(-(width * rate).clamp(min=1e-30)))
+        each = each + torch.where(lattice.unsqueeze(-1), inner, log_slope - log_sigma)
+        return torch.logsumexp(logits.log_softmax(-1) + each, -1)
+
+    def _value(self, z: Tensor, i: Tensor | None) -> Tensor:
+        """Codes of normal scores, rounded where they are on a lattice."""
+        x = self._inverse(z.double(), i)
+        whole = torch.minimum(torch.maximum((x + 0.5).floor(), at(self.low, i)), at(self.high, i))
+        return torch.where(at(self.step, i), whole, x)
+
+    def _score(self, x: Tensor, i: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Normal scores of codes, and the logarithm of the map's slope."""
+        return _interpolate(x, at(self.knots, i), at(self.scores, i))
+
+    def _inverse(self, z: Tensor, i: Tensor | None) -> Tensor:
+        return _interpolate(z, at(self.scores, i), at(self.knots, i))[0]
+
+
+def _interpolate(x: Tensor, knots: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """The line through the two knots (…, M) around x (…), and the logarithm of its slope."""
+    knots, values = knots.expand(*x.shape, -1), values.expand(*x.shape, -1)
+    place = (knots[..., 1:-1] <= x.unsqueeze(-1)).sum(-1, keepdim=True)
+    (x0, x1), (y0, y1) = ((t.gather(-1, place + k)[..., 0] for k in (0, 1)) for t in (knots, values))
+    slope = (y1 - y0) / (x1 - x0)
+    return y0 + (x - x0) * slope, torch.log(slope)
+
+
+def normal_scores(codes: np.ndarray, step: bool, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Knots of a map to normal scores: codes at about `most` quantiles, and their scores.
+
+    A value of a lattice with at least a 1 / `most` share has a knot at both of its edges, so that it gets as
+    wide an interval of scores as it has probability.
+
+    Args:
+        codes: of a column; NaN = missing.
+        step: whether the codes are on a lattice.
+        most: about how many.
+    """
+    from scipy.special import ndtri
+
+    x = np.sort(codes[~np.isnan(codes)])
+    picked = np.unique(x[np.linspace(0, len(x) - 1, most).round().astype(int)])
+    if step:
+        left, right = (np.searchsorted(x, picked, side) for side in ("left", "right"))
+        wide = picked[(right - left) * most >= len(x)]
+        knots = np.unique(np.concatenate([picked[:1] - 0.5, picked, wide - 0.5, wide + 0.5, picked[-1:] + 0.5]))
+        knots = knots[~np.isin(knots, wide)]
+    else:
+        knots = picked if len(picked) > 1 else np.array([picked[0] - 1, picked[0] + 1])
+    below = (np.searchsorted(x, knots, "left") + np.searchsorted(x, knots, "right")) / 2
+    ramp = (knots - knots[0]) / (knots[-1] - knots[0])
+    share = (1 - RAMP) * (below + 0.5) / (len(x) + 1) + RAMP * (0.5 / (len(x) + 1) + ramp * len(x) / (len(x) + 1))
+    return knots, ndtri(share)

@@ -1,0 +1,286 @@
+"""One column of a table: what its values are, and how they become numbers for a model and values again.
+
+A model sees a *code* for each cell: of a column of levels the index of the level, of numbers on a lattice
+(integers, rounded reals, dates) the number of steps from the first value, of a real column its standardised
+value. What the code leaves out of a cell's probability is its *offset*, a logarithm that is added to the
+model's: log p(cell) = log p(code) + offset.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+Kind = Literal["binary", "real", "category", "constant", "ordinal", "integer", "rounded", "date"]
+LEVELS = ("constant", "binary", "category", "ordinal")  # kinds whose cells are one of a few values
+MAX_STEPS = 1 << 20  # of a lattice; finer ones are coarsened, or treated as real
+FAR = 1e6  # a real value this many deviations away is scored by the rule for values out of range
+WORDS = {"true": True, "false": False, "yes": True, "no": False}
+DAY = 86_400_000_000  # microseconds
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: a name and the kind of values it holds; with more fields, how they become codes.
+
+    Probabilities of cells that training rows cannot tell about:
+
+    - A level that did not occur in training has probability 1 / (n + 1), where n is the number of training
+      cells; the known levels share the rest. Its cell is then treated as missing for the other columns.
+    - Rare levels share one code; given this code, each has its share of their training cells.
+    - A value outside the range of an integer column, or below the lower end of a bounded one, has probability
+      1 / (n + 1) in all, spread over the distance from the range with a heavy tail.
+
+    Attributes:
+        name: of the column.
+        kind: binary, category, ordinal, constant; integer, rounded, date; real.
+        reason: why it was understood so, in words.
+        n: training cells that are not missing.
+        levels: values of the codes 0, 1, …; of a column with rare levels, these come after the last one.
+        rare: rare levels with their shares of the last code, most frequent first.
+        resolution: step of the lattice, in units of the data (of dates: microseconds).
+        origin: value of code 0 of a lattice.
+        low: smallest code, or lower end of a real column; None has none.
+        high: largest code, or upper end of a real column; None has none.
+        loc: of a real column, after the logarithm or logit that its ends ask for.
+        scale: likewise.
+        decimals: that a value of a lattice is rounded to.
+        dtype: the type of the column in the frame, as `pynade.tables.frames` describes it.
+    """
+
+    name: str
+    kind: Kind
+    reason: str = ""
+    n: int = 0
+    levels: tuple[Any, ...] = ()
+    rare: tuple[tuple[Any, float], ...] = ()
+    resolution: float = 0.0
+    origin: float = 0.0
+    low: float | None = None
+    high: float | None = None
+    loc: float = 0.0
+    scale: float = 1.0
+    decimals: int = 0
+    dtype: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.kind not in (kinds := get_args(Kind)):
+            expected = ", ".join(kinds)
+            raise ValueError(f"column {self.name!r} has kind {self.kind!r}; expected one of: {expected}")
+        object.__setattr__(self, "levels", tuple(self.levels))
+        object.__setattr__(self, "rare", tuple((value, float(share)) for value, share in self.rare))
+
+    @property
+    def n_levels(self) -> int:
+        """Codes of a column of levels; 0 of a column of numbers."""
+        return len(self.levels) + bool(self.rare) if self.kind in LEVELS else 0
+
+    @property
+    def numeric(self) -> bool:
+        """Whether values are numbers, so that they have a mean."""
+        return self.kind not in ("date", *LEVELS) or all(
+            is_number(v) for v in (*self.levels, *self.known_rare)
+        )
+
+    @property
+    def known_rare(self) -> tuple[Any, ...]:
+        """The rare levels."""
+        return tuple(value for value, _ in self.rare)
+
+    def encode(
+        self, values: np.ndarray | Sequence[Any], density: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Codes (NaN where missing or out of range) and offsets (0 where missing).
+
+        Args:
+            values: of a column of levels a list with None for missing cells, otherwise float64 with NaN (of
+                dates: microseconds since 1970).
+            density: of a lattice, divide probabilities by the resolution.
+        """
+        if self.kind in LEVELS:
+            return self._encode_levels(values)
+        x = np.asarray(values, dtype=np.float64)
+        return self._encode_real(x) if self.resolution == 0 else self._encode_lattice(x, density)
+
+    def _encode_levels(self, values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+        last, unseen = len(self.levels), math.log(1 / (self.n + 1))
+        seen = math.log1p(-1 / (self.n + 1))
+        table = {value: (code, seen) for code, value in enumerate(self.levels)}
+        table |= {value: (last, seen + math.log(share)) for value, share in self.rare}
+        table[None] = (math.nan, 0.0)
+        try:
+            pairs = [table.get(value, (math.nan, unseen)) for value in values]
+        except TypeError:
+            raise ValueError(f"column {self.name!r} holds values that are not single values") from None
+        both = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+        return both[:, 0], both[:, 1]
+
+    def _encode_lattice(self, x: np.ndarray, density: bool) -> tuple[np.ndarray, np.ndarray]:
+        codes = np.round((x - self.origin) / self.resolution)
+        low, high = self._ends()
+        span = (high if math.isfinite(high) else MAX_STEPS) - (low if math.isfinite(low) else 0) + 1
+        beyond = np.maximum(low - codes, codes - high)
+        offset = self._out_of_range(codes, np.where(beyond > 0, beyond, -1.0), span, lattice=True)
+        if density:
+            offset = np.where(np.isnan(x), 0.0, offset - math.log(self.resolution))
+        return codes, offset
+
+    def _encode_real(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        low, high = self._ends()
+        with np.errstate(all="ignore"):
+            below, above = np.maximum(x - low, 0), np.maximum(high - x, 0)
+            if math.isfinite(low) and math.isfinite(high):
+                y, log_slope = (
+                    np.log(below) - np.log(above),
+                    math.log(high - low) - np.log(below) - np.log(above),
+                )
+            elif math.isfinite(low):
+                y, log_slope = np.log(below), -np.log(below)
+            else:
+                y, log_slope = x, np.zeros_like(x)
+            codes = (y - self.loc) / self.scale
+            far = ~(np.abs(codes) < FAR) & ~np.isnan(x)
+            ended = np.where(x <= low, low - x, np.where(x >= high, x - high, np.abs(x)))
+        unit = math.exp(min(self.loc, 700.0)) if math.isfinite(low) else self.scale
+        offset = self._out_of_range(codes, np.where(far, ended, -1.0), unit, lattice=False)
+        known = ~(np.isnan(x) | np.isnan(codes))
+        return codes, np.where(known, np.nan_to_num(log_slope) - math.log(self.scale) + offset, offset)
+
+    def _out_of_range(self, codes: np.ndarray, beyond: np.ndarray, unit: float, lattice: bool) -> np.ndarray:
+        """Offsets of values by their distance beyond the range (-1: inside); outside, codes become missing."""
+        ends = sum(math.isfinite(end) for end in self._ends())
+        outside = beyond >= 0
+        missing = np.isnan(codes) & ~outside
+        share = math.log(1 / (self.n + 1)) - math.log(max(ends, 1))
+        with np.errstate(all="ignore"):
+            d = np.minimum(beyond, 1e300)
+            if lattice:  # Σ over d = 1, 2, … of unit / (unit + d - 1) - unit / (unit + d) is 1
+                tail = math.log(unit) - np.log(unit + d - 1) - np.log(unit + d)
+            else:
+                tail = math.log(unit) - 2 * np.log(unit + d)
+        inside = math.log1p(-1 / (self.n + 1)) if ends else 0.0
+        codes[outside] = math.nan
+        return np.where(outside, share + tail, np.where(missing, 0.0, inside))
+
+    def _ends(self) -> tuple[float, float]:
+        return (-math.inf if self.low is None else self.low), (math.inf if self.high is None else self.high)
+
+    def decode(self, codes: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
+        """Values of codes: an object array of levels, int64 of integers and dates, else float64.
+
+        Args:
+            codes: without NaN.
+            rng: draws among the rare levels of a code; without it the most frequent one is taken.
+        """
+        codes = np.asarray(codes, dtype=np.float64)
+        if self.kind in LEVELS:
+            values = np.empty(self.n_levels, dtype=object)
+            values[: len(self.levels)] = list(self.levels)
+            if self.rare:
+                values[-1] = self.rare[0][0]
+            found = values[codes.astype(np.int64)]
+            if self.rare and rng is not None:
+                rows = np.flatnonzero(codes == len(self.levels))
+                which = rng.choice(len(self.rare), size=len(rows), p=_normalised(s for _, s in self.rare))
+                for row, k in zip(rows, which, strict=True):
+                    found[row] = self.rare[k][0]
+            return found
+        if self.resolution:
+            if self.kind in ("integer", "date") and self.resolution == int(self.resolution):
+                return int(self.origin) + np.round(codes).astype(np.int64) * int(self.resolution)
+            return np.round(self.origin + codes * self.resolution, self.decimals)
+        return self._decode_real(codes)
+
+    def _decode_real(self, codes: np.ndarray) -> np.ndarray:
+        low, high = self._ends()
+        y = self.loc + self.scale * codes
+        if math.isfinite(low):
+            with np.errstate(over="ignore"):
+                bounded = math.isfinite(high)
+                x = low + (high - low) / (1 + np.exp(-y)) if bounded else low + np.exp(np.minimum(y, 700))
+            x = np.maximum(x, np.nextafter(low, math.inf))
+            y = np.minimum(x, np.nextafter(high, -math.inf)) if bounded else x
+        return np.round(y).astype(np.int64) if self.kind in ("date", "integer") else y
+
+    def parse(self, value: Any) -> Any:
+        """A user's value, or its text, as `encode` takes it; a ValueError says what was expected."""
+        if self.kind == "date":
+            return float(_microseconds(value, self.name))
+        if self.kind not in LEVELS:
+            try:
+                return float(value)
+            except (TypeError, ValueError):
+                raise ValueError(f"column {self.name!r} is given as {value!r}, which is no number") from None
+        value = value.item() if isinstance(value, np.generic) else value
+        known = (*self.levels, *self.known_rare)
+        if value in known:
+            return known[known.index(value)]
+        matches = [level for level in known if str(level) == str(value).strip()]
+        with_words = WORDS.get(str(value).strip().lower())
+        matches += [level for level in known if isinstance(level, bool) and level == with_words]
+        if not matches and is_number(value_of(value)):
+            matches = [level for level in known if is_number(level) and level == value_of(value)]
+        if not matches:
+            some = ", ".join(map(str, known[:8])) + (", …" if len(known) > 8 else "")
+            raise ValueError(f"column {self.name!r} has no level {value!r}; its levels are: {some}")
+        return matches[0]
+
+    def domain(self) -> str:
+        """The values, in words."""
+        if self.kind in LEVELS:
+            shown = ", ".join(map(str, self.levels[:6])) + (", …" if len(self.levels) > 6 else "")
+            return f"{shown} + {len(self.rare)} rare" if self.rare else shown
+        low, high = self._ends()
+        if self.resolution:
+            low, high = (self.origin + end * self.resolution for end in (low, high))
+        if self.kind == "date":
+            step = self.resolution / DAY
+            return f"steps of {step:g} days" if step >= 1 else f"steps of {self.resolution / 1e6:g} s"
+        step = f", steps of {self.resolution:g}" if self.resolution else ""
+        return f"{low:g} … {high:g}{step}"
+
+    def with_type(self, dtype: dict[str, Any]) -> Column:
+        """The same column, of a frame with another type for it."""
+        return replace(self, dtype=dtype)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number, and neither a boolean nor NaN."""
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and value == value
+
+
+def value_of(text: Any) -> Any:
+    """The number a text stands for, or the text."""
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return text
+
+
+def _normalised(shares: Any) -> np.ndarray:
+    p = np.array(list(shares))
+    return p / p.sum()
+
+
+def _microseconds(value: Any, name: str) -> int:
+    """Microseconds since 1970 of a date in any of its forms; without a time zone, UTC."""
+    try:
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value.strip())
+        if isinstance(value, np.datetime64):
+            return int(value.astype("datetime64[us]").astype(np.int64))
+        if hasattr(value, "to_pydatetime"):
+            value = value.to_pydatetime()
+        if isinstance(value, date) and not isinstance(value, datetime):
+            value = datetime(value.year, value.month, value.day)
+        value = value.replace(tzinfo=UTC) if value.tzinfo is None else value
+        return round(value.timestamp() * 1e6)
+    except (ValueError, AttributeError, TypeError):
+        raise ValueError(
+            f"column {name!r} is given as {value!r}, which is no date such as 2024-05-31"
+        ) from None

@@ -1,0 +1,219 @@
+"""What the columns of a table are, found out from their values."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pynade.tables.column import DAY, LEVELS, MAX_STEPS, Column, Kind, is_number, value_of
+
+MOST_LEVELS = 100  # of a category; others are rare
+FEW_CODES = 10  # whole numbers with at most so many values are ordered levels
+TIES = 0.95  # share of different values below which a column of reals is rounded
+TEXT = 20  # at least so many different texts make a column of identifiers or free text
+IDENTIFIER = re.compile(r"(^|[_\s])(id|uuid|guid|key|index|number|nr|no)$|^(id|uuid)([_\s]|$)", re.IGNORECASE)
+
+
+class Unsuitable(Exception):
+    """A column that cannot be modelled; the message says why."""
+
+
+def infer(
+    name: str,
+    values: np.ndarray | Sequence[Any],
+    sort: str,
+    wanted: Kind | None = None,
+    ordered: Sequence[Any] = (),
+) -> Column:
+    """What a column is.
+
+    Args:
+        name: of the column.
+        values: numbers as float64 with NaN (of dates: microseconds), anything else as a list with None.
+        sort: "number", "text", "boolean" or "date": what the frame says the cells are.
+        wanted: the kind that a user asks for; None finds it out.
+        ordered: the levels of a frame's own ordered or unordered category, in their order.
+
+    Raises:
+        Unsuitable: an identifier, free text, or a column without a value.
+        ValueError: the values cannot be of the kind that is wanted.
+    """
+    if sort in ("number", "date"):
+        known = np.asarray(values, dtype=np.float64)
+        known = known[~np.isnan(known)]
+        if not len(known):
+            raise Unsuitable("every cell is missing")
+        if wanted in LEVELS:
+            numbers = [int(v) if v == round(v) else v for v in known.tolist()]
+            return _levels(name, numbers, wanted, "as asked")
+        return _date(name, known) if sort == "date" else _number(name, known, wanted)
+    cells = [value for value in values if value is not None]
+    if not cells:
+        raise Unsuitable("every cell is missing")
+    counts = Counter(cells)
+    if wanted in ("integer", "rounded", "real") or (wanted is None and sort == "text" and not ordered):
+        numbers = [value_of(value) for value in counts]
+        if all(is_number(v) and math.isfinite(v) for v in numbers):
+            found = _number(name, np.array([float(value) for value in cells]), wanted)
+            return replace(found, reason=f"text that holds numbers: {found.reason}")
+        if wanted is not None:
+            odd = next(value for value in counts if not is_number(value_of(value)))
+            raise ValueError(f"column {name!r} cannot be {wanted}: it holds {odd!r}")
+    if ordered:
+        kind: Kind = wanted or ("binary" if len(ordered) == 2 else "category")
+        return _levels(name, cells, kind, "categories of the frame", ordered)
+    if wanted is None and len(counts) > max(TEXT, 0.5 * len(cells)):
+        example = str(next(iter(counts)))[:30]
+        raise Unsuitable(f"{len(counts):,} different texts in {len(cells):,} rows, such as {example!r}")
+    return _levels(name, cells, wanted, "true or false" if sort == "boolean" else "text")
+
+
+def _levels(
+    name: str, cells: list[Any], wanted: Kind | None, reason: str, order: Sequence[Any] = ()
+) -> Column:
+    counts = Counter(cells)
+    kinds: Mapping[int, Kind] = {1: "constant", 2: "binary"}
+    kind = wanted or kinds.get(len(counts), "category")
+    least = min(5, max(2, len(cells) // 100))
+    frequent = {value for value, count in counts.most_common(MOST_LEVELS) if count >= least}
+    rare = [(value, count) for value, count in counts.most_common() if value not in frequent]
+    if kind in ("ordinal", "binary", "constant") or len(rare) < 2 or len(frequent) < 2:
+        if len(counts) <= MOST_LEVELS or kind == "ordinal":
+            frequent, rare = set(counts), []
+    place = {value: k for k, value in enumerate(order)}
+    levels = sorted(
+        frequent, key=lambda v: (place.get(v, len(place)), is_number(v), v if is_number(v) else str(v))
+    )
+    total = sum(count for _, count in rare)
+    reason = f"{reason}, {len(counts):,} level{'s' * (len(counts) > 1)}"
+    reason += (
+        f", {len(rare):,} of them in fewer than {least} rows or not among the {MOST_LEVELS} most frequent"
+        * bool(rare)
+    )
+    shares = [(value, count / total) for value, count in rare]
+    return Column(name, kind, reason, len(cells), tuple(levels), tuple(shares))
+
+
+def _number(name: str, known: np.ndarray, wanted: Kind | None) -> Column:
+    if not np.isfinite(known).all():
+        raise ValueError(f"column {name!r} holds an infinite value; expected finite numbers")
+    distinct, n = np.unique(known), len(known)
+    whole = bool((distinct == np.round(distinct)).all()) and bool((np.abs(distinct) < 2**53).all())
+    cells = [int(v) for v in known] if whole and len(distinct) <= FEW_CODES else known.tolist()
+    if wanted is None and len(distinct) <= 2:
+        return _levels(name, cells, None, "always the same" if len(distinct) == 1 else "two values")
+    if wanted is None and whole and len(distinct) <= FEW_CODES and n >= 5 * len(distinct):
+        return _levels(name, cells, "ordinal", f"whole numbers with at most {FEW_CODES} values")
+    if wanted is None and whole and len(distinct) > 0.9 * n and n > TEXT:
+        if len(distinct) == n and (np.diff(known) == 1).all():
+            raise Unsuitable("it counts the rows")
+        if IDENTIFIER.search(name):
+            raise Unsuitable("an identifier by its name, and hardly a value occurs twice")
+    step, decimals = lattice(distinct, n, whole) if wanted != "real" else (0.0, 0)
+    if wanted in ("integer", "rounded") and not step:
+        step, decimals = _fine(distinct), 15
+    if wanted == "integer" and not whole:
+        odd = distinct[distinct != np.round(distinct)][0]
+        raise ValueError(f"column {name!r} cannot be integer: it holds {odd:g}")
+    if not step or (distinct[-1] - distinct[0]) / step > MAX_STEPS and wanted is None and not whole:
+        return _real(name, known, f"{len(distinct):,} different values in {n:,} rows")
+    if whole and wanted in (None, "integer"):
+        reason = "whole numbers" + (f", multiples of {step:g} apart" if step > 1 else "")
+        return _integer(name, known, distinct, step, reason)
+    low = None if distinct[0] < 0 else 0.0
+    origin = float(distinct[0])
+    if low is not None:
+        low = -np.floor(origin / step + 1e-9)
+    why = f"values repeat, and are multiples of {step:g}" if decimals < 15 else "values repeat"
+    return Column(name, "rounded", why, n, resolution=step, origin=origin, low=low, decimals=decimals)
+
+
+def _integer(name: str, known: np.ndarray, distinct: np.ndarray, step: float, reason: str) -> Column:
+    span = float((distinct[-1] - distinct[0]) / step)
+    if span > MAX_STEPS:  # more steps than codes: a density on the real axis, rounded when it is read
+        return replace(_real(name, known, f"{reason}, more than {MAX_STEPS:,} steps"), kind="integer")
+    return Column(
+        name, "integer", reason, len(known), resolution=step, origin=float(distinct[0]), low=0.0, high=span
+    )
+
+
+def _real(name: str, known: np.ndarray, reason: str) -> Column:
+    low: float | None = None
+    high: float | None = None
+    y = known
+    if (known > 0).all():
+        low, high = (0.0, 1.0) if (known < 1).all() else (0.0, None)
+        reason += ", all between 0 and 1" if high else ", all above 0"
+        y = np.log(known) - (np.log1p(-known) if high else 0.0)
+    centre = 0.5 * (y.min() + y.max()) if np.ptp(y) > 1e150 else y.mean()
+    scale = float(np.std((y - centre) / max(np.ptp(y), 1e-300))) * float(np.ptp(y))
+    return Column(
+        name,
+        "real",
+        reason,
+        len(known),
+        low=low,
+        high=high,
+        loc=float(centre),
+        scale=scale if scale > 0 else 1.0,
+    )
+
+
+def _date(name: str, known: np.ndarray) -> Column:
+    distinct = np.unique(known).astype(np.int64)
+    step = int(np.gcd.reduce(np.diff(distinct))) if len(distinct) > 1 else DAY
+    for unit in (DAY, 3_600_000_000, 60_000_000, 1_000_000, 1000):  # a usual step, not 3 days by chance
+        if step % unit == 0:
+            step = unit
+            break
+    n, span = len(known), int(distinct[-1] - distinct[0])
+    if span / step > MAX_STEPS:
+        scale = float(np.std(known)) or 1.0
+        return Column(name, "date", "dates", n, loc=float(known.mean()), scale=scale)
+    return Column(
+        name, "date", "dates", n, resolution=float(step), origin=float(distinct[0]), low=0.0, high=span / step
+    )
+
+
+def lattice(distinct: np.ndarray, n: int, whole: bool) -> tuple[float, int]:
+    """The step of the lattice that nearly all values are on, and its decimals; (0, 0) where there is none.
+
+    Args:
+        distinct: the different values, ascending.
+        n: number of values.
+        whole: whether all are whole numbers.
+
+    Example:
+        >>> lattice(np.array([0.5, 1.0, 2.5]), 10, False)
+        (0.5, 1)
+        >>> lattice(np.array([0.1, 0.23, 0.377]), 3, False)  # no value repeats
+        (0.0, 0)
+    """
+    if whole:
+        step = int(np.gcd.reduce(np.diff(distinct.astype(np.int64))))
+        return float(step if len(distinct) >= 10 else 1), 0
+    if len(distinct) > TIES * n:
+        return 0.0, 0
+    for decimals in range(1, 7):
+        scaled = distinct * 10**decimals
+        near = np.abs(scaled - np.round(scaled)) < 1e-6 * np.maximum(1, np.abs(scaled) * 1e-6)
+        if near.mean() >= 0.99:
+            steps = np.diff(np.unique(np.round(scaled[near]).astype(np.int64)))
+            step = int(np.gcd.reduce(steps)) / 10**decimals
+            return (
+                (step, decimals)
+                if (distinct[-1] - distinct[0]) / step <= MAX_STEPS
+                else (_fine(distinct), 15)
+            )
+    return _fine(distinct), 15
+
+
+def _fine(distinct: np.ndarray) -> float:
+    """The smallest difference between values, but no finer than the codes of a lattice."""
+    return float(max(np.diff(distinct).min(), (distinct[-1] - distinct[0]) / MAX_STEPS))

@@ -1,0 +1,276 @@
+"""The schema of a table: what each column is, how rows become numbers for a model, and a table again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from pynade.tables.column import DAY, Column, Kind
+from pynade.tables.frames import build_frame, cells, check_names, default_names, native_frame
+from pynade.tables.inference import Unsuitable, infer
+
+#: Other words for the kinds.
+KINDS: dict[str, Kind] = {
+    "categorical": "category",
+    "boolean": "binary",
+    "count": "integer",
+    "ordered": "ordinal",
+    "datetime": "date",
+}
+PERIODS = (DAY, 7 * DAY, 365.2425 * DAY)  # of dates, in microseconds
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table, in order.
+
+    Attributes:
+        columns: those that a model has.
+        ignored: names of the others, with the reason.
+        names: of all columns of the table, in its order; by default those of `columns`.
+        frame: what tables are given back as: pandas, polars, pyarrow or numpy.
+        missing: texts that mean "missing", in lower case.
+
+    Example:
+        >>> schema = Schema.binary(3)
+        >>> len(schema), schema.names
+        (3, ('x1', 'x2', 'x3'))
+        >>> print(Schema.inferred([[1, "a"], [2, "b"], [1, None]], names=["k", "t"]))
+        column  kind    values  why
+        k       binary  1, 2    two values, 2 levels
+        t       binary  a, b    text, 2 levels
+    """
+
+    columns: tuple[Column, ...]
+    ignored: tuple[tuple[str, str], ...] = ()
+    order: tuple[str, ...] = ()
+    frame: str = "numpy"
+    missing: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_names(self.names)
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    @classmethod
+    def from_kinds(cls, kinds: Sequence[Kind], names: Sequence[str] | None = None) -> Schema:
+        """Return a schema from one kind for each column.
+
+        Args:
+            kinds: The kinds.
+            names: The names of the columns; ``x1``, ``x2``, … when left out.
+        """
+        names = default_names(len(kinds)) if names is None else names
+        if len(names) != len(kinds):
+            raise ValueError(f"{len(names)} column names were given for {len(kinds)} columns")
+        return cls(tuple(Column(str(name), kind) for name, kind in zip(names, kinds, strict=True)))
+
+    @classmethod
+    def uniform(cls, kind: Kind, n: int, names: Sequence[str] | None = None) -> Schema:
+        """Return a schema of ``n`` columns of one kind; `names` as in `from_kinds`."""
+        return cls.from_kinds([kind] * n, names)
+
+    @classmethod
+    def binary(cls, n: int, names: Sequence[str] | None = None) -> Schema:
+        """Return a schema of ``n`` columns of zeros and ones; `names` as in `from_kinds`."""
+        return cls.uniform("binary", n, names)
+
+    @classmethod
+    def inferred(
+        cls,
+        X: Any,
+        overrides: Mapping[str, Any] | None = None,
+        missing: Sequence[str] | None = None,
+        drop: Sequence[str] = (),
+        names: Sequence[str] | None = None,
+    ) -> Schema:
+        """What the columns of a table are, from its cells.
+
+        Args:
+            X: a frame of pandas, polars or pyarrow, or an array.
+            overrides: by column name a kind ("category", "integer", "real", …), or a dictionary with a kind
+                and `low` and `high`, the ends of its range.
+            missing: texts that mean "missing"; by default blank, NA, NaN, null, none and ?.
+            drop: columns to leave out.
+            names: of the columns of an array.
+
+        Raises:
+            ValueError: an unknown kind or column, or a table without a column that can be modelled.
+        """
+        frame, kind = native_frame(X, names)
+        overrides, found, ignored = dict(overrides or {}), [], []
+        tokens = None if missing is None else tuple(str(token).strip().lower() for token in missing)
+        for word, some in (("schema", overrides), ("drop", drop)):
+            for name in some:
+                if name not in frame.columns:
+                    raise ValueError(f"{word} names a column {name!r} that the table does not have")
+        for name in frame.columns:
+            if name in drop:
+                ignored.append((name, "left out as asked"))
+                continue
+            values, sort, dtype = cells(frame[name], tokens)
+            given = overrides.get(name)
+            ends = dict(given) if isinstance(given, Mapping) else {"kind": given}
+            wanted = _kind(name, ends.pop("kind", None))
+            try:
+                column = infer(name, values, sort, wanted, dtype.get("categories", ()))
+            except Unsuitable as reason:
+                ignored.append((name, str(reason)))
+                continue
+            found.append(_with_ends(column, ends).with_type(dtype))
+        if not found:
+            reasons = "; ".join(f"{name!r}: {reason}" for name, reason in ignored[:3])
+            raise ValueError(f"the table has no column that can be modelled ({reasons})")
+        return cls(tuple(found), tuple(ignored), tuple(frame.columns), kind, tokens)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the model's columns, in order."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The column kinds, in order."""
+        return tuple(column.kind for column in self.columns)
+
+    def index(self, name: str | int) -> int:
+        """The place of a column among the model's, or a ValueError that says what there is."""
+        if isinstance(name, str):
+            if name in self.names:
+                return self.names.index(name)
+            if name in dict(self.ignored):
+                reason = dict(self.ignored)[name]
+                raise ValueError(f"column {name!r} is not part of the model: {reason}")
+            raise ValueError(f"there is no column {name!r} among {list(self.names[:8])}")
+        if not 0 <= int(name) < len(self):
+            raise ValueError(f"there is no column {name}: the model has columns 0 … {len(self) - 1}")
+        return int(name)
+
+    def encode(self, X: Any, density: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Codes (N, D), NaN where a cell is missing, and offsets (N, D); see `pynade.tables.column`.
+
+        Args:
+            X: a table that has the model's columns, in any order; others are passed over.
+            density: divide the probabilities of values on a lattice by its resolution.
+
+        Raises:
+            ValueError: a column is missing, occurs twice, or holds something else than in training.
+        """
+        names = self.order or self.names
+        frame, _ = native_frame(X, names if getattr(X, "ndim", 0) == 2 or isinstance(X, list) else None)
+        lacking = [name for name in self.names if name not in frame.columns]
+        if lacking:
+            some = ", ".join(map(repr, lacking[:5])) + (
+                f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
+            )
+            what = "is no column" if len(lacking) == 1 else "are no columns"
+            raise ValueError(f"the model was trained on other columns: there {what} {some}")
+        pairs = [column.encode(self._values(frame, column), density) for column in self.columns]
+        codes, offsets = (np.stack(part, axis=1) for part in zip(*pairs, strict=True))
+        return codes, offsets
+
+    def _values(self, frame: Any, column: Column) -> Any:
+        """The cells of a column of a frame, as `Column.encode` takes them."""
+        values, sort, _ = cells(frame[column.name], self.missing)
+        if column.n_levels:
+            if sort == "number":
+                return [None if v != v else int(v) if v == round(v) else v for v in values.tolist()]
+            if sort == "text" and not any(isinstance(level, str) for level in column.levels):
+                known = (*column.levels, *column.known_rare)
+                return [None if v is None else _same(v, known) for v in values]
+            return values
+        if sort == "date" and column.kind != "date":
+            raise ValueError(f"column {column.name!r} held numbers in training, but holds dates")
+        if column.kind == "date" or sort == "text":
+            if sort == "number" and not np.isnan(values).all():
+                raise ValueError(f"column {column.name!r} held dates in training, but holds numbers")
+            return (
+                values
+                if sort in ("date", "number")
+                else np.array([np.nan if v is None else column.parse(v) for v in values])
+            )
+        if sort == "boolean":
+            return np.array([np.nan if v is None else float(v) for v in values])
+        return values
+
+    def decode(self, codes: np.ndarray, rng: np.random.Generator | None = None) -> Any:
+        """A table of the model's columns from codes (N, D) without NaN; rng draws among rare levels."""
+        columns = {c.name: c.decode(codes[:, i], rng) for i, c in enumerate(self.columns)}
+        return build_frame(columns, {c.name: c.dtype for c in self.columns}, self.frame)
+
+    def periods(self) -> np.ndarray:
+        """Lengths of a day, a week and a year in codes of each column (D, 3); 0 where one does not repeat."""
+        found = np.zeros((len(self), len(PERIODS)))
+        for i, column in enumerate(self.columns):
+            if column.kind == "date":
+                step = column.resolution or column.scale
+                span = (column.high if column.high is not None else 4.0) * step
+                for k, period in enumerate(PERIODS):
+                    found[i, k] = (
+                        period / step if column.resolution <= period / 2 and span > 2 * period else 0
+                    )
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, facts: dict[str, Any]) -> Schema:
+        """The schema that `to_json` gave."""
+        known = {f.name for f in fields(Column)}
+        columns = tuple(Column(**{k: v for k, v in c.items() if k in known}) for c in facts["columns"])
+        missing = facts.get("missing")
+        return cls(
+            columns,
+            tuple((name, reason) for name, reason in facts["ignored"]),
+            tuple(facts["order"]),
+            facts["frame"],
+            None if missing is None else tuple(missing),
+        )
+
+    def table(self) -> list[tuple[str, str, str, str]]:
+        """Name, kind, values and reason of every column, the ignored ones last."""
+        rows = [(c.name, c.kind, c.domain(), c.reason) for c in self.columns]
+        return rows + [(name, "ignored", "", reason) for name, reason in self.ignored]
+
+    def __str__(self) -> str:
+        rows = [("column", "kind", "values", "why"), *self.table()]
+        widths = [min(40, max(len(row[k]) for row in rows)) for k in range(3)]
+        lines = [
+            "  ".join([*(cell[:40].ljust(w) for cell, w in zip(row, widths, strict=False)), row[3]])
+            for row in rows
+        ]
+        return "\n".join(line.rstrip() for line in lines)
+
+
+def _kind(name: str, wanted: Any) -> Kind | None:
+    if wanted is None:
+        return None
+    word = str(wanted).lower()
+    Column(name, KINDS.get(word, word))  # type: ignore[arg-type]  # refuses an unknown kind
+    return KINDS.get(word, word)  # type: ignore[return-value]
+
+
+def _with_ends(column: Column, ends: dict[str, Any]) -> Column:
+    """The column with the ends of its range that a user gives, in units of the data."""
+    if not ends:
+        return column
+    if set(ends) - {"low", "high"} or column.n_levels:
+        raise ValueError(
+            f"column {column.name!r} is {column.kind}; a column of numbers takes a kind, low and high"
+        )
+    if column.resolution:
+        ends = {k: round((float(v) - column.origin) / column.resolution) for k, v in ends.items()}
+        return replace(column, **ends)
+    raise ValueError(f"column {column.name!r} is real: its ends follow from its values")
+
+
+def _same(text: Any, known: Sequence[Any]) -> Any:
+    """The level that a text stands for, or the text."""
+    found = [level for level in known if str(level) == str(text) or str(level).lower() == str(text).lower()]
+    return found[0] if found else text
