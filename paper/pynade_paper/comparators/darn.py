@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pynade_paper.comparators.training import Comparator
+from pynade_paper.comparators.training import Comparator, Random, bound_and_estimate, copies
 
 ROWS_AT_ONCE = 20000  # copies of rows in one pass of an estimate
 FIRST_LOG_SD = -4.0  # of the adaptive noise
@@ -25,17 +22,20 @@ class DARN(Comparator):
     quadratic in each h_j.
 
     With adaptive noise each weight has a Gaussian posterior; the loss adds its divergence from a Gaussian
-    prior of mean 0 and, for each matrix, the best variance, divided by the number of training rows. Noise is
-    drawn for the units' inputs, which has the same distribution row by row. Scores use the mean weights.
+    prior of mean 0 and, for each matrix, the best variance, divided by the number of training rows and times
+    `price`. Noise is drawn for the units' inputs, which has the same distribution row by row. Scores use the
+    mean weights.
 
-    Guessed: the encoder's tanh layer, the prior of the noise and its first size, noise row by row, AdamW with
-    weight decay, learning rate and batch size. Biases have no noise.
+    Guessed: the encoder's tanh layer, the prior of the noise, its first size and its price (at the full price
+    of 1 the model fits too little), noise row by row, AdamW with weight decay, learning rate and batch size.
+    Biases have no noise.
 
     Args:
         height: rows of the image.
         width: columns of the image.
         units: of the stochastic layer and of each tanh layer.
         noise: train with adaptive weight noise.
+        price: factor of the noise's divergence in the loss.
         generator: source of the initial weights.
 
     Example:
@@ -54,10 +54,11 @@ class DARN(Comparator):
         width: int = 28,
         units: int = 500,
         noise: bool = False,
-        generator: torch.Generator | None = None,
+        price: float = 1.0,
+        generator: Random = None,
     ) -> None:
         super().__init__()
-        self.height, self.width, self.units, self.noise = height, width, units, noise
+        self.height, self.width, self.units, self.noise, self.price = height, width, units, noise, price
         D, H = height * width, units
         self.n_rows = 1
         sizes = {"encoder": (D, H), "posterior": (H, H), "decoder": (H, H), "output": (H, D)}
@@ -75,17 +76,8 @@ class DARN(Comparator):
         self.register_buffer("units_before", torch.ones(H, H).triu(1), persistent=False)
         self.register_buffer("rows_before", torch.ones(D, D).triu(1), persistent=False)
 
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        return {name: getattr(self, name) for name in ("height", "width", "units", "noise")}
-
     def begin(self, stage: int, rows: Tensor) -> None:
-        """Count the rows, and start from the pixels' base rates.
-
-        Args:
-            stage: not used.
-            rows: training rows (N, pixels).
-        """
+        """Count the rows, and start from the pixels' base rates."""
         self.n_rows = len(rows)
         if not self.biases["pixels"].any():
             p = (rows.mean(0) * len(rows) + 1) / (len(rows) + 2)
@@ -95,7 +87,7 @@ class DARN(Comparator):
     def _mask(self, name: str) -> Tensor | None:
         return {"prior": self.units_before, "pixels": self.rows_before}.get(name)
 
-    def _linear(self, x: Tensor, name: str, noisy: bool, generator: torch.Generator | None) -> Tensor:
+    def _linear(self, x: Tensor, name: str, noisy: bool, generator: Random) -> Tensor:
         """Inputs of units, with the adaptive noise if asked for."""
         mask = self._mask(name)
         weight = self.weights[name] if mask is None else self.weights[name] * mask
@@ -107,7 +99,7 @@ class DARN(Comparator):
         draw = torch.empty_like(mean).normal_(generator=generator)
         return mean + draw * torch.sqrt(variance + 1e-8)
 
-    def _infer(self, x: Tensor, noisy: bool, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    def _infer(self, x: Tensor, noisy: bool, generator: Random) -> tuple[Tensor, Tensor]:
         """Logits of q(h | x), and draws of it."""
         logits = self._linear(
             torch.tanh(self._linear(x, "encoder", noisy, generator)), "posterior", noisy, generator
@@ -115,7 +107,7 @@ class DARN(Comparator):
         u = torch.rand(logits.shape, generator=generator, device=x.device, dtype=x.dtype)
         return logits, (u < torch.sigmoid(logits)).to(x)
 
-    def _length(self, x: Tensor, h: Tensor, noisy: bool, generator: torch.Generator | None) -> Tensor:
+    def _length(self, x: Tensor, h: Tensor, noisy: bool, generator: Random) -> Tensor:
         """−log p(x, h): (B,)."""
         a = self._linear(h, "prior", noisy, generator)
         d = torch.tanh(self._linear(h, "decoder", noisy, generator))
@@ -135,51 +127,29 @@ class DARN(Comparator):
                 total = total + 0.5 * n * torch.log((square * mask).sum() / n) - (log_sd * mask).sum()
         return total
 
-    def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Description length of rows from one draw of h (B,); with noise, that of the weights is added.
-
-        Args:
-            x: rows (B, pixels).
-            generator: source of h and of the noise.
-        """
+    def loss(self, x: Tensor, generator: Random = None) -> Tensor:
+        """Description length of rows from one draw of h (B,); with noise, that of the weights is added."""
         logits, h = self._infer(x, self.noise, generator)
         q = torch.sigmoid(logits)
         slope = 0.5 * (h - q).abs().detach()
         h = h + slope * (logits - logits.detach())
         entropy = (functional.softplus(logits) - logits * q).sum(-1)
         length = self._length(x, h, self.noise, generator) - entropy
-        return length + self.divergence() / self.n_rows if self.noise else length
+        return length + self.divergence() * (self.price / self.n_rows) if self.noise else length
 
     @torch.no_grad()
-    def scores(
-        self, x: Tensor, generator: torch.Generator | None = None, samples: int = 1
-    ) -> dict[str, Tensor]:
-        """{"bound": (B,), "estimate": (B,)}: mean description length, and −log of the mean importance weight.
-
-        Args:
-            x: rows (B, pixels).
-            generator: source of h.
-            samples: draws of h for each row.
-        """
-        logs: list[Tensor] = []
-        most = max(1, ROWS_AT_ONCE // len(x))
-        for done in range(0, samples, most):
-            copies = min(samples - done, most)
-            many = x.repeat(copies, 1)
+    def scores(self, x: Tensor, generator: Random = None, samples: int = 1) -> dict[str, Tensor]:
+        """{"bound": (B,), "estimate": (B,)}: description length, and −log of the mean weight."""
+        logs = []
+        for many in copies(x, samples, ROWS_AT_ONCE):
             logits, h = self._infer(many, False, generator)
             log_q = -functional.softplus((1 - 2 * h) * logits).sum(-1)
-            logs.append(-(self._length(many, h, False, None) + log_q).double().view(copies, -1))
-        log_w = torch.cat(logs)
-        return {"bound": -log_w.mean(0), "estimate": math.log(samples) - torch.logsumexp(log_w, 0)}
+            logs.append(-(self._length(many, h, False, None) + log_q).double().view(-1, len(x)))
+        return bound_and_estimate(torch.cat(logs))
 
     @torch.no_grad()
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """Rows (n, pixels), exact draws: unit by unit, then pixel by pixel.
-
-        Args:
-            n: number of rows.
-            generator: source of randomness.
-        """
+    def sample(self, n: int, generator: Random = None) -> Tensor:
+        """Rows (n, pixels), exact draws: unit by unit, then pixel by pixel."""
         h = self._drawn(
             self.biases["prior"].expand(n, -1), self.weights["prior"] * self.units_before, generator
         )
@@ -187,7 +157,7 @@ class DARN(Comparator):
         known = self._linear(d, "output", False, None) + self.biases["pixels"]
         return self._drawn(known, self.weights["pixels"] * self.rows_before, generator)
 
-    def _drawn(self, known: Tensor, weight: Tensor, generator: torch.Generator | None) -> Tensor:
+    def _drawn(self, known: Tensor, weight: Tensor, generator: Random) -> Tensor:
         """Units drawn one after another, with inputs `known` and from those before."""
         x = torch.zeros_like(known)
         u = torch.rand(known.shape, generator=generator, device=known.device, dtype=known.dtype)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pynade_paper.comparators.training import Comparator
+from pynade_paper.comparators.training import Comparator, Random, bound_and_estimate, copies
 
 ROWS_AT_ONCE = 5000  # copies of rows in one pass of an estimate
 PLACE = 5  # numbers that place a grid of filters: centre x and y, log variance, log stride, log intensity
+Many = Sequence[Tensor]
 
 
 class DRAW(Comparator):
@@ -57,7 +59,7 @@ class DRAW(Comparator):
         latent: int = 100,
         read: int | None = None,
         write: int | None = None,
-        generator: torch.Generator | None = None,
+        generator: Random = None,
     ) -> None:
         super().__init__()
         if (read is None) != (write is None) or (read is not None and height != width):
@@ -94,18 +96,8 @@ class DRAW(Comparator):
         self.canvas = nn.Parameter(torch.zeros(pixels))
         self._run = self._step
 
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        names = ("height", "width", "steps", "units", "latent", "read", "write")
-        return {name: getattr(self, name) for name in names}
-
     def begin(self, stage: int, rows: Tensor) -> None:
-        """On a GPU a step is compiled: its many small operations become few kernels.
-
-        Args:
-            stage: not used.
-            rows: training rows, which say where training takes place.
-        """
+        """On a GPU a step is compiled: its many small operations become few kernels."""
         if rows.is_cuda:
             import torch._dynamo
 
@@ -141,8 +133,11 @@ class DRAW(Comparator):
         if self.read is None:
             return error
         filters, intensity = self._filters(place, self.read)
-        images = torch.stack([x, error], 1).view(len(x), 2, self.height, self.width)
-        patches = filters[:, 1:] @ images @ filters[:, :1].mT
+        images = torch.stack([x, error], 1).view(len(x), 2, 1, self.height, self.width)
+        lines = (filters[:, None, 1, :, :, None] * images).sum(
+            3
+        )  # sums, not products, compile into few kernels
+        patches = (lines[:, :, :, None] * filters[:, None, None, 0]).sum(-1)
         return patches.flatten(1) * intensity
 
     def _written(self, out: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,96 +146,112 @@ class DRAW(Comparator):
             return out, out
         patch, where, place = out.split([self.write**2, PLACE, PLACE], -1)
         filters, intensity = self._filters(where, self.write)
-        patch = (patch / intensity).view(-1, self.write, self.write)
-        return (filters[:, 1].mT @ patch @ filters[:, 0]).flatten(1), place.contiguous()
+        patch = (patch / intensity).view(-1, self.write, self.write, 1)
+        lines = (patch * filters[:, None, 0]).sum(2)
+        return (filters[:, 1, :, :, None] * lines[:, :, None]).sum(1).flatten(1), place.contiguous()
 
-    def _decode(
-        self, z: Tensor, h: Tensor, cell: Tensor, canvas: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        h, cell = self._lstm(torch.cat([z, h], -1), self.decoder, self.decoder_bias, cell)
-        more, place = self._written(h @ self.output + self.output_bias)
-        return h, cell, canvas + more, place
+    def _decode(self, z: Tensor, state: Many, biases: Many, weights: Many) -> list[Tensor]:
+        h, cell, canvas = state
+        h, cell = self._lstm(torch.cat([z, h], -1), weights[0], biases[0], cell)
+        more, place = self._written(h @ weights[1] + biases[1])
+        return [h, cell, canvas + more, place]
 
-    def _step(self, x: Tensor, shown: Tensor, noise: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """One step; the state is those of the LSTMs, canvas and reading place; μ and log σ come last."""
+    def _step(self, x: Tensor, noise: Tensor, biases: Many, weights: Many, state: Many) -> tuple[Tensor, ...]:
+        """One step: states of the LSTMs, canvas, reading place; μ and log σ; z and what was read, fixed."""
         h_enc, c_enc, h_dec, c_dec, canvas, place = state
-        seen = torch.cat([self._glimpse(x, canvas, place), h_dec, h_enc], -1)
-        h_enc, c_enc = self._lstm(seen, self.encoder, shown, c_enc)
-        mean, log_sd = (h_enc @ self.posterior + self.posterior_bias).chunk(2, -1)
+        glimpse = self._glimpse(x, canvas, place)
+        seen = torch.cat([glimpse, h_dec, h_enc], -1)
+        h_enc, c_enc = self._lstm(seen, weights[0], biases[0], c_enc)
+        posterior = h_enc @ weights[1] + biases[1]
+        mean, log_sd = posterior.chunk(2, -1)
         z = mean + torch.exp(log_sd) * noise
-        return h_enc, c_enc, *self._decode(z, h_dec, c_dec, canvas), mean, log_sd
+        after = self._decode(z, (h_dec, c_dec, canvas), biases[2:], weights[2:])
+        return h_enc, c_enc, *after, posterior, z.detach(), glimpse.detach()
 
     def _started(self, n: int) -> list[Tensor]:
         states = [s.expand(n, -1) for s in self.start]
         place = self._written(states[2] @ self.output + self.output_bias)[1]
         return [s.contiguous() for s in (*states, self.canvas.expand(n, -1), place)]
 
-    def _parts(self, x: Tensor, generator: torch.Generator | None, run: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """−log p(x | z) and the divergence from the prior, exact (B,) and as drawn (B,)."""
-        shape = (self.steps, len(x), self.latent)
-        noise = torch.randn(shape, generator=generator, device=x.device, dtype=x.dtype)
-        shown = self.encoder_bias.expand(len(x), -1)
+    def _inputs(self, x: Tensor) -> list[Tensor]:
+        """What the units of the four matrices take beside them at each step: (steps, B, units)."""
+        biases = [self.encoder_bias, self.posterior_bias, self.decoder_bias, self.output_bias]
+        rows = [b.expand(len(x), -1) for b in biases]
         if self.read is None:
-            shown = shown + x @ self.image
-        state, means, log_sds = self._started(len(x)), [], []
-        for k in range(self.steps):
-            *state, mean, log_sd = run(x, shown, noise[k], tuple(state))
-            means.append(mean)
-            log_sds.append(log_sd)
-        mean, log_sd = torch.stack(means), torch.stack(log_sds)
-        z = mean + torch.exp(log_sd) * noise
-        exact = 0.5 * (mean**2 + torch.exp(2 * log_sd) - 1) - log_sd
-        drawn = 0.5 * (z**2 - noise**2) - log_sd
+            rows[0] = rows[0] + x @ self.image
+        return [r.expand(self.steps, -1, -1) for r in rows]
+
+    def _unrolled(self, x: Tensor, noise: Tensor, inputs: Many, weights: Many, run: Any) -> list[Tensor]:
+        """What `_step` gives, at each step (steps, B, …), after −log p(x | z) and the divergence (B,)."""
+        state, made = self._started(len(x)), []
+        for number, biases in enumerate(zip(*(i.unbind() for i in inputs), strict=True)):
+            made.append(run(x, noise[number], biases, weights, state))
+            state = list(made[-1][:6])
+        found = [torch.stack([step[k] for step in made]) for k in (0, 2, 6, 7, 8)]
+        mean, log_sd = found[2].chunk(2, -1)
+        divergence = 0.5 * (mean**2 + torch.exp(2 * log_sd) - 1) - log_sd
         misfit = functional.binary_cross_entropy_with_logits(state[4], x, reduction="none")
-        return misfit.sum(-1), exact.sum((0, 2)), drawn.sum((0, 2))
+        return [misfit.sum(-1), divergence.sum((0, 2)), *found]
 
-    def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Bound on −log p of rows (B,), from one draw of z, with the exact divergences.
+    def _noise(self, x: Tensor, generator: Random) -> Tensor:
+        shape = (self.steps, len(x), self.latent)
+        return torch.randn(shape, generator=generator, device=x.device, dtype=x.dtype)
 
-        Args:
-            x: rows (B, pixels).
-            generator: source of z.
-        """
-        misfit, divergence, _ = self._parts(x, generator, self._run)
-        return misfit + divergence
+    def _weights(self) -> list[Tensor]:
+        return [self.encoder, self.posterior, self.decoder, self.output]
+
+    def loss(self, x: Tensor, generator: Random = None) -> Tensor:
+        """Bound on −log p of rows (B,), from one draw of z, with the exact divergences."""
+        found = self._unrolled(x, self._noise(x, generator), self._inputs(x), self._weights(), self._step)
+        return found[0] + found[1]
+
+    def gradients(self, x: Tensor, generator: Random = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss and its derivatives; those of the matrices in one product over all steps."""
+        inputs = [i.detach().clone().requires_grad_() for i in self._inputs(x)]
+        weights = [w.detach() for w in self._weights()]
+        misfit, divergence, h_enc, h_dec, _, z, glimpse = self._unrolled(
+            x, self._noise(x, generator), inputs, weights, self._run
+        )
+        loss = misfit + divergence
+        direct = [self.start, self.canvas, self.output, self.output_bias]
+        found = torch.autograd.grad(loss.mean(), [*inputs, *direct], materialize_grads=True)
+        h_enc, h_dec = h_enc.detach(), h_dec.detach()
+        before = [
+            torch.cat([first.detach().expand(1, len(x), -1), h[:-1]])
+            for first, h in ((self.start[0], h_enc), (self.start[2], h_dec))
+        ]
+        took = [torch.cat([glimpse, before[1], before[0]], -1), h_enc, torch.cat([z, before[1]], -1), h_dec]
+        grads = dict(zip(("start", "canvas", "output", "output_bias"), found[4:], strict=True))
+        for name, a, b in zip(("encoder", "posterior", "decoder", "output"), took, found, strict=False):
+            grads[name] = a.flatten(0, 1).mT @ b.flatten(0, 1) + grads.get(name, 0.0)
+            grads[f"{name}_bias"] = b.sum((0, 1)) + grads.get(f"{name}_bias", 0.0)
+        if self.read is None:
+            grads["image"] = x.mT @ found[0].sum(0)
+        return loss.detach(), grads
 
     @torch.no_grad()
-    def scores(
-        self, x: Tensor, generator: torch.Generator | None = None, samples: int = 1
-    ) -> dict[str, Tensor]:
-        """{"bound": (B,), "estimate": (B,)}: mean of the bound, and −log of the mean importance weight.
-
-        Args:
-            x: rows (B, pixels).
-            generator: source of z.
-            samples: draws for each row; with one, the estimate is a bound with a larger variance.
-        """
-        bounds: list[Tensor] = []
-        logs: list[Tensor] = []
-        most = max(1, ROWS_AT_ONCE // len(x))
-        for done in range(0, samples, most):
-            copies = min(samples - done, most)
-            misfit, exact, drawn = self._parts(x.repeat(copies, 1), generator, self._step)
-            bounds.append((misfit + exact).double().view(copies, -1))
-            logs.append(-(misfit.double() + drawn.double()).view(copies, -1))
-        log_mean = torch.logsumexp(torch.cat(logs), 0) - math.log(samples)
-        return {"bound": torch.cat(bounds).mean(0), "estimate": -log_mean}
+    def scores(self, x: Tensor, generator: Random = None, samples: int = 1) -> dict[str, Tensor]:
+        """{"bound": (B,), "estimate": (B,)}: mean of the bound, and −log of the mean importance weight."""
+        bounds, logs = [], []
+        for many in copies(x, samples, ROWS_AT_ONCE):
+            noise = self._noise(many, generator)
+            found = self._unrolled(many, noise, self._inputs(many), self._weights(), self._step)
+            misfit, exact, _, _, posterior, z, _ = found
+            drawn = (0.5 * (z**2 - noise**2) - posterior[..., self.latent :]).sum((0, 2))
+            bounds.append((misfit + exact).double().view(-1, len(x)))
+            logs.append(-(misfit.double() + drawn.double()).view(-1, len(x)))
+        return bound_and_estimate(torch.cat(logs)) | {"bound": torch.cat(bounds).mean(0)}
 
     def decode(self, z: Tensor) -> Tensor:
         """Logits (n, pixels) of the images that z (steps, n, latent) draw."""
-        _, _, h, cell, canvas, _ = self._started(z.shape[1])
+        state = self._started(z.shape[1])[2:]
         for part in z:
-            h, cell, canvas, _ = self._decode(part, h, cell, canvas)
-        return canvas
+            state = self._decode(part, state[:3], [self.decoder_bias, self.output_bias], self._weights()[2:])
+        return state[2]
 
     @torch.no_grad()
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """Rows (n, pixels).
-
-        Args:
-            n: number of rows.
-            generator: source of randomness.
-        """
+    def sample(self, n: int, generator: Random = None) -> Tensor:
+        """Rows (n, pixels)."""
         z = self.canvas.new_empty(self.steps, n, self.latent).normal_(generator=generator)
         p = torch.sigmoid(self.decode(z))
         return (torch.rand(p.shape, generator=generator, device=p.device) < p).to(p)

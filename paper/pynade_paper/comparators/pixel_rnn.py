@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from pynade_paper.comparators.diagonal_lstm import diagonal_lstm
-from pynade_paper.comparators.training import Comparator
+from pynade_paper.comparators.training import Comparator, Random
 
 FILTER = 7  # side of the first convolution
 
@@ -50,7 +48,7 @@ class PixelRNN(Comparator):
         width: int = 28,
         layers: int = 7,
         units: int = 16,
-        generator: torch.Generator | None = None,
+        generator: Random = None,
     ) -> None:
         super().__init__()
         self.height, self.width, self.layers, self.units = height, width, layers, units
@@ -75,10 +73,6 @@ class PixelRNN(Comparator):
         before.view(-1)[: FILTER * FILTER // 2] = 1.0
         self.register_buffer("mask", before, persistent=False)
 
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        return {"height": self.height, "width": self.width, "layers": self.layers, "units": self.units}
-
     def logits(self, x: Tensor) -> Tensor:
         """Logits (B, H · W) of p(x_d = 1 | x_<d) for rows x (B, H · W) in raster order."""
         B, H, W = len(x), self.height, self.width
@@ -98,37 +92,19 @@ class PixelRNN(Comparator):
         logits = self.logits(x).double()
         return -functional.softplus((1 - 2 * x.double()) * logits).sum(-1)
 
-    def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """−log p of rows: (B,); what training minimises.
-
-        Args:
-            x: rows (B, H · W).
-            generator: not used.
-        """
+    def loss(self, x: Tensor, generator: Random = None) -> Tensor:
+        """−log p of rows: (B,); what training minimises."""
         logits = self.logits(x)
         return functional.binary_cross_entropy_with_logits(logits, x, reduction="none").sum(-1)
 
     @torch.no_grad()
-    def scores(
-        self, x: Tensor, generator: torch.Generator | None = None, samples: int = 1
-    ) -> dict[str, Tensor]:
-        """{"nll": (B,)}: the exact −log p of rows.
-
-        Args:
-            x: rows (B, H · W).
-            generator: not used.
-            samples: not used.
-        """
+    def scores(self, x: Tensor, generator: Random = None, samples: int = 1) -> dict[str, Tensor]:
+        """{"nll": (B,)}: the exact −log p of rows."""
         return {"nll": -self.log_prob(x)}
 
     @torch.no_grad()
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """Rows (n, H · W), drawn pixel by pixel: one pass of the whole net for each pixel.
-
-        Args:
-            n: number of rows.
-            generator: source of randomness.
-        """
+    def sample(self, n: int, generator: Random = None) -> Tensor:
+        """Rows (n, H · W), drawn pixel by pixel: one pass of the whole net for each pixel."""
         x = self.out_bias.new_zeros(n, self.height * self.width)
         for d in range(x.shape[1]):
             p = torch.sigmoid(self.logits(x)[:, d])

@@ -1,11 +1,13 @@
 """Train one comparator on binarized MNIST within a budget, score it, and write what came out.
 
-    PYTHONPATH=src:paper python3 -m pynade_paper.comparators.train pixel-rnn \\
-        --data binarized_mnist.npz --out out/pixel-rnn --seconds 400 --test
+    PYTHONPATH=src:paper python3 -m pynade_paper.comparators.train draw-attention \\
+        --data binarized_mnist.npz --out first --seconds 500 --until 0.5
+    … draw-attention --data binarized_mnist.npz --resume first --out second --seconds 500 --test
 
-The folder gets `result.json` and `weights.safetensors` (the averaged weights of the best validation, and a
-hundred sampled images). `--resume weights.safetensors` goes on from such weights, with new optimizer states
-and a schedule of its own. `--smoke` does everything on the CPU with tiny models and random stripes.
+The folder gets `result.json`, `weights.safetensors` (the averaged weights of the best validation, at the end
+also a hundred sampled images) and `state.safetensors`, from which `--resume` goes on along the schedule.
+`--among A B` trains nothing: it scores the run with the best validation. `--smoke` does everything on the CPU
+with tiny models and random stripes.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import hashlib
 import json
 import math
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -31,11 +32,19 @@ from pynade_paper.comparators.darn import DARN
 from pynade_paper.comparators.dbn import DBN
 from pynade_paper.comparators.draw import DRAW
 from pynade_paper.comparators.pixel_rnn import PixelRNN
-from pynade_paper.comparators.training import Comparator, Settings, scores, train
+from pynade_paper.comparators.training import Comparator, History, Settings, State, scores, train
 from pynade_paper.data.packed import read_packed, unpack
 
 SIDE, SMOKE_SIDE = 28, 6
 SAMPLES_SHOWN = 100
+PROVENANCE = (
+    "settings",
+    "code",
+    "torch",
+    "device",
+    "seconds",
+    "command",
+)  # of a run that another goes on from
 
 
 @dataclass(frozen=True)
@@ -75,29 +84,29 @@ RECIPES = {
         DRAW,
         {"steps": 64, "units": 256, "latent": 100, "read": 2, "write": 5},
         {"steps": 2, "units": 4, "latent": 2, "read": 2, "write": 3},
-        Settings(rate=2e-3, batch_size=256, decay=0.01),
+        Settings(rate=2e-3, batch_size=512, decay=0.01, ema=0.9995, validations=40),
         samples=100,
     ),
     "dbn": Recipe(
         DBN,
-        {"units": 500, "top_units": 2000, "gibbs": 25, "chains": 500},
+        {"units": 500, "top_units": 2000, "gibbs": 5, "chains": 1000},
         {"units": 8, "top_units": 40, "gibbs": 2, "chains": 10, "ais_chains": 20, "ais_steps": 200},
-        Settings("sgd", rate=0.1, batch_size=200, decay=2e-4, clip=None, validations=10, samples=20),
+        Settings("sgd", rate=0.05, batch_size=500, decay=2e-4, clip=None, validations=6, samples=20),
         samples=5000,
     ),
     "darn": Recipe(
         DARN,
         {"units": 500},
         {"units": 6},
-        Settings(rate=3e-3, batch_size=100, decay=0.01),
-        samples=1000,
+        Settings(rate=1e-3, batch_size=200, decay=0.1),
+        samples=10000,
     ),
     "darn-noise": Recipe(
         DARN,
-        {"units": 500, "noise": True},
+        {"units": 500, "noise": True, "price": 0.1},
         {"units": 6, "noise": True},
-        Settings(rate=3e-3, batch_size=100),
-        samples=1000,
+        Settings(rate=1e-3, batch_size=200),
+        samples=10000,
     ),
 }
 
@@ -109,61 +118,87 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         arguments: of the command line; those of the process when not given.
     """
     asked = parsed(arguments)
-    recipe, began = RECIPES[asked.model], time.perf_counter()
+    recipe, began, out = RECIPES[asked.model], time.perf_counter(), Path(asked.out)
     device = torch.device("cpu" if asked.smoke or not torch.cuda.is_available() else "cuda")
     parts, digest = stripes() if asked.smoke else read(Path(asked.data))
     parts = {part: rows.to(device) for part, rows in parts.items()}
-    generator = torch.Generator().manual_seed(asked.seed)
+    found = validations(asked.among)
+    source = min(found, key=lambda f: found[f]) if found else asked.resume or asked.weights
+    earlier = json.loads((Path(source) / "result.json").read_text()) if source else {}
     side = SMOKE_SIDE if asked.smoke else SIDE
-    spec = recipe.smoke if asked.smoke else recipe.spec
-    model = recipe.build(height=side, width=side, generator=generator, **spec).to(device)
+    spec = {"height": side, "width": side} | (recipe.smoke if asked.smoke else recipe.spec)
+    spec = earlier.get("spec", spec) | dict(asked.set)
+    model = recipe.build(generator=torch.Generator().manual_seed(asked.seed), **spec).to(device)
     how = settings(asked, recipe.how)
-    if asked.resume:
-        kept = load_file(asked.resume, device=str(device))
+    if source:
+        kept = load_file(Path(source) / "weights.safetensors", device=str(device))
         model.load_state_dict({n: t for n, t in kept.items() if n != "samples"})
-    stages = []
-    for number, (share, factor) in enumerate(model.stages):
-        if number < asked.first_stage:
-            continue
-        model.begin(number, parts["train"])
-        left = share / sum(share for share, _ in model.stages[asked.first_stage :])
-        budget = replace(how, rate=how.rate * factor, seed=how.seed + 10 * number)
-        budget = replace(budget, updates=max(1, round(how.updates * left)))
-        if how.seconds is not None:
-            budget = replace(budget, seconds=how.seconds * left)
-        stages.append(asdict(train(model, parts["train"], parts["valid"], budget, log)))
-    trained = time.perf_counter() - began
-    draws = torch.Generator(device).manual_seed(asked.seed + 2)
-    samples = asked.samples or (2 if asked.smoke else recipe.samples)
-    chosen = {"valid": parts["valid"]} | ({"test": parts["test"]} if asked.test else {})
-    found = {part: summary(scores(model, rows, draws, samples, final=True)) for part, rows in chosen.items()}
-    images = model.sample(SAMPLES_SHOWN, draws).to(torch.uint8).cpu()
+    first = len(model.stages) if asked.among else asked.first_stage
+    stages, state = earlier.get("stages", [])[:first], None
+    if asked.resume:
+        *stages, last = earlier["stages"]
+        best = {n: kept[n] for n, _ in model.named_parameters()}
+        state, first = (
+            State(History(**last), best, load_file(Path(source) / "state.safetensors")),
+            len(stages),
+        )
     result = {
         "model": asked.model,
         "spec": model.config(),
-        "settings": asdict(how),
+        "settings": earlier["settings"] if asked.among else asdict(how),
         "kind": model.kind,
         "parameters": sum(p.numel() for p in model.parameters()),
-        **found,
-        "samples_per_row": samples,
-        **model.facts(),
         "stages": stages,
         "seed": asked.seed,
         "data": {"sha256": digest, "rows": {part: len(rows) for part, rows in parts.items()}},
-        "code": code_version(),
+        "code": asked.code,
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or "cpu",
-        "seconds": {"training": round(trained, 1), "all": round(time.perf_counter() - began, 1)},
-        "resumed_from": asked.resume,
         "command": " ".join(sys.argv if arguments is None else ["train", *arguments]),
+        "earlier": [*earlier.get("earlier", []), {n: earlier[n] for n in PROVENANCE}] if source else [],
+        "chosen_from": found,
     }
-    out = Path(asked.out)
-    out.mkdir(parents=True, exist_ok=True)
-    tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
-    save_file({**tensors, "samples": images}, out / "weights.safetensors")
-    (out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
-    log(json.dumps({part: result[part] for part in chosen}))
+
+    def write(state: State | None, tensors: dict[str, Tensor]) -> None:
+        """All that is known by now."""
+        out.mkdir(parents=True, exist_ok=True)
+        result["seconds"] = round(time.perf_counter() - began, 1)
+        if state is not None:
+            result["stages"] = [*stages, asdict(state.history)]
+            save_file({n: t.detach() for n, t in state.tensors.items()}, out / "state.safetensors")
+            tensors = tensors | state.best
+        save_file({n: t.detach().contiguous() for n, t in tensors.items()}, out / "weights.safetensors")
+        (out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+
+    model.begin(len(model.stages) - 1 if asked.among else first, parts["train"])
+    for number, (share, factor) in list(enumerate(model.stages))[first:]:
+        if number > first:
+            model.begin(number, parts["train"])
+        left = share / sum(share for share, _ in model.stages[first:])
+        budget = replace(how, rate=how.rate * factor, seed=how.seed + 10 * number)
+        seconds = None if how.seconds is None else how.seconds * left
+        budget = replace(budget, updates=max(1, round(how.updates * left)), seconds=seconds)
+        keep = lambda state: write(state, model.state_dict())  # noqa: E731
+        stages.append(asdict(train(model, parts["train"], parts["valid"], budget, log, state, keep)))
+        result["stages"], state = stages, None
+    write(None, model.state_dict())
+    if how.until < 1:
+        return result
+    draws = torch.Generator(device).manual_seed(asked.seed + 2)
+    result["samples_per_row"] = samples = asked.samples or (2 if asked.smoke else recipe.samples)
+    for part in ("valid", "test") if asked.test else ("valid",):
+        result[part] = summary(scores(model, parts[part], draws, samples, final=True))
+        log(json.dumps({part: result[part]}))
+    result |= model.facts()
+    images = model.sample(SAMPLES_SHOWN, draws).to(torch.uint8)
+    write(None, {**model.state_dict(), "samples": images})
     return result
+
+
+def validations(folders: Sequence[str]) -> dict[str, float]:
+    """Validated estimates of finished runs, those of exact models exact, by folder."""
+    read = {f: json.loads((Path(f) / "result.json").read_text())["valid"] for f in folders}
+    return {f: v.get("estimate", v.get("nll"))["mean"] for f, v in read.items()}
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -171,13 +206,18 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train one comparator of the paper's MNIST tables.")
     parser.add_argument("model", choices=RECIPES)
     parser.add_argument("--data", help="binarized_mnist.npz, bits packed into bytes; not needed by --smoke")
-    parser.add_argument("--out", required=True, help="folder of result.json and weights.safetensors")
+    parser.add_argument("--out", required=True, help="folder of what comes out")
     parser.add_argument("--seconds", type=float, help="budget of time for training, validation included")
     parser.add_argument("--updates", type=int, help="budget of updates instead")
-    parser.add_argument("--resume", help="weights.safetensors to go on from")
+    parser.add_argument("--until", type=float, help="share of the schedule at which this run ends")
+    parser.add_argument("--resume", help="folder of a run to go on from")
+    parser.add_argument("--weights", help="folder of a run whose weights to start from")
+    parser.add_argument("--among", nargs="+", default=[], help="folders: the best one is only scored")
     parser.add_argument("--first-stage", type=int, default=0, help="skip the stages of training before it")
     parser.add_argument("--test", action="store_true", help="score the test images, once, at the end")
     parser.add_argument("--samples", type=int, help="draws for each image in the final estimates")
+    parser.add_argument("--set", nargs="+", default=[], type=assignment, help="NAME=VALUE of the model")
+    parser.add_argument("--code", help="version of the code, to be recorded")
     parser.add_argument("--rate", type=float, help="highest learning rate")
     parser.add_argument("--batch-size", type=int, help="rows of an update")
     parser.add_argument("--decay", type=float, help="weight decay")
@@ -187,14 +227,20 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     asked = parser.parse_args(arguments)
     if not asked.smoke and not asked.data:
         parser.error("--data is missing")
-    if not asked.smoke and asked.seconds is None and asked.updates is None:
+    if not (asked.smoke or asked.among) and asked.seconds is None and asked.updates is None:
         parser.error("one of --seconds and --updates is needed")
     return asked
 
 
+def assignment(text: str) -> tuple[str, Any]:
+    """The name and the value of "name=value", the value as JSON."""
+    name, _, value = text.partition("=")
+    return name, json.loads(value)
+
+
 def settings(asked: argparse.Namespace, how: Settings) -> Settings:
     """The recipe's settings with those of the command line."""
-    names = ("rate", "batch_size", "decay", "ema", "seconds", "updates", "seed")
+    names = ("rate", "batch_size", "decay", "ema", "seconds", "updates", "until", "seed")
     how = replace(how, **{n: getattr(asked, n) for n in names if getattr(asked, n) is not None})
     if asked.smoke:
         how = replace(how, seconds=None, updates=asked.updates or 20, batch_size=16, validations=2)
@@ -228,17 +274,6 @@ def summary(found: dict[str, Tensor]) -> dict[str, dict[str, float]]:
         name: {"mean": float(v.double().mean()), "stderr": float(v.double().std()) / math.sqrt(len(v))}
         for name, v in found.items()
     }
-
-
-def code_version() -> str:
-    """The commit of the code, or a digest of these files where there is none."""
-    here = Path(__file__).parent
-    try:
-        asked = ["git", "-C", str(here), "rev-parse", "HEAD"]
-        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        text = b"".join(path.read_bytes() for path in sorted(here.glob("*.py")))
-        return f"sha256 of the files {hashlib.sha256(text).hexdigest()[:16]}"
 
 
 def log(line: str) -> None:

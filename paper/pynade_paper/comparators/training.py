@@ -1,25 +1,26 @@
 """Training of the comparators: AdamW or SGD, average of the weights, annealing over a budget, validation.
 
 On a GPU the whole update is captured in a CUDA graph and replayed; batches are rows of data that lie on the
-GPU. The learning rate follows the share of the budget that is spent (seconds or updates), so every run ends
-annealed.
+GPU. The learning rate follows the share of the schedule that is done. A run may cover a part of it, in a
+given time or number of updates; a later one goes on from its `State`, with a new order of the rows.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pynade.precision import computing_in, fast_matmul
-from pynade.training.step import Number, Optimizer, captured, clip
+from pynade.training.step import Number, Optimizer, averaged, captured, clip
 
+Random = torch.Generator | None
 CHECK_EVERY = 10  # updates between looks at the clock, for which the host waits for the GPU
 CHUNK = 1000  # rows scored at once
 
@@ -36,38 +37,33 @@ class Comparator(nn.Module):
     stages: tuple[tuple[float, float], ...] = ((1.0, 1.0),)
 
     def begin(self, stage: int, rows: Tensor) -> None:
-        """Make ready for a stage of training: initial values from data, which parameters are trained.
+        """Make ready for a stage of training: initial values from data, which parameters are trained."""
 
-        Args:
-            stage: its number, from 0.
-            rows: training rows (N, D).
-        """
+    def ready(self, generator: Random = None, final: bool = False) -> None:
+        """Compute what all scores with the present weights need; for final ones with more care."""
 
-    def ready(self, generator: torch.Generator | None = None, final: bool = False) -> None:
-        """Compute what all scores with the present weights need.
-
-        Args:
-            generator: source of randomness.
-            final: with the care of a number that is reported.
-        """
-
-    def loss(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def loss(self, x: Tensor, generator: Random = None) -> Tensor:
         """What training minimises, for rows (B, D): (B,)."""
         raise NotImplementedError
 
-    def scores(
-        self, x: Tensor, generator: torch.Generator | None = None, samples: int = 1
-    ) -> dict[str, Tensor]:
+    def gradients(self, x: Tensor, generator: Random = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss (B,), and the derivatives of its mean with respect to the parameters that are trained."""
+        loss, params = self.loss(x, generator), {n: p for n, p in self.named_parameters() if p.requires_grad}
+        found = torch.autograd.grad(loss.mean(), list(params.values()))
+        return loss.detach(), dict(zip(params, found, strict=True))
+
+    def scores(self, x: Tensor, generator: Random = None, samples: int = 1) -> dict[str, Tensor]:
         """Numbers (B,) of rows by name, the first of which is validated; lower is better."""
         raise NotImplementedError
 
-    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Random = None) -> Tensor:
         """Rows (n, D)."""
         raise NotImplementedError
 
     def config(self) -> dict[str, Any]:
         """Constructor arguments."""
-        raise NotImplementedError
+        names = inspect.signature(type(self).__init__).parameters
+        return {name: getattr(self, name) for name in names if name not in ("self", "generator")}
 
     def facts(self) -> dict[str, Any]:
         """What else belongs in the record of a result."""
@@ -82,13 +78,14 @@ class Settings:
         rule: of the update, "adamw" or "sgd".
         rate: highest learning rate.
         batch_size: rows of an update.
-        seconds: budget of time, validation included; None for a budget of updates.
+        seconds: budget of time of this run, validation included; None for a budget of updates.
         updates: budget of updates, where there is none of time.
-        warm_up: share of the budget over which the rate rises linearly; then it falls along a half cosine.
+        until: share of the schedule at which this run ends.
+        warm_up: share of the schedule over which the rate rises linearly; then it falls along a half cosine.
         decay: weight decay of matrices; biases are not decayed.
         clip: largest norm of the gradient, None for any.
         ema: decay of the running average of the weights, which is what is validated and kept.
-        validations: how often, at equal shares of the budget, the validation rows are scored.
+        validations: how often, at equal shares of the schedule, the validation rows are scored.
         samples: draws for each row when validation scores are estimates.
         seed: of batches and of what the loss draws.
     """
@@ -98,6 +95,7 @@ class Settings:
     batch_size: int = 256
     seconds: float | None = None
     updates: int = 1000
+    until: float = 1.0
     warm_up: float = 0.02
     decay: float = 0.0
     clip: float | None = 1.0
@@ -114,6 +112,7 @@ class History:
     Attributes:
         updates: made.
         seconds: taken, validation included.
+        share: of the schedule that is done.
         best: lowest validation score; its weights are the ones kept.
         best_at: update of it.
         stopped: why training ended.
@@ -122,10 +121,20 @@ class History:
 
     updates: int = 0
     seconds: float = 0.0
+    share: float = 0.0
     best: float = math.inf
     best_at: int = 0
     stopped: str = "budget spent"
     curve: list[tuple[int, float, float, float]] = field(default_factory=list)
+
+
+@dataclass
+class State:
+    """Where training stands: what happened, the best weights, and all that an update changes."""
+
+    history: History = field(default_factory=History)
+    best: dict[str, Tensor] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
 
 
 def train(
@@ -134,6 +143,8 @@ def train(
     valid: Tensor,
     how: Settings,
     log: Callable[[str], None] = print,
+    state: State | None = None,
+    keep: Callable[[State], None] = lambda state: None,
 ) -> History:
     """Train a model in place; it ends with the averaged weights of the best validation.
 
@@ -143,53 +154,61 @@ def train(
         valid: validation rows.
         how: the settings.
         log: called at each validation.
+        state: of an earlier run, to go on from.
+        keep: called with the state after each validation.
     """
-    device = rows.device
-    generator, shuffle = (torch.Generator(device).manual_seed(how.seed + k) for k in (0, 2))
-    history, began = History(), time.perf_counter()
+    state, began = state or State(), time.perf_counter()
+    history, earlier, device = state.history, replace(state.history), rows.device
+    seed = how.seed + history.updates  # a run that goes on draws anew
+    generator, shuffle = (torch.Generator(device).manual_seed(seed + k) for k in (0, 2))
     step = _Update(model, rows, how, generator)
+    step.restore(state.tensors, history.updates)
     prepared = time.perf_counter() - began  # of the budget, but not of the schedule
+    log(f"prepared in {prepared:.1f} s")
 
     def score() -> float:
         draws = torch.Generator(device).manual_seed(how.seed + 1)
         return float(next(iter(scores(model, valid, draws, how.samples).values())).mean())
 
     def spent() -> float:
-        if how.seconds is None:
-            return history.updates / how.updates
-        return (time.perf_counter() - began - prepared) / max(1e-9, how.seconds - prepared)
+        done = (history.updates - earlier.updates) / how.updates
+        if how.seconds is not None:
+            done = (time.perf_counter() - began - prepared) / max(1e-9, how.seconds - prepared)
+        return how.until if done >= 1 else earlier.share + (how.until - earlier.share) * done
 
-    best: dict[str, Tensor] = {}
-    order, at, share, due, losses, done = torch.empty(0), 0, 0.0, 1 / how.validations, 0.0, 0
+    order, at, losses, done = torch.empty(0), 0, 0.0, history.updates
+    due = (int(earlier.share * how.validations + 1e-6) + 1) / how.validations
     while True:
         if how.seconds is None or history.updates % CHECK_EVERY == 0:
             if device.type == "cuda" and history.updates % CHECK_EVERY == 0:
                 torch.cuda.synchronize()
-            share = spent()
-        if share >= min(due, 1.0):
-            due = (int(share * how.validations + 1e-6) + 1) / how.validations
+            history.share = spent()
+        if history.share >= min(due, how.until):
+            due = (int(history.share * how.validations + 1e-6) + 1) / how.validations
             mean = (float(step.loss_sum) - losses) / max(1, history.updates - done) / how.batch_size
             if not math.isfinite(mean):
                 history.stopped = f"the training loss was {mean} at update {history.updates}"
                 log(history.stopped)
                 break
             losses, done = float(step.loss_sum), history.updates
-            with swapped(step.params, step.average):
+            with averaged(model, step.average):  # type: ignore[arg-type]
                 found = score()
                 if found < history.best:
                     history.best, history.best_at = found, history.updates
-                    best = {n: p.detach().clone() for n, p in step.params.items()}
-            history.seconds = time.perf_counter() - began
+                    state.best = {n: p.detach().clone() for n, p in step.params.items()}
+            history.seconds = earlier.seconds + time.perf_counter() - began
             history.curve.append((done, round(history.seconds, 2), round(mean, 4), round(found, 4)))
             log(f"update {done}, {history.seconds:.0f} s: training {mean:.3f}, validation {found:.3f}")
-        if share >= 1:
+            state.tensors = {n: t.clone() for n, t in step.state().items()}
+            keep(state)
+        if history.share >= how.until:
             break
         if at + how.batch_size > len(order):
             order, at = torch.randperm(len(rows), generator=shuffle, device=device), 0
-        step(order[at : at + how.batch_size], how.rate * annealed(share, how.warm_up))
+        step(order[at : at + how.batch_size], how.rate * annealed(history.share, how.warm_up))
         at += how.batch_size
         history.updates += 1
-    put(step.params, best)
+    model.load_state_dict(state.best, strict=False)
     return history
 
 
@@ -209,19 +228,24 @@ def annealed(share: float, warm_up: float) -> float:
 def scores(
     model: Comparator, rows: Tensor, generator: torch.Generator, samples: int, final: bool = False
 ) -> dict[str, Tensor]:
-    """The model's scores of all rows, by name, computed in full float32.
-
-    Args:
-        model: what is scored.
-        rows: (N, D) on its device.
-        generator: source of its draws.
-        samples: draws for each row.
-        final: with the care of a number that is reported.
-    """
+    """The model's scores of all rows, by name, computed in full float32 (`Comparator.ready`, `.scores`)."""
     with computing_in("float32", rows.device):
         model.ready(generator, final)
         parts = [model.scores(part, generator, samples) for part in rows.split(CHUNK)]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def copies(x: Tensor, samples: int, most: int) -> Iterator[Tensor]:
+    """The rows repeated `samples` times in all, in passes of about `most` rows."""
+    each = max(1, most // len(x))
+    for done in range(0, samples, each):
+        yield x.repeat(min(samples - done, each), 1)
+
+
+def bound_and_estimate(log_w: Tensor) -> dict[str, Tensor]:
+    """From log importance weights (samples, B): −mean, and −log of the mean weight."""
+    log_mean = torch.logsumexp(log_w, 0) - math.log(len(log_w))
+    return {"bound": -log_w.mean(0), "estimate": -log_mean}
 
 
 class _Update:
@@ -252,13 +276,27 @@ class _Update:
 
     def _update(self, batch: Tensor, numbers: Any) -> None:
         with fast_matmul():
-            loss = self.model.loss(self.rows[batch], self.generator)
-            found = torch.autograd.grad(loss.mean(), list(self.params.values()))
-        grads = {n: g.contiguous() for n, g in zip(self.params, found, strict=True)}
+            loss, found = self.model.gradients(self.rows[batch], self.generator)
+        grads = {n: found[n].contiguous() for n in self.params}
         if self.how.clip is not None:
             clip(grads, self.how.clip)
         self.optimizer.apply(grads, numbers, self.average)
-        self.loss_sum += loss.detach().sum()
+        self.loss_sum += loss.sum()
+
+    def state(self) -> dict[str, Tensor]:
+        """Weights, their averages and the optimizer's tensors."""
+        groups = {
+            "weights": self.optimizer.params,
+            "average": self.average,
+            "optimizer": self.optimizer.state,
+        }
+        return {f"{group}/{n}": t for group, tensors in groups.items() for n, t in tensors.items()}
+
+    def restore(self, tensors: dict[str, Tensor], t: int) -> None:
+        """Copy back what `state` gave after t updates."""
+        self.optimizer.t = t
+        for name, own in self.state().items() if tensors else ():
+            own.copy_(tensors[name])
 
     def _capture(self, batch: Tensor) -> None:
         self._batch = batch
@@ -266,21 +304,3 @@ class _Update:
         changed = [*self.optimizer.params.values(), *self.optimizer.state.values(), *self.average.values()]
         changed += [self.loss_sum, *self.model.buffers()]
         self.graph = captured(lambda: self._update(self._batch, self._numbers), changed, [self.generator])
-
-
-@contextmanager
-def swapped(params: dict[str, nn.Parameter], values: dict[str, Tensor]) -> Iterator[None]:
-    """Within this block parameters have other values."""
-    own = {n: params[n].detach().clone() for n in values}
-    put(params, values)
-    try:
-        yield
-    finally:
-        put(params, own)
-
-
-@torch.no_grad()
-def put(params: dict[str, nn.Parameter], values: dict[str, Tensor]) -> None:
-    """Copy values into parameters, by name."""
-    for name, value in values.items():
-        params[name].copy_(value)

@@ -39,8 +39,10 @@ def test_probabilities_sum_to_one(net: DBN) -> None:
 
 
 def test_estimate_is_right_and_below_the_bound(net: DBN) -> None:
+    net.begin(1, all_states(4))
     net.ready(torch.Generator().manual_seed(1), final=True)
     assert net.partition is not None
+    assert net.log_z["backward"] == pytest.approx(net.log_z["forward"], abs=0.05)
     assert abs(net.partition.log_z - net.top.log_partition()) < 5 * net.partition.stderr + 0.01
     shift = net.partition.log_z - net.top.log_partition()
     found = net.scores(all_states(4), torch.Generator().manual_seed(2), samples=50000)

@@ -62,6 +62,15 @@ def test_loss_is_the_bound(net: DRAW) -> None:
     torch.testing.assert_close(losses, bound, rtol=0, atol=0.1)
 
 
+def test_gradients_are_those_of_the_loss(net: DRAW) -> None:
+    x, params = all_states(4), dict(net.named_parameters())
+    loss, found = net.gradients(x, torch.Generator().manual_seed(2))
+    own = net.loss(x, torch.Generator().manual_seed(2))
+    torch.testing.assert_close(loss, own.detach())
+    expected = torch.autograd.grad(own.mean(), list(params.values()))
+    torch.testing.assert_close([found[name] for name in params], list(expected))
+
+
 def test_samples_follow_the_density(net: DRAW) -> None:
     x = net.sample(4000, torch.Generator().manual_seed(4))
     draws_agree(x, log_prob(net).exp())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pynade_paper.comparators.train import RECIPES, main, stripes
-from pynade_paper.comparators.training import Comparator, Settings, annealed, train
+from pynade_paper.comparators.training import Comparator, Settings, State, annealed, train
 
 
 class Mean(Comparator):
@@ -77,11 +78,39 @@ def test_the_command_at_tiny_size(name: str, tmp_path: Path) -> None:
         assert score["stderr"] > 0
     weights = load_file(tmp_path / "weights.safetensors")
     assert weights["samples"].shape == (100, 36)
-    last = len(RECIPES[name].build.stages) - 1  # type: ignore[attr-defined]
-    again = ["--smoke", "--resume", str(tmp_path / "weights.safetensors"), "--first-stage", str(last)]
-    more = main([name, *again, "--out", str(tmp_path / "more"), "--updates", "3"])
-    assert more["resumed_from"] is not None
+    again = ["--smoke", "--out", str(tmp_path / "more"), "--among", str(tmp_path), "--samples", "2"]
+    more = main([name, *again])
+    assert more["stages"] == kept["stages"]
+    assert more["chosen_from"][str(tmp_path)] == more["chosen_from"].popitem()[1]
     assert "test" not in more
+
+
+@pytest.mark.parametrize("name", ["draw-attention", "darn-noise"])
+def test_a_run_goes_on_along_its_schedule(name: str, tmp_path: Path) -> None:
+    half = main([name, "--smoke", "--out", str(tmp_path / "a"), "--updates", "6", "--until", "0.5"])
+    assert "valid" not in half
+    assert half["stages"][0]["share"] == 0.5
+    found = main(
+        [name, "--smoke", "--out", str(tmp_path / "b"), "--resume", str(tmp_path / "a"), "--updates", "4"]
+    )
+    (stage,) = found["stages"]
+    assert stage["updates"] == 10
+    assert stage["share"] == 1.0
+    assert [row[0] for row in stage["curve"]] == [6, 10]
+    assert found["earlier"][0]["settings"]["until"] == 0.5
+    assert set(found["valid"]) == {"bound", "estimate"}
+
+
+def test_training_in_two_parts_keeps_what_an_update_changes() -> None:
+    rows = torch.ones(10, 1)  # one batch, so that the order of rows does not matter
+    whole, parts = Mean(), Mean()
+    how = Settings(batch_size=10, updates=20, validations=4, rate=0.05)
+    train(whole, rows, rows, how, lambda line: None)
+    kept: list[State] = []
+    first = replace(how, updates=10, until=0.5)
+    train(parts, rows, rows, first, lambda line: None, keep=kept.append)
+    train(parts, rows, rows, replace(how, updates=10), lambda line: None, kept[-1])
+    torch.testing.assert_close(whole.value, parts.value)
 
 
 def test_stripes_are_binary_and_the_same_each_time() -> None:
