@@ -7,7 +7,7 @@ given its default once. Torch is imported where it is needed: parameters can be 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -211,7 +211,8 @@ class DensityEstimator(Questions):
             "history_": asdict(self.history_),
             "seed_": self.seed_,
         }
-        fitted |= {name: getattr(self, name) for name in self._facts}
+        facts_of = {name: getattr(self, name) for name in self._facts}
+        fitted |= {k: v.to_json() if hasattr(v, "to_json") else v for k, v in facts_of.items()}
         if self._names() is not None:
             fitted["feature_names_in_"] = self._names()
         extra = {"estimator": {"name": type(self).__name__, "params": parameters, "fitted": fitted}} | facts
@@ -236,6 +237,8 @@ def plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, tuple | list):
         return [plain(v) for v in value]
+    if isinstance(value, Mapping):
+        return {str(name): plain(v) for name, v in value.items()}
     if type(value).__name__ == "device":
         return str(value)
     return value if isinstance(value, str | int | float | bool | None) else None

@@ -152,7 +152,7 @@ class Column:
         return codes, np.where(known, np.nan_to_num(log_slope) - math.log(self.scale) + offset, offset)
 
     def _out_of_range(self, codes: np.ndarray, beyond: np.ndarray, unit: float, lattice: bool) -> np.ndarray:
-        """Offsets of values by their distance beyond the range (-1: inside); outside, codes become missing."""
+        """Offsets of values by their distance beyond the range (-1: inside), where codes become missing."""
         ends = sum(math.isfinite(end) for end in self._ends())
         outside = beyond >= 0
         missing = np.isnan(codes) & ~outside

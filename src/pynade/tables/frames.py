@@ -357,3 +357,79 @@ def _arrow_table(frame: Any, types: dict[str, dict[str, Any]]) -> Any:
             continue
         table = table.set_column(k, name, table.column(k).cast(wanted))
     return table
+
+
+def fill_cells(
+    X: Any,
+    places: dict[str, tuple[np.ndarray, np.ndarray]],
+    types: dict[str, dict[str, Any]],
+    order: Sequence[str],
+    add: bool = False,
+) -> Any:
+    """Return a copy of a table with new values in some cells; everything else, index and types, stays.
+
+    Args:
+        X: The table; it is not modified.
+        places: By column name, the rows and their values (dates as microseconds since 1970).
+        types: What `cells` said about the columns in training.
+        order: The names of the columns of an array.
+        add: Add the columns that the table does not have, with every cell missing.
+    """
+    if isinstance(X, np.ndarray | list | tuple):
+        rows = np.ma.getdata(X) if isinstance(X, np.ma.MaskedArray) else np.array(X, copy=True)
+        whole = all(v.dtype.kind in "iufb" or all(_is_real(c) for c in v) for _, v in places.values())
+        rows = rows.astype(np.float64) if rows.dtype.kind in "iufb" and whole else rows.astype(object)
+        for name, (where, values) in places.items():
+            rows[where, list(order).index(name)] = values
+        return rows
+    import narwhals as nw
+
+    frame, kind = native_frame(X)
+    for name, (where, values) in places.items():
+        if add and name not in frame.columns:
+            frame = frame.with_columns(nw.lit(None).alias(name))
+        if not len(where):
+            continue
+        facts = cells(frame[name])[2]
+        if kind == "pandas":
+            frame = nw.from_native(_fill_pandas(frame.to_native(), name, where, values, facts))
+            continue
+        if facts["type"] in ("Null", "Unknown"):
+            facts = types[name]
+        built = build_frame({name: values}, {name: facts}, "polars")[name]
+        column = nw.from_native(frame[name].to_native(), series_only=True)
+        import polars
+
+        old = (
+            polars.Series(name, column.to_list())
+            if column.dtype == nw.Unknown
+            else polars.from_arrow(column.to_arrow())
+        )
+        new = (
+            polars.Series(name, old).cast(built.dtype)
+            if old.dtype != built.dtype
+            else polars.Series(name, old)
+        )
+        new = new.scatter(where.tolist(), built)
+        native = new if kind == "polars" else new.to_arrow()
+        if kind == "pyarrow":
+            import pyarrow
+
+            native = pyarrow.chunked_array([native]).cast(column.to_native().type)
+        frame = frame.with_columns(nw.from_native(native, series_only=True).alias(name))
+    return frame.to_native()
+
+
+def _fill_pandas(X: Any, name: str, where: np.ndarray, values: np.ndarray, facts: dict[str, Any]) -> Any:
+    """A copy of a pandas frame with new values in some rows of one column, of the column's own type."""
+    import pandas
+
+    column = X[name].copy()
+    made = _pandas_column(values, facts | ({"native": None} if "categories" not in facts else {}))
+    if facts["type"] in ("Datetime", "Date") and facts.get("zone"):
+        made = made.dt.tz_convert(facts["zone"]) if made.dt.tz is not None else made
+    new = pandas.Series(made).to_numpy() if facts["type"] not in ("Datetime",) else made.array
+    if column.dtype.kind in "iu" and values.dtype.kind == "f":
+        column = column.astype("float64")
+    column.iloc[where] = new
+    return X.assign(**{name: column}) if name.isidentifier() else X.assign(**{str(name): column})

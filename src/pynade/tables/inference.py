@@ -83,9 +83,9 @@ def _levels(
     least = min(5, max(2, len(cells) // 100))
     frequent = {value for value, count in counts.most_common(MOST_LEVELS) if count >= least}
     rare = [(value, count) for value, count in counts.most_common() if value not in frequent]
-    if kind in ("ordinal", "binary", "constant") or len(rare) < 2 or len(frequent) < 2:
-        if len(counts) <= MOST_LEVELS or kind == "ordinal":
-            frequent, rare = set(counts), []
+    few = kind in ("binary", "constant") or len(rare) < 2 or len(frequent) < 2
+    if kind == "ordinal" or (few and len(counts) <= MOST_LEVELS):
+        frequent, rare = set(counts), []
     place = {value: k for k, value in enumerate(order)}
     levels = sorted(
         frequent, key=lambda v: (place.get(v, len(place)), is_number(v), v if is_number(v) else str(v))
@@ -103,7 +103,8 @@ def _levels(
 def _number(name: str, known: np.ndarray, wanted: Kind | None) -> Column:
     if not np.isfinite(known).all():
         raise ValueError(f"column {name!r} holds an infinite value; expected finite numbers")
-    distinct, n = np.unique(known), len(known)
+    distinct, repeats = np.unique(known, return_counts=True)
+    n, spike = len(known), repeats.max() >= max(5, 0.01 * len(known))
     whole = bool((distinct == np.round(distinct)).all()) and bool((np.abs(distinct) < 2**53).all())
     cells = [int(v) for v in known] if whole and len(distinct) <= FEW_CODES else known.tolist()
     if wanted is None and len(distinct) <= 2:
@@ -115,13 +116,13 @@ def _number(name: str, known: np.ndarray, wanted: Kind | None) -> Column:
             raise Unsuitable("it counts the rows")
         if IDENTIFIER.search(name):
             raise Unsuitable("an identifier by its name, and hardly a value occurs twice")
-    step, decimals = lattice(distinct, n, whole) if wanted != "real" else (0.0, 0)
+    step, decimals = lattice(distinct, n, whole, bool(spike)) if wanted != "real" else (0.0, 0)
     if wanted in ("integer", "rounded") and not step:
         step, decimals = _fine(distinct), 15
     if wanted == "integer" and not whole:
         odd = distinct[distinct != np.round(distinct)][0]
         raise ValueError(f"column {name!r} cannot be integer: it holds {odd:g}")
-    if not step or (distinct[-1] - distinct[0]) / step > MAX_STEPS and wanted is None and not whole:
+    if not step or ((distinct[-1] - distinct[0]) / step > MAX_STEPS and wanted is None and not whole):
         return _real(name, known, f"{len(distinct):,} different values in {n:,} rows")
     if whole and wanted in (None, "integer"):
         reason = "whole numbers" + (f", multiples of {step:g} apart" if step > 1 else "")
@@ -181,13 +182,14 @@ def _date(name: str, known: np.ndarray) -> Column:
     )
 
 
-def lattice(distinct: np.ndarray, n: int, whole: bool) -> tuple[float, int]:
+def lattice(distinct: np.ndarray, n: int, whole: bool, spike: bool = False) -> tuple[float, int]:
     """The step of the lattice that nearly all values are on, and its decimals; (0, 0) where there is none.
 
     Args:
         distinct: the different values, ascending.
         n: number of values.
         whole: whether all are whole numbers.
+        spike: whether one value is so frequent that it has a probability of its own.
 
     Example:
         >>> lattice(np.array([0.5, 1.0, 2.5]), 10, False)
@@ -198,7 +200,7 @@ def lattice(distinct: np.ndarray, n: int, whole: bool) -> tuple[float, int]:
     if whole:
         step = int(np.gcd.reduce(np.diff(distinct.astype(np.int64))))
         return float(step if len(distinct) >= 10 else 1), 0
-    if len(distinct) > TIES * n:
+    if len(distinct) > TIES * n and not spike:
         return 0.0, 0
     for decimals in range(1, 7):
         scaled = distinct * 10**decimals

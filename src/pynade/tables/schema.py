@@ -251,9 +251,8 @@ class Schema:
 def _kind(name: str, wanted: Any) -> Kind | None:
     if wanted is None:
         return None
-    word = str(wanted).lower()
-    Column(name, KINDS.get(word, word))  # type: ignore[arg-type]  # refuses an unknown kind
-    return KINDS.get(word, word)  # type: ignore[return-value]
+    word: Any = str(wanted).lower()
+    return Column(name, KINDS.get(word, word)).kind  # refuses an unknown kind
 
 
 def _with_ends(column: Column, ends: dict[str, Any]) -> Column:
