@@ -23,7 +23,8 @@ class ColumnConditional:
 
     def __init__(self, model: TabularNADE, i: int, given: dict[int, Any], inner: Conditional) -> None:
         self.model, self.i, self.given, self.inner = model, i, given, inner
-        self.column: Column = model.schema_.columns[i]
+        schema: Any = model.schema_
+        self.column: Column = schema.columns[i]
 
     @property
     def name(self) -> str:

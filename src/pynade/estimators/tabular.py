@@ -75,7 +75,6 @@ class TabularNADE(TransformerMixin, OrderlessEstimator):
     weight_decay: float = 0.02
     patience: int | None = None
 
-    schema_: ClassVar[Any]  # of a fitted model: a `pynade.tables.Schema`
     _defaults: ClassVar[dict[str, Any]] = {
         "optimizer": "adamw",
         "schedule": "cosine",
@@ -99,7 +98,9 @@ class TabularNADE(TransformerMixin, OrderlessEstimator):
             raise ValueError(
                 f"a table needs at least 2 rows to fit a model, but has {len(frame)} (n_samples={len(frame)})"
             )
-        self.schema_ = Schema.inferred(X, self.schema, self.missing, tuple(self.drop), options.get("columns"))
+        self.schema_: Schema = Schema.inferred(
+            X, self.schema, self.missing, tuple(self.drop), options.get("columns")
+        )
         self.n_features_in_ = len(frame.columns)
         if self.schema_.frame != "numpy":
             self.feature_names_in_ = np.asarray(frame.columns, dtype=object)

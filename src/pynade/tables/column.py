@@ -107,10 +107,12 @@ class Column:
         x = np.asarray(values, dtype=np.float64)
         return self._encode_real(x) if self.resolution == 0 else self._encode_lattice(x, density)
 
-    def _encode_levels(self, values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
+    def _encode_levels(self, values: Any) -> tuple[np.ndarray, np.ndarray]:
         last, unseen = len(self.levels), math.log(1 / (self.n + 1))
         seen = math.log1p(-1 / (self.n + 1))
-        table = {value: (code, seen) for code, value in enumerate(self.levels)}
+        table: dict[Any, tuple[float, float]] = {
+            value: (code, seen) for code, value in enumerate(self.levels)
+        }
         table |= {value: (last, seen + math.log(share)) for value, share in self.rare}
         table[None] = (math.nan, 0.0)
         try:
@@ -241,8 +243,8 @@ class Column:
         if self.kind == "date":
             step = self.resolution / DAY
             return f"steps of {step:g} days" if step >= 1 else f"steps of {self.resolution / 1e6:g} s"
-        step = f", steps of {self.resolution:g}" if self.resolution else ""
-        return f"{low:g} … {high:g}{step}"
+        steps = f", steps of {self.resolution:g}" if self.resolution else ""
+        return f"{low:g} … {high:g}{steps}"
 
     def with_type(self, dtype: dict[str, Any]) -> Column:
         """The same column, of a frame with another type for it."""

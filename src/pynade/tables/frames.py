@@ -400,7 +400,7 @@ def fill_cells(
         column = nw.from_native(frame[name].to_native(), series_only=True)
         import polars
 
-        old = (
+        old: Any = (
             polars.Series(name, column.to_list())
             if column.dtype == nw.Unknown
             else polars.from_arrow(column.to_arrow())
