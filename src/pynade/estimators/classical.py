@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import operator
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from pynade.tables.dataset import RowSource
     from pynade.training import Callback, History
     from pynade.training.checkpoint import Checkpoint
+
+#: The ranges of parameters: whole numbers, and finite ones above zero (or zero, where that is allowed).
+LEAST = {"epochs": 0} | dict.fromkeys(("patience", "n_components", "n_factors"), 1)
+LEAST |= dict.fromkeys(("hidden", "cd_steps", "batch_size", "n_init"), 1)
+MAY_BE_ZERO = ("tol", "covariance_floor", "noise_floor")
+POSITIVE = ("smoothing", "alpha", "learning_rate", *MAY_BE_ZERO)
 
 Setting = dict[str, Any]
 Results = list[tuple[Any, "History"]]  # a model and its history for each setting
@@ -109,12 +116,9 @@ class ClassicalEstimator(DensityEstimator):
     _facts: ClassVar[tuple[str, ...]] = ("chosen_", "choices_")
     _double: ClassVar[bool] = True
     _fits_missing: ClassVar[bool] = True
+    _chosen_from: ClassVar[tuple[str, ...]] = ()  # parameters that may be sequences of values
     _together: ClassVar[bool] = False  # all settings are learned at once
     _folds_at_once: ClassVar[int] = 1  # that `fit_folds` is best given
-
-    @abstractmethod
-    def _settings(self, train: np.ndarray, validated: bool) -> list[Setting]:
-        """The settings to choose from; refuses parameters that do not fit the training rows."""
 
     @abstractmethod
     def _learn(self, problem: Problem) -> Results:
@@ -127,9 +131,35 @@ class ClassicalEstimator(DensityEstimator):
         """The results of several estimators, each with its own rows."""
         return [e._learn(problem) for e, problem in zip(estimators, folds, strict=True)]
 
-    def _em(self) -> dict[str, Any]:
-        """The parameters of EM; `epochs` counts M-steps, the loop the start too."""
-        return {name: getattr(self, name) for name in ("patience", "tol")} | {"epochs": self.epochs + 1}
+    def _grid(self, train: np.ndarray, validated: bool) -> dict[str, list[Any]]:
+        """The values of each parameter that is chosen."""
+        return {name: choices(name, getattr(self, name)) for name in self._chosen_from}
+
+    def _settings(self, train: np.ndarray, validated: bool) -> list[Setting]:
+        """The settings to choose from; refuses parameters that do not fit the training rows."""
+        self._training_options()
+        most, grid = self._most(train), self._grid(train, validated)
+        for parameter in fields(self):
+            name, value = parameter.name, getattr(self, parameter.name)
+            if name not in grid and not (value is None and "None" in str(parameter.type)):
+                in_range(name, value)
+        grid = {name: [in_range(name, value, *most.get(name, ())) for value in grid[name]] for name in grid}
+        several = [name for name, values in grid.items() if len(values) > 1]
+        if several and not validated:
+            raise ValueError(
+                f"{' and '.join(several)} can only be chosen on validation rows: give X_valid, a "
+                "validation_fraction that leaves at least two rows, or a single value"
+            )
+        return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+    def _most(self, train: np.ndarray) -> dict[str, tuple[int, str]]:
+        """The largest value of parameters that these rows limit, and why."""
+        return {}
+
+    def _em(self, *more: str) -> dict[str, Any]:
+        """The parameters of EM, and others by name; `epochs` counts M-steps, the loop the start too."""
+        own = {name: getattr(self, name) for name in ("patience", "tol", *more)}
+        return own | {"epochs": self.epochs + 1}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -273,17 +303,6 @@ def choices(name: str, value: Any) -> list[Any]:
     return values
 
 
-def needs_validation(settings: list[Setting], validated: bool) -> list[Setting]:
-    """The settings; a ValueError if there are several and no validation rows to choose by."""
-    if len(settings) > 1 and not validated:
-        names = " and ".join(name for name in settings[0] if len({s[name] for s in settings}) > 1)
-        raise ValueError(
-            f"{names} can only be chosen on validation rows: give X_valid, a validation_fraction that leaves "
-            f"at least two rows, or a single value"
-        )
-    return settings
-
-
 def whole(name: str, value: Any, least: int = 1, most: int | None = None, why: str = "") -> int:
     """A whole number in its range, or one sentence."""
     try:
@@ -305,15 +324,8 @@ def positive(name: str, value: Any, zero: bool = False) -> float:
     return number
 
 
-def check_em(epochs: Any, patience: Any, tol: Any) -> None:
-    """The parameters that every EM has."""
-    whole("epochs", epochs, 0)
-    if patience is not None:
-        whole("patience", patience)
-    positive("tol", tol, zero=True)
-
-
-def n_components(value: int | Sequence[int], n_rows: int | None = None) -> list[int]:
-    """The numbers of components to choose from; each component needs a row to start from."""
-    why = ", the number of training rows"
-    return [whole("n_components", k, 1, n_rows, why) for k in choices("n_components", value)]
+def in_range(name: str, value: Any, most: int | None = None, why: str = "") -> Any:
+    """The value of a parameter; a ValueError in one sentence if it is a number out of its range."""
+    if name in LEAST:
+        return whole(name, value, LEAST[name], most, why)
+    return positive(name, value, name in MAY_BE_ZERO) if name in POSITIVE else value
