@@ -284,6 +284,19 @@ class BinaryEM(EM):
     def tables(self) -> Sequence[Tensor]:
         """The logits of all components."""
 
+    @abstractmethod
+    def gather(self, part: slice, x: Tensor, observed: Tensor | None, share: Tensor) -> None:
+        """Take what the M-step needs of some rows, with the responsibilities (rows, K) for them."""
+
+    def expect(self) -> list[float | None]:
+        """E-step: `gather` for all rows, and their mean log-likelihood."""
+        for part, x, observed in self.chunks(self.train):
+            each = self.mixture.component_log_probs(x, observed)
+            total = torch.logsumexp(each, -1)
+            self.log_p[part] = total
+            self.gather(part, x, observed, (each - total[:, None]).exp_())
+        return [float(self.log_p.mean())]
+
     def put(self, params: Parameters) -> None:
         """Copy the parameters into the model."""
         for name, t in params.items():
@@ -299,7 +312,7 @@ class BinaryEM(EM):
         """Mean log-likelihood of the validation rows."""
         if self.valid is None:
             return None
-        each = [self.mixture.component_log_probs(*part).logsumexp(-1) for part in self.chunks(self.valid)]
+        each = [self.mixture.component_log_probs(x, o).logsumexp(-1) for _, x, o in self.chunks(self.valid)]
         return [Estimate(float(torch.cat(each).mean()), math.nan, len(self.valid[0]))]
 
     def objective(self, train: list[float | None]) -> list[float | None]:
@@ -320,12 +333,12 @@ class BinaryEM(EM):
         """The objective."""
         return {"objective": self.last_objective}
 
-    def chunks(self, cells: Cells) -> Iterator[Cells]:
-        """Rows in the model's dtype, some at a time."""
+    def chunks(self, cells: Cells) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+        """Which rows, and these rows in the model's dtype, some at a time."""
         x, observed = cells
         for start in range(0, len(x), self.rows_at_once):
             part = slice(start, start + self.rows_at_once)
-            yield x[part].to(self.mixture.dtype), None if observed is None else observed[part]
+            yield part, x[part].to(self.mixture.dtype), None if observed is None else observed[part]
 
     def empty(self, counts: Tensor, each: int) -> tuple[Tensor, Tensor]:
         """Components to place again, and the `each` worst rows for each; counts (K,): rows each explains."""
@@ -361,27 +374,20 @@ class _BernoulliEM(BinaryEM):
         return [self.mixture.logits]
 
     def expect(self) -> list[float | None]:
-        self.rows = self.x.new_zeros(self.mixture.n_components, dtype=torch.float64)
-        self.ones = torch.zeros_like(self.mixture.logits, dtype=torch.float64)
-        self.seen = None if self.train[1] is None else torch.zeros_like(self.ones)
-        start = 0
-        for x, observed in self.chunks(self.train):
-            log_p = self.mixture.component_log_probs(x, observed)
-            total = torch.logsumexp(log_p, -1)
-            share = (log_p - total[:, None]).exp_().to(x.dtype)
-            self.log_p[start : start + len(x)] = total
-            start += len(x)
-            self.rows += share.sum(0, dtype=torch.float64)
-            self.ones += (share.T @ x).double()
-            if self.seen is not None and observed is not None:
-                self.seen += (share.T @ observed.to(x.dtype)).double()
-        return [float(self.log_p.mean())]
+        self.rows = self.ones = self.seen = self.log_p.new_zeros(())
+        return super().expect()
+
+    def gather(self, part: slice, x: Tensor, observed: Tensor | None, share: Tensor) -> None:
+        share = share.to(x.dtype)
+        rows = share.sum(0, dtype=torch.float64)
+        self.rows, self.ones = self.rows + rows, self.ones + (share.T @ x).double()
+        seen = rows[:, None] if observed is None else (share.T @ observed.to(x.dtype)).double()
+        self.seen = self.seen + seen
 
     def maximise(self) -> None:
-        s, seen = self.strength, self.rows[:, None] if self.seen is None else self.seen
-        ones, zeros = self.ones.clamp(min=0), (seen - self.ones).clamp(min=0)  # float32 may round below zero
-        self.mixture.logits.copy_((ones + s).log() - (zeros + s).log())
-        weights = self.rows + s
+        weights, zeros = self.rows + self.strength, self.seen - self.ones
+        ones, zeros = (t.clamp(min=0) + self.strength for t in (self.ones, zeros))  # of float32
+        self.mixture.logits.copy_(ones.log() - zeros.log())
         empty, worst = self.empty(self.rows, 1)
         if len(empty):
             self.mixture.logits[empty] = self._at_rows(worst)
