@@ -16,7 +16,7 @@ from pynade.classical import gaussian_em
 from pynade.classical.em import EMOptions, Parameters, Random, run_em, stopping
 from pynade.classical.gaussian_em import GaussianEM, Member
 from pynade.classical.gaussian_marginals import GaussianComponents, filled, log_normalised
-from pynade.classical.moments import Moments, Rows, Scale
+from pynade.classical.moments import Moments, Scale
 from pynade.likelihood import Estimate
 from pynade.training.checkpoint import State
 from pynade.training.history import History
@@ -55,9 +55,7 @@ class FactorAnalysers(GaussianComponents):
         super().__init__(n_variables, n_components)
         check_positive(n_factors=n_factors)
         if n_factors > n_variables:
-            raise ValueError(
-                f"n_factors must be at most the number of variables, {n_variables}, not {n_factors}"
-            )
+            raise ValueError(f"n_factors must be at most {n_variables}, the variables, not {n_factors}")
         self.n_factors = n_factors
         self.register_buffer("loadings", torch.zeros(n_components, n_variables, n_factors))
         self.register_buffer("noise", torch.ones(n_components, n_variables))
@@ -179,31 +177,26 @@ def em_factors(
     floor, rule = gaussian_em.checked_floor("noise_floor", noise_floor), stopping(options)
     for task in tasks:
         FactorAnalysers(task.x.shape[-1], task.n_components, task.n_factors)  # raises for impossible sizes
-        if len(task.x) < task.n_components:
-            raise ValueError(f"{task.n_components} components need at least as many rows, not {len(task.x)}")
+        gaussian_em.enough_rows(task.x, task.n_components)
     if len({task.valid is None for task in tasks}) > 1:
         raise ValueError("either all tasks have validation rows or none has")
     if not tasks:
         return []
-    rows: dict[int, Rows] = {}
-    held: dict[tuple[int, int], Rows | None] = {}
-    for task in tasks:
-        both = id(task.x), id(task.valid)
-        if both[0] not in rows:
-            x = gaussian_em.real_rows(task.x)
-            rows[both[0]] = Rows(x, Scale.of(x, standardise))
-        if both not in held:
-            held[both] = gaussian_em.valid_rows(task.valid, rows[both[0]].scale)
+    tables = {id(t.x): t.x for t in tasks}
+    rows = {key: gaussian_em.train_rows(x, standardise) for key, x in tables.items()}
+    pairs = {(id(t.x), id(t.valid)): t.valid for t in tasks}
+    held = {key: gaussian_em.valid_rows(valid, rows[key[0]].scale) for key, valid in pairs.items()}
     members = [
         Member(rows[id(t.x)], held[id(t.x), id(t.valid)], t.n_components, t.init, t.generator, t.n_factors)
         for t in tasks
     ]
     rules = [rule if t.stop_at_train is None else replace(rule, stop_at_train=t.stop_at_train) for t in tasks]
-    batches = _batches(tasks)
-    parts = [_FactorEM([members[i] for i in own], [rules[i] for i in own], floor) for own in batches]
-    histories = run_em(_Together(parts, batches, rules), options)
+    batches = [
+        (_FactorEM([members[i] for i in own], [rules[i] for i in own], floor), own) for own in _batches(tasks)
+    ]
+    histories = run_em(_Together(batches, rules), options)
     models: dict[int, FactorAnalysers] = {}
-    for part, own in zip(parts, batches, strict=True):
+    for part, own in batches:
         models |= dict(zip(own, part.models(), strict=True))
         for m, number in enumerate(own):
             histories[number].messages = part.messages_of(m)
@@ -256,16 +249,13 @@ class _Together(Learner):
 
     unit, advice = _FactorEM.unit, _FactorEM.advice
 
-    def __init__(
-        self, parts: Sequence[_FactorEM], numbers: Sequence[list[int]], stopping: Sequence[Stopping]
-    ) -> None:
-        self.parts, self.numbers, self.stopping = parts, numbers, stopping
-        self.validated = parts[0].validated
+    def __init__(self, batches: Sequence[tuple[_FactorEM, list[int]]], stopping: Sequence[Stopping]) -> None:
+        self.batches, self.parts = batches, [part for part, _ in batches]
+        self.stopping, self.validated = stopping, self.parts[0].validated
 
     @property
     def active(self) -> list[int]:  # type: ignore[override]
-        pairs = zip(self.parts, self.numbers, strict=True)
-        return [numbers[m] for part, numbers in pairs for m in part.active]
+        return [numbers[m] for part, numbers in self.batches for m in part.active]
 
     def advance(self, report: Report) -> list[float | None]:
         return [value for part in self.parts if part.active for value in part.advance(report)]
@@ -275,11 +265,11 @@ class _Together(Learner):
         return [score for each in scores for score in each or ()] if self.validated else None
 
     def accept(self, better: Sequence[int]) -> None:
-        for part, numbers in zip(self.parts, self.numbers, strict=True):
+        for part, numbers in self.batches:
             part.accept([k for k, number in enumerate(numbers) if number in better])
 
     def drop(self, members: Sequence[int]) -> None:
-        for part, numbers in zip(self.parts, self.numbers, strict=True):
+        for part, numbers in self.batches:
             if part.active:
                 part.drop([k for k, number in enumerate(numbers) if number in members])
 

@@ -207,14 +207,25 @@ def real_rows(x: Array, n_components: int = 1, word: str = "x", *, every_column:
     if torch.isinf(x).any():
         row, column = torch.isinf(x).nonzero()[0].tolist()
         raise ValueError(f"expected finite numbers, but row {row}, column {column} of {word} is infinite")
-    if len(x) < n_components:
-        raise ValueError(f"{n_components} components need at least as many rows, but {word} has {len(x)}")
+    enough_rows(x, n_components)
     missing = torch.isnan(x)
     for axis, name in ((1, "row"), (0, "column")):
         empty = missing.all(axis) & (axis == 1 or every_column)
         if empty.any():
             raise ValueError(f"{name} {int(empty.nonzero()[0, 0])} of {word} has no value at all")
     return x
+
+
+def enough_rows(x: Tensor, n_components: int) -> None:
+    """Every component needs a row."""
+    if len(x) < n_components:
+        raise ValueError(f"{n_components} components need at least as many rows, not {len(x)}")
+
+
+def train_rows(x: Array, standardise: bool, n_components: int = 1) -> Rows:
+    """Checked training rows, standardised."""
+    x = real_rows(x, n_components)
+    return Rows(x, Scale.of(x, standardise))
 
 
 def valid_rows(x: Array | None, scale: Scale) -> Rows | None:

@@ -67,10 +67,9 @@ def em_gaussian(
     """
     options = EMOptions(epochs=201, patience=10, tol=1e-4) | options
     floor, rule = gaussian_em.checked_floor("covariance_floor", covariance_floor), stopping(options)
-    x = gaussian_em.real_rows(x, n_components)
-    scale, generator = Scale.of(x, standardise), options.get("generator")
-    rows, held = Rows(x, scale), gaussian_em.valid_rows(valid, scale)
-    learner = GaussianEM([Member(rows, held, n_components, init, generator)], [rule], floor)
+    rows = gaussian_em.train_rows(x, standardise, n_components)
+    held = gaussian_em.valid_rows(valid, rows.scale)
+    learner = GaussianEM([Member(rows, held, n_components, init, options.get("generator"))], [rule], floor)
     (history,) = run_em(learner, options)
     return learner.models()[0], history
 
@@ -130,11 +129,11 @@ def minibatch_em(
     floor, rule = gaussian_em.checked_floor("covariance_floor", covariance_floor), stopping(options)
     if not 0 < step_size <= 1:
         raise ValueError(f"step_size must be in (0, 1], not {step_size}")
-    if isinstance(source, Tensor) and len(source) < n_components:
-        raise ValueError(f"{n_components} components need at least as many rows, not {len(source)}")
-    if isinstance(source, Tensor) and bool((empty := torch.isnan(source).all(1)).any()):
-        raise ValueError(f"row {int(empty.nonzero()[0, 0])} of x has no value at all")
     generator, checkpoint = options.get("generator"), options.get("checkpoint")
+    if isinstance(source, Tensor):
+        gaussian_em.enough_rows(source, n_components)
+        if bool((empty := torch.isnan(source).all(1)).any()):
+            raise ValueError(f"row {int(empty.nonzero()[0, 0])} of x has no value at all")
 
     def draw() -> Tensor:
         if isinstance(source, Tensor):
