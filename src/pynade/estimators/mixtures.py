@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,10 +16,9 @@ from pynade.estimators.classical import (
     ClassicalEstimator,
     Problem,
     Results,
+    check_ranges,
     choices,
     closed_form,
-    report_closed_form,
-    whole,
 )
 from pynade.estimators.parameters import documented
 
@@ -120,16 +118,16 @@ def _single_trees(problem: Problem, numbers: list[int]) -> dict[int, tuple[Any, 
 
     x, valid = problem.rows()
     alphas = [problem.settings[n]["alpha"] for n in numbers]
-    scores: dict[float, float | None] = {alphas[0]: None}
+    scores: dict[float, Any] = {alphas[0]: None}
     if valid is None:
         tree = chow_liu(x, alphas[0], dtype=torch.float64)
     else:
-        tree, by_alpha = chow_liu_chosen(x, valid, alphas, dtype=torch.float64)
-        scores = dict(by_alpha)
-    train = float(row_log_probs(tree, x).mean())
-    found = {n: (tree, closed_form(train, scores[alpha])) for n, alpha in zip(numbers, alphas, strict=True)}
-    report_closed_form(problem, max((h for _, h in found.values()), key=lambda h: h.best_valid or -math.inf))
-    return found
+        tree, scores = chow_liu_chosen(x, valid, alphas, dtype=torch.float64)
+    train, best = float(row_log_probs(tree, x).mean()), max(scores, key=scores.__getitem__)
+    return {
+        n: (tree, closed_form(train, scores[alpha], callbacks=problem.callbacks() if alpha == best else ()))
+        for n, alpha in zip(numbers, alphas, strict=True)
+    }
 
 
 @documented
@@ -175,9 +173,8 @@ class Gaussian(ClassicalEstimator):
             for rows in (x, valid)
         )
         assert train is not None
-        history = closed_form(train, score, "converged" if torch.isnan(x).any() else "closed form")
-        report_closed_form(problem, history)
-        return [(model, history)]
+        stopped = "converged" if torch.isnan(x).any() else "closed form"
+        return [(model, closed_form(train, score, stopped, problem.callbacks()))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +216,7 @@ class MixtureTraining(FactorTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole("batch_size", self.batch_size)
+        check_ranges(self)
         if not 0 < self.step_size <= 1:
             raise ValueError(f"step_size must be above 0 and at most 1, not {self.step_size}")
         if self.zero_means and not self.minibatch:
@@ -235,18 +232,11 @@ class RealMixture(ClassicalEstimator):
     standardise: bool = field(default=True, kw_only=True)
 
     _chosen_from: ClassVar[tuple[str, ...]] = ("n_components",)
+    _limited = True
     _floor: ClassVar[str]  # the parameter that keeps covariances from being singular
 
     def _cells(self) -> Real:
         return Real(self._floor, getattr(self, self._floor))
-
-    def _most(self, train: np.ndarray) -> dict[str, tuple[int, str]]:
-        rows, columns = train.shape
-        why = ", the number of {}"
-        return {
-            "n_components": (rows, why.format("training rows")),
-            "n_factors": (columns, why.format("columns")),
-        }
 
 
 @documented

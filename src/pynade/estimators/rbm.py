@@ -14,12 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from pynade.device import torch_device
 from pynade.estimators.cells import BinaryTable
-from pynade.estimators.classical import (
-    ClassicalEstimator,
-    Problem,
-    Results,
-    whole,
-)
+from pynade.estimators.classical import ClassicalEstimator, Problem, Results, check_ranges, in_range
 from pynade.estimators.parameters import documented
 from pynade.estimators.questions import checked_count
 
@@ -52,10 +47,7 @@ class ContrastiveDivergence:
     gibbs_steps: int = 1000
 
     def __post_init__(self) -> None:
-        for name, least in (("evaluate_every", 1), ("ais_steps", 1), ("ais_chains", 2), ("gibbs_steps", 1)):
-            whole(name, getattr(self, name), least)
-        if self.updates_per_epoch is not None:
-            whole("updates_per_epoch", self.updates_per_epoch)
+        check_ranges(self)
 
 
 @documented
@@ -182,8 +174,9 @@ class RBM(BinaryTable, ClassicalEstimator):
         return hasattr(self.model_, "rbm")
 
     def _grid(self, train: np.ndarray, validated: bool) -> dict[str, list[Any]]:
-        for name in ("n_init", "epochs"):
-            whole(name, getattr(self, name))
+        if self.epochs == 0:
+            raise ValueError("epochs must be at least 1, not 0")
+        in_range("n_init", self.n_init)
         starts = {"init": list(range(self.n_init))} if self.n_init > 1 else {}
         return super()._grid(train, validated) | starts
 
