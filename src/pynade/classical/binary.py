@@ -41,8 +41,11 @@ class BinaryMarginalisable(Marginalisable):
         """log p of the observed cells, (B,), float64; x is clean: zero where it is not observed."""
 
     @abstractmethod
-    def _logits_given(self, x: Tensor, observed: Tensor) -> Tensor:
-        """Logits (B, D) of p(x_i = 1 | observed cells), float64; anything where i is observed; x is clean."""
+    def _logits_given(self, x: Tensor, observed: Tensor, only: int | None = None) -> Tensor:
+        """Logits (B, D) of p(x_i = 1 | observed cells), float64; x is clean.
+
+        Where i is observed they may be anything; with `only`, also where i is another variable.
+        """
 
     @abstractmethod
     def _draw_given(self, x: Tensor, observed: Tensor, n: int, generator: Random) -> Tensor:
@@ -61,8 +64,9 @@ class BinaryMarginalisable(Marginalisable):
     @torch.no_grad()
     def distribution(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
         """p(x_i | observed cells): Bernoulli, and its logits (B, 1)."""
-        one = self._by_parts(lambda *part: self._logits_given(*part)[:, i : i + 1], x, observed)
-        return self.family, one
+        return self.family, self._by_parts(
+            lambda x, o: self._logits_given(x, o, i)[:, i : i + 1], x, observed
+        )
 
     @torch.no_grad()
     def sample_given(self, x: Tensor, observed: Tensor, n: int = 1, generator: Random = None) -> Tensor:
@@ -189,7 +193,7 @@ class BernoulliMixture(BinaryMixture):
             rest = (observed.to(x.dtype) @ nothing.T).double()
         return ones + rest + torch.log_softmax(self.log_weights.double(), 0)
 
-    def _logits_given(self, x: Tensor, observed: Tensor) -> Tensor:
+    def _logits_given(self, x: Tensor, observed: Tensor, only: int | None = None) -> Tensor:
         weights = torch.softmax(self.component_log_probs(x, observed), -1)
         logits = self.logits.double()
         one, zero = (_log_average(weights, functional.logsigmoid(s * logits)) for s in (1, -1))

@@ -75,7 +75,7 @@ class ChowLiuTree(BinaryMarginalisable):
         belief = up[:, roots] + self._log_table()[roots, 0]
         return torch.logaddexp(belief[..., 0], belief[..., 1]).sum(-1)
 
-    def _logits_given(self, x: Tensor, observed: Tensor) -> Tensor:
+    def _logits_given(self, x: Tensor, observed: Tensor, only: int | None = None) -> Tensor:
         up, message = self._upward(x, observed)
         log_p, belief = self._log_table(), torch.empty_like(up)  # belief: log p(x_i = v, all observed cells)
         for depth, level in enumerate(self.levels()):
@@ -322,7 +322,7 @@ class TreeMixture(BinaryMixture):
             each = [tree._marginal(x, observed) for tree in self.trees]
         return torch.stack(each, -1) + torch.log_softmax(self.log_weights.double(), 0)
 
-    def _logits_given(self, x: Tensor, observed: Tensor) -> Tensor:
+    def _logits_given(self, x: Tensor, observed: Tensor, only: int | None = None) -> Tensor:
         weights = torch.log_softmax(self.component_log_probs(x, observed), -1)
         one = zero = torch.full(x.shape, -torch.inf, dtype=torch.float64, device=x.device)
         for k, tree in enumerate(self.trees):
