@@ -81,11 +81,6 @@ class BinaryMarginalisable(Marginalisable):
             return nothing[:0]
         return self.sample_given(nothing, torch.zeros_like(nothing, dtype=torch.bool), n, generator)[:, 0]
 
-    def check(self, x: Tensor) -> None:
-        """Columns must match, values must be exactly 0 or 1."""
-        check_columns(x, self.n_variables)
-        self.family.check(x)
-
     def check_cells(self, x: Tensor, observed: Tensor) -> None:
         """Observed cells must be exactly 0 or 1."""
         check_columns(x, self.n_variables)
@@ -286,7 +281,7 @@ class BinaryEM(EM):
 
     @abstractmethod
     def tables(self) -> Sequence[Tensor]:
-        """The logits of all components."""
+        """The logits of all components, float64."""
 
     @abstractmethod
     def gather(self, part: slice, x: Tensor, observed: Tensor | None, share: Tensor) -> None:
@@ -303,14 +298,12 @@ class BinaryEM(EM):
 
     def put(self, params: Parameters) -> None:
         """Copy the parameters into the model."""
-        for name, t in params.items():
-            self.params[name].copy_(t)
+        self.mixture.load_state_dict({name: t[0] for name, t in params.items()})
         self.expect()
 
     def finish(self) -> None:
         """Give the model its best parameters."""
-        for name, t in self.best.items():
-            self.params[name].copy_(t)
+        self.mixture.load_state_dict({name: t[0] for name, t in self.best.items()})
 
     def score(self, epoch: int) -> list[Estimate] | None:
         """Mean log-likelihood of the validation rows."""
@@ -324,7 +317,6 @@ class BinaryEM(EM):
         assert train[0] is not None
         log_prior = torch.log_softmax(self.mixture.log_weights.double(), 0).sum()
         for table in self.tables():
-            table = table.double()
             log_prior = log_prior + (functional.logsigmoid(table) + functional.logsigmoid(-table)).sum()
         self.last_objective = train[0] + self.strength * float(log_prior) / len(self.x)
         return [self.last_objective]
@@ -375,7 +367,7 @@ class _BernoulliEM(BinaryEM):
         self.rows_at_once = max(1, CHUNK // max(K, self.mixture.n_variables))
 
     def tables(self) -> Sequence[Tensor]:
-        return [self.mixture.logits]
+        return [self.mixture.logits.double()]
 
     def expect(self) -> list[float | None]:
         self.rows = self.ones = self.seen = self.log_p.new_zeros(())

@@ -58,7 +58,7 @@ class ChowLiuTree(BinaryMarginalisable):
         self.register_buffer("parent", given.clone())
         self.logits = nn.Parameter(torch.zeros(n_variables, 2))
         self.register_load_state_dict_post_hook(_check_loaded)
-        _check_loaded(self, None)
+        _check_loaded(self)
 
     def edges(self) -> list[tuple[int, int]]:
         """(parent, child) of every edge."""
@@ -99,8 +99,25 @@ class ChowLiuTree(BinaryMarginalisable):
         return out.to(x.dtype)
 
     def levels(self) -> list[Tensor]:
-        """The variables of each depth, roots first; a parent is always one level above its children."""
-        return [torch.as_tensor(level, device=self.parent.device) for level in _levels(self.parent)]
+        """The variables of each depth, roots first; a parent is always one level above its children.
+
+        Raises:
+            ValueError: the parents are no forest.
+        """
+        above, n = self.parent.cpu().numpy(), self.n_variables
+        if above.shape != (n,):
+            raise ValueError(f"a tree of {n} variables has as many parents, not {above.shape}")
+        if above.dtype.kind != "i" or above.min() < -1 or above.max() >= n:
+            raise ValueError(f"parents are D integers from -1 (a root) to D - 1, not {above.tolist()[:8]}")
+        levels, found = [], np.flatnonzero(above < 0)
+        while len(found):
+            levels.append(torch.as_tensor(found, device=self.parent.device))
+            here = np.zeros(n + 1, dtype=bool)  # a root looks at the last place, which is never set
+            here[found] = True
+            found = np.flatnonzero(here[above])
+        if sum(map(len, levels)) < n:
+            raise ValueError("the parents of a tree must not run in a circle")
+        return levels
 
     def config(self) -> dict[str, Any]:
         """Constructor arguments; the parents are saved as a tensor."""
@@ -129,31 +146,10 @@ class ChowLiuTree(BinaryMarginalisable):
         return up, message
 
 
-def _levels(parent: Tensor) -> list[np.ndarray]:
-    """Variables by depth; a ValueError if they are no forest."""
-    above = parent.cpu().numpy()
-    n = len(above)
-    if above.ndim != 1 or above.dtype.kind != "i" or n == 0 or above.min() < -1 or above.max() >= n:
-        raise ValueError(f"parents are D integers from -1 (a root) to D - 1, not {above.tolist()[:8]}")
-    levels, found = [], np.flatnonzero(above < 0)
-    while len(found):
-        levels.append(found)
-        here = np.zeros(n + 1, dtype=bool)  # a root looks at the last place, which is never set
-        here[found] = True
-        found = np.flatnonzero(here[above])
-    if sum(map(len, levels)) < n:
-        raise ValueError("the parents of a tree must not run in a circle")
-    return levels
-
-
-def _check_loaded(tree: ChowLiuTree, _: Any) -> None:
+def _check_loaded(tree: ChowLiuTree, _: Any = None) -> None:
     """Parents come from the caller or from a file: they must be a forest."""
-    if tree.parent.shape != (tree.n_variables,):
-        raise ValueError(
-            f"a tree of {tree.n_variables} variables has as many parents, not {tree.parent.shape}"
-        )
     if not tree.parent.is_meta:
-        _levels(tree.parent)
+        tree.levels()
 
 
 def pair_counts(x: Tensor, weights: Tensor | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -404,7 +400,9 @@ class _TreeEM(BinaryEM):
         self._fit_trees()
 
     def tables(self) -> Sequence[Tensor]:
-        return [tree._table() for tree in self.mixture.trees]  # a root's two equal columns count twice
+        return [
+            tree._table().double() for tree in self.mixture.trees
+        ]  # a root's two equal columns count twice
 
     def gather(self, part: slice, x: Tensor, observed: Tensor | None, share: Tensor) -> None:
         self.share[part] = share
