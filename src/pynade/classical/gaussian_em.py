@@ -104,7 +104,7 @@ class GaussianEM(EM):
         weights = counts / counts.sum(-1, keepdim=True)
         new = {"weights": weights, **self.m_step()}
         lost = (weights <= EMPTY) & torch.isfinite(self.params["log_weights"])  # padding is not lost
-        for a in lost.any(-1).nonzero()[:, 0].tolist():
+        for a in lost.any(-1).nonzero()[:, 0].tolist() if bool(lost.any()) else ():
             self.start_anew(new, a, lost[a])
         self.params = {"log_weights": new.pop("weights").log(), **new}
 
