@@ -98,11 +98,9 @@ def row_log_probs(
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
 
 
-def log_likelihood(
-    density: Density, x: Tensor | np.ndarray, batch_size: int = 500, progress: Progress | None = None
-) -> Estimate:
+def log_likelihood(density: Density, x: Tensor | np.ndarray, batch_size: int = 500) -> Estimate:
     """Exact mean log-likelihood of rows x under a density."""
-    return Estimate.from_rows(row_log_probs(density, x, batch_size, progress).numpy())
+    return Estimate.from_rows(row_log_probs(density, x, batch_size))
 
 
 def orderless_estimate(

@@ -40,7 +40,8 @@ def computing_in(precision: str, device: torch.device) -> Iterator[None]:
         ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
         torch.float32
     """
-    check_precision(precision)
+    if precision not in PRECISIONS:
+        raise ValueError(f"unknown precision {precision!r}; known: {', '.join(PRECISIONS)}")
     if device.type == "cpu":
         yield
     elif precision == "float32":
@@ -63,9 +64,3 @@ def _convolutions(exact: bool) -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.allow_tf32 = before
-
-
-def check_precision(precision: str, known: tuple[str, ...] = PRECISIONS) -> None:
-    """Raise a ValueError unless the precision is one of these."""
-    if precision not in known:
-        raise ValueError(f"unknown precision {precision!r}; known: {', '.join(known)}")
