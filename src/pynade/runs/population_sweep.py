@@ -20,9 +20,10 @@ from pynade.estimators.classical import ClassicalEstimator, fit_folds
 from pynade.estimators.io import load
 from pynade.estimators.net import NetEstimator
 from pynade.estimators.registry import estimator_named
+from pynade.training.gradient import Member
 from pynade.training.history import History
 from pynade.training.loop import Callback, Progress
-from pynade.training.population import OWN, Member, fit_population, train_log_likelihoods
+from pynade.training.population import OWN, fit_population, train_log_likelihoods
 
 Setting = dict[str, Any]
 Rows = list[tuple[np.ndarray, np.ndarray | None]]  # of each fold, for training and validation
