@@ -12,8 +12,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -157,8 +156,7 @@ def train_log_likelihoods(members: Sequence[Member]) -> list[float]:
 class Population(nn.Module):
     """M members of one architecture as one stacked model: `loss` of rows (M, B, D) is (M, B).
 
-    Args:
-        models: the members; they are copied. Their dropout rates may differ.
+    The members are copied; their dropout rates may differ.
     """
 
     def __init__(self, models: Sequence[Trainable]) -> None:
@@ -201,8 +199,9 @@ class Population(nn.Module):
         """The loss of rows (M, B, D), given what was drawn (of an ensemble None: all orderings)."""
 
         def one(tensors: dict[str, Tensor], x: Tensor, mine: Any, rates: dict[str, Tensor]) -> Any:
-            with _dropout_rates(self.skeleton.model, rates):
-                return functional_call(self.skeleton, tensors, (x, mine, noise, len(rows)))
+            for name, rate in rates.items():  # at every call, where members differ
+                self.skeleton.model.get_submodule(name).dropout = rate
+            return functional_call(self.skeleton, tensors, (x, mine, noise, len(rows)))
 
         tensors = {f"model.{n}": t for n, t in (self.trained | self.fixed).items()}
         dims = (0, 0, None if drawn is None else 0, 0 if self.rates else None)
@@ -283,17 +282,3 @@ def _different_rates(models: Sequence[Trainable]) -> dict[str, Tensor]:
         if isinstance(part.__dict__.get("dropout"), float)
     }
     return {name: like.new_tensor(own) for name, own in rates.items() if len(set(own)) > 1}
-
-
-@contextmanager
-def _dropout_rates(model: nn.Module, rates: dict[str, Tensor]) -> Iterator[None]:
-    """Within this block the named parts of a model have these dropout rates."""
-    parts = [model.get_submodule(name) for name in rates]
-    usual = [part.dropout for part in parts]
-    try:
-        for part, rate in zip(parts, rates.values(), strict=True):
-            part.dropout = rate
-        yield
-    finally:
-        for part, own in zip(parts, usual, strict=True):
-            part.dropout = own
