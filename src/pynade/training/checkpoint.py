@@ -48,16 +48,14 @@ def load_checkpoint(path: Path) -> State:
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no checkpoint at {path}") from None
     except (SafetensorError, KeyError, ValueError) as error:
-        fault = f"{path} is damaged or no checkpoint of pynade"
-        raise ValueError(f"{fault} (remove it to begin anew): {error}") from None
+        fault = "is damaged or no checkpoint of pynade (remove it to begin anew)"
+        raise ValueError(f"{path} {fault}: {error}") from None
     return groups, facts
 
 
 def numbered_checkpoints(folder: Path) -> list[Path]:
     """Checkpoints of an estimator with several settings in a folder: checkpoint-0.safetensors, …"""
-    return [
-        path for path in sorted(folder.iterdir()) if re.fullmatch(r"checkpoint-\d+\.safetensors", path.name)
-    ]
+    return [p for p in sorted(folder.iterdir()) if re.fullmatch(r"checkpoint-\d+\.safetensors", p.name)]
 
 
 class Checkpoint:
