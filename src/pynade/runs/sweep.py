@@ -13,8 +13,7 @@ import hashlib
 import itertools
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -126,25 +125,18 @@ def run_sweep(
     except (TypeError, AttributeError) as error:
         raise ValueError(f"a parameter has a value of the wrong kind: {error}") from None
     _claim(folder, spec)
-    with _session(folder) as sessions:
+    file = folder / "sessions.json"  # when this sweep was at work: earlier commands, and this one
+    sessions = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    sessions.append([now(), now()])
+    write_json(file, sessions)  # one that is killed has at least begun
+    try:
         record = _record(sweep, parts, tried, first)
+    finally:
+        sessions[-1][1] = now()
+        write_json(file, sessions)
     record["sessions"] = sessions
     write_json(folder / "result.json", record)
     return record
-
-
-@contextmanager
-def _session(folder: Path) -> Iterator[list[list[str]]]:
-    """When this sweep was at work: earlier commands' times, and at the end this one's too."""
-    file = folder / "sessions.json"
-    known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
-    known.append([now(), now()])
-    write_json(file, known)  # one that is killed has at least begun
-    try:
-        yield known
-    finally:
-        known[-1][1] = now()
-        write_json(file, known)
 
 
 def _record(sweep: Any, parts: list[Dataset], tried: list[Setting], first: Any) -> dict[str, Any]:

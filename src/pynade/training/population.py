@@ -168,7 +168,13 @@ class Population(nn.Module):
         self.trained = {n: params[n].detach().clone().requires_grad_() for n in params if n in trained}
         self.fixed = {n: t.detach().clone() for n, t in (params | buffers).items() if n not in trained}
         self.skeleton = _RowLoss(copy.deepcopy(models[0]).to("meta"))
-        self.rates = _different_rates(models)
+        rates = {
+            name: [m.get_submodule(name).dropout for m in models]
+            for name, part in models[0].named_modules()
+            if isinstance(part.__dict__.get("dropout"), float)
+        }
+        like = next(models[0].parameters())  # rates of the parts in which members differ, (M,)
+        self.rates = {name: like.new_tensor(own) for name, own in rates.items() if len(set(own)) > 1}
         self.dtype, self.orderless = models[0].dtype, isinstance(models[0], Orderless)
         self.set_streams([0] * len(models))
 
@@ -271,14 +277,3 @@ def _architecture(model: Trainable) -> str:
     """What must be the same in all members: everything but the dropout rate."""
     spec = json.dumps(describe(model))
     return json.dumps(json.loads(spec, object_hook=lambda d: {k: v for k, v in d.items() if k != "dropout"}))
-
-
-def _different_rates(models: Sequence[Trainable]) -> dict[str, Tensor]:
-    """Where members have different dropout rates: parts of the model, M rates for each."""
-    like = next(models[0].parameters())
-    rates = {
-        name: [m.get_submodule(name).dropout for m in models]
-        for name, part in models[0].named_modules()
-        if isinstance(part.__dict__.get("dropout"), float)
-    }
-    return {name: like.new_tensor(own) for name, own in rates.items() if len(set(own)) > 1}
