@@ -33,21 +33,13 @@ Job = tuple[Setting, int]  # a setting and the number of a fold
 
 @dataclass(frozen=True)
 class SweepProgress:
-    """What a callback of a sweep gets after every epoch.
+    """What a callback of a sweep gets after every epoch."""
 
-    Attributes:
-        what: "grid" or "final".
-        part: which population (of a classical model: fold) this is, from 1.
-        parts: how many there are.
-        settings: of the members of the population; empty for a classical model.
-        now: the progress of the training.
-    """
-
-    what: str
-    part: int
-    parts: int
-    settings: list[Setting]
-    now: Progress
+    what: str  # "grid" or "final"
+    part: int  # which population (of a classical model: fold) this is, from 1
+    parts: int  # how many there are
+    settings: list[Setting]  # of the members of the population; empty for a classical model
+    now: Progress  # of the training
 
 
 Report = Callable[[SweepProgress], None]

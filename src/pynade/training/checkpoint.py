@@ -26,7 +26,7 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensors], facts: dict[str, An
     from safetensors.torch import save_file
 
     named = {f"{group}|{name}": t for group, own in tensors.items() for name, t in own.items()}
-    flat = {name: t.detach().cpu().contiguous() for name, t in named.items()}
+    flat = {name: t.detach().cpu().contiguous().clone() for name, t in named.items()}
     metadata = {"checkpoint": json.dumps(facts)}
     try:
         write_atomically(path, lambda p: save_file(flat, p, metadata))

@@ -162,7 +162,7 @@ class Descent(Learner):
     def restore(self, state: State) -> None:
         """Put everything back as it was; `trained` holds the active members."""
         tensors, facts = state
-        if "model" in tensors:  # of one model, as it was written before there were populations
+        if "model" in tensors:  # the older form, of one model
             tensors["trained"], tensors["generators"] = tensors["model"], {"0": tensors["generator"]["state"]}
         self.epoch = facts["epoch"]
         with torch.no_grad():

@@ -219,11 +219,8 @@ class Step:
     ) -> Tensor:
         """Updates on all these batches; the mean log-likelihood of their rows, () or (M,).
 
-        Args:
-            batches: indexes of rows; a single model skips the rest once its loss is no longer finite.
-            rate_at: learning rate of update t = 0, 1, …
-            momentum: of "sgd".
-            report: called after every update.
+        `rate_at` gives the learning rate of update t = 0, 1, …; `report` is called after every update. A
+        single model skips the rest once its loss is no longer finite.
         """
         self.loss_sum.zero_()
         rows = 0
@@ -256,10 +253,7 @@ def captured(
 ) -> torch.cuda.CUDAGraph:
     """An update as a CUDA graph to replay; the tensors it changes and its generators are restored afterwards.
 
-    Args:
-        update: reads and writes tensors whose memory stays the same.
-        tensors: those it changes.
-        generators: those it draws from.
+    It must read and write tensors whose memory stays the same.
     """
     before = [t.detach().clone() for t in tensors]
     drawn = [g.get_state() for g in generators]
