@@ -59,7 +59,12 @@ def exact_scores(model: Any, rows: np.ndarray, orderings: int | Ordering = 1) ->
     whole, gaps = torch.as_tensor(rows[complete]), torch.as_tensor(rows[~complete])
     with fast_matmul() if isinstance(model, Orderless) else nullcontext():
         if len(whole) and isinstance(orderings, Ordering):
-            out[complete] = score_orderings(model, whole, orderings).ensemble_rows()
+            members, chunks = _prepared(model, whole, orderings)
+            scores, (rank, size) = np.zeros((len(whole), len(orderings))), rank_and_size()
+            for first, last, from_, to in chunks[rank::size]:
+                part = Rows(members.net, members.family, whole[first:last].to(device))
+                scores[first:last, from_:to] = part.log_probs(members.order[from_:to]).cpu().T
+            out[complete] = OrderingScores(sum_over_processes(scores)).ensemble_rows()
         elif len(whole):
             at_once = 20_000 if device.type == "cuda" else 4096 if isinstance(model, Marginalisable) else 500
             parts = []
@@ -158,23 +163,14 @@ def score_orderings(
     if not orderings.is_batch:
         orderings = Ordering.trusted(orderings.order.unsqueeze(0))
     rows, (rank, size) = torch.as_tensor(x), rank_and_size()
-    members = model.under(orderings) if isinstance(model, Ensemble) else model.ensemble(orderings)
-    members.check(rows.to(model.device))
-    shape = len(rows), len(orderings)
-    if len(rows) == 0:
-        raise ValueError("there are no rows to score")
-    most = min(rows_at_once or members.net.rows_at_once(model.device), -(-math.prod(shape) // size))
-    rows_each = min(len(rows), most)
-    groups = [(g, min(g + most // rows_each, shape[1])) for g in range(0, shape[1], most // rows_each)]
-    starts = range(0, len(rows), rows_each)
-    chunks = [(r, min(r + rows_each, len(rows)), *group) for r in starts for group in groups]
+    members, chunks = _prepared(model, rows, orderings, rows_at_once)
     kept = {} if folder is None else _files(chunks, folder, model, rows, orderings, precision)
     owner: dict[Chunk, int] = {}  # of a finished chunk: the first process that has it on its disk
     for number, some in enumerate(gathered([c for c, file in kept.items() if file.exists()])):
         owner = dict.fromkeys(some, number) | owner  # (no process writes before this)
     mine = [c for c in chunks if owner.get(c) == rank] + [c for c in chunks if c not in owner][rank::size]
     total = sum((last - first) * (to - from_) for first, last, from_, to in mine)
-    out, done = np.zeros(shape), 0
+    out, done = np.zeros((len(rows), len(orderings))), 0
     for chunk in mine:
         n, k = slice(*chunk[:2]), slice(*chunk[2:])
         if chunk in owner:
@@ -191,6 +187,22 @@ def score_orderings(
         if progress is not None:
             progress(done, total)
     return OrderingScores(sum_over_processes(out))
+
+
+def _prepared(
+    model: Any, rows: Tensor, orderings: Ordering, rows_at_once: int | None = None
+) -> tuple[Ensemble, list[Chunk]]:
+    """The ensemble of these orderings, its rows checked, and the chunks in which they are scored."""
+    members = model.under(orderings) if isinstance(model, Ensemble) else model.ensemble(orderings)
+    members.check(rows.to(model.device))
+    n, k = len(rows), len(orderings)
+    if n == 0:
+        raise ValueError("there are no rows to score")
+    share = -(-n * k // rank_and_size()[1])  # work for every process
+    most = min(share, rows_at_once or members.net.rows_at_once(model.device))
+    row_step = min(n, most)
+    groups = [(g, min(k, g + most // row_step)) for g in range(0, k, most // row_step)]
+    return members, [(r, min(n, r + row_step), *group) for r in range(0, n, row_step) for group in groups]
 
 
 def _files(
