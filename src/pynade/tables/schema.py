@@ -176,25 +176,23 @@ class Schema:
     def _values(self, frame: Any, column: Column) -> Any:
         """The cells of a column of a frame, as `Column.encode` takes them."""
         values, sort, _ = cells(frame[column.name], self.missing)
+        empty = all(v is None for v in values) if isinstance(values, list) else bool(np.isnan(values).all())
+        if empty:
+            return [None] * len(values) if column.n_levels else np.full(len(values), np.nan)
+        held = {"Date": "date", "Datetime": "date"}.get(column.dtype.get("type", ""), "")
+        was = "dates" if "date" in (held, column.kind) else "levels" if column.n_levels else "numbers"
+        if (sort == "date") != (was == "dates") and sort in ("date", "number"):
+            raise ValueError(f"column {column.name!r} held {was} in training, but holds {sort}s")
         if column.n_levels:
-            if sort == "number":
-                return [None if v != v else int(v) if v == round(v) else v for v in values.tolist()]
-            if sort == "text" and not any(isinstance(level, str) for level in column.levels):
-                known = (*column.levels, *column.known_rare)
-                return [None if v is None else _same(v, known) for v in values]
+            if sort in ("number", "date"):
+                values = [None if v != v else int(v) if v.is_integer() else v for v in values.tolist()]
+            known = (*column.levels, *column.known_rare)
+            if any(isinstance(v, str) for v in known) != any(isinstance(v, str) for v in values):
+                same = {str(level).lower(): level for level in known}
+                values = [None if v is None else same.get(str(v).lower(), v) for v in values]
             return values
-        if sort == "date" and column.kind != "date":
-            raise ValueError(f"column {column.name!r} held numbers in training, but holds dates")
-        if column.kind == "date" or sort == "text":
-            if sort == "number" and not np.isnan(values).all():
-                raise ValueError(f"column {column.name!r} held dates in training, but holds numbers")
-            return (
-                values
-                if sort in ("date", "number")
-                else np.array([np.nan if v is None else column.parse(v) for v in values])
-            )
-        if sort == "boolean":
-            return np.array([np.nan if v is None else float(v) for v in values])
+        if sort in ("text", "boolean"):
+            return np.array([np.nan if v is None else column.parse(v) for v in values])
         return values
 
     def decode(self, codes: np.ndarray, rng: np.random.Generator | None = None) -> Any:
@@ -267,9 +265,3 @@ def _with_ends(column: Column, ends: dict[str, Any]) -> Column:
         ends = {k: round((float(v) - column.origin) / column.resolution) for k, v in ends.items()}
         return replace(column, **ends)
     raise ValueError(f"column {column.name!r} is real: its ends follow from its values")
-
-
-def _same(text: Any, known: Sequence[Any]) -> Any:
-    """The level that a text stands for, or the text."""
-    found = [level for level in known if str(level) == str(text) or str(level).lower() == str(text).lower()]
-    return found[0] if found else text
