@@ -112,8 +112,6 @@ def _levels(
 
 
 def _number(name: str, known: np.ndarray, wanted: Kind | None) -> Column:
-    if not np.isfinite(known).all():
-        raise ValueError(f"column {name!r} holds an infinite value; expected finite numbers")
     distinct, repeats = np.unique(known, return_counts=True)
     n, spike = len(known), repeats.max() >= max(5, 0.01 * len(known))
     whole = bool((distinct == np.round(distinct)).all()) and bool((np.abs(distinct) < LARGEST).all())

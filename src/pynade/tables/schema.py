@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from pynade.tables.column import DAY, Column, Kind
-from pynade.tables.frames import build_frame, cells, check_names, default_names, native_frame
+from pynade.tables.frames import check_names, default_names
 from pynade.tables.inference import Unsuitable, infer
+from pynade.tables.native import build_frame, cells, native_frame
 
 #: Other words for the kinds.
 KINDS: dict[str, Kind] = {
@@ -150,27 +151,33 @@ class Schema:
             raise ValueError(f"there is no column {name}: the model has columns 0 … {len(self) - 1}")
         return int(name)
 
-    def encode(self, X: Any, density: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    def encode(
+        self, X: Any, density: bool = False, without: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Codes (N, D), NaN where a cell is missing, and offsets (N, D); see `pynade.tables.column`.
 
         Args:
             X: a table that has the model's columns, in any order; others are passed over.
             density: divide the probabilities of values on a lattice by its resolution.
+            without: the place of a column that is not looked at, and need not be there.
 
         Raises:
             ValueError: a column is missing, occurs twice, or holds something else than in training.
         """
         names = self.order or self.names
         frame, _ = native_frame(X, names if getattr(X, "ndim", 0) == 2 or isinstance(X, list) else None)
-        lacking = [name for name in self.names if name not in frame.columns]
+        used = [column for i, column in enumerate(self.columns) if i != without]
+        lacking = [column.name for column in used if column.name not in frame.columns]
         if lacking:
             some = ", ".join(map(repr, lacking[:5])) + (
                 f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
             )
             what = "is no column" if len(lacking) == 1 else "are no columns"
             raise ValueError(f"the model was trained on other columns: there {what} {some}")
-        pairs = [column.encode(self._values(frame, column), density) for column in self.columns]
-        codes, offsets = (np.stack(part, axis=1) for part in zip(*pairs, strict=True))
+        codes, offsets = np.full((len(frame), len(self)), np.nan), np.zeros((len(frame), len(self)))
+        for column in used:
+            i = self.names.index(column.name)
+            codes[:, i], offsets[:, i] = column.encode(self._values(frame, column), density)
         return codes, offsets
 
     def _values(self, frame: Any, column: Column) -> Any:
