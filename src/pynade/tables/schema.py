@@ -10,7 +10,7 @@ import numpy as np
 
 from pynade.tables.column import DAY, Column, Kind
 from pynade.tables.frames import check_names, default_names
-from pynade.tables.inference import Unsuitable, infer
+from pynade.tables.inference import MOST_LEVELS, Unsuitable, infer
 from pynade.tables.native import build_frame, cells, native_frame
 
 #: Other words for the kinds.
@@ -117,6 +117,8 @@ class Schema:
             given = overrides.get(name)
             ends = dict(given) if isinstance(given, Mapping) else {"kind": given}
             wanted = _kind(name, ends.pop("kind", None))
+            if wanted is None and dtype.get("ordered") and 2 < len(dtype["categories"]) <= MOST_LEVELS:
+                wanted = "ordinal"
             try:
                 column = infer(name, values, sort, wanted, dtype.get("categories", ()))
             except Unsuitable as reason:
