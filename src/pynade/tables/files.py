@@ -63,7 +63,9 @@ def read_file(path: str | Path) -> tuple[np.ndarray, Names]:
     return parts["train"], names
 
 
-def dataset_from_file(path: str | Path) -> Dataset:
+def dataset_from_file(
+    path: str | Path, frames: bool = False, missing: Sequence[str] | None = None
+) -> Dataset:
     """Read a file as a data set: its parts if it has any, else all rows as ``train``.
 
     A column whose values are all 0 or 1, apart from missing ones, is binary in the schema; any other is real.
@@ -72,6 +74,8 @@ def dataset_from_file(path: str | Path) -> Dataset:
         path: As in `read_file`; an ``.npz`` file may also hold ``train``, ``valid`` and ``test`` arrays. With
             a number ``n_features`` beside them they are zeros and ones packed into bytes by
             ``numpy.packbits(rows, axis=1)``.
+        frames: Read a ``.csv`` or ``.parquet`` file as a polars frame, with columns of any type.
+        missing: As in `read_frame`.
 
     Example:
         >>> import tempfile
@@ -82,15 +86,21 @@ def dataset_from_file(path: str | Path) -> Dataset:
         ({'train': 2, 'test': 1}, ('binary', 'real'))
     """
     path = Path(path)
+    if frames and ending(path) in FRAME_ENDINGS:
+        table = {"train": read_frame(path, missing)}
+        return Dataset.of_frames(stem(path), table, _origin(path))
     parts, names = _read_parts(path)
     tables = parts.values()
     bits = np.all([np.all(np.isnan(rows) | (rows == 0) | (rows == 1), axis=0) for rows in tables], axis=0)
     seen = np.any([~np.isnan(rows).all(axis=0) for rows in tables], axis=0)
     kinds: list[Kind] = ["binary" if binary else "real" for binary in bits & seen]
+    schema, (train, valid, test) = Schema.from_kinds(kinds, names), map(parts.get, PARTS)
+    return Dataset(stem(path), train, valid, test, schema, _origin(path))
+
+
+def _origin(path: Path) -> dict[str, Any]:
     with path.open("rb") as stream:
-        provenance = {"source": path.name, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
-    schema = Schema.from_kinds(kinds, names)
-    return Dataset(stem(path), parts["train"], parts.get("valid"), parts.get("test"), schema, provenance)
+        return {"source": path.name, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
 
 
 def stem(path: Path) -> str:
