@@ -428,6 +428,9 @@ class TabularNADE(TransformerMixin, OrderlessEstimator):
         """Best guesses of one column: its likeliest level, or its mean in the units of the table."""
         column = self.schema_.columns[i]
         if column.n_levels:
+            if column.rare:  # a rare level has only its share of their code
+                eta = eta.clone()
+                eta[:, column.n_levels - 1] += float(np.log(column.rare[0][1]))
             return column.decode(family.best_guess(eta, at).double().numpy())
         codes, weights = (t.double().numpy() for t in family.nodes(eta, at))
         if column.resolution:  # codes are proportional to values
@@ -572,8 +575,8 @@ class TabularNADE(TransformerMixin, OrderlessEstimator):
     def surprise(self, X: Any, top: int | None = None) -> Any:
         """-log p(cell | the other observed cells of its row), in nats, for every cell.
 
-        Of a real column the density is taken per standard deviation of the column, so that columns can be
-        compared. Missing cells have none (NaN).
+        Of a real column it is the density of the standardised value (of its logarithm or logit, if it is
+        bounded), so that columns can be compared. Missing cells have none (NaN).
 
         Args:
             X: a table.
