@@ -28,7 +28,7 @@ def surprising_cells(model: TabularNADE, X: Any, top: int | None) -> Any:
             scale = math.log(values.std()) if len(values) and values.std() > 0 else 0.0
         for part, eta in model._passes(codes, without):
             x = torch.as_tensor(np.where(known[part, i], codes[part, i], 0.0))
-            log_p = family.log_prob(x, eta[:, i].cpu().double(), torch.full((len(x),), i)).numpy()
+            log_p = family.log_prob(x, eta[:, i].cpu().double(), torch.tensor([i])).numpy()
             seen = np.where(known[part, i], log_p + offsets[part, i] + scale, np.nan)
             odd = ~known[part, i] & (offsets[part, i] != 0)  # out of the range, or a level never seen
             found[part, i] = -np.where(odd, offsets[part, i] + scale, seen)
