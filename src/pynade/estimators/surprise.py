@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pynade.tables.frames import build_frame
+from pynade.tables.native import build_frame
 
 if TYPE_CHECKING:
     from pynade.estimators.tabular import TabularNADE
@@ -22,16 +22,14 @@ def surprising_cells(model: TabularNADE, X: Any, top: int | None) -> Any:
     for i, column in enumerate(schema.columns):
         without = known.copy()
         without[:, i] = False
-        scale = 0.0
-        if column.resolution == 0 and not column.n_levels:
-            values = column.decode(codes[known[:, i], i]).astype(np.float64)
-            scale = math.log(values.std()) if len(values) and values.std() > 0 else 0.0
+        real = column.resolution == 0 and not column.n_levels  # the density of the code needs no offset
         for part, eta in model._passes(codes, without):
             x = torch.as_tensor(np.where(known[part, i], codes[part, i], 0.0))
             log_p = family.log_prob(x, eta[:, i].cpu().double(), torch.tensor([i])).numpy()
-            seen = np.where(known[part, i], log_p + offsets[part, i] + scale, np.nan)
+            rest = offsets[part, i] * (not real)
+            seen = np.where(known[part, i], log_p + rest, np.nan)
             odd = ~known[part, i] & (offsets[part, i] != 0)  # out of the range, or a level never seen
-            found[part, i] = -np.where(odd, offsets[part, i] + scale, seen)
+            found[part, i] = -np.where(odd, offsets[part, i] + real * math.log(column.unit), seen)
     if top is None:
         return build_frame({c.name: found[:, i] for i, c in enumerate(schema.columns)}, {}, schema.frame)
     return _listed(model, codes, known, found, top)

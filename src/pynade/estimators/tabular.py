@@ -17,7 +17,7 @@ from pynade.estimators.answers import ColumnConditional, JointConditional
 from pynade.estimators.net import OWN, OrderlessEstimator
 from pynade.estimators.parameters import documented
 from pynade.estimators.questions import checked_count
-from pynade.tables.frames import fill_cells, native_frame
+from pynade.tables.native import fill_cells, native_frame
 from pynade.tables.schema import Schema
 from pynade.training.options import Gradient
 
@@ -567,14 +567,7 @@ class TabularNADE(TransformerMixin, OrderlessEstimator):
         check_is_fitted(self, "model_")
         i = self.schema_.index(target)
         X = self._checked(X)
-        if hasattr(X, "columns") or isinstance(X, dict):
-            frame, _ = native_frame(X)
-            name = self.schema_.names[i]
-            if name not in frame.columns:
-                X = fill_cells(X, {name: (np.arange(0), np.array([]))}, {}, (), add=True)
-        codes = self.schema_.encode(X)[0]
-        codes[:, i] = np.nan
-        return i, codes
+        return i, self.schema_.encode(X, without=i)[0]
 
     def surprise(self, X: Any, top: int | None = None) -> Any:
         """-log p(cell | the other observed cells of its row), in nats, for every cell.
