@@ -32,7 +32,7 @@ def list_(data_dir: DataDir = None) -> None:
     console.print(table)
     console.print(f"data directory: {registry.data_directory(data_dir)}", soft_wrap=True)
     away = [name for name, entry in registry.entries().items() if not entry.here(data_dir)]
-    next_commands(("data", "info", "digits"), *([("data", "get", away[0])] if away else []))
+    next_commands(("data", "info", "digits"), *(("data", "get", name) for name in away[:1]))
 
 
 @app.command()

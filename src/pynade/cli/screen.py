@@ -32,8 +32,8 @@ def plain_table(*columns: str) -> Table:
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:
     """Print names and values in two columns."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
-    for name, value in facts:
-        table.add_row(name, value)
+    for fact in facts:
+        table.add_row(*fact)
     console.print(table)
 
 
@@ -41,13 +41,7 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
 def training_bar(what: str = "epoch") -> Iterator[Callback]:
     """Show the epoch, the log-likelihoods (nats per row) and the time left while a model is trained.
 
-    Where there is no terminal, a line is printed now and then instead.
-
-    Args:
-        what: What is counted, such as "epoch" or "iteration".
-
-    Yields:
-        A callback of training.
+    Yields a callback of training. Where there is no terminal, it prints a line now and then instead.
     """
     from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -79,12 +73,7 @@ def training_bar(what: str = "epoch") -> Iterator[Callback]:
 
 
 def next_commands(*commands: Sequence[object], to: Console = console) -> None:
-    """Print the commands that usually follow.
-
-    Args:
-        commands: The words of each, without `pynade`.
-        to: Where to print; a command whose output is rows prints to the standard error.
-    """
+    """Print the commands that usually follow, given as words without `pynade`; to `errors` after rows."""
     for n, words in enumerate(commands):
         command = shlex.join(str(word) for word in words)
         to.print(f"{'Next: ' if n == 0 else '      '}pynade {command}", soft_wrap=True)

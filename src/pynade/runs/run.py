@@ -88,13 +88,7 @@ def start_run(
 def resume_run(
     folder: Path, *, data_dir: Path | None = None, callbacks: Sequence[Callback] = ()
 ) -> dict[str, Any]:
-    """Go on with an interrupted run, to the same result as if it had not been interrupted.
-
-    Args:
-        folder: the run folder.
-        data_dir: folder of the registered data sets.
-        callbacks: called with a `pynade.training.Progress`.
-    """
+    """Go on with an interrupted run to the result it would have had; arguments as for `start_run`."""
     spec = read_spec(folder)
     if (folder / "result.json").is_file():
         result = read_json(folder / "result.json")
@@ -121,13 +115,12 @@ def as_command(spec: dict[str, Any], folder: str) -> str:
         if name not in usual or plain(value) == plain(usual[name]) or name == "random_state":
             continue
         option = name.replace("_", "-")
-        values = value if isinstance(value, list | tuple) else [value]
-        if name == "image_shape":
-            words.append(f"--{option} {'x'.join(map(str, values))}")
-        elif isinstance(value, bool):
+        if isinstance(value, bool):
             words.append(f"--{option}" if value else f"--no-{option}")
-        else:
-            words += [f"--{option} {v}" for v in values]
+            continue
+        values = value if isinstance(value, list | tuple) else [value]
+        values = ["x".join(map(str, values))] if name == "image_shape" else values
+        words += [f"--{option} {v}" for v in values]
     words += ["--drop-constant"] if spec.get("drop_constant") else []
     words += [f"--binarize {spec['binarize']}"] if "binarize" in spec else []
     words += [f"--random-state {given['random_state']}"] if given["random_state"] else []
@@ -159,18 +152,16 @@ def _as_images(dataset: Dataset, estimator: DensityEstimator) -> tuple[Dataset, 
     if "image_shape" in known and known["image_shape"] is None and dataset.image_shape is not None:
         estimator.set_params(image_shape=tuple(dataset.image_shape))
     rule, family = known.get("binarize"), known.get("family", "bernoulli")
-    if not is_grey(dataset):
-        if isinstance(rule, str):
-            binarized(dataset, rule)  # refuses an unknown word
-            reason = f"which {dataset.name!r} has not"
-            raise ValueError(f"--binarize {rule} is for images with grey levels, {reason}")
-        return dataset, None
-    if rule is None:
-        if "binarize" in known and family == "bernoulli":
-            raise ValueError(
-                f"the images of {dataset.name!r} have grey levels, but the model is one of zeros and ones: "
-                "give --binarize 0.5 or --binarize random, or (convnade, unet) a --family for grey levels"
-            )
+    grey = is_grey(dataset)
+    if not grey and isinstance(rule, str):
+        binarized(dataset, rule)  # refuses an unknown word
+        raise ValueError(f"--binarize {rule} is for images with grey levels, which {dataset.name!r} has not")
+    if grey and rule is None and "binarize" in known and family == "bernoulli":
+        raise ValueError(
+            f"the images of {dataset.name!r} have grey levels, but the model is one of zeros and ones: "
+            "give --binarize 0.5 or --binarize random, or (convnade, unet) a --family for grey levels"
+        )
+    if not grey or rule is None:
         return dataset, None
     if family != "bernoulli":
         raise ValueError(f"--binarize makes zeros and ones, but --family {family} is for grey levels")
@@ -214,14 +205,12 @@ def _train(
         slow = isinstance(model, Orderless) and model.net.row_floats  # a pass of the net for every variable
         with warnings.catch_warnings(action="ignore"):  # the result itself says whether it is an estimate
             score = estimator.estimate(valid) if slow else estimator.summary(estimator.score_samples(valid))
-    history = estimator.history_
+    history, chosen = estimator.history_, getattr(estimator, "chosen_", {})
     result = {"status": "finished", "stopped": history.stopped, "epochs": len(history.epochs)}
     result |= {name: getattr(history, name) for name in ("best_epoch", "train_log_likelihood")}
     result |= {"valid": score and score.to_json(), "seconds": round(history.seconds, 2)}
-    if chosen := getattr(estimator, "chosen_", {}):
-        result |= {"chosen": chosen, "choices": estimator.choices_}
-    if history.messages:
-        result["messages"] = history.messages
+    result |= {"chosen": chosen, "choices": estimator.choices_} if chosen else {}
+    result |= {"messages": history.messages} if history.messages else {}
     write_json(folder / "result.json", result)
     _clear(folder)
     return result

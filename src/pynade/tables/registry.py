@@ -28,21 +28,17 @@ Folder = str | os.PathLike[str] | None
 
 
 def data_directory(path: Folder = None) -> Path:
-    """Return the folder where data sets are kept; it need not exist yet.
+    """Return the folder where data sets are kept, which need not exist yet.
 
-    Args:
-        path: The folder; without it, the environment variable ``PYNADE_DATA`` or the user's cache folder.
+    It is the given one; without it, the environment variable ``PYNADE_DATA`` or the user's cache folder.
 
     Example:
         >>> data_directory("somewhere").name
         'somewhere'
     """
-    chosen = path or os.environ.get("PYNADE_DATA")
-    if chosen:
-        return Path(chosen).expanduser()
     from platformdirs import user_cache_path
 
-    return user_cache_path("pynade")
+    return Path(path or os.environ.get("PYNADE_DATA") or user_cache_path("pynade")).expanduser()
 
 
 class Entry(Protocol):
@@ -101,10 +97,6 @@ def shuffled(n: int, seed: int) -> np.ndarray:
 
     Published splits were made with it. Python 3 has another ``shuffle``, but the same stream of ``random()``.
 
-    Args:
-        n: How many numbers.
-        seed: The seed.
-
     Example:
         >>> sorted(shuffled(5, seed=1).tolist())
         [0, 1, 2, 3, 4]
@@ -129,8 +121,7 @@ def entries() -> dict[str, Entry]:
 def _suggestion(name: str, known: Known) -> str:
     """The nearest known name, and all known names."""
     close = difflib.get_close_matches(name.lower(), known or entries(), n=1)
-    names = ", ".join(known or entries())
-    return (f"did you mean {close[0]!r}? " if close else "") + f"(known: {names})"
+    return "".join(f"did you mean {c!r}? " for c in close) + f"(known: {', '.join(known or entries())})"
 
 
 def _names(base: str, known: Known) -> list[str]:
@@ -155,21 +146,17 @@ def entry(name: str, known: Known = None) -> Entry:
     base = name.partition("/")[0]
     if base not in (known or entries()):
         raise ValueError(f"unknown data set {name!r}: {_suggestion(base, known)}")
-    item = (known or entries())[base]
-    if name not in _names(base, known):
-        others = ", ".join(_names(base, known)[1:])
-        expected = f"expected one of {others}" if others else f"{base!r} has no folds"
+    _, *others = names = _names(base, known)
+    if name not in names:
+        expected = f"expected one of {', '.join(others)}" if others else f"{base!r} has no folds"
         raise ValueError(f"there is no {name!r}: {expected}")
-    return item
+    return (known or entries())[base]
 
 
 def is_registered(data: str, known: Known = None) -> bool:
-    """Whether a word means a registered data set rather than a file.
+    """Whether a word means a registered data set rather than a file; `known` as in `entry`.
 
-    Args:
-        data: A name, perhaps with a variant, or a path. A name has precedence, but a folder may have the name
-            of a data set, and files in it.
-        known: As in `entry`.
+    A name has precedence, but a folder may have the name of a data set, and files in it.
 
     Example:
         >>> is_registered("digits"), is_registered("./digits")
@@ -209,11 +196,7 @@ def fold_names(item: Entry) -> tuple[str, ...]:
 
 
 def folds(name: str, data_dir: Folder = None, **options: Any) -> list[Dataset]:
-    """Load all folds of a data set, in order; each is a data set of its own.
-
-    Args:
-        name: The name of a data set with folds.
-        data_dir, **options: As in `load`.
+    """Load all folds of a data set, in order; each is a data set of its own. Arguments as in `load`.
 
     Raises:
         ValueError: The data set has no folds.
@@ -245,8 +228,7 @@ def resolve(data: str | os.PathLike[str], data_dir: Folder = None, **options: An
     """
     if not isinstance(data, str | os.PathLike):
         raise TypeError(f"expected a data set's name or a file, but got {type(data).__name__}")
-    name = data if isinstance(data, str) else ""
-    known = options.get("known")
+    name, known = data if isinstance(data, str) else "", options.get("known")
     if is_registered(name, known):
         return load(name, data_dir, **options)
     kind, _, folder = name.partition(":")
@@ -256,8 +238,7 @@ def resolve(data: str | os.PathLike[str], data_dir: Folder = None, **options: An
     path = Path(data).expanduser()
     if path.exists():
         return images_dataset(path) if is_images(path) else dataset_from_file(path)
-    if name:
-        raise ValueError(
-            f"no file {name!r} exists, and it is no registered data set: {_suggestion(name, known)}"
-        )
-    raise FileNotFoundError(f"there is no file {path}")
+    if not name:
+        raise FileNotFoundError(f"there is no file {path}")
+    close = _suggestion(name, known)
+    raise ValueError(f"no file {name!r} exists, and it is no registered data set: {close}")
