@@ -137,16 +137,16 @@ def test_every_record_has_a_place_in_a_table(name):
 
 
 def test_marks_and_bold_follow_the_papers_rules():
-    good, near, bad = (Measured(m, 0.1, True, "") for m in (-1.0, -1.3, -2.0))
+    good, near, bad = (Measured(m, 0.1, "exact", "") for m in (-1.0, -1.3, -2.0))
     assert [mark(good, p) for p in (-1.5, -1.1, -0.5)] == ["▲", "=", "▼"]
     assert best({"a": good, "b": near, "c": bad}, "overlap") == {"a", "b"}
     folds = {
-        "a": Measured(-1.0, 0.1, True, "", (-1.0, -1.1, -0.9, -1.0)),
-        "b": Measured(-1.1, 0.1, True, "", (-0.9, -1.3, -0.9, -1.3)),
-        "c": Measured(-2.0, 0.1, True, "", (-2.1, -2.0, -1.8, -2.1)),
+        "a": Measured(-1.0, 0.1, "exact", "", (-1.0, -1.1, -0.9, -1.0)),
+        "b": Measured(-1.1, 0.1, "exact", "", (-0.9, -1.3, -0.9, -1.3)),
+        "c": Measured(-2.0, 0.1, "exact", "", (-2.1, -2.0, -1.8, -2.1)),
     }
     assert best(folds, "paired") == {"a", "b"}
-    assert best(folds | {"d": Measured(-1.05, 0.1, True, "")}, "paired") == {"a", "b"}  # no folds, no test
+    assert best(folds | {"d": Measured(-1.05, 0.1, "exact", "")}, "paired") == {"a", "b"}  # no folds, no test
 
 
 def test_the_commands_of_all_records_are_understood():

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pynade.ordering import Ordering
 
 Given = Mapping[int | str, Any]
+SMALL = 2000  # rows below which a table has a smaller net and more orderings
 AT_ONCE = 4096  # rows of a question that takes one pass of the net for each
 
 
@@ -62,9 +63,9 @@ class TabularNADE(TransformerMixin, OrderlessEstimator):
         True
     """
 
-    hidden: int | Sequence[int] = (256, 256, 256)
+    hidden: int | Sequence[int] | None = None
     n_components: int = 10
-    dropout: float = 0.1
+    dropout: float | None = None
     schema: Mapping[str, Any] | None = None
     missing: Sequence[str] | None = None
     drop: Sequence[str] = ()
@@ -151,14 +152,19 @@ class TabularNADE(TransformerMixin, OrderlessEstimator):
     def options(self) -> Gradient:
         """All options of training; epochs and the size of minibatches follow from the number of rows."""
         own = {name: getattr(self, name) for name in OWN}
-        n = getattr(self, "n_rows_", 1000)
+        n, columns = getattr(self, "n_rows_", 1000), len(getattr(self, "schema_", range(10)))
         if own["batch_size"] is None:
             own["batch_size"] = int(np.clip(2 ** round(np.log2(max(n, 16) / 16)), 32, 512))
         updates = -(-n // own["batch_size"])
         if own["epochs"] is None:
-            own["epochs"] = max(20, 2500 // updates) if n < 100_000 else max(2, 10_000 // updates)
+            wanted = np.clip(100 * np.sqrt(n * max(columns, 10) / 10), 300, 6000)
+            own["epochs"] = max(2, int(wanted) // updates)
+        if own["patience"] is None:
+            own["patience"] = max(20, own["epochs"] // 3)
         training = asdict(self._training_options())
         training["warm_up"] = min(training["warm_up"], own["epochs"] * updates // 4)
+        held = max(1, round(self.validation_fraction * n))
+        training["valid_draws"] = max(training["valid_draws"], min(32, 4000 // held))
         return Gradient(**training, **own)
 
     def build(self, train: np.ndarray, seed: int) -> Any:
@@ -179,13 +185,14 @@ class TabularNADE(TransformerMixin, OrderlessEstimator):
             self.n_components,
         )
         outputs = [n or 3 * self.n_components for n in family.levels]
+        small = len(train) < SMALL
         net = TableNet(
             family.levels,
             family.n_params,
             outputs,
-            self.hidden,
+            (128, 128) if small and self.hidden is None else self.hidden or (256, 256, 256),
             n_features=family.n_features,
-            dropout=self.dropout,
+            dropout=(0.2 if small else 0.1) if self.dropout is None else self.dropout,
             generator=generator,
         )
         net.set_output_bias(family.eta_from_marginal(torch.as_tensor(train)))
@@ -230,7 +237,7 @@ class TabularNADE(TransformerMixin, OrderlessEstimator):
         if self.n_orderings is not None:
             return self.n_orderings
         n = getattr(self, "n_rows_", 1000)
-        return 16 if n < 2000 else 4 if n < 20_000 else 1
+        return 16 if n < SMALL else 4 if n < 10 * SMALL else 1
 
     def orderings(self, k: int | Ordering | None = None) -> Ordering:
         """The first k of this model's random orderings of its columns; None takes its own number."""

@@ -66,12 +66,12 @@ def draw(
     if given is not None:
         if not isinstance(model, DensityEstimator):
             raise ValueError(f"{run} was not saved by an estimator, so it takes no --given")
-        rows = model.sample(n, random_state=seed, given=parse_given(given, model._names()))
+        rows = np.asarray(model.sample(n, random_state=seed, given=parse_given(given, model._names())))
     elif isinstance(model, ImageEstimator):
         values, expected = model.draw(n, seed, per_step or 1, means=wanted_means)
         rows, means = model._cells().native(values), None if expected is None else expected.cpu().numpy()
     elif isinstance(model, RBM):  # a large one has no density
-        rows = model.sample(n, random_state=seed)
+        rows = np.asarray(model.sample(n, random_state=seed))
     else:
         density: Any = model.density().cpu() if isinstance(model, DensityEstimator) else model
         drawn = density.sample(n, torch.Generator().manual_seed(seed))

@@ -149,6 +149,18 @@ def _listed(names: Sequence[str], most: int = 5) -> str:
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "nat", "<na>")  # texts, in lower case
 
 
+def frame_kind(X: Any) -> str | None:
+    """Return what a frame is of: pandas, polars or pyarrow; None for anything else, such as an array.
+
+    Example:
+        >>> import polars
+        >>> frame_kind(polars.DataFrame({"a": [1]}))
+        'polars'
+    """
+    kind = type(X).__module__.partition(".")[0]
+    return kind if kind in ("pandas", "polars", "pyarrow") and hasattr(X, "columns") else None
+
+
 def native_frame(X: Any, names: Names = None) -> tuple[Any, str]:
     """Return a table as a frame of narwhals, and what it was: pandas, polars, pyarrow or numpy.
 

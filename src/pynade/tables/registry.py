@@ -210,13 +210,22 @@ def folds(name: str, data_dir: Folder = None, **options: Any) -> list[Dataset]:
     return [load(f"{base}/{number}", data_dir, **options) for number in numbers]
 
 
-def resolve(data: str | os.PathLike[str], data_dir: Folder = None, **options: Any) -> Dataset:
+def resolve(
+    data: str | os.PathLike[str],
+    data_dir: Folder = None,
+    *,
+    frames: bool = False,
+    missing: Sequence[str] | None = None,
+    **options: Any,
+) -> Dataset:
     """Return the data set that a name or a file stands for.
 
     Args:
         data: A registered name, as in `load`, which has precedence over a file (write ``./adult`` for a file
             of that name); a file (see `pynade.tables.read_file`); images, as a folder of PNG files or an
             ``.npy`` stack (see `pynade.tables.images`); or ``NAME:FOLDER``, for a registered reader.
+        frames: Return polars frames; columns of a table file may then be of any type.
+        missing: As in `pynade.tables.files.read_frame`.
         data_dir, **options: As in `load`.
 
     Raises:
@@ -228,6 +237,11 @@ def resolve(data: str | os.PathLike[str], data_dir: Folder = None, **options: An
     """
     if not isinstance(data, str | os.PathLike):
         raise TypeError(f"expected a data set's name or a file, but got {type(data).__name__}")
+    found = _resolved(data, data_dir, frames, missing, **options)
+    return found.as_frames() if frames else found
+
+
+def _resolved(data: Any, data_dir: Folder, frames: bool, missing: Any, **options: Any) -> Dataset:
     name, known = data if isinstance(data, str) else "", options.get("known")
     if is_registered(name, known):
         return load(name, data_dir, **options)
@@ -237,7 +251,7 @@ def resolve(data: str | os.PathLike[str], data_dir: Folder = None, **options: An
         return dataset
     path = Path(data).expanduser()
     if path.exists():
-        return images_dataset(path) if is_images(path) else dataset_from_file(path)
+        return images_dataset(path) if is_images(path) else dataset_from_file(path, frames, missing)
     if not name:
         raise FileNotFoundError(f"there is no file {path}")
     close = _suggestion(name, known)

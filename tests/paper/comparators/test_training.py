@@ -81,7 +81,7 @@ def test_the_command_at_tiny_size(name: str, tmp_path: Path) -> None:
     again = ["--smoke", "--out", str(tmp_path / "more"), "--among", str(tmp_path), "--samples", "2"]
     more = main([name, *again])
     assert more["stages"] == kept["stages"]
-    assert more["chosen_from"][str(tmp_path)] == more["chosen_from"].popitem()[1]
+    assert list(more["chosen_from"]) == [tmp_path.name]
     assert "test" not in more
 
 
