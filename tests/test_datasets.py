@@ -57,3 +57,17 @@ def test_importing_them_is_quick():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_penguins_are_a_named_data_set():
+    from typer.testing import CliRunner
+
+    from pynade.cli.main import app
+    from pynade.tables import resolve
+
+    data = resolve("penguins")
+    assert data.framed
+    assert data.sizes == {"train": 344}
+    shown = CliRunner().invoke(app, ["data", "info", "penguins"], catch_exceptions=False).stdout
+    assert "19 of the training cells" in shown
+    assert "CC0 1.0" in shown

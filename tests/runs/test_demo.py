@@ -35,7 +35,7 @@ def test_demo_finds_odd_cells(found):
 def test_demo_prints_schema_gaps_and_odd_cells_and_writes_a_picture(found, monkeypatch, tmp_path):
     def quick(picture, callbacks):
         of_penguins.save_figure(
-            of_penguins.penguin_figure(found.model, found.table, found.filled, found.odd[0]), picture
+            of_penguins.penguin_figure(found.model, found.table, found.filled, found.odd), picture
         )
         return found
 

@@ -73,11 +73,11 @@ def demo(picture: Path, callbacks: Sequence[Callback] = (), epochs: int | None =
     """
     table = datasets.penguins("polars")
     begin = time.perf_counter()
-    model = TabularNADE(hidden=(64, 64), epochs=epochs, random_state=SEED).fit(table, callbacks=callbacks)
+    model = TabularNADE(epochs=epochs, random_state=SEED).fit(table, callbacks=callbacks)
     filled = filled_cells(model, table)
     odd = [Odd(*line) for line in model.surprise(table, top=5).rows()]
     gain = float(model.gain(table).mean())
-    save_figure(penguin_figure(model, table, filled, odd[0]), picture)
+    save_figure(penguin_figure(model, table, filled, odd), picture)
     return Demo(model, table, filled, odd, gain, time.perf_counter() - begin)
 
 
@@ -97,8 +97,8 @@ def filled_cells(model: TabularNADE, table: Any) -> list[Filled]:
     return found
 
 
-def penguin_figure(model: TabularNADE, table: Any, filled: list[Filled], odd: Odd) -> Figure:
-    """Draw the filled rows as a table, then rows, filled rows and the oddest cell, then a conditional."""
+def penguin_figure(model: TabularNADE, table: Any, filled: list[Filled], odd: list[Odd]) -> Figure:
+    """Draw the filled rows as a table, then rows, filled rows and an odd cell, then a conditional."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 6), layout="constrained")
@@ -142,7 +142,7 @@ def _filled_table(axis: Any, table: Any, filled: list[Filled]) -> None:
     axis.set_title("Rows with gaps (yellow), filled: best guess (90 % interval or probability)", fontsize=10)
 
 
-def _scatter(axis: Any, table: Any, filled: list[Filled], odd: Odd) -> None:
+def _scatter(axis: Any, table: Any, filled: list[Filled], odd: list[Odd]) -> None:
     for colour, species in zip(COLOURS, sorted(table["species"].unique()), strict=False):
         some = table.filter(table["species"] == species)
         axis.scatter(some[X], some[Y], s=10, alpha=0.6, color=colour, linewidths=0, label=species)
@@ -155,11 +155,11 @@ def _scatter(axis: Any, table: Any, filled: list[Filled], odd: Odd) -> None:
         ends = [[[c.value - c.low], [c.high - c.value]] for c in (x, y)]
         axis.errorbar(x.value, y.value, ends[1], ends[0], fmt="D", color="black", ms=4, lw=1, label=label)
         label = ""
-    if odd.column == Y and (at := table[X][odd.row]) is not None:
-        value, low, high = float(odd.value), float(odd.low), float(odd.high)
+    for cell in [cell for cell in odd if cell.column == Y and table[X][cell.row] is not None][:1]:
+        at, value, low, high = table[X][cell.row], float(cell.value), float(cell.low), float(cell.high)
         axis.scatter([at], [value], s=70, facecolors="none", edgecolors=RED, lw=1.5)
         axis.plot([at, at], [low, high], color=RED, lw=1.5)
-        text = f"oddest cell (row {odd.row}): {value:g} mm,\n90 % interval {low:g} … {high:g}"
+        text = f"odd cell (row {cell.row}): {value:g} mm,\n90 % interval {low:g} … {high:g}"
         axis.annotate(text, (at, value), (8, 2), textcoords="offset points", fontsize=8, color=RED)
     axis.set(xlabel=X, ylabel=Y)
     axis.set_title("All rows, and the 90 % intervals of filled cells", fontsize=10)
