@@ -12,7 +12,7 @@ from pynade.cli.screen import console, download_bar, next_commands, plain_table,
 app = typer.Typer(help="Named data sets: list them, download them, describe one.", **GROUP)
 
 #: A model for each kind of columns.
-MODEL = {"binary": "deepnade", "real": "deep-rnade", "mixed": "tabular"}
+MODEL = {"binary": "deepnade", "real": "deep-rnade", "mixed": "tabularnade"}
 
 
 @app.command("list")

@@ -19,17 +19,27 @@ from pynade.cli.fit import fit
 from pynade.cli.options import ModelCommand, with_options
 from pynade.cli.sample import impute, inpaint, sample
 from pynade.cli.score import score
-from pynade.cli.screen import console, errors, next_commands, plain_table, print_facts, training_bar
+from pynade.cli.screen import (
+    console,
+    errors,
+    next_commands,
+    plain_table,
+    print_facts,
+    print_schema,
+    training_bar,
+)
 from pynade.cli.sweep import sweep
+from pynade.cli.table import predict, query, surprise
 
 HELP = """Exact probability models for tables and images.
 
 \b
-Fit a model, score rows, draw samples:
-  pynade demo
-  pynade fit digits --model nade --out runs/digits
-  pynade score runs/digits digits --split test
-  pynade sample runs/digits -n 64 --plot samples.png
+Fit a model to a table, fill its gaps, find odd cells, ask questions, draw new rows:
+  pynade fit people.csv --out runs/people
+  pynade impute runs/people people.csv --out filled.csv
+  pynade surprise runs/people people.csv --top 20
+  pynade query runs/people "income | age=40, city=Paris"
+  pynade sample runs/people -n 100 --out new.csv
 """
 
 
@@ -57,9 +67,15 @@ def info(
         from pynade.runs.figures import plot_tree
 
         plot_tree(plot, run)
+    from pynade.header import read_header
     from pynade.runs.summary import describe_run, read_spec
+    from pynade.tables import Schema
 
     print_facts(describe_run(run))
+    file = run / "model.safetensors" if run.is_dir() else run
+    fitted = read_header(file).facts.get("estimator", {}).get("fitted", {}) if file.is_file() else {}
+    if "schema_" in fitted:
+        print_schema(Schema.from_json(fitted["schema_"]))
     if plot is not None:
         console.print(f"-> {plot}")
     if run.is_dir() and not (run / "result.json").is_file():
@@ -123,7 +139,7 @@ def _digits(out: Path) -> None:
 
 app = typer.Typer(help=HELP, add_completion=False, pretty_exceptions_enable=False, **GROUP)
 app.command("fit", cls=ModelCommand, help=HELP_OF_FIT)(with_options(fit, None))
-for command in (sweep, score, sample, impute, inpaint, info, demo):
+for command in (score, sample, impute, predict, surprise, query, inpaint, sweep, info, demo):
     app.command()(command)
 app.add_typer(data.app, name="data")
 for point in entry_points(group="pynade.commands"):  # of other packages, such as the paper's
