@@ -72,6 +72,7 @@ def draw(
         mixed = isinstance(model, TabularNADE)
         names = model.schema_.names if isinstance(model, TabularNADE) else model._names()
         rows = model.sample(n, random_state=seed, given=parse_given(given, names, numbers=not mixed))
+        rows = rows if mixed else np.asarray(rows)
     elif isinstance(model, ImageEstimator):
         values, expected = model.draw(n, seed, per_step or 1, means=wanted_means)
         rows, means = model._cells().native(values), None if expected is None else expected.cpu().numpy()
