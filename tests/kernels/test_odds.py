@@ -21,7 +21,7 @@ from .cases import Case
 @numba.njit
 def _powers(x, y):
     for k in range(len(x)):
-        y[k] = power(x[k])
+        y[k] = power(x[k], True)
 
 
 def test_exponential_is_right_to_float32_and_one_at_zero() -> None:

@@ -182,7 +182,7 @@ def toss(drawn, eta):  # type: ignore[no-untyped-def]
     """From uniform numbers to ones with probability sigmoid(eta), and zeros."""
     zero, one = drawn.dtype.type(0), drawn.dtype.type(1)
     for r in range(np.uint64(vec.GROUP)):
-        hit = (drawn[r] * (one + power(-eta[r])) < one) & (eta[r] > NEVER)
+        hit = (drawn[r] * (one + power(-eta[r], True)) < one) & (eta[r] > NEVER)
         drawn[r] = one if hit else zero
 
 
@@ -244,7 +244,8 @@ def _walk(  # type: ignore[no-untyped-def]
                 stop = min(n_variables, d1 + pair)
                 for d in range(d1, stop):
                     for p in range(n_params):
-                        out[d - d1 + p] = bias[order[d], p]
+                        for r in range(vec.GROUP):
+                            out[d - d1 + p, r] = bias[order[d], p]
                 for q in range(0, min(vec.GROUP, padded - r0), vec.FOUR):
                     for p in range(0, n_params, 2):
                         for lane in range(lanes):

@@ -79,7 +79,7 @@ def load(to, j, rows, i, width, code):
         return one if copy(to, j, rows, i, width) == zero else zero
     low = high = bits(one)
     for k in range(width):
-        odds = power(-rows[i + k])
+        odds = power(-rows[i + k], True)
         to[j + k] = odds
         low, high = min(low, bits(odds)), max(high, bits(odds))  # of floats they would not become vector code
     usable = (low > bits(one / to.dtype.type(STEEPEST))) & (high < bits(to.dtype.type(STEEPEST)))
