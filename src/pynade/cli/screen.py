@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:  # importing torch takes a second, and `pynade --help` does not need it
+    from pynade.tables import Schema
     from pynade.training import Callback, Progress
 
 console = Console(highlight=False, markup=False)
@@ -35,6 +36,35 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
     for fact in facts:
         table.add_row(*fact)
     console.print(table)
+
+
+def print_schema(schema: Schema, most: int | None = None) -> None:
+    """Print what each column of a table is, and which were left out, with the reasons.
+
+    Args:
+        schema: of the table.
+        most: columns at most; None prints all.
+    """
+    table = plain_table("column", "kind", "values", "why")
+    for column in table.columns:
+        column.justify = "left"
+    columns = [line for line in schema.table() if line[1] != "ignored"]
+    for name, kind, values, why in columns[:most]:
+        table.add_row(name, kind, values if len(values) <= 40 else f"{values[:39]}…", why)
+    console.print(table)
+    if more := len(columns[len(columns) if most is None else most :]):
+        console.print(f"… and {more:,} more columns")
+    for name, reason in schema.ignored:
+        console.print(f"column {name!r} is left out: {reason}", soft_wrap=True)
+
+
+def print_bars(bars: Sequence[tuple[str, float]], width: int = 40) -> None:
+    """Print probabilities with bars of blocks."""
+    longest, most = max(len(label) for label, _ in bars), max(p for _, p in bars) or 1.0
+    for label, p in bars:
+        eighths = round(8 * width * p / most)
+        block = "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+        console.print(f"{label:>{longest}}  {p:6.3f}  {block}", soft_wrap=True)
 
 
 @contextmanager

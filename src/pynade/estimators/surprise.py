@@ -25,7 +25,7 @@ def surprising_cells(model: TabularNADE, X: Any, top: int | None) -> Any:
         real = column.resolution == 0 and not column.n_levels  # the density of the code needs no offset
         for part, eta in model._passes(codes, without):
             x = torch.as_tensor(np.where(known[part, i], codes[part, i], 0.0))
-            log_p = family.log_prob(x, eta[:, i].cpu().double(), torch.full((len(x),), i)).numpy()
+            log_p = family.log_prob(x, eta[:, i].cpu().double(), torch.tensor([i])).numpy()
             rest = offsets[part, i] * (not real)
             seen = np.where(known[part, i], log_p + rest, np.nan)
             odd = ~known[part, i] & (offsets[part, i] != 0)  # out of the range, or a level never seen

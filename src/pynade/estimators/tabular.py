@@ -421,7 +421,7 @@ class TabularNADE(TransformerMixin, OrderlessEstimator):
         for part, eta in self._passes(codes[rows], ~np.isnan(codes[rows])):
             for i, values in found.items():
                 chosen = eta[:, i].cpu()[wanted[rows[part], i]]
-                values.append(self._guess(i, family, chosen, torch.full((len(chosen),), i)))
+                values.append(self._guess(i, family, chosen, torch.tensor([i])))
         return {i: np.concatenate(values) for i, values in found.items()}
 
     def _guess(self, i: int, family: Any, eta: torch.Tensor, at: torch.Tensor) -> np.ndarray:
@@ -515,7 +515,7 @@ class TabularNADE(TransformerMixin, OrderlessEstimator):
             direct = model.family.log_prob(
                 x[:, i],
                 model.conditionals(x, ~torch.isnan(x) & (torch.arange(x.shape[1]) != i))[:, i],
-                torch.full((len(codes),), i),
+                torch.tensor([i]),
             ).softmax(0)
             distances = []
             for order in self.orderings(k):
@@ -535,7 +535,7 @@ class TabularNADE(TransformerMixin, OrderlessEstimator):
         i, codes = self._without(X, target)
         family, parts = self.model_.family, []
         for _, eta in self._passes(codes, ~np.isnan(codes)):
-            parts.append(self._guess(i, family, eta[:, i].cpu(), torch.full((len(eta),), i)))
+            parts.append(self._guess(i, family, eta[:, i].cpu(), torch.tensor([i])))
         found = np.concatenate(parts)
         return found.astype("datetime64[us]") if self.schema_.columns[i].kind == "date" else _narrow(found)
 
@@ -556,7 +556,7 @@ class TabularNADE(TransformerMixin, OrderlessEstimator):
             )
         family, parts = self.model_.family, []
         for _, eta in self._passes(codes, ~np.isnan(codes)):
-            p = family._probabilities(eta[:, i].cpu(), torch.full((len(eta),), i))
+            p = family._probabilities(eta[:, i].cpu(), torch.tensor([i]))
             parts.append(p[:, : column.n_levels].double().numpy())
         return np.concatenate(parts)
 

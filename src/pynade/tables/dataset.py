@@ -67,7 +67,7 @@ class Dataset:
     Binary data are ``uint8`` zeros and ones, and grey levels of images ``uint8`` from 0 to 255; any other
     table is ``float64``, where NaN means missing. With a `source` (patches of images, windows of speech)
     training may take fresh rows for every update; ``train`` is then a fixed sample, ``float32`` as drawn. The
-    parts of a table of mixed columns are polars frames, and its schema has the kinds that their types suggest.
+    parts of a table of mixed columns are polars frames; its schema has the kinds that their types suggest.
 
     Example:
         >>> data = Dataset("toy", np.eye(3, dtype=np.uint8), None, None, Schema.binary(3), {})
