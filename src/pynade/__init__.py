@@ -10,6 +10,7 @@ And torch modules to compose: `pynade.nets`, `pynade.families`, `pynade.models`,
 
 from typing import TYPE_CHECKING
 
+from pynade import datasets  # imports no library
 from pynade._lazy import lazy_names as _lazy_names
 from pynade._version import __version__
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         Gaussian,
         GaussianMixture,
         ImageNADE,
+        TabularNADE,
         TransformerNADE,
         load,
         register,
@@ -57,8 +59,10 @@ __all__ = [
     "GaussianMixture",
     "ImageNADE",
     "Ordering",
+    "TabularNADE",
     "TransformerNADE",
     "__version__",
+    "datasets",
     "load",
     "register",
 ]

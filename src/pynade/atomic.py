@@ -10,12 +10,7 @@ from typing import Any
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file in the same folder, flush it to disk, then move it to `path`.
-
-    Args:
-        path: The final file.
-        write: A function that writes the file it is given.
-    """
+    """Let `write` fill a temporary file in the same folder, flush it to disk, then move it to `path`."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         write(temporary)

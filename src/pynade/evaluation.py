@@ -25,12 +25,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pynade.arguments import check_positive
 from pynade.atomic import write_atomically, write_json
 from pynade.likelihood import Estimate, Progress, at_most, orderless_rows, row_log_probs
 from pynade.models import Ensemble, Marginalisable, Orderless, Rows
 from pynade.ordering import Ordering
 from pynade.precision import fast_matmul
-from pynade.processes import gathered, rank_and_size, sum_over_processes, wait
+from pynade.processes import gathered, rank_and_size, sum_over_processes
 from pynade.queries import marginal_log_prob
 from pynade.store import describe
 
@@ -76,10 +77,8 @@ def exact_scores(model: Any, rows: np.ndarray, orderings: int | Ordering = 1) ->
             if lost.any() and model.dtype != torch.float64:
                 out[lost] = row_log_probs(copy.deepcopy(model).double(), rows[lost])
         if len(gaps):
-            parts = []
-            for part in gaps.to(model.dtype).split(query_rows_at_once(model, orderings)):
-                x = part.to(device)
-                parts.append(marginal_log_prob(model, x, ~torch.isnan(x), orderings=orderings).cpu())
+            split = gaps.to(device, model.dtype).split(query_rows_at_once(model, orderings))
+            parts = [marginal_log_prob(model, x, ~torch.isnan(x), orderings=orderings).cpu() for x in split]
             out[~complete] = torch.cat(parts)
     return out
 
@@ -163,9 +162,8 @@ def score_orderings(
         orderings = model.orderings
     if not orderings.is_batch:
         orderings = Ordering.trusted(orderings.order.unsqueeze(0))
-    rows = torch.as_tensor(x)
+    rows, (rank, size) = torch.as_tensor(x), rank_and_size()
     members, chunks = _prepared(model, rows, orderings, rows_at_once)
-    rank, size = rank_and_size()
     kept = {} if folder is None else _files(chunks, folder, model, rows, orderings, precision)
     owner: dict[Chunk, int] = {}  # of a finished chunk: the first process that has it on its disk
     for number, some in enumerate(gathered([c for c, file in kept.items() if file.exists()])):
@@ -197,18 +195,14 @@ def _prepared(
     """The ensemble of these orderings, its rows checked, and the chunks in which they are scored."""
     members = model.under(orderings) if isinstance(model, Ensemble) else model.ensemble(orderings)
     members.check(rows.to(model.device))
-    n_rows, k = len(rows), len(orderings)
-    if n_rows == 0:
+    n, k = len(rows), len(orderings)
+    if n == 0:
         raise ValueError("there are no rows to score")
-    limit = rows_at_once or members.net.rows_at_once(model.device)
-    limit = min(limit, -(-n_rows * k // rank_and_size()[1]))  # work for everyone
-    row_step = min(n_rows, limit)
-    group_step = max(1, limit // row_step)
-    return members, [
-        (r, min(n_rows, r + row_step), g, min(k, g + group_step))
-        for r in range(0, n_rows, row_step)
-        for g in range(0, k, group_step)
-    ]
+    share = -(-n * k // rank_and_size()[1])  # work for every process
+    most = min(share, rows_at_once or members.net.rows_at_once(model.device))
+    row_step = min(n, most)
+    groups = [(g, min(k, g + most // row_step)) for g in range(0, k, most // row_step)]
+    return members, [(r, min(n, r + row_step), *group) for r in range(0, n, row_step) for group in groups]
 
 
 def _files(
@@ -231,7 +225,7 @@ def _files(
                 for old in folder.glob("*.npy"):
                     old.unlink(missing_ok=True)
                 write_json(mark, wanted)
-        wait()  # nobody looks before the folder is in order
+        gathered(None)  # nobody looks before the folder is in order
     return {chunk: folder / f"{'_'.join(map(str, chunk))}.npy" for chunk in chunks}
 
 
@@ -277,8 +271,7 @@ class ControlVariateEnsemble:
         """
         scores = self.subset.log_probs
         gain = Estimate.from_rows(self.subset.ensemble_rows() - scores.mean(1))
-        k = scores.shape[1]
-        spread = float(self.subset.ordering_means().std(ddof=1)) / math.sqrt(k) if k > 1 else math.nan
+        spread = Estimate.from_rows(self.subset.ordering_means()).stderr
         return self._plus(gain, None, self.typical.mc_stderr, spread)
 
     def to_json(self, split: str = "rows") -> dict[str, Any]:
@@ -322,11 +315,9 @@ def control_variate_ensemble(
         x: rows (N, D), complete.
         orderings: a (K, D) batch.
         every: take every n-th row into the subset.
-        draws: prefixes per row of the estimate.
-        seed: of the prefixes.
+        draws, seed: prefixes per row of the estimate, and what decides them.
         precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
-        folder: keep finished chunks of the exact part here (see `score_orderings`).
-        progress: called as progress(done, total) by the exact part.
+        folder, progress: of the exact part, see `score_orderings`.
 
     Example:
         >>> from pynade.families import Bernoulli
@@ -338,14 +329,12 @@ def control_variate_ensemble(
         (60, False)
     """
     rows = torch.as_tensor(x)
-    if every < 1:
-        raise ValueError(f"every must be at least 1, not {every}")
+    check_positive(every=every)
     subset = rows[::every]
     if len(subset) < 2:
         raise ValueError(f"every={every} leaves {len(subset)} of {len(rows)} rows; at least 2 are needed")
     exact = score_orderings(model, subset, orderings, folder=folder, progress=progress, precision=precision)
     means, variances = orderless_rows(model, rows, draws, seed, precision=precision)
     here = means[::every]
-    return ControlVariateEnsemble(
-        Estimate.from_rows(means, variances), exact, Estimate.from_rows(here, variances[::every]), here, every
-    )
+    typical, on_subset = Estimate.from_rows(means, variances), Estimate.from_rows(here, variances[::every])
+    return ControlVariateEnsemble(typical, exact, on_subset, here, every)

@@ -87,22 +87,19 @@ def row_log_probs(
         batch_size: rows at a time; fewer where a net needs much memory for each.
         progress: called as progress(rows_done, rows) after each batch.
     """
-    rows = torch.as_tensor(x)
-    batch_size = at_most(batch_size, density, density.device)
-    parts = []
-    for start in range(0, len(rows), batch_size):
-        part = rows[start : start + batch_size].to(density.device)
-        parts.append(density.log_prob(part).double().cpu())
+    rows, done = torch.as_tensor(x), 0
+    out = torch.empty(len(rows), dtype=torch.float64)
+    for part in rows.split(at_most(batch_size, density, density.device)) if len(rows) else ():
+        out[done : done + len(part)] = density.log_prob(part.to(density.device))
+        done += len(part)
         if progress is not None:
-            progress(min(start + batch_size, len(rows)), len(rows))
-    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
+            progress(done, len(rows))
+    return out
 
 
-def log_likelihood(
-    density: Density, x: Tensor | np.ndarray, batch_size: int = 500, progress: Progress | None = None
-) -> Estimate:
+def log_likelihood(density: Density, x: Tensor | np.ndarray, batch_size: int = 500) -> Estimate:
     """Exact mean log-likelihood of rows x under a density."""
-    return Estimate.from_rows(row_log_probs(density, x, batch_size, progress).numpy())
+    return Estimate.from_rows(row_log_probs(density, x, batch_size))
 
 
 def orderless_estimate(

@@ -26,20 +26,15 @@ PARTICLES = 256  # of a row, by default
 class Particles:
     """M weighted completions of each of B rows.
 
-    Attributes:
-        x: the completions, (B, M, D).
-        means: x, but the expectation of a cell that comes after all observed ones, (B, M, D).
-        log_weights: logarithms of weights that sum to one in each row, (B, M), float64.
-        log_prob: log p(observed) of each row, (B,), float64; its exponential is unbiased.
-        effective_sample_size: of each row's weights, (B,), from 1 to M. Particles with a common ancestor
-            count as one, since they agree on the first gaps; 0 if every particle has weight zero.
+    In the effective sample size, particles with a common ancestor count as one, since they agree on the first
+    gaps; it is 0 if every particle has weight zero.
     """
 
-    x: Tensor
-    means: Tensor
-    log_weights: Tensor
-    log_prob: Tensor
-    effective_sample_size: Tensor
+    x: Tensor  # the completions, (B, M, D)
+    means: Tensor  # x, but the expectation of a cell that comes after all observed ones, (B, M, D)
+    log_weights: Tensor  # logarithms of weights that sum to one in each row, (B, M), float64
+    log_prob: Tensor  # log p(observed) of each row, (B,), float64; its exponential is unbiased
+    effective_sample_size: Tensor  # of each row's weights, (B,), from 1 to M
 
     def draw(self, n: int, generator: Generator | None = None) -> Tensor:
         """n completions of each row, chosen by their weights, (n, B, D)."""

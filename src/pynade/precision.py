@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
@@ -24,8 +24,7 @@ def fast_matmul() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before[1]
 
 
-@contextmanager
-def computing_in(precision: str, device: torch.device) -> Iterator[None]:
+def computing_in(precision: str, device: torch.device) -> AbstractContextManager[None]:
     """In this block nets on `device` compute in this precision; their weights and the families do not change.
 
     Args:
@@ -40,19 +39,20 @@ def computing_in(precision: str, device: torch.device) -> Iterator[None]:
         ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
         torch.float32
     """
-    check_precision(precision)
+    if precision not in PRECISIONS:
+        raise ValueError(f"unknown precision {precision!r}; known: {', '.join(PRECISIONS)}")
     if device.type == "cpu":
+        return nullcontext()
+    if precision == "float32":
+        return _convolutions(exact=torch.get_float32_matmul_precision() == "highest")
+    return fast_matmul() if precision == "tf32" else _bfloat16(device)
+
+
+@contextmanager
+def _bfloat16(device: torch.device) -> Iterator[None]:
+    # no cache of converted weights: it would not be valid after the capture of a CUDA graph
+    with fast_matmul(), torch.autocast(device.type, torch.bfloat16, cache_enabled=False):
         yield
-    elif precision == "float32":
-        with _convolutions(exact=torch.get_float32_matmul_precision() == "highest"):
-            yield
-    elif precision == "tf32":
-        with fast_matmul():
-            yield
-    else:
-        # no cache of converted weights: it would not be valid after the capture of a CUDA graph
-        with fast_matmul(), torch.autocast(device.type, torch.bfloat16, cache_enabled=False):
-            yield
 
 
 @contextmanager
@@ -63,9 +63,3 @@ def _convolutions(exact: bool) -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.allow_tf32 = before
-
-
-def check_precision(precision: str, known: tuple[str, ...] = PRECISIONS) -> None:
-    """Raise a ValueError unless the precision is one of these."""
-    if precision not in known:
-        raise ValueError(f"unknown precision {precision!r}; known: {', '.join(known)}")

@@ -43,26 +43,15 @@ def rank_and_size() -> tuple[int, int]:
     return 0, 1
 
 
-def wait() -> None:
-    """Go on when all processes have come here."""
-    if rank_and_size()[1] > 1:
-        distributed.barrier()
-
-
 def gathered(value: Any) -> list[Any]:
-    """The values of all processes, by their numbers, in every one of them."""
-    size = rank_and_size()[1]
-    if size == 1:
-        return [value]
-    everyone: list[Any] = [None] * size
-    distributed.all_gather_object(everyone, value)
+    """The values of all processes, by their numbers, in every one of them; each waits for all."""
+    everyone = [value] * rank_and_size()[1]
+    if len(everyone) > 1:
+        distributed.all_gather_object(everyone, value)
     return everyone
 
 
 def sum_over_processes(array: np.ndarray) -> np.ndarray:
     """The sum of the arrays that the processes hold, in every one of them."""
-    if rank_and_size()[1] == 1:
-        return array
-    total = torch.from_numpy(array.copy())
-    distributed.all_reduce(total)
-    return total.numpy()
+    total: np.ndarray = sum(gathered(array))
+    return total

@@ -648,7 +648,10 @@ def test_without_a_floor_the_error_names_it(kind):
         (lambda x: em_gaussian(x, 2, covariance_floor=-1), "covariance_floor must be at least 0"),
         (lambda x: em_gaussian(x, 2, init="magic"), "unknown init 'magic'"),
         (lambda x: em_gaussian(x, 2, init=GaussianMixture(3, 4)), "init has 4 components in 3 variables"),
-        (lambda x: factors(x, 2, 1, init=FactorAnalysers(3, 2, 2)), r"\(3, 2, 2\), expected \(3, 2, 1\)"),
+        (
+            lambda x: factors(x, 2, 1, init=FactorAnalysers(3, 2, 2)),
+            "3 variables with 2 factors, expected .* 1 factors",
+        ),
         (lambda x: em_factors([FactorTask(x, 2, 1, x), FactorTask(x, 2, 1)]), "either all tasks have valid"),
         (lambda x: em_gaussian(x, 2, patience=0), "patience must be at least 1, not 0"),
         (lambda x: minibatch_em(x, 2, epochs=0), "epochs must be at least 1, not 0"),

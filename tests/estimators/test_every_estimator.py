@@ -305,9 +305,16 @@ def test_columns_are_matched_by_name(name, frame):
     assert list(other.columns) != names
     assert (model.score_samples(other) == scores).all()
     assert model.score(other) == model.score(table)
+    drawn = model.sample(3, random_state=0)
+    assert isinstance(drawn, frame)
+    assert list(drawn.columns) == names
     holes = as_frame(frame, gaps(X[:9]), names)
     if name in ANSWERS_ALL:
-        assert (model.impute(holes[sorted(names)]) == model.impute(holes)).all()
+        filled = model.impute(holes[sorted(names)])
+        assert isinstance(filled, frame)  # a frame for a frame, in its own order
+        assert list(filled.columns) == sorted(names)
+        assert (np.asarray(filled[names]) == np.asarray(model.impute(holes))).all()
+        assert [type(one) for one in model.impute(holes, n=2, random_state=0)] == [frame, frame]
         by_name = model.conditional(names[1], {names[0]: float(X[0, 0])}).mean()
         assert by_name == model.conditional(1, {0: float(X[0, 0])}).mean()
     for wrong, words in (
@@ -354,7 +361,7 @@ def test_a_row_of_a_pandas_frame_can_be_given():
     row = frame.iloc[3].drop("y")
     conditional = model.conditional("y", given=row)
     assert conditional.mean() == model.conditional(1, {0: frame["x"][3], 2: frame["z"][3]}).mean()
-    assert (model.sample(4, 0, given=row)[:, [0, 2]] == row.to_numpy()).all()
+    assert (model.sample(4, 0, given=row)[["x", "z"]].to_numpy() == row.to_numpy()).all()
     with pytest.raises(ValueError, match="given is a mapping from columns to values"):
         model.conditional("y", given=[1.0, 2.0])
 

@@ -27,8 +27,8 @@ def after(kind, options, capture, updates, rate):
     m, x = trained(kind)
     params = dict(m.named_parameters())
     g = torch.Generator("cuda").manual_seed(2)
-    optimizer = Optimizer(options.optimizer, params, dict.fromkeys(params, options.weight_decay))
-    step = Step(m, x, options, g, optimizer, capture=capture)
+    optimizer = Optimizer(options.optimizer, params, options.weight_decay, params)
+    step = Step(m, x, options, [g], optimizer, capture=capture)
     for _ in range(updates):
         step(torch.randperm(len(x), generator=g, device="cuda")[: options.batch_size], rate, options.momentum)
     assert (step.graph is not None) == capture
@@ -145,7 +145,7 @@ def test_the_fused_update_is_that_of_the_lists(rule, members):
     decay = torch.linspace(0.1, 0.3, members)
     ends = []
     for device in ("cpu", "cuda"):
-        own = Optimizer(rule, {"w": start.to(device, copy=True)}, {"w": decay.to(device)})
+        own = Optimizer(rule, {"w": start.to(device, copy=True)}, decay.to(device), ["w"])
         average = {"w": start.to(device, copy=True)}
         for t, slope in enumerate(slopes, start=1):
             rate, momentum = (torch.linspace(0.1, 0.3, members, device=device) for _ in range(2))

@@ -107,7 +107,7 @@ def test_without_foreach(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
         g = torch.Generator().manual_seed(0)
         params = {n: torch.randn(shape, generator=g) for n, shape in (("a", (3, 4)), ("b", (5,)))}
         average = {n: p.clone() for n, p in params.items()}
-        optimizer = Optimizer(rule, params, {"a": 0.1})
+        optimizer = Optimizer(rule, params, 0.1, ["a"])
         for t in range(1, 4):
             grads = {n: torch.randn(p.shape, generator=g) for n, p in params.items()}
             clip(grads, 1.0)

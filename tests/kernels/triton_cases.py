@@ -142,7 +142,7 @@ def check_update() -> None:
         momentum = torch.linspace(0.5, 0.9, members)
         for fused in (False, True):
             params = {"w": start.clone()}
-            own = Optimizer(rule, params, {"w": decay} if decays else {})
+            own = Optimizer(rule, params, decay, ["w"] if decays else [])
             average = {"w": start.clone()} if averages else {}
             for t, slope in enumerate(slopes, start=1):
                 numbers = (rate, momentum, *Optimizer.corrections(t), 0.2)

@@ -71,10 +71,9 @@ def update(model, x, device, rule="adam", members=None):
     params = model.trained if members else dict(model.named_parameters())
     numbers = torch.full((5, *(() if members is None else (members,))), 0.01, device=device)
     decay = torch.full((members,), 0.1, device=device) if members else 0.1
-    optimizer = Optimizer(rule, params, dict.fromkeys(params, decay))
+    optimizer = Optimizer(rule, params, decay, params)
     options = Gradient(optimizer=rule, clip=1.0, ema=0.9, batch_size=BATCH)
-    drawn = generator(device) if members is None else [generator(device)]
-    step = Step(given, x.to(device), options, drawn, optimizer, members=members)
+    step = Step(given, x.to(device), options, [generator(device)], optimizer, members=members)
     batch = torch.arange(BATCH, device=device).expand(*step.shape, BATCH)
     with Capturing(device):
         step._update(batch, numbers)
@@ -167,7 +166,7 @@ def test_every_family_can_be_captured(model, family, device):
 @pytest.mark.usefixtures("kernel")
 def test_every_family_can_be_captured_in_a_population(model, family, device):
     laws = [FAMILIES[family]() for _ in range(2)]
-    members = Population([built(model, law).to(device) for law in laws], torch.zeros(2, dtype=int).numpy())
+    members = Population([built(model, law).to(device) for law in laws])
     update(members, rows(laws[0]), device, members=2)
 
 
@@ -193,7 +192,7 @@ def test_an_any_order_net_under_one_ordering_can_be_captured(name, device):
 def test_every_rule_can_be_captured(rule, members, device):
     family = families.Gaussian()
     models = [built("made", family).to(device) for _ in range(members or 1)]
-    model = Population(models, torch.zeros(members, dtype=int).numpy()) if members else models[0]
+    model = Population(models) if members else models[0]
     update(model, rows(family), device, rule, members)
 
 

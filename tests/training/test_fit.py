@@ -12,6 +12,7 @@ from pynade.models import Autoregressive, Ensemble, Independent
 from pynade.nets import FVSBNNet, MADENet, NADENet
 from pynade.ordering import Ordering
 from pynade.training import Diverged, Gradient, fit
+from pynade.training.checkpoint import load_checkpoint, save_checkpoint
 
 
 def rows(n=300, D=6, seed=0):
@@ -181,7 +182,8 @@ class Stop(Exception):
 
 @pytest.mark.parametrize("kind", ["nade", "made-e"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_resume_gives_the_identical_result(tmp_path, monkeypatch, kind, optimizer):
+@pytest.mark.parametrize("form", ["current", "older"])
+def test_resume_gives_the_identical_result(tmp_path, monkeypatch, kind, optimizer, form):
     """Killed in the middle of an epoch, some epochs after its last checkpoint."""
     options = Gradient(
         epochs=12, optimizer=optimizer, learning_rate=0.02, momentum=0.5, schedule="linear", patience=5
@@ -211,6 +213,12 @@ def test_resume_gives_the_identical_result(tmp_path, monkeypatch, kind, optimize
         with pytest.raises(Stop):
             fit(piece, rows(), valid, options, seed=3, folder=folder, resume=stop_at < 4)
     monkeypatch.setattr("pynade.training.checkpoint.CHECKPOINT_SECONDS", 0.0)
+    if form == "older":  # the groups of tensors that checkpoints of one model had
+        path = folder / "checkpoint.safetensors"
+        tensors, facts = load_checkpoint(path)
+        tensors["model"], tensors["generator"] = tensors.pop("trained"), {"state": tensors["generators"]["0"]}
+        del tensors["generators"], facts["active"]
+        save_checkpoint(path, tensors | {"best": tensors["model"] | tensors["best"]}, facts)
     last = model(kind=kind, seed=77)
     history = fit(last, rows(), valid, options, seed=3, folder=folder, resume=True)
 

@@ -32,7 +32,7 @@ def start(dtype=torch.float64, seed=0):
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_equals_torch_optim(rule):
     ours, theirs = start(), start()
-    mine = Optimizer(rule, ours, dict.fromkeys(ours, 0.03))
+    mine = Optimizer(rule, ours, 0.03, ours)
     reference = RULES[rule](list(theirs.values()))
     for t in range(20):
         rate = 0.1 / (1 + t)
@@ -55,8 +55,8 @@ def test_a_population_is_its_members_trained_alone(rule):
     decays = torch.tensor([0.0, 0.1, 1.0], dtype=torch.float64)
     members = [start(seed=s) for s in range(3)]
     stacked = {n: torch.stack([m[n].detach() for m in members]).requires_grad_() for n in ("a", "b")}
-    together = Optimizer(rule, stacked, dict.fromkeys(stacked, decays))
-    each = [Optimizer(rule, m, dict.fromkeys(m, d.item())) for m, d in zip(members, decays, strict=True)]
+    together = Optimizer(rule, stacked, decays, stacked)
+    each = [Optimizer(rule, m, d.item(), m) for m, d in zip(members, decays, strict=True)]
     for _ in range(10):
         total = ((stacked["a"] @ stacked["b"]) ** 2).sum() + stacked["a"].sin().sum()
         grads = torch.autograd.grad(total, list(stacked.values()))
@@ -72,7 +72,7 @@ def test_a_population_is_its_members_trained_alone(rule):
 def test_decay_on_some_names_only():
     params = {n: p.detach() for n, p in start().items()}
     before = {n: p.clone() for n, p in params.items()}
-    optimizer = Optimizer("sgd", params, {"a": 0.5})
+    optimizer = Optimizer("sgd", params, 0.5, ["a"])
     step(optimizer, {n: torch.zeros_like(p) for n, p in params.items()}, 0.1)
     torch.testing.assert_close(params["a"], before["a"] * (1 - 0.05))
     assert torch.equal(params["b"], before["b"])

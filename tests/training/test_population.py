@@ -155,7 +155,7 @@ def test_members_drop_the_given_shares():
         net.weights[0].data.zero_()
         net.hidden_bias[1].data.fill_(1.0)
         net.output.data.fill_(1 / 9)
-    population = Population([m.model for m in members], np.zeros(2, dtype=int))
+    population = Population([m.model for m in members])
     x = torch.zeros(2, 4000, D, dtype=torch.float64)
     loss = population.row_loss(x, torch.zeros(2, 4000, D, dtype=torch.bool), generator(1))
     eta = (loss / D).expm1().log()  # the loss of a zero is log(1 + exp(eta))
@@ -298,7 +298,7 @@ def test_what_a_net_drops_alone_it_drops_in_a_population(kind):
     x = rows(20).expand(2, -1, -1).float()
     losses = {}
     for dropout in (0.0, 0.5):
-        population = Population([model(dropout), model(dropout)], np.zeros(2, dtype=int))
+        population = Population([model(dropout), model(dropout)])
         for p in population.trained.values():
             p.data += 0.3 * torch.randn(p.shape, generator=generator(2))
         losses[dropout] = [population.loss(x, [generator(3)]).detach() for _ in range(2)]
@@ -317,8 +317,6 @@ def test_members_whose_rows_are_large_are_scored_a_few_rows_at_a_time(monkeypatc
     monkeypatch.setattr(Population, "row_loss", noted)
     x = rows(30)
     models = [MODELS["permuted"](s) for s in range(2)]
-    scores = Scored([Member(m, x, x, Gradient()) for m in models], [x, x], orderless=False).score(
-        Population(models, np.zeros(2, dtype=int)), np.arange(2)
-    )
+    scores = Scored([Member(m, x, x, Gradient()) for m in models], [x, x]).score(Population(models), range(2))
     assert max(sizes) == 8
     np.testing.assert_allclose(scores, [m.log_prob(x).mean().item() for m in models], rtol=0, atol=1e-12)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from pynade.precision import computing_in, fast_matmul
-from pynade.training.step import Number, Optimizer, averaged, captured, clip
+from pynade.training.step import Optimizer, averaged, captured, clip
 
 Random = torch.Generator | None
 CHECK_EVERY = 10  # updates between looks at the clock, for which the host waits for the GPU
@@ -254,8 +254,9 @@ class _Update:
     def __init__(self, model: Comparator, rows: Tensor, how: Settings, generator: torch.Generator) -> None:
         self.model, self.rows, self.how, self.generator = model, rows, how, generator
         self.params = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        decay: dict[str, Number] = {n: how.decay for n, p in self.params.items() if p.ndim > 1 and how.decay}
-        self.optimizer = Optimizer(how.rule, {n: p.detach() for n, p in self.params.items()}, decay)
+        decayed = [n for n, p in self.params.items() if p.ndim > 1 and how.decay]
+        own = {n: p.detach() for n, p in self.params.items()}
+        self.optimizer = Optimizer(how.rule, own, how.decay, decayed)
         self.average = {n: p.detach().clone() for n, p in self.params.items()}
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=rows.device)
         self.graph: torch.cuda.CUDAGraph | None = None

@@ -5,9 +5,9 @@ from pynade.classical.chow_liu import ChowLiuTree, TreeMixture, chow_liu, chow_l
 from pynade.classical.contrastive_divergence import TrainedRBM, contrastive_divergence
 from pynade.classical.em import EMOptions
 from pynade.classical.factor_analysers import FactorAnalysers, FactorTask, em_factors
-from pynade.classical.gaussian_em import MultivariateGaussian, gaussian
-from pynade.classical.gaussian_marginals import GaussianMarginals
-from pynade.classical.gaussian_mixture import GaussianMixture, em_gaussian, minibatch_em
+from pynade.classical.gaussian_em import gaussian
+from pynade.classical.gaussian_marginals import GaussianMarginals, GaussianMixture, MultivariateGaussian
+from pynade.classical.gaussian_mixture import em_gaussian, minibatch_em
 from pynade.classical.rbm import RBM, NormalisedRBM, PartitionEstimate, nade_from_rbm
 
 __all__ = [

@@ -41,8 +41,11 @@ class BinaryMarginalisable(Marginalisable):
         """log p of the observed cells, (B,), float64; x is clean: zero where it is not observed."""
 
     @abstractmethod
-    def _logits_given(self, x: Tensor, observed: Tensor) -> Tensor:
-        """Logits (B, D) of p(x_i = 1 | observed cells), float64; anything where i is observed; x is clean."""
+    def _logits_given(self, x: Tensor, observed: Tensor, only: int | None = None) -> Tensor:
+        """Logits (B, D) of p(x_i = 1 | observed cells), float64; x is clean.
+
+        Where i is observed they may be anything; with `only`, also where i is another variable.
+        """
 
     @abstractmethod
     def _draw_given(self, x: Tensor, observed: Tensor, n: int, generator: Random) -> Tensor:
@@ -61,8 +64,9 @@ class BinaryMarginalisable(Marginalisable):
     @torch.no_grad()
     def distribution(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
         """p(x_i | observed cells): Bernoulli, and its logits (B, 1)."""
-        one = self._by_parts(lambda *part: self._logits_given(*part)[:, i : i + 1], x, observed)
-        return self.family, one
+        return self.family, self._by_parts(
+            lambda x, o: self._logits_given(x, o, i)[:, i : i + 1], x, observed
+        )
 
     @torch.no_grad()
     def sample_given(self, x: Tensor, observed: Tensor, n: int = 1, generator: Random = None) -> Tensor:
@@ -76,11 +80,6 @@ class BinaryMarginalisable(Marginalisable):
         if n == 0:
             return nothing[:0]
         return self.sample_given(nothing, torch.zeros_like(nothing, dtype=torch.bool), n, generator)[:, 0]
-
-    def check(self, x: Tensor) -> None:
-        """Columns must match, values must be exactly 0 or 1."""
-        check_columns(x, self.n_variables)
-        self.family.check(x)
 
     def check_cells(self, x: Tensor, observed: Tensor) -> None:
         """Observed cells must be exactly 0 or 1."""
@@ -189,7 +188,7 @@ class BernoulliMixture(BinaryMixture):
             rest = (observed.to(x.dtype) @ nothing.T).double()
         return ones + rest + torch.log_softmax(self.log_weights.double(), 0)
 
-    def _logits_given(self, x: Tensor, observed: Tensor) -> Tensor:
+    def _logits_given(self, x: Tensor, observed: Tensor, only: int | None = None) -> Tensor:
         weights = torch.softmax(self.component_log_probs(x, observed), -1)
         logits = self.logits.double()
         one, zero = (_log_average(weights, functional.logsigmoid(s * logits)) for s in (1, -1))
@@ -282,24 +281,35 @@ class BinaryEM(EM):
 
     @abstractmethod
     def tables(self) -> Sequence[Tensor]:
-        """The logits of all components."""
+        """The logits of all components, float64."""
+
+    @abstractmethod
+    def gather(self, part: slice, x: Tensor, observed: Tensor | None, share: Tensor) -> None:
+        """Take what the M-step needs of some rows, with the responsibilities (rows, K) for them."""
+
+    def expect(self) -> list[float | None]:
+        """E-step: `gather` for all rows, and their mean log-likelihood."""
+        for part, x, observed in self.chunks(self.train):
+            each = self.mixture.component_log_probs(x, observed)
+            total = torch.logsumexp(each, -1)
+            self.log_p[part] = total
+            self.gather(part, x, observed, (each - total[:, None]).exp_())
+        return [float(self.log_p.mean())]
 
     def put(self, params: Parameters) -> None:
         """Copy the parameters into the model."""
-        for name, t in params.items():
-            self.params[name].copy_(t)
+        self.mixture.load_state_dict({name: t[0] for name, t in params.items()})
         self.expect()
 
     def finish(self) -> None:
         """Give the model its best parameters."""
-        for name, t in self.best.items():
-            self.params[name].copy_(t)
+        self.mixture.load_state_dict({name: t[0] for name, t in self.best.items()})
 
     def score(self, epoch: int) -> list[Estimate] | None:
         """Mean log-likelihood of the validation rows."""
         if self.valid is None:
             return None
-        each = [self.mixture.component_log_probs(*part).logsumexp(-1) for part in self.chunks(self.valid)]
+        each = [self.mixture.component_log_probs(x, o).logsumexp(-1) for _, x, o in self.chunks(self.valid)]
         return [Estimate(float(torch.cat(each).mean()), math.nan, len(self.valid[0]))]
 
     def objective(self, train: list[float | None]) -> list[float | None]:
@@ -307,7 +317,6 @@ class BinaryEM(EM):
         assert train[0] is not None
         log_prior = torch.log_softmax(self.mixture.log_weights.double(), 0).sum()
         for table in self.tables():
-            table = table.double()
             log_prior = log_prior + (functional.logsigmoid(table) + functional.logsigmoid(-table)).sum()
         self.last_objective = train[0] + self.strength * float(log_prior) / len(self.x)
         return [self.last_objective]
@@ -320,12 +329,12 @@ class BinaryEM(EM):
         """The objective."""
         return {"objective": self.last_objective}
 
-    def chunks(self, cells: Cells) -> Iterator[Cells]:
-        """Rows in the model's dtype, some at a time."""
+    def chunks(self, cells: Cells) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
+        """Which rows, and these rows in the model's dtype, some at a time."""
         x, observed = cells
         for start in range(0, len(x), self.rows_at_once):
             part = slice(start, start + self.rows_at_once)
-            yield x[part].to(self.mixture.dtype), None if observed is None else observed[part]
+            yield part, x[part].to(self.mixture.dtype), None if observed is None else observed[part]
 
     def empty(self, counts: Tensor, each: int) -> tuple[Tensor, Tensor]:
         """Components to place again, and the `each` worst rows for each; counts (K,): rows each explains."""
@@ -358,30 +367,23 @@ class _BernoulliEM(BinaryEM):
         self.rows_at_once = max(1, CHUNK // max(K, self.mixture.n_variables))
 
     def tables(self) -> Sequence[Tensor]:
-        return [self.mixture.logits]
+        return [self.mixture.logits.double()]
 
     def expect(self) -> list[float | None]:
-        self.rows = self.x.new_zeros(self.mixture.n_components, dtype=torch.float64)
-        self.ones = torch.zeros_like(self.mixture.logits, dtype=torch.float64)
-        self.seen = None if self.train[1] is None else torch.zeros_like(self.ones)
-        start = 0
-        for x, observed in self.chunks(self.train):
-            log_p = self.mixture.component_log_probs(x, observed)
-            total = torch.logsumexp(log_p, -1)
-            share = (log_p - total[:, None]).exp_().to(x.dtype)
-            self.log_p[start : start + len(x)] = total
-            start += len(x)
-            self.rows += share.sum(0, dtype=torch.float64)
-            self.ones += (share.T @ x).double()
-            if self.seen is not None and observed is not None:
-                self.seen += (share.T @ observed.to(x.dtype)).double()
-        return [float(self.log_p.mean())]
+        self.rows = self.ones = self.seen = self.log_p.new_zeros(())
+        return super().expect()
+
+    def gather(self, part: slice, x: Tensor, observed: Tensor | None, share: Tensor) -> None:
+        share = share.to(x.dtype)
+        rows = share.sum(0, dtype=torch.float64)
+        self.rows, self.ones = self.rows + rows, self.ones + (share.T @ x).double()
+        seen = rows[:, None] if observed is None else (share.T @ observed.to(x.dtype)).double()
+        self.seen = self.seen + seen
 
     def maximise(self) -> None:
-        s, seen = self.strength, self.rows[:, None] if self.seen is None else self.seen
-        ones, zeros = self.ones.clamp(min=0), (seen - self.ones).clamp(min=0)  # float32 may round below zero
-        self.mixture.logits.copy_((ones + s).log() - (zeros + s).log())
-        weights = self.rows + s
+        weights, zeros = self.rows + self.strength, self.seen - self.ones
+        ones, zeros = (t.clamp(min=0) + self.strength for t in (self.ones, zeros))  # of float32
+        self.mixture.logits.copy_(ones.log() - zeros.log())
         empty, worst = self.empty(self.rows, 1)
         if len(empty):
             self.mixture.logits[empty] = self._at_rows(worst)

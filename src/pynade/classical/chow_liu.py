@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
@@ -59,7 +58,7 @@ class ChowLiuTree(BinaryMarginalisable):
         self.register_buffer("parent", given.clone())
         self.logits = nn.Parameter(torch.zeros(n_variables, 2))
         self.register_load_state_dict_post_hook(_check_loaded)
-        _check_loaded(self, None)
+        _check_loaded(self)
 
     def edges(self) -> list[tuple[int, int]]:
         """(parent, child) of every edge."""
@@ -76,7 +75,7 @@ class ChowLiuTree(BinaryMarginalisable):
         belief = up[:, roots] + self._log_table()[roots, 0]
         return torch.logaddexp(belief[..., 0], belief[..., 1]).sum(-1)
 
-    def _logits_given(self, x: Tensor, observed: Tensor) -> Tensor:
+    def _logits_given(self, x: Tensor, observed: Tensor, only: int | None = None) -> Tensor:
         up, message = self._upward(x, observed)
         log_p, belief = self._log_table(), torch.empty_like(up)  # belief: log p(x_i = v, all observed cells)
         for depth, level in enumerate(self.levels()):
@@ -100,8 +99,25 @@ class ChowLiuTree(BinaryMarginalisable):
         return out.to(x.dtype)
 
     def levels(self) -> list[Tensor]:
-        """The variables of each depth, roots first; a parent is always one level above its children."""
-        return [torch.as_tensor(level, device=self.parent.device) for level in _levels(self.parent)]
+        """The variables of each depth, roots first; a parent is always one level above its children.
+
+        Raises:
+            ValueError: the parents are no forest.
+        """
+        above, n = self.parent.cpu().numpy(), self.n_variables
+        if above.shape != (n,):
+            raise ValueError(f"a tree of {n} variables has as many parents, not {above.shape}")
+        if above.dtype.kind != "i" or above.min() < -1 or above.max() >= n:
+            raise ValueError(f"parents are D integers from -1 (a root) to D - 1, not {above.tolist()[:8]}")
+        levels, found = [], np.flatnonzero(above < 0)
+        while len(found):
+            levels.append(torch.as_tensor(found, device=self.parent.device))
+            here = np.zeros(n + 1, dtype=bool)  # a root looks at the last place, which is never set
+            here[found] = True
+            found = np.flatnonzero(here[above])
+        if sum(map(len, levels)) < n:
+            raise ValueError("the parents of a tree must not run in a circle")
+        return levels
 
     def config(self) -> dict[str, Any]:
         """Constructor arguments; the parents are saved as a tensor."""
@@ -130,71 +146,39 @@ class ChowLiuTree(BinaryMarginalisable):
         return up, message
 
 
-def _levels(parent: Tensor) -> list[np.ndarray]:
-    """Variables by depth; a ValueError if they are no forest."""
-    above = parent.cpu().numpy()
-    n = len(above)
-    if above.ndim != 1 or above.dtype.kind != "i" or n == 0 or above.min() < -1 or above.max() >= n:
-        raise ValueError(f"parents are D integers from -1 (a root) to D - 1, not {above.tolist()[:8]}")
-    levels, found = [], np.flatnonzero(above < 0)
-    while len(found):
-        levels.append(found)
-        here = np.zeros(n + 1, dtype=bool)  # a root looks at the last place, which is never set
-        here[found] = True
-        found = np.flatnonzero(here[above])
-    if sum(map(len, levels)) < n:
-        raise ValueError("the parents of a tree must not run in a circle")
-    return levels
-
-
-def _check_loaded(tree: ChowLiuTree, _: Any) -> None:
+def _check_loaded(tree: ChowLiuTree, _: Any = None) -> None:
     """Parents come from the caller or from a file: they must be a forest."""
-    if tree.parent.shape != (tree.n_variables,):
-        raise ValueError(
-            f"a tree of {tree.n_variables} variables has as many parents, not {tree.parent.shape}"
-        )
     if not tree.parent.is_meta:
-        _levels(tree.parent)
+        tree.levels()
 
 
-@dataclass(frozen=True)
-class PairCounts:
-    """How often variables are one, alone and in pairs, in (weighted) rows; float64."""
+def pair_counts(x: Tensor, weights: Tensor | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
+    """How often x_i = v and x_j = w in (weighted) rows x (N, D) of zeros and ones: (v, w, D, D), float64.
 
-    rows: float  # number or total weight of the rows
-    ones: Tensor  # (D,)
-    both: Tensor  # (D, D), both one; its diagonal is `ones`
+    XᵀX, or Xᵀ diag(w) X: products in `dtype`, a chunk of rows at a time, sums in float64; counts without
+    weights are exact, those with weights are rounded but never below zero.
+    """
+    both = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64, device=x.device)
+    size = max(1, CHUNK // x.shape[1])
+    for start in range(0, len(x), size):
+        part = x[start : start + size].to(dtype)
+        other = part if weights is None else part * weights[start : start + size, None].to(dtype)
+        both += (part.T @ other).double()
+    both = (both + both.T) / 2
+    ones, rows = both.diagonal(), float(len(x)) if weights is None else weights.sum(dtype=torch.float64)
+    only = ones[:, None] - both  # x_i = 1 and x_j = 0
+    neither = rows - ones[:, None] - ones + both
+    return torch.stack([neither, only.T, only, both]).clamp(min=0).unflatten(0, (2, 2))
 
-    @classmethod
-    def of(cls, x: Tensor, weights: Tensor | None = None, dtype: torch.dtype = torch.float32) -> PairCounts:
-        """Count rows x (N, D) of zeros and ones: XᵀX, or Xᵀ diag(w) X.
 
-        Products are in `dtype`, a chunk of rows at a time, sums in float64; unweighted counts are exact.
-        """
-        both = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64, device=x.device)
-        size = max(1, CHUNK // x.shape[1])
-        for start in range(0, len(x), size):
-            part = x[start : start + size].to(dtype)
-            other = part if weights is None else part * weights[start : start + size, None].to(dtype)
-            both += (part.T @ other).double()
-        rows = float(len(x)) if weights is None else float(weights.sum(dtype=torch.float64))
-        both = (both + both.T) / 2
-        return cls(rows, both.diagonal().clone(), both)
-
-    def joint(self, alpha: float = 0.0) -> Tensor:
-        """Counts (2, 2, D, D) of x_i = v and x_j = w, each with `alpha` added; never below zero."""
-        one_i, one_j = self.ones[:, None], self.ones[None, :]
-        counts = [self.rows - one_i - one_j + self.both, one_j - self.both, one_i - self.both, self.both]
-        return torch.stack(counts).clamp(min=0).unflatten(0, (2, 2)) + alpha
-
-    def mutual_information(self, alpha: float = 0.0) -> Tensor:
-        """I(x_i; x_j) in nats, (D, D), of the counts with `alpha` added to each of the four outcomes."""
-        joint = self.joint(alpha)
-        joint = joint / joint.sum((0, 1))
-        each = torch.special.xlogy(joint, joint).sum((0, 1))
-        for alone in (joint.sum(0), joint.sum(1)):
-            each = each - torch.special.xlogy(alone, alone).sum(0)
-        return each
+def mutual_information(counts: Tensor, alpha: float = 0.0) -> Tensor:
+    """I(x_i; x_j) in nats, (D, D), of `pair_counts` with `alpha` added to each of the four outcomes."""
+    joint = counts + alpha
+    joint = joint / joint.sum((0, 1))
+    each = torch.special.xlogy(joint, joint).sum((0, 1))
+    for alone in (joint.sum(0), joint.sum(1)):
+        each = each - torch.special.xlogy(alone, alone).sum(0)
+    return each
 
 
 def chow_liu(
@@ -219,8 +203,8 @@ def chow_liu(
         >>> chow_liu(x).edges()  # 0 and 2 always agree
         [(0, 1), (0, 2)]
     """
-    counts = PairCounts.of(binary_rows(x)[0][0])
-    return smoothed_tree(counts, spanning_tree(counts.mutual_information(), root), alpha, alpha, dtype)
+    counts = pair_counts(binary_rows(x)[0][0])
+    return smoothed_tree(counts, spanning_tree(mutual_information(counts), root), alpha, alpha, dtype)
 
 
 @torch.no_grad()
@@ -255,8 +239,8 @@ def chow_liu_chosen(
         raise ValueError("there is no alpha to choose from")
     (train, _), held = binary_rows(x, valid)
     assert held is not None
-    counts = PairCounts.of(train)
-    parent = spanning_tree(counts.mutual_information(), root)
+    counts = pair_counts(train)
+    parent = spanning_tree(mutual_information(counts), root)
     scores = {}
     for alpha in alphas:
         tree = smoothed_tree(counts, parent, alpha, alpha, torch.float64)
@@ -281,7 +265,7 @@ def spanning_tree(information: Tensor, root: int = 0) -> Tensor:
 
 @torch.no_grad()
 def smoothed_tree(
-    counts: PairCounts, parent: Tensor, alpha: float, root_alpha: float, dtype: torch.dtype
+    counts: Tensor, parent: Tensor, alpha: float, root_alpha: float, dtype: torch.dtype
 ) -> ChowLiuTree:
     """A tree with these parents (D,): α added to the counts of each table, `root_alpha` to those of a root.
 
@@ -290,10 +274,10 @@ def smoothed_tree(
     if not alpha > 0:
         raise ValueError(f"alpha must be above 0 (1e-20 is as good as none), not {alpha}")
     child = torch.arange(len(parent), device=parent.device)
-    table = counts.joint()[:, :, child, parent.clamp(min=0)] + alpha  # (value, parent's value, D)
+    table = counts[:, :, child, parent.clamp(min=0)] + alpha  # (value, parent's value, D)
     logits = (table[1].log() - table[0].log()).T
-    zeros = (counts.rows - counts.ones).clamp(min=0)  # weighted counts are rounded
-    alone = (counts.ones + root_alpha).log() - (zeros + root_alpha).log()
+    zeros, ones = (counts[v, v].diagonal() + root_alpha for v in (0, 1))
+    alone = ones.log() - zeros.log()
     tree = ChowLiuTree(len(parent), parent).to(parent.device, dtype)
     tree.logits.copy_(torch.where((parent < 0)[:, None], alone[:, None], logits))
     return tree
@@ -334,7 +318,7 @@ class TreeMixture(BinaryMixture):
             each = [tree._marginal(x, observed) for tree in self.trees]
         return torch.stack(each, -1) + torch.log_softmax(self.log_weights.double(), 0)
 
-    def _logits_given(self, x: Tensor, observed: Tensor) -> Tensor:
+    def _logits_given(self, x: Tensor, observed: Tensor, only: int | None = None) -> Tensor:
         weights = torch.log_softmax(self.component_log_probs(x, observed), -1)
         one = zero = torch.full(x.shape, -torch.inf, dtype=torch.float64, device=x.device)
         for k, tree in enumerate(self.trees):
@@ -411,20 +395,17 @@ class _TreeEM(BinaryEM):
 
     def start(self, start: BinaryMixture) -> None:
         """Trees of the rows that each component of another mixture is responsible for."""
-        each = [start.component_log_probs(*part).softmax(-1) for part in self.chunks(self.train)]
+        each = [start.component_log_probs(x, o).softmax(-1) for _, x, o in self.chunks(self.train)]
         self.share = torch.cat(each)
         self._fit_trees()
 
     def tables(self) -> Sequence[Tensor]:
-        return [tree._table() for tree in self.mixture.trees]  # a root's two equal columns count twice
+        return [
+            tree._table().double() for tree in self.mixture.trees
+        ]  # a root's two equal columns count twice
 
-    def expect(self) -> list[float | None]:
-        chunks = (t.split(CHUNK_ROWS) for t in (self.share, self.log_p))
-        for (part, _), share, log_p in zip(self.chunks(self.train), *chunks, strict=True):
-            each = self.mixture.component_log_probs(part)
-            log_p.copy_(torch.logsumexp(each, -1))
-            share.copy_(each.softmax(-1))
-        return [float(self.log_p.mean())]
+    def gather(self, part: slice, x: Tensor, observed: Tensor | None, share: Tensor) -> None:
+        self.share[part] = share
 
     def maximise(self) -> None:
         each = max(1, len(self.x) // self.mixture.n_components)
@@ -438,8 +419,8 @@ class _TreeEM(BinaryEM):
         rows = self.share.sum(0) + alpha
         self.mixture.log_weights.copy_((rows / rows.sum()).log())
         for k, tree in enumerate(self.mixture.trees):
-            counts = PairCounts.of(self.x, self.share[:, k], dtype)
-            parent = spanning_tree(counts.mutual_information(alpha))
+            counts = pair_counts(self.x, self.share[:, k], dtype)
+            parent = spanning_tree(mutual_information(counts, alpha))
             fitted = smoothed_tree(counts, parent, alpha, 2 * alpha, dtype)
             tree.parent.copy_(fitted.parent)
             tree.logits.copy_(fitted.logits)

@@ -120,9 +120,8 @@ def contrastive_divergence(
     learner = _Contrastive(
         rbms, train, validation, learning_rates, generator, k, persistent, *batches, (ais_chains, ais_steps)
     )
-    histories = run(learner, epochs, callbacks=callbacks, checkpoint=checkpoint)
     trained = []
-    for m, history in enumerate(histories):
+    for m, history in enumerate(run(learner, epochs, callbacks=callbacks, checkpoint=checkpoint)):
         found = learner.kept[m]
         if found is None:  # no validation rows, or ended before the first score
             found = learner.evaluate(rbms[m], None)
@@ -165,13 +164,15 @@ class _Contrastive(Learner):
         rbms, generator = self.rbms, self.generator
         self.base = Bernoulli().eta_from_marginal(self.x).squeeze(-1)  # logits from which AIS starts
         self.first = None if generator is None else generator.get_state()
-        self.exact = min(rbms[0].n_visible, rbms[0].n_hidden) <= MOST_UNITS
+        self.exact = min(rbms[0].W.shape) <= MOST_UNITS
         self.x = self.x.to(rbms[0].device)
         self.updates = self.updates_per_epoch or -(-len(self.x) // self.batch_size)
         self.stopping, self.validated = [Stopping() for _ in rbms], self.valid is not None
         self.active, self.epoch = list(range(len(rbms))), 0
-        W, b, c = (torch.stack([getattr(rbm, name) for rbm in rbms]) for name in "Wbc")
-        self.now = {"W": W, "b": b.unsqueeze(1), "c": c.unsqueeze(1)}
+        self.now = {
+            name: torch.stack([torch.atleast_2d(getattr(rbm, name)) for rbm in rbms]) for name in "Wbc"
+        }
+        W = self.now["W"]
         self.good = {name: t.clone() for name, t in self.now.items()}  # the last finite parameters
         self.scored: dict[int, _Scored] = {}  # members scored in this epoch
         self.kept: list[_Scored | None] = [None] * len(rbms)  # scores of the best parameters
@@ -194,15 +195,12 @@ class _Contrastive(Learner):
         finite = torch.isfinite(W).flatten(1).all(1).tolist()
         self.finite = [m for m in self.active if finite[m]]
         self.scored = {}
-        if self._due():
+        every = self.exact and self.epoch % self.evaluate_every == 0
+        if self.valid is not None and (every or self.epoch == self.epochs):
             blank = RBM(W.shape[2], W.shape[1], scale=0.0).to(W)
             self.scored = {m: self.evaluate(members.put(blank, m), self.valid) for m in self.finite}
         known = {m: scored.train for m, scored in self.scored.items()}
         return [known.get(m) if m in self.finite else math.nan for m in self.active]
-
-    def _due(self) -> bool:
-        every = self.exact and self.epoch % self.evaluate_every == 0
-        return self.valid is not None and (every or self.epoch == self.epochs)
 
     def evaluate(self, machine: RBM, valid: Tensor | None) -> _Scored:
         """Score a machine on the training rows, and on the validation rows if there are any."""
@@ -222,7 +220,7 @@ class _Contrastive(Learner):
         return _Scored(log_z, stderr, *means)
 
     def score(self, epoch: int) -> list[Estimate] | None:
-        if self.valid is None or not self._due():
+        if self.valid is None or not self.scored:
             return None
         values = [self.scored[m].valid if m in self.scored else math.nan for m in self.active]
         return [Estimate(value, math.nan, len(self.valid)) for value in values]
@@ -301,9 +299,8 @@ class _Members:
         """One step in place on rows x (B, D), from the chains or, without any, from the rows."""
         rows = x.expand(len(self.W), -1, -1)
         up = self._hidden(rows)
-        v, p = (
-            self._moved(rows, up, self.k) if self.chains is None else self._moved(self.chains, None, self.k)
-        )
+        chains, above = (rows, up) if self.chains is None else (self.chains, None)
+        v, p = self._moved(chains, above, self.k)
         n, m = rows.shape[1], v.shape[1]
         self.W += rate * (up.mT @ rows / n - p.mT @ v / m)
         self.b += rate * (rows.mean(1, keepdim=True) - v.mean(1, keepdim=True))
@@ -330,9 +327,7 @@ class _Members:
 
     def put(self, rbm: RBM, m: int) -> RBM:
         """Copy member m's parameters into an RBM."""
-        rbm.W.copy_(self.W[m])
-        rbm.b.copy_(self.b[m, 0])
-        rbm.c.copy_(self.c[m, 0])
+        rbm.load_state_dict({"W": self.W[m], "b": self.b[m, 0], "c": self.c[m, 0]})
         return rbm
 
     def _hidden(self, v: Tensor) -> Tensor:

@@ -138,11 +138,6 @@ class EM(Learner):
         """There is no model yet that could be left in a good state."""
         return "no model was fitted"
 
-    def note_empty(self, member: int, components: list[int]) -> None:
-        """Remember that components of a member were placed again."""
-        said = "component {} was empty and started anew at a random row"
-        self.notes[member] += [said.format(k) for k in components]
-
     def messages_of(self, member: int) -> list[str]:
         """The notes of a member, each once, with how often it happened."""
         counts = Counter(self.notes[member]).items()

@@ -9,13 +9,14 @@ from typing import Unpack
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from pynade.arguments import check_positive
 from pynade.classical import gaussian_em
 from pynade.classical.em import EMOptions, Parameters, Random, run_em, stopping
 from pynade.classical.gaussian_em import GaussianEM, Member
 from pynade.classical.gaussian_marginals import GaussianComponents, filled, log_normalised
-from pynade.classical.moments import Moments, Rows, Scale
+from pynade.classical.moments import Moments, Scale
 from pynade.likelihood import Estimate
 from pynade.training.checkpoint import State
 from pynade.training.history import History
@@ -54,9 +55,7 @@ class FactorAnalysers(GaussianComponents):
         super().__init__(n_variables, n_components)
         check_positive(n_factors=n_factors)
         if n_factors > n_variables:
-            raise ValueError(
-                f"n_factors must be at most the number of variables, {n_variables}, not {n_factors}"
-            )
+            raise ValueError(f"n_factors must be at most {n_variables}, the variables, not {n_factors}")
         self.n_factors = n_factors
         self.register_buffer("loadings", torch.zeros(n_components, n_variables, n_factors))
         self.register_buffer("noise", torch.ones(n_components, n_variables))
@@ -178,29 +177,28 @@ def em_factors(
     floor, rule = gaussian_em.checked_floor("noise_floor", noise_floor), stopping(options)
     for task in tasks:
         FactorAnalysers(task.x.shape[-1], task.n_components, task.n_factors)  # raises for impossible sizes
-        if len(task.x) < task.n_components:
-            raise ValueError(f"{task.n_components} components need at least as many rows, not {len(task.x)}")
+        gaussian_em.enough_rows(task.x, task.n_components)
     if len({task.valid is None for task in tasks}) > 1:
         raise ValueError("either all tasks have validation rows or none has")
     if not tasks:
         return []
-    rows: dict[int, Rows] = {}
-    held: dict[tuple[int, int], Rows | None] = {}
-    for task in tasks:
-        both = id(task.x), id(task.valid)
-        if both[0] not in rows:
-            x = gaussian_em.real_rows(task.x)
-            rows[both[0]] = Rows(x, Scale.of(x, standardise))
-        if both not in held:
-            held[both] = gaussian_em.valid_rows(task.valid, rows[both[0]].scale)
-    members = [(rows[id(task.x)], held[id(task.x), id(task.valid)]) for task in tasks]
+    tables = {id(t.x): t.x for t in tasks}
+    rows = {key: gaussian_em.train_rows(x, standardise) for key, x in tables.items()}
+    pairs = {(id(t.x), id(t.valid)): t.valid for t in tasks}
+    held = {key: gaussian_em.valid_rows(valid, rows[key[0]].scale) for key, valid in pairs.items()}
+    members = [
+        Member(rows[id(t.x)], held[id(t.x), id(t.valid)], t.n_components, t.init, t.generator, t.n_factors)
+        for t in tasks
+    ]
     rules = [rule if t.stop_at_train is None else replace(rule, stop_at_train=t.stop_at_train) for t in tasks]
-    parts = [_FactorEM({i: (tasks[i], members[i], rules[i]) for i in own}, floor) for own in _batches(tasks)]
-    histories = run_em(_Together(parts, rules), options)
+    batches = [
+        (_FactorEM([members[i] for i in own], [rules[i] for i in own], floor), own) for own in _batches(tasks)
+    ]
+    histories = run_em(_Together(batches, rules), options)
     models: dict[int, FactorAnalysers] = {}
-    for part in parts:
-        models |= part.models()
-        for m, number in enumerate(part.numbers):
+    for part, own in batches:
+        models |= dict(zip(own, part.models(), strict=True))
+        for m, number in enumerate(own):
             histories[number].messages = part.messages_of(m)
     return [(models[i], history) for i, history in enumerate(histories)]
 
@@ -219,54 +217,31 @@ def _batches(tasks: Sequence[FactorTask]) -> list[list[int]]:
 
 
 class _FactorEM(GaussianEM):
-    """One batch of tasks, padded."""
-
-    def __init__(
-        self, batch: dict[int, tuple[FactorTask, Member, Stopping]], floor: tuple[str, float]
-    ) -> None:
-        self.numbers = list(batch)
-        self.tasks, members, rules = zip(*batch.values(), strict=True)
-        self.floors = torch.stack([floor[1] / rows.scale.unit for rows, _ in members])[:, None]  # (M, 1, D)
-        start = _stack(self.tasks, [rows for rows, _ in members], self.floors)
-        super().__init__(members, start, rules, floor, [task.generator for task in self.tasks])
-
     def covariances(self) -> Tensor:
         return _covariances(self.params["loadings"], self.params["noise"])
 
-    def maximise(self) -> None:
-        real = torch.isfinite(self.params["log_weights"])
-        counts = self.moments.counts
-        empty = real & (counts <= gaussian_em.EMPTY * counts.sum(-1, keepdim=True))
-        self.params = m_step(self.params, self.moments, self.floors[self.active])
-        for a, k in empty.nonzero().tolist() if bool(empty.any()) else ():
-            self._start_anew(a, k)
+    def shaped(self, covariances: Tensor, member: Member, floor: Tensor) -> Parameters:
+        assert member.n_factors is not None
+        loadings, noise = factorised(covariances, member.n_factors, floor)
+        most = max(m.n_factors or 0 for m in self.members)
+        return {"loadings": functional.pad(loadings, (0, most - member.n_factors)), "noise": noise}
 
-    def _start_anew(self, a: int, k: int) -> None:
-        """Put component k of the active member a at a random row."""
-        m, params = self.active[a], {name: t[a] for name, t in self.params.items()}
-        task, rows = self.tasks[m], self.members[m][0]
-        params["loadings"][k, :, : task.n_factors], params["noise"][k] = factorised(
-            rows.pooled(), task.n_factors, self.floors[m, 0]
-        )
-        params["means"][k] = gaussian_em.random_rows(rows.filled, 1, task.generator)[0]
-        weights = params["log_weights"].exp()
-        weights[k] = 1 / task.n_components
-        params["log_weights"].copy_((weights / weights.sum()).log())
-        self.note_empty(m, [k])
+    def given(self, model: FactorAnalysers, scale: Scale, floor: Tensor) -> Parameters:
+        return {
+            "log_weights": model.log_weights.to(floor),
+            "means": (model.means.to(floor) - scale.shift) / scale.scale,
+            "loadings": model.loadings.to(floor) / scale.scale[:, None],
+            "noise": torch.maximum(model.noise.to(floor) / scale.scale.square(), floor),
+        }
 
-    def models(self) -> dict[int, FactorAnalysers]:
-        """The best of every task, by its number, in the units of the data."""
-        found = {}
-        for m, (number, task) in enumerate(zip(self.numbers, self.tasks, strict=True)):
-            own = {name: t[m, : task.n_components] for name, t in self.best.items()}
-            scale = self.members[m][0].scale
-            found[number] = FactorAnalysers.from_parts(
-                own["log_weights"].exp(),
-                scale.means(own["means"]),
-                own["loadings"][..., : task.n_factors] * scale.scale[:, None],
-                own["noise"] * scale.scale.square(),
-            )
-        return found
+    def m_step(self) -> Parameters:
+        return m_step(self.params, self.moments, self.floors[self.active][:, None])
+
+    def model(self, own: Parameters, member: Member) -> FactorAnalysers:
+        scale = member.rows.scale
+        loadings = own["loadings"][..., : member.n_factors] * scale.scale[:, None]
+        means, noise = own["means"] * scale.scale + scale.shift, own["noise"] * scale.scale.square()
+        return FactorAnalysers.from_parts(own["weights"], means, loadings, noise)
 
 
 class _Together(Learner):
@@ -274,12 +249,13 @@ class _Together(Learner):
 
     unit, advice = _FactorEM.unit, _FactorEM.advice
 
-    def __init__(self, parts: Sequence[_FactorEM], stopping: Sequence[Stopping]) -> None:
-        self.parts, self.stopping, self.validated = parts, stopping, parts[0].validated
+    def __init__(self, batches: Sequence[tuple[_FactorEM, list[int]]], stopping: Sequence[Stopping]) -> None:
+        self.batches, self.parts = batches, [part for part, _ in batches]
+        self.stopping, self.validated = stopping, self.parts[0].validated
 
     @property
     def active(self) -> list[int]:  # type: ignore[override]
-        return [part.numbers[m] for part in self.parts for m in part.active]
+        return [numbers[m] for part, numbers in self.batches for m in part.active]
 
     def advance(self, report: Report) -> list[float | None]:
         return [value for part in self.parts if part.active for value in part.advance(report)]
@@ -289,13 +265,13 @@ class _Together(Learner):
         return [score for each in scores for score in each or ()] if self.validated else None
 
     def accept(self, better: Sequence[int]) -> None:
-        for part in self.parts:
-            part.accept([k for k, number in enumerate(part.numbers) if number in better])
+        for part, numbers in self.batches:
+            part.accept([k for k, number in enumerate(numbers) if number in better])
 
     def drop(self, members: Sequence[int]) -> None:
-        for part in self.parts:
+        for part, numbers in self.batches:
             if part.active:
-                part.drop([k for k, number in enumerate(part.numbers) if number in members])
+                part.drop([k for k, number in enumerate(numbers) if number in members])
 
     def state(self) -> State:
         states = [part.state() for part in self.parts]
@@ -334,7 +310,6 @@ def m_step(params: Parameters, moments: Moments, floor: Tensor) -> Parameters:
     moved = means + (shift - new @ (beta @ shift))[..., 0]
     noise = covariance.diagonal(dim1=-2, dim2=-1) - (new * cross).sum(-1)
     return {  # a component without rows (padding, or empty) keeps what it has
-        "log_weights": (moments.counts / moments.counts.sum(-1, keepdim=True)).log(),
         "means": torch.where(some[..., None], moved, means),
         "loadings": torch.where(some[..., None, None], new, loadings),
         "noise": torch.where(some[..., None], torch.maximum(noise, floor), params["noise"]),
@@ -352,33 +327,3 @@ def factorised(covariances: Tensor, n_factors: int, floor: Tensor) -> tuple[Tens
     loadings = vectors[..., D - Q :] * lengths[..., None, :]
     noise = covariances.diagonal(dim1=-2, dim2=-1) - loadings.square().sum(-1)
     return loadings, torch.maximum(noise, torch.maximum(0.1 * rest, floor))
-
-
-def _stack(tasks: Sequence[FactorTask], rows: Sequence[Rows], floors: Tensor) -> Parameters:
-    """Starting points of all tasks, padded and stacked."""
-    M, D = len(tasks), rows[0].n_variables
-    K, Q = max(t.n_components for t in tasks), max(t.n_factors for t in tasks)
-    stacked = {
-        "log_weights": floors.new_full((M, K), -torch.inf),
-        "means": floors.new_zeros(M, K, D),
-        "loadings": floors.new_zeros(M, K, D, Q),
-        "noise": floors.new_ones(M, K, D),
-    }
-    for m, (task, own) in enumerate(zip(tasks, rows, strict=True)):
-        scale, k, q = own.scale, task.n_components, task.n_factors
-        if isinstance(task.init, FactorAnalysers):
-            given = task.init
-            sizes = (given.n_variables, given.n_components, given.n_factors)
-            if sizes != (D, k, q):
-                raise ValueError(f"init has (variables, components, factors) = {sizes}, expected {(D, k, q)}")
-            log_weights = given.log_weights.to(floors)
-            means = (given.means.to(floors) - scale.shift) / scale.scale
-            loadings = given.loadings.to(floors) / scale.scale[:, None]
-            noise = torch.maximum(given.noise.to(floors) / scale.scale.square(), floors[m])
-        else:
-            weights, means, near = gaussian_em.starting_moments(own, k, task.init, task.generator)
-            log_weights, (loadings, noise) = weights.log(), factorised(near, q, floors[m])
-        for name, value in (("log_weights", log_weights), ("means", means), ("noise", noise)):
-            stacked[name][m, :k] = value
-        stacked["loadings"][m, :k, :, :q] = loadings
-    return stacked

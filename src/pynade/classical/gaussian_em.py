@@ -1,23 +1,22 @@
-"""One Gaussian, and what EM of Gaussians, mixtures and factor analysers share: checks, starts, E-steps."""
+"""EM of Gaussians, mixtures of Gaussians and factor analysers: checks, starts, steps; one Gaussian."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pynade.arguments import check_positive
 from pynade.classical.em import EM, Array, EMOptions, Parameters, Random, run_em
 from pynade.classical.gaussian_marginals import (
-    GaussianMarginals,
+    GaussianComponents,
+    GaussianMixture,
+    MultivariateGaussian,
     draw_components,
-    draw_normal,
-    filled,
-    positive_factor,
 )
-from pynade.classical.moments import Components, Moments, Rows, Scale, cholesky, try_cholesky
+from pynade.classical.moments import Components, Moments, Rows, Scale, cholesky
 from pynade.likelihood import Estimate
 from pynade.training.loop import Stopping
 
@@ -27,45 +26,128 @@ EPOCHS, TOL = 151, 1e-9  # of EM, where values are missing
 LAST = 11  # M-steps from which it extrapolates
 FAR = 1.0  # standard deviations: no extrapolation goes further
 
-Member = tuple[Rows, Rows | None]  # training and validation rows; members with the same ones share E-steps
+FILL = {"log_weights": -math.inf, "noise": 1.0}  # parameters of padded components; the others are zero
+
+
+class Member(NamedTuple):
+    """One mixture to fit, and where it begins; members with the same rows share E-steps."""
+
+    rows: Rows
+    valid: Rows | None
+    n_components: int
+    init: str | GaussianComponents = "rows"
+    generator: Random = None
+    n_factors: int | None = None
 
 
 class GaussianEM(EM):
-    """Abstract EM of mixtures of Gaussians, M members at once.
+    """EM of mixtures of Gaussians, M members at once, in standardised units.
 
-    Parameters are `log_weights` (M, K), `means` (M, K, D) and what `covariances` needs; `floor` is name and
-    value of the option that keeps covariances from being singular.
+    Parameters are `log_weights` (M, K), `means` (M, K, D) and what `covariances` needs, padded to the largest
+    number of components (and factors); `floor` is name and value of the option that keeps covariances from
+    being singular. This class is of full covariances; one that stores them otherwise gives its own
+    `covariances`, `shaped`, `given`, `m_step` and `model`.
     """
 
     moments: Moments
+    zero_means = False  # keep all means at zero
 
     def __init__(
-        self,
-        members: Sequence[Member],
-        params: Parameters,
-        stopping: Sequence[Stopping],
-        floor: tuple[str, float],
-        generators: Sequence[Random] = (),
+        self, members: Sequence[Member], stopping: Sequence[Stopping], floor: tuple[str, float]
     ) -> None:
-        super().__init__(params, stopping, members[0][1] is not None, generators)
-        self.members, self.floor = members, floor
+        self.members, self.floor = list(members), floor
+        self.floors = torch.stack([floor[1] / m.rows.scale.unit for m in members])  # (M, D)
+        params = _stack([self.start(*pair) for pair in zip(members, self.floors, strict=True)])
+        super().__init__(params, stopping, members[0].valid is not None, [m.generator for m in members])
 
     def covariances(self) -> Tensor:
         """Covariances (M, K, D, D) of all components."""
         return self.params["covariances"]
 
+    def shaped(self, covariances: Tensor, member: Member, floor: Tensor) -> Parameters:
+        """Parameters of components with covariances near these (..., D, D)."""
+        return {"covariances": covariances + torch.diag(floor)}
+
+    def given(self, model: Any, scale: Scale, floor: Tensor) -> Parameters:
+        """Parameters of a model to start from."""
+        log_weights, means, covariances = (t.to(floor) for t in model.components())
+        means, covariances = (means - scale.shift) / scale.scale, scale.standardised(covariances)
+        return {"log_weights": log_weights, "means": means, "covariances": covariances}
+
+    def m_step(self) -> Parameters:
+        """Means, and what covariances need, from the moments."""
+        floors = torch.diag_embed(self.floors[self.active])[:, None]
+        covariances = self.moments.covariances(self.zero_means) + floors
+        return {"means": self.moments.means(), "covariances": covariances}
+
+    def model(self, own: Parameters, member: Member) -> Any:
+        """The density of the data with these parameters (and `weights`) of one member."""
+        means, covariances = member.rows.scale.data_units(own["means"], own["covariances"])
+        return GaussianMixture.from_moments(own["weights"], means, covariances)
+
+    def start(self, member: Member, floor: Tensor) -> Parameters:
+        """Where a member begins."""
+        rows, K, init = member.rows, member.n_components, member.init
+        if isinstance(init, str):
+            weights, means, near = starting_moments(rows, K, init, member.generator, self.zero_means)
+            return {"log_weights": weights.log(), "means": means, **self.shaped(near, member, floor)}
+        wanted = _sizes(rows.n_variables, K, member.n_factors)
+        found = _sizes(init.n_variables, init.n_components, getattr(init, "n_factors", None))
+        if found != wanted:
+            raise ValueError(f"init has {found}, expected {wanted}")
+        own = self.given(init, rows.scale, floor)
+        return own | {"means": torch.zeros_like(own["means"])} if self.zero_means else own
+
+    def maximise(self) -> None:
+        """M-step; components without rows start anew."""
+        counts = self.moments.counts
+        weights = counts / counts.sum(-1, keepdim=True)
+        new = {"weights": weights, **self.m_step()}
+        lost = (weights <= EMPTY) & torch.isfinite(self.params["log_weights"])  # padding is not lost
+        for a in lost.any(-1).nonzero()[:, 0].tolist() if bool(lost.any()) else ():
+            self.start_anew(new, a, lost[a])
+        self.params = {"log_weights": new.pop("weights").log(), **new}
+
+    def start_anew(self, new: Parameters, a: int, lost: Tensor) -> None:
+        """Put components of the active member a at random rows with the covariance of all.
+
+        Without means, they are put at the scale of a row.
+        """
+        m = self.active[a]
+        member, weights = self.members[m], new["weights"][a]
+        some, near = random_rows(member.rows.filled, int(lost.sum()), member.generator), member.rows.pooled()
+        if self.zero_means:
+            near = (some.square().mean(1) / member.rows.filled.square().mean())[:, None, None] * near
+        else:
+            new["means"][a, lost] = some
+        for name, value in self.shaped(near, member, self.floors[m]).items():
+            new[name][a, lost] = value
+        weights[lost] = 1 / member.n_components
+        weights /= weights.sum()
+        said = "component {} was empty and started anew at a random row"
+        self.notes[m] += [said.format(k) for k in lost.nonzero().squeeze(-1).tolist()]
+
+    def models(self) -> list[Any]:
+        """The best of every member, in the units of the data."""
+        found = []
+        for m, member in enumerate(self.members):
+            own = {name: t[m, : member.n_components] for name, t in self.best.items()}
+            weights = own["weights"] if "weights" in own else own["log_weights"].exp()
+            found.append(self.model(own | {"weights": weights}, member))
+        return found
+
     def expect(self) -> list[float | None]:
         """Moments of all active members; log-likelihoods per row, in the units of the data."""
-        roots = cholesky(self.covariances(), *self.floor)
+        roots = cholesky(self.covariances(), self.floor)
         given = Components.of(self.params["log_weights"], self.params["means"], roots)
         together: dict[tuple[int, ...], list[int]] = {}
         for position, m in enumerate(self.active):
-            together.setdefault(tuple(map(id, self.members[m])), []).append(position)
+            together.setdefault(tuple(map(id, self.members[m][:2])), []).append(position)
         only, groups = len(together) == 1, list(together.values())
         self._groups = [(g, given if only else Components(*(t[g] for t in given))) for g in groups]
         found = []
         for group, own in self._groups:
-            rows = self.members[self.active[group[0]]][0]
+            rows = self.members[self.active[group[0]]].rows
             moments = rows.moments(own)
             found.append(moments._replace(log_likelihood=rows.per_row(moments.log_likelihood)))
         self.moments = found[0]
@@ -78,7 +160,7 @@ class GaussianEM(EM):
         """Mean log-likelihoods of the validation rows."""
         scores: dict[int, Estimate] = {}
         for group, given in self._groups:
-            valid = self.members[self.active[group[0]]][1]
+            valid = self.members[self.active[group[0]]].valid
             if valid is None:
                 return None
             values = valid.log_likelihood(given).tolist()
@@ -90,6 +172,23 @@ class GaussianEM(EM):
         stay = [k for k, m in enumerate(self.active) if m not in members]
         self.moments = Moments(*(t[stay] for t in self.moments))
         super().drop(members)
+
+
+def _sizes(n_variables: int, n_components: int, n_factors: int | None) -> str:
+    words = f"{n_components} components in {n_variables} variables"
+    return words if n_factors is None else f"{words} with {n_factors} factors"
+
+
+def _stack(starts: Sequence[Parameters]) -> Parameters:
+    """Parameters of members as one tensor each, padded to the largest sizes among them."""
+    stacked = {}
+    for name, first in starts[0].items():
+        parts = [start[name] for start in starts]
+        shape = [max(sizes) for sizes in zip(*(t.shape for t in parts), strict=True)]
+        stacked[name] = first.new_full((len(parts), *shape), FILL.get(name, 0.0))
+        for whole, part in zip(stacked[name], parts, strict=True):
+            whole[tuple(map(slice, part.shape))] = part
+    return stacked
 
 
 def checked_floor(name: str, value: float) -> tuple[str, float]:
@@ -108,14 +207,25 @@ def real_rows(x: Array, n_components: int = 1, word: str = "x", *, every_column:
     if torch.isinf(x).any():
         row, column = torch.isinf(x).nonzero()[0].tolist()
         raise ValueError(f"expected finite numbers, but row {row}, column {column} of {word} is infinite")
-    if len(x) < n_components:
-        raise ValueError(f"{n_components} components need at least as many rows, but {word} has {len(x)}")
+    enough_rows(x, n_components)
     missing = torch.isnan(x)
     for axis, name in ((1, "row"), (0, "column")):
         empty = missing.all(axis) & (axis == 1 or every_column)
         if empty.any():
             raise ValueError(f"{name} {int(empty.nonzero()[0, 0])} of {word} has no value at all")
     return x
+
+
+def enough_rows(x: Tensor, n_components: int) -> None:
+    """Every component needs a row."""
+    if len(x) < n_components:
+        raise ValueError(f"{n_components} components need at least as many rows, not {len(x)}")
+
+
+def train_rows(x: Array, standardise: bool, n_components: int = 1) -> Rows:
+    """Checked training rows, standardised."""
+    x = real_rows(x, n_components)
+    return Rows(x, Scale.of(x, standardise))
 
 
 def valid_rows(x: Array | None, scale: Scale) -> Rows | None:
@@ -175,63 +285,6 @@ def _spread(x: Tensor, n_components: int, generator: Random) -> Tensor:
     return torch.stack(chosen)
 
 
-class MultivariateGaussian(GaussianMarginals):
-    """x ~ N(mean, L Lᵀ), with L the lower Cholesky factor of the covariance.
-
-    A new one is the standard normal; `gaussian` fits one.
-
-    Args:
-        n_variables: D.
-
-    Example:
-        >>> import torch
-        >>> covariance = torch.tensor([[2.0, 1.0], [1.0, 2.0]])
-        >>> model = MultivariateGaussian.from_moments(torch.zeros(2), covariance)
-        >>> round(model.log_prob(torch.zeros(1, 2)).item(), 4)  # -log(2π √3)
-        -2.3872
-        >>> observed = torch.tensor([[True, False]])
-        >>> model.best_guess(torch.tensor([[4.0, float("nan")]]), observed).tolist()
-        [[4.0, 2.0]]
-    """
-
-    n_components = 1
-    mean: Tensor
-    factor: Tensor
-
-    def __init__(self, n_variables: int) -> None:
-        super().__init__()
-        check_positive(n_variables=n_variables)
-        self.n_variables = n_variables
-        self.register_buffer("mean", torch.zeros(n_variables))
-        self.register_buffer("factor", torch.eye(n_variables))
-
-    @classmethod
-    def from_moments(cls, mean: Tensor, covariance: Tensor) -> MultivariateGaussian:
-        """The Gaussian with this mean (D,) and positive definite covariance (D, D), in their dtype."""
-        factor = positive_factor(covariance, "the covariance")
-        return filled(cls(len(mean)), mean.dtype, mean=mean, factor=factor)
-
-    @property
-    def covariance(self) -> Tensor:
-        """Covariance (D, D)."""
-        return self.factor @ self.factor.mT
-
-    def components(self) -> tuple[Tensor, Tensor, Tensor]:
-        """As a mixture of one component, float64."""
-        factor = self.factor.double()
-        return factor.new_zeros(1), self.mean.double()[None], (factor @ factor.mT)[None]
-
-    def _log_prob(self, x: Tensor) -> Tensor:
-        z = torch.linalg.solve_triangular(self.factor, (x - self.mean).mT, upper=False)
-        constant = self.factor.diagonal().double().log().sum() + 0.5 * len(z) * math.log(2 * math.pi)
-        return -0.5 * z.square().sum(0, dtype=torch.float64) - constant
-
-    @torch.no_grad()
-    def sample(self, n: int, generator: Random = None) -> Tensor:
-        """mean + L z with z standard normal."""
-        return self.mean + draw_normal((n, self.n_variables), generator, self.mean) @ self.factor.mT
-
-
 @torch.no_grad()
 def gaussian(
     x: Array, shrinkage: str | float | None = None, covariance_floor: float = 0.0, standardise: bool = True
@@ -265,7 +318,7 @@ def gaussian(
         return (1 - amount) * covariance + torch.diag_embed((amount * level + covariance_floor) / scale.unit)
 
     if torch.isnan(x).any():
-        learner = _OneGaussianEM(Rows(x, scale), regularised, floor)
+        learner = _OneGaussianEM(Member(Rows(x, scale), None, 1), regularised, floor)
         run_em(learner, EMOptions(epochs=EPOCHS))
         mean, covariance = (learner.best[name][0, 0] for name in ("means", "covariances"))
     else:
@@ -273,8 +326,8 @@ def gaussian(
         mean = standardised.mean(0)
         centred = standardised - mean
         covariance = regularised(centred.T @ centred / len(x))
-    cholesky(covariance, *floor)
-    return MultivariateGaussian.from_moments(scale.means(mean), scale.covariances(covariance))
+    cholesky(covariance, floor)
+    return MultivariateGaussian.from_moments(*scale.data_units(mean, covariance))
 
 
 class _OneGaussianEM(GaussianEM):
@@ -283,19 +336,21 @@ class _OneGaussianEM(GaussianEM):
     An M-step is followed by an extrapolation from the last few, unless that lowers the likelihood.
     """
 
-    def __init__(self, rows: Rows, regularised: Callable[[Tensor], Tensor], floor: tuple[str, float]) -> None:
-        pooled = regularised(rows.pooled())
-        start = self._params(torch.zeros_like(pooled[0]), pooled)
-        super().__init__([(rows, None)], start, [Stopping(tol=TOL)], floor)
+    def __init__(
+        self, member: Member, regularised: Callable[[Tensor], Tensor], floor: tuple[str, float]
+    ) -> None:
         self.regularised = regularised
+        super().__init__([member], [Stopping(tol=TOL)], floor)
         self.points: list[tuple[Tensor, Tensor]] = []  # before the last M-steps, and what these have added
         self.fallback: Parameters | None = None
         self.level = -math.inf
 
-    @staticmethod
-    def _params(mean: Tensor, covariance: Tensor) -> Parameters:
-        zero = mean.new_zeros(1, 1)
-        return {"log_weights": zero, "means": mean.view(1, 1, -1), "covariances": covariance[None, None]}
+    def start(self, member: Member, floor: Tensor) -> Parameters:
+        pooled = self.regularised(member.rows.pooled())[None]
+        return {"log_weights": pooled.new_zeros(1), "means": 0 * pooled[0, :1], "covariances": pooled}
+
+    def _with(self, mean: Tensor, covariance: Tensor) -> Parameters:
+        return self.params | {"means": mean.view(1, 1, -1), "covariances": covariance[None, None]}
 
     def expect(self) -> list[float | None]:
         (train,) = super().expect()
@@ -310,7 +365,7 @@ class _OneGaussianEM(GaussianEM):
     def maximise(self) -> None:
         before, moments = self._point(), self.moments
         covariance = self.regularised(moments.covariances()[0, 0])
-        self.params = self._params(moments.means(), covariance)
+        self.params = self._with(moments.means(), covariance)
         after = self._point()
         self.points = [*self.points, (before, after - before)][-LAST:]
         if len(self.points) == 1:
@@ -320,12 +375,12 @@ class _OneGaussianEM(GaussianEM):
         back = (x.diff(dim=1) + step.diff(dim=1)) @ weights
         ahead = after - back.view_as(after).to(after.device)
         root = ahead[1:].tril(-1) + torch.diag(ahead[1:].diagonal().exp())
-        if bool(back.abs().max() < FAR) and not try_cholesky(root @ root.mT)[1]:
-            self.fallback, self.params = self.params, self._params(ahead[0], root @ root.mT)
+        if bool(back.abs().max() < FAR) and cholesky(root @ root.mT) is not None:
+            self.fallback, self.params = self.params, self._with(ahead[0], root @ root.mT)
 
     def _point(self) -> Tensor:
         """Mean and Cholesky factor, its diagonal as logarithms: (1 + D, D), any value of which is valid."""
-        root = cholesky(self.params["covariances"][0, 0], *self.floor)
+        root = cholesky(self.params["covariances"][0, 0], self.floor)
         logs = root.tril(-1) + torch.diag(root.diagonal().log())
         return torch.cat([self.params["means"][0], logs])
 

@@ -1,4 +1,4 @@
-"""Marginals and conditionals of mixtures of Gaussians, for any pattern of missing values in each row.
+"""Gaussians and their mixtures: densities, marginals and conditionals for any pattern of missing values.
 
 Rows are grouped by pattern. One Cholesky factor of each component's covariance, its variables permuted so
 that the observed ones come first, gives everything: L = [[L_oo, 0], [L_mo, L_mm]] gives the marginal
@@ -232,6 +232,121 @@ class GaussianComponents(GaussianMarginals):
             rows = (k == component).nonzero()[:, 0]
             x[rows] += s[rows] @ factors[component].mT
         return x
+
+
+class MultivariateGaussian(GaussianMarginals):
+    """x ~ N(mean, L Lᵀ), with L the lower Cholesky factor of the covariance.
+
+    A new one is the standard normal; `gaussian` fits one.
+
+    Args:
+        n_variables: D.
+
+    Example:
+        >>> import torch
+        >>> covariance = torch.tensor([[2.0, 1.0], [1.0, 2.0]])
+        >>> model = MultivariateGaussian.from_moments(torch.zeros(2), covariance)
+        >>> round(model.log_prob(torch.zeros(1, 2)).item(), 4)  # -log(2π √3)
+        -2.3872
+        >>> observed = torch.tensor([[True, False]])
+        >>> model.best_guess(torch.tensor([[4.0, float("nan")]]), observed).tolist()
+        [[4.0, 2.0]]
+    """
+
+    n_components = 1
+    mean: Tensor
+    factor: Tensor
+
+    def __init__(self, n_variables: int) -> None:
+        super().__init__()
+        check_positive(n_variables=n_variables)
+        self.n_variables = n_variables
+        self.register_buffer("mean", torch.zeros(n_variables))
+        self.register_buffer("factor", torch.eye(n_variables))
+
+    @classmethod
+    def from_moments(cls, mean: Tensor, covariance: Tensor) -> MultivariateGaussian:
+        """The Gaussian with this mean (D,) and positive definite covariance (D, D), in their dtype."""
+        factor = positive_factor(covariance, "the covariance")
+        return filled(cls(len(mean)), mean.dtype, mean=mean, factor=factor)
+
+    @property
+    def covariance(self) -> Tensor:
+        """Covariance (D, D)."""
+        return self.factor @ self.factor.mT
+
+    def components(self) -> tuple[Tensor, Tensor, Tensor]:
+        """As a mixture of one component, float64."""
+        factor = self.factor.double()
+        return factor.new_zeros(1), self.mean.double()[None], (factor @ factor.mT)[None]
+
+    def _log_prob(self, x: Tensor) -> Tensor:
+        z = torch.linalg.solve_triangular(self.factor, (x - self.mean).mT, upper=False)
+        constant = self.factor.diagonal().double().log().sum() + 0.5 * len(z) * math.log(2 * math.pi)
+        return -0.5 * z.square().sum(0, dtype=torch.float64) - constant
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: Random = None) -> Tensor:
+        """mean + L z with z standard normal."""
+        return self.mean + draw_normal((n, self.n_variables), generator, self.mean) @ self.factor.mT
+
+
+class GaussianMixture(GaussianComponents):
+    """p(x) = Σ_k w_k N(x; μ_k, Σ_k), every Σ_k full.
+
+    Stored are log w, μ and A_k = L_k⁻¹, the inverse of the Cholesky factor of Σ_k, so that the residuals
+    A_k (x - μ_k) of all rows under all components are one matrix product.
+
+    A new mixture is K equal standard normals; `em_gaussian` and `minibatch_em` fit one.
+
+    Args:
+        n_variables: D.
+        n_components: K.
+
+    Example:
+        >>> import torch
+        >>> means = torch.tensor([[-3.0], [3.0]])
+        >>> model = GaussianMixture.from_moments(torch.tensor([0.25, 0.75]), means, torch.ones(2, 1, 1))
+        >>> round(model.log_prob(torch.tensor([[3.0]])).exp().item(), 4)  # 0.75 φ(0)
+        0.2992
+    """
+
+    inverse_factors: Tensor
+
+    def __init__(self, n_variables: int, n_components: int) -> None:
+        super().__init__(n_variables, n_components)
+        self.register_buffer("inverse_factors", torch.eye(n_variables).repeat(n_components, 1, 1))
+
+    @classmethod
+    def from_moments(cls, weights: Tensor, means: Tensor, covariances: Tensor) -> GaussianMixture:
+        """From weights (K,), means (K, D) and covariances (K, D, D), in the dtype of the means."""
+        inverse = inverse_of(positive_factor(covariances, "the covariance of component"))
+        parts = {"log_weights": log_normalised(weights), "means": means, "inverse_factors": inverse}
+        return filled(cls(means.shape[1], len(means)), means.dtype, **parts)
+
+    def components(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Log weights (K,), means (K, D) and covariances (K, D, D), float64."""
+        factors = inverse_of(self.inverse_factors.double())
+        return self.log_weights.double(), self.means.double(), factors @ factors.mT
+
+    def _residuals(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        K, D = self.n_components, self.n_variables
+        inverse = self.inverse_factors
+        weights = inverse.reshape(K * D, D).T.contiguous()
+        shift = -(inverse.double() @ self.means.double()[..., None]).flatten().to(x.dtype)
+        scales = inverse.diagonal(dim1=-2, dim2=-1).double().log().sum(-1)
+        constant = self.log_weights.double() + scales - 0.5 * D * math.log(2 * math.pi)
+
+        def squares(rows: Tensor) -> Tensor:
+            z = torch.addmm(shift, rows, weights).view(-1, K, D)
+            return z.square().sum(-1, dtype=torch.float64)
+
+        return constant, squares
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: Random = None) -> Tensor:
+        """A component for each row, then μ_k + L_k z."""
+        return self._draw(n, generator, inverse_of(self.inverse_factors))
 
 
 def log_normalised(weights: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -60,13 +60,9 @@ class Scale:
         """Covariances in the units of the data as those of standardised rows."""
         return covariances / self.scale / self.scale[:, None]
 
-    def means(self, means: Tensor) -> Tensor:
-        """Standardised means back in the units of the data."""
-        return means * self.scale + self.shift
-
-    def covariances(self, covariances: Tensor) -> Tensor:
-        """Standardised covariances back in the units of the data."""
-        return covariances * self.scale[:, None] * self.scale
+    def data_units(self, means: Tensor, covariances: Tensor) -> tuple[Tensor, Tensor]:
+        """Standardised means and covariances back in the units of the data."""
+        return means * self.scale + self.shift, covariances * self.scale[:, None] * self.scale
 
 
 class Moments(NamedTuple):
@@ -203,15 +199,12 @@ class Rows:
         """Features of complete rows, (F, n) at a time."""
         F, N = n_features(self.n_variables), self._columns.shape[1]
         step = max(1, self._block // max(F if self._kept is None else 1, members))
-        room = None
-        for start in range(0, N, step):
-            if self._kept is not None:
-                yield self._kept[:, start : start + step]
-                continue
-            part = self._columns[:, start : start + step]
-            if room is None or part.shape[1] != room.shape[1]:
-                room = part.new_empty(F, part.shape[1])
-            yield features(part, room)
+        if self._kept is not None:
+            yield from self._kept.split(step, 1)
+            return
+        room = self._columns.new_empty(F, min(step, N))
+        for part in self._columns.split(step, 1):
+            yield features(part, room[:, : part.shape[1]])
 
 
 def n_features(n_variables: int) -> int:
@@ -232,22 +225,22 @@ def features(columns: Tensor, out: Tensor | None = None) -> Tensor:
     return out
 
 
-def cholesky(covariances: Tensor, option: str, value: float) -> Tensor:
-    """Cholesky factors of standardised covariances (..., D, D), or a ValueError that names the option."""
-    factors, singular = try_cholesky(covariances)
-    if singular:
-        raise ValueError(
-            f"the covariance of a component is singular (a constant column, columns that determine each "
-            f"other, repeated rows or too few rows): give a larger {option} than {value:g}"
-        )
-    return factors
+def cholesky(covariances: Tensor, floor: tuple[str, float] | None = None) -> Any:
+    """Cholesky factors of standardised covariances (..., D, D).
 
-
-def try_cholesky(covariances: Tensor) -> tuple[Tensor, bool]:
-    """Cholesky factors of standardised covariances, and whether one of them is singular."""
+    Where one of them is singular, a ValueError that names the option and value that are to be larger; None
+    without any.
+    """
     factors, info = torch.linalg.cholesky_ex(covariances)
     pivots = factors.diagonal(dim1=-2, dim2=-1)
-    return factors, bool(((info != 0) | ~(pivots.square().amin(-1) > SINGULAR)).any())
+    if not bool(((info != 0) | ~(pivots.square().amin(-1) > SINGULAR)).any()):
+        return factors
+    if floor is None:
+        return None
+    raise ValueError(
+        f"the covariance of a component is singular (a constant column, columns that determine each "
+        f"other, repeated rows or too few rows): give a larger {floor[0]} than {floor[1]:g}"
+    )
 
 
 def _responsibilities(joint: Tensor) -> Tensor:

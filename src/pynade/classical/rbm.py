@@ -22,7 +22,7 @@ from pynade.classical import rbm_sum
 from pynade.classical.binary import BinaryMarginalisable, bernoulli_draws
 from pynade.classical.em import Random
 from pynade.classical.rbm_sum import HiddenStates, VisibleStates
-from pynade.families import Bernoulli, Family
+from pynade.families import Bernoulli
 from pynade.models.autoregressive import Autoregressive
 from pynade.models.density import Model, check_columns
 from pynade.nets import NADENet
@@ -119,21 +119,22 @@ class RBM(Model):
             x = bernoulli_draws(h @ self.W + self.b, generator).to(self.dtype)
         return x
 
+    @torch.no_grad()
     def log_partition(self) -> float:
         """log Z, exact: the sum over all states of the smaller layer, at most 25 units.
 
         Raises:
             ValueError: both layers are larger; `log_partition_ais` gives an estimate.
         """
-        if min(self.n_hidden, self.n_visible) > rbm_sum.MOST_UNITS:
+        if (smaller := min(self.n_hidden, self.n_visible)) > rbm_sum.MOST_UNITS:
             raise ValueError(
                 f"the exact partition function sums over all states of the smaller layer, which has "
-                f"{min(self.n_hidden, self.n_visible)} units and may have {rbm_sum.MOST_UNITS}; "
-                f"log_partition_ais gives an estimate by annealed importance sampling"
+                f"{smaller} units and may have {rbm_sum.MOST_UNITS}; log_partition_ais gives an estimate"
             )
+        W, b, c = (p.double() for p in (self.W, self.b, self.c))
         if self.n_hidden <= self.n_visible:
-            return rbm_sum.log_sum(rbm_sum.softplus_table(self.W, self.b), self.c)
-        return rbm_sum.log_sum(rbm_sum.softplus_table(self.W.T, self.c), self.b)
+            return float(HiddenStates(W, b).log_sum(c[None]))
+        return float(HiddenStates(W.T, c).log_sum(b[None]))
 
     @torch.no_grad()
     def log_partition_ais(
@@ -242,11 +243,6 @@ class NormalisedRBM(BinaryMarginalisable):
             if len(which):
                 out[rows[:, None], free[which]] = states.logits(c, which)
         return out
-
-    @torch.no_grad()
-    def distribution(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
-        """p(x_i | observed cells): Bernoulli, and its logits (B, 1); cheaper than all D of them."""
-        return self.family, self._logits_given(self._clean(x, observed), observed, i)[:, i : i + 1]
 
     def _draw_given(self, x: Tensor, observed: Tensor, n: int, generator: Random) -> Tensor:
         """A state of the smaller layer given the observed cells, then the rest given it: (n, B, D)."""

@@ -27,7 +27,6 @@ LARGEST = 690.0  # e^690 is still a float64
 BLOCK = {"cpu": 2**20, "cuda": 2**26}  # values of a at a time where there is no kernel
 TINY = 1e-260  # a sum of products this small may have lost terms to underflow
 STATES_BLOCK = 2**20  # values at a time, of rows and states
-LOG_SUM_BLOCK = {"cpu": 2**16, "cuda": 2**23}  # states at a time: what a CPU's cache holds
 
 
 def linear_table(c: Tensor) -> Tensor:
@@ -52,19 +51,6 @@ def softplus_table(weight: Tensor, bias: Tensor) -> Tensor:
     if weight.device.type == "cpu" and bool(fits) and available("numba"):
         return _by_products(high, low)
     return _by_logs(high, low)
-
-
-def log_sum(table: Tensor, c: Tensor) -> float:
-    """log Σ_h exp(table_h + Σ_k c_k h_k) over all states: (2^H,), (H,).
-
-    The linear part is made of its two parts and added a block at a time: a table of its own would cost more
-    to write than all the sums.
-    """
-    cut = max(0, len(c) - LOW_UNITS)
-    high, low = linear_table(c.detach()[:cut]), linear_table(c.detach()[cut:])
-    rows = max(1, LOG_SUM_BLOCK.get(table.device.type, LOG_SUM_BLOCK["cpu"]) // len(low))
-    each = [torch.logsumexp(part + low, 1) for part in table.view(len(high), -1).split(rows)]
-    return float(torch.logsumexp(torch.cat(each) + high, 0))
 
 
 def bits(states: Tensor, units: int) -> Tensor:
@@ -144,9 +130,8 @@ class HiddenStates:
 
     def logits(self, c: Tensor, which: Tensor) -> Tensor:
         """Logits (R, which) of p(x_d = 1) of some free variables."""
-        inner_log = linear_table(c[:, self.outer :])
-        outer_log = linear_table(c[:, : self.outer])
-        total = torch.logsumexp(self._outer_weights(c), -1)
+        inner_log, outer_log = linear_table(c[:, self.outer :]), linear_table(c[:, : self.outer])
+        total = self.log_sum(c)
         weight = self.weight[:, which].T  # (which, H)
         low = linear_table(weight[:, self.outer :]).T  # (2^inner, which)
         high = (linear_table(weight[:, : self.outer]) + self.bias[which, None]).T

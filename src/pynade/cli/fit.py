@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from pynade.cli.screen import console, next_commands, training_bar
+from pynade.cli.options import model_for
+from pynade.cli.screen import console, next_commands, print_schema, training_bar
 from pynade.estimators.registry import ALIASES, MODELS
+
+COLUMNS = 60  # that `fit` prints the schema of
+MODEL = "A model named above; auto takes tabular for a table file, nade otherwise."
+CHANGE = "If a column was not understood: --column zip=category; to leave one out: --drop id"
 
 Where: Any = partial(Option, rich_help_panel="Data and output")
 
@@ -27,8 +33,9 @@ def _models() -> str:
 
 HELP = f"""Train a model and keep it in a run folder.
 
-DATA is a registered name (`pynade data list`) or a file: .csv, .parquet, .npy or .npz; of images
-a folder of PNG files or an .npy stack. `pynade fit --model X --help` shows all options of a model.
+DATA is a table (.csv, .csv.gz or .parquet: columns of any kind, with gaps), a registered name (`pynade
+data list`), a matrix (.npy, .npz), or images: a folder of PNG files or an .npy stack. `pynade fit
+--model X --help` shows all options of a model.
 
 \b
 Models by data ("with gaps": missing values may stand anywhere):
@@ -36,7 +43,8 @@ Models by data ("with gaps": missing values may stand anywhere):
 
 \b
 Examples:
-  pynade fit table.csv --model deepnade
+  pynade fit people.csv
+  pynade fit people.csv --column zip=category --drop id --out runs/people
   pynade fit measurements.csv --model rnade --n-components 10 --out runs/table
   pynade fit mushrooms --model mob --n-components 32 --n-components 64
   pynade fit --resume runs/table
@@ -45,7 +53,7 @@ Examples:
 
 def fit(
     data: Annotated[str | None, Argument(metavar="DATA", help="A registered data set or a file.")] = None,
-    model: Annotated[str, Option(help="A model named above.", rich_help_panel="Model")] = "nade",
+    model: Annotated[str, Option(help=MODEL, rich_help_panel="Model")] = "auto",
     out: Annotated[Path | None, Where(help="Run folder to make (by default runs/DATA-MODEL).")] = None,
     overwrite: Annotated[bool, Where("--overwrite", help="Replace an earlier run in that folder.")] = False,
     resume: Annotated[Path | None, Where(metavar="RUN", help="Go on with an interrupted run.")] = None,
@@ -60,22 +68,26 @@ def fit(
     from pynade.runs.run import resume_run, start_run
     from pynade.runs.summary import read_spec
 
-    with training_bar() as bar:
+    with training_bar() as bar, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "column .* is left out")  # `_print_columns` says it
         if resume is not None:
             if data is not None or out is not None:
                 own = "--resume RUN takes everything from the run folder"
                 raise ValueError(f"{own}; give no DATA and no --out")
-            if parameters or model != "nade" or overwrite or drop_constant:
+            if parameters or model != "auto" or overwrite or drop_constant:
                 raise ValueError("--resume RUN goes on with the run's own settings; give no others")
             folder, result = resume, resume_run(resume, data_dir=data_dir, callbacks=[bar])
         else:
             if data is None:
                 raise ValueError("name the data to train on: pynade fit DATA")
+            model = model_for(model, [data])
             folder = out or default_folder(data, model)
-            kept: Any = {"overwrite": overwrite, "drop_constant": drop_constant}
+            kept: Any = {"overwrite": overwrite, "drop_constant": drop_constant, "checked": _print_columns}
             result = start_run(folder, model, parameters, data, data_dir=data_dir, callbacks=[bar], **kept)
     _print_result(folder, result)
-    next_commands(("score", folder, data or read_spec(folder)["data"]), ("sample", folder, "-n", 10))
+    data = data or read_spec(folder)["data"]
+    more = [("surprise", folder, data, "--top", 10)] if "gain" in result else []
+    next_commands(("score", folder, data), ("sample", folder, "-n", 10), *more)
 
 
 def default_folder(data: str, model: str) -> Path:
@@ -87,9 +99,18 @@ def default_folder(data: str, model: str) -> Path:
         >>> default_folder("red_wine/3", "rnade").as_posix()
         'runs/red_wine-3-rnade'
     """
+    from pynade.tables.files import stem
+
     file = Path(data)
-    name = file.stem if file.exists() or file.suffix else data.replace("/", "-").replace(":", "-")
+    name = stem(file) if file.exists() or file.suffix else data.replace("/", "-").replace(":", "-")
     return Path("runs") / f"{name or 'data'}-{model}"
+
+
+def _print_columns(estimator: Any) -> None:
+    """What a model of mixed tables understood."""
+    if hasattr(estimator, "schema_"):
+        print_schema(estimator.schema_, COLUMNS)
+        console.print(CHANGE, soft_wrap=True)
 
 
 def _print_result(folder: Path, result: dict[str, Any]) -> None:
@@ -102,5 +123,11 @@ def _print_result(folder: Path, result: dict[str, Any]) -> None:
     epochs = "epoch" if result["epochs"] == 1 else "epochs"
     best = f"{result['epochs']} {epochs}, best {result['best_epoch']}{score}"
     console.print(f"{folder}: {best}, {result['seconds']:.1f} s ({result['stopped']})")
+    if gain := result.get("gain"):
+        console.print(
+            f"gain over independent columns {gain['mean']:.3f} ± {gain['stderr'] or 0:.3f} nats a row"
+        )
+    if result.get("disagreement") is not None:
+        console.print(f"orderings disagree by {result['disagreement']:.3f} nats a row (standard deviation)")
     for message in result.get("messages", ()):
         console.print(message)

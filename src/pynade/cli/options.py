@@ -20,7 +20,7 @@ from pynade.estimators.registry import PARAMETERS, estimator_class
 
 #: Options that `pynade fit --help` shows, and their types; `pynade fit --model X --help` shows all.
 COMMON = {"hidden": "int | Sequence[int]", "epochs": "int", "learning_rate": "float"}
-COMMON |= {"random_state": "int", "device": "str"}
+COMMON |= {"random_state": "int", "device": "str", "schema": "Mapping[str, Any]", "drop": "Sequence[str]"}
 #: Parameters that the help shows as options of training.
 TRAINING = {"epochs", "learning_rate", "batch_size", "weight_decay", "dropout", "patience", "tol"}
 TRAINING |= {"validation_fraction", "device", "random_state"}
@@ -33,7 +33,14 @@ TEXTS = {
     "binarize": "threshold: values above it become 1, the others 0 (of grey images a share of white); or "
     "random, random:SEED: pixels drawn with their share of white.",
 }
+TEXTS |= {
+    "schema": "what a column is, where that was not understood: binary, category, ordinal, integer, rounded, "
+    "real or date.",
+    "drop": "a column to leave out.",
+}
 DEFAULTS = {"random_state": 0}
+TABLES = (".csv", ".csv.gz", ".parquet")  # endings of files of mixed columns
+NAMED = ("penguins",)  # data sets of mixed columns
 WORDS = {"None": "none", "True": "yes", "False": "no"}  # of defaults, in the help
 
 
@@ -50,6 +57,7 @@ class ModelCommand(TyperCommand):
         model = next((after for word, after in itertools.pairwise(words) if word == "--model"), None)
         if model is None and {"-h", "--help"}.isdisjoint(args):
             model = str(inspect.signature(self.function).parameters["model"].default)
+        model = model and model_for(model, words)
         args = [_current_name(word) for word in args]
         app = typer.Typer(add_completion=False)
         app.command()(with_options(self.function, model))
@@ -57,6 +65,19 @@ class ModelCommand(TyperCommand):
         self.params, self.callback = command.params, command.callback
         _check_options(args, [name for p in self.params for name in (*p.opts, *p.secondary_opts)], model)
         return super().make_context(info_name, args, parent, **extra)
+
+
+def model_for(model: str, words: Sequence[str]) -> str:
+    """The model that "auto" stands for, by the data that is among the words of a command.
+
+    Example:
+        >>> model_for("auto", ["people.csv"]), model_for("auto", ["digits"]), model_for("made", ["a.csv"])
+        ('tabularnade', 'nade', 'made')
+    """
+    if model != "auto":
+        return model
+    mixed = any(word.lower().endswith(TABLES) or word in NAMED for word in words)
+    return "tabularnade" if mixed else "nade"
 
 
 def with_options(function: Callable[..., None], model: str | None) -> Callable[..., None]:
@@ -105,12 +126,13 @@ class ModelOption:
     @property
     def word(self) -> str:
         """The option's name on the command line."""
-        return f"--{self.name.replace('_', '-')}"
+        return "--column" if self.name == "schema" else f"--{self.name.replace('_', '-')}"
 
     @property
     def many(self) -> bool:
         """Whether it may be repeated."""
-        return "Sequence[" in self.annotation and self.name not in ("ordering", "image_shape")
+        several = self.annotation.startswith("Mapping[") or "Sequence[" in self.annotation
+        return several and self.name not in ("ordering", "image_shape")
 
     def parameter(self) -> inspect.Parameter:
         """The keyword of a typer command."""
@@ -151,10 +173,19 @@ class ModelOption:
             except ValueError:
                 form = "HxW or CxHxW, such as 28x28"
                 raise ValueError(f"an image shape is written {form}, not {value[0]!r}") from None
+        if self.name == "schema":
+            pairs = [word.rpartition("=") for word in value]
+            for word in (
+                word for word, (name, _, kind) in zip(value, pairs, strict=True) if not name or not kind
+            ):
+                raise ValueError(f"--column takes NAME=KIND, such as zip=category, not {word!r}")
+            return {name.strip(): kind.strip() for name, _, kind in pairs}
         values = [self._number(word) for word in value]
         return values if len(values) > 1 or self.annotation.startswith("Sequence") else values[0]
 
     def _number(self, word: str) -> Any:
+        if self.annotation.startswith("Sequence[str]"):
+            return word
         if word.lower() == "none" and "None" in self.annotation:
             return None
         kinds: list[Any] = [int] if self._metavar() == "INT" else []
@@ -171,6 +202,8 @@ class ModelOption:
     def _metavar(self) -> str:
         if self.name == "image_shape":
             return "HxW"
+        if self.name == "schema":
+            return "NAME=KIND"
         if self.annotation.startswith(("int", "Sequence[int]")) or self.name == "random_state":
             return "INT"
         return "FLOAT" if "float" in self.annotation else "TEXT"
@@ -200,6 +233,8 @@ def model_options(model: str) -> list[ModelOption]:
 
 
 def _panel(name: str) -> str:
+    if name in ("schema", "drop", "missing"):
+        return "Columns of a mixed table"
     return "Training" if name in TRAINING else "Model"
 
 

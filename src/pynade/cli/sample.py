@@ -11,8 +11,8 @@ from typer import Argument, Option
 from pynade.cli.arguments import DataDir, Picture, Run
 from pynade.cli.screen import console, errors, next_commands
 
-GIVEN = """Known values by index or column, "3=1,17=0" (not nade, made, fvsbn, rnade; causal and permuted
-transformers only where their orderings begin with them)."""
+GIVEN = """Known values by column or index, "city=Paris,age=40" (not nade, made, fvsbn, rnade; causal and
+permuted transformers only where their orderings begin with them)."""
 HOLE = "Size of the hole; by default 10x10, half the image if that is less."
 PER_STEP = "Pixels drawn at once (convnade, unet) [1]; more is quicker, an approximation."
 PLOT = "Picture of samples and the probabilities they were drawn with."
@@ -34,24 +34,29 @@ def sample(
 
     \b
     Examples:
+      pynade sample runs/people -n 100 --given "city=Paris,age=40" --out new_people.csv
+      pynade sample runs/table -n 1000 --seed 7 --out new_rows.parquet
       pynade sample runs/digits -n 64 --plot samples.png
-      pynade sample runs/table -n 1000 --seed 7 --out new_rows.csv
       pynade sample runs/deep -n 10 --given "3=1,17=0"
       pynade sample runs/unet -n 100 --per-step 16 --plot samples.png
     """
     from pynade.runs.sampling import draw, plot_samples
-    from pynade.tables.files import write_table
+    from pynade.tables.files import write_frame, write_table
     from pynade.tables.frames import default_names
 
     drawn = draw(run, n, seed, shape, given, per_step, wanted_means=plot is not None)
-    if out is not None:
+    framed = hasattr(drawn.rows, "write_csv")
+    if out is not None and framed:
+        write_frame(out, drawn.rows)
+    elif out is not None:
         write_table(out, drawn.columns or default_names(drawn.rows.shape[1]), drawn.rows)
     if plot is not None:
         plot_samples(plot, drawn)
     table = ("sample", run, "-n", n, "--out", "samples.csv")
     if out is None and plot is None:
-        for row in drawn.rows:
-            console.print(" ".join(map(str, row)), soft_wrap=True)
+        lines = drawn.rows.write_csv().splitlines() if framed else (" ".join(map(str, r)) for r in drawn.rows)
+        for line in lines:
+            console.print(line, soft_wrap=True)
         next_commands(table, to=errors)
     else:
         files = ", ".join(str(file) for file in (out, plot) if file)
@@ -69,12 +74,13 @@ def impute(
 ) -> None:
     """Fill the gaps of a table.
 
+    Of a mixed table, columns that the model does not have and the order of columns stay as they are.
     Models with orderings of their own (nade, made, made-e, fvsbn, rnade, causal-transformer,
     permuted-transformer) do it by an estimate, with weighted particles; all others need none.
 
     \b
     Examples:
-      pynade impute runs/table gaps.csv --out filled.csv
+      pynade impute runs/people people.csv --out filled.csv
       pynade impute runs/table gaps.csv --draws 5 --out five_fillings.csv
       pynade impute runs/nade gaps.csv --particles 1000 --out filled.csv
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
@@ -17,6 +17,7 @@ SPLIT = "train, valid, test or all; by default test, all rows of a plain file."
 ORDERINGS = "Score an orderless model under K orderings: typical and ensemble."
 ESTIMATE = "Estimate the mean over orderings, with this many draws a row."
 EVERY = "With both: exact on every n-th row (10), estimated on all."
+DENSITY = "Of a mixed table: probabilities over the resolution of their columns, as densities."
 PRECISION = "Of the net on a GPU: float32, tf32 or bf16 (with --orderings, --estimate)."
 
 
@@ -29,6 +30,7 @@ def score(
     every: Annotated[int | None, Option(help=EVERY)] = None,
     precision: Annotated[str, Option(help=PRECISION)] = "tf32",
     rows: Annotated[Path | None, Option(help="Write each row's log p here (.csv, .parquet or .npy).")] = None,
+    density: Annotated[bool, Option("--density", help=DENSITY)] = False,
     record: Annotated[Path | None, Option(help="Write the result with its provenance here (.json).")] = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -39,8 +41,12 @@ def score(
     row and estimated on the others. Processes share the work: torchrun --nproc-per-node 4 -m pynade.cli.main
     score …
 
+    Of a mixed table, a row's score adds up log-probabilities of discrete cells and log-densities of real
+    ones; the gain says how much better it is than that of independent columns.
+
     \b
     Examples:
+      pynade score runs/people new_people.csv
       pynade score runs/digits digits --split test
       pynade score runs/table new_rows.csv --rows scores.csv
       pynade score runs/mushrooms mushrooms --split test --record result.json
@@ -66,7 +72,8 @@ def score(
     with together() as rank:
         with row_bar("scoring") as bar:
             shown = bar if rank == 0 else None
-            result = score_run(run, data, split, data_dir, orderings, shown, estimate, precision, every or 10)
+            asked: Any = {"orderings": orderings, "draws": estimate, "every": every or 10, "density": density}
+            result = score_run(run, data, split, data_dir, progress=shown, precision=precision, **asked)
         if rank > 0:
             return
     if rows is not None:
@@ -96,3 +103,7 @@ def _print_scores(result: Score) -> None:
         lines += [f"ensemble of {n}: {curve[n - 1]}" for n in ensemble_sizes(k)]
     for line in lines:
         console.print(f"{result.data.name} {result.split}: {line}")
+    if result.gain is not None:
+        gain = f"{result.gain.mean:.3f} ± {result.gain.stderr:.3f} nats"
+        console.print(f"gain over independent columns: {gain}")
+        console.print(f"({result.adds_up})", soft_wrap=True)

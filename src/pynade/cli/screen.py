@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:  # importing torch takes a second, and `pynade --help` does not need it
+    from pynade.tables import Schema
     from pynade.training import Callback, Progress
 
 console = Console(highlight=False, markup=False)
@@ -32,22 +33,45 @@ def plain_table(*columns: str) -> Table:
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:
     """Print names and values in two columns."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
-    for name, value in facts:
-        table.add_row(name, value)
+    for fact in facts:
+        table.add_row(*fact)
     console.print(table)
+
+
+def print_schema(schema: Schema, most: int | None = None) -> None:
+    """Print what each column of a table is, and which were left out, with the reasons.
+
+    Args:
+        schema: of the table.
+        most: columns at most; None prints all.
+    """
+    table = plain_table("column", "kind", "values", "why")
+    for column in table.columns:
+        column.justify = "left"
+    columns = [line for line in schema.table() if line[1] != "ignored"]
+    for name, kind, values, why in columns[:most]:
+        table.add_row(name, kind, values if len(values) <= 40 else f"{values[:39]}…", why)
+    console.print(table)
+    if more := len(columns[len(columns) if most is None else most :]):
+        console.print(f"… and {more:,} more columns")
+    for name, reason in schema.ignored:
+        console.print(f"column {name!r} is left out: {reason}", soft_wrap=True)
+
+
+def print_bars(bars: Sequence[tuple[str, float]], width: int = 40) -> None:
+    """Print probabilities with bars of blocks."""
+    longest, most = max(len(label) for label, _ in bars), max(p for _, p in bars) or 1.0
+    for label, p in bars:
+        eighths = round(8 * width * p / most)
+        block = "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+        console.print(f"{label:>{longest}}  {p:6.3f}  {block}", soft_wrap=True)
 
 
 @contextmanager
 def training_bar(what: str = "epoch") -> Iterator[Callback]:
     """Show the epoch, the log-likelihoods (nats per row) and the time left while a model is trained.
 
-    Where there is no terminal, a line is printed now and then instead.
-
-    Args:
-        what: What is counted, such as "epoch" or "iteration".
-
-    Yields:
-        A callback of training.
+    Yields a callback of training. Where there is no terminal, it prints a line now and then instead.
     """
     from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -79,12 +103,7 @@ def training_bar(what: str = "epoch") -> Iterator[Callback]:
 
 
 def next_commands(*commands: Sequence[object], to: Console = console) -> None:
-    """Print the commands that usually follow.
-
-    Args:
-        commands: The words of each, without `pynade`.
-        to: Where to print; a command whose output is rows prints to the standard error.
-    """
+    """Print the commands that usually follow, given as words without `pynade`; to `errors` after rows."""
     for n, words in enumerate(commands):
         command = shlex.join(str(word) for word in words)
         to.print(f"{'Next: ' if n == 0 else '      '}pynade {command}", soft_wrap=True)

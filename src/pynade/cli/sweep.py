@@ -85,9 +85,8 @@ def sweep(
     table = plain_table("fold", *values, "validation", "best epoch", "its score again" if quick else part)
     means = score.get("folds", [score["mean"]])
     for line, mean in zip(result["chosen"], means, strict=True):
-        settings = [str(line[name]) for name in values]
-        scores = (f"{line['valid']:.3f}", str(line["best_epoch"]), f"{mean:.3f}")
-        table.add_row(str(line["fold"]), *settings, *scores)
+        shown = [line["fold"], *(line[name] for name in values), f"{line['valid']:.3f}", line["best_epoch"]]
+        table.add_row(*map(str, shown), f"{mean:.3f}")
     console.print(table)
     over = "folds" if len(means) > 1 else f"{score['n']:,} rows"
     note = " (quick: does not count)" if quick else ""
@@ -134,10 +133,8 @@ class Standings:
         """Show how far a sweep is."""
         now, moment = progress.now, time.monotonic()
         running = sum(not history.stopped for history in now.histories)
-        head = (
-            f"{progress.what} {progress.part}/{progress.parts}, epoch {now.epoch}/{now.epochs}, "
-            f"{running} of {len(now.histories)} in training, {now.seconds:.0f} s"
-        )
+        where = f"{progress.what} {progress.part}/{progress.parts}, epoch {now.epoch}/{now.epochs}"
+        head = f"{where}, {running} of {len(now.histories)} in training, {now.seconds:.0f} s"
         if not errors.is_terminal and moment - self.printed > LINE_SECONDS:
             self.printed = moment
             errors.print(head)
@@ -156,8 +153,8 @@ class Standings:
         table = plain_table("setting", "validation (mean over folds)")
         table.title = head
         means = {label: sum(values) / len(values) for label, values in scores.items()}
-        for label in sorted(means, key=lambda label: -means[label])[:LINES]:
-            table.add_row(label, f"{means[label]:.3f}" if math.isfinite(means[label]) else "–")
+        for label, mean in sorted(means.items(), key=lambda item: -item[1])[:LINES]:
+            table.add_row(label, f"{mean:.3f}" if math.isfinite(mean) else "–")
         if len(means) > LINES:
             table.add_row(f"… {len(means) - LINES} more", "")
         return table

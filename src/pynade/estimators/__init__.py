@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from pynade.estimators.rbm import RBM
     from pynade.estimators.registry import estimator_class, estimator_named, names, register
+    from pynade.estimators.tabular import TabularNADE
 
 __all__ = [
     "FVSBN",
@@ -44,6 +45,7 @@ __all__ = [
     "ImageNADE",
     "NetEstimator",
     "OrderlessEstimator",
+    "TabularNADE",
     "TransformerNADE",
     "estimator_class",
     "estimator_named",
@@ -64,6 +66,7 @@ _MODULES = {
     "orderless": ("BinaryTransformerNADE", "DeepNADE", "DeepRNADE", "EoNADE", "TransformerNADE"),
     "rbm": ("RBM",),
     "registry": ("estimator_class", "estimator_named", "names", "register"),
+    "tabular": ("TabularNADE",),
 }
 _HOMES = {name: f"pynade.estimators.{module}" for module, some in _MODULES.items() for name in some}
 __getattr__, __dir__, _ = _lazy_names(__name__, _HOMES)

@@ -7,7 +7,7 @@ given its default once. Torch is imported where it is needed: parameters can be 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -20,7 +20,7 @@ from pynade.device import torch_device
 from pynade.estimators.cells import missing_cells
 from pynade.estimators.questions import Questions
 from pynade.tables.dataset import validation_rows
-from pynade.tables.frames import align, as_matrix
+from pynade.tables.frames import align, as_matrix, frame_kind
 
 if TYPE_CHECKING:
     from pynade.tables.dataset import RowSource
@@ -141,7 +141,7 @@ class DensityEstimator(Questions):
             estimator=self,
         )
         if fitting:
-            self.n_features_in_ = numbers.shape[1]
+            self.n_features_in_, self.frame_ = numbers.shape[1], frame_kind(X)
             if names is not None:
                 self.feature_names_in_ = np.asarray(names, dtype=object)
             elif hasattr(self, "feature_names_in_"):
@@ -210,8 +210,10 @@ class DensityEstimator(Questions):
             "n_features_in_": self.n_features_in_,
             "history_": asdict(self.history_),
             "seed_": self.seed_,
+            "frame_": getattr(self, "frame_", None),
         }
-        fitted |= {name: getattr(self, name) for name in self._facts}
+        facts_of = {name: getattr(self, name) for name in self._facts}
+        fitted |= {k: v.to_json() if hasattr(v, "to_json") else v for k, v in facts_of.items()}
         if self._names() is not None:
             fitted["feature_names_in_"] = self._names()
         extra = {"estimator": {"name": type(self).__name__, "params": parameters, "fitted": fitted}} | facts
@@ -236,6 +238,8 @@ def plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, tuple | list):
         return [plain(v) for v in value]
+    if isinstance(value, Mapping):
+        return {str(name): plain(v) for name, v in value.items()}
     if type(value).__name__ == "device":
         return str(value)
     return value if isinstance(value, str | int | float | bool | None) else None

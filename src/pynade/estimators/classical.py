@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import operator
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
     from pynade.tables.dataset import RowSource
     from pynade.training import Callback, History
     from pynade.training.checkpoint import Checkpoint
+
+#: Ranges of parameters: the least value of whole numbers; finite numbers above zero, or zero where allowed.
+LEAST = {"epochs": 0, "ais_chains": 2} | dict.fromkeys(("n_components", "n_factors", "hidden", "n_init"), 1)
+LEAST |= dict.fromkeys(("patience", "batch_size", "cd_steps", "ais_steps", "gibbs_steps"), 1)
+LEAST |= dict.fromkeys(("updates_per_epoch", "evaluate_every"), 1)
+MAY_BE_ZERO = ("tol", "covariance_floor", "noise_floor")
+POSITIVE = ("smoothing", "alpha", "learning_rate", *MAY_BE_ZERO)
 
 Setting = dict[str, Any]
 Results = list[tuple[Any, "History"]]  # a model and its history for each setting
@@ -109,12 +117,10 @@ class ClassicalEstimator(DensityEstimator):
     _facts: ClassVar[tuple[str, ...]] = ("chosen_", "choices_")
     _double: ClassVar[bool] = True
     _fits_missing: ClassVar[bool] = True
+    _chosen_from: ClassVar[tuple[str, ...]] = ()  # parameters that may be sequences of values
+    _limited: ClassVar[bool] = False  # components by the number of rows, factors by that of columns
     _together: ClassVar[bool] = False  # all settings are learned at once
     _folds_at_once: ClassVar[int] = 1  # that `fit_folds` is best given
-
-    @abstractmethod
-    def _settings(self, train: np.ndarray, validated: bool) -> list[Setting]:
-        """The settings to choose from; refuses parameters that do not fit the training rows."""
 
     @abstractmethod
     def _learn(self, problem: Problem) -> Results:
@@ -127,9 +133,31 @@ class ClassicalEstimator(DensityEstimator):
         """The results of several estimators, each with its own rows."""
         return [e._learn(problem) for e, problem in zip(estimators, folds, strict=True)]
 
-    def _em(self) -> dict[str, Any]:
-        """The parameters of EM; `epochs` counts M-steps, the loop the start too."""
-        return {name: getattr(self, name) for name in ("patience", "tol")} | {"epochs": self.epochs + 1}
+    def _grid(self, train: np.ndarray, validated: bool) -> dict[str, list[Any]]:
+        """The values of each parameter that is chosen."""
+        return {name: choices(name, getattr(self, name)) for name in self._chosen_from}
+
+    def _settings(self, train: np.ndarray, validated: bool) -> list[Setting]:
+        """The settings to choose from; refuses parameters that do not fit the training rows."""
+        self._training_options()
+        grid, most = self._grid(train, validated), dict[str, tuple[int, str]]()
+        if self._limited:
+            most["n_components"] = len(train), ", the number of training rows"
+            most["n_factors"] = train.shape[1], ", the number of columns"
+        check_ranges(self, but=grid)
+        grid = {name: [in_range(name, value, *most.get(name, ())) for value in grid[name]] for name in grid}
+        several = [name for name, values in grid.items() if len(values) > 1]
+        if several and not validated:
+            raise ValueError(
+                f"{' and '.join(several)} can only be chosen on validation rows: give X_valid, a "
+                "validation_fraction that leaves at least two rows, or a single value"
+            )
+        return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+    def _em(self, *more: str) -> dict[str, Any]:
+        """The parameters of EM, and others by name; `epochs` counts M-steps, the loop the start too."""
+        own = {name: getattr(self, name) for name in ("patience", "tol", *more)}
+        return own | {"epochs": self.epochs + 1}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -155,12 +183,9 @@ class ClassicalEstimator(DensityEstimator):
         digest = hashlib.sha256()
         for rows in (train, valid) if request.folder is not None else ():
             digest.update(b"none" if rows is None else np.ascontiguousarray(rows).tobytes())
-        parameters = {
-            name: value
-            for name, value in self.flat_parameters().items()
-            if name not in ("device", "random_state")
-        }
-        identity = {"model": type(self).__name__, **parameters, "seed": seed, "data": digest.hexdigest()}
+        identity = {"model": type(self).__name__, **self.flat_parameters()}
+        del identity["device"], identity["random_state"]
+        identity |= {"seed": seed, "data": digest.hexdigest()}
         return Problem(settings, train, valid, seed, torch_device(self.device), request, identity)
 
     def _fit(self, train: np.ndarray, valid: np.ndarray | None, seed: int, request: FitRequest) -> None:
@@ -184,10 +209,8 @@ class ClassicalEstimator(DensityEstimator):
         self.history_.seconds = max(seconds) if self._together else sum(seconds)
         self.model_: Any = model.cpu()
         self.chosen_ = problem.settings[chosen]
-        self.choices_ = [
-            {**setting, "valid": history.best_valid}
-            for setting, (_, history) in zip(problem.settings, results, strict=True)
-        ]
+        pairs = zip(problem.settings, results, strict=True)
+        self.choices_ = [{**setting, "valid": history.best_valid} for setting, (_, history) in pairs]
 
     def _resumed_seed(self, request: FitRequest) -> int:
         from pynade.training.checkpoint import load_checkpoint, numbered_checkpoints
@@ -240,23 +263,18 @@ def fit_folds(
         estimator.history_.seconds = seconds
 
 
-def closed_form(train: float, valid: float | None, stopped: str = "closed form") -> History:
-    """The history of a model that needs no iteration."""
-    from pynade.training import History
+def closed_form(
+    train: float, valid: float | None, stopped: str = "closed form", callbacks: Sequence[Callback] = ()
+) -> History:
+    """The history of a model that needs no iteration; the callbacks are called once."""
+    from pynade.likelihood import Estimate
+    from pynade.training import History, Progress
 
+    score = None if valid is None else Estimate(valid, math.nan, 0)
+    for callback in callbacks:
+        callback(Progress(None, 1, 1, 1, 1, math.nan, train, True, score, valid))
     line = {"epoch": 1, "train": train, "valid": valid, "best": True}
     return History([line], 1, valid, stopped=stopped)
-
-
-def report_closed_form(problem: Problem, history: History) -> None:
-    """Call the callbacks for a model that needs no iteration."""
-    from pynade.likelihood import Estimate
-    from pynade.training import Progress
-
-    valid = None if history.best_valid is None else Estimate(history.best_valid, math.nan, 0)
-    train = history.train_log_likelihood
-    for callback in problem.callbacks():
-        callback(Progress(None, 1, 1, 1, 1, math.nan, train, True, valid, history.best_valid))
 
 
 def choices(name: str, value: Any) -> list[Any]:
@@ -273,47 +291,29 @@ def choices(name: str, value: Any) -> list[Any]:
     return values
 
 
-def needs_validation(settings: list[Setting], validated: bool) -> list[Setting]:
-    """The settings; a ValueError if there are several and no validation rows to choose by."""
-    if len(settings) > 1 and not validated:
-        names = " and ".join(name for name in settings[0] if len({s[name] for s in settings}) > 1)
-        raise ValueError(
-            f"{names} can only be chosen on validation rows: give X_valid, a validation_fraction that leaves "
-            f"at least two rows, or a single value"
-        )
-    return settings
-
-
-def whole(name: str, value: Any, least: int = 1, most: int | None = None, why: str = "") -> int:
-    """A whole number in its range, or one sentence."""
+def in_range(name: str, value: Any, most: int | None = None, why: str = "") -> Any:
+    """The value of a parameter; a ValueError in one sentence if it is a number out of its range."""
+    if name in POSITIVE:
+        zero, number = name in MAY_BE_ZERO, float(value)
+        if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
+            raise ValueError(f"{name} must be {'at least' if zero else 'above'} 0, not {value}")
+        return number
+    if name not in LEAST:
+        return value
     try:
-        number = operator.index(value)
+        whole = operator.index(value)
     except TypeError:
         raise ValueError(f"{name} must be a whole number, not {value!r}") from None
-    if number < least:
-        raise ValueError(f"{name} must be at least {least}, not {number}")
-    if most is not None and number > most:
-        raise ValueError(f"{name} must be at most {most}{why}, not {number}")
-    return number
+    if whole < LEAST[name]:
+        raise ValueError(f"{name} must be at least {LEAST[name]}, not {whole}")
+    if most is not None and whole > most:
+        raise ValueError(f"{name} must be at most {most}{why}, not {whole}")
+    return whole
 
 
-def positive(name: str, value: Any, zero: bool = False) -> float:
-    """A finite number above zero (or zero where that is allowed), or one sentence."""
-    number = float(value)
-    if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
-        raise ValueError(f"{name} must be {'at least' if zero else 'above'} 0, not {value}")
-    return number
-
-
-def check_em(epochs: Any, patience: Any, tol: Any) -> None:
-    """The parameters that every EM has."""
-    whole("epochs", epochs, 0)
-    if patience is not None:
-        whole("patience", patience)
-    positive("tol", tol, zero=True)
-
-
-def n_components(value: int | Sequence[int], n_rows: int | None = None) -> list[int]:
-    """The numbers of components to choose from; each component needs a row to start from."""
-    why = ", the number of training rows"
-    return [whole("n_components", k, 1, n_rows, why) for k in choices("n_components", value)]
+def check_ranges(owner: Any, but: Collection[str] = ()) -> None:
+    """Refuse fields of a dataclass that are out of range; None is fine where the type allows it."""
+    for parameter in fields(owner):
+        name, value = parameter.name, getattr(owner, parameter.name)
+        if name not in but and not (value is None and "None" in str(parameter.type)):
+            in_range(name, value)

@@ -12,6 +12,7 @@ from pynade.estimators.base import DensityEstimator
 from pynade.estimators.registry import PARAMETERS, class_named, make
 from pynade.models import Model
 from pynade.store import load_density
+from pynade.tables.schema import Schema
 from pynade.training.history import History
 
 Loaded = DensityEstimator | Model
@@ -54,8 +55,9 @@ def load_with_facts(path: Path | str) -> tuple[Loaded, dict[str, Any]]:
         estimator.history_ = History.from_json(fitted["history_"])
         estimator.n_iter_ = len(estimator.history_.epochs)
         estimator.n_features_in_ = int(fitted["n_features_in_"])
+        estimator.frame_ = fitted.get("frame_")
         for name in estimator._facts:
-            setattr(estimator, name, fitted[name])
+            setattr(estimator, name, Schema.from_json(fitted[name]) if name == "schema_" else fitted[name])
         names = fitted.get("feature_names_in_") or header.get("columns")
         if names:
             estimator.feature_names_in_ = np.asarray(names, dtype=object)

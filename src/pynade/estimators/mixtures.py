@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -17,15 +16,9 @@ from pynade.estimators.classical import (
     ClassicalEstimator,
     Problem,
     Results,
-    Setting,
-    check_em,
+    check_ranges,
     choices,
     closed_form,
-    n_components,
-    needs_validation,
-    positive,
-    report_closed_form,
-    whole,
 )
 from pynade.estimators.parameters import documented
 
@@ -59,10 +52,7 @@ class BernoulliMixture(BinaryTable, ClassicalEstimator):
     patience: int | None = 10
     tol: float = 1e-6
 
-    def _settings(self, train: np.ndarray, validated: bool) -> list[Setting]:
-        check_em(self.epochs, self.patience, self.tol)
-        positive("smoothing", self.smoothing)
-        return needs_validation([{"n_components": k} for k in n_components(self.n_components)], validated)
+    _chosen_from = ("n_components",)
 
     def _learn(self, problem: Problem) -> Results:
         from pynade.classical import em_bernoulli
@@ -94,7 +84,8 @@ class ChowLiu(BinaryTable, ClassicalEstimator):
     patience: int | None = 5
     tol: float = 1e-6
 
-    _fits_missing: ClassVar[bool] = False
+    _chosen_from = ("n_components",)
+    _fits_missing = False
 
     @property
     def tree_(self) -> ChowLiuTree:
@@ -104,13 +95,9 @@ class ChowLiu(BinaryTable, ClassicalEstimator):
         tree: ChowLiuTree = self.model_ if trees is None else trees[int(self.model_.log_weights.argmax())]
         return tree
 
-    def _settings(self, train: np.ndarray, validated: bool) -> list[Setting]:
-        check_em(self.epochs, self.patience, self.tol)
+    def _grid(self, train: np.ndarray, validated: bool) -> dict[str, list[Any]]:
         given = (ALPHAS if validated else UNCHOSEN_ALPHA) if self.alpha is None else self.alpha
-        alphas = [positive("alpha", alpha) for alpha in choices("alpha", given)]
-        counts = n_components(self.n_components)
-        grid = [{"n_components": k, "alpha": alpha} for k, alpha in itertools.product(counts, alphas)]
-        return needs_validation(grid, validated)
+        return super()._grid(train, validated) | {"alpha": choices("alpha", given)}
 
     def _learn(self, problem: Problem) -> Results:
         from pynade.classical import em_trees
@@ -131,16 +118,16 @@ def _single_trees(problem: Problem, numbers: list[int]) -> dict[int, tuple[Any, 
 
     x, valid = problem.rows()
     alphas = [problem.settings[n]["alpha"] for n in numbers]
-    scores: dict[float, float | None] = {alphas[0]: None}
+    scores: dict[float, Any] = {alphas[0]: None}
     if valid is None:
         tree = chow_liu(x, alphas[0], dtype=torch.float64)
     else:
-        tree, by_alpha = chow_liu_chosen(x, valid, alphas, dtype=torch.float64)
-        scores = dict(by_alpha)
-    train = float(row_log_probs(tree, x).mean())
-    found = {n: (tree, closed_form(train, scores[alpha])) for n, alpha in zip(numbers, alphas, strict=True)}
-    report_closed_form(problem, max((h for _, h in found.values()), key=lambda h: h.best_valid or -math.inf))
-    return found
+        tree, scores = chow_liu_chosen(x, valid, alphas, dtype=torch.float64)
+    train, best = float(row_log_probs(tree, x).mean()), max(scores, key=scores.__getitem__)
+    return {
+        n: (tree, closed_form(train, scores[alpha], callbacks=problem.callbacks() if alpha == best else ()))
+        for n, alpha in zip(numbers, alphas, strict=True)
+    }
 
 
 @documented
@@ -165,10 +152,6 @@ class Gaussian(ClassicalEstimator):
     def _cells(self) -> Real:
         return Real()
 
-    def _settings(self, train: np.ndarray, validated: bool) -> list[Setting]:
-        positive("covariance_floor", self.covariance_floor, zero=True)
-        return [{}]
-
     def check_request(self, X: Any, X_valid: Any = None, columns: Sequence[str] | None = None) -> None:
         """Raise whatever `fit` would raise; learning is quick, so it is tried where no value is missing."""
         super().check_request(X, X_valid, columns)
@@ -190,9 +173,8 @@ class Gaussian(ClassicalEstimator):
             for rows in (x, valid)
         )
         assert train is not None
-        history = closed_form(train, score, "converged" if torch.isnan(x).any() else "closed form")
-        report_closed_form(problem, history)
-        return [(model, history)]
+        stopped = "converged" if torch.isnan(x).any() else "closed form"
+        return [(model, closed_form(train, score, stopped, problem.callbacks()))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,7 +216,7 @@ class MixtureTraining(FactorTraining):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole("batch_size", self.batch_size)
+        check_ranges(self)
         if not 0 < self.step_size <= 1:
             raise ValueError(f"step_size must be above 0 and at most 1, not {self.step_size}")
         if self.zero_means and not self.minibatch:
@@ -243,9 +225,23 @@ class MixtureTraining(FactorTraining):
             raise ValueError("stop_at_train is not for learning in minibatches, whose scores are noisy")
 
 
+@dataclass(eq=False, repr=False)
+class RealMixture(ClassicalEstimator):
+    """Abstract estimator of a mixture of Gaussians of some kind, by EM."""
+
+    standardise: bool = field(default=True, kw_only=True)
+
+    _chosen_from: ClassVar[tuple[str, ...]] = ("n_components",)
+    _limited = True
+    _floor: ClassVar[str]  # the parameter that keeps covariances from being singular
+
+    def _cells(self) -> Real:
+        return Real(self._floor, getattr(self, self._floor))
+
+
 @documented
 @dataclass(eq=False, repr=False)
-class GaussianMixture(ClassicalEstimator):
+class GaussianMixture(RealMixture):
     """Mixture of full-covariance Gaussians by EM, or in minibatches as the paper did for patches and speech.
 
     Example:
@@ -262,44 +258,30 @@ class GaussianMixture(ClassicalEstimator):
     epochs: int | None = None
     patience: int | None = 10
     tol: float = 1e-4
-    standardise: bool = field(default=True, kw_only=True)
     training: MixtureTraining | Mapping[str, Any] | None = field(default=None, kw_only=True)
 
-    _options: ClassVar[type | None] = MixtureTraining
-
-    def _cells(self) -> Real:
-        return Real("covariance_floor", self.covariance_floor)
-
-    def _epochs(self) -> int:
-        return (1000 if self._training_options().minibatch else 200) if self.epochs is None else self.epochs
-
-    def _settings(self, train: np.ndarray, validated: bool) -> list[Setting]:
-        check_em(self._epochs(), self.patience, self.tol)
-        positive("covariance_floor", self.covariance_floor, zero=True)
-        counts = n_components(self.n_components, len(train))
-        return needs_validation([{"n_components": k} for k in counts], validated)
+    _options = MixtureTraining
+    _floor = "covariance_floor"
 
     def _learn(self, problem: Problem) -> Results:
         from pynade.classical import em_gaussian, minibatch_em
 
-        options = self._training_options()
+        given = asdict(self._training_options())
+        minibatch, stop_at_train = given.pop("minibatch"), given.pop("stop_at_train")
+        epochs = (1000 if minibatch else 200) if self.epochs is None else self.epochs
         shared = {name: getattr(self, name) for name in ("patience", "covariance_floor", "standardise")}
-        shared |= {"epochs": self._epochs() + 1, "init": options.init}
-        if not options.minibatch:
-            return problem.learn_each(
-                em_gaussian, tol=self.tol, stop_at_train=options.stop_at_train, **shared
-            )
-        names = ("batch_size", "step_size", "zero_means")
-        shared |= {name: getattr(options, name) for name in names}
+        shared |= {"epochs": epochs + 1, "init": given.pop("init")}
+        if not minibatch:
+            return problem.learn_each(em_gaussian, tol=self.tol, stop_at_train=stop_at_train, **shared)
         source = problem.request.source
         if source is not None and self.standardise:  # in the units of the training rows
             shared["standardise"] = problem.rows()[0]
-        return problem.learn_each(minibatch_em, source=source, **shared)
+        return problem.learn_each(minibatch_em, source=source, **shared, **given)
 
 
 @documented
 @dataclass(eq=False, repr=False)
-class MFA(ClassicalEstimator):
+class MFA(RealMixture):
     """Mixture of factor analysers by EM: Gaussians whose covariance is low rank plus diagonal.
 
     Where several numbers of components or factors are given, all combinations are learned as one batched
@@ -322,25 +304,13 @@ class MFA(ClassicalEstimator):
     epochs: int = 500
     patience: int | None = 20
     tol: float = 1e-4
-    standardise: bool = field(default=True, kw_only=True)
     training: FactorTraining | Mapping[str, Any] | None = field(default=None, kw_only=True)
 
-    _options: ClassVar[type | None] = FactorTraining
-    _together: ClassVar[bool] = True
-    _folds_at_once: ClassVar[int] = FOLDS_AT_ONCE
-
-    def _cells(self) -> Real:
-        return Real("noise_floor", self.noise_floor)
-
-    def _settings(self, train: np.ndarray, validated: bool) -> list[Setting]:
-        check_em(self.epochs, self.patience, self.tol)
-        positive("noise_floor", self.noise_floor, zero=True)
-        self._training_options()
-        counts = n_components(self.n_components, len(train))
-        most, why = train.shape[1], ", the number of columns"
-        factors = [whole("n_factors", q, 1, most, why) for q in choices("n_factors", self.n_factors)]
-        grid = [{"n_components": k, "n_factors": q} for k, q in itertools.product(counts, factors)]
-        return needs_validation(grid, validated)
+    _options = FactorTraining
+    _chosen_from = ("n_components", "n_factors")
+    _floor = "noise_floor"
+    _together = True
+    _folds_at_once = FOLDS_AT_ONCE
 
     def _learn(self, problem: Problem) -> Results:
         return self._learn_folds([self], [problem])[0]
@@ -350,34 +320,18 @@ class MFA(ClassicalEstimator):
         """All settings of all folds as one EM, where the estimators stop by the same rules."""
         from pynade.classical import FactorTask, em_factors
 
-        loops = [(problem.device, *e._loop().items()) for e, problem in zip(estimators, folds, strict=True)]
-        if any(loop != loops[0] for loop in loops):
-            return [cls._learn_folds([e], [problem])[0] for e, problem in zip(estimators, folds, strict=True)]
+        pairs = list(zip(estimators, folds, strict=True))
+        loops = [e._em("noise_floor", "standardise") for e in estimators]
+        if any((p.device, loop) != (folds[0].device, loops[0]) for p, loop in zip(folds, loops, strict=True)):
+            return [cls._learn_folds([e], [problem])[0] for e, problem in pairs]
         tasks = []
-        for estimator, problem in zip(estimators, folds, strict=True):
-            (x, valid), options = problem.rows(), estimator._training_options()
-            tasks += [
-                FactorTask(
-                    x,
-                    valid=valid,
-                    init=options.init,
-                    stop_at_train=options.stop_at_train,
-                    generator=problem.generator(),
-                    **setting,
-                )
-                for setting in problem.settings
-            ]
-        callbacks = folds[0].request.callbacks
-        learned = iter(
-            em_factors(tasks, **estimators[0]._loop(), callbacks=callbacks, checkpoint=folds[0].checkpoint())
+        for estimator, problem in pairs:
+            (x, valid), options = problem.rows(), asdict(estimator._training_options())
+            for setting in problem.settings:
+                tasks.append(FactorTask(x, valid=valid, generator=problem.generator(), **options, **setting))
+        first = folds[0]
+        fitted = em_factors(
+            tasks, **loops[0], callbacks=first.request.callbacks, checkpoint=first.checkpoint()
         )
+        learned = iter(fitted)
         return [list(itertools.islice(learned, len(problem.settings))) for problem in folds]
-
-    def _loop(self) -> dict[str, Any]:
-        return {
-            "epochs": self.epochs + 1,
-            "tol": self.tol,
-            "patience": self.patience,
-            "noise_floor": self.noise_floor,
-            "standardise": self.standardise,
-        }

@@ -7,23 +7,14 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from pynade.device import torch_device
 from pynade.estimators.cells import BinaryTable
-from pynade.estimators.classical import (
-    ClassicalEstimator,
-    Problem,
-    Results,
-    Setting,
-    choices,
-    needs_validation,
-    positive,
-    whole,
-)
+from pynade.estimators.classical import ClassicalEstimator, Problem, Results, check_ranges, in_range
 from pynade.estimators.parameters import documented
 from pynade.estimators.questions import checked_count
 
@@ -56,10 +47,7 @@ class ContrastiveDivergence:
     gibbs_steps: int = 1000
 
     def __post_init__(self) -> None:
-        for name, least in (("evaluate_every", 1), ("ais_steps", 1), ("ais_chains", 2), ("gibbs_steps", 1)):
-            whole(name, getattr(self, name), least)
-        if self.updates_per_epoch is not None:
-            whole("updates_per_epoch", self.updates_per_epoch)
+        check_ranges(self)
 
 
 @documented
@@ -93,10 +81,11 @@ class RBM(BinaryTable, ClassicalEstimator):
     n_init: int = 1
     training: ContrastiveDivergence | Mapping[str, Any] | None = field(default=None, kw_only=True)
 
-    _options: ClassVar[type | None] = ContrastiveDivergence
-    _facts: ClassVar[tuple[str, ...]] = (*ClassicalEstimator._facts, "log_z_", "log_z_stderr_")
-    _fits_missing: ClassVar[bool] = False
-    _together: ClassVar[bool] = True
+    _options = ContrastiveDivergence
+    _facts = (*ClassicalEstimator._facts, "log_z_", "log_z_stderr_")
+    _chosen_from = ("learning_rate",)
+    _fits_missing = False
+    _together = True
 
     def machine(self) -> classical.RBM:
         """The fitted machine itself: energies, Gibbs samples, `pynade.classical.nade_from_rbm`."""
@@ -168,34 +157,26 @@ class RBM(BinaryTable, ClassicalEstimator):
             self._refuse_large()
         machine = self.machine().to(torch_device(self.device))
         steps = self._training_options().gibbs_steps
-        return self._cells().native(
-            machine.gibbs(checked_count(n_samples), steps, self._generator(random_state))
-        )
-
-    def impute(
-        self, X: Any, n: int | None = None, random_state: Any = None, particles: int = 1
-    ) -> np.ndarray:
-        """Fill missing cells (NaN), exactly; refused where the machine is too large for that."""
-        self._refuse_large()
-        return super().impute(X, n, random_state)
+        return self._native(machine.gibbs(checked_count(n_samples), steps, self._generator(random_state)))
 
     def conditional(self, i: int | str, given: Mapping[int | str, float] | None = None) -> Conditional:
         """p(x_i | given) as a distribution; refused where the machine is too large for that."""
         self._refuse_large()
         return super().conditional(i, given)
 
+    def _ready(self, imputing: bool = False) -> Any:
+        self._refuse_large()
+        return super()._ready(imputing)
+
     def _exact(self) -> bool:
         return hasattr(self.model_, "rbm")
 
-    def _settings(self, train: np.ndarray, validated: bool) -> list[Setting]:
-        for name in ("hidden", "epochs", "cd_steps", "batch_size", "n_init"):
-            whole(name, getattr(self, name))
-        self._training_options()
-        rates = [positive("learning_rate", rate) for rate in choices("learning_rate", self.learning_rate)]
-        if self.n_init == 1:
-            return needs_validation([{"learning_rate": rate} for rate in rates], validated)
-        settings = [{"learning_rate": rate, "init": k} for rate in rates for k in range(self.n_init)]
-        return needs_validation(settings, validated)
+    def _grid(self, train: np.ndarray, validated: bool) -> dict[str, list[Any]]:
+        if self.epochs == 0:
+            raise ValueError("epochs must be at least 1, not 0")
+        in_range("n_init", self.n_init)
+        starts = {"init": list(range(self.n_init))} if self.n_init > 1 else {}
+        return super()._grid(train, validated) | starts
 
     def _learn(self, problem: Problem) -> Results:
         import torch

@@ -32,6 +32,9 @@ class Entry(NamedTuple):
 
 
 MODELS = {
+    "tabularnade": Entry(
+        "tabular:TabularNADE", "mixed, with gaps", "residual net for every ordering of mixed columns"
+    ),
     "nade": Entry("fixed_order:NADE", "binary", "one hidden layer, a fixed ordering"),
     "made": Entry("fixed_order:MADE", "binary", "masked autoencoder"),
     "fvsbn": Entry("fixed_order:FVSBN", "binary", "one logistic regression per variable"),
@@ -53,6 +56,7 @@ MODELS = {
 
 #: Other names of models, with the parameters they set.
 ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "tabular": ("tabularnade", {}),
     "deep-rnade": ("deeprnade", {}),
     "made-e": ("made", {"n_orderings": 32}),
     "mob": ("bernoullimixture", {}),

@@ -18,17 +18,19 @@ from pynade.families.transform import at
 BEYOND = 1e4  # normal score of the ends of a bounded lattice
 REACH = 6.0  # largest normal score that a net sees
 RAMP = 0.01  # share of a uniform distribution in the normal scores, so that no interval has none
-NODES = 12  # of a logistic, for the mean of a column of numbers
+BACKGROUND = 0.001  # weight of a broad component that every mixture has: one odd cell costs a row little
+NODES = 8  # of a logistic, for the mean of a column of numbers
 
 
 class PerColumn(Family):
     """Columns of a mixed table, as the codes of `pynade.tables.Schema` give them.
 
     A column of levels has a probability for each (softmax). A column of numbers is mapped to normal scores z
-    by an increasing piecewise linear function, on which the distribution is a mixture of logistics: of a
-    value on a lattice the probability between k - 1/2 and k + 1/2 (to the end of the axis at the ends of its
-    range), of a real value the density, with the slope of the map. A net sees levels as indexes, and numbers
-    as normal scores with the phases of their periods (dates).
+    by an increasing piecewise linear function, on which the distribution is a mixture of logistics (one of
+    them fixed and broad, so that no value is impossible). A value on a lattice has the probability between
+    k - 1/2 and k + 1/2 (to the end of the axis at the ends of its range), a real value the density, with the
+    slope of the map. A net sees levels as indexes, and numbers as normal scores with the phases of their
+    periods (dates).
 
     Args:
         levels: of each column its number of levels; 0 for numbers.
@@ -64,8 +66,8 @@ class PerColumn(Family):
         self.levels = [int(n) for n in levels]
         self.n_components, self.n_knots, self.n_periods = int(n_components), int(n_knots), int(n_periods)
         self.sigma_floor = float(sigma_floor)
-        self.axis = MixtureOfLogistics(n_components, sigma_floor)
-        self.n_params = max(self.axis.n_params if 0 in self.levels else 1, *self.levels, 1)
+        self.axis = MixtureOfLogistics(n_components + 1, sigma_floor)  # with the fixed component
+        self.n_params = max(3 * self.n_components if 0 in self.levels else 1, *self.levels, 1)
         self.n_features = 1 + 2 * self.n_periods
         D = len(self.levels)
         counts = torch.tensor(self.levels)
@@ -77,7 +79,7 @@ class PerColumn(Family):
             ("knots", knots.clone()),
             ("scores", knots.clone()),
             ("step", torch.zeros(D, dtype=torch.bool)),
-            ("low", torch.full((D,), -BEYOND**2, dtype=torch.float64)),
+            ("low", torch.full((D,), -(BEYOND**2), dtype=torch.float64)),
             ("high", torch.full((D,), BEYOND**2, dtype=torch.float64)),
             ("periods", torch.zeros(D, self.n_periods, dtype=torch.float64)),
         ):
@@ -119,17 +121,16 @@ class PerColumn(Family):
                 buffer[i] = torch.from_numpy(np.concatenate([v, v[-1] + more * (v[-1] - v[-2])]))
             if step and step[i]:
                 family.step[i] = True
-                if ends and ends[i][0] is not None:
-                    family.low[i] = ends[i][0]
-                if ends and ends[i][1] is not None:
-                    family.high[i] = ends[i][1]
+                low, high = ends[i] if ends else (None, None)
+                family.low[i] = float(family.low[i]) if low is None else low
+                family.high[i] = float(family.high[i]) if high is None else high
         family.periods.copy_(torch.from_numpy(used))
         return family
 
     def _apply(self, fn: object, recurse: bool = True) -> PerColumn:
         """Move with the model, but keep the maps in float64."""
         kept = {name: getattr(self, name) for name in ("knots", "scores", "low", "high", "periods")}
-        super()._apply(fn, recurse)  # type: ignore[arg-type]
+        super()._apply(fn, recurse)
         for name, before in kept.items():
             self._buffers[name] = before.to(self.counts.device)
         return self
@@ -149,7 +150,7 @@ class PerColumn(Family):
             return first.unsqueeze(-1).to(x.dtype)
         period = at(self.periods, i)
         turn = 2 * math.pi * x.double().unsqueeze(-1) / torch.where(period > 0, period, 1)
-        phases = torch.cat([turn.sin(), turn.cos()], -1) * (period > 0).repeat(1, 2).view(*period.shape[:-1], -1)
+        phases = torch.cat([turn.sin(), turn.cos()], -1) * torch.cat([period > 0, period > 0], -1)
         return torch.cat([first.unsqueeze(-1), phases.expand(*first.shape, -1)], -1).to(x.dtype)
 
     def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
@@ -181,26 +182,38 @@ class PerColumn(Family):
         return (values * weights).sum(-1)
 
     def nodes(self, eta: Tensor, i: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Codes and weights by which a function of a column of numbers is averaged, each (…, nodes)."""
+        """Codes and weights by which a function of a column is averaged, each (…, nodes)."""
+        level = at(self.counts, i) > 0
+        if not bool(level.any()):
+            return self._axis_nodes(eta, i)
+        p = self._probabilities(eta, i)
+        index = torch.arange(p.shape[-1], device=eta.device, dtype=eta.dtype)
+        if bool(level.all()):
+            return index.expand(p.shape), p
+        values, weights = self._axis_nodes(eta, i)
+        more = values.shape[-1] - p.shape[-1]
+        values, weights = (functional.pad(t, (0, max(0, -more))) for t in (values, weights))
+        index, p = functional.pad(index, (0, max(0, more))), functional.pad(p, (0, max(0, more)))
+        level = level.unsqueeze(-1)
+        return torch.where(level, index, values), torch.where(level, p, weights)
+
+    def _axis_nodes(self, eta: Tensor, i: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Of numbers: the middles of equally likely parts of every component."""
         pi, mu, sigma = self.axis.parameters_of(self._axis_eta(eta))
         u = (torch.arange(NODES, device=eta.device, dtype=eta.dtype) + 0.5) / NODES
         z = (mu.unsqueeze(-1) + sigma.unsqueeze(-1) * torch.logit(u)).flatten(-2)
-        weights = (pi.unsqueeze(-1) / NODES).expand(*pi.shape, NODES).flatten(-2)
         here = torch.arange(len(self.levels), device=eta.device) if i is None else i
-        values = self._value(z, here.unsqueeze(-1).expand(*eta.shape[:-1], 1)).to(eta.dtype)
-        p = self._probabilities(eta, i)
-        width = max(values.shape[-1], p.shape[-1])
-        level = (at(self.counts, i) > 0).unsqueeze(-1)
-        index = torch.arange(width, device=eta.device, dtype=eta.dtype)
-        values, weights, p = (functional.pad(t, (0, width - t.shape[-1])) for t in (values, weights, p))
-        return torch.where(level, index, values), torch.where(level, p, weights)
+        values = self._value(z, here.unsqueeze(-1)).to(eta.dtype)
+        return values, (pi / NODES).repeat_interleave(NODES, -1)
 
     def best_guess(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """The likeliest level; of a number the mean, on its lattice."""
         level = at(self.counts, i) > 0
+        likeliest = self._logits(eta, i).argmax(-1).to(eta.dtype)
+        if bool(level.all()):
+            return likeliest
         mean = self.mean(eta, i)
-        rounded = torch.where(at(self.step, i), mean.round(), mean)
-        return torch.where(level, self._logits(eta, i).argmax(-1).to(eta.dtype), rounded)
+        return torch.where(level, likeliest, torch.where(at(self.step, i), mean.round(), mean))
 
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """P(code <= x)."""
@@ -256,7 +269,11 @@ class PerColumn(Family):
         return self._logits(eta, i).log_softmax(-1).gather(-1, x.long().unsqueeze(-1)).squeeze(-1)
 
     def _axis_eta(self, eta: Tensor) -> Tensor:
-        return functional.pad(eta, (0, max(0, self.axis.n_params - eta.shape[-1])))[..., : self.axis.n_params]
+        """Parameters of the mixture with its fixed component, from those of a net."""
+        used = 3 * self.n_components
+        logits, mu, raw = functional.pad(eta, (0, max(0, used - eta.shape[-1])))[..., :used].chunk(3, -1)
+        logits = functional.pad(logits.log_softmax(-1), (0, 1), value=math.log(BACKGROUND / (1 - BACKGROUND)))
+        return torch.cat([logits, functional.pad(mu, (0, 1)), functional.pad(raw, (0, 1))], -1)
 
     def _axis_log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None) -> Tensor:
         """Log of Σ pi (σ(b) - σ(a)) of an interval a … b, or of the density at a = b, by logsumexp.
@@ -295,9 +312,17 @@ class PerColumn(Family):
 
 def _interpolate(x: Tensor, knots: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """The line through the two knots (…, M) around x (…), and the logarithm of its slope."""
-    knots, values = knots.expand(*x.shape, -1), values.expand(*x.shape, -1)
-    place = (knots[..., 1:-1] <= x.unsqueeze(-1)).sum(-1, keepdim=True)
-    (x0, x1), (y0, y1) = ((t.gather(-1, place + k)[..., 0] for k in (0, 1)) for t in (knots, values))
+    if knots.shape[:-1].numel() == 1:  # one column for all of x
+        knots, values = knots.flatten(), values.flatten()
+        place = torch.searchsorted(knots[1:-1].contiguous(), x.contiguous(), right=True)
+        x0, x1, y0, y1 = (t[place + k] for t in (knots, values) for k in (0, 1))
+    elif knots.ndim == x.ndim == 2 and len(knots) == x.shape[1]:  # rows of all columns
+        place = torch.searchsorted(knots[:, 1:-1].contiguous(), x.mT.contiguous(), right=True)
+        x0, x1, y0, y1 = (t.gather(1, place + k).mT for t in (knots, values) for k in (0, 1))
+    else:
+        knots, values = knots.expand(*x.shape, -1), values.expand(*x.shape, -1)
+        place = (knots[..., 1:-1] <= x.unsqueeze(-1)).sum(-1, keepdim=True)
+        x0, x1, y0, y1 = (t.gather(-1, place + k)[..., 0] for t in (knots, values) for k in (0, 1))
     slope = (y1 - y0) / (x1 - x0)
     return y0 + (x - x0) * slope, torch.log(slope)
 
@@ -320,11 +345,25 @@ def normal_scores(codes: np.ndarray, step: bool, most: int) -> tuple[np.ndarray,
     if step:
         left, right = (np.searchsorted(x, picked, side) for side in ("left", "right"))
         wide = picked[(right - left) * most >= len(x)]
-        knots = np.unique(np.concatenate([picked[:1] - 0.5, picked, wide - 0.5, wide + 0.5, picked[-1:] + 0.5]))
-        knots = knots[~np.isin(knots, wide)]
+        knots = np.unique(np.concatenate([np.setdiff1d(picked, wide), wide - 0.5, wide + 0.5]))
     else:
-        knots = picked if len(picked) > 1 else np.array([picked[0] - 1, picked[0] + 1])
+        knots = picked
+    if len(knots) == 1:
+        knots = np.array([knots[0] - 1, knots[0] + 1])
     below = (np.searchsorted(x, knots, "left") + np.searchsorted(x, knots, "right")) / 2
     ramp = (knots - knots[0]) / (knots[-1] - knots[0])
-    share = (1 - RAMP) * (below + 0.5) / (len(x) + 1) + RAMP * (0.5 / (len(x) + 1) + ramp * len(x) / (len(x) + 1))
-    return knots, ndtri(share)
+    share = (1 - RAMP) * (below + 0.5) / (len(x) + 1) + RAMP * (
+        0.5 / (len(x) + 1) + ramp * len(x) / (len(x) + 1)
+    )
+    scores = ndtri(share)
+    for end, side in ((-1, -1), (0, 1)):  # beyond the last value, the mean slope of the last tenth
+        inner = int(np.argmin(np.abs(share - (0.9 if end else 0.1))))
+        inner = inner if abs(knots[inner] - knots[end]) > 0 else end + side
+        reach = knots[end] - knots[inner]
+        slope = (scores[end] - scores[inner]) / reach
+        more = knots[end] + reach, scores[end] + reach * slope
+        knots, scores = (
+            np.concatenate([v, [m]] if end else [[m], v]) for v, m in zip((knots, scores), more, strict=True)
+        )
+        share = np.concatenate([share, [1.0]] if end else [[0.0], share])
+    return knots, scores

@@ -16,7 +16,8 @@ from pynade.nets.layers import check_dropout, dropped
 class TableNet(AnyOrderNet):
     """Any-order net whose variables have inputs and outputs of different sizes.
 
-        h⁰ = W (inputs of the observed variables) + b,   hˡ = hˡ⁻¹ + act(norm(Wˡ hˡ⁻¹)),   eta_i = V_i norm(hᴸ) + b_i
+        h⁰ = W (inputs of the observed variables) + b
+        hˡ = hˡ⁻¹ + act(Wˡ norm(hˡ⁻¹) + bˡ),   eta_i = V_i norm(hᴸ) + b_i
 
     The first feature of a variable with levels is the index of its level, which the net sees as indicators;
     a variable of numbers has its features and a flag that it is observed. Weights exist only for inputs and

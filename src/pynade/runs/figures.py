@@ -48,10 +48,8 @@ def picture(row: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         >>> picture(np.zeros(12), (3, 2, 2)).shape
         (2, 2, 3)
     """
-    image = np.reshape(row, shape)
-    if image.ndim == 2:
-        return image
-    return image.transpose(1, 2, 0) if image.shape[0] == 3 else image.mean(0)
+    image = np.reshape(row, (-1, *shape[-2:]))
+    return image.transpose(1, 2, 0) if len(image) == 3 else image.mean(0)
 
 
 def subplots(lines: int, columns: int, width: float, height: float) -> tuple[Figure, Any]:
@@ -81,11 +79,7 @@ def table_figure(rows: np.ndarray, names: Sequence[str] | None = None) -> Figure
 
     Up to 6 columns of real numbers are drawn in pairs: a histogram of each, a scatter plot and the
     correlation of every two. More columns are drawn as histograms. Of a table of zeros and ones, the share
-    of ones of each column and the correlations are drawn.
-
-    Args:
-        rows: The table, (N, D).
-        names: The column names; ``x1`` … ``xD`` when left out.
+    of ones of each column and the correlations are drawn. Columns without names are ``x1`` … ``xD``.
 
     Example:
         >>> len(table_figure(np.random.default_rng(0).normal(size=(50, 3)), ["a", "b", "c"]).axes)
@@ -95,7 +89,11 @@ def table_figure(rows: np.ndarray, names: Sequence[str] | None = None) -> Figure
     names = default_names(rows.shape[1]) if names is None else names
     if np.isin(rows[~np.isnan(rows)], (0, 1)).all():
         return _binary_table(rows, names)
-    return _pairs(rows, names) if rows.shape[1] <= SCATTERED else _histograms(rows, names)
+    figure = _pairs(rows, names) if rows.shape[1] <= SCATTERED else _histograms(rows, names)
+    for axis in figure.axes:
+        axis.tick_params(labelsize=8)
+        axis.locator_params(nbins=4)
+    return figure
 
 
 def _correlations(rows: np.ndarray) -> np.ndarray:
@@ -107,15 +105,9 @@ def _correlations(rows: np.ndarray) -> np.ndarray:
         return np.asarray(centred.T @ centred / np.outer(scale, scale))
 
 
-def _few_ticks(axis: Any) -> None:
-    axis.tick_params(labelsize=8)
-    axis.locator_params(nbins=4)
-
-
 def _histogram(axis: Any, values: np.ndarray) -> None:
     values = values[~np.isnan(values)]
     axis.hist(values, bins=min(50, max(10, math.isqrt(len(values)))), color=COLOURS[0], edgecolor="none")
-    _few_ticks(axis)
     axis.set_yticks([])
 
 
@@ -128,7 +120,6 @@ def _pairs(rows: np.ndarray, names: Sequence[str]) -> Figure:
             _histogram(axis, rows[:, i])
         elif j < i:
             axis.scatter(rows[:, j], rows[:, i], s=size, alpha=alpha, color=COLOURS[0], linewidths=0)
-            _few_ticks(axis)
         else:
             r = float(correlation[i, j])
             text = "–" if math.isnan(r) else f"r = {round(r, 2) + 0.0:.2f}"
@@ -189,13 +180,7 @@ def save_figure(figure: Figure, path: Path | str, metadata: dict[str, str] | Non
 
 
 def plot_completions(path: Path, completions: Sequence[Any], shape: Sequence[int]) -> None:
-    """Draw a line for each image: the image, the image with its hole (and log p of the rest), completions.
-
-    Args:
-        path: The file to write (.png, .pdf or .svg).
-        completions: Of `pynade.runs.sampling.inpaint`.
-        shape: Of an image.
-    """
+    """Draw a line for each image of `inpaint`: itself, with its hole (and log p of the rest), completed."""
     figure, axes = subplots(len(completions), 2 + len(completions[0].draws), 1.5, 1.75)
     for line, c in zip(axes, completions, strict=True):
         with_hole = np.where(c.hole, 0.5, c.image)
@@ -218,14 +203,15 @@ def training_figure(epochs: Sequence[dict[str, Any]]) -> Figure:
     """
     figure, ((axis,),) = subplots(1, 1, 6.4, 4.2)
     kind = "estimate" if any(line.get("valid_mc_stderr") for line in epochs) else "exact"
-    labels = ("mean during the epoch", "some rows, scored as validation", kind)
-    for name, label, k in zip(("train", "train_scored", "valid"), labels, (0, 2, 1), strict=True):
+    for name, label, colour in (
+        ("train", "train (mean during the epoch)", COLOURS[0]),
+        ("train_scored", "train (some rows, scored as validation)", COLOURS[2]),
+        ("valid", f"validation ({kind})", COLOURS[1]),
+    ):
         known = [line for line in epochs if line.get(name) is not None]
-        if not known:
-            continue
-        where, values = np.array([(line["epoch"], line[name]) for line in known]).T
-        part, colour = "validation" if name == "valid" else "train", COLOURS[k]
-        axis.plot(where, values, color=colour, label=f"{part} ({label})")
+        where, values = np.array([(line["epoch"], line[name]) for line in known]).reshape(-1, 2).T
+        if known:
+            axis.plot(where, values, color=colour, label=label)
         if name == "valid":
             error = np.array([line.get("valid_stderr") or 0.0 for line in known])
             axis.fill_between(where, values - error, values + error, alpha=0.2, color=colour, linewidth=0)
@@ -239,12 +225,7 @@ def training_figure(epochs: Sequence[dict[str, Any]]) -> Figure:
 
 
 def plot_training(folder: Path, path: Path) -> None:
-    """Draw the training and validation log-likelihood of a run, epoch by epoch.
-
-    Args:
-        folder: The run folder.
-        path: The file to write (.png, .pdf or .svg).
-    """
+    """Draw the training and validation log-likelihood of a run folder, epoch by epoch, to a file."""
     save_figure(training_figure(read_metrics(folder)), path)
 
 
@@ -285,12 +266,7 @@ def tree_figure(tree: ChowLiuTree, names: Sequence[str] | None = None) -> Figure
 
 
 def plot_tree(path: Path, run: Path) -> None:
-    """Draw the tree of a model; of a mixture of trees, the one of largest weight.
-
-    Args:
-        path: The file to write (.png, .pdf or .svg).
-        run: A run folder or a model file of a ChowLiu estimator.
-    """
+    """Draw the tree of a ChowLiu run or model file; of a mixture of trees, the one of largest weight."""
     from pynade.classical import ChowLiuTree
     from pynade.estimators import ChowLiu
     from pynade.estimators.io import load_with_facts
@@ -321,9 +297,8 @@ def circular_layout(tree: ChowLiuTree) -> np.ndarray:
     angle = {d: 2 * math.pi * n / len(leaves) for n, d in enumerate(leaves)}
     place = np.zeros((tree.n_variables, 2))
     first = 0 if len(levels[0]) == 1 else 1  # a single root is the centre
-    for depth in reversed(range(len(levels))):
-        for d in levels[depth]:
-            if children[d]:
-                angle[d] = sum(angle[child] for child in children[d]) / len(children[d])
-            place[d] = np.multiply(depth + first, (math.cos(angle[d]), math.sin(angle[d])))
+    for depth, d in [(depth, d) for depth, level in enumerate(levels) for d in level][::-1]:
+        if children[d]:
+            angle[d] = sum(angle[child] for child in children[d]) / len(children[d])
+        place[d] = np.multiply(depth + first, (math.cos(angle[d]), math.sin(angle[d])))
     return place

@@ -20,9 +20,10 @@ from pynade.estimators.classical import ClassicalEstimator, fit_folds
 from pynade.estimators.io import load
 from pynade.estimators.net import NetEstimator
 from pynade.estimators.registry import estimator_named
+from pynade.training.gradient import Member
 from pynade.training.history import History
 from pynade.training.loop import Callback, Progress
-from pynade.training.population import OWN, Member, fit_population, train_log_likelihoods
+from pynade.training.population import OWN, fit_population, train_log_likelihoods
 
 Setting = dict[str, Any]
 Rows = list[tuple[np.ndarray, np.ndarray | None]]  # of each fold, for training and validation
@@ -32,21 +33,13 @@ Job = tuple[Setting, int]  # a setting and the number of a fold
 
 @dataclass(frozen=True)
 class SweepProgress:
-    """What a callback of a sweep gets after every epoch.
+    """What a callback of a sweep gets after every epoch."""
 
-    Attributes:
-        what: "grid" or "final".
-        part: which population (of a classical model: fold) this is, from 1.
-        parts: how many there are.
-        settings: of the members of the population; empty for a classical model.
-        now: the progress of the training.
-    """
-
-    what: str
-    part: int
-    parts: int
-    settings: list[Setting]
-    now: Progress
+    what: str  # "grid" or "final"
+    part: int  # which population (of a classical model: fold) this is, from 1
+    parts: int  # how many there are
+    settings: list[Setting]  # of the members of the population; empty for a classical model
+    now: Progress  # of the training
 
 
 Report = Callable[[SweepProgress], None]
@@ -54,22 +47,16 @@ Report = Callable[[SweepProgress], None]
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep: its folder, a model with the parameters that do not vary, a seed, a callback.
-
-    `repeats` is the number of seeds of the final training, `keep` whether the best weights of the grid are
-    kept, to be scored as they are.
-    """
+    """A sweep: its folder, the content of its spec.json, a callback."""
 
     folder: Path
-    model: str
-    fixed: Setting
-    seed: int
+    spec: dict[str, Any]
     report: Report | None
-    repeats: int = 1
-    keep: bool = False
 
-    def _estimator(self, setting: Setting) -> Any:
-        return estimator_named(self.model, {"random_state": self.seed, **self.fixed, **setting})
+    def estimator(self, setting: Setting) -> Any:
+        """The estimator with the fixed parameters and those of a setting."""
+        given = {"random_state": self.spec["seed"], **self.spec["fixed"], **setting}
+        return estimator_named(self.spec["model"], given)
 
     def _callbacks(self, what: str, part: int, parts: int, settings: list[Setting]) -> list[Callback]:
         def callback(now: Progress) -> None:
@@ -87,9 +74,10 @@ class ClassicalSweep(Sweep):
         several = {name: tuple(dict.fromkeys(s[name] for s in tried)) for name in tried[0]}
         able: set[str] = set()
         with suppress(TypeError):
-            able = set(self._estimator(several)._settings(rows[0][0], validated=True)[0])
+            able = set(self.estimator(several)._settings(rows[0][0], validated=True)[0])
         for name in set(several) - able:
-            raise ValueError(f"a {self.model} does not choose among values of {name}; fix it with --set")
+            reason = f"a {self.spec['model']} does not choose among values of {name}"
+            raise ValueError(f"{reason}; fix it with --set")
         files = [self.folder / f"choices-{fold + 1}.json" for fold in range(len(rows))]
         left = [fold for fold, file in enumerate(files) if not file.is_file()]
         for fold, estimator, seconds in self._fitted("grid", dict.fromkeys(left, several), rows):
@@ -102,14 +90,14 @@ class ClassicalSweep(Sweep):
         return _outcomes(files)
 
     def final(
-        self, ranked: list[list[Outcome]], rows: Rows, retrain: bool
+        self, ranked: list[list[Outcome]], rows: Rows
     ) -> tuple[list[Outcome], list[ClassicalEstimator]]:
         """Each fold's best outcome and its estimator, learned again."""
         chosen = [outcomes[0] for outcomes in ranked]
-        settings = {}
-        for fold, outcome in enumerate(chosen):
-            settings[fold] = outcome["setting"] | ({"validation_fraction": 0.0} if retrain else {})
-            if retrain and "stop_at_train" in estimator_named(self.model, {}).flat_parameters():
+        settings = {fold: dict(outcome["setting"]) for fold, outcome in enumerate(chosen)}
+        for fold, outcome in enumerate(chosen) if self.spec["retrain"] else ():
+            settings[fold]["validation_fraction"] = 0.0
+            if "stop_at_train" in self.estimator({}).flat_parameters():
                 settings[fold] |= {"stop_at_train": outcome["train"], "patience": None}
         return chosen, [made for _, made, _ in self._fitted("final", settings, rows)]
 
@@ -120,11 +108,10 @@ class ClassicalSweep(Sweep):
 
         As many folds as the model takes are learned at once; callbacks get the first of them.
         """
-        folds = list(settings)
-        size = self._estimator({})._folds_at_once
+        folds, size = list(settings), self.estimator({})._folds_at_once
         for group in (folds[i : i + size] for i in range(0, len(folds), size)):
             began = time.perf_counter()
-            made = [self._estimator(settings[fold]) for fold in group]
+            made = [self.estimator(settings[fold]) for fold in group]
             train, valid = zip(*(rows[fold] for fold in group), strict=True)
             fit_folds(made, train, valid, self._callbacks(what, group[0] + 1, len(rows), []))
             seconds = (time.perf_counter() - began) / len(group)
@@ -132,7 +119,10 @@ class ClassicalSweep(Sweep):
 
 
 class PopulationSweep(Sweep):
-    """The two phases of a sweep, for nets: settings × folds of one architecture are one population."""
+    """The two phases of a sweep, for nets: settings × folds of one architecture are one population.
+
+    Without retraining, the best weights of each population of the grid are kept, to be scored as they are.
+    """
 
     def grid(self, tried: list[Setting], rows: Rows) -> tuple[list[Outcome], float]:
         """One outcome for every setting and fold, and the seconds they took; finished ones are read back."""
@@ -150,17 +140,16 @@ class PopulationSweep(Sweep):
             write_json(file, {"seconds": done[0].history_.seconds, "outcomes": lines})
         return _outcomes(files)
 
-    def final(
-        self, ranked: list[list[Outcome]], rows: Rows, retrain: bool
-    ) -> tuple[list[Outcome], list[NetEstimator]]:
+    def final(self, ranked: list[list[Outcome]], rows: Rows) -> tuple[list[Outcome], list[NetEstimator]]:
         """Each fold's best outcome and its estimators, one for each seed, fold after fold.
 
-        Where the training with the first seed diverges, those of the next best outcome. Without `retrain` the
-        estimator of the first seed has the weights that the grid validated.
+        Where the training with the first seed diverges, those of the next best outcome. Without retraining
+        the estimator of the first seed has the weights that the grid validated.
         """
         chosen = [outcomes[0] for outcomes in ranked]
-        seeds = [{}, *({"random_state": self.seed + k} for k in range(1, self.repeats))]
-        if not retrain:
+        others = range(self.spec["seed"] + 1, self.spec["seed"] + self.spec.get("repeats", 1))
+        seeds = [{}, *({"random_state": seed} for seed in others)]
+        if not self.spec["retrain"]:
             loaded: list[Any] = [load(self._weights(outcome)) for outcome in chosen]
             jobs = [(chosen[0]["setting"] | own, 0) for own in seeds[1:]]  # of one fold only
             more = self._train(f"final-{_digest(jobs)}", jobs, rows, ("final", 1, 1))[0] if jobs else []
@@ -185,7 +174,7 @@ class PopulationSweep(Sweep):
     def _to_keep(self, lines: list[Outcome]) -> list[Outcome]:
         """A population's outcomes whose weights are kept: the best of each fold, if any did not diverge."""
         folds = {line["fold"] for line in lines if line["valid"] is not None}
-        return [best_first(lines, fold)[0] for fold in sorted(folds)] if self.keep else []
+        return [] if self.spec["retrain"] else [best_first(lines, fold)[0] for fold in sorted(folds)]
 
     def _weights(self, outcome: Outcome) -> Path:
         """Where the best weights of an outcome's population are kept, for its fold."""
@@ -196,20 +185,15 @@ class PopulationSweep(Sweep):
         self, name: str, jobs: list[Job], rows: Rows, at: tuple[str, int, int]
     ) -> tuple[list[NetEstimator], list[float]]:
         """Settings of one architecture on their folds, as one population; and their training likelihoods."""
-        estimators, members = [], []
+        estimators, members = [self.estimator(setting) for setting, _ in jobs], []
         checked: dict[int, tuple[np.ndarray, np.ndarray | None]] = {}  # rows as the estimator takes them
-        for setting, fold in jobs:
-            estimator = self._estimator(setting)
-            if not isinstance(estimator, NetEstimator):
-                what = f"{self.model!r} is not trained by gradient descent"
-                raise ValueError(f"a sweep trains populations of nets; {what}")
+        for estimator, (_, fold) in zip(estimators, jobs, strict=True):
             seed, (train, valid) = estimator._seed(), rows[fold]
             mine = estimator._rows(train, fitting=True)
             if fold not in checked:
                 checked[fold] = mine, None if valid is None else estimator._rows(valid)
             model = estimator.build(checked[fold][0], seed).to(torch_device(estimator.device))
             members.append(Member(model, *checked[fold], estimator.options(), seed))
-            estimators.append(estimator)
         place = self.folder / name
         place.mkdir(exist_ok=True)
         callbacks = self._callbacks(*at, [setting for setting, _ in jobs])

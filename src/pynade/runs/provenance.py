@@ -22,13 +22,7 @@ OF_MACHINE = ("code", "libraries", "python", "device", "threads")
 
 
 def provenance(data: Dataset, seed: int, device: torch.device) -> dict[str, Any]:
-    """Return what is needed to compute a result again, as JSON.
-
-    Args:
-        data: The data set.
-        seed: The seed of training.
-        device: The device of training.
-    """
+    """Return what is needed to compute a result again, as JSON: seed and device are those of training."""
     return {
         "code": code_version(),
         "libraries": {name: _version(name) for name in LIBRARIES},
@@ -58,22 +52,19 @@ def code_version() -> str:
         digest.update(path.read_bytes() + b"\0")
     source = f"source {digest.hexdigest()[:12]}"
     try:
-        commit = _git(root, "rev-parse", "--short=12", "HEAD")
-        changed = _git(root, "status", "--porcelain", "--", str(root))
+        commit, changed = (
+            subprocess.run(["git", "-C", root, *words], capture_output=True, text=True, check=True, timeout=5)
+            for words in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "--", root])
+        )
     except (OSError, subprocess.SubprocessError):
         return f"{__version__} ({source})"
-    return f"{__version__} ({source}, commit {commit}{'+' if changed else ''})"
+    return f"{__version__} ({source}, commit {commit.stdout.strip()}{'+' if changed.stdout else ''})"
 
 
 def device_name(device: torch.device) -> str:
     """Return a name such as "cpu (x86_64)" or "cuda (NVIDIA H200)"."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return f"{device.type} ({name})"
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
 
 
 def _version(name: str) -> str | None:

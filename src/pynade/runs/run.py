@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import shlex
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from pynade.estimators.registry import MODELS, estimator_named
 from pynade.models import Orderless
 from pynade.runs.provenance import provenance
 from pynade.runs.summary import read_json, read_spec
+from pynade.runs.table import table_options, table_result
 from pynade.tables import Dataset, Schema, resolve
 from pynade.tables.images import binarized, is_grey
 from pynade.training.checkpoint import numbered_checkpoints
@@ -47,6 +48,7 @@ def start_run(
     drop_constant: bool = False,
     valid_rows: int | None = None,
     callbacks: Sequence[Callback] = (),
+    checked: Callable[[DensityEstimator], None] | None = None,
 ) -> dict[str, Any]:
     """Train from scratch into a new run folder; returns the content of result.json.
 
@@ -62,12 +64,16 @@ def start_run(
         drop_constant: leave out the columns that never vary in the training rows.
         valid_rows: take only the first of the validation rows (a trial).
         callbacks: called with a `pynade.training.Progress`.
+        checked: called with the estimator before training; one of mixed tables then has its schema.
     """
     estimator = estimator_named(model, {"random_state": 0} | parameters)
-    whole, rule = _as_images(_varying(resolve(data, data_dir), drop_constant), estimator)
+    read = resolve(data, data_dir, **table_options(estimator))
+    whole, rule = _as_images(_varying(read, drop_constant), estimator)
     _check_request(model, estimator, whole)  # before any split, so that rows are the file's
-    dataset = _with_validation(whole, estimator, valid_rows)
+    dataset = whole if whole.framed else _with_validation(whole, estimator, valid_rows)
     _claim(folder, overwrite)
+    if checked is not None:
+        checked(estimator)
     given = {name: plain(value) for name, value in estimator.flat_parameters().items()}
     where = str(Path(data).resolve()) if Path(data).exists() else data
     spec: Any = {"model": model, "parameters": given, "data": where, "data_checksum": dataset.checksum}
@@ -88,13 +94,7 @@ def start_run(
 def resume_run(
     folder: Path, *, data_dir: Path | None = None, callbacks: Sequence[Callback] = ()
 ) -> dict[str, Any]:
-    """Go on with an interrupted run, to the same result as if it had not been interrupted.
-
-    Args:
-        folder: the run folder.
-        data_dir: folder of the registered data sets.
-        callbacks: called with a `pynade.training.Progress`.
-    """
+    """Go on with an interrupted run to the result it would have had; arguments as for `start_run`."""
     spec = read_spec(folder)
     if (folder / "result.json").is_file():
         result = read_json(folder / "result.json")
@@ -103,9 +103,11 @@ def resume_run(
             return result
         raise ValueError(f"the run in {folder} ended with: {result['stopped']}; it cannot go on from there")
     estimator = estimator_named(spec["model"], spec["parameters"])
-    whole = _varying(resolve(spec["data"], data_dir), spec.get("drop_constant", False))
-    rule = spec.get("binarize")
-    dataset = _with_validation(binarized(whole, rule), estimator, spec.get("valid_rows"))
+    read = resolve(spec["data"], data_dir, **table_options(estimator))
+    whole, rule = _varying(read, spec.get("drop_constant", False)), spec.get("binarize")
+    if not whole.framed:
+        whole = _with_validation(binarized(whole, rule), estimator, spec.get("valid_rows"))
+    dataset = whole
     if dataset.checksum != spec["data_checksum"]:
         sums = f"(checksum {dataset.checksum[:12]}…, expected {spec['data_checksum'][:12]}…)"
         raise ValueError(f"the data {spec['data']!r} are not those the run in {folder} began with {sums}")
@@ -121,13 +123,14 @@ def as_command(spec: dict[str, Any], folder: str) -> str:
         if name not in usual or plain(value) == plain(usual[name]) or name == "random_state":
             continue
         option = name.replace("_", "-")
-        values = value if isinstance(value, list | tuple) else [value]
-        if name == "image_shape":
-            words.append(f"--{option} {'x'.join(map(str, values))}")
-        elif isinstance(value, bool):
+        if isinstance(value, bool):
             words.append(f"--{option}" if value else f"--no-{option}")
-        else:
-            words += [f"--{option} {v}" for v in values]
+            continue
+        values = value if isinstance(value, list | tuple) else [value]
+        values = ["x".join(map(str, values))] if name == "image_shape" else values
+        if isinstance(value, dict):
+            option, values = "column", [f"{column}={kind}" for column, kind in value.items()]
+        words += [f"--{option} {shlex.quote(str(v))}" for v in values]
     words += ["--drop-constant"] if spec.get("drop_constant") else []
     words += [f"--binarize {spec['binarize']}"] if "binarize" in spec else []
     words += [f"--random-state {given['random_state']}"] if given["random_state"] else []
@@ -136,7 +139,7 @@ def as_command(spec: dict[str, Any], folder: str) -> str:
 
 def _varying(dataset: Dataset, wanted: bool) -> Dataset:
     """The data without the columns that are constant in the training rows, if that is wanted."""
-    if not wanted:
+    if not wanted or dataset.framed:  # (a model of mixed tables has constant columns)
         return dataset
     known = dataset.train.astype(np.float64)
     kept = np.flatnonzero([len(np.unique(c[~np.isnan(c)])) > 1 for c in known.T])
@@ -159,18 +162,16 @@ def _as_images(dataset: Dataset, estimator: DensityEstimator) -> tuple[Dataset, 
     if "image_shape" in known and known["image_shape"] is None and dataset.image_shape is not None:
         estimator.set_params(image_shape=tuple(dataset.image_shape))
     rule, family = known.get("binarize"), known.get("family", "bernoulli")
-    if not is_grey(dataset):
-        if isinstance(rule, str):
-            binarized(dataset, rule)  # refuses an unknown word
-            reason = f"which {dataset.name!r} has not"
-            raise ValueError(f"--binarize {rule} is for images with grey levels, {reason}")
-        return dataset, None
-    if rule is None:
-        if "binarize" in known and family == "bernoulli":
-            raise ValueError(
-                f"the images of {dataset.name!r} have grey levels, but the model is one of zeros and ones: "
-                "give --binarize 0.5 or --binarize random, or (convnade, unet) a --family for grey levels"
-            )
+    grey = is_grey(dataset)
+    if not grey and isinstance(rule, str):
+        binarized(dataset, rule)  # refuses an unknown word
+        raise ValueError(f"--binarize {rule} is for images with grey levels, which {dataset.name!r} has not")
+    if grey and rule is None and "binarize" in known and family == "bernoulli":
+        raise ValueError(
+            f"the images of {dataset.name!r} have grey levels, but the model is one of zeros and ones: "
+            "give --binarize 0.5 or --binarize random, or (convnade, unet) a --family for grey levels"
+        )
+    if not grey or rule is None:
         return dataset, None
     if family != "bernoulli":
         raise ValueError(f"--binarize makes zeros and ones, but --family {family} is for grey levels")
@@ -193,8 +194,12 @@ def _with_validation(dataset: Dataset, estimator: DensityEstimator, valid_rows: 
 def _train(
     folder: Path, estimator: DensityEstimator, dataset: Dataset, rule: float | str | None, **options: Any
 ) -> dict[str, Any]:
-    """Fit, save and score the estimator; `rule` is how images were made black and white."""
-    names, valid, score = list(dataset.schema.names), dataset.valid, None
+    """Fit, save and score the estimator; `rule` is how images were made black and white.
+
+    Of a mixed table the estimator cuts off the validation rows, so that its schema is that of all rows.
+    """
+    given, names, score = dataset.valid, list(dataset.schema.names), None
+    valid = (_with_validation(dataset, estimator) if dataset.framed else dataset).valid
     if valid is None:
         estimator.set_params(validation_fraction=0.0)
     training = estimator._training_options()  # fresh rows are drawn where epochs have a length of their own
@@ -202,7 +207,7 @@ def _train(
     fresh = getattr(training, "minibatch", gradient)
     options |= {"folder": folder, "source": dataset.source if fresh else None}
     try:
-        estimator.fit(dataset.train, X_valid=valid, columns=names, **options)
+        estimator.fit(dataset.train, X_valid=given, columns=names, **options)
     except Diverged as error:
         write_json(folder / "result.json", {"status": "diverged", "stopped": str(error)})
         raise
@@ -214,14 +219,13 @@ def _train(
         slow = isinstance(model, Orderless) and model.net.row_floats  # a pass of the net for every variable
         with warnings.catch_warnings(action="ignore"):  # the result itself says whether it is an estimate
             score = estimator.estimate(valid) if slow else estimator.summary(estimator.score_samples(valid))
-    history = estimator.history_
+    history, chosen = estimator.history_, getattr(estimator, "chosen_", {})
     result = {"status": "finished", "stopped": history.stopped, "epochs": len(history.epochs)}
     result |= {name: getattr(history, name) for name in ("best_epoch", "train_log_likelihood")}
     result |= {"valid": score and score.to_json(), "seconds": round(history.seconds, 2)}
-    if chosen := getattr(estimator, "chosen_", {}):
-        result |= {"chosen": chosen, "choices": estimator.choices_}
-    if history.messages:
-        result["messages"] = history.messages
+    result |= {"chosen": chosen, "choices": estimator.choices_} if chosen else {}
+    result |= {"messages": history.messages} if history.messages else {}
+    result |= table_result(estimator, valid) if dataset.framed else {}
     write_json(folder / "result.json", result)
     _clear(folder)
     return result

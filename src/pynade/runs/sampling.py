@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,22 +10,26 @@ import numpy as np
 import torch
 
 from pynade.arguments import check_positive
-from pynade.estimators import RBM, DensityEstimator, ImageEstimator
+from pynade.estimators import RBM, DensityEstimator, ImageEstimator, TabularNADE
 from pynade.estimators.io import load_with_facts
 from pynade.estimators.questions import PARTICLES
 from pynade.models import Autoregressive, Density, Ensemble
 from pynade.particles import check_particles
 from pynade.runs.figures import image_panels, save_figure, table_figure
+from pynade.runs.table import frame_figure, impute_table, parse_given, read_rows, with_polars
 from pynade.tables import read_file, resolve
-from pynade.tables.files import TABLE_ENDINGS, check_destination, write_table
+from pynade.tables.files import FRAME_ENDINGS, TABLE_ENDINGS, check_destination, write_frame, write_table
 from pynade.tables.frames import align, default_names
 from pynade.tables.images import binarized, channels_height_width
 
 
 class Drawn(NamedTuple):
-    """Samples, and for each value its expectation given those drawn before it (None for some models)."""
+    """Samples, and for each value its expectation given those drawn before it (None for some models).
 
-    rows: np.ndarray
+    Rows are a polars frame if the model is one of mixed tables, else an array.
+    """
+
+    rows: Any
     means: np.ndarray | None
     columns: list[str] | None
     image_shape: tuple[int, ...] | None
@@ -57,6 +59,7 @@ def draw(
     """
     check_positive(**{"the number of rows": n, "--per-step": 1 if per_step is None else per_step})
     model, facts = load_with_facts(run)
+    model = with_polars(model)
     if per_step is not None and (given is not None or not hasattr(model, "draw")):
         raise ValueError("--per-step is for samples of a model of images (convnade, unet), without --given")
     if not isinstance(model, DensityEstimator | Density):
@@ -66,11 +69,14 @@ def draw(
     if given is not None:
         if not isinstance(model, DensityEstimator):
             raise ValueError(f"{run} was not saved by an estimator, so it takes no --given")
-        rows = model.sample(n, random_state=seed, given=parse_given(given, model._names()))
+        mixed = isinstance(model, TabularNADE)
+        names = model.schema_.names if isinstance(model, TabularNADE) else model._names()
+        rows = model.sample(n, random_state=seed, given=parse_given(given, names, numbers=not mixed))
+        rows = rows if mixed else np.asarray(rows)
     elif isinstance(model, ImageEstimator):
         values, expected = model.draw(n, seed, per_step or 1, means=wanted_means)
         rows, means = model._cells().native(values), None if expected is None else expected.cpu().numpy()
-    elif isinstance(model, RBM):  # a large one has no density
+    elif isinstance(model, RBM | TabularNADE):  # (a large RBM has no density)
         rows = model.sample(n, random_state=seed)
     else:
         density: Any = model.density().cpu() if isinstance(model, DensityEstimator) else model
@@ -78,12 +84,16 @@ def draw(
         if isinstance(density, Autoregressive | Ensemble):
             means = density.conditional_means(drawn).detach().numpy()
         rows = model._cells().native(drawn) if isinstance(model, DensityEstimator) else drawn.numpy()
+    rows = rows if isinstance(model, TabularNADE) else np.asarray(rows)
     known = facts.get("image_shape") if shape is None else _parse(shape, rows.shape[1])
     return Drawn(rows, means, facts.get("columns"), tuple(map(int, known)) if known else None, white)
 
 
 def plot_samples(path: Path, drawn: Drawn) -> None:
     """Images: samples and probabilities side by side. Other tables: how the columns are distributed."""
+    if not isinstance(drawn.rows, np.ndarray):
+        save_figure(frame_figure(drawn.rows), path)
+        return
     if drawn.image_shape is None:
         save_figure(table_figure(drawn.rows, drawn.columns), path)
         return
@@ -101,29 +111,6 @@ def _parse(shape: str, n_variables: int) -> tuple[int, int]:
     if height * width != n_variables:
         raise ValueError(f"{shape} has {height * width} pixels but the model has {n_variables} variables")
     return height, width
-
-
-def parse_given(text: str, columns: Sequence[str] | None = None) -> dict[int | str, float]:
-    """ "3=1,17=0" or "rain=1" as values of known variables; a column's name has precedence over an index.
-
-    Example:
-        >>> parse_given("3=1, rain=0")
-        {3: 1.0, 'rain': 0.0}
-    """
-    given: dict[int | str, float] = {}
-    for part in text.split(","):
-        name, sign, value = (piece.strip() for piece in part.rpartition("="))
-        key: int | str = int(name) if name.isdigit() and name not in (columns or ()) else name
-        number = math.nan
-        with suppress(ValueError):
-            number = float(value)
-        if not sign or not name or number != number:
-            form = "3=1,17=0 (index or column = value)"
-            raise ValueError(f"known values are written like {form}, not {part.strip()!r}")
-        if key in given:
-            raise ValueError(f"variable {key!r} is given twice")
-        given[key] = number
-    return given
 
 
 def _load_estimator(run: Path) -> tuple[DensityEstimator, dict[str, Any]]:
@@ -155,8 +142,13 @@ def impute_file(
         raise ValueError(f"{run} fills gaps without particles; only models with a fixed ordering need them")
     used = PARTICLES if particles is None else particles
     check_particles(used)
-    check_destination(out, *TABLE_ENDINGS)
+    check_destination(out, *(FRAME_ENDINGS if isinstance(model, TabularNADE) else TABLE_ENDINGS))
     check_positive(**{"the number of draws": 1 if draws is None else draws})
+    if isinstance(model, TabularNADE):
+        table = read_rows(model, file)
+        done, gaps = impute_table(model, table, draws, seed)
+        write_frame(out, done)
+        return gaps, len(table), None
     rows, names = read_file(file)
     columns = facts.get("columns")
     rows = align(rows, names, columns, facts.get("dropped", ()))

@@ -17,12 +17,14 @@ from pynade.atomic import write_json
 from pynade.device import device_here, torch_device
 from pynade.estimators.base import DensityEstimator
 from pynade.estimators.io import load_with_facts
+from pynade.estimators.tabular import TabularNADE
 from pynade.evaluation import ControlVariateEnsemble, OrderingScores
 from pynade.likelihood import Estimate, row_log_probs
 from pynade.models import Density, Orderless
 from pynade.runs.provenance import OF_MACHINE, code_version, device_name, now
 from pynade.runs.run import as_command
 from pynade.runs.summary import read_json, read_metrics
+from pynade.runs.table import added_up, table_options
 from pynade.tables import Dataset, resolve
 from pynade.tables.files import check_destination
 from pynade.tables.frames import align
@@ -55,6 +57,8 @@ class Score:
     draws: int | None = None
     precision: str | None = None
     summary: Estimate | None = None  # the model's own, where its scores are estimates themselves
+    gain: Estimate | None = None  # of a mixed table: over independent columns
+    adds_up: str = ""  # of a mixed table: what a row's score is
 
     @property
     def estimate(self) -> Estimate:
@@ -85,6 +89,7 @@ def score_run(
     precision: str = "tf32",
     every: int = 10,
     first: int | None = None,
+    density: bool = False,
 ) -> Score:
     """Log p of every row of a part of the data: by default the test part, or all of a plain file.
 
@@ -103,11 +108,16 @@ def score_run(
         precision: of the nets on a GPU: "float32", "tf32" or "bf16".
         every: with `draws` and `orderings`, every n-th row has exact scores.
         first: only the first rows (a trial).
+        density: of a mixed table, divide probabilities of values on a lattice by its resolution.
     """
     model, facts = load_with_facts(run)
-    dataset = binarized(resolve(data, data_dir), facts.get("binarize"))
+    dataset = binarized(resolve(data, data_dir, **table_options(model)), facts.get("binarize"))
     if split is None:
         split = "test" if dataset.test is not None else "all"
+    if isinstance(model, TabularNADE):
+        return _score_table(model, dataset, split, orderings, draws, density, first)
+    if density:
+        raise ValueError("--density is for models of tables of mixed columns (tabularnade)")
     rows = align(dataset.split(split), dataset.schema.names, facts.get("columns"), facts.get("dropped", ()))
     rows = rows[:first]
     folder = chunk_folder(run, dataset.name, split) if run.is_dir() else None
@@ -141,6 +151,18 @@ def score_run(
         with warnings.catch_warnings(action="ignore"):  # the summary says whether it is an estimate
             log_probs = model.score_samples(rows)
     return score(log_probs, summary=model.summary(log_probs))
+
+
+def _score_table(
+    model: TabularNADE, data: Dataset, split: str, k: int | None, draws: int | None, density: bool, first: Any
+) -> Score:
+    """Scores of a mixed table, which are exact: under the model's own orderings, or under k."""
+    if draws is not None:
+        raise ValueError("scores of a table of mixed columns are exact: leave --estimate out")
+    rows, begin = data.split(split)[:first], time.perf_counter()
+    log_probs, gain = model.score_samples(rows, k, density), Estimate.from_rows(model.gain(rows))
+    seconds, text = time.perf_counter() - begin, added_up(model.schema_, density)
+    return Score(data, split, log_probs, seconds, gain=gain, adds_up=text)
 
 
 def chunk_folder(run: Path, data: str, split: str) -> Path:
@@ -213,6 +235,7 @@ def write_record(path: Path, run: Path, score: Score) -> None:
     record = {
         score.split: score.estimate.to_json() | {"orderings": k},
         **many,
+        **({} if score.gain is None else {"gain": score.gain.to_json()}),
         **({} if score.split == "valid" else {"valid": result["valid"]}),
         **(_curve(run) if (run / "metrics.jsonl").is_file() else {}),
         "spec": {"model": spec["model"], "parameters": parameters, "data": score.data.name},

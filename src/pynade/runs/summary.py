@@ -18,9 +18,6 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_spec(folder: Path) -> dict[str, Any]:
     """Return the spec of a run folder: model, parameters, data and checksum.
 
-    Args:
-        folder: The run folder.
-
     Raises:
         FileNotFoundError: It is no run folder.
         ValueError: Its spec is damaged.
@@ -34,10 +31,7 @@ def read_spec(folder: Path) -> dict[str, Any]:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of metrics.jsonl, one for each epoch.
-
-    Args:
-        folder: The run folder.
+    """Return the lines of metrics.jsonl of a run folder, one for each epoch.
 
     Raises:
         FileNotFoundError: It is no run folder.
@@ -55,10 +49,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def describe_run(run: Path) -> list[tuple[str, str]]:
-    """Return what `pynade info` prints: names and texts, from the JSON files and the header of the model.
-
-    Args:
-        run: A run folder or a model file.
+    """Return what `pynade info` prints of a run folder or a model file: names and texts.
 
     Raises:
         FileNotFoundError: There is no such folder or file.
@@ -73,7 +64,9 @@ def describe_run(run: Path) -> list[tuple[str, str]]:
         facts += [(f"  {name}", str(value)) for name, value in spec["parameters"].items()]
         for part in ("provenance", "result"):
             if (run / f"{part}.json").is_file():
-                facts += [(name, _text(value)) for name, value in read_json(run / f"{part}.json").items()]
+                for name, value in read_json(run / f"{part}.json").items():
+                    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                    facts.append((name, text))
         if not (run / "result.json").is_file():
             facts.append(("status", "unfinished: continue with `pynade fit --resume`"))
         file = run / "model.safetensors"
@@ -85,7 +78,3 @@ def describe_run(run: Path) -> list[tuple[str, str]]:
         version = f"pynade {header.facts['version']}, format {header.facts['format']}"
         facts += [("density", json.dumps(header.facts["spec"])), ("written by", version)]
     return facts
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

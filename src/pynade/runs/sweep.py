@@ -13,8 +13,7 @@ import hashlib
 import itertools
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,8 +95,7 @@ def run_sweep(
     fixed = {PARAMETERS.get(name, name): value for name, value in fixed.items()}
     grid = {PARAMETERS.get(name, name): list(values) for name, values in grid.items()}
     tried = settings(grid)
-    _check_settings(fixed, grid)
-    first = estimator_named(model, {"random_state": seed, **fixed, **tried[0]})
+    first: Any = estimator_named(model, {"random_state": seed, **fixed, **tried[0]})
     if data in (known or entries()) and fold_names(entry(data, known)):
         if n_folds is not None:
             raise ValueError(f"data set {data!r} has folds of its own; give no number of folds")
@@ -108,54 +106,51 @@ def run_sweep(
         if parts[0].test is None:
             cut = "cut them with --folds, such as 10"
             raise ValueError(f"the data {data!r} have no test part to report: {cut}")
-    _check_repeats(repeats, model, first, {*fixed, *grid}, len(parts))
+    spec: Any = {"model": model, "data": data, "fixed": fixed, "grid": grid, "seed": seed, "folds": n_folds}
+    spec |= {"retrain": retrain, "quick": quick} | ({} if repeats == 1 else {"repeats": repeats})
+    _check(spec, first, len(parts))
     if quick and (isinstance(first, NetEstimator) or model == "rbm"):
         epochs = estimator_named(model, fixed).flat_parameters()["epochs"]
-        fixed = {**fixed, "epochs": max(2, epochs // 10)}
+        fixed["epochs"] = max(2, epochs // 10)
     parts = [part.with_validation(first.validation_fraction, seed) for part in parts[: 2 if quick else None]]
     if quick:
         parts = [replace(part, valid=part.split("valid")[:TRIAL]) for part in parts]
-    spec: Any = {"model": model, "data": data, "fixed": fixed, "grid": grid, "seed": seed, "folds": n_folds}
-    spec |= {"retrain": retrain, "quick": quick, "data_checksums": [part.checksum for part in parts]}
-    spec |= {"repeats": repeats} if repeats > 1 else {}
-    _check_requests(model, fixed, tried, seed, parts[0])
-    _claim(folder, spec)
+    spec["data_checksums"] = [part.checksum for part in parts]
     kind: Any = ClassicalSweep if isinstance(first, ClassicalEstimator) else PopulationSweep
-    sweep = kind(folder, model, fixed, seed, report, repeats, not retrain)
-    with _session(folder) as sessions:
-        record = _record(sweep, spec, parts, tried, first)
+    sweep = kind(folder, spec, report)
+    try:  # whatever training would say about the first fold and any setting, before anything is written
+        for estimator in map(sweep.estimator, tried):
+            if isinstance(estimator, NetEstimator):
+                estimator.check_request(parts[0].train, parts[0].valid, parts[0].schema.names)
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"a parameter has a value of the wrong kind: {error}") from None
+    _claim(folder, spec)
+    file = folder / "sessions.json"  # when this sweep was at work: earlier commands, and this one
+    sessions = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    sessions.append([now(), now()])
+    write_json(file, sessions)  # one that is killed has at least begun
+    try:
+        record = _record(sweep, parts, tried, first)
+    finally:
+        sessions[-1][1] = now()
+        write_json(file, sessions)
     record["sessions"] = sessions
     write_json(folder / "result.json", record)
     return record
 
 
-@contextmanager
-def _session(folder: Path) -> Iterator[list[list[str]]]:
-    """When this sweep was at work: earlier commands' times, and at the end this one's too."""
-    file = folder / "sessions.json"
-    known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
-    known.append([now(), now()])
-    write_json(file, known)  # one that is killed has at least begun
-    try:
-        yield known
-    finally:
-        known[-1][1] = now()
-        write_json(file, known)
-
-
-def _record(
-    sweep: Any, spec: dict[str, Any], parts: list[Dataset], tried: list[Setting], first: Any
-) -> dict[str, Any]:
+def _record(sweep: Any, parts: list[Dataset], tried: list[Setting], first: Any) -> dict[str, Any]:
     """Train the grid and the chosen settings, score them, and return the record."""
-    where = provenance(parts[0], seed=sweep.seed, device=torch_device(first.device))
-    retrain, quick, repeats = spec["retrain"], spec["quick"], sweep.repeats
+    spec, repeats = sweep.spec, sweep.spec.get("repeats", 1)
+    retrain, quick = spec["retrain"], spec["quick"]
+    where = provenance(parts[0], seed=spec["seed"], device=torch_device(first.device))
     rows: Rows = [(part.train, part.valid) for part in parts]
     outcomes, seconds = sweep.grid(tried, rows)
     ranked = [best_first(outcomes, fold) for fold in range(len(parts))]
     began = time.monotonic()
     if retrain:
         rows = [(np.concatenate([part.train, part.split("valid")]), None) for part in parts]
-    chosen, trained = sweep.final(ranked, rows, retrain)
+    chosen, trained = sweep.final(ranked, rows)
     final = trained[::repeats]
     for fold, (estimator, part) in enumerate(zip(final, parts, strict=True), start=1):
         estimator.save(sweep.folder / f"fold-{fold}.safetensors", columns=list(part.schema.names))
@@ -193,7 +188,7 @@ def _record(
         ],
         "validation_grid": by_setting(outcomes, tried, len(parts)),
         "commands": [as_sweep_command(spec)],
-        "seed": sweep.seed,
+        "seed": spec["seed"],
         "data_checksum": checksum,
         **{name: where[name] for name in OF_MACHINE},
         "trained": where["started"],
@@ -201,8 +196,13 @@ def _record(
     }
 
 
-def _check_settings(fixed: Setting, grid: Mapping[str, Sequence[Any]]) -> None:
-    """Refuse what a sweep would not do as the record would say."""
+def _check(spec: dict[str, Any], first: Any, n_parts: int) -> None:
+    """Refuse what a sweep would not do as the record would say, and repeats of what is not one net."""
+    fixed, grid, repeats = spec["fixed"], spec["grid"], spec.get("repeats", 1)
+    net = isinstance(first, NetEstimator)
+    if not (net or isinstance(first, ClassicalEstimator)):
+        what = f"{spec['model']!r} is not trained by gradient descent"
+        raise ValueError(f"a sweep trains populations of nets; {what}")
     for name in grid:
         if name in fixed:
             raise ValueError(f"{name} is both fixed and varied; give it once")
@@ -211,30 +211,14 @@ def _check_settings(fixed: Setting, grid: Mapping[str, Sequence[Any]]) -> None:
     if any([fixed.get("pretrain_epochs"), *grid.get("pretrain_epochs", ())]):
         reason = "members of a population are not pretrained layer by layer"
         raise ValueError(f"{reason}; leave pretrain_epochs at 0")
-
-
-def _check_repeats(repeats: int, model: str, first: Any, given: set[str], n_parts: int) -> None:
-    """Refuse repeats of what is not one net on one split, with seeds of its own."""
     check_positive(**{"the number of repeats": repeats})
-    if repeats == 1:
-        return
-    if not isinstance(first, NetEstimator):
-        raise ValueError(f"repeats are for models trained by gradient descent, which {model!r} is not")
-    if n_parts > 1:
+    if repeats > 1 and not net:
+        who = f"which {spec['model']!r} is not"
+        raise ValueError(f"repeats are for models trained by gradient descent, {who}")
+    if repeats > 1 and n_parts > 1:
         raise ValueError(f"repeats are for one split into train, valid and test, not for {n_parts} folds")
-    if "random_state" in given:
+    if repeats > 1 and "random_state" in {*fixed, *grid}:
         raise ValueError("repeats have seeds of their own, from --seed on; leave random_state out")
-
-
-def _check_requests(model: str, fixed: Setting, tried: list[Setting], seed: int, part: Dataset) -> None:
-    """Whatever training would say about the first fold and any setting, before anything is written."""
-    try:
-        for setting in tried:
-            estimator = estimator_named(model, {"random_state": seed, **fixed, **setting})
-            if isinstance(estimator, NetEstimator):
-                estimator.check_request(part.train, part.valid, part.schema.names)
-    except (TypeError, AttributeError) as error:
-        raise ValueError(f"a parameter has a value of the wrong kind: {error}") from None
 
 
 def _claim(folder: Path, spec: dict[str, Any]) -> None:

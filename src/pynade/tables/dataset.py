@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # torch takes a second to import, and a list of names should 
     import torch
 
 PARTS = ("train", "valid", "test")
+Rows = Any  # a 2-D array, or a polars frame
 
 
 class RowSource(Protocol):
@@ -65,7 +66,8 @@ class Dataset:
 
     Binary data are ``uint8`` zeros and ones, and grey levels of images ``uint8`` from 0 to 255; any other
     table is ``float64``, where NaN means missing. With a `source` (patches of images, windows of speech)
-    training may take fresh rows for every update; ``train`` is then a fixed sample, ``float32`` as drawn.
+    training may take fresh rows for every update; ``train`` is then a fixed sample, ``float32`` as drawn. The
+    parts of a table of mixed columns are polars frames; its schema has the kinds that their types suggest.
 
     Example:
         >>> data = Dataset("toy", np.eye(3, dtype=np.uint8), None, None, Schema.binary(3), {})
@@ -74,9 +76,9 @@ class Dataset:
     """
 
     name: str  # a short one, such as "adult"
-    train: np.ndarray  # rows, 2-D, as in the other parts
-    valid: np.ndarray | None
-    test: np.ndarray | None
+    train: Rows  # as in the other parts
+    valid: Rows | None
+    test: Rows | None
     schema: Schema  # one column for each variable
     provenance: dict[str, Any] = field(default_factory=dict)  # where the rows came from, as JSON values
     image_shape: tuple[int, ...] | None = None  # (height, width) or (channels, height, width) of a row
@@ -85,7 +87,7 @@ class Dataset:
     def __post_init__(self) -> None:
         name, n = f"data set {self.name!r}", len(self.schema)
         for part, rows in self.parts.items():
-            if rows.ndim != 2:
+            if len(rows.shape) != 2:
                 raise ValueError(f"the {part!r} part of {name} has shape {rows.shape}; expected two axes")
             if (width := rows.shape[1]) != n:
                 raise ValueError(f"the {part!r} part of {name} has {width} columns, but its schema has {n}")
@@ -96,8 +98,31 @@ class Dataset:
         if (shape := self.image_shape) is not None and int(np.prod(shape)) != n:
             raise ValueError(f"{name} has {n} variables, which do not fill an image of shape {shape}")
 
+    @classmethod
+    def of_frames(cls, name: str, parts: dict[str, Any], provenance: dict[str, Any]) -> Dataset:
+        """Return a data set whose parts are polars frames of the same columns."""
+        train, valid, test = (parts.get(part) for part in PARTS)
+        schema = Schema.from_kinds([_kind(column.dtype) for column in parts["train"]], parts["train"].columns)
+        return cls(name, train, valid, test, schema, provenance)
+
     @property
-    def parts(self) -> dict[str, np.ndarray]:
+    def framed(self) -> bool:
+        """Whether the parts are polars frames."""
+        return not isinstance(self.train, np.ndarray)
+
+    def as_frames(self) -> Dataset:
+        """Return the data set with polars frames as its parts."""
+        import polars
+
+        if self.framed:
+            return self
+        parts: dict[str, Any] = {
+            k: polars.DataFrame(v, list(self.schema.names)) for k, v in self.parts.items()
+        }
+        return replace(self, **parts, source=None)
+
+    @property
+    def parts(self) -> dict[str, Rows]:
         """The parts that exist, by name, in the order train, valid, test."""
         arrays = zip(PARTS, (self.train, self.valid, self.test), strict=True)
         return {part: rows for part, rows in arrays if rows is not None}
@@ -112,7 +137,7 @@ class Dataset:
         """Number of rows of each part that exists."""
         return {part: len(rows) for part, rows in self.parts.items()}
 
-    def split(self, name: str) -> np.ndarray:
+    def split(self, name: str) -> Rows:
         """Return one part, or all rows.
 
         Args:
@@ -124,7 +149,7 @@ class Dataset:
             (4, 2)
         """
         if name == "all":
-            return np.concatenate(list(self.parts.values()))
+            return _stack(list(self.parts.values()))
         if name not in self.parts:
             raise ValueError(f"data set {self.name!r} has no {name!r} part; it has: {', '.join(self.parts)}")
         return self.parts[name]
@@ -134,10 +159,16 @@ class Dataset:
         """SHA-256 of the content, the same whatever file format the rows came from.
 
         For each part that exists, in the order train, valid, test, the digest takes an ASCII line such as
-        ``"train uint8 5000x123\\n"``, and then the values row by row, little-endian.
+        ``"train uint8 5000x123\\n"``, and then the values row by row, little-endian. Of a frame it takes its
+        columns one after the other (`_column_bytes`).
         """
         digest = hashlib.sha256()
         for part, rows in self.parts.items():
+            if self.framed:
+                digest.update(f"{part} frame {rows.shape[0]}x{rows.shape[1]}\n".encode("ascii"))
+                for column in rows:
+                    digest.update(_column_bytes(column))
+                continue
             digest.update(f"{part} {rows.dtype.name} {rows.shape[0]}x{rows.shape[1]}\n".encode("ascii"))
             digest.update(np.ascontiguousarray(rows, dtype=rows.dtype.newbyteorder("<")).data)
         return digest.hexdigest()
@@ -168,7 +199,7 @@ class Dataset:
         for k, test in enumerate(pieces):
             *train, valid = pieces[k + 1 :] + pieces[:k]
             facts = {**self.provenance, "fold": k + 1, "folds": n, "fold_seed": seed}
-            parts: dict[str, Any] = {"train": np.concatenate(train), "valid": valid, "test": test}
+            parts: dict[str, Any] = {"train": _stack(train), "valid": valid, "test": test}
             folds.append(replace(self, **parts, provenance=facts, source=None))
         return folds
 
@@ -192,3 +223,43 @@ class Dataset:
         provenance = {**self.provenance, "validation": {"fraction": fraction, "seed": seed}}
         parts: dict[str, Any] = {"train": self.train[train], "valid": self.train[valid]}
         return replace(self, **parts, provenance=provenance, source=None)
+
+
+def _stack(parts: list[Any]) -> Any:
+    """Rows of several parts, one after the other."""
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    import polars
+
+    return polars.concat(parts)
+
+
+def _kind(dtype: Any) -> Kind:
+    """What the type of a column of a polars frame suggests."""
+    if str(dtype).startswith("Date"):  # or Datetime
+        return "date"
+    if dtype.is_numeric():
+        return "integer" if dtype.is_integer() else "real"
+    return "binary" if str(dtype) == "Boolean" else "category"
+
+
+def _column_bytes(column: Any) -> bytes:
+    """Name, kind, missing cells and values of a column of a polars frame, whatever its width in memory is."""
+    import polars
+
+    kind, dtype = _kind(column.dtype), column.dtype
+    if kind == "real":
+        column = column.cast(polars.Float64).fill_nan(None)
+    missing = np.packbits(column.is_null().to_numpy()).tobytes()
+    if kind == "category":
+        texts = [str(value).encode() for value in column.to_list()]
+        values = np.array([len(text) for text in texts], dtype="<i8").tobytes() + b"".join(texts)
+    else:
+        column = (
+            column.cast(polars.Datetime("us", getattr(dtype, "time_zone", None)))
+            if kind == "date"
+            else column
+        )
+        numbers = column.cast(polars.Float64 if kind == "real" else polars.Int64).fill_null(0).to_numpy()
+        values = numbers.astype("<f8" if kind == "real" else "<i8").tobytes()
+    return f"{column.name}\0{kind}\n".encode() + missing + values

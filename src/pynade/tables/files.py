@@ -12,17 +12,22 @@ import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pynade.atomic import write_atomically
+from pynade.tables.csvtext import MISSING, CsvText, csv_rows, is_number, text_frame, typed
 from pynade.tables.dataset import PARTS, Dataset, Kind, Schema
+from pynade.tables.frames import default_names
+
+if TYPE_CHECKING:
+    from polars import DataFrame
 
 #: What numpy and zipfile raise on a damaged archive.
 DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
-MISSING = ("", "na", "n/a", "nan", "null", "none", "?")  # cells, in lower case, that mean "missing"
-SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
+SUFFIXES = (".npy", ".npz", ".csv", ".parquet", ".csv.gz")
+FRAME_ENDINGS = (".csv", ".parquet")  # of the files that `write_frame` writes
 TABLE_ENDINGS = (".csv", ".npy", ".parquet")  # of the files that `write_table` writes
 Names = tuple[str, ...] | None
 
@@ -34,8 +39,8 @@ def read_file(path: str | Path) -> tuple[np.ndarray, Names]:
     That line holds the column names if a cell of it is neither a number nor missing.
 
     Args:
-        path: A ``.npy`` file, an ``.npz`` file with one array, a ``.csv`` file or a ``.parquet`` file. Cells
-            that are blank, ``NA``, ``nan``, ``null``, ``none`` or ``?`` become NaN.
+        path: A ``.npy`` file, an ``.npz`` file with one array, a ``.csv`` file (or ``.csv.gz``) or a
+            ``.parquet`` file. Cells that are blank, ``NA``, ``nan``, ``null``, ``none`` or ``?`` become NaN.
 
     Returns:
         The rows, 2-D (``uint8`` if every value is 0 or 1, else ``float64``), and the column names or None.
@@ -58,7 +63,9 @@ def read_file(path: str | Path) -> tuple[np.ndarray, Names]:
     return parts["train"], names
 
 
-def dataset_from_file(path: str | Path) -> Dataset:
+def dataset_from_file(
+    path: str | Path, frames: bool = False, missing: Sequence[str] | None = None
+) -> Dataset:
     """Read a file as a data set: its parts if it has any, else all rows as ``train``.
 
     A column whose values are all 0 or 1, apart from missing ones, is binary in the schema; any other is real.
@@ -67,6 +74,8 @@ def dataset_from_file(path: str | Path) -> Dataset:
         path: As in `read_file`; an ``.npz`` file may also hold ``train``, ``valid`` and ``test`` arrays. With
             a number ``n_features`` beside them they are zeros and ones packed into bytes by
             ``numpy.packbits(rows, axis=1)``.
+        frames: Read a ``.csv`` or ``.parquet`` file as a polars frame, with columns of any type.
+        missing: As in `read_frame`.
 
     Example:
         >>> import tempfile
@@ -77,26 +86,43 @@ def dataset_from_file(path: str | Path) -> Dataset:
         ({'train': 2, 'test': 1}, ('binary', 'real'))
     """
     path = Path(path)
+    if frames and ending(path) in FRAME_ENDINGS:
+        table = {"train": read_frame(path, missing)}
+        return Dataset.of_frames(stem(path), table, _origin(path))
     parts, names = _read_parts(path)
     tables = parts.values()
     bits = np.all([np.all(np.isnan(rows) | (rows == 0) | (rows == 1), axis=0) for rows in tables], axis=0)
     seen = np.any([~np.isnan(rows).all(axis=0) for rows in tables], axis=0)
     kinds: list[Kind] = ["binary" if binary else "real" for binary in bits & seen]
+    schema, (train, valid, test) = Schema.from_kinds(kinds, names), map(parts.get, PARTS)
+    return Dataset(stem(path), train, valid, test, schema, _origin(path))
+
+
+def _origin(path: Path) -> dict[str, Any]:
     with path.open("rb") as stream:
-        provenance = {"source": path.name, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
-    schema = Schema.from_kinds(kinds, names)
-    return Dataset(path.stem, parts["train"], parts.get("valid"), parts.get("test"), schema, provenance)
+        return {"source": path.name, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
 
 
-def _read_parts(path: Path) -> tuple[dict[str, np.ndarray], Names]:
-    """Return the rows of each part of a file (a single table is all "train"), and the column names."""
+def stem(path: Path) -> str:
+    """The name of a file without its ending, ``.csv.gz`` among them."""
+    return path.stem.removesuffix(".csv") if path.suffix.lower() == ".gz" else path.stem
+
+
+def ending(path: Path) -> str:
+    """The ending of a file that exists and can be read, in lower case and without ``.gz``."""
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}")
     if not path.is_file():
         raise ValueError(f"{path} is a folder; expected a file ({', '.join(SUFFIXES)})")
-    suffix, names = path.suffix.lower(), None
-    if suffix not in SUFFIXES:
+    name = path.name.lower()
+    if not name.endswith(SUFFIXES):
         raise ValueError(f"{path} has an unknown format; expected one of: {', '.join(SUFFIXES)}")
+    return Path(name.removesuffix(".gz")).suffix
+
+
+def _read_parts(path: Path) -> tuple[dict[str, np.ndarray], Names]:
+    """Return the rows of each part of a file (a single table is all "train"), and the column names."""
+    suffix, names = ending(path), None
     if suffix in (".npy", ".npz"):
         parts = _read_numpy(path)
     else:
@@ -121,7 +147,7 @@ def _check_table(rows: np.ndarray, where: str, names: Names) -> None:
         return f"in row {place[0]}, column {column} (counted from 0)"
 
     if rows.dtype.kind not in "buif":
-        words = ((place, cell) for place, cell in np.ndenumerate(rows) if not _is_number(str(cell)))
+        words = ((place, cell) for place, cell in np.ndenumerate(rows) if not is_number(str(cell)))
         example = next((f", such as {str(cell)!r} {at(place)}" for place, cell in words), "")
         raise ValueError(f"{where}: expected numbers, but values of type {rows.dtype} were found{example}")
     if rows.ndim != 2:
@@ -170,15 +196,21 @@ def _import_polars(purpose: str) -> Any:
     return polars
 
 
-def _read_parquet(path: Path) -> tuple[np.ndarray, Names]:
-    polars = _import_polars(f"reading {path.name}")
+def _parquet_frame(path: Path) -> Any:
     try:
-        frame = polars.read_parquet(path)
+        return _import_polars(f"reading {path.name}").read_parquet(path)
+    except (ImportError, PermissionError):
+        raise
     except Exception as error:  # polars has its own family of errors, which changes between versions
-        raise ValueError(f"{path} could not be read as a parquet file ({error})") from error
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{path} could not be read as a parquet file ({reason})") from error
+
+
+def _read_parquet(path: Path) -> tuple[np.ndarray, Names]:
+    polars, frame = _import_polars(f"reading {path.name}"), _parquet_frame(path)
     for name, kind in frame.schema.items():
         if not (kind.is_numeric() or kind in (polars.Boolean, polars.Null)):
-            words = ((i, cell) for i, cell in enumerate(frame[name]) if not _is_number(str(cell)))
+            words = ((i, cell) for i, cell in enumerate(frame[name]) if not is_number(str(cell)))
             example = next((f", such as {cell!r} in row {i} (counted from 0)" for i, cell in words), "")
             found = f"values of type {kind} were found{example}"
             raise ValueError(f"{path}, column {name!r}: expected numbers, but {found}")
@@ -188,26 +220,61 @@ def _read_parquet(path: Path) -> tuple[np.ndarray, Names]:
 
 def _read_csv(path: Path) -> tuple[np.ndarray, Names]:
     """Return the numbers and the names; an error names the line and the column of the first fault."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no UTF-8 text ({error.reason} at byte {error.start})") from error
-    if (start := re.search(r"\S", text)) is None:
-        raise ValueError(f"{path} is empty; expected rows of numbers")
-    begin = text.rfind("\n", 0, start.start()) + 1
-    first = text[begin:].partition("\n")[0]
-    delimiter = ";" if first.count(";") > first.count(",") else ","
-    cells = [cell.strip() for cell in next(csv.reader([first], delimiter=delimiter))]
-    names = None if all(map(_is_number, cells)) else _unique_names(cells)
-    begin += 0 if names is None else len(first) + 1
-    body = text[begin:]
-    if not body or body.isspace():
-        raise ValueError(f"{path} has column names but no rows")
-    rows = _parse(body, delimiter, len(cells), path.name)
+    text = CsvText(path)
+    width, names = len(text.cells), _unique_names(text.cells) if text.named else None
+    rows = _parse(text.body, text.delimiter, width, path.name)
     if rows is None or np.isinf(rows).any():
-        fault = _first_fault(body, delimiter, len(cells), names, text.count("\n", 0, begin) + 1)
-        raise ValueError(f"{path}, {fault}")
+        raise ValueError(f"{path}, {_first_fault(text.body, text.delimiter, width, names, text.line)}")
     return rows, names
+
+
+def read_frame(path: str | Path, missing: Sequence[str] | None = None) -> DataFrame:
+    """Read a table of columns of any type as a polars frame.
+
+    The types of the columns of a ``.csv`` file follow from all of its cells: whole numbers, numbers, true and
+    false, dates and times (2024-05-31, 2024-05-31 12:30), else text. Numbers with leading zeros, such as
+    postal codes, stay text. What a file looks like otherwise is said at `read_file`.
+
+    Args:
+        path: A ``.csv``, ``.csv.gz`` or ``.parquet`` file, or one of those of `read_file`.
+        missing: Texts that mean "missing" in a ``.csv`` file, in upper or lower case; a blank cell always
+            does. None takes ``NA``, ``N/A``, ``NaN``, ``null``, ``none`` and ``?``.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is damaged, empty, ragged, or has two columns of one name; the sentence names the file.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "toy.csv"
+        >>> _ = path.write_text("day,n,city\\n2024-05-31,3,Paris\\n2024-06-01,?,Rome\\n")
+        >>> [str(kind) for kind in read_frame(path).dtypes]
+        ['Date', 'Int64', 'String']
+    """
+    path = Path(path)
+    polars, suffix = _import_polars(f"reading {path.name}"), ending(path)
+    if suffix == ".csv":
+        text = CsvText(path)
+        names = [cell or f"x{i + 1}" for i, cell in enumerate(text.cells)]
+        names = names if text.named else default_names(len(names))
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"{path}: column name {twice[0]!r} occurs more than once; names must differ")
+        frame = text_frame(polars, text)
+        if frame is None:
+            frame = polars.DataFrame(csv_rows(text, path), [str(i) for i in range(len(names))], orient="row")
+        tokens = [*(MISSING if missing is None else (token.strip().lower() for token in missing)), ""]
+        frame = polars.DataFrame(
+            [typed(cells.alias(n), tokens) for cells, n in zip(frame, names, strict=True)]
+        )
+    elif suffix == ".parquet":
+        frame = _parquet_frame(path)
+    else:
+        rows, known = read_file(path)
+        frame = polars.DataFrame(rows, known or default_names(rows.shape[1]))
+    if not frame.height or not frame.width:
+        raise ValueError(f"{path} has {'column names but no rows' if frame.width else 'no columns'}")
+    found: DataFrame = frame
+    return found
 
 
 def _parse(body: str, delimiter: str, width: int, name: str) -> np.ndarray | None:
@@ -257,23 +324,12 @@ def _first_fault(body: str, delimiter: str, width: int, names: Names, start: int
         if len(cells) != width:
             return f"line {line}: expected {width} columns, but {len(cells)} were found"
         for i, cell in enumerate(map(str.strip, cells)):
-            number = _is_number(cell)
+            number = is_number(cell)
             if not number or (cell.lower() not in MISSING and math.isinf(float(cell))):
                 expected = "a finite number" if number else "a number"
                 column = repr(names[i]) if names else str(i + 1)
                 return f"line {line}, column {column}: expected {expected}, but {cell!r} was found"
     return "the rows could not be read as numbers"
-
-
-def _is_number(cell: str) -> bool:
-    """Return whether a cell reads as a number ("1_000" does not), or as missing."""
-    if cell.lower() in MISSING:
-        return True
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return cell.isascii() and "_" not in cell
 
 
 def _unique_names(cells: Sequence[str]) -> tuple[str, ...]:
@@ -329,4 +385,18 @@ def write_table(path: Path, header: Sequence[str], rows: np.ndarray) -> None:
         rows = rows.astype(np.float64)  # so that the text of a float32 number reads as the same number
     names = _unique_names([str(name) for name in header])
     frame = polars.DataFrame({name: rows[:, i] for i, name in enumerate(names)})
+    write_atomically(path, frame.write_csv if path.suffix == ".csv" else frame.write_parquet)
+
+
+def write_frame(path: Path, frame: DataFrame) -> None:
+    """Write a polars frame as a ``.csv`` or ``.parquet`` file, by its ending; columns keep their types.
+
+    Example:
+        >>> import polars, tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "toy.csv"
+        >>> write_frame(path, polars.DataFrame({"n": [3, None], "city": ["Paris", "Rome"]}))
+        >>> path.read_text().split()
+        ['n,city', '3,Paris', ',Rome']
+    """
+    check_destination(path, *FRAME_ENDINGS)
     write_atomically(path, frame.write_csv if path.suffix == ".csv" else frame.write_parquet)

@@ -68,7 +68,7 @@ def _numbers(cells: np.ndarray, name: str | int) -> np.ndarray:
         return cells
     numbers = np.full(len(cells), np.nan)
     for i, cell in enumerate(cells.tolist() if cells.dtype.kind in "US" else cells):
-        if _is_missing(cell):
+        if is_missing(cell):
             continue
         text, day = isinstance(cell, str | bytes), isinstance(cell, date | time | np.datetime64)
         if text or day or isinstance(cell, timedelta | np.timedelta64):
@@ -79,7 +79,8 @@ def _numbers(cells: np.ndarray, name: str | int) -> np.ndarray:
     return numbers
 
 
-def _is_missing(cell: Any) -> bool:
+def is_missing(cell: Any) -> bool:
+    """Whether a cell is None, NaN, or the missing value of pandas or NumPy."""
     return (
         cell is None
         or type(cell).__name__ in ("NAType", "NaTType")  # of pandas, which need not be installed
@@ -146,214 +147,13 @@ def _listed(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(map(repr, names[:most])) + more
 
 
-MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "nat", "<na>")  # texts, in lower case
+def frame_kind(X: Any) -> str | None:
+    """Return what a frame is of: pandas, polars or pyarrow; None for anything else, such as an array.
 
-
-def native_frame(X: Any, names: Names = None) -> tuple[Any, str]:
-    """Return a table as a frame of narwhals, and what it was: pandas, polars, pyarrow or numpy.
-
-    Args:
-        X: A frame of pandas, polars or pyarrow, a dictionary of columns, an array or a list of rows; a masked
-            array has missing cells where its mask is set.
-        names: The names of the columns of an array; ``x1``, ``x2``, … when left out.
-
-    Raises:
-        ValueError: It is no table, or two columns have the same name.
+    Example:
+        >>> import polars
+        >>> frame_kind(polars.DataFrame({"a": [1]}))
+        'polars'
     """
-    import narwhals
-    import polars
-
-    if isinstance(X, dict):
-        X = polars.DataFrame(X)
-    if isinstance(X, np.ndarray | list | tuple):
-        return narwhals.from_native(_array_frame(X, names)), "numpy"
-    if hasattr(X, "columns"):
-        check_names([str(name) for name in getattr(X, "column_names", X.columns)])
-    try:
-        frame = narwhals.from_native(X)
-    except TypeError:
-        raise ValueError(
-            f"expected a data frame (pandas, polars, pyarrow) or an array, not {type(X).__name__}"
-        ) from None
-    if isinstance(frame, narwhals.LazyFrame):
-        frame = frame.collect()
-    kind = frame.implementation.name.lower()
-    if kind not in ("pandas", "polars", "pyarrow"):
-        raise ValueError(f"frames of {kind} are not supported; convert it to pandas, polars or pyarrow")
-    if any(not isinstance(name, str) for name in frame.columns):
-        frame = narwhals.from_native(X.rename(columns={name: str(name) for name in X.columns}))
-    return frame, kind
-
-
-def _array_frame(X: Any, names: Names) -> Any:
-    """A polars frame of an array's columns."""
-    import polars
-
-    mask = np.ma.getmaskarray(X) if isinstance(X, np.ma.MaskedArray) else None
-    rows = np.asarray(X) if not isinstance(X, list | tuple) else _object_rows(X)
-    if rows.ndim != 2:
-        raise ValueError(f"expected a table of rows and columns, not an array of shape {rows.shape}")
-    if rows.dtype.kind == "c":
-        raise ValueError("Complex data not supported: expected real numbers, text or dates")
-    names = default_names(rows.shape[1]) if names is None or len(names) != rows.shape[1] else list(names)
-    columns = {}
-    for i, name in enumerate(names):
-        column = rows[:, i]
-        listed = column.tolist()
-        if mask is not None and mask[:, i].any():
-            listed = [None if hidden else v for v, hidden in zip(listed, mask[:, i], strict=True)]
-        elif column.dtype.kind != "O":
-            columns[name] = polars.Series(name, np.ascontiguousarray(column))
-            continue
-        listed = [None if _is_missing(v) else v for v in listed]
-        kinds = {type(v) for v in listed if v is not None}
-        text = any(issubclass(kind, str) for kind in kinds) and len(kinds) > 1
-        listed = [v if v is None or not text else str(v) for v in listed]
-        columns[name] = polars.Series(name, listed, strict=False)
-    return polars.DataFrame(columns)
-
-
-def _object_rows(X: Any) -> np.ndarray:
-    rows = np.asarray(X)
-    return np.asarray(X, dtype=object) if rows.dtype.kind in "US" else rows
-
-
-def cells(series: Any, missing: Sequence[str] | None = None) -> tuple[Any, str, dict[str, Any]]:
-    """Return the values of a column of a frame, what they are, and the type of the column.
-
-    Args:
-        series: A series of narwhals.
-        missing: Texts, in lower case, that mean "missing"; None takes the usual ones.
-
-    Returns:
-        Numbers as float64 with NaN, dates as microseconds since 1970 likewise, anything else as a list with
-        None; "number", "date", "boolean" or "text"; and the type, from which `build_frame` makes it again.
-
-    Raises:
-        ValueError: The column holds durations, lists or other things that are no single values.
-    """
-    import narwhals as nw
-
-    dtype, name = series.dtype, series.name
-    facts: dict[str, Any] = {"type": type(dtype).__name__ if not isinstance(dtype, type) else dtype.__name__}
-    facts["native"] = str(getattr(series.to_native(), "dtype", getattr(series.to_native(), "type", "")))
-    if dtype.is_numeric():
-        return series.cast(nw.Float64).to_numpy().astype(np.float64), "number", facts
-    if dtype == nw.Boolean:
-        return series.to_list(), "boolean", facts
-    if dtype in (nw.Datetime, nw.Date):
-        if dtype == nw.Datetime:
-            facts |= {"unit": dtype.time_unit, "zone": dtype.time_zone}
-        stamps = series.dt.timestamp("us").cast(nw.Float64).to_numpy().astype(np.float64)
-        return np.where(series.is_null().to_numpy(), np.nan, stamps), "date", facts
-    if dtype in (nw.Duration, nw.Time, nw.List, nw.Struct, nw.Array, nw.Binary):
-        what = facts["type"].lower()
-        raise ValueError(
-            f"column {name!r} holds values of type {what}; turn them into numbers, or leave it out (drop)"
-        )
-    if dtype in (nw.Categorical, nw.Enum):
-        facts["categories"] = series.cat.get_categories().to_list()
-        facts["ordered"] = bool(
-            getattr(getattr(series.to_native(), "dtype", None), "ordered", dtype == nw.Enum)
-        )
-    listed = [None if _is_missing(v) else v for v in series.to_list()]
-    kinds = {type(v) for v in listed if v is not None}
-    if kinds and all(issubclass(k, date | np.datetime64) for k in kinds):
-        raise ValueError(
-            f"column {name!r} holds dates as Python objects; turn it into a column of dates (to_datetime)"
-        )
-    if kinds and all(issubclass(k, bool | np.bool_) for k in kinds):
-        return listed, "boolean", facts
-    if kinds and all(issubclass(k, int | float | np.number) for k in kinds) and "categories" not in facts:
-        return np.array([np.nan if v is None else float(v) for v in listed]), "number", facts
-    odd = next((k for k in kinds if not issubclass(k, str | bool | int | float | np.generic)), None)
-    if odd is not None:
-        raise ValueError(
-            f"column {name!r} holds values of type {odd.__name__}; expected numbers, text or dates"
-        )
-    tokens = MISSING if missing is None else missing
-    listed = [
-        None if v is None or (isinstance(v, str) and v.strip().lower() in tokens) else _plain(v)
-        for v in listed
-    ]
-    if len({isinstance(v, str) for v in listed if v is not None}) > 1:
-        listed = [v if v is None else str(v) for v in listed]
-    return listed, "text", facts
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def build_frame(columns: dict[str, Any], types: dict[str, dict[str, Any]], kind: str) -> Any:
-    """Return a table from arrays of values, of the kind and with the types that `cells` described.
-
-    Args:
-        columns: The values by column name: dates as microseconds since 1970, no missing cells.
-        types: What `cells` said about each column; an empty one leaves the type to the values.
-        kind: pandas, polars, pyarrow or numpy.
-    """
-    import polars
-
-    if kind == "numpy":
-        arrays = list(columns.values())
-        numeric = all(a.dtype.kind in "iufb" or all(_is_real(v) for v in a) for a in arrays)
-        return np.stack([a.astype(np.float64) if numeric else a.astype(object) for a in arrays], axis=1)
-    if kind == "pandas":
-        import pandas
-
-        made = {name: _pandas_column(values, types.get(name, {})) for name, values in columns.items()}
-        return pandas.DataFrame(made)
-    made = {name: _polars_column(name, values, types.get(name, {})) for name, values in columns.items()}
-    frame = polars.DataFrame(made)
-    return frame if kind == "polars" else _arrow_table(frame, types)
-
-
-def _is_real(value: Any) -> bool:
-    return isinstance(value, int | float | np.number)
-
-
-def _pandas_column(values: np.ndarray, facts: dict[str, Any]) -> Any:
-    import pandas
-
-    if "categories" in facts:
-        return pandas.Categorical(values, categories=facts["categories"], ordered=facts.get("ordered", False))
-    kind, native = facts.get("type"), facts.get("native")
-    if kind in ("Datetime", "Date"):
-        stamps = pandas.Series(pandas.to_datetime(values, unit="us", utc=True))
-        if facts.get("zone") is None:
-            stamps = stamps.dt.tz_localize(None)
-        return stamps.astype(native) if native else stamps
-    series = pandas.Series(values if values.dtype.kind != "O" else values.tolist())
-    return series if native is None else series.astype(native)
-
-
-def _polars_column(name: str, values: np.ndarray, facts: dict[str, Any]) -> Any:
-    import polars
-
-    kind = facts.get("type")
-    if kind in ("Datetime", "Date"):
-        stamps = polars.Series(name, values.astype(np.int64)).cast(polars.Datetime("us", "UTC"))
-        zone = facts.get("zone")
-        stamps = stamps.dt.convert_time_zone(zone) if zone else stamps.dt.replace_time_zone(None)
-        return stamps.cast(polars.Date if kind == "Date" else polars.Datetime(facts.get("unit", "us"), zone))
-    series = polars.Series(name, values if values.dtype.kind != "O" else values.tolist(), strict=False)
-    if kind == "Enum":
-        return series.cast(polars.Enum(facts["categories"]))
-    wanted = getattr(polars, kind or "", None)
-    return series if wanted is None else series.cast(wanted)
-
-
-def _arrow_table(frame: Any, types: dict[str, dict[str, Any]]) -> Any:
-    """A pyarrow table whose columns have their own types again, where pyarrow knows their names."""
-    import pyarrow
-
-    table = frame.to_arrow()
-    for k, name in enumerate(table.column_names):
-        native = types.get(name, {}).get("native", "")
-        try:
-            wanted = pyarrow.type_for_alias(native)
-        except ValueError:
-            continue
-        table = table.set_column(k, name, table.column(k).cast(wanted))
-    return table
+    kind = type(X).__module__.partition(".")[0]
+    return kind if kind in ("pandas", "polars", "pyarrow") and hasattr(X, "columns") else None

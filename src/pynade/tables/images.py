@@ -48,14 +48,13 @@ def images_dataset(path: str | Path) -> Dataset:
     """
     path = Path(path)
     folders = [part for part in PARTS if (path / part).is_dir()]
-    if not path.is_dir():
-        stacks = {"train": _levels(np.load(path, allow_pickle=False), path)}
-    elif not folders:
-        stacks = {"train": _read_pngs(path)}
-    elif "train" in folders:
-        stacks = {part: _read_pngs(path / part) for part in folders}
-    else:
+    if folders and "train" not in folders:
         raise ValueError(f"{path} has the folders {', '.join(folders)}, but no folder train")
+    stacks = {part: _read_pngs(path / part) for part in folders}
+    if not path.is_dir():
+        stacks["train"] = _levels(np.load(path, allow_pickle=False), path)
+    elif not folders:
+        stacks["train"] = _read_pngs(path)
     shapes = {stack.shape[1:] for stack in stacks.values()}
     if len(shapes) > 1:
         raise ValueError(f"the parts of {path} differ in the size of their images: {sorted(shapes)}")
@@ -63,7 +62,7 @@ def images_dataset(path: str | Path) -> Dataset:
     binary = all(np.isin(stack, (0, LEVELS - 1)).all() for stack in stacks.values())
     parts: dict[str, Any] = dict.fromkeys(PARTS)
     for part, stack in stacks.items():
-        rows = stack.transpose(0, 3, 1, 2) if colours else stack
+        rows = np.moveaxis(stack, 3, 1) if colours else stack
         parts[part] = np.ascontiguousarray(rows.reshape(len(rows), -1)) // (LEVELS - 1 if binary else 1)
     schema = Schema.uniform("binary" if binary else "real", parts["train"].shape[1])
     facts: dict[str, Any] = {"source": path.name} | ({} if binary else {"levels": LEVELS})

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pynade import datasets
 from pynade.tables.dataset import Dataset, Kind, Schema
 from pynade.tables.files import dataset_from_file
 from pynade.tables.images import images_dataset, is_images
@@ -28,21 +29,17 @@ Folder = str | os.PathLike[str] | None
 
 
 def data_directory(path: Folder = None) -> Path:
-    """Return the folder where data sets are kept; it need not exist yet.
+    """Return the folder where data sets are kept, which need not exist yet.
 
-    Args:
-        path: The folder; without it, the environment variable ``PYNADE_DATA`` or the user's cache folder.
+    It is the given one; without it, the environment variable ``PYNADE_DATA`` or the user's cache folder.
 
     Example:
         >>> data_directory("somewhere").name
         'somewhere'
     """
-    chosen = path or os.environ.get("PYNADE_DATA")
-    if chosen:
-        return Path(chosen).expanduser()
     from platformdirs import user_cache_path
 
-    return user_cache_path("pynade")
+    return Path(path or os.environ.get("PYNADE_DATA") or user_cache_path("pynade")).expanduser()
 
 
 class Entry(Protocol):
@@ -96,14 +93,30 @@ class Digits(Entry):
         return Dataset(self.name, train, valid, test, Schema.binary(self.D), facts, (8, 8))
 
 
+class Penguins(Entry):
+    """The Palmer penguins that come with pynade: columns of several kinds, with gaps."""
+
+    name = "penguins"
+    title = "Palmer penguins: 344 birds, 8 columns of several kinds, 19 missing cells"
+    D = 8
+    kind = "mixed"  # type: ignore[assignment]
+    sizes = {"train": 344}  # noqa: RUF012
+    citation = "Horst, Hill and Gorman (2020), palmerpenguins, doi:10.5281/zenodo.3960218, CC0 1.0"
+
+    def here(self, data_dir: Folder = None) -> bool:
+        """Always: it comes with pynade."""
+        return True
+
+    def load(self, *args: Any, **kwargs: Any) -> Dataset:
+        """The penguins, as a polars frame."""
+        facts = {"source": self.name, "upstream": [], "citation": self.citation, "notes": []}
+        return Dataset.of_frames(self.name, {"train": datasets.penguins("polars")}, facts)
+
+
 def shuffled(n: int, seed: int) -> np.ndarray:
     """The numbers 0 … n−1 in the order of Python 2's ``random.seed(seed)`` and ``random.shuffle``.
 
     Published splits were made with it. Python 3 has another ``shuffle``, but the same stream of ``random()``.
-
-    Args:
-        n: How many numbers.
-        seed: The seed.
 
     Example:
         >>> sorted(shuffled(5, seed=1).tolist())
@@ -123,14 +136,16 @@ Known = Mapping[str, Entry] | None  # data sets by name
 def entries() -> dict[str, Entry]:
     """All named data sets by name, in the order in which they were registered."""
     points = sorted(entry_points(group="pynade.datasets"), key=lambda point: point.name)
-    return {name: item for point in points for name, item in point.load().items()} | {"digits": Digits()}
+    return {name: item for point in points for name, item in point.load().items()} | {
+        "digits": Digits(),
+        "penguins": Penguins(),
+    }
 
 
 def _suggestion(name: str, known: Known) -> str:
     """The nearest known name, and all known names."""
     close = difflib.get_close_matches(name.lower(), known or entries(), n=1)
-    names = ", ".join(known or entries())
-    return (f"did you mean {close[0]!r}? " if close else "") + f"(known: {names})"
+    return "".join(f"did you mean {c!r}? " for c in close) + f"(known: {', '.join(known or entries())})"
 
 
 def _names(base: str, known: Known) -> list[str]:
@@ -155,21 +170,17 @@ def entry(name: str, known: Known = None) -> Entry:
     base = name.partition("/")[0]
     if base not in (known or entries()):
         raise ValueError(f"unknown data set {name!r}: {_suggestion(base, known)}")
-    item = (known or entries())[base]
-    if name not in _names(base, known):
-        others = ", ".join(_names(base, known)[1:])
-        expected = f"expected one of {others}" if others else f"{base!r} has no folds"
+    _, *others = names = _names(base, known)
+    if name not in names:
+        expected = f"expected one of {', '.join(others)}" if others else f"{base!r} has no folds"
         raise ValueError(f"there is no {name!r}: {expected}")
-    return item
+    return (known or entries())[base]
 
 
 def is_registered(data: str, known: Known = None) -> bool:
-    """Whether a word means a registered data set rather than a file.
+    """Whether a word means a registered data set rather than a file; `known` as in `entry`.
 
-    Args:
-        data: A name, perhaps with a variant, or a path. A name has precedence, but a folder may have the name
-            of a data set, and files in it.
-        known: As in `entry`.
+    A name has precedence, but a folder may have the name of a data set, and files in it.
 
     Example:
         >>> is_registered("digits"), is_registered("./digits")
@@ -209,11 +220,7 @@ def fold_names(item: Entry) -> tuple[str, ...]:
 
 
 def folds(name: str, data_dir: Folder = None, **options: Any) -> list[Dataset]:
-    """Load all folds of a data set, in order; each is a data set of its own.
-
-    Args:
-        name: The name of a data set with folds.
-        data_dir, **options: As in `load`.
+    """Load all folds of a data set, in order; each is a data set of its own. Arguments as in `load`.
 
     Raises:
         ValueError: The data set has no folds.
@@ -227,13 +234,22 @@ def folds(name: str, data_dir: Folder = None, **options: Any) -> list[Dataset]:
     return [load(f"{base}/{number}", data_dir, **options) for number in numbers]
 
 
-def resolve(data: str | os.PathLike[str], data_dir: Folder = None, **options: Any) -> Dataset:
+def resolve(
+    data: str | os.PathLike[str],
+    data_dir: Folder = None,
+    *,
+    frames: bool = False,
+    missing: Sequence[str] | None = None,
+    **options: Any,
+) -> Dataset:
     """Return the data set that a name or a file stands for.
 
     Args:
         data: A registered name, as in `load`, which has precedence over a file (write ``./adult`` for a file
             of that name); a file (see `pynade.tables.read_file`); images, as a folder of PNG files or an
             ``.npy`` stack (see `pynade.tables.images`); or ``NAME:FOLDER``, for a registered reader.
+        frames: Return polars frames; columns of a table file may then be of any type.
+        missing: As in `pynade.tables.files.read_frame`.
         data_dir, **options: As in `load`.
 
     Raises:
@@ -245,8 +261,12 @@ def resolve(data: str | os.PathLike[str], data_dir: Folder = None, **options: An
     """
     if not isinstance(data, str | os.PathLike):
         raise TypeError(f"expected a data set's name or a file, but got {type(data).__name__}")
-    name = data if isinstance(data, str) else ""
-    known = options.get("known")
+    found = _resolved(data, data_dir, frames, missing, **options)
+    return found.as_frames() if frames else found
+
+
+def _resolved(data: Any, data_dir: Folder, frames: bool, missing: Any, **options: Any) -> Dataset:
+    name, known = data if isinstance(data, str) else "", options.get("known")
     if is_registered(name, known):
         return load(name, data_dir, **options)
     kind, _, folder = name.partition(":")
@@ -255,9 +275,8 @@ def resolve(data: str | os.PathLike[str], data_dir: Folder = None, **options: An
         return dataset
     path = Path(data).expanduser()
     if path.exists():
-        return images_dataset(path) if is_images(path) else dataset_from_file(path)
-    if name:
-        raise ValueError(
-            f"no file {name!r} exists, and it is no registered data set: {_suggestion(name, known)}"
-        )
-    raise FileNotFoundError(f"there is no file {path}")
+        return images_dataset(path) if is_images(path) else dataset_from_file(path, frames, missing)
+    if not name:
+        raise FileNotFoundError(f"there is no file {path}")
+    close = _suggestion(name, known)
+    raise ValueError(f"no file {name!r} exists, and it is no registered data set: {close}")

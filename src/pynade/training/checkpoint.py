@@ -26,7 +26,7 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensors], facts: dict[str, An
     from safetensors.torch import save_file
 
     named = {f"{group}|{name}": t for group, own in tensors.items() for name, t in own.items()}
-    flat = {name: t.detach().cpu().contiguous() for name, t in named.items()}
+    flat = {name: t.detach().cpu().contiguous().clone() for name, t in named.items()}
     metadata = {"checkpoint": json.dumps(facts)}
     try:
         write_atomically(path, lambda p: save_file(flat, p, metadata))
@@ -48,16 +48,14 @@ def load_checkpoint(path: Path) -> State:
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no checkpoint at {path}") from None
     except (SafetensorError, KeyError, ValueError) as error:
-        fault = f"{path} is damaged or no checkpoint of pynade"
-        raise ValueError(f"{fault} (remove it to begin anew): {error}") from None
+        fault = "is damaged or no checkpoint of pynade (remove it to begin anew)"
+        raise ValueError(f"{path} {fault}: {error}") from None
     return groups, facts
 
 
 def numbered_checkpoints(folder: Path) -> list[Path]:
     """Checkpoints of an estimator with several settings in a folder: checkpoint-0.safetensors, …"""
-    return [
-        path for path in sorted(folder.iterdir()) if re.fullmatch(r"checkpoint-\d+\.safetensors", path.name)
-    ]
+    return [p for p in sorted(folder.iterdir()) if re.fullmatch(r"checkpoint-\d+\.safetensors", p.name)]
 
 
 class Checkpoint:

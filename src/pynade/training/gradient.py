@@ -1,11 +1,10 @@
-"""Minibatch gradient descent on one model, as a learner of the training loop; layer-wise pretraining."""
+"""Minibatch gradient descent as a learner of the training loop, on one model; layer-wise pretraining."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,17 @@ from pynade.training.step import Optimizer, Rows, Step, Trainable, averaged
 
 if TYPE_CHECKING:
     from pynade.tables.dataset import RowSource
+
+
+@dataclass
+class Member:
+    """One model with its rows, its options and its seed: the arguments of `fit`."""
+
+    model: Trainable
+    train: Rows  # members that share rows should hold the same array object, which is then kept once
+    valid: Rows | None
+    options: Gradient
+    seed: int = 0
 
 
 def fit(
@@ -74,7 +84,98 @@ def fit(
     return run(learner, options.epochs, checkpoint=checkpoint, metrics=metrics, callbacks=callbacks)[0]
 
 
-class GradientLearner(Learner):
+class Descent(Learner):
+    """Abstract: minibatch gradient descent on one model, or on several whose parameters are stacked.
+
+    Args:
+        members: the models with their rows; their options differ only in numbers of their own.
+        stack: what has the loss of all of them: the only model, or a `Population`.
+        trained: its parameters by name; those of a population have a leading axis.
+    """
+
+    def __init__(self, members: Sequence[Member], stack: Any, trained: dict[str, Tensor]) -> None:
+        self.members, self.stack, self.trained, self.epoch = members, stack, trained, 0
+        model, own = members[0].model, [m.options for m in members]
+        self.device, self.options, self.alone = model.device, own[0], stack is model
+        self.stopping = [Stopping(patience=o.patience, stop_at_train=o.stop_at_train) for o in own]
+        self.validated = members[0].valid is not None
+        sets, data_of = distinct([m.train for m in members])
+        rows = [checked_rows(model, x) for x in sets]
+        self.sizes, self.x = [len(r) for r in rows], torch.cat(rows)
+        # an epoch is one pass, or with sets of different sizes as many updates as the largest needs for one
+        self.one_pass = self.options.updates_per_epoch is None and len(set(self.sizes)) == 1
+        self.updates = self.options.updates_per_epoch or -(-max(self.sizes) // self.options.batch_size)
+        self.key_of = [(d, m.seed) for d, m in zip(data_of, members, strict=True)]  # (rows, seed)
+        self.best = {n: t.detach().clone() for n, t in trained.items()}
+        seeded = {key: Generator(self.device).manual_seed(key[1]) for key in self.key_of}
+        self._enter(list(range(len(members))), seeded)
+
+    def _enter(self, members: list[int], generators: dict[tuple[int, int], Generator]) -> None:
+        """Begin with these members, whose parameters are in `trained`, and generators by (rows, seed)."""
+        self.active, self.keys = members, sorted({self.key_of[m] for m in members})
+        self.streams = [self.keys.index(self.key_of[m]) for m in members]
+        self.stream: Any = 0 if self.alone else torch.tensor(self.streams, device=self.device)
+        decay = self._numbers("weight_decay")
+        some = any(self.members[m].options.weight_decay for m in members)
+        names = decays(self.members[0].model, self.trained, self.options.decay_on) if some else ()
+        decay = decay.to(self.device) if isinstance(decay, Tensor) else decay
+        optimizer = Optimizer(self.options.optimizer, self.trained, decay, names)
+        drawn, count = [generators[key] for key in self.keys], None if self.alone else len(members)
+        self.step = Step(self.stack, self.x, self.options, drawn, optimizer, members=count)
+
+    def _numbers(self, name: str) -> Any:
+        """An option of the only model, or of each active member, (M,)."""
+        own = [getattr(self.members[m].options, name) for m in self.active]
+        return own[0] if self.alone else torch.tensor(own, dtype=self.stack.dtype)
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The weights that are scored and kept: the averages, where there are any."""
+        return self.step.average or self.trained
+
+    def advance(self, report: Report) -> list[float | None]:
+        """All updates of an epoch; the mean log-likelihood of each member's rows, NaN where it diverged."""
+        options, step, total = self.options, self.step, self.options.epochs * self.updates
+        self.epoch += 1
+        momentum = self._numbers("momentum") * float(self.epoch > options.momentum_after)
+        rate, gamma = self._numbers("learning_rate"), self._numbers("gamma")
+        streams = []
+        for (data, _), generator in zip(self.keys, step.generators, strict=True):
+            rows = minibatches(self.sizes[data], options.batch_size, self.updates, self.one_pass, generator)
+            streams.append(torch.cat(list(rows)) + sum(self.sizes[:data]))
+        parts = torch.stack(streams).split(options.batch_size, dim=1)
+        batches = (part[self.stream] for part in parts)  # each (B,), or (M, B)
+        train = step.epoch(batches, lambda t: options.rate(t, total, rate, gamma), momentum, report)
+        sound = [t.detach().isfinite().flatten(len(step.shape)).all(-1) for t in self.weights.values()]
+        return [*train.masked_fill(~torch.stack(sound).all(0), math.nan).view(-1).tolist()]
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """All tensors of the only model, or the parameters of the active members."""
+        return self.stack.state_dict() if self.alone else self.trained
+
+    def state(self) -> State:
+        """Weights, best weights, averages, optimizer, generators, and who is still trained."""
+        drawn = {str(k): g.get_state() for k, g in enumerate(self.step.generators)}
+        own = {"trained": self._tensors(), "best": self.best, "generators": drawn}
+        return own | self.step.state(), {"active": self.active, "t": self.step.optimizer.t}
+
+    def restore(self, state: State) -> None:
+        """Put everything back as it was; `trained` holds the active members."""
+        tensors, facts = state
+        if "model" in tensors:  # the older form, of one model
+            tensors["trained"], tensors["generators"] = tensors["model"], {"0": tensors["generator"]["state"]}
+        self.epoch = facts["epoch"]
+        with torch.no_grad():
+            for group, own in (("trained", self._tensors()), ("best", self.best)):
+                for name, tensor in own.items():
+                    tensor.copy_(tensors[group][name])
+        self._enter(facts.get("active", [0]), {key: Generator(self.device) for key in self.key_of})
+        self.step.restore(tensors, facts["t"])
+        for k, generator in enumerate(self.step.generators):
+            generator.set_state(tensors["generators"][str(k)])
+
+
+class GradientLearner(Descent):
     """One model trained by minibatch gradient descent on `model.loss`; arguments as for `fit`."""
 
     advice = "Try a smaller learning rate or gradient clipping."
@@ -82,50 +183,35 @@ class GradientLearner(Learner):
     def __init__(
         self, model: Trainable, train: Rows | RowSource, valid: Rows | None, options: Gradient, seed: int
     ) -> None:
-        self.model, self.options, self.active = model, options, [0]
-        self.stopping = [Stopping(patience=options.patience, stop_at_train=options.stop_at_train)]
-        self.generator = Generator(model.device).manual_seed(seed)
-        self.source: RowSource | None = None
-        if not isinstance(train, Tensor | np.ndarray):
-            self.source = train.to(model.device)
+        self.model, self.facts = model, dict[str, Any]()
+        self.source = None if isinstance(train, Tensor | np.ndarray) else train.to(model.device)
+        if self.source is not None:
             if options.updates_per_epoch is None:
                 raise ValueError("rows that are drawn on the fly have no end: set updates_per_epoch")
             first = Generator(model.device).manual_seed(0)
             train = self.source.draw(options.updates_per_epoch * options.batch_size, first)
-        self.x = checked_rows(model, train)
+        trained: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        super().__init__([Member(model, train, valid, options, seed)], model, trained)  # type: ignore[arg-type]
         self.valid = None if valid is None else checked_rows(model, valid)
-        self.validated = valid is not None
-        self.updates = options.updates_per_epoch or math.ceil(len(self.x) / options.batch_size)
-        params: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        optimizer = Optimizer(options.optimizer, params, decays(model, params, options))
-        self.step = Step(model, self.x, options, self.generator, optimizer)
-        self._rate = partial(options.rate, total=options.epochs * self.updates)
-        self.good = self.best = self.candidate = copy_of(model)  # last sound, best, and this epoch's weights
-        self.epoch, self.facts = 0, dict[str, Any]()
+        self.good = self.best  # the weights after the last sound epoch
 
     def advance(self, report: Report) -> list[float | None]:
-        """All updates of an epoch; the mean log-likelihood of its rows, NaN if a weight is not finite."""
-        options, self.epoch = self.options, self.epoch + 1
-        momentum = options.momentum if self.epoch > options.momentum_after else 0.0
+        """All updates of an epoch, on fresh rows if there is a source of them."""
         if self.source is not None:  # into the same memory, which a captured update reads
-            self.x.copy_(self.source.draw(len(self.x), self.generator))
-        one_pass = options.updates_per_epoch is None
-        batches = minibatches(len(self.x), options.batch_size, self.updates, one_pass, self.generator)
-        train = float(self.step.epoch(batches, self._rate, momentum, report))
-        with averaged(self.model, self.step.average):
-            sound = all(bool(torch.isfinite(p).all()) for p in self.model.parameters())
-        return [train if sound else math.nan]
+            self.x.copy_(self.source.draw(len(self.x), self.step.generators[0]))
+        return super().advance(report)
 
     def score(self, epoch: int) -> list[Estimate] | None:
         """The validation rows' score, with the averaged weights where there are any."""
-        t = self.step.optimizer.t
-        self.facts = {"updates": t, "learning_rate": float(self._rate(t - 1))}
+        options, t, score = self.options, self.step.optimizer.t, None
+        rate = options.rate(t - 1, options.epochs * self.updates)
+        self.facts = {"updates": t, "learning_rate": float(rate)}
         with averaged(self.model, self.step.average):
-            self.candidate = copy_of(self.model)
-            score = None if self.valid is None else _score(self.model, self.valid, self.options.precision)
-            if n := self.options.score_train:
+            if self.valid is not None:
+                score = _score(self.model, self.valid, options.precision, options.valid_draws)
+            if n := options.score_train:
                 some = self.x[:: max(1, len(self.x) // n)][:n]
-                self.facts["train_scored"] = _score(self.model, some, self.options.precision).mean
+                self.facts["train_scored"] = _score(self.model, some, options.precision).mean
         if score is None:
             return None
         stderr = None if math.isnan(score.stderr) else score.stderr
@@ -143,41 +229,30 @@ class GradientLearner(Learner):
 
     def accept(self, better: Sequence[int]) -> None:
         """This epoch's weights are sound, and perhaps the best."""
-        self.good = self.candidate
+        self.good = {n: t.detach().clone() for n, t in self.weights.items()}
         if better:
             self.best = self.good
 
     def revert(self, epoch: int, folder: Path | None) -> str:
         """The weights after the last sound epoch, kept in a file where there is a folder."""
-        self.model.load_state_dict(self.good)
+        self.model.load_state_dict(self.good, strict=False)
         kept = f"the weights of epoch {epoch - 1} were kept" if epoch > 1 else "the initial weights were kept"
         return kept if folder is None else f"{kept} in {save_last_good(folder, self.model)}"
 
     def finish(self) -> None:
         """The best weights, back in the model."""
-        self.model.load_state_dict(self.best)
-
-    def state(self) -> State:
-        """Weights, best weights, averages, optimizer, generator."""
-        own = {"model": copy_of(self.model), "best": self.best}
-        own["generator"] = {"state": self.generator.get_state()}
-        return own | self.step.state(), {"t": self.step.optimizer.t}
+        self.model.load_state_dict(self.best, strict=False)
 
     def restore(self, state: State) -> None:
-        """Put everything back as it was."""
-        tensors, facts = state
-        self.model.load_state_dict(tensors["model"])
-        self.step.restore(tensors, facts["t"])
-        self.epoch = facts["epoch"]
-        self.generator.set_state(tensors["generator"]["state"])
-        self.best = {n: t.to(self.model.device) for n, t in tensors["best"].items()}
-        self.good = copy_of(self.model)
+        """Put everything back as it was; the weights are sound."""
+        super().restore(state)
+        self.accept(())
 
 
-def _score(model: Trainable, rows: Tensor, precision: str = "float32") -> Estimate:
+def _score(model: Trainable, rows: Tensor, precision: str = "float32", draws: int = 4) -> Estimate:
     """Exact for a density, stochastic (the same prefixes every time) for an orderless model."""
     if isinstance(model, Orderless):
-        return orderless_estimate(model, rows, precision=precision)
+        return orderless_estimate(model, rows, draws, precision=precision)
     with computing_in(precision, model.device):
         return log_likelihood(model, rows)
 
@@ -201,19 +276,21 @@ def minibatches(
     return rows.split(batch_size)[:count]
 
 
-def decays(model: Trainable, params: dict[str, Tensor], options: Gradient) -> dict[str, Any]:
-    """Weight decay by parameter name: all of them, or the net's input weights only."""
+def decays(model: Trainable, params: dict[str, Tensor], where: str) -> list[str]:
+    """Names of the parameters that decay: all of them, or the net's input weights only."""
     names = set(params)
-    if options.decay_on == "input":
+    if where == "input":
         names = {f"net.{n}" for n in getattr(getattr(model, "net", None), "input_weights", ())}
-    if options.weight_decay and not names:
+    if not names:
         raise ValueError(f"{type(model).__name__} has no input matrix to decay; use decay_on='all'")
-    return {n: options.weight_decay for n in params if n in names and options.weight_decay}
+    return [n for n in params if n in names]
 
 
-def copy_of(model: torch.nn.Module) -> dict[str, Tensor]:
-    """The model's tensors, detached."""
-    return {n: t.detach().clone() for n, t in model.state_dict().items()}
+def distinct(arrays: Sequence[Any]) -> tuple[list[Any], list[int]]:
+    """The distinct objects among these, and for each the number of its object."""
+    numbers: dict[int, int] = {}
+    which = [numbers.setdefault(id(a), len(numbers)) for a in arrays]
+    return [arrays[which.index(k)] for k in range(len(numbers))], which
 
 
 def save_last_good(folder: Path, model: Trainable) -> Path:
@@ -222,7 +299,7 @@ def save_last_good(folder: Path, model: Trainable) -> Path:
     try:
         save_density(model, path)
     except TypeError:
-        save_checkpoint(path, {"model": copy_of(model)}, {})
+        save_checkpoint(path, {"model": model.state_dict()}, {})
     return path
 
 

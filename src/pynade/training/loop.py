@@ -12,6 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -256,9 +257,8 @@ def part_of(callbacks: Sequence[Callback], part: int, parts: int) -> list[Callba
     best: list[float] = []
 
     def shifted(callback: Callback, now: Progress) -> bool | None:
-        if now.best_valid is not None:
-            best.append(now.best_valid)
+        best.extend([] if now.best_valid is None else [now.best_valid])
         moved = replace(now, update=part * now.updates + now.update, updates=parts * now.updates)
         return callback(replace(moved, best_valid=max(best, default=None)))
 
-    return [lambda now, callback=callback: shifted(callback, now) for callback in callbacks]  # type: ignore[misc]
+    return [partial(shifted, callback) for callback in callbacks]

@@ -39,12 +39,15 @@ class Optimizer:
     Args:
         rule: "sgd", "adam" or "adamw".
         params: the tensors to update, by name.
-        decay: weight decay of each name; names not in it are not decayed.
+        decay: strength of the weight decay.
+        decayed: names of the parameters that decay.
     """
 
-    def __init__(self, rule: str, params: dict[str, Tensor], decay: dict[str, Number] | None = None) -> None:
-        self.rule, self.params, self.decay, self.t = rule, params, decay or {}, 0
-        self._on_device: dict[int, Tensor] = {}  # decays, by identity
+    def __init__(
+        self, rule: str, params: dict[str, Tensor], decay: Number = 0.0, decayed: Iterable[str] = ()
+    ) -> None:
+        self.rule, self.params, self.decay, self.decayed, self.t = rule, params, decay, list(decayed), 0
+        self._pull: Tensor | None = None  # the decay, as the fused update takes it
         self.slots = ("velocity",) if rule == "sgd" else ("first", "second")
         self.state = {f"{slot}/{n}": torch.zeros_like(p) for slot in self.slots for n, p in params.items()}
 
@@ -73,20 +76,14 @@ class Optimizer:
         if self._fuses(grads, average):
             self._fused(grads, numbers, average)
             return
+        if self.decayed and self.rule == "adamw":
+            scale([self.params[name] for name in self.decayed], 1 - learning_rate * self.decay)
+        elif self.decayed:
+            pull = {name: self.params[name].clone() for name in self.decayed}
+            scale(list(pull.values()), self.decay)
+            extra = foreach("add", list(pull.values()), [grads[name] for name in pull])
+            grads = grads | dict(zip(pull, extra, strict=True))
         params, slopes = list(self.params.values()), [grads[name] for name in self.params]
-        groups: dict[int, tuple[Number, list[int]]] = {}  # positions of the parameters that share a decay
-        for k, name in enumerate(self.params):
-            if (decay := self.decay.get(name)) is not None:
-                groups.setdefault(id(decay), (decay, []))[1].append(k)
-        for decay, group in groups.values():
-            some = [params[k] for k in group]
-            if self.rule == "adamw":
-                scale(some, 1 - learning_rate * decay)
-            else:
-                pull = [p.clone() for p in some]
-                scale(pull, decay)
-                for k, extra in zip(group, foreach("add", pull, [slopes[k] for k in group]), strict=True):
-                    slopes[k] = extra
         slots = [[self.state[f"{slot}/{name}"] for name in self.params] for slot in self.slots]
         if self.rule == "sgd":
             scale(slots[0], momentum)
@@ -129,12 +126,10 @@ class Optimizer:
             return torch.as_tensor(number, dtype=torch.float32, device=device).expand(members)
 
         stacked, constants = torch.stack([row(n) for n in numbers]), (BETA1, BETA2, EPSILON)
+        if self.decayed and self._pull is None:
+            self._pull = row(self.decay).contiguous()
         for name, p in self.params.items():
-            decay, pull = self.decay.get(name), None
-            if decay is not None:
-                if id(decay) not in self._on_device:
-                    self._on_device[id(decay)] = row(decay).contiguous()
-                pull = self._on_device[id(decay)]
+            pull = self._pull if name in self.decayed else None
             update(self.rule, p, grads[name], self._slots(name), average.get(name), pull, stacked, constants)
 
     def _slots(self, name: str) -> list[Tensor]:
@@ -173,19 +168,17 @@ class Step:
     model: Any  # trained in place; its `loss(rows, generator)` is (B,), or (M, B) of a population
     x: Tensor  # all training rows, on the model's device
     options: Gradient
-    generator: torch.Generator | Sequence[torch.Generator]  # of the loss; a population has several
+    generators: Sequence[torch.Generator]  # of the loss; a population may have several
     optimizer: Optimizer  # over the model's parameters
     capture: bool | None = None  # replay a CUDA graph; None does so on every GPU
     members: int | None = None  # M of a population, None for a single model
 
     def __post_init__(self) -> None:
-        given, x = self.generator, self.x
-        self.generators = [given] if isinstance(given, torch.Generator) else list(given)
         kept = {} if self.options.ema is None else self.optimizer.params
         self.average = {n: p.detach().clone() for n, p in kept.items()}
         self.shape = () if self.members is None else (self.members,)
-        self.loss_sum = torch.zeros(self.shape, dtype=torch.float64, device=x.device)
-        self.capture = x.device.type == "cuda" and self.capture is not False
+        self.loss_sum = torch.zeros(self.shape, dtype=torch.float64, device=self.x.device)
+        self.capture = self.x.device.type == "cuda" and self.capture is not False
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, batch: Tensor, rate: Number, momentum: Number) -> None:
@@ -210,7 +203,8 @@ class Step:
 
     def _update(self, batch: Tensor, numbers: Iterable[Number]) -> None:
         with computing_in(self.options.precision, self.x.device):
-            loss = self.model.loss(self.x[batch], self.generator)
+            drawn = self.generators if self.shape else self.generators[0]
+            loss = self.model.loss(self.x[batch], drawn)
         params = self.optimizer.params
         slopes = torch.autograd.grad(loss.mean(-1).sum(), list(params.values()))
         grads = {n: laid_out(g, p) for (n, p), g in zip(params.items(), slopes, strict=True)}
@@ -225,11 +219,8 @@ class Step:
     ) -> Tensor:
         """Updates on all these batches; the mean log-likelihood of their rows, () or (M,).
 
-        Args:
-            batches: indexes of rows; a single model skips the rest once its loss is no longer finite.
-            rate_at: learning rate of update t = 0, 1, …
-            momentum: of "sgd".
-            report: called after every update.
+        `rate_at` gives the learning rate of update t = 0, 1, …; `report` is called after every update. A
+        single model skips the rest once its loss is no longer finite.
         """
         self.loss_sum.zero_()
         rows = 0
@@ -262,10 +253,7 @@ def captured(
 ) -> torch.cuda.CUDAGraph:
     """An update as a CUDA graph to replay; the tensors it changes and its generators are restored afterwards.
 
-    Args:
-        update: reads and writes tensors whose memory stays the same.
-        tensors: those it changes.
-        generators: those it draws from.
+    It must read and write tensors whose memory stays the same.
     """
     before = [t.detach().clone() for t in tensors]
     drawn = [g.get_state() for g in generators]

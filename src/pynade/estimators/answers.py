@@ -1,0 +1,235 @@
+"""Answers about columns of a mixed table, in the user's own units: the distribution of one or of several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pynade.tables.column import Column
+
+if TYPE_CHECKING:
+    from pynade.estimators.tabular import TabularNADE
+    from pynade.families import Conditional
+
+
+class ColumnConditional:
+    """The distribution of one column given values of others.
+
+    It is exact for every ordering that puts the given columns first and this one next. `disagreement` says
+    how far other orderings of the same columns are from it.
+
+    A value that no training row had (an unseen level, a number out of range) has the probability that
+    `pynade.tables.Column` describes; `cdf`, `quantile`, `mean` and `sample` are of the values in range.
+    """
+
+    def __init__(self, model: TabularNADE, i: int, given: dict[int, Any], inner: Conditional) -> None:
+        self.model, self.i, self.given, self.inner = model, i, given, inner
+        schema: Any = model.schema_
+        self.column: Column = schema.columns[i]
+
+    @property
+    def name(self) -> str:
+        """Name of the column."""
+        return self.column.name
+
+    def probabilities(self) -> dict[Any, float]:
+        """Probability of each level, of a column that has levels; rare ones with their share."""
+        if not self.column.n_levels:
+            raise ValueError(
+                f"column {self.name!r} is {self.column.kind}; it has no levels (see quantile, pdf)"
+            )
+        known = [*self.column.levels, *self.column.known_rare]
+        p = np.exp([self.log_prob(level) for level in known])
+        return dict(zip(known, p.tolist(), strict=True))
+
+    def log_prob(self, value: Any, density: bool = False) -> Any:
+        """Log-probability of a value (levels, values on a lattice) or log-density (real), at each value.
+
+        Args:
+            value: one value or several.
+            density: of a lattice, divide the probability by its resolution.
+        """
+        values = [self.column.parse(v) for v in (value if np.ndim(value) else [value])]
+        codes, offsets = self.column.encode(values, density)
+        known = ~np.isnan(codes)
+        log_p = np.where(known, self.inner.log_prob(np.where(known, codes, 0.0)), 0.0) + offsets
+        return log_p if np.ndim(value) else float(log_p[0])
+
+    def pmf(self, value: Any) -> Any:
+        """Probability of each value (of a real column, density)."""
+        p = np.exp(self.log_prob(value))
+        return p if isinstance(p, np.ndarray) else float(p)
+
+    def pdf(self, value: Any) -> Any:
+        """Density at each value; of a lattice, its probability over its resolution."""
+        p = np.exp(self.log_prob(value, density=True))
+        return p if isinstance(p, np.ndarray) else float(p)
+
+    def cdf(self, value: Any) -> Any:
+        """P(X <= value), of a column with an order."""
+        self._ordered("cdf")
+        values = [self.column.parse(v) for v in (value if np.ndim(value) else [value])]
+        codes = self.column.encode(values)[0]
+        p = self.inner.cdf(np.nan_to_num(codes))
+        middle = self.column.decode(np.array([self.inner.quantile(0.5)]))[0]
+        for k in np.flatnonzero(np.isnan(codes)):  # below or above the range
+            p[k] = float(values[k] > middle)
+        return p if np.ndim(value) else float(p[0])
+
+    def quantile(self, q: Any) -> Any:
+        """Smallest value whose cdf is at least q, for each probability q; of a column with an order."""
+        self._ordered("quantile")
+        codes = np.atleast_1d(np.asarray(self.inner.quantile(q), dtype=np.float64))
+        values = self._shown(self.column.decode(codes))
+        return values if np.ndim(q) else values[0]
+
+    def median(self) -> Any:
+        """The value in the middle."""
+        return self.quantile(0.5)
+
+    def interval(self, level: float = 0.9) -> tuple[Any, Any]:
+        """Two values between which the column lies with this probability, as much below as above."""
+        if not 0 < level < 1:
+            raise ValueError(f"the level of an interval is between 0 and 1, not {level}")
+        low, high = self.quantile([(1 - level) / 2, (1 + level) / 2])
+        return low, high
+
+    def mean(self) -> float:
+        """Expected value, of a column of numbers."""
+        if not self.column.numeric:
+            raise ValueError(
+                f"column {self.name!r} is {self.column.kind}; it has no mean (see mode, probabilities)"
+            )
+        values, weights = self._nodes()
+        return float((np.array([float(v) for v in values]) * weights).sum() / weights.sum())
+
+    def mode(self) -> Any:
+        """The likeliest level; of numbers, the likeliest of many values across the range."""
+        if self.column.n_levels:
+            found = self.probabilities()
+            return max(found, key=lambda level: found[level])
+        values = self._shown(
+            self.column.decode(np.unique(self.inner.quantile(np.linspace(0.005, 0.995, 199))))
+        )
+        return values[int(np.argmax(self.log_prob(values)))]
+
+    def sample(self, n: int = 1, random_state: Any = None) -> Any:
+        """n draws, in the units of the data."""
+        generator = self.model._generator(random_state)
+        codes = self.inner.sample(n, generator.__class__("cpu").manual_seed(generator.initial_seed()))
+        rng = np.random.default_rng(generator.initial_seed())
+        return self._shown(self.column.decode(codes.double().numpy(), rng))
+
+    def disagreement(self, k: int = 8) -> float:
+        """How far orderings disagree: the largest total variation distance from this distribution.
+
+        Along an ordering in which this column does not come last of those asked about, its conditional
+        follows by Bayes' rule from the probabilities of all its values with the given ones. 0 means that all
+        of k such orderings give this distribution, 1 that one gives an entirely different one.
+        """
+        if not self.given:
+            return 0.0
+        codes = np.arange(self.column.n_levels, dtype=float)
+        if not self.column.n_levels:
+            codes = np.unique(self.inner.quantile(np.linspace(0.01, 0.99, 33)))
+        return self.model._disagreement(self.i, self.given, codes, k)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the distribution on Matplotlib axes: bars of levels, else a curve with median and interval."""
+        from matplotlib import pyplot
+
+        ax = pyplot.subplots(figsize=(5, 3), layout="constrained")[1] if ax is None else ax
+        if self.column.n_levels:
+            found = self.probabilities()
+            shown = dict(sorted(found.items(), key=lambda item: -item[1])[:20]) if len(found) > 20 else found
+            ax.bar([str(level) for level in shown], list(shown.values()), color="#4477aa")
+            ax.set_ylabel("probability")
+        else:
+            first, last = self.inner.quantile([0.002, 0.998])
+            codes = np.linspace(first, last, 200)
+            codes = np.unique(np.round(codes)) if self.column.resolution else codes
+            values = self._shown(self.column.decode(codes))
+            height = np.exp(self.log_prob(values, density=self.column.kind == "rounded"))
+            low, high = self.interval()
+            ax.fill_between(values, height, alpha=0.25, color="#4477aa")
+            ax.plot(values, height, color="#4477aa")
+            ax.axvline(self.median(), color="#222222", lw=1, label="median")
+            ax.axvspan(low, high, color="#ccbb44", alpha=0.2, lw=0, label="90 % interval")
+            ax.legend(frameon=False, fontsize="small")
+            ax.set_ylabel("density" if self.column.kind in ("real", "rounded") else "probability")
+        names = self.model.schema_.names
+        known = ", ".join(f"{names[j]} = {value}" for j, value in self.given.items())
+        ax.set_title(f"{self.name}{' given ' if known else ''}{known}"[:90], fontsize="medium")
+        ax.set_xlabel(self.name)
+        return ax
+
+    def _ordered(self, what: str) -> None:
+        column = self.column
+        if column.n_levels and (column.rare or not (column.numeric or column.kind == "ordinal")):
+            raise ValueError(
+                f"column {self.name!r} is {self.column.kind} without an order, so it has no {what}"
+            )
+
+    def _nodes(self) -> tuple[Any, np.ndarray]:
+        if self.column.n_levels:
+            found = self.probabilities()
+            return list(found), np.array(list(found.values()))
+        family: Any = self.inner.family
+        codes, weights = (t[0].double().numpy() for t in family.nodes(self.inner.eta, self.inner.i))
+        used = weights > 0
+        return self.column.decode(codes[used]), weights[used]
+
+    def _shown(self, values: np.ndarray) -> np.ndarray:
+        return values.astype("datetime64[us]") if self.column.kind == "date" else values
+
+    def __repr__(self) -> str:
+        if self.column.n_levels:
+            found = sorted(self.probabilities().items(), key=lambda item: -item[1])[:6]
+            shown = ", ".join(f"{level}: {p:.3f}" for level, p in found)
+        else:
+            low, high = self.interval()
+            shown = f"median {self.median()}, 90 % between {low} and {high}"
+        return f"<{self.name} | {len(self.given)} given: {shown}>"
+
+
+class JointConditional:
+    """The joint distribution of several columns given values of others; answers use the model's orderings."""
+
+    def __init__(self, model: TabularNADE, names: Sequence[str], given: Mapping[Any, Any]) -> None:
+        self.model, self.names, self.given = model, list(names), dict(given)
+
+    def log_prob(self, values: Mapping[str, Any]) -> float:
+        """Log-probability (with reals: log-density) of values of all these columns together."""
+        missing = [name for name in self.names if name not in values]
+        if missing:
+            raise ValueError(f"give a value of every column that is asked about; {missing[0]!r} has none")
+        return self.model._conditional_log_prob({name: values[name] for name in self.names}, self.given)
+
+    def sample(self, n: int = 1, random_state: Any = None) -> Any:
+        """n joint draws, as a table of these columns."""
+        from pynade.tables.native import native_frame
+
+        drawn = self.model.sample(n, random_state, given=self.given or None)
+        if isinstance(drawn, np.ndarray):
+            return drawn[:, [self.model.schema_.index(name) for name in self.names]]
+        return native_frame(drawn)[0].select(self.names).to_native()
+
+    def plot(self, ax: Any = None, n: int = 500, random_state: Any = 0) -> Any:
+        """Draw n joint draws of two columns on Matplotlib axes."""
+        from matplotlib import pyplot
+
+        if len(self.names) != 2:
+            raise ValueError(f"a plot shows two columns, not {len(self.names)}")
+        ax = pyplot.subplots(figsize=(4, 4), layout="constrained")[1] if ax is None else ax
+        columns = [self.model.schema_.columns[self.model.schema_.index(name)] for name in self.names]
+        codes = self.model._draw_codes(n, random_state, self.given)
+        values = [c.decode(codes[:, self.model.schema_.index(c.name)]) for c in columns]
+        x, y = (
+            v.astype(str) if c.n_levels and not c.numeric else v for c, v in zip(columns, values, strict=True)
+        )
+        ax.scatter(x, y, s=8, alpha=0.4, color="#4477aa", lw=0)
+        ax.set_xlabel(self.names[0])
+        ax.set_ylabel(self.names[1])
+        return ax

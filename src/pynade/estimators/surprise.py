@@ -1,0 +1,75 @@
+"""Which cells of a table are odd given the rest of their row."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from pynade.tables.native import build_frame
+
+if TYPE_CHECKING:
+    from pynade.estimators.tabular import TabularNADE
+
+
+def surprising_cells(model: TabularNADE, X: Any, top: int | None) -> Any:
+    """What `TabularNADE.surprise` gives."""
+    schema, family = model.schema_, model.model_.family
+    codes, offsets = schema.encode(X)
+    known, found = ~np.isnan(codes), np.full(codes.shape, np.nan)
+    for i, column in enumerate(schema.columns):
+        without = known.copy()
+        without[:, i] = False
+        real = column.resolution == 0 and not column.n_levels  # the density of the code needs no offset
+        for part, eta in model._passes(codes, without):
+            x = torch.as_tensor(np.where(known[part, i], codes[part, i], 0.0))
+            log_p = family.log_prob(x, eta[:, i].cpu().double(), torch.tensor([i])).numpy()
+            rest = offsets[part, i] * (not real)
+            seen = np.where(known[part, i], log_p + rest, np.nan)
+            odd = ~known[part, i] & (offsets[part, i] != 0)  # out of the range, or a level never seen
+            found[part, i] = -np.where(odd, offsets[part, i] + real * math.log(column.unit), seen)
+    if top is None:
+        return build_frame({c.name: found[:, i] for i, c in enumerate(schema.columns)}, {}, schema.frame)
+    return _listed(model, codes, known, found, top)
+
+
+def _listed(model: TabularNADE, codes: np.ndarray, known: np.ndarray, found: np.ndarray, top: int) -> Any:
+    """The most surprising cells, with what was expected instead."""
+    flat = np.where(np.isnan(found), -np.inf, found).ravel()
+    places = [p for p in np.argsort(-flat, kind="stable")[:top] if np.isfinite(flat[p])]
+    lines: dict[str, list[Any]] = {
+        name: [] for name in ("row", "column", "value", "surprise", "expected", "low", "high")
+    }
+    for place in places:
+        row, i = divmod(int(place), found.shape[1])
+        column = model.schema_.columns[i]
+        without = known[row : row + 1].copy()
+        without[0, i] = False
+        (_, eta), *_ = model._passes(codes[row : row + 1], without)
+        eta, at = eta[:, i].cpu(), torch.tensor([i])
+        expected = model._guess(i, model.model_.family, eta, at)[0]
+        low = high = None
+        if not column.n_levels:
+            ends = model.model_.family.quantile(torch.tensor([0.05, 0.95]), eta.expand(2, -1), at.expand(2))
+            low, high = column.decode(ends.double().numpy())
+        value = column.decode(codes[row : row + 1, i])[0] if known[row, i] else "out of range or unseen"
+        values = [row, column.name, value, round(float(flat[place]), 3), expected, low, high]
+        for name, item in zip(lines, values, strict=True):
+            shown = name in ("value", "expected", "low", "high")
+            lines[name].append(_shown(column, item) if shown else item)
+    kind = "polars" if model.schema_.frame == "numpy" else model.schema_.frame
+    columns = {name: np.array(items, dtype=object) for name, items in lines.items()}
+    columns["row"] = columns["row"].astype(np.int64)
+    columns["surprise"] = columns["surprise"].astype(np.float64)
+    return build_frame(columns, {}, kind)
+
+
+def _shown(column: Any, value: Any) -> str:
+    """A value as text, since the values of different columns stand in one."""
+    if value is None:
+        return ""
+    if column.kind == "date" and not isinstance(value, str):
+        return str(np.datetime64(int(value), "us"))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
