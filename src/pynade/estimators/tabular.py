@@ -119,8 +119,8 @@ class TabularNADE(TransformerMixin, OrderlessEstimator):
 
         if issparse(X):
             raise TypeError("a sparse matrix was passed, but dense data is required")
-        if hasattr(X, "columns") or isinstance(X, dict):
-            return X
+        if hasattr(X, "collect") or hasattr(X, "columns") or isinstance(X, dict):
+            return X.collect() if hasattr(X, "collect") else X
         rows = X if isinstance(X, np.ndarray) else np.asarray(X)
         if rows.ndim != 2:
             raise ValueError(
@@ -404,7 +404,7 @@ class TabularNADE(TransformerMixin, OrderlessEstimator):
         device = torch_device(self.device)
         model: Any = copy.deepcopy(self.model_).float().to(device)
         at_once = max(1, min(AT_ONCE, (1 << 24) // (model.net.n_params * model.n_variables)))
-        for start in range(0, len(codes), at_once):
+        for start in range(0, max(1, len(codes)), at_once):
             part = slice(start, start + at_once)
             x, known = (torch.as_tensor(a[part]).to(device) for a in (codes, observed))
             with torch.no_grad():
@@ -452,7 +452,8 @@ class TabularNADE(TransformerMixin, OrderlessEstimator):
         given = {} if given is None else given
         if not isinstance(i, str) and isinstance(i, Sequence):
             for name in i:
-                self.schema_.index(name)
+                if self.schema_.index(name) in map(self.schema_.index, given):
+                    raise ValueError(f"column {name!r} is both asked for and given")
             return JointConditional(self, [str(name) for name in i], given)
         place = self.schema_.index(i)
         codes, values = self._given_row(given)

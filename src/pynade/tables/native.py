@@ -32,6 +32,7 @@ def native_frame(X: Any, names: Names = None) -> tuple[Any, str]:
 
     if isinstance(X, dict):
         X = polars.DataFrame(X)
+    X = X.collect() if isinstance(X, polars.LazyFrame) else X
     if isinstance(X, np.ndarray | list | tuple):
         return narwhals.from_native(_array_frame(X, names)), "numpy"
     if hasattr(X, "columns"):
@@ -42,8 +43,6 @@ def native_frame(X: Any, names: Names = None) -> tuple[Any, str]:
         raise ValueError(
             f"expected a data frame (pandas, polars, pyarrow) or an array, not {type(X).__name__}"
         ) from None
-    if isinstance(frame, narwhals.LazyFrame):
-        frame = frame.collect()
     kind = frame.implementation.name.lower()
     if kind not in ("pandas", "polars", "pyarrow"):
         raise ValueError(f"frames of {kind} are not supported; convert it to pandas, polars or pyarrow")
@@ -229,8 +228,9 @@ def _polars_column(values: np.ndarray, facts: dict[str, Any]) -> Any:
     if kind in DATES:
         stamps = polars.Series(values.astype(np.int64)).cast(polars.Datetime("us", "UTC"))
         zone = facts.get("zone")
+        unit: Any = "ms" if facts.get("unit") == "s" else facts.get("unit", "us")
         stamps = stamps.dt.convert_time_zone(zone) if zone else stamps.dt.replace_time_zone(None)
-        return stamps.cast(polars.Date if kind == "Date" else polars.Datetime(facts["unit"], zone))
+        return stamps.cast(polars.Date if kind == "Date" else polars.Datetime(unit, zone))
     series = polars.Series(values if values.dtype.kind != "O" else values.tolist(), strict=False)
     if kind == "Enum":
         return series.cast(polars.Enum(facts["categories"]))
@@ -244,18 +244,18 @@ def _arrow_column(values: np.ndarray, facts: dict[str, Any]) -> Any:
     import pyarrow as pa
 
     listed: Any = values.tolist()
-    if "arrow" not in facts:
-        return pa.array(listed)
-    wanted = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(facts["arrow"]))).field(0).type
-    if facts["type"] in DATES:
-        stamps = pa.array(values.astype(np.int64)).cast(pa.timestamp("us", facts.get("zone")))
-        return stamps.cast(wanted, safe=False)
+    stored, dates = facts.get("arrow"), facts.get("type") in DATES
+    made = pa.array(values.astype(np.int64) if dates else listed)
+    made = made.cast(pa.timestamp("us", facts.get("zone"))) if dates else made
+    if stored is None:
+        return made
+    wanted = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(stored))).field(0).type
     if pa.types.is_dictionary(wanted):
         return pa.array(listed, wanted)
     if pa.types.is_decimal(wanted):
         unit = Decimal(1).scaleb(-wanted.scale)
         return pa.array([Decimal(str(v)).quantize(unit) for v in listed], wanted)
-    return pa.array(listed).cast(wanted, safe=False)
+    return made.cast(wanted, safe=False)
 
 
 def fill_cells(

@@ -127,7 +127,7 @@ class Schema:
             found.append(_with_ends(column, ends).with_type(dtype))
         if not found:
             reasons = "; ".join(f"{name!r}: {reason}" for name, reason in ignored[:3])
-            raise ValueError(f"the table has no column that can be modelled ({reasons})")
+            raise ValueError(f"the table has no column that can be modelled ({reasons or 'it has none'})")
         return cls(tuple(found), tuple(ignored), tuple(frame.columns), kind, tokens)
 
     @property
@@ -168,8 +168,8 @@ class Schema:
         """
         names = self.order or self.names
         frame, _ = native_frame(X, names if getattr(X, "ndim", 0) == 2 or isinstance(X, list) else None)
-        used = [column for i, column in enumerate(self.columns) if i != without]
-        lacking = [column.name for column in used if column.name not in frame.columns]
+        used, there = [i for i in range(len(self)) if i != without], set(frame.columns)
+        lacking = [self.columns[i].name for i in used if self.columns[i].name not in there]
         if lacking:
             some = ", ".join(map(repr, lacking[:5])) + (
                 f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
@@ -177,9 +177,9 @@ class Schema:
             what = "is no column" if len(lacking) == 1 else "are no columns"
             raise ValueError(f"the model was trained on other columns: there {what} {some}")
         codes, offsets = np.full((len(frame), len(self)), np.nan), np.zeros((len(frame), len(self)))
-        for column in used:
-            i = self.names.index(column.name)
-            codes[:, i], offsets[:, i] = column.encode(self._values(frame, column), density)
+        for i in used:
+            values = self._values(frame, self.columns[i])
+            codes[:, i], offsets[:, i] = self.columns[i].encode(values, density)
         return codes, offsets
 
     def _values(self, frame: Any, column: Column) -> Any:
