@@ -205,13 +205,6 @@ def test_the_commands_of_all_records_are_understood():
         main.commands[name].make_context(name, words)  # refuses what it does not know
 
 
-def test_the_tutorial_runs():
-    text = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.S)
-    assert len(blocks) >= 6
-    exec("\n".join(blocks), {"__name__": "tutorial"})
-
-
 def test_the_baselines_are_as_fast_as_wanted():
     record = json.loads((ROOT / "paper/results/benchmarks/baselines-cpu.json").read_text(encoding="utf-8"))
     assert record["threads"] == 2
