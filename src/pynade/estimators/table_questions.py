@@ -80,8 +80,8 @@ class TableQuestions(OrderlessEstimator):
         Args:
             X: a table with missing cells.
             n: None fills each cell with its best guess given the observed cells of its row: the likeliest
-                level, the mean of a number, on its lattice. A number gives a list of that many tables, filled
-                with joint draws (multiple imputation).
+                level, the mean of a number, on its lattice. A number gives a list of that many tables (of
+                arrays: one array with another axis), filled with joint draws (multiple imputation).
             random_state: seed of the draws.
             **unused: arguments of other models' `impute`.
         """
@@ -110,17 +110,12 @@ class TableQuestions(OrderlessEstimator):
                 draws[:, part] = made.double().cpu().numpy()
         rng = self._rng(random_state)
         columns = self._schema.columns
-        return [
-            self._filled(
-                X,
-                gaps,
-                {
-                    i: columns[i].decode(one[gaps[:, i], i], rng)
-                    for i in map(int, np.flatnonzero(gaps.any(0)))
-                },
-            )
+        where = [int(i) for i in np.flatnonzero(gaps.any(0))]
+        tables = [
+            self._filled(X, gaps, {i: columns[i].decode(one[gaps[:, i], i], rng) for i in where})
             for one in draws
         ]
+        return np.stack(tables) if isinstance(tables[0], np.ndarray) else tables
 
     def transform(self, X: Any) -> Any:
         """The same as `impute`: fill the gaps with best guesses."""

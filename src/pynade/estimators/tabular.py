@@ -79,6 +79,11 @@ class TabularNADE(TransformerMixin, TableQuestions):
     }
     _facts: ClassVar[tuple[str, ...]] = ("schema_", "n_rows_", "independent_", "disagreement_")
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = tags.input_tags.categorical = True
+        return tags
+
     def _cells(self) -> Any:
         return MixedCells()
 

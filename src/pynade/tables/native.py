@@ -59,6 +59,7 @@ def _array_frame(X: Any, names: Names) -> Any:
     rows = np.asarray(X) if not isinstance(X, list | tuple) else _object_rows(X)
     if rows.ndim != 2:
         raise ValueError(f"expected a table of rows and columns, not an array of shape {rows.shape}")
+    rows = rows.astype("datetime64[us]") if rows.dtype.kind == "M" else rows
     if rows.dtype.kind == "c":
         raise ValueError("Complex data not supported: expected real numbers, text or dates")
     names = default_names(rows.shape[1]) if names is None or len(names) != rows.shape[1] else list(names)
@@ -278,7 +279,8 @@ def fill_cells(
     native = X.copy(deep=False) if kind == "pandas" else frame.to_native()
     for name, (where, values) in places.items():
         facts, at = cells(frame[name])[2], frame.columns.index(name)
-        if facts["type"] in ("Null", "Unknown", "Object") and "arrow" not in facts:
+        untyped = facts["type"] in ("Null", "Unknown") or facts["native"] == "object"
+        if untyped and "arrow" not in facts and frame[name].is_null().all():
             facts = types.get(name, {})
         if kind == "pandas":
             native.isetitem(at, _filled_pandas(X.iloc[:, at], where, values, facts))
