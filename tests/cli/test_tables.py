@@ -345,6 +345,16 @@ def test_zeros_and_ones_and_other_models_are_as_before(run, tmp_path):
     assert "--density is for models of tables" in run("score", "runs/bits-nade", "bits.npy", "--density")[2]
 
 
+def test_the_columns_of_a_file_without_a_fit(run, table):
+    code, out, err = run("data", "info", "people.csv")
+    assert code == 0, err
+    words = " ".join(out.split())
+    assert "train 120 rows" in words
+    assert "hours per week integer" in words
+    assert "column 'id' is left out" in words
+    assert "pynade fit people.csv" in words
+
+
 def test_types_of_columns_in_a_csv(tmp_path):
     text = (
         "day,at,zone,n,x,zip,yes,big,word,none\n"
