@@ -20,7 +20,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from pynade.device import torch_device
-from pynade.tables.frames import build_frame, fill_cells, frame_kind
+from pynade.tables.frames import frame_kind
+from pynade.tables.native import build_frame, fill_cells
 
 if TYPE_CHECKING:
     import torch

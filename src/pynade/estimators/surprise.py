@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pynade.tables.frames import build_frame
+from pynade.tables.native import build_frame, native_frame
 
 if TYPE_CHECKING:
     from pynade.estimators.tabular import TabularNADE
@@ -22,22 +22,24 @@ def surprising_cells(model: TabularNADE, X: Any, top: int | None) -> Any:
     for i, column in enumerate(schema.columns):
         without = known.copy()
         without[:, i] = False
-        scale = 0.0
-        if column.resolution == 0 and not column.n_levels:
-            values = column.decode(codes[known[:, i], i]).astype(np.float64)
-            scale = math.log(values.std()) if len(values) and values.std() > 0 else 0.0
+        real = column.resolution == 0 and not column.n_levels  # the density of the code needs no offset
         for part, eta in model._passes(codes, without):
             x = torch.as_tensor(np.where(known[part, i], codes[part, i], 0.0))
-            log_p = family.log_prob(x, eta[:, i].cpu().double(), torch.full((len(x),), i)).numpy()
-            seen = np.where(known[part, i], log_p + offsets[part, i] + scale, np.nan)
+            log_p = family.log_prob(x, eta[:, i].cpu().double(), torch.tensor([i])).numpy()
+            rest = offsets[part, i] * (not real)
+            seen = np.where(known[part, i], log_p + rest, np.nan)
             odd = ~known[part, i] & (offsets[part, i] != 0)  # out of the range, or a level never seen
-            found[part, i] = -np.where(odd, offsets[part, i] + scale, seen)
-    if top is None:
-        return build_frame({c.name: found[:, i] for i, c in enumerate(schema.columns)}, {}, schema.frame)
-    return _listed(model, codes, known, found, top)
+            found[part, i] = -np.where(odd, offsets[part, i] + real * math.log(column.unit), seen)
+    kind = native_frame(X)[1]
+    if top is not None:
+        return _listed(model, codes, known, found, top, kind)
+    made = build_frame({c.name: found[:, i] for i, c in enumerate(schema.columns)}, {}, kind)
+    return made.set_axis(X.index, axis=0) if kind == "pandas" else made
 
 
-def _listed(model: TabularNADE, codes: np.ndarray, known: np.ndarray, found: np.ndarray, top: int) -> Any:
+def _listed(
+    model: TabularNADE, codes: np.ndarray, known: np.ndarray, found: np.ndarray, top: int, kind: str
+) -> Any:
     """The most surprising cells, with what was expected instead."""
     flat = np.where(np.isnan(found), -np.inf, found).ravel()
     places = [p for p in np.argsort(-flat, kind="stable")[:top] if np.isfinite(flat[p])]
@@ -61,11 +63,10 @@ def _listed(model: TabularNADE, codes: np.ndarray, known: np.ndarray, found: np.
         for name, item in zip(lines, values, strict=True):
             shown = name in ("value", "expected", "low", "high")
             lines[name].append(_shown(column, item) if shown else item)
-    kind = "polars" if model.schema_.frame == "numpy" else model.schema_.frame
     columns = {name: np.array(items, dtype=object) for name, items in lines.items()}
     columns["row"] = columns["row"].astype(np.int64)
     columns["surprise"] = columns["surprise"].astype(np.float64)
-    return build_frame(columns, {}, kind)
+    return build_frame(columns, {}, "polars" if kind == "numpy" else kind)
 
 
 def _shown(column: Any, value: Any) -> str:

@@ -17,7 +17,7 @@ from pynade.estimators.answers import ColumnConditional, JointConditional
 from pynade.estimators.net import OWN, OrderlessEstimator
 from pynade.estimators.parameters import documented
 from pynade.estimators.questions import checked_count
-from pynade.tables.frames import fill_cells, native_frame
+from pynade.tables.native import fill_cells, native_frame
 from pynade.tables.schema import Schema
 from pynade.training.options import Gradient
 
@@ -119,8 +119,8 @@ class TabularNADE(TransformerMixin, OrderlessEstimator):
 
         if issparse(X):
             raise TypeError("a sparse matrix was passed, but dense data is required")
-        if hasattr(X, "columns") or isinstance(X, dict):
-            return X
+        if hasattr(X, "collect") or hasattr(X, "columns") or isinstance(X, dict):
+            return X.collect() if hasattr(X, "collect") else X
         rows = X if isinstance(X, np.ndarray) else np.asarray(X)
         if rows.ndim != 2:
             raise ValueError(
@@ -404,7 +404,7 @@ class TabularNADE(TransformerMixin, OrderlessEstimator):
         device = torch_device(self.device)
         model: Any = copy.deepcopy(self.model_).float().to(device)
         at_once = max(1, min(AT_ONCE, (1 << 24) // (model.net.n_params * model.n_variables)))
-        for start in range(0, len(codes), at_once):
+        for start in range(0, max(1, len(codes)), at_once):
             part = slice(start, start + at_once)
             x, known = (torch.as_tensor(a[part]).to(device) for a in (codes, observed))
             with torch.no_grad():
@@ -421,13 +421,16 @@ class TabularNADE(TransformerMixin, OrderlessEstimator):
         for part, eta in self._passes(codes[rows], ~np.isnan(codes[rows])):
             for i, values in found.items():
                 chosen = eta[:, i].cpu()[wanted[rows[part], i]]
-                values.append(self._guess(i, family, chosen, torch.full((len(chosen),), i)))
+                values.append(self._guess(i, family, chosen, torch.tensor([i])))
         return {i: np.concatenate(values) for i, values in found.items()}
 
     def _guess(self, i: int, family: Any, eta: torch.Tensor, at: torch.Tensor) -> np.ndarray:
         """Best guesses of one column: its likeliest level, or its mean in the units of the table."""
         column = self.schema_.columns[i]
         if column.n_levels:
+            if column.rare:  # a rare level has only its share of their code
+                eta = eta.clone()
+                eta[:, column.n_levels - 1] += float(np.log(column.rare[0][1]))
             return column.decode(family.best_guess(eta, at).double().numpy())
         codes, weights = (t.double().numpy() for t in family.nodes(eta, at))
         if column.resolution:  # codes are proportional to values
@@ -449,7 +452,8 @@ class TabularNADE(TransformerMixin, OrderlessEstimator):
         given = {} if given is None else given
         if not isinstance(i, str) and isinstance(i, Sequence):
             for name in i:
-                self.schema_.index(name)
+                if self.schema_.index(name) in map(self.schema_.index, given):
+                    raise ValueError(f"column {name!r} is both asked for and given")
             return JointConditional(self, [str(name) for name in i], given)
         place = self.schema_.index(i)
         codes, values = self._given_row(given)
@@ -512,7 +516,7 @@ class TabularNADE(TransformerMixin, OrderlessEstimator):
             direct = model.family.log_prob(
                 x[:, i],
                 model.conditionals(x, ~torch.isnan(x) & (torch.arange(x.shape[1]) != i))[:, i],
-                torch.full((len(codes),), i),
+                torch.tensor([i]),
             ).softmax(0)
             distances = []
             for order in self.orderings(k):
@@ -532,7 +536,7 @@ class TabularNADE(TransformerMixin, OrderlessEstimator):
         i, codes = self._without(X, target)
         family, parts = self.model_.family, []
         for _, eta in self._passes(codes, ~np.isnan(codes)):
-            parts.append(self._guess(i, family, eta[:, i].cpu(), torch.full((len(eta),), i)))
+            parts.append(self._guess(i, family, eta[:, i].cpu(), torch.tensor([i])))
         found = np.concatenate(parts)
         return found.astype("datetime64[us]") if self.schema_.columns[i].kind == "date" else _narrow(found)
 
@@ -553,7 +557,7 @@ class TabularNADE(TransformerMixin, OrderlessEstimator):
             )
         family, parts = self.model_.family, []
         for _, eta in self._passes(codes, ~np.isnan(codes)):
-            p = family._probabilities(eta[:, i].cpu(), torch.full((len(eta),), i))
+            p = family._probabilities(eta[:, i].cpu(), torch.tensor([i]))
             parts.append(p[:, : column.n_levels].double().numpy())
         return np.concatenate(parts)
 
@@ -567,20 +571,13 @@ class TabularNADE(TransformerMixin, OrderlessEstimator):
         check_is_fitted(self, "model_")
         i = self.schema_.index(target)
         X = self._checked(X)
-        if hasattr(X, "columns") or isinstance(X, dict):
-            frame, _ = native_frame(X)
-            name = self.schema_.names[i]
-            if name not in frame.columns:
-                X = fill_cells(X, {name: (np.arange(0), np.array([]))}, {}, (), add=True)
-        codes = self.schema_.encode(X)[0]
-        codes[:, i] = np.nan
-        return i, codes
+        return i, self.schema_.encode(X, without=i)[0]
 
     def surprise(self, X: Any, top: int | None = None) -> Any:
         """-log p(cell | the other observed cells of its row), in nats, for every cell.
 
-        Of a real column the density is taken per standard deviation of the column, so that columns can be
-        compared. Missing cells have none (NaN).
+        Of a real column it is the density of the standardised value (of its logarithm or logit, if it is
+        bounded), so that columns can be compared. Missing cells have none (NaN).
 
         Args:
             X: a table.

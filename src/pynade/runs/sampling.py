@@ -78,13 +78,13 @@ def draw(
         rows, means = model._cells().native(values), None if expected is None else expected.cpu().numpy()
     elif isinstance(model, RBM | TabularNADE):  # (a large RBM has no density)
         rows = model.sample(n, random_state=seed)
-        rows = rows if isinstance(model, TabularNADE) else np.asarray(rows)
     else:
         density: Any = model.density().cpu() if isinstance(model, DensityEstimator) else model
         drawn = density.sample(n, torch.Generator().manual_seed(seed))
         if isinstance(density, Autoregressive | Ensemble):
             means = density.conditional_means(drawn).detach().numpy()
         rows = model._cells().native(drawn) if isinstance(model, DensityEstimator) else drawn.numpy()
+    rows = rows if isinstance(model, TabularNADE) else np.asarray(rows)
     known = facts.get("image_shape") if shape is None else _parse(shape, rows.shape[1])
     return Drawn(rows, means, facts.get("columns"), tuple(map(int, known)) if known else None, white)
 
