@@ -58,7 +58,7 @@ def test_the_examples_of_the_readme_run():
     assert "make test" in repository
     assert len(shell.splitlines()) >= 8
     run_commands(shell.splitlines())
-    assert rows("filled.csv") == rows("penguins.csv") == 345
+    assert rows("filled.csv") == rows("predicted.csv") == 345  # with the names of the columns
 
 
 def test_the_tutorial_runs():
