@@ -13,6 +13,7 @@ from pynade.runs.figures import image_panels, tile
 from pynade.tables import Dataset
 from pynade_paper.data.patches import whole_patches
 from pynade_paper.records import read_json
+from pynade_paper.tables import read_tables
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -110,13 +111,13 @@ def comparator_figure(runs: Sequence[Path]) -> Figure:
     """
     from safetensors.numpy import load_file
 
-    panels = {}
+    panels, names = {}, {row.record: row.model for row in read_tables()["mnist"].rows}
     for run in runs:
         result = read_json(run / "result.json")
         drawn = {} if result is None else load_file(run / "weights.safetensors")
         if result is None or "samples" not in drawn:
             raise ValueError(f"{run} holds no finished run of pynade_paper.comparators.train")
-        panels[result["model"]] = drawn["samples"]
+        panels[names[f"comparators/{result['model']}.json"]] = drawn["samples"]
         shape = result["spec"]["height"], result["spec"]["width"]
     return image_panels(panels, shape)
 

@@ -31,10 +31,10 @@ INTRODUCTION = (
     "\n\n"
     "Each cell has our value ± its standard error with a link to its record, in brackets the paper's value "
     "and the difference, and a mark: ▲ better, = the same within two standard errors, ▼ worse. Numbers are "
-    "exact unless they are marked as an estimate or a bound; the log-likelihood is at least its bound. A mark "
-    "(▲ = ▼) between numbers of different kinds says less, and the kind of both is given. Bold follows "
-    "the paper's rule, applied to our own numbers; in brackets it is as the paper prints it. A dash means "
-    "not measured, with the reason. † was made by an earlier protocol than the one that `pynade reproduce` "
+    "exact unless they are marked as an estimate or a bound (the log-likelihood is at least its bound); "
+    "where the paper's are not all exact, the kind of every number is given. Bold follows the paper's "
+    "rule, applied to our own numbers; in brackets it is as the paper prints it. A dash means not measured, "
+    "with the reason. † was made by an earlier protocol than the one that `pynade reproduce` "
     "follows today; its record has the commands that made it."
 )
 RULES = {

@@ -267,8 +267,8 @@ def with_error(ours: Measured, digits: int = 2) -> str:
     """A number and its standard error, with as many more digits as make the error differ from zero.
 
     Example:
-        >>> with_error(Measured(-11.784, 0.021, "exact", "")), with_error(Measured(-11.784, 0.0043, "exact", ""))
-        ('-11.78 ± 0.02', '-11.78 ± 0.004')
+        >>> [with_error(Measured(-11.784, error, "exact", "")) for error in (0.021, 0.0043)]
+        ['-11.78 ± 0.02', '-11.78 ± 0.004']
     """
     error = f"{ours.stderr:.{digits}f}"
     if ours.stderr > 0 and float(error) == 0:

@@ -173,7 +173,7 @@ def test_resume_continues_to_the_identical_result(run, tmp_path):
 
 @pytest.fixture
 def trained(run, table):
-    assert run("fit", "table.csv", *FIT, "--out", "good")[0] == 0
+    assert run("fit", "table.csv", "--model", "nade", *FIT, "--out", "good")[0] == 0
 
 
 BAD_TABLES = {
@@ -191,13 +191,16 @@ BAD_TABLES = {
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["fit", "twos.csv", "--out", "r"], "expected zeros and ones, but row 0, column 1 is 2"),
-        (["fit", "gaps.csv", "--out", "r"], "NaN"),
+        (
+            ["fit", "twos.csv", "--model", "nade", "--out", "r"],
+            "expected zeros and ones, but row 0, column 1 is 2",
+        ),
+        (["fit", "gaps.csv", "--model", "nade", "--out", "r"], "NaN"),
         (["fit", "inf.csv", "--out", "r"], "inf"),
         (["fit", "empty.csv", "--out", "r"], "empty"),
         (["fit", "header.csv", "--out", "r"], "no rows"),
-        (["fit", "one.csv", "--out", "r"], "1 feature"),
-        (["fit", "words.csv", "--out", "r"], "yes"),
+        (["fit", "one.csv", "--model", "nade", "--out", "r"], "1 feature"),
+        (["fit", "words.csv", "--model", "nade", "--out", "r"], "yes"),
         (["fit", "ragged.csv", "--out", "r"], "ragged.csv"),
         (["fit", "mushroms", "--out", "r"], "did you mean 'mushrooms'?"),
         (["fit", "nowhere.csv", "--out", "r"], "no file 'nowhere.csv'"),
@@ -207,7 +210,7 @@ BAD_TABLES = {
             "model 'fvsbn' has no option --hidden",
         ),
         (
-            ["fit", "table.csv", "--hidden", "3", "--hidden", "3", "--out", "r"],
+            ["fit", "table.csv", "--model", "nade", "--hidden", "3", "--hidden", "3", "--out", "r"],
             "one value for --hidden, not 2",
         ),
         (["fit", "table.csv", "--learning-rate", "-1", "--out", "r"], "learning_rate must be positive"),
@@ -366,12 +369,12 @@ def test_odd_column_names_survive(run, tmp_path):
 def test_rows_in_messages_are_rows_of_the_file(run, tmp_path):
     lines = ["0,1,0"] * 137 + ["0,1,7"] + ["1,1,0"] * 100
     (tmp_path / "bad.csv").write_text("\n".join(lines) + "\n")
-    assert "row 137, column 2 is 7" in run("fit", "bad.csv", "--out", "r")[2]
+    assert "row 137, column 2 is 7" in run("fit", "bad.csv", "--model", "nade", "--out", "r")[2]
 
 
 def test_very_few_rows(run, tmp_path):
     (tmp_path / "two.csv").write_text("0,1,0\n1,1,0\n")
-    assert run("fit", "two.csv", *FIT, "--out", "r")[0] == 0
+    assert run("fit", "two.csv", "--model", "nade", *FIT, "--out", "r")[0] == 0
     for name in ("result.json", "metrics.jsonl"):
         assert "NaN" not in (tmp_path / "r" / name).read_text()
 
@@ -455,7 +458,10 @@ def test_divergence_is_one_sentence_and_recorded(run, table, tmp_path):
 
 @pytest.mark.parametrize(
     "command",
-    ["fit", "score", "sample", "impute", "inpaint", "info", "demo", "data list", "data get", "data info"],
+    [
+        *("fit", "score", "sample", "impute", "predict", "surprise", "query", "inpaint", "info", "demo"),
+        *("data list", "data get", "data info"),
+    ],
 )
 def test_every_command_has_help_with_an_example(run, command):
     code, out, _ = run(*command.split(), "--help")

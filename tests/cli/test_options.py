@@ -50,7 +50,7 @@ def test_the_help_of_a_model_shows_every_parameter_with_its_default(run, monkeyp
     shown = {m[1]: line for line in out.splitlines() if (m := re.match(r"│ --([\w-]+)", line))}
     assert all(option.text[1:] in shown[option.word[2:]] for option in model_options(name))
     for parameter, value in estimator_named(name, {"random_state": 0}).flat_parameters().items():
-        line = shown[parameter.replace("_", "-")]
+        line = shown["column" if parameter == "schema" else parameter.replace("_", "-")]
         words = {None: "none", True: "yes", False: "no"}
         several = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
         default = words[value] if value is None or isinstance(value, bool) else several
@@ -157,11 +157,11 @@ def test_aliases_of_models_set_their_presets(alias):
 def test_runs_are_kept_in_a_folder_named_by_data_and_model(run, table, tmp_path):
     (tmp_path / "some").mkdir()
     (tmp_path / "table.csv").rename(tmp_path / "some/people.csv")
-    assert "runs/people-nade: 2 epochs" in run("fit", "some/people.csv", *SMALL)[1]
-    assert pynade.load(tmp_path / "runs/people-nade").hidden == 4
+    assert "runs/people-tabularnade: 2 epochs" in run("fit", "some/people.csv", *SMALL)[1]
+    assert pynade.load(tmp_path / "runs/people-tabularnade").hidden == 4
     code, _, err = run("fit", "some/people.csv", *SMALL)
     assert code == 1
-    assert "runs/people-nade already exists; give --overwrite" in err
+    assert "runs/people-tabularnade already exists; give --overwrite" in err
     assert run("fit", "digits", "--model", "fvsbn", "--epochs", "1")[0] == 0
     assert (tmp_path / "runs/digits-fvsbn/result.json").is_file()
 

@@ -22,6 +22,7 @@ KINDS = {
     "rnade": ("rnade", NET | {"n_components": 2, "patience": 1}, "real", (1,)),
     "transformer": ("transformer", MIXED, "real", (3,)),
     "permuted-transformer": ("permuted-transformer", MIXED | {"n_orderings": 2}, "real", (3,)),
+    "tabularnade": ("tabularnade", {"hidden": 8, "epochs": 5, "schema": {"a": "integer"}}, "mixed", (1, 3)),
     "convnade": ("convnade", IMAGE, "digits", (2,)),
     "mob": ("mob", EM | {"n_components": [2, 3]}, "binary", (4, 10)),
     "chow-liu": ("chow-liu", EM | {"n_components": 2, "alpha": [0.1, 1.0]}, "binary", (3, 12)),
@@ -60,6 +61,10 @@ def data(tmp_path, kind):
     if kind in tables:
         np.save(tmp_path / f"{kind}.npy", tables[kind])
         return f"{kind}.npy"
+    if kind == "mixed":
+        lines = [f"{a:.0f},{'xyz'[i % 3]},{b if i % 5 else ''}" for i, (a, b) in enumerate(x[:, :2])]
+        (tmp_path / "mixed.csv").write_text("\n".join(["a,b,c", *lines]))
+        return "mixed.csv"
     return kind
 
 

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from pynade.cli.arguments import GROUP, DataDir
-from pynade.cli.screen import console, download_bar, next_commands, plain_table, print_facts
+from pynade.cli.options import TABLES
+from pynade.cli.screen import console, download_bar, next_commands, plain_table, print_facts, print_schema
 
 app = typer.Typer(help="Named data sets: list them, download them, describe one.", **GROUP)
 
@@ -62,15 +63,16 @@ def info(
     name: Annotated[str, typer.Argument(metavar="DATA", help="A registered name or a file.")],
     data_dir: DataDir = None,
 ) -> None:
-    """Describe a data set: sizes, source, licence, notes, checksum.
+    """Describe a data set: sizes, source, licence, notes, checksum; of a table file also its columns.
 
     \b
-    Example:
+    Examples:
       pynade data info mushrooms
+      pynade data info people.csv
     """
     import numpy as np
 
-    from pynade.tables import registry, resolve
+    from pynade.tables import Schema, registry, resolve
 
     dataset = None
     if registry.is_registered(name):
@@ -86,10 +88,15 @@ def info(
         if dataset is None:
             facts.append(("here", f"no: {entry.by_hand or f'fetch it with `pynade data get {entry.name}`'}"))
     else:
-        dataset = resolve(name, data_dir)
+        dataset = resolve(name, data_dir, frames=name.lower().endswith(TABLES))
         facts = [("variables", str(dataset.n_variables))]
         facts += [(part, f"{n:,} rows") for part, n in dataset.sizes.items()]
         facts.append(("columns", ", ".join(sorted(set(dataset.schema.kinds)))))
+    if dataset is not None and dataset.framed:
+        print_facts([*facts[:-1], ("checksum", dataset.checksum)])
+        print_schema(Schema.inferred(dataset.train))
+        next_commands(("fit", name))
+        return
     if dataset is not None:
         if dataset.framed:
             gaps = sum(column.null_count() for column in dataset.train)

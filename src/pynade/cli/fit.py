@@ -14,7 +14,7 @@ from pynade.cli.screen import console, next_commands, print_schema, training_bar
 from pynade.estimators.registry import ALIASES, MODELS
 
 COLUMNS = 60  # that `fit` prints the schema of
-MODEL = "A model named above; auto takes tabular for a table file, nade otherwise."
+MODEL = "A model named above; auto: by the data."
 CHANGE = "If a column was not understood: --column zip=category; to leave one out: --drop id"
 
 Where: Any = partial(Option, rich_help_panel="Data and output")
@@ -33,9 +33,8 @@ def _models() -> str:
 
 HELP = f"""Train a model and keep it in a run folder.
 
-DATA is a table (.csv, .csv.gz or .parquet: columns of any kind, with gaps), a registered name (`pynade
-data list`), a matrix (.npy, .npz), or images: a folder of PNG files or an .npy stack. `pynade fit
---model X --help` shows all options of a model.
+DATA is a table of any columns (.csv, .csv.gz, .parquet), a registered name (`pynade data list`),
+a matrix (.npy, .npz) or images (PNG files, .npy). `pynade fit --model X --help` has all options.
 
 \b
 Models by data ("with gaps": missing values may stand anywhere):
@@ -46,8 +45,6 @@ Examples:
   pynade fit people.csv
   pynade fit people.csv --column zip=category --drop id --out runs/people
   pynade fit measurements.csv --model rnade --n-components 10 --out runs/table
-  pynade fit mushrooms --model mob --n-components 32 --n-components 64
-  pynade fit --resume runs/table
 """
 
 

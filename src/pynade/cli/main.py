@@ -118,7 +118,7 @@ def demo(out: Picture = Path("pynade-demo.png"), digits: Annotated[bool, Digits]
     console.print("Oddest cells, given the rest of their row:")
     console.print(table)
     console.print(f"Log-likelihood: {found.gain:.2f} nats per row better than independent columns")
-    console.print(f"Filled rows, the oddest cell and a conditional distribution: {out}")
+    console.print(f"Filled rows, an odd cell and a conditional distribution: {out}")
     next_commands(("demo", "--digits"), ("fit", "--help"))
 
 

@@ -33,11 +33,9 @@ TEXTS = {
     "binarize": "threshold: values above it become 1, the others 0 (of grey images a share of white); or "
     "random, random:SEED: pixels drawn with their share of white.",
 }
-TEXTS |= {
-    "schema": "what a column is, where that was not understood: binary, category, ordinal, integer, rounded, "
-    "real or date.",
-    "drop": "a column to leave out.",
-}
+TEXTS |= {"schema": "a column's kind: binary, category, ordinal, integer, rounded, real or date."}
+SHORT = {"hidden": "hidden units of each layer.", "drop": "name of a column to leave out."}
+SHORT |= {"schema": "kind of a column, such as zip=category."}
 DEFAULTS = {"random_state": 0}
 TABLES = (".csv", ".csv.gz", ".parquet")  # endings of files of mixed columns
 NAMED = ("penguins",)  # data sets of mixed columns
@@ -211,7 +209,7 @@ class ModelOption:
 
 def common_options() -> list[ModelOption]:
     """Options that most models share, without defaults, which differ: no estimator is imported."""
-    texts = DOCS | TEXTS
+    texts = DOCS | TEXTS | SHORT
     return [ModelOption(name, kind, MISSING, texts[name], _panel(name), "") for name, kind in COMMON.items()]
 
 
@@ -233,8 +231,6 @@ def model_options(model: str) -> list[ModelOption]:
 
 
 def _panel(name: str) -> str:
-    if name in ("schema", "drop", "missing"):
-        return "Columns of a mixed table"
     return "Training" if name in TRAINING else "Model"
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from pynade.tables.column import Column
 
 if TYPE_CHECKING:
-    from pynade.estimators.tabular import TabularNADE
+    from pynade.estimators.table_questions import TableQuestions
     from pynade.families import Conditional
 
 
@@ -24,9 +24,9 @@ class ColumnConditional:
     `pynade.tables.Column` describes; `cdf`, `quantile`, `mean` and `sample` are of the values in range.
     """
 
-    def __init__(self, model: TabularNADE, i: int, given: dict[int, Any], inner: Conditional) -> None:
+    def __init__(self, model: TableQuestions, i: int, given: dict[int, Any], inner: Conditional) -> None:
         self.model, self.i, self.given, self.inner = model, i, given, inner
-        schema: Any = model.schema_
+        schema: Any = model._schema
         self.column: Column = schema.columns[i]
 
     @property
@@ -159,7 +159,7 @@ class ColumnConditional:
             ax.axvspan(low, high, color="#ccbb44", alpha=0.2, lw=0, label="90 % interval")
             ax.legend(frameon=False, fontsize="small")
             ax.set_ylabel("density" if self.column.kind in ("real", "rounded") else "probability")
-        names = self.model.schema_.names
+        names = self.model._schema.names
         known = ", ".join(f"{names[j]} = {value}" for j, value in self.given.items())
         ax.set_title(f"{self.name}{' given ' if known else ''}{known}"[:90], fontsize="medium")
         ax.set_xlabel(self.name)
@@ -197,7 +197,7 @@ class ColumnConditional:
 class JointConditional:
     """The joint distribution of several columns given values of others; answers use the model's orderings."""
 
-    def __init__(self, model: TabularNADE, names: Sequence[str], given: Mapping[Any, Any]) -> None:
+    def __init__(self, model: TableQuestions, names: Sequence[str], given: Mapping[Any, Any]) -> None:
         self.model, self.names, self.given = model, list(names), dict(given)
 
     def log_prob(self, values: Mapping[str, Any]) -> float:
@@ -213,7 +213,7 @@ class JointConditional:
 
         drawn = self.model.sample(n, random_state, given=self.given or None)
         if isinstance(drawn, np.ndarray):
-            return drawn[:, [self.model.schema_.index(name) for name in self.names]]
+            return drawn[:, [self.model._schema.index(name) for name in self.names]]
         return native_frame(drawn)[0].select(self.names).to_native()
 
     def plot(self, ax: Any = None, n: int = 500, random_state: Any = 0) -> Any:
@@ -223,9 +223,9 @@ class JointConditional:
         if len(self.names) != 2:
             raise ValueError(f"a plot shows two columns, not {len(self.names)}")
         ax = pyplot.subplots(figsize=(4, 4), layout="constrained")[1] if ax is None else ax
-        columns = [self.model.schema_.columns[self.model.schema_.index(name)] for name in self.names]
+        columns = [self.model._schema.columns[self.model._schema.index(name)] for name in self.names]
         codes = self.model._draw_codes(n, random_state, self.given)
-        values = [c.decode(codes[:, self.model.schema_.index(c.name)]) for c in columns]
+        values = [c.decode(codes[:, self.model._schema.index(c.name)]) for c in columns]
         x, y = (
             v.astype(str) if c.n_levels and not c.numeric else v for c, v in zip(columns, values, strict=True)
         )

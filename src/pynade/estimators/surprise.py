@@ -11,12 +11,12 @@ import torch
 from pynade.tables.native import build_frame, native_frame
 
 if TYPE_CHECKING:
-    from pynade.estimators.tabular import TabularNADE
+    from pynade.estimators.table_questions import TableQuestions
 
 
-def surprising_cells(model: TabularNADE, X: Any, top: int | None) -> Any:
+def surprising_cells(model: TableQuestions, X: Any, top: int | None) -> Any:
     """What `TabularNADE.surprise` gives."""
-    schema, family = model.schema_, model.model_.family
+    schema, family = model._schema, model.model_.family
     codes, offsets = schema.encode(X)
     known, found = ~np.isnan(codes), np.full(codes.shape, np.nan)
     for i, column in enumerate(schema.columns):
@@ -38,7 +38,7 @@ def surprising_cells(model: TabularNADE, X: Any, top: int | None) -> Any:
 
 
 def _listed(
-    model: TabularNADE, codes: np.ndarray, known: np.ndarray, found: np.ndarray, top: int, kind: str
+    model: TableQuestions, codes: np.ndarray, known: np.ndarray, found: np.ndarray, top: int, kind: str
 ) -> Any:
     """The most surprising cells, with what was expected instead."""
     flat = np.where(np.isnan(found), -np.inf, found).ravel()
@@ -48,7 +48,7 @@ def _listed(
     }
     for place in places:
         row, i = divmod(int(place), found.shape[1])
-        column = model.schema_.columns[i]
+        column = model._schema.columns[i]
         without = known[row : row + 1].copy()
         without[0, i] = False
         (_, eta), *_ = model._passes(codes[row : row + 1], without)

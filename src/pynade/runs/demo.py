@@ -155,12 +155,27 @@ def _scatter(axis: Any, table: Any, filled: list[Filled], odd: list[Odd]) -> Non
         ends = [[[c.value - c.low], [c.high - c.value]] for c in (x, y)]
         axis.errorbar(x.value, y.value, ends[1], ends[0], fmt="D", color="black", ms=4, lw=1, label=label)
         label = ""
-    for cell in [cell for cell in odd if cell.column == Y and table[X][cell.row] is not None][:1]:
+    shown = [cell for cell in odd if cell.column == Y and table[X][cell.row] is not None]
+    if shown:
+        cell = max(shown, key=_distance)
         at, value, low, high = table[X][cell.row], float(cell.value), float(cell.low), float(cell.high)
         axis.scatter([at], [value], s=70, facecolors="none", edgecolors=RED, lw=1.5)
         axis.plot([at, at], [low, high], color=RED, lw=1.5)
         text = f"odd cell (row {cell.row}): {value:g} mm,\n90 % interval {low:g} … {high:g}"
-        axis.annotate(text, (at, value), (8, 2), textcoords="offset points", fontsize=8, color=RED)
+        left = at < 0.5 * (table[X].min() + table[X].max())
+        options = {
+            "textcoords": "offset points",
+            "fontsize": 8,
+            "color": RED,
+            "ha": "left" if left else "right",
+        }
+        axis.annotate(text, (at, value), (8 if left else -8, -4), **options)
     axis.set(xlabel=X, ylabel=Y)
     axis.set_title("All rows, and the 90 % intervals of filled cells", fontsize=10)
-    axis.legend(fontsize=7, loc="lower right")
+    axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, frameon=False)
+
+
+def _distance(cell: Odd) -> float:
+    """How far a number is outside its interval, in widths of the interval."""
+    value, low, high = float(cell.value), float(cell.low), float(cell.high)
+    return max(low - value, value - high) / max(high - low, 1e-9)

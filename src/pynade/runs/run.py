@@ -128,9 +128,10 @@ def as_command(spec: dict[str, Any], folder: str) -> str:
             continue
         values = value if isinstance(value, list | tuple) else [value]
         values = ["x".join(map(str, values))] if name == "image_shape" else values
-        if isinstance(value, dict):
-            option, values = "column", [f"{column}={kind}" for column, kind in value.items()]
-        words += [f"--{option} {shlex.quote(str(v))}" for v in values]
+        if name in ("schema", "drop", "missing"):
+            texts = [f"{column}={kind}" for column, kind in value.items()] if name == "schema" else values
+            option, values = "column" if name == "schema" else name, [shlex.quote(text) for text in texts]
+        words += [f"--{option} {v}" for v in values]
     words += ["--drop-constant"] if spec.get("drop_constant") else []
     words += [f"--binarize {spec['binarize']}"] if "binarize" in spec else []
     words += [f"--random-state {given['random_state']}"] if given["random_state"] else []

@@ -145,7 +145,7 @@ def impute_file(
     check_destination(out, *(FRAME_ENDINGS if isinstance(model, TabularNADE) else TABLE_ENDINGS))
     check_positive(**{"the number of draws": 1 if draws is None else draws})
     if isinstance(model, TabularNADE):
-        table = read_rows(model, file)
+        table = read_rows(model, str(file))
         done, gaps = impute_table(model, table, draws, seed)
         write_frame(out, done)
         return gaps, len(table), None

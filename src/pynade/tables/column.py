@@ -54,6 +54,8 @@ class Column:
         loc: of a real column, after the logarithm or logit that its ends ask for.
         scale: likewise.
         decimals: that a value of a lattice is rounded to.
+        per_step: values in a step: 1, but of integers with too wide a range for a code each. These are
+            equally likely within their step, and draws are the first of them.
         dtype: the type of the column in the frame, as `pynade.tables.frames` describes it.
     """
 
@@ -70,6 +72,7 @@ class Column:
     loc: float = 0.0
     scale: float = 1.0
     decimals: int = 0
+    per_step: int = 1
     dtype: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
@@ -127,12 +130,15 @@ class Column:
     def _encode_lattice(self, x: np.ndarray, density: bool) -> tuple[np.ndarray, np.ndarray]:
         low, high = self._ends()
         with np.errstate(all="ignore"):
-            codes = np.round((x - self.origin) / self.resolution)
+            codes = (x - self.origin) / self.resolution
+            codes = np.round(codes) if self.per_step == 1 else np.floor(codes)
             beyond = np.maximum(low - codes, codes - high) - 1
         span = min(high - low + 1, float(MAX_STEPS))
         offset = self._offsets(codes, beyond, span, 1.0)
+        if self.per_step > 1:
+            offset = np.where(np.isnan(codes), offset, offset - math.log(self.per_step))
         if density:
-            offset = np.where(np.isnan(x), 0.0, offset - math.log(self.resolution))
+            offset = np.where(np.isnan(x), 0.0, offset - math.log(self.resolution / self.per_step))
         return codes, offset
 
     def _encode_real(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -144,11 +144,20 @@ def _number(name: str, known: np.ndarray, wanted: Kind | None) -> Column:
 
 
 def _integer(name: str, known: np.ndarray, distinct: np.ndarray, step: float, reason: str) -> Column:
-    span = float((distinct[-1] - distinct[0]) / step)
-    if span > MAX_STEPS:  # more steps than codes: a density on the real axis, rounded when it is read
-        return replace(_real(name, known, f"{reason}, more than {MAX_STEPS:,} steps"), kind="integer")
+    span, wide = float((distinct[-1] - distinct[0]) / step), 1
+    if span > MAX_STEPS:  # more steps than codes
+        wide = math.ceil(span / MAX_STEPS)
+        reason += f", {wide} to a step"
     return Column(
-        name, "integer", reason, len(known), resolution=step, origin=float(distinct[0]), low=0.0, high=span
+        name,
+        "integer",
+        reason,
+        len(known),
+        resolution=step * wide,
+        origin=float(distinct[0]),
+        low=0.0,
+        high=span // wide,
+        per_step=wide,
     )
 
 
