@@ -61,7 +61,7 @@ def test_extreme_scales(name):
     assert (np.diff(far / 2) >= 0).all()
     assert np.nanmax(np.abs(bad_codes), initial=0) <= FAR_STEPS
     spread = np.abs(x / 2 - x[0] / 2).max()
-    assert np.abs(back / 2 - x / 2).max() <= max(0.51 * column.resolution / 2, 1e-9 * spread)
+    assert np.abs(back / 2 - x / 2).max() <= max(0.51 * column.resolution, 1e-9 * spread)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_extreme_scales(name):
         (RNG.random(60), "real", {"low": 0.0, "high": 1.0}),
         (1000 + NORMAL * 1e-3, "real", {"low": None}),  # too narrow for a logarithm
         (np.where(RNG.random(200) < 0.9, 0, RNG.random(200)), "rounded", {"low": 0.0}),  # a spike has a mass
-        (RNG.integers(0, 2**40, 80), "integer", {"resolution": 0.0}),  # more steps than codes
+        (RNG.integers(0, 2**40, 80), "integer", {"low": 0.0}),  # more steps than codes
     ],
 )
 def test_kinds_of_numbers(values, kind, more):
@@ -109,6 +109,20 @@ def test_rare_levels_share_a_code_and_all_levels_one():
     assert column.decode(np.array([2.0])).tolist() == ["d"]
     many = infer("k", [f"t{k % 500}" for k in range(5000)], "text")
     assert (len(many.levels), len(many.rare)) == (MOST_LEVELS, 400)
+
+
+def test_integers_of_too_wide_a_range_share_codes_and_still_sum_to_one():
+    column = infer("a", RNG.integers(0, 2**22, 80).astype(float), "number")
+    assert column.per_step == 4
+    x = np.arange(int(column.origin) - 4000, int(column.origin))  # 1,000 steps below the range
+    codes, offsets = column.encode(x)
+    assert np.isnan(codes).all()
+    unit = column.high + 1
+    assert np.exp(offsets).sum() == pytest.approx(0.5 / 81 * (1 - unit / (unit + 1000)), rel=1e-9)
+    inside = column.encode(column.origin + np.arange(8))
+    assert inside[0].tolist() == [0] * 4 + [1] * 4
+    np.testing.assert_allclose(4 * np.exp(inside[1]), 80 / 81)
+    np.testing.assert_allclose(column.encode(x, density=True)[1], offsets)
 
 
 def test_a_value_between_two_points_of_a_lattice_has_the_nearest_code():

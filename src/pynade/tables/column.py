@@ -56,7 +56,7 @@ class Column:
         decimals: that a value of a lattice is rounded to.
         per_step: values in a step: 1, but of integers with too wide a range for a code each. These are
             equally likely within their step, and draws are the first of them.
-        dtype: the type of the column in the frame, as `pynade.tables.frames` describes it.
+        dtype: the type of the column in the frame, as `pynade.tables.native` describes it.
     """
 
     name: str
@@ -135,11 +135,8 @@ class Column:
             beyond = np.maximum(low - codes, codes - high) - 1
         span = min(high - low + 1, float(MAX_STEPS))
         offset = self._offsets(codes, beyond, span, 1.0)
-        if self.per_step > 1:
-            offset = np.where(np.isnan(codes), offset, offset - math.log(self.per_step))
-        if density:
-            offset = np.where(np.isnan(x), 0.0, offset - math.log(self.resolution / self.per_step))
-        return codes, offset
+        each = self.resolution if density else float(self.per_step)
+        return codes, np.where(np.isnan(x), 0.0, offset - math.log(each))
 
     def _encode_real(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         low, high = self._ends()
@@ -211,10 +208,7 @@ class Column:
         x = self._axis(codes)
         if self.low is not None:
             x = np.clip(x, np.nextafter(self.low, math.inf), np.nextafter(self._ends()[1], -math.inf))
-        if self.kind not in ("date", "integer"):
-            return x
-        first = -LARGEST if self.low is None else np.floor(self.low) + 1
-        return np.clip(np.round(x), first, LARGEST).astype(np.int64)
+        return np.clip(np.round(x), -LARGEST, LARGEST).astype(np.int64) if self.kind == "date" else x
 
     def _axis(self, codes: np.ndarray) -> np.ndarray:
         """Finite values of the codes of a real column."""
