@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from pynade.device import torch_device
@@ -26,7 +27,7 @@ AT_ONCE = 4096  # rows of a question that takes one pass of the net for each
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class TableQuestions(OrderlessEstimator):
+class TableQuestions(TransformerMixin, OrderlessEstimator):
     """Abstract estimator of a mixed table: draws, gaps filled, conditionals, predictions, odd cells."""
 
     @property

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from pynade.estimators.net import OWN
@@ -35,7 +34,7 @@ class MixedCells:
 
 @documented
 @dataclass(eq=False, repr=False)
-class TabularNADE(TransformerMixin, TableQuestions):
+class TabularNADE(TableQuestions):
     """Density of a table of mixed columns with gaps anywhere: one net for every ordering of the columns.
 
     `fit` finds out what each column is (`schema_`, which prints as a table): levels, integers and rounded
