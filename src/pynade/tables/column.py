@@ -90,9 +90,7 @@ class Column:
     @property
     def numeric(self) -> bool:
         """Whether values are numbers, so that they have a mean."""
-        return self.kind not in ("date", *LEVELS) or all(
-            is_number(v) for v in (*self.levels, *self.known_rare)
-        )
+        return self.kind != "date" and all(is_number(v) for v in (*self.levels, *self.known_rare))
 
     @property
     def known_rare(self) -> tuple[Any, ...]:

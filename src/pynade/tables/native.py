@@ -31,7 +31,9 @@ def native_frame(X: Any, names: Names = None) -> tuple[Any, str]:
     import polars
 
     if isinstance(X, dict):
-        X = polars.DataFrame(X)
+        if len(lengths := {len(values) for values in X.values()}) > 1:
+            raise ValueError(f"the columns of a table have one length, not {sorted(lengths)}")
+        X = polars.DataFrame([_series(str(name), values) for name, values in X.items()])
     X = X.collect() if isinstance(X, polars.LazyFrame) else X
     if isinstance(X, np.ndarray | list | tuple):
         return narwhals.from_native(_array_frame(X, names)), "numpy"
@@ -72,12 +74,20 @@ def _array_frame(X: Any, names: Names) -> Any:
         elif column.dtype.kind != "O":
             columns[name] = polars.Series(name, np.ascontiguousarray(column))
             continue
-        listed = [None if is_missing(v) else v for v in listed]
-        kinds = {type(v) for v in listed if v is not None}
-        text = any(issubclass(kind, str) for kind in kinds) and len(kinds) > 1
-        listed = [v if v is None or not text else str(v) for v in listed]
-        columns[name] = polars.Series(name, listed, strict=False)
+        columns[name] = _series(name, listed)
     return polars.DataFrame(columns)
+
+
+def _series(name: str, values: Any) -> Any:
+    """A polars series of values, of which some may be missing; numbers beside text become text."""
+    import polars
+
+    if not isinstance(values, list | tuple):
+        return polars.Series(name, values)
+    listed = [None if is_missing(v) else v for v in values]
+    kinds = {type(v) for v in listed if v is not None}
+    text = any(issubclass(kind, str) for kind in kinds) and len(kinds) > 1
+    return polars.Series(name, [v if v is None or not text else str(v) for v in listed], strict=False)
 
 
 def _object_rows(X: Any) -> np.ndarray:
