@@ -319,8 +319,9 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
 
         Args:
             X: a table.
-            top: None gives a table of the same columns; a number gives that many cells, the most surprising
-                first, as a table with row, column, value, surprise, expected, low and high (the middle 90 %).
+            top: None gives a table of the same columns; a number gives that many cells, the oddest first,
+                as a table with row, column, value, p_value (the probability of a value at least as odd, by
+                which cells of all kinds are comparable), surprise, expected, low and high (the middle 90 %).
         """
         from pynade.estimators.surprise import surprising_cells
 

@@ -236,6 +236,15 @@ class PerColumn(Family):
         index = torch.minimum(index, (at(self.counts, i) - 1).clamp(min=0))
         return torch.where(level, index, torch.where(lattice, whole, x)).to(eta.dtype)
 
+    def p_value(self, x: Tensor, eta: Tensor, i: Tensor) -> Tensor:
+        """Probability of a value at least as odd: of a level at most as likely; twice that of a tail."""
+        p = self._probabilities(eta, i)
+        own = p.gather(-1, x.long().clamp(0, p.shape[-1] - 1).unsqueeze(-1))
+        by_level = torch.where(p <= own * (1 + 1e-6), p, 0).sum(-1)
+        below = torch.where(at(self.step, i), x - 1, x)
+        tail = torch.minimum(self.cdf(x, eta, i), 1 - self.cdf(below, eta, i))
+        return torch.where(at(self.counts, i) > 0, by_level, 2 * tail).clamp(0, 1)
+
     def eta_from_marginal(self, x: Tensor) -> Tensor:
         """Log-shares of levels, one imaginary cell added to each; standard normal scores of numbers."""
         eta = torch.zeros(len(self.levels), self.n_params, dtype=torch.float64)

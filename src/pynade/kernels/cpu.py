@@ -91,15 +91,8 @@ def _share(
 ) -> None:
     """Go through all steps of rows x (M, B, D), given, or drawn in the place of zeros, on all threads.
 
-    Args:
-        x: the rows; with uniforms, zeros.
-        weights: as for `forward`.
-        code: of the activation.
-        bad: (M, B), where rows that leave the range of `ODDS` are marked.
-        eta: (M, B, D, P), where the outputs of given rows go.
-        tape: as `forward` returns it, of given rows.
-        uniforms: of the samplers; a seed is for Bernoulli variables only.
-        noise: of mixtures.
+    Outputs of given rows go to eta (M, B, D, P), pre-activations to the tape; rows that leave the range of
+    `ODDS` are marked in `bad` (M, B). Uniforms that are a seed are for Bernoulli variables only.
     """
     (members, batch, n_variables), (n_params, hidden) = x.shape, weights.output.shape[2:]
     check_order(weights.order, n_variables)

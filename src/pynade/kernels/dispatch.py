@@ -126,12 +126,11 @@ def _checked(activation: str, kernel: str, *tensors: Tensor) -> str:
 
 def _check_shapes(weights: Weights, n_variables: int) -> None:
     """Compiled loops do not check indexes, so shapes are compared here."""
-    hidden, n_params = weights.hidden_bias.shape[-1], weights.bias.shape[-1]
-    _expect("weight", weights.weight, n_variables, hidden)
-    _expect("hidden_bias", weights.hidden_bias, hidden)
-    _expect("output", weights.output, n_variables, n_params, hidden)
-    _expect("bias", weights.bias, n_variables, n_params)
-    _expect("order", weights.order, n_variables)
+    D, H, P = n_variables, weights.hidden_bias.shape[-1], weights.bias.shape[-1]
+    for name, tensor, shape in zip(
+        Weights._fields, weights, ((D, H), (H,), (D, P, H), (D, P), (D,)), strict=True
+    ):
+        _expect(name, tensor, *shape)
 
 
 def _expect(name: str, tensor: Tensor, *shape: int) -> None:
