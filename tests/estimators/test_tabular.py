@@ -64,7 +64,7 @@ def test_what_goes_in_comes_out(frame, X):
         assert type(out) is kind
     listed = model.surprise(given, top=3)
     names = list(getattr(listed, "column_names", listed.columns))
-    assert names == ["row", "column", "value", "surprise", "expected", "low", "high"]
+    assert names == ["row", "column", "value", "p_value", "surprise", "expected", "low", "high"]
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_an_odd_cell_is_found_with_what_was_expected(model):
     first = top.iloc[0]
     assert (first["row"], first["column"], first["value"]) == (7, "height", "300")
     assert float(first["low"]) <= float(first["expected"]) <= float(first["high"]) < 50
-    assert top["surprise"].is_monotonic_decreasing
+    assert top["p_value"].is_monotonic_increasing
     assert len(model.surprise(X, top=10**6)) == X.size
 
 

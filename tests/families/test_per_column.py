@@ -75,6 +75,20 @@ def test_a_quantile_is_the_first_value_with_enough_below_it(i):
         assert torch.equal(made.quantile(q, eta.expand(41, -1), at(i, 41)), first)
 
 
+@discrete
+def test_a_p_value_is_the_probability_of_values_at_least_as_odd(i):
+    made, x = family(), values(i)[:40]
+    for eta in etas(made, 4):
+        each, here = eta.expand(len(x), -1), at(i, len(x))
+        p, found = made.log_prob(x, each, here).exp(), made.p_value(x, each, here)
+        if LEVELS[i]:
+            expected = torch.stack([p[p <= one * (1 + 1e-6)].sum() for one in p])
+        else:
+            below = made.cdf(x, each, here)
+            expected = (2 * torch.minimum(below, 1 - below + p)).clamp(max=1)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+
+
 def test_the_density_of_a_real_column_is_the_derivative_of_its_cdf():
     made, i = family(), 3
     x = torch.linspace(-4, 4, 801, dtype=torch.float64)
