@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from typer import Argument, Option
 from pynade.cli.arguments import Data, Run
 from pynade.cli.screen import console, errors, next_commands, plain_table, print_bars, print_facts
 
+TEXTS = ("value", "expected", "low", "high")  # columns of `surprise`
 QUESTION = 'A column, or several, and what is known: "income | age=40, city=Paris".'
 
 
@@ -70,7 +72,8 @@ def surprise(
     if out is not None:
         write_frame(out, cells)
     table = plain_table("row", "column", "value", "surprise", "expected", "90 % interval")
-    for row, column, value, nats, expected, low, high in cells.head(50).iter_rows():
+    for row, column, nats, *texts in cells.select("row", "column", "surprise", *TEXTS).head(50).iter_rows():
+        value, expected, low, high = (re.sub(r"(T00:00:00)?\.0{6}$", "", text) for text in texts)
         table.add_row(str(row), column, value, f"{nats:.2f}", expected, f"{low} to {high}" if low else "")
     console.print(table)
     if out is not None:
