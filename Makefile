@@ -1,4 +1,4 @@
-# make demo   train four small models, print a table, write a picture (about half a minute of computing)
+# make demo   fit a table with gaps: fill them, find odd cells, write a picture (under a minute of computing)
 # make test   linters, type checker and the quick tests
 # Both set up their own virtual environment in .venv the first time.
 

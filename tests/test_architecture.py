@@ -11,6 +11,7 @@ ROOT = Path(pynade.__file__).parent
 LAYERS = [  # from the bottom; a folder or a module of src/pynade each
     "_version",
     "_lazy",
+    "datasets",
     "header",
     "device",
     "atomic",

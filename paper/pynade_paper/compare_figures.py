@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pynade.estimators.io import load_with_facts
-from pynade.runs.figures import tile
+from pynade.runs.figures import image_panels, tile
 from pynade.tables import Dataset
 from pynade_paper.data.patches import whole_patches
+from pynade_paper.records import read_json
+from pynade_paper.tables import read_tables
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -99,6 +101,25 @@ def sample_figure(runs: Sequence[Path], data: Dataset, n: int = 100, seed: int =
         axis.set_title(name, fontsize=11)
         axis.set_axis_off()
     return figure
+
+
+def comparator_figure(runs: Sequence[Path]) -> Figure:
+    """The images that `pynade_paper.comparators.train` drew from its models, a panel for each.
+
+    Args:
+        runs: folders that it wrote.
+    """
+    from safetensors.numpy import load_file
+
+    panels, names = {}, {row.record: row.model for row in read_tables()["mnist"].rows}
+    for run in runs:
+        result = read_json(run / "result.json")
+        drawn = {} if result is None else load_file(run / "weights.safetensors")
+        if result is None or "samples" not in drawn:
+            raise ValueError(f"{run} holds no finished run of pynade_paper.comparators.train")
+        panels[names[f"comparators/{result['model']}.json"]] = drawn["samples"]
+        shape = result["spec"]["height"], result["spec"]["width"]
+    return image_panels(panels, shape)
 
 
 def speech_pictures(rows: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,9 +30,11 @@ INTRODUCTION = (
     "settings, seed, data checksum, code version, device and wall time, and the commands that reproduce it."
     "\n\n"
     "Each cell has our value ± its standard error with a link to its record, in brackets the paper's value "
-    "and the difference, and a mark: ▲ better, = the same within two standard errors, ▼ worse. Bold follows "
-    "the paper's rule, applied to our own numbers; in brackets it is as the paper prints it. A dash means "
-    "not measured, with the reason. † was made by an earlier protocol than the one that `pynade reproduce` "
+    "and the difference, and a mark: ▲ better, = the same within two standard errors, ▼ worse. Numbers are "
+    "exact unless they are marked as an estimate or a bound (the log-likelihood is at least its bound); "
+    "where the paper's are not all exact, the kind of every number is given. Bold follows the paper's "
+    "rule, applied to our own numbers; in brackets it is as the paper prints it. A dash means not measured, "
+    "with the reason. † was made by an earlier protocol than the one that `pynade reproduce` "
     "follows today; its record has the commands that made it."
 )
 RULES = {
@@ -79,6 +82,8 @@ def sections(results: Path, link: str = "../paper/results", tables: Tables | Non
         yield f"## {shown.title}"
         yield f"{shown.about} {RULES[shown.bold_by]}"
         yield markdown(results, shown, link)
+        if notes := made_how(results, shown):
+            yield "\n".join(f"- {note}" for note in notes)
         tests = paired_tests(results, shown) if shown.bold_by == "paired" else ""
         if tests:
             yield (
@@ -131,13 +136,15 @@ def _cell(shown: Table, row: Row, data: str, ours: Measured | None, bold: bool, 
     else:
         theirs = f"{paper:.2f}" if shown.compare else f"{paper:.1f}"
         theirs = f"**{theirs}**" if data in row.bold else theirs
+        theirs += f", {row.kind}" if shown.mixed else ""
         theirs = theirs if shown.compare else f"{shown.papers_data}: {theirs}"
     if ours is None:
         return f"– not measured: {_why_not(shown, row, data)}" + (f" ({theirs})" if theirs else "")
-    number = with_error(ours, 3 if row.deviation else 2) + ("" if ours.exact else " (estimate)")
+    number = with_error(ours, 3 if row.deviation else 2) + _kind(ours, shown.mixed)
     number += "" if ours.present else "†"
     number += f", one fold {odd:.2f}" if (odd := odd_fold(ours)) is not None else ""
     text = f"[{f'**{number}**' if bold else number}]({link}/{ours.file})"
+    text += "".join(f"; {kind} {mean:.2f} ± {error:.2f}" for kind, (mean, error) in ours.beside.items())
     if paper is None:
         return text
     if not shown.compare:
@@ -145,6 +152,16 @@ def _cell(shown: Table, row: Row, data: str, ours: Measured | None, bold: bool, 
     if row.deviation:
         return f"{text} ({theirs}) {DEVIATION_MARKS[mark(ours, paper)]}"
     return f"{text} ({theirs}; {difference(ours, paper)}) {mark(ours, paper)}"
+
+
+def _kind(ours: Measured, always: bool = False) -> str:
+    return f" ({ours.kind})" if always or ours.kind != "exact" else ""
+
+
+def made_how(results: Path, shown: Table) -> list[str]:
+    """Notes of a table's records on how the numbers were made."""
+    cells = [(row, measured(results, row, data)) for row in shown.rows for data in shown.columns]
+    return [f"{row.model}: {cell.note}" for row, cell in cells if cell is not None and cell.note]
 
 
 def _why_not(shown: Table, row: Row, data: str) -> str:
@@ -194,11 +211,12 @@ def conclusions(results: Path, tables: Tables | None = None) -> list[str]:
 def _counts(results: Path, shown: Table) -> list[str]:
     """How many numbers are better, the same or worse, and which are worse."""
     counted: dict[str, list[str]] = {"▲": [], "=": [], "▼": []}
-    barely = []
+    barely, kinds = [], Counter[str]()
     for row in shown.rows:
         for data, paper in row.paper.items():
             ours = measured(results, row, data)
             if ours is not None:
+                kinds[f"{ours.kind} beside {row.kind}"] += 1
                 text = f"{row.model} on {data} ({difference(ours, paper)})"
                 counted[mark(ours, paper)].append(text)
                 barely += [text] if same_by_one_fold(ours, paper) else []
@@ -209,9 +227,11 @@ def _counts(results: Path, shown: Table) -> list[str]:
     end = f" ({'; '.join(worse)})" if worse else ""
     reason = f"{len(barely)} only because one fold makes the error large: {'; '.join(barely)}"
     only = f" ({reason})" if barely else ""
+    listed = ", ".join(f"{n} {pair}" for pair, n in kinds.items())
+    kind = f" Kinds, ours beside the paper's: {listed}." if set(kinds) != {"exact beside exact"} else ""
     return [
         f"{shown.title}: of {total} numbers that the paper has too, {len(better)} are better, {len(same)} "
-        f"the same within two standard errors{only}, {len(worse)} worse{end}."
+        f"the same within two standard errors{only}, {len(worse)} worse{end}.{kind}"
     ]
 
 
@@ -291,8 +311,7 @@ def highlights(results: Path) -> str:
         row = next(row for row in read_tables()[name].rows if row.model == model)
         ours, paper = measured(results, row, data), row.paper.get(data)
         if ours is not None:
-            kind = "" if ours.exact else " (estimate)"
-            number = f"[{with_error(ours)}{kind}](paper/results/{ours.file})"
+            number = f"[{with_error(ours)}{_kind(ours)}](paper/results/{ours.file})"
             lines.append([model, data, "" if paper is None else f"{paper:.2f}", number])
     return markdown_table(["model", "data", "paper", "ours (test, nats)"], lines)
 

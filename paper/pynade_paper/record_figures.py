@@ -255,7 +255,7 @@ def time_points(results: Path, shown: Table) -> dict[str, Any]:
     """Each measured cell of a table: seconds of training, log-likelihood, standard error, device."""
     columns = {
         data: {
-            model: {
+            model + (" (a bound)" if cell.kind == "bound" else ""): {
                 "seconds": cell.seconds,
                 "mean": cell.mean,
                 "stderr": cell.stderr,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ class Measured:
     Attributes:
         mean: the number.
         stderr: its standard error.
-        exact: False for an estimate.
+        kind: "exact", "estimate" or "bound".
         file: the record, below the folder of records.
         folds: the mean of each fold.
         present: whether it was made by the protocol that is in the table today.
@@ -31,11 +31,13 @@ class Measured:
         scoring: seconds of scoring.
         device: on which it was trained.
         valid: validation score (see `_validation`), used to choose among models.
+        beside: numbers of other kinds in the record: mean and standard error.
+        note: on how it was made.
     """
 
     mean: float
     stderr: float
-    exact: bool
+    kind: str
     file: str
     folds: tuple[float, ...] = ()
     present: bool = True
@@ -43,6 +45,8 @@ class Measured:
     scoring: float = 0.0
     device: str = ""
     valid: float = -math.inf
+    beside: dict[str, tuple[float, float]] = field(default_factory=dict)
+    note: str = ""
 
 
 def measured(results: Path, row: Row, data: str) -> Measured | None:
@@ -57,14 +61,20 @@ def measured(results: Path, row: Row, data: str) -> Measured | None:
     return Measured(
         value["mean"],
         value["stderr"],
-        value["exact"],
+        value.get("kind") or ("exact" if value["exact"] else "estimate"),
         file,
         folds=tuple(value.get("folds", ())),
         present=_by_protocol(row, data, record),
         seconds=sum(seconds.values()),
         scoring=scoring,
         device=record.get("device", ""),
-        valid=_validation(record),
+        valid=_validation(record, row.entry[-1]),
+        beside={
+            kind: (other["mean"], other["stderr"])
+            for kind, other in record.get("test", {}).items()
+            if kind != row.entry[-1] and isinstance(other, dict) and other.get("kind") == kind
+        },
+        note=record.get("note") or "",
     )
 
 
@@ -75,18 +85,19 @@ def column(results: Path, shown: Table, data: str) -> dict[str, Measured]:
     return {row.model: m for row in shown.rows if (m := measured(results, row, data))}
 
 
-def _validation(record: dict[str, Any]) -> float:
+def _validation(record: dict[str, Any], kind: str = "test") -> float:
     """The validation score of a record; of a sweep over folds, the mean of the chosen settings' scores.
 
     For an ensemble over orderings it is the ensemble's score only where the record has it (`valid` of a sweep
-    without retraining). Elsewhere it is an estimate for single orderings, which is lower.
+    without retraining). Elsewhere it is an estimate for single orderings, which is lower. A comparator has
+    one for each kind of score.
 
     Example:
         >>> _validation({"chosen": [{"valid": -1.0}, {"valid": -2.0}]})
         -1.5
     """
     if record.get("valid"):
-        return float(record["valid"]["mean"])
+        return float(record["valid"].get(kind, record["valid"])["mean"])
     chosen = record.get("chosen", [])
     if not isinstance(chosen, list) or not chosen:
         return -math.inf
@@ -94,7 +105,7 @@ def _validation(record: dict[str, Any]) -> float:
 
 
 def number_of(row: Row, record: dict[str, Any]) -> dict[str, Any] | None:
-    """A row's number in a record: its mean, stderr, exact; None where the record does not have it.
+    """A row's number in a record: its mean, stderr, exact or kind; None where the record does not have it.
 
     Example:
         >>> row = Row("NADE", "a.json", entry=("repeats", "std"))
@@ -116,7 +127,32 @@ def number_of(row: Row, record: dict[str, Any]) -> dict[str, Any] | None:
 def read_record(path: Path) -> dict[str, Any] | None:
     """A record's content, or None if there is none or it is of a trial run."""
     record = read_json(path)
-    return None if record is None or record.get("quick") else record
+    if record is None or record.get("quick"):
+        return None
+    return _of_comparator(record) if "stages" in record else record
+
+
+def _of_comparator(record: dict[str, Any]) -> dict[str, Any]:
+    """A result of `pynade_paper.comparators` in the form of other records.
+
+    Its scores are negative log-likelihoods by name; its seconds are those of one of several runs.
+    """
+    names = {"nll": "exact"}
+    parts = {
+        part: {
+            (kind := names.get(name, name)): {"mean": -v["mean"], "stderr": v["stderr"], "kind": kind}
+            for name, v in record[part].items()
+        }
+        for part in ("valid", "test")
+    }
+    training = sum(stage["seconds"] for stage in record["stages"])
+    runs = [run["seconds"] for run in (record, *record.get("earlier", ()))]
+    whole = sum(run["all"] if isinstance(run, dict) else run for run in runs)
+    seconds = {"train": training, "score": max(0.0, whole - training)}
+    note = record.get("note") or ""
+    if z := record.get("log_z"):
+        note += f" log Z by AIS: {z['forward']:.2f} ± {z['stderr']:.2f}, backwards {z['backward']:.2f}."
+    return record | parts | {"wall_seconds": seconds, "device": f"cuda ({record['device']})", "note": note}
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -175,8 +211,8 @@ def best(cells: dict[str, Measured], rule: str) -> set[str]:
     """The models of a column that the paper's rule prints in bold.
 
     Example:
-        >>> ours = {"a": Measured(-1.0, 0.1, True, ""), "b": Measured(-1.1, 0.1, True, "")}
-        >>> sorted(best(ours | {"c": Measured(-9.0, 0.1, True, "")}, "overlap"))
+        >>> ours = {"a": Measured(-1.0, 0.1, "exact", ""), "b": Measured(-1.1, 0.1, "exact", "")}
+        >>> sorted(best(ours | {"c": Measured(-9.0, 0.1, "exact", "")}, "overlap"))
         ['a', 'b']
     """
     if not cells:
@@ -199,7 +235,7 @@ def paired_p(a: Measured, b: Measured) -> float:
     """P-value of the paired t-test over folds; 1 where the two are the same on every fold.
 
     Example:
-        >>> a = Measured(-1.0, 0.1, True, "", (-1.0, -1.1, -0.9))
+        >>> a = Measured(-1.0, 0.1, "exact", "", (-1.0, -1.1, -0.9))
         >>> paired_p(a, a)
         1.0
     """
@@ -219,7 +255,7 @@ def difference(ours: Measured, paper: float) -> str:
     """Ours minus the paper's, with its sign.
 
     Example:
-        >>> ours = Measured(-1.0, 0.1, True, "")
+        >>> ours = Measured(-1.0, 0.1, "exact", "")
         >>> difference(ours, -1.25), difference(ours, -0.999)
         ('+0.25', '0.00')
     """
@@ -231,8 +267,8 @@ def with_error(ours: Measured, digits: int = 2) -> str:
     """A number and its standard error, with as many more digits as make the error differ from zero.
 
     Example:
-        >>> with_error(Measured(-11.784, 0.021, True, "")), with_error(Measured(-11.784, 0.0043, True, ""))
-        ('-11.78 ± 0.02', '-11.78 ± 0.004')
+        >>> [with_error(Measured(-11.784, error, "exact", "")) for error in (0.021, 0.0043)]
+        ['-11.78 ± 0.02', '-11.78 ± 0.004']
     """
     error = f"{ours.stderr:.{digits}f}"
     if ours.stderr > 0 and float(error) == 0:
@@ -244,7 +280,7 @@ def odd_fold(ours: Measured) -> float | None:
     """The mean of a fold that causes most of the standard error over folds, if there is one.
 
     Example:
-        >>> odd_fold(Measured(-30.0, 20.0, True, "", (-10.0, -11.0, -10.5, -90.0)))
+        >>> odd_fold(Measured(-30.0, 20.0, "exact", "", (-10.0, -11.0, -10.5, -90.0)))
         -90.0
     """
     if len(ours.folds) < 4:
@@ -259,7 +295,7 @@ def same_by_one_fold(ours: Measured, paper: float) -> bool:
     """Whether a number would be worse than the paper's without the error that a single fold causes.
 
     Example:
-        >>> ours = Measured(-30.4, 19.9, True, "", (-10.0, -11.0, -10.5, -90.0))
+        >>> ours = Measured(-30.4, 19.9, "exact", "", (-10.0, -11.0, -10.5, -90.0))
         >>> same_by_one_fold(ours, -10.0), same_by_one_fold(ours, -31.0)
         (True, False)
     """

@@ -23,6 +23,7 @@ class Row:
         model: the name in the table.
         record: file under the folder of records, with {data} for the data set.
         paper: the paper's value for each data set.
+        kind: what the paper's values are: "exact", "estimate" or "bound".
         bold: data sets for which the paper prints the value in bold.
         entry: where in the record the number is.
         fit: how the record is made by one run: model, parameters and perhaps data; or …
@@ -33,12 +34,13 @@ class Row:
         precision: of the nets while they are scored.
         quick: what a trial run uses instead: parameters, grid, every.
         minutes: about how long it takes on an H200.
-        why: the reason why it is not measured, other than time.
+        why: the reason why `pynade reproduce` does not measure it, other than time.
     """
 
     model: str
     record: str
     paper: dict[str, float] = field(default_factory=dict)
+    kind: str = "exact"
     bold: list[str] = field(default_factory=list)
     entry: tuple[str, ...] = ("test",)
     fit: dict[str, Any] | None = None
@@ -112,6 +114,11 @@ class Table:
     def deviations(self) -> bool:
         """Whether it is a table of standard deviations over seeds, not of log-likelihoods."""
         return all(row.deviation for row in self.rows)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the paper's values are not all exact; then the kind of every number is shown."""
+        return any(row.kind != "exact" for row in self.rows)
 
 
 #: Tables by name; functions that take `tables` use those of the paper when it is left out.

@@ -10,6 +10,7 @@ And torch modules to compose: `pynade.nets`, `pynade.families`, `pynade.models`,
 
 from typing import TYPE_CHECKING
 
+from pynade import datasets  # imports no library
 from pynade._lazy import lazy_names as _lazy_names
 from pynade._version import __version__
 
@@ -61,6 +62,7 @@ __all__ = [
     "TabularNADE",
     "TransformerNADE",
     "__version__",
+    "datasets",
     "load",
     "register",
 ]

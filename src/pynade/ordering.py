@@ -188,7 +188,7 @@ def random_observed(
     count = (place * (n_variables if exists is None else exists.sum(1))).long()
     if where.type == "cpu" and batch * n_variables >= WORTH_COMPILING and available("numba"):
         seed = int(_seed(generator, where))
-        loops = importlib.import_module("pynade.kernels.cpu_sample")
+        loops = importlib.import_module("pynade.kernels.cpu_random")
         chosen: Tensor = loops.choose(count, n_variables, seed, exists)
         return chosen
     keys = torch.rand(batch, n_variables, generator=generator, device=device)

@@ -15,6 +15,7 @@ from pynade.nets import (
     MaskedConv,
     MaskedMLP,
     NADENet,
+    TableNet,
     Transformer,
     UNet,
 )
@@ -57,6 +58,7 @@ NETS = {
     "mlp-no-flags": lambda D, **kw: MaskedMLP(
         D, hidden=(8, 6), activation="sigmoid", input_observed=False, **kw
     ),
+    "table": lambda D, **kw: TableNet([0] * D, **{"n_params": 1, "hidden": (9, 9), "dropout": 0.2} | kw),
     "conv": _conv,
     "conv-relu": lambda D, **kw: MaskedConv(
         image_shape(D), blueprint="5@1x1(valid)->up@2x2->6@3x3(same)->pool@2x2->1@1x1(full)", **kw
@@ -79,7 +81,7 @@ NETS = {
     "transformer": lambda D, **kw: Transformer(D, width=8, depth=2, heads=2, mlp_ratio=2, **kw),
     "causal-transformer": lambda D, **kw: CausalTransformer(D, width=8, depth=2, heads=2, mlp_ratio=2, **kw),
 }
-ANY_ORDER = [n for n in NETS if n.startswith(("mlp", "conv", "hybrid", "unet", "transformer"))]
+ANY_ORDER = [n for n in NETS if n.startswith(("mlp", "table", "conv", "hybrid", "unet", "transformer"))]
 
 
 def generator(seed=0):

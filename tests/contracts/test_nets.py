@@ -14,6 +14,7 @@ CONNECTED = (
     "nade-one-unit",
     "fvsbn",
     "made-0",
+    "table",
     "hybrid",
     "unet",
     "transformer",

@@ -33,6 +33,7 @@ _SMALL = {
     "gaussian": ("real", {"random_state": 0}),
     "gaussianmixture": ("real", {"n_components": (1, 3), "epochs": 8, "random_state": 0}),
     "mfa": ("real", {"n_components": (1, 2), "n_factors": (1, 2), "epochs": 8, "random_state": 0}),
+    "tabularnade": ("real", NET | {"hidden": 8, "n_components": 2, "n_orderings": 2}),
     "convnade": ("image", CONV),
     "hybrid": ("image", CONV | {"hybrid": (6,)}),
     "imagenade": ("image", NET | UNET | {"image_shape": (2, 2)}),

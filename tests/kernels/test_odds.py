@@ -21,7 +21,7 @@ from .cases import Case
 @numba.njit
 def _powers(x, y):
     for k in range(len(x)):
-        y[k] = power(x[k])
+        y[k] = power(x[k], True)
 
 
 def test_exponential_is_right_to_float32_and_one_at_zero() -> None:
@@ -45,13 +45,13 @@ def float64_eta(x: Tensor, *rest: Tensor) -> Tensor:
 def spied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The codes that the compiled loop is called with."""
     codes: list[int] = []
-    original = cpu._forward
+    original = cpu._walk
 
     def spy(*args: object) -> None:
-        codes.append(args[9])  # type: ignore[arg-type]
+        codes.append(args[13])  # type: ignore[arg-type]
         original(*args)
 
-    monkeypatch.setattr(cpu, "_forward", spy)
+    monkeypatch.setattr(cpu, "_walk", spy)
     return codes
 
 

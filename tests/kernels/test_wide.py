@@ -1,4 +1,4 @@
-"""The recurrence by matrix products where P is large: the reference's numbers, whoever walks which way."""
+"""The recurrence by matrix products where P is large: the reference's numbers."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ import time
 import pytest
 import torch
 
-from pynade.kernels import cpu, cpu_wide, recurrence
+from pynade.kernels import cpu_back, dense, recurrence
 
 from .cases import Case, compare
 
 WIDE = {
-    "both ways": Case(batch=70, n_variables=9, hidden=37, n_params=30, binary=False),
+    "a ragged block of rows": Case(batch=70, n_variables=9, hidden=37, n_params=30, binary=False),
     "a ragged last block": Case(
         batch=97, n_variables=3, hidden=5, n_params=24, binary=False, activation="tanh"
     ),
     "several parts that fit the cache": Case(batch=700, n_variables=40, hidden=60, n_params=24, binary=False),
-    "only the way back": Case(
-        batch=20, n_variables=6, hidden=140, n_params=27, activation="relu", exact=True
-    ),
+    "more units": Case(batch=20, n_variables=6, hidden=140, n_params=27, activation="relu", exact=True),
     "one variable": Case(batch=64, n_variables=1, hidden=16, n_params=24, binary=False),
 }
 each_case = pytest.mark.parametrize("case", WIDE.values(), ids=WIDE.keys())
@@ -41,9 +39,7 @@ def test_eta_and_gradients_are_the_references(case, monkeypatch):
     def refuse(*_):
         raise AssertionError("this was to be done by matrix products")
 
-    monkeypatch.setattr(cpu, "backward", refuse)
-    if case.hidden <= cpu_wide.MOST_UNITS:
-        monkeypatch.setattr(cpu, "forward", refuse)
+    monkeypatch.setattr(cpu_back, "_backward", refuse)
     compare(case, "numba", torch.float64, 1e-12)
     compare(case, "numba", torch.float32, 1e-5, need_x=False)
 
@@ -64,7 +60,7 @@ def test_members_are_computed_as_if_alone():
 
 @pytest.mark.usefixtures("threads")
 def test_the_same_call_gives_the_same_bits():
-    x, *weights, order, grad = WIDE["both ways"].tensors(torch.float32)
+    x, *weights, order, grad = WIDE["a ragged block of rows"].tensors(torch.float32)
     found = []
     for _ in range(3):
         leaves = [w.clone().requires_grad_() for w in weights]
@@ -75,7 +71,7 @@ def test_the_same_call_gives_the_same_bits():
 
 
 def test_a_forked_child_does_not_wait_for_threads_it_does_not_have():
-    x, *weights, order, _ = WIDE["both ways"].tensors(torch.float32)
+    x, *weights, order, _ = WIDE["a ragged block of rows"].tensors(torch.float32)
     wanted = recurrence(x, *weights, order, "sigmoid", kernel="numba")
     child = os.fork()
     if child == 0:
@@ -95,8 +91,15 @@ def test_a_forked_child_does_not_wait_for_threads_it_does_not_have():
 
 def test_few_parameters_rows_or_many_variables_are_left_to_the_fused_loops():
     x = torch.zeros(1, 64, 5)
-    assert cpu_wide.suits(x, 24)
-    assert not cpu_wide.suits(x, 6)
-    assert not cpu_wide.suits(x[:, :8], 24)
-    assert not cpu_wide.suits(torch.zeros(1, 64, 784), 30)
-    assert not cpu_wide.suits_forward(x, 24, 500)
+    assert cpu_back.suits_products(x, 24)
+    assert not cpu_back.suits_products(x, 6)
+    assert not cpu_back.suits_products(x[:, :8], 24)
+    assert not cpu_back.suits_products(torch.zeros(1, 64, 784), 30)
+
+
+def test_small_activations_with_many_parameters_are_products_altogether():
+    x, output = torch.zeros(100, 10, 1), torch.zeros(10, 60, 50)
+    assert dense.suits(x, output)
+    assert not dense.suits(x, output[:, :6])
+    assert not dense.suits(torch.zeros(1000, 10, 1), output)
+    assert not dense.suits(x.to("meta"), output)

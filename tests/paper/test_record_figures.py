@@ -105,8 +105,8 @@ def test_pictures_are_drawn_again_only_when_their_numbers_change(results):
 
 
 def test_the_paired_test_is_scipys_and_equal_folds_are_equal():
-    a = Measured(0.0, 0.1, True, "", (1.0, 2.0, 4.0))
-    b = Measured(0.0, 0.1, True, "", (1.5, 2.0, 5.5))
+    a = Measured(0.0, 0.1, "exact", "", (1.0, 2.0, 4.0))
+    b = Measured(0.0, 0.1, "exact", "", (1.5, 2.0, 5.5))
     d = np.subtract(a.folds, b.folds)
     from scipy.stats import t
 

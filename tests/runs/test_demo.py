@@ -1,13 +1,53 @@
-"""The demo ranks its models as it should; `pynade demo` prints how long each took."""
+"""The demos fit their models and write a picture; they are quick."""
 
 import pytest
+from typer.testing import CliRunner
 
-from pynade.runs.demo import demo, models
+from pynade.cli.main import app
+from pynade.runs import demo as of_penguins
+from pynade.runs.digits_demo import digits_demo, models
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    return of_penguins.demo(tmp_path_factory.mktemp("demo") / "demo.png", epochs=30)
+
+
+def test_demo_fills_every_gap(found):
+    assert len(found.filled) == 19
+    assert {cell.column for cell in found.filled} == {
+        *("bill_length_mm", "bill_depth_mm", "flipper_length_mm", "body_mass_g", "sex")
+    }
+    for cell in found.filled:
+        if cell.probability is None:
+            assert cell.low <= cell.value <= cell.high
+        else:
+            assert 0.5 <= cell.probability <= 1
+
+
+def test_demo_finds_odd_cells(found):
+    surprises = [cell.surprise for cell in found.odd]
+    assert len(surprises) == 5
+    assert surprises == sorted(surprises, reverse=True)
+    assert found.gain > 1
+
+
+def test_demo_prints_schema_gaps_and_odd_cells_and_writes_a_picture(found, monkeypatch, tmp_path):
+    def quick(picture, callbacks):
+        of_penguins.save_figure(
+            of_penguins.penguin_figure(found.model, found.table, found.filled, found.odd), picture
+        )
+        return found
+
+    monkeypatch.setattr(of_penguins, "demo", quick)
+    out = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "demo.png")], catch_exceptions=False)
+    assert all(word in out.stdout for word in ("Schema", "body_mass_g", "90 % interval", "Oddest cells"))
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow
-def test_demo_ranks_the_models(tmp_path):
-    lines = demo(tmp_path / "demo.png")
+def test_the_demo_of_digits_ranks_the_models(tmp_path):
+    lines = digits_demo(tmp_path / "demo.png")
     independent, fvsbn, made, nade = (line.test for line in lines)
     assert independent.mean < fvsbn.mean - 3 * fvsbn.stderr
     assert fvsbn.mean < min(made.mean, nade.mean)
@@ -15,7 +55,7 @@ def test_demo_ranks_the_models(tmp_path):
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_demo_trains_small_models_for_few_epochs():
+def test_the_demo_of_digits_trains_small_models_for_few_epochs():
     """Which is why it takes less than a minute on two cores."""
     assert sum(model.epochs for model in models().values()) <= 220
     assert max(size for model in models().values() for size in _sizes(model)) <= 500

@@ -23,7 +23,7 @@ def toy(train, valid=None, test=None, **more) -> Dataset:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Column("a", "integer"), "column 'a' has kind 'integer'; expected one of: binary, real"),
+        (lambda: Column("a", "complex"), "column 'a' has kind 'complex'; expected one of: binary, real"),
         (lambda: Schema.binary(2, ["a"]), "1 column names were given for 2 columns"),
         (lambda: Schema.binary(2, ["a", "a"]), "column name 'a' occurs more than once"),
     ],

@@ -124,6 +124,20 @@ def samples(
     next_commands(*(("score", run, data) for run in runs))
 
 
+@app.command("comparators")
+def comparators(runs: Runs, out: Out) -> None:
+    """Samples of comparators (DRAW, DARN, …), from folders of `python -m pynade_paper.comparators.train`.
+
+    \b
+    Example:
+      pynade figure comparators runs/darn runs/darn-noise --out darn.png
+    """
+    from pynade_paper.compare_figures import comparator_figure
+
+    _write(comparator_figure(runs), out)
+    next_commands(("report",))
+
+
 Table = Annotated[str, typer.Argument(metavar="TABLE", help="binary, mnist, uci, patches or speech.")]
 Results = Annotated[Path, typer.Option(help="Folder of the records.")]
 Column = Annotated[str | None, typer.Option(help="One column; not needed where there is one.")]

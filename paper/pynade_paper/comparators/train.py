@@ -37,14 +37,9 @@ from pynade_paper.data.packed import read_packed, unpack
 
 SIDE, SMOKE_SIDE = 28, 6
 SAMPLES_SHOWN = 100
-PROVENANCE = (
-    "settings",
-    "code",
-    "torch",
-    "device",
-    "seconds",
-    "command",
-)  # of a run that another goes on from
+PROGRAM = "python -m pynade_paper.comparators.train"
+# of a run that another goes on from
+PROVENANCE = ("settings", "code", "torch", "device", "seconds", "command")
 
 
 @dataclass(frozen=True)
@@ -137,11 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     stages, state = earlier.get("stages", [])[:first], None
     if asked.resume:
         *stages, last = earlier["stages"]
-        best = {n: kept[n] for n, _ in model.named_parameters()}
-        state, first = (
-            State(History(**last), best, load_file(Path(source) / "state.safetensors")),
-            len(stages),
-        )
+        best, first = {n: kept[n] for n, _ in model.named_parameters()}, len(stages)
+        state = State(History(**last), best, load_file(Path(source) / "state.safetensors"))
     result = {
         "model": asked.model,
         "spec": model.config(),
@@ -154,9 +146,10 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         "code": asked.code,
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or "cpu",
-        "command": " ".join(sys.argv if arguments is None else ["train", *arguments]),
+        "command": without_folders(sys.argv[1:] if arguments is None else arguments),
         "earlier": [*earlier.get("earlier", []), {n: earlier[n] for n in PROVENANCE}] if source else [],
-        "chosen_from": found,
+        "chosen_from": {Path(folder).name: score for folder, score in found.items()},
+        "note": asked.note,
     }
 
     def write(state: State | None, tensors: dict[str, Tensor]) -> None:
@@ -189,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     for part in ("valid", "test") if asked.test else ("valid",):
         result[part] = summary(scores(model, parts[part], draws, samples, final=True))
         log(json.dumps({part: result[part]}))
-    result |= model.facts()
+    result |= model.facts() | {"command": remaking(result)}
     images = model.sample(SAMPLES_SHOWN, draws).to(torch.uint8)
     write(None, {**model.state_dict(), "samples": images})
     return result
@@ -199,6 +192,29 @@ def validations(folders: Sequence[str]) -> dict[str, float]:
     """Validated estimates of finished runs, those of exact models exact, by folder."""
     read = {f: json.loads((Path(f) / "result.json").read_text())["valid"] for f in folders}
     return {f: v.get("estimate", v.get("nll"))["mean"] for f, v in read.items()}
+
+
+def without_folders(words: Sequence[str]) -> str:
+    """A command of this module; of paths only the last part.
+
+    Example:
+        >>> without_folders(["darn", "--out", "/tmp/x/darn-0.1"])
+        'python -m pynade_paper.comparators.train darn --out darn-0.1'
+    """
+    return " ".join([PROGRAM, *(word.rsplit("/", 1)[-1] for word in words)])
+
+
+def remaking(result: dict[str, Any]) -> str:
+    """One command that makes a result again, in as many updates, on a GPU of any speed."""
+    how, spec = result["settings"], RECIPES[result["model"]].spec
+    given = {n: how[n] for n in ("rate", "batch_size", "decay", "ema", "seed")}
+    given |= {"updates": sum(s["updates"] for s in result["stages"]), "samples": result["samples_per_row"]}
+    words = [f"--{name.replace('_', '-')} {value}" for name, value in given.items()]
+    other = [f"{n}={json.dumps(v)}" for n, v in result["spec"].items() if spec.get(n, v) != v]
+    words += ["--set", *other] if other else []
+    return " ".join(
+        [PROGRAM, result["model"], *words, "--test --data binarized_mnist.npz --out", result["model"]]
+    )
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -218,6 +234,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--samples", type=int, help="draws for each image in the final estimates")
     parser.add_argument("--set", nargs="+", default=[], type=assignment, help="NAME=VALUE of the model")
     parser.add_argument("--code", help="version of the code, to be recorded")
+    parser.add_argument("--note", help="what else to record, and to show on the page of results")
     parser.add_argument("--rate", type=float, help="highest learning rate")
     parser.add_argument("--batch-size", type=int, help="rows of an update")
     parser.add_argument("--decay", type=float, help="weight decay")

@@ -13,7 +13,7 @@ from pynade.cli.screen import console, download_bar, next_commands, plain_table,
 app = typer.Typer(help="Named data sets: list them, download them, describe one.", **GROUP)
 
 #: A model for each kind of columns.
-MODEL = {"binary": "deepnade", "real": "deep-rnade"}
+MODEL = {"binary": "deepnade", "real": "deep-rnade", "mixed": "tabularnade"}
 
 
 @app.command("list")
@@ -98,7 +98,10 @@ def info(
         next_commands(("fit", name))
         return
     if dataset is not None:
-        if set(dataset.schema.kinds) == {"binary"}:
+        if dataset.framed:
+            gaps = sum(column.null_count() for column in dataset.train)
+            facts.append(("missing", f"{gaps:,} of the training cells"))
+        elif set(dataset.schema.kinds) == {"binary"}:
             facts.append(("ones", f"{100 * float(np.nanmean(dataset.train)):.1f} % of the training cells"))
         else:
             low, high = float(np.nanmin(dataset.train)), float(np.nanmax(dataset.train))
@@ -108,4 +111,5 @@ def info(
     if dataset is None:
         next_commands(("data", "get", name))  # which says where to find it, if it cannot be downloaded
     else:
-        next_commands(("fit", name, "--model", MODEL.get(next(iter(dataset.schema.kinds)), "unet")))
+        kind = "mixed" if dataset.framed else next(iter(dataset.schema.kinds))
+        next_commands(("fit", name, "--model", MODEL.get(kind, "unet")))

@@ -38,6 +38,7 @@ SHORT = {"hidden": "hidden units of each layer.", "drop": "name of a column to l
 SHORT |= {"schema": "kind of a column, such as zip=category."}
 DEFAULTS = {"random_state": 0}
 TABLES = (".csv", ".csv.gz", ".parquet")  # endings of files of mixed columns
+NAMED = ("penguins",)  # data sets of mixed columns
 WORDS = {"None": "none", "True": "yes", "False": "no"}  # of defaults, in the help
 
 
@@ -73,7 +74,8 @@ def model_for(model: str, words: Sequence[str]) -> str:
     """
     if model != "auto":
         return model
-    return "tabularnade" if any(word.lower().endswith(TABLES) for word in words) else "nade"
+    mixed = any(word.lower().endswith(TABLES) or word in NAMED for word in words)
+    return "tabularnade" if mixed else "nade"
 
 
 def with_options(function: Callable[..., None], model: str | None) -> Callable[..., None]:

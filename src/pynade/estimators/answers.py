@@ -10,7 +10,7 @@ import numpy as np
 from pynade.tables.column import Column
 
 if TYPE_CHECKING:
-    from pynade.estimators.tabular import TabularNADE
+    from pynade.estimators.table_questions import TableQuestions
     from pynade.families import Conditional
 
 
@@ -19,11 +19,14 @@ class ColumnConditional:
 
     It is exact for every ordering that puts the given columns first and this one next. `disagreement` says
     how far other orderings of the same columns are from it.
+
+    A value that no training row had (an unseen level, a number out of range) has the probability that
+    `pynade.tables.Column` describes; `cdf`, `quantile`, `mean` and `sample` are of the values in range.
     """
 
-    def __init__(self, model: TabularNADE, i: int, given: dict[int, Any], inner: Conditional) -> None:
+    def __init__(self, model: TableQuestions, i: int, given: dict[int, Any], inner: Conditional) -> None:
         self.model, self.i, self.given, self.inner = model, i, given, inner
-        schema: Any = model.schema_
+        schema: Any = model._schema
         self.column: Column = schema.columns[i]
 
     @property
@@ -48,12 +51,11 @@ class ColumnConditional:
             value: one value or several.
             density: of a lattice, divide the probability by its resolution.
         """
-        several = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
-        values = [self.column.parse(v) for v in (value if several else [value])]
+        values = [self.column.parse(v) for v in (value if np.ndim(value) else [value])]
         codes, offsets = self.column.encode(values, density)
         known = ~np.isnan(codes)
         log_p = np.where(known, self.inner.log_prob(np.where(known, codes, 0.0)), 0.0) + offsets
-        return log_p if several else float(log_p[0])
+        return log_p if np.ndim(value) else float(log_p[0])
 
     def pmf(self, value: Any) -> Any:
         """Probability of each value (of a real column, density)."""
@@ -68,12 +70,13 @@ class ColumnConditional:
     def cdf(self, value: Any) -> Any:
         """P(X <= value), of a column with an order."""
         self._ordered("cdf")
-        several = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
-        values = [self.column.parse(v) for v in (value if several else [value])]
-        low = self.column.encode(values)[0]
-        p = np.where(np.isnan(low), [float(v > self.mean()) for v in map(float, values)], 0.0)
-        p = np.where(np.isnan(low), p, self.inner.cdf(np.nan_to_num(low)))
-        return p if several else float(p[0])
+        values = [self.column.parse(v) for v in (value if np.ndim(value) else [value])]
+        codes = self.column.encode(values)[0]
+        p = self.inner.cdf(np.nan_to_num(codes))
+        middle = self.column.decode(np.array([self.inner.quantile(0.5)]))[0]
+        for k in np.flatnonzero(np.isnan(codes)):  # below or above the range
+            p[k] = float(values[k] > middle)
+        return p if np.ndim(value) else float(p[0])
 
     def quantile(self, q: Any) -> Any:
         """Smallest value whose cdf is at least q, for each probability q; of a column with an order."""
@@ -156,19 +159,23 @@ class ColumnConditional:
             ax.axvspan(low, high, color="#ccbb44", alpha=0.2, lw=0, label="90 % interval")
             ax.legend(frameon=False, fontsize="small")
             ax.set_ylabel("density" if self.column.kind in ("real", "rounded") else "probability")
-        names = self.model.schema_.names
+        names = self.model._schema.names
         known = ", ".join(f"{names[j]} = {value}" for j, value in self.given.items())
         ax.set_title(f"{self.name}{' given ' if known else ''}{known}"[:90], fontsize="medium")
         ax.set_xlabel(self.name)
         return ax
 
     def _ordered(self, what: str) -> None:
-        if self.column.n_levels and not self.column.numeric and self.column.kind != "ordinal":
+        column = self.column
+        if column.n_levels and (column.rare or not (column.numeric or column.kind == "ordinal")):
             raise ValueError(
                 f"column {self.name!r} is {self.column.kind} without an order, so it has no {what}"
             )
 
     def _nodes(self) -> tuple[Any, np.ndarray]:
+        if self.column.n_levels:
+            found = self.probabilities()
+            return list(found), np.array(list(found.values()))
         family: Any = self.inner.family
         codes, weights = (t[0].double().numpy() for t in family.nodes(self.inner.eta, self.inner.i))
         used = weights > 0
@@ -190,7 +197,7 @@ class ColumnConditional:
 class JointConditional:
     """The joint distribution of several columns given values of others; answers use the model's orderings."""
 
-    def __init__(self, model: TabularNADE, names: Sequence[str], given: Mapping[Any, Any]) -> None:
+    def __init__(self, model: TableQuestions, names: Sequence[str], given: Mapping[Any, Any]) -> None:
         self.model, self.names, self.given = model, list(names), dict(given)
 
     def log_prob(self, values: Mapping[str, Any]) -> float:
@@ -202,11 +209,11 @@ class JointConditional:
 
     def sample(self, n: int = 1, random_state: Any = None) -> Any:
         """n joint draws, as a table of these columns."""
-        from pynade.tables.frames import native_frame
+        from pynade.tables.native import native_frame
 
         drawn = self.model.sample(n, random_state, given=self.given or None)
         if isinstance(drawn, np.ndarray):
-            return drawn[:, [self.model.schema_.index(name) for name in self.names]]
+            return drawn[:, [self.model._schema.index(name) for name in self.names]]
         return native_frame(drawn)[0].select(self.names).to_native()
 
     def plot(self, ax: Any = None, n: int = 500, random_state: Any = 0) -> Any:
@@ -216,9 +223,9 @@ class JointConditional:
         if len(self.names) != 2:
             raise ValueError(f"a plot shows two columns, not {len(self.names)}")
         ax = pyplot.subplots(figsize=(4, 4), layout="constrained")[1] if ax is None else ax
-        columns = [self.model.schema_.columns[self.model.schema_.index(name)] for name in self.names]
+        columns = [self.model._schema.columns[self.model._schema.index(name)] for name in self.names]
         codes = self.model._draw_codes(n, random_state, self.given)
-        values = [c.decode(codes[:, self.model.schema_.index(c.name)]) for c in columns]
+        values = [c.decode(codes[:, self.model._schema.index(c.name)]) for c in columns]
         x, y = (
             v.astype(str) if c.n_levels and not c.numeric else v for c, v in zip(columns, values, strict=True)
         )

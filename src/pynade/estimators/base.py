@@ -20,7 +20,7 @@ from pynade.device import torch_device
 from pynade.estimators.cells import missing_cells
 from pynade.estimators.questions import Questions
 from pynade.tables.dataset import validation_rows
-from pynade.tables.frames import align, as_matrix
+from pynade.tables.frames import align, as_matrix, frame_kind
 
 if TYPE_CHECKING:
     from pynade.tables.dataset import RowSource
@@ -141,7 +141,7 @@ class DensityEstimator(Questions):
             estimator=self,
         )
         if fitting:
-            self.n_features_in_ = numbers.shape[1]
+            self.n_features_in_, self.frame_ = numbers.shape[1], frame_kind(X)
             if names is not None:
                 self.feature_names_in_ = np.asarray(names, dtype=object)
             elif hasattr(self, "feature_names_in_"):
@@ -210,6 +210,7 @@ class DensityEstimator(Questions):
             "n_features_in_": self.n_features_in_,
             "history_": asdict(self.history_),
             "seed_": self.seed_,
+            "frame_": getattr(self, "frame_", None),
         }
         facts_of = {name: getattr(self, name) for name in self._facts}
         fitted |= {k: v.to_json() if hasattr(v, "to_json") else v for k, v in facts_of.items()}

@@ -64,7 +64,7 @@ class ImageEstimator(ImageTable, OrderlessEstimator):
                 `pynade.models.block_sample`).
         """
         if given is None:
-            return self._cells().native(self.draw(n_samples, random_state, per_step)[0])
+            return self._native(self.draw(n_samples, random_state, per_step)[0])
         if per_step != 1:
             raise ValueError("completions of given values are drawn one pixel at a time; leave per_step at 1")
         return super().sample(n_samples, random_state, given=given)

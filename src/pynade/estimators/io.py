@@ -55,6 +55,7 @@ def load_with_facts(path: Path | str) -> tuple[Loaded, dict[str, Any]]:
         estimator.history_ = History.from_json(fitted["history_"])
         estimator.n_iter_ = len(estimator.history_.epochs)
         estimator.n_features_in_ = int(fitted["n_features_in_"])
+        estimator.frame_ = fitted.get("frame_")
         for name in estimator._facts:
             setattr(estimator, name, Schema.from_json(fitted[name]) if name == "schema_" else fitted[name])
         names = fitted.get("feature_names_in_") or header.get("columns")

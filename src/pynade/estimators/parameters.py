@@ -42,12 +42,17 @@ DOCS = {
     "missing": 'texts that mean "missing"; None takes blank, NA, NaN, null, none and ?.',
     "drop": "names of columns to leave out.",
     # nets
-    "TabularNADE.hidden": "hidden units of each residual layer, all of one width.",
+    "TabularNADE.hidden": "hidden units of each residual layer, all of one width; None takes (128, 128) "
+    "below 2,000 rows, else (256, 256, 256).",
+    "TabularNADE.dropout": "share of hidden activations dropped in training; None takes 0.2 below 2,000 "
+    "rows, else 0.1.",
+    "TabularNADE.patience": "epochs without a better validation score before stopping; None takes a third of "
+    "all epochs, at least 20.",
     "TabularNADE.n_components": "components of the mixture of a column of numbers.",
     "TabularNADE.n_orderings": "orderings whose densities are averaged in scores and draws; None takes 16 "
     "below 2,000 rows, 4 below 20,000, else 1. May be changed after fitting.",
-    "TabularNADE.epochs": "passes over the training rows; None takes as many as make about 2,500 updates "
-    "(10,000 from 100,000 rows on), at least 20.",
+    "TabularNADE.epochs": "passes over the training rows; None takes as many as make about 100 √n updates "
+    "(more with more than ten columns), from 300 to 6,000.",
     "TabularNADE.batch_size": "rows per update; None takes a sixteenth of the rows, from 32 to 512.",
     "hidden": "hidden units of each layer; a single number is one layer.",
     "NADE.hidden": "hidden units.",

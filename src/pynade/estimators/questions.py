@@ -20,6 +20,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from pynade.device import torch_device
+from pynade.tables.frames import frame_kind
+from pynade.tables.native import build_frame, fill_cells
 
 if TYPE_CHECKING:
     import torch
@@ -78,8 +80,10 @@ class Questions(DensityMixin, BaseEstimator):
 
     def sample(
         self, n_samples: int = 1, random_state: Any = None, *, given: Mapping[int | str, float] | None = None
-    ) -> np.ndarray:
+    ) -> Any:
         """Exact draws (n_samples, D): integers of a binary table, else floats.
+
+        They are a frame of the kind that the model was fitted to, or an array.
 
         Args:
             n_samples: how many.
@@ -94,7 +98,7 @@ class Questions(DensityMixin, BaseEstimator):
         check_is_fitted(self, "model_")
         count = checked_count(n_samples)
         if given is None:
-            return self._cells().native(self.density().sample(count, self._generator(random_state)))
+            return self._native(self.density().sample(count, self._generator(random_state)))
         known = self._given(given)
         model: Any = self._ready()
         x = torch.full((1, model.n_variables), torch.nan, dtype=model.dtype, device=model.device)
@@ -104,12 +108,19 @@ class Questions(DensityMixin, BaseEstimator):
         draws = queries.sample_given(
             model, x, ~torch.isnan(x), count, orderings=self._query_orderings(), generator=generator
         )
-        return self._cells().native(draws[:, 0])
+        return self._native(draws[:, 0])
+
+    def _native(self, draws: Any) -> Any:
+        """Draws as the user's table: a frame where the model was fitted to one."""
+        rows, names = self._cells().native(draws), self._names()
+        if names is None or getattr(self, "frame_", None) is None:
+            return rows
+        return build_frame({name: rows[:, i] for i, name in enumerate(names)}, {}, self.frame_)
 
     def impute(
         self, X: Any, n: int | None = None, random_state: Any = None, particles: int = PARTICLES
-    ) -> np.ndarray:
-        """Fill missing cells (NaN).
+    ) -> Any:
+        """Fill missing cells (NaN); a frame comes back as a frame, with n as a list of them.
 
         Exact for orderless models and classical densities. A model with a fixed ordering fills gaps by an
         estimate with weighted particles, and warns where their effective sample size is small.
@@ -139,7 +150,14 @@ class Questions(DensityMixin, BaseEstimator):
             for part in torch.as_tensor(rows, dtype=_row_dtype(model)).split(limit)
         ]
         filled = self._cells().native(torch.cat(parts, dim=-2))
-        return np.where(np.isnan(rows), filled, rows).astype(filled.dtype)
+        if frame_kind(X) is None or self._names() is None:
+            return np.where(np.isnan(rows), filled, rows).astype(filled.dtype)
+        gaps = [(name, np.flatnonzero(np.isnan(rows[:, i]))) for i, name in enumerate(self._names() or ())]
+        frames = [
+            fill_cells(X, {name: (at, one[at, i]) for i, (name, at) in enumerate(gaps) if len(at)}, {}, ())
+            for one in (filled if n is not None else filled[None])
+        ]
+        return frames if n is not None else frames[0]
 
     def conditional(self, i: int | str, given: Mapping[int | str, float] | None = None) -> Conditional:
         """p(x_i | given) as a distribution with mean, pmf or pdf, cdf and quantiles.

@@ -157,9 +157,7 @@ class RBM(BinaryTable, ClassicalEstimator):
             self._refuse_large()
         machine = self.machine().to(torch_device(self.device))
         steps = self._training_options().gibbs_steps
-        return self._cells().native(
-            machine.gibbs(checked_count(n_samples), steps, self._generator(random_state))
-        )
+        return self._native(machine.gibbs(checked_count(n_samples), steps, self._generator(random_state)))
 
     def conditional(self, i: int | str, given: Mapping[int | str, float] | None = None) -> Conditional:
         """p(x_i | given) as a distribution; refused where the machine is too large for that."""

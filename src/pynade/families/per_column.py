@@ -19,7 +19,7 @@ BEYOND = 1e4  # normal score of the ends of a bounded lattice
 REACH = 6.0  # largest normal score that a net sees
 RAMP = 0.01  # share of a uniform distribution in the normal scores, so that no interval has none
 BACKGROUND = 0.001  # weight of a broad component that every mixture has: one odd cell costs a row little
-NODES = 12  # of a logistic, for the mean of a column of numbers
+NODES = 8  # of a logistic, for the mean of a column of numbers
 
 
 class PerColumn(Family):
@@ -182,26 +182,38 @@ class PerColumn(Family):
         return (values * weights).sum(-1)
 
     def nodes(self, eta: Tensor, i: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Codes and weights by which a function of a column of numbers is averaged, each (…, nodes)."""
+        """Codes and weights by which a function of a column is averaged, each (…, nodes)."""
+        level = at(self.counts, i) > 0
+        if not bool(level.any()):
+            return self._axis_nodes(eta, i)
+        p = self._probabilities(eta, i)
+        index = torch.arange(p.shape[-1], device=eta.device, dtype=eta.dtype)
+        if bool(level.all()):
+            return index.expand(p.shape), p
+        values, weights = self._axis_nodes(eta, i)
+        more = values.shape[-1] - p.shape[-1]
+        values, weights = (functional.pad(t, (0, max(0, -more))) for t in (values, weights))
+        index, p = functional.pad(index, (0, max(0, more))), functional.pad(p, (0, max(0, more)))
+        level = level.unsqueeze(-1)
+        return torch.where(level, index, values), torch.where(level, p, weights)
+
+    def _axis_nodes(self, eta: Tensor, i: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Of numbers: the middles of equally likely parts of every component."""
         pi, mu, sigma = self.axis.parameters_of(self._axis_eta(eta))
         u = (torch.arange(NODES, device=eta.device, dtype=eta.dtype) + 0.5) / NODES
         z = (mu.unsqueeze(-1) + sigma.unsqueeze(-1) * torch.logit(u)).flatten(-2)
-        weights = (pi.unsqueeze(-1) / NODES).expand(*pi.shape, NODES).flatten(-2)
         here = torch.arange(len(self.levels), device=eta.device) if i is None else i
-        values = self._value(z, here.unsqueeze(-1).expand(*eta.shape[:-1], 1)).to(eta.dtype)
-        p = self._probabilities(eta, i)
-        width = max(values.shape[-1], p.shape[-1])
-        level = (at(self.counts, i) > 0).unsqueeze(-1)
-        index = torch.arange(width, device=eta.device, dtype=eta.dtype)
-        values, weights, p = (functional.pad(t, (0, width - t.shape[-1])) for t in (values, weights, p))
-        return torch.where(level, index, values), torch.where(level, p, weights)
+        values = self._value(z, here.unsqueeze(-1)).to(eta.dtype)
+        return values, (pi / NODES).repeat_interleave(NODES, -1)
 
     def best_guess(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """The likeliest level; of a number the mean, on its lattice."""
         level = at(self.counts, i) > 0
+        likeliest = self._logits(eta, i).argmax(-1).to(eta.dtype)
+        if bool(level.all()):
+            return likeliest
         mean = self.mean(eta, i)
-        rounded = torch.where(at(self.step, i), mean.round(), mean)
-        return torch.where(level, self._logits(eta, i).argmax(-1).to(eta.dtype), rounded)
+        return torch.where(level, likeliest, torch.where(at(self.step, i), mean.round(), mean))
 
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """P(code <= x)."""
@@ -223,6 +235,15 @@ class PerColumn(Family):
         index = (sums < q.unsqueeze(-1) - 1e-12).sum(-1)
         index = torch.minimum(index, (at(self.counts, i) - 1).clamp(min=0))
         return torch.where(level, index, torch.where(lattice, whole, x)).to(eta.dtype)
+
+    def p_value(self, x: Tensor, eta: Tensor, i: Tensor) -> Tensor:
+        """Probability of a value at least as odd: of a level at most as likely; twice that of a tail."""
+        p = self._probabilities(eta, i)
+        own = p.gather(-1, x.long().clamp(0, p.shape[-1] - 1).unsqueeze(-1))
+        by_level = torch.where(p <= own * (1 + 1e-6), p, 0).sum(-1)
+        below = torch.where(at(self.step, i), x - 1, x)
+        tail = torch.minimum(self.cdf(x, eta, i), 1 - self.cdf(below, eta, i))
+        return torch.where(at(self.counts, i) > 0, by_level, 2 * tail).clamp(0, 1)
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
         """Log-shares of levels, one imaginary cell added to each; standard normal scores of numbers."""
@@ -300,9 +321,17 @@ class PerColumn(Family):
 
 def _interpolate(x: Tensor, knots: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """The line through the two knots (…, M) around x (…), and the logarithm of its slope."""
-    knots, values = knots.expand(*x.shape, -1), values.expand(*x.shape, -1)
-    place = (knots[..., 1:-1] <= x.unsqueeze(-1)).sum(-1, keepdim=True)
-    x0, x1, y0, y1 = (t.gather(-1, place + k)[..., 0] for t in (knots, values) for k in (0, 1))
+    if knots.shape[:-1].numel() == 1:  # one column for all of x
+        knots, values = knots.flatten(), values.flatten()
+        place = torch.searchsorted(knots[1:-1].contiguous(), x.contiguous(), right=True)
+        x0, x1, y0, y1 = (t[place + k] for t in (knots, values) for k in (0, 1))
+    elif knots.ndim == x.ndim == 2 and len(knots) == x.shape[1]:  # rows of all columns
+        place = torch.searchsorted(knots[:, 1:-1].contiguous(), x.mT.contiguous(), right=True)
+        x0, x1, y0, y1 = (t.gather(1, place + k).mT for t in (knots, values) for k in (0, 1))
+    else:
+        knots, values = knots.expand(*x.shape, -1), values.expand(*x.shape, -1)
+        place = (knots[..., 1:-1] <= x.unsqueeze(-1)).sum(-1, keepdim=True)
+        x0, x1, y0, y1 = (t.gather(-1, place + k)[..., 0] for t in (knots, values) for k in (0, 1))
     slope = (y1 - y0) / (x1 - x0)
     return y0 + (x - x0) * slope, torch.log(slope)
 

@@ -52,7 +52,7 @@ class Recurrence(Function):
     def forward(*args: Any) -> Any:
         """Call the kernel."""
         x, *weights, activation, kernel, with_tape = args
-        return backends.load(kernel).forward(x, Weights(*weights), activation, with_tape)
+        return backends.load(kernel, "forward").forward(x, Weights(*weights), activation, with_tape)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -87,7 +87,9 @@ class RecurrenceBackward(FirstDerivatives):
     def forward(*args: Any) -> Any:
         """Call the kernel."""
         x, *weights, tape, grad_eta, activation, kernel, need_x = args
-        return backends.load(kernel).backward(x, Weights(*weights), tape, grad_eta, activation, need_x)
+        return backends.load(kernel, "backward").backward(
+            x, Weights(*weights), tape, grad_eta, activation, need_x
+        )
 
     @staticmethod
     def vmap(info: Any, in_dims: Dims, *args: Any) -> tuple[tuple[Tensor, ...], Dims]:

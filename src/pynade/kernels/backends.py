@@ -17,16 +17,19 @@ from torch import Tensor
 KERNELS = ("auto", "reference", "dense", "numba", "triton")
 DEVICES = {"numba": "cpu", "triton": "cuda"}
 MODULES = {
-    ("numba", "recurrence"): "cpu_wide",
-    ("numba", "sample"): "cpu_sample",
+    ("numba", "forward"): "cpu",
+    ("numba", "backward"): "cpu_back",
+    ("numba", "sample"): "cpu",
+    ("numba", "fill"): "cpu_random",
     ("numba", "mixture"): "mixture",
-    ("triton", "recurrence"): "gpu",
+    ("triton", "forward"): "gpu",
+    ("triton", "backward"): "gpu",
     ("triton", "sample"): "gpu",
 }
 
 
 @cache
-def load(kernel: str, function: str = "recurrence") -> ModuleType:
+def load(kernel: str, function: str) -> ModuleType:
     """The module in which a kernel computes a function; importing it imports the kernel's compiler."""
     return importlib.import_module(f"pynade.kernels.{MODULES[kernel, function]}")
 
@@ -93,6 +96,6 @@ class Uniforms:
         """All of them. On the CPU, where numba is, several threads draw them, the same as in the sampler."""
         shape = (self.rows, self.columns)
         if choose("auto", device, torch.empty(0, dtype=dtype)) == "numba":
-            return load("numba", "sample").fill(torch.empty(shape, dtype=dtype), self.seed)
+            return load("numba", "fill").fill(torch.empty(shape, dtype=dtype), self.seed)
         g = torch.Generator(device).manual_seed(self.seed)
         return torch.rand(shape, generator=g, dtype=dtype, device=device)

@@ -1,14 +1,13 @@
-"""The NADE recurrence on the CPU: numba loops that never store a (B, D, H) tensor.
+"""The NADE recurrence on the CPU, forwards: conditionals of given rows, and rows drawn by ancestral sampling.
 
-Steps are processed in short chunks, whose rows of W and V are copied once, in step order, into a small tile
-that all data rows of a block use: weights are read from the first cache level. Hidden units are divided into
-lanes. Where x is zero the state does not change, so a run of zeros costs only its dot products.
+Both are one compiled loop, which never stores a (B, D, H) tensor. Steps are processed in short chunks, whose
+rows of W and V are copied once, in step order, into a small tile that all data rows of a block use: weights
+are read from the first cache level. Hidden units are divided into lanes; a sampler needs eta over all of them
+before the next step can begin, so a row keeps the state of all its lanes.
 
-The backward pass recovers pre-activations by subtracting the updates again. Rounding errors would accumulate,
-and ReLU is sensitive to them at zero, so the forward pass writes a *tape* of the pre-activations every
-`SEGMENT` steps, and the first update of a segment is undone by copying the earlier value, not by subtracting.
-Threads divide the backward pass by hidden units, so that each has its own columns of the gradients (by rows
-too, if there are more threads than lanes). Gradients depend on the number of threads, never on timing.
+Where x is zero the state does not change, so a run of zeros costs only its dot products. With one parameter
+per variable two steps are computed together as if x stayed zero; after another value the second output is
+computed again while the activations change.
 """
 
 from __future__ import annotations
@@ -20,16 +19,14 @@ import torch
 from torch import Tensor
 
 from pynade.kernels import cpu_vector as vec
-from pynade.kernels.cpu_scalar import jit
+from pynade.kernels.backends import Uniforms
+from pynade.kernels.cpu_scalar import NEVER, jit, nth, power
 from pynade.kernels.reference import Weights
 from pynade.kernels.threads import borrowed, share
 
-Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
-SEGMENT = 512  # steps between the pre-activations kept for the backward pass
 CHUNK = 16  # outputs after which the next rows come
-TILE = 8  # outputs in a tile of the backward pass (at least one step)
-FORWARD_ROWS, BACKWARD_ROWS = 64, 128  # rows whose states fit the second cache level
-SPLIT_ROWS = 16  # fewer rows than this are not worth a thread of their own
+ROWS = 128  # rows whose states fit the second cache level
+GIVEN, BERNOULLI, MIXTURE = range(3)  # where x comes from; a new family is a new code and a branch in `_walk`
 
 
 def forward(x: Tensor, weights: Weights, activation: str, with_tape: bool = True) -> tuple[Tensor, Tensor]:
@@ -41,39 +38,39 @@ def forward(x: Tensor, weights: Weights, activation: str, with_tape: bool = True
         activation: its name.
         with_tape: False leaves the tape empty (S = 0), which allows a faster method for binary data.
     """
-    weight, hidden_bias, output, bias, order = weights
     members, batch, n_variables = x.shape
-    check_order(order, n_variables)
-    segments = -(-n_variables // SEGMENT) if with_tape else 0
-    tape = x.new_empty(members, segments, batch, weight.shape[2])
-    code = vec.CODES[activation]
-    bad = torch.zeros(members, batch, dtype=torch.bool)
-    if not with_tape and suits_odds(weight, activation):
-        _not_binary(*arrays(x, bad))
+    segments = -(-n_variables // vec.SEGMENT) if with_tape else 0
+    tape = x.new_empty(members, segments, batch, weights.weight.shape[2])
+    eta = x.new_empty(*x.shape, weights.bias.shape[2])
+    code, bad = vec.CODES[activation], torch.zeros(members, batch, dtype=torch.bool)
+    if not with_tape and suits_odds(weights.weight, activation):
+        square = x * x
+        if not torch.equal(square, x):
+            bad = (square != x).any(2)  # rows that are not binary
         code = code if bad.all() else vec.ODDS
-    n_params, hidden = output.shape[2:]
-    eta = x.new_empty(members, batch, n_variables, n_params)
-    buffers = arrays(x, order, weight, hidden_bias, output, bias, eta, tape, bad)
-    threads = torch.get_num_threads()
-    rows = max(1, min(FORWARD_ROWS, batch, -(-members * batch // threads)))
-    blocks = -(-batch // rows)
-    steps = max(2, 2 ** int(math.log2(max(1, CHUNK // n_params))))  # the last of a segment ends it
-    padded, (_, width) = -(-rows // vec.FOUR) * vec.FOUR, lanes_of(hidden)
-    tiles = width * (steps * (1 + n_params) + 1) + steps
-    size = tiles + padded * (vec.FORWARD_STATE + n_variables + 1) + vec.GROUP * (steps * n_params + 1)
-
-    def task(number: int) -> None:
-        member, first = number // blocks, number % blocks * rows
-        where = (member, first, min(batch, first + rows))
-        with borrowed(size, buffers[0].dtype) as scratch:
-            _forward(*buffers, code, steps, width, *where, scratch, np.empty(vec.GROUP, np.int64))
-
-    share(task, members * blocks, thread_count("forward", x, threads))
+    _share(x, weights, code, bad, eta, tape)
     for member in bad.any(1).nonzero().flatten().tolist() if code == vec.ODDS else []:
         again, one = bad[member].nonzero().flatten(), slice(member, member + 1)
-        own = Weights._make((*(t[one] for t in weights[:4]), order[member % len(order)].unsqueeze(0)))
+        order = weights.order[member % len(weights.order)].unsqueeze(0)
+        own = Weights._make((*(t[one] for t in weights[:4]), order))
         eta[member, again] = forward(x[one, again], own, activation)[0][0]
     return eta, tape
+
+
+def sample(weights: Weights, uniforms: Tensor | Uniforms, noise: Tensor | None, activation: str) -> Tensor:
+    """Rows (B, D), as `pynade.kernels.sample`: Bernoulli variables without noise, mixtures with it."""
+    own = Weights._make(tensor.unsqueeze(0) for tensor in weights)
+    batch = len(uniforms) if isinstance(uniforms, Tensor) else uniforms.rows
+    x = weights.weight.new_zeros(1, batch, len(weights.weight))
+    bad = torch.zeros(1, batch, dtype=torch.bool)
+    odds = noise is None and suits_odds(weights.weight, activation)
+    _share(x, own, vec.ODDS if odds else vec.CODES[activation], bad, uniforms=uniforms, noise=noise)
+    if odds and bad.any():
+        given = uniforms if isinstance(uniforms, Tensor) else uniforms.tensor(x.dtype, x.device)
+        again = torch.zeros_like(x[:, bad[0]])
+        _share(again, own, vec.CODES[activation], bad, uniforms=given[bad[0]])
+        x[bad] = again[0]
+    return x[0]
 
 
 def suits_odds(weight: Tensor, activation: str) -> bool:
@@ -81,49 +78,47 @@ def suits_odds(weight: Tensor, activation: str) -> bool:
     return activation == "sigmoid" and weight.dtype == torch.float32
 
 
-def lanes_of(hidden: int) -> tuple[int, int]:
-    """The number of lanes of so many hidden units, and their padded width."""
+def _share(
+    x: Tensor,
+    weights: Weights,
+    code: int,
+    bad: Tensor,
+    eta: Tensor | None = None,
+    tape: Tensor | None = None,
+    *,
+    uniforms: Tensor | Uniforms | None = None,
+    noise: Tensor | None = None,
+) -> None:
+    """Go through all steps of rows x (M, B, D), given, or drawn in the place of zeros, on all threads.
+
+    Outputs of given rows go to eta (M, B, D, P), pre-activations to the tape; rows that leave the range of
+    `ODDS` are marked in `bad` (M, B). Uniforms that are a seed are for Bernoulli variables only.
+    """
+    (members, batch, n_variables), (n_params, hidden) = x.shape, weights.output.shape[2:]
+    check_order(weights.order, n_variables)
+    seed = uniforms.seed if isinstance(uniforms, Uniforms) else 0
+    family = GIVEN if uniforms is None else BERNOULLI if noise is None else MIXTURE
+    tensors, threads = arrays(*weights, x, bad), torch.get_num_threads()
+    shapes = ((members, 0, 0, 0), (members, 0, 0, 0), (batch, 0), (batch, 0))
+    for tensor, shape in zip((eta, tape, uniforms, noise), shapes, strict=True):
+        none = np.empty(shape, tensors[0].dtype)
+        tensors += arrays(tensor) if isinstance(tensor, Tensor) else (none,)
+    steps = max(2, 2 ** int(math.log2(max(1, CHUNK // n_params))))  # the last of a segment ends it
     lanes = -(-hidden // vec.LANE)
-    return lanes, _padded(-(-hidden // lanes))
-
-
-def backward(
-    x: Tensor, weights: Weights, tape: Tensor, grad_eta: Tensor, activation: str, need_x: bool
-) -> Gradients:
-    """Gradients of x (empty unless `need_x`), W, c and V."""
-    weight, hidden_bias, output, _, order = weights
-    members, batch, _ = x.shape
-    hidden, threads = weight.shape[2], torch.get_num_threads()
-    lanes = max(-(-hidden // vec.SHORT), min(-(-hidden // vec.ROUND), threads // members))
-    width = _padded(-(-hidden // lanes))
-    lanes = -(-hidden // width)
-    splits = max(1, min(threads // (members * lanes), batch // SPLIT_ROWS))
-    rows = max(1, -(-batch // splits))
-    splits = max(1, -(-batch // rows))
-    new = x.new_empty if batch else x.new_zeros
-    grad_weight, grad_output = new(splits, *weight.shape), new(splits, *output.shape)
-    grad_bias = x.new_zeros(splits, *hidden_bias.shape)
-    grad_x = x.new_zeros(lanes, *(x.shape if need_x else (members, 0, 0)))
-    inputs = arrays(x, order, weight, hidden_bias, output, grad_eta, tape)
-    results = arrays(grad_x, grad_weight, grad_bias, grad_output)
-
-    n_variables, n_params, block = *output.shape[1:3], min(rows, BACKWARD_ROWS)
-    tiles = max(1, TILE // n_params) * (1 + n_params) * vec.PAIR
-    size = block * (vec.BACKWARD_STATE + n_variables * (1 + n_params)) + tiles
+    width = vec.padded(-(-hidden // lanes))
+    rows = max(1, min(ROWS, batch, -(-members * batch // threads)))
+    blocks = -(-batch // rows)
+    tiles = lanes * width * (steps * (1 + n_params) + 1) + steps
+    size = tiles + (rows + vec.FOUR) * (lanes * vec.FORWARD_STATE + 1) + vec.GROUP * (n_params + 2)
+    size += rows * n_variables
 
     def task(number: int) -> None:
-        member, split, lane = np.unravel_index(number, (members, splits, lanes))
-        rows_of_task = (split * rows, min(batch, (split + 1) * rows))
-        units = (lane * width, min(hidden, (lane + 1) * width), width)
-        where = (member, split, lane, *rows_of_task, *units)
-        first_update = np.empty(block, np.int64)  # of a segment, where the tape replaces subtraction
-        with borrowed(size, inputs[0].dtype) as scratch:
-            _backward(*inputs, *results, need_x, vec.CODES[activation], *where, scratch, first_update)
+        member, first = number // blocks, number % blocks * rows
+        options = (np.uint64(seed), family, code, steps, width, member, first, min(batch, first + rows))
+        with borrowed(size, tensors[0].dtype) as scratch:
+            _walk(*tensors, *options, scratch, np.empty(vec.GROUP, np.int64))
 
-    share(task, members * splits * lanes if batch else 0, thread_count("backward", x, threads))
-    grads = (grad_weight, grad_bias, grad_output)
-    gw, gc, gv = (g[0] if splits == 1 else g.sum(0) for g in grads)
-    return grad_x.sum(0), gw, gc, gv
+    share(task, members * blocks, thread_count("walk", x, threads))
 
 
 _compiled: set[tuple[str, str]] = set()
@@ -149,199 +144,155 @@ def arrays(*tensors: Tensor) -> tuple[np.ndarray, ...]:
     return tuple(tensor.detach().contiguous().numpy() for tensor in tensors)
 
 
-def _padded(width: int) -> int:
-    return -(-width // vec.ROUND) * vec.ROUND
-
-
-@jit()
-def _not_binary(x, found):  # type: ignore[no-untyped-def]
-    """Marks the rows that hold anything but zeros and ones."""
-    zero, one = x.dtype.type(0), x.dtype.type(1)
-    for m in range(len(x)):
-        for r in range(x.shape[1]):
-            row, others = x[m, r], 0
-            for k in range(len(row)):
-                others += (row[k] != zero) & (row[k] != one)
-            found[m, r] = others > 0
-
-
-@jit()
-def _forward(  # type: ignore[no-untyped-def]
-    x, order, weight, hidden_bias, output, bias, eta, tape, bad,
-    code, steps, width, m, first, last, scratch, moved,
-):  # fmt: skip
-    """Rows first … last - 1 of member m."""
-    (n_variables, n_params), hidden, rows = bias.shape[1:], hidden_bias.shape[1], last - first
-    x, eta, tape, bad = x[m, first:last], eta[m, first:last], tape[m, :, first:last], bad[m, first:last]
-    weights, outputs = weight[m].reshape(-1), output[m].reshape(-1)
-    hidden_bias, bias, order = hidden_bias[m], bias[m], order[m % len(order)]
-    zero, one, padded = x.dtype.type(0), x.dtype.type(1), -(-rows // vec.FOUR) * vec.FOUR
-    a, b = padded * vec.FORWARD_STATE, padded * n_variables
-    state, xs, scratch = scratch[:a], scratch[a : a + b].reshape(n_variables, padded), scratch[a + b :]
-    a, b = steps * width, (steps * n_params + 1) * width
-    w, v, scratch = scratch[:a], scratch[a : a + b], scratch[a + b :]
-    bounds, marks, scratch = scratch[:padded], scratch[padded : padded + steps], scratch[padded + steps :]
-    out = scratch[: vec.GROUP * (steps * n_params + 1)].reshape(-1, vec.GROUP)
-    for d in range(n_variables):
-        i = order[d]
-        for r in range(rows):
-            xs[d, r] = x[r, i]
-        xs[d, rows:] = zero
-    for k0 in range(0, hidden, width):
-        units = np.uint64(min(width, hidden - k0))
-        state[:], bounds[:] = one if code == vec.ODDS else zero, one
-        for r in range(rows):
-            o = np.uint64(r * vec.FORWARD_STATE)
-            bounds[r] = vec.load(state, o, hidden_bias, np.uint64(k0), units, code)
-            bad[r] |= (code == vec.ODDS) & (bounds[r] == zero)
-            vec.activate(state, o, vec.H, np.uint64(width), code)
-        for d0 in range(0, n_variables, steps):
-            n = min(steps, n_variables - d0)
-            for t in range(n):
-                places = (t * width, t * n_params * width)
-                sizes = (order[d0 + t], n_params, hidden, k0, width, code)
-                marks[t] = vec.fetch(w, v, *places, weights, outputs, *sizes)
-                if code == vec.ODDS and marks[t] == zero:
-                    bad[:] = True
-            for r0 in range(0, rows, vec.GROUP):
-                r1 = min(padded, r0 + vec.GROUP)
-                _group(state, r0, r1, xs, d0, n, n_params, w, v, out, width, code, bounds, marks, bad, moved)
-                for t in range(n):
-                    i = order[d0 + t]
-                    for p in range(n_params):
-                        for r in range(r0, min(rows, r0 + vec.GROUP)):
-                            so_far = bias[i, p] if k0 == 0 else eta[r, i, p]
-                            eta[r, i, p] = so_far + out[t * n_params + p, r - r0]
-            d = d0 + n
-            if len(tape) and (d % SEGMENT == 0 or d == n_variables):
-                for r in range(rows):
-                    o = np.uint64(r * vec.FORWARD_STATE)
-                    vec.copy(tape[(d - 1) // SEGMENT, r], np.uint64(k0), state, o, units)
-        if code == vec.ODDS:
-            for r in range(rows):
-                bad[r] |= vec.infinite(state, np.uint64(r * vec.FORWARD_STATE), np.uint64(width))
+@jit(inline=True)
+def _mixture(eta, r, components, uniform, noise):  # type: ignore[no-untyped-def]
+    """One value from row r's [K logits | K locations | K log scales]."""
+    top = eta[0, r]
+    for k in range(1, components):
+        top = max(top, eta[k, r])
+    total = 0.0
+    for k in range(components):
+        total += math.exp(eta[k, r] - top)
+    cumulative, chosen = 0.0, components - 1
+    for k in range(components - 1):
+        cumulative += math.exp(eta[k, r] - top)
+        if uniform * total < cumulative:
+            chosen = k
+            break
+    return eta[chosen + components, r] + math.exp(eta[chosen + 2 * components, r]) * noise
 
 
 @jit(inline=True)
-def _group(  # type: ignore[no-untyped-def]
-    state, r0, r1, xs, d0, n, n_params, w, v, out, width, code, bounds, marks, bad, moved
-):
-    """Steps d0 … d0 + n - 1 of the rows r0 … r1 - 1: their outputs without biases."""
-    zero, row = state.dtype.type(0), np.uint64(vec.FORWARD_STATE)
-    together = 2 if n_params == 1 else 1  # steps computed at once as if x stayed zero
-    wide = np.uint64(width)
-    for t0 in range(0, n, together):
-        j = np.uint64(t0 * n_params) * wide
-        for r in range(r0, r1, vec.FOUR):
-            o = np.uint64(r * vec.FORWARD_STATE) + vec.H
-            for p in range(0, n_params, 2):
-                vec.dots(state, o, row, v, j + np.uint64(p) * wide, wide, out, t0 * n_params + p, r - r0)
-        for t in range(t0, min(n, t0 + together)):
-            number, i, forced = 0, np.uint64(t) * wide, code != vec.ODDS and marks[t] == zero
-            for r in range(r0, r1):  # first a list: a branch that cannot be foreseen is expensive
-                moved[number] = r
-                number += (xs[d0 + t, r] != zero) | forced
-            for k in range(number):
-                r = moved[k]
-                o, xt = np.uint64(r * vec.FORWARD_STATE), xs[d0 + t, r]
-                if t - t0 + 1 < together:  # the output of the next step anew
-                    out[t + 1, r - r0] = vec.advance(state, o, xt, w, i, v, i + wide, wide, code)
-                else:
-                    vec.advance(state, o, xt, w, i, w, i, wide, code)
-                if code == vec.ODDS and vec.shrunk(bounds, r, marks[t], state, o, wide):
-                    bad[r] = True
+def draw(to, seed, start, stride):  # type: ignore[no-untyped-def]
+    """Every stride-th number of a seed."""
+    zero = to.dtype.type(0)
+    for r in range(np.uint64(vec.GROUP)):
+        to[r] = nth(seed, start + r * stride, zero)
+
+
+@jit(inline=True)
+def toss(drawn, eta):  # type: ignore[no-untyped-def]
+    """From uniform numbers to ones with probability sigmoid(eta), and zeros."""
+    zero, one = drawn.dtype.type(0), drawn.dtype.type(1)
+    for r in range(np.uint64(vec.GROUP)):
+        hit = (drawn[r] * (one + power(-eta[r], True)) < one) & (eta[r] > NEVER)
+        drawn[r] = one if hit else zero
 
 
 @jit()
-def _backward(  # type: ignore[no-untyped-def]
-    x, order, weight, hidden_bias, output, grad_eta, tape,
-    grad_x, grad_weight, grad_bias, grad_output,
-    need_x, code, m, split, lane, first, last, k0, k1, width, scratch, first_update,
+def _walk(  # type: ignore[no-untyped-def]
+    weight, hidden_bias, output, bias, order, x, bad, eta, tape, uniforms, noise,
+    seed, family, code, steps, width, m, first, last, scratch, moved,
 ):  # fmt: skip
-    """Rows first … last - 1 and hidden units k0 … k1 - 1 of member m."""
-    n_variables, n_params, hidden = output.shape[1], output.shape[2], output.shape[3]
-    x, tape, grad_eta = x[m], tape[m], grad_eta[m]
-    weight, hidden_bias, output, order = weight[m], hidden_bias[m], output[m], order[m % len(order)]
-    grad_x, grad_weight, grad_bias = grad_x[lane, m], grad_weight[split, m], grad_bias[split, m]
-    grad_output = grad_output[split, m]
-    units, zero, wide, start = np.uint64(k1 - k0), x.dtype.type(0), np.uint64(width), np.uint64(k0)
-    steps, block = max(1, TILE // n_params), len(first_update)
-    weights, outputs = weight.reshape(-1), output.reshape(-1)
-    grad_weights, grad_outputs = grad_weight.reshape(-1), grad_output.reshape(-1)
-    a, b, c = block * vec.BACKWARD_STATE, steps * vec.PAIR, steps * n_params * vec.PAIR
-    state, w, v, rest = scratch[:a], scratch[a : a + b], scratch[a + b : a + b + c], scratch[a + b + c :]
-    a = block * n_variables
-    xs = rest[:a].reshape(block, n_variables)
-    es = rest[a : a + a * n_params].reshape(block, n_variables * n_params)
-
-    for b0 in range(first, last, block):
-        rows = min(block, last - b0)
-        state[:] = zero
+    """Rows first … last - 1 of member m."""
+    (n_variables, n_params), hidden, rows = bias.shape[1:], hidden_bias.shape[1], last - first
+    x, bad, eta, tape = x[m, first:last], bad[m, first:last], eta[m, first:last], tape[m, :, first:last]
+    uniforms, noise, order = uniforms[first:last], noise[first:last], order[m % len(order)]
+    weights, outputs, hidden_bias, bias = (
+        weight[m].reshape(-1),
+        output[m].reshape(-1),
+        hidden_bias[m],
+        bias[m],
+    )
+    lanes, wide, zero, one = -(-hidden // width), np.uint64(width), x.dtype.type(0), x.dtype.type(1)
+    padded = -(-rows // vec.FOUR) * vec.FOUR
+    row, lane_of_w, lane_of_v = lanes * vec.FORWARD_STATE, steps * width, (steps * n_params + 1) * width
+    a, b = padded * row, padded * row + vec.GROUP
+    state, drawn, scratch = scratch[:a], scratch[a:b], scratch[b:]
+    a, b = lanes * lane_of_w, lanes * lane_of_v
+    w, v, scratch = scratch[:a], scratch[a : a + b], scratch[a + b :]
+    bounds, marks, scratch = scratch[:padded], scratch[padded : padded + steps], scratch[padded + steps :]
+    out = scratch[: vec.GROUP * (n_params + 1)].reshape(-1, vec.GROUP)
+    xs = scratch[vec.GROUP * (n_params + 1) :][: rows * n_variables].reshape(n_variables, rows)
+    for d in range(n_variables if family == GIVEN else 0):  # here, where no load waits for another
+        i = order[d]
         for r in range(rows):
-            vec.permute(xs[r], x[b0 + r], order, 1)
-            vec.permute(es[r], grad_eta[b0 + r].reshape(-1), order, n_params)
-        for segment in range(len(tape) - 1, -1, -1):
-            begin, finish = segment * SEGMENT, min(n_variables, (segment + 1) * SEGMENT)
-            for r in range(rows):
-                o = np.uint64(r * vec.BACKWARD_STATE)
-                vec.copy(state, o, tape[segment, b0 + r], start, units)
-                vec.activate(state, o, vec.BACK_H, wide, code)
-                d = begin
-                while d < finish and xs[r, d] == zero:
-                    d += 1
-                first_update[r] = d
-            for chunk in range((finish - begin - 1) // steps, -1, -1):
-                d0 = begin + chunk * steps
-                n = min(steps, finish - d0)
-                w[:], v[:] = zero, zero
-                for t in range(n):
-                    i = order[d0 + t]
-                    vec.copy(w, np.uint64(t * vec.PAIR), weights, np.uint64(i * hidden + k0), units)
+            xs[d, r] = x[r, i]
+    bounds[:] = one
+    pair = 2 if n_params == 1 else 1  # steps computed together
+    for r in range(padded):
+        for lane in range(lanes):
+            o, k0 = r * row + lane * vec.FORWARD_STATE, lane * width
+            units = max(0, min(width, hidden - k0)) if r < rows else 0
+            state[o + units : o + width] = one if code == vec.ODDS else zero
+            at = np.uint64(o)
+            least = vec.load(state, at, hidden_bias, np.uint64(k0), np.uint64(units), code)
+            bounds[r] = min(bounds[r], least)
+            vec.activate(state, at, vec.H, wide, code)
+    for r in range(rows):
+        bad[r] |= (code == vec.ODDS) & (bounds[r] == zero)
+    for d0 in range(0, n_variables, steps):
+        end = min(n_variables, d0 + steps)
+        for t in range(end - d0):
+            marks[t] = one
+            for lane in range(lanes):
+                places = (lane * lane_of_w + t * width, lane * lane_of_v + t * n_params * width)
+                sizes = (order[d0 + t], n_params, hidden, lane * width, width, code)
+                marks[t] = min(marks[t], vec.fetch(w, v, *places, weights, outputs, *sizes))
+            if code == vec.ODDS and marks[t] == zero:
+                bad[:] = True
+        for r0 in range(0, rows, vec.GROUP):
+            present = min(vec.GROUP, rows - r0)
+            for d1 in range(d0, end, pair):
+                stop = min(n_variables, d1 + pair)
+                for d in range(d1, stop):
                     for p in range(n_params):
-                        q = np.uint64((i * n_params + p) * hidden + k0)
-                        vec.copy(v, np.uint64((t * n_params + p) * vec.PAIR), outputs, q, units)
-                for r in range(rows):
-                    o = np.uint64(r * vec.BACKWARD_STATE)
-                    t = n - 1
-                    while t >= 0:
-                        xt, i = xs[r, d0 + t], np.uint64(t * vec.PAIR)
-                        stop = (t + 1) * n_params  # outputs below it are still to be gathered
-                        if need_x:
-                            vec.flush(state, o, wide, code)
-                            grad_x[b0 + r, order[d0 + t]] = vec.dot(state, o + vec.G, w, i, wide)
-                        if d0 + t == first_update[r]:
-                            vec.flush(state, o, wide, code)
-                            vec.collect(state, o, xt, w, i, wide)
-                            before = hidden_bias if segment == 0 else tape[segment - 1, b0 + r]
-                            vec.copy(state, o, before, start, units)
-                            vec.activate(state, o, vec.BACK_H, wide, code)
-                        elif xt != zero:
-                            stop -= 1
-                            e, j = es[r, d0 * n_params + stop], np.uint64(stop * vec.PAIR)
-                            vec.retreat(state, o, xt, w, i, e, v, j, wide, code)
-                        begun = t  # of the run of steps that share h
-                        while not need_x and begun > 0 and xs[r, d0 + begun - 1] == zero:
-                            begun -= 1
-                        p, first_param = begun * n_params, d0 * n_params
-                        while p + 4 <= stop:
-                            e0, e1 = es[r, first_param + p], es[r, first_param + p + 1]
-                            e2, e3 = es[r, first_param + p + 2], es[r, first_param + p + 3]
-                            vec.gather4(state, o, e0, e1, e2, e3, v, np.uint64(p * vec.PAIR), wide)
-                            p += 4
-                        while p < stop:
-                            vec.gather(state, o, es[r, first_param + p], v, np.uint64(p * vec.PAIR), wide)
-                            p += 1
-                        t = begun - 1
-                for t in range(n):
-                    i = order[d0 + t]
-                    q, j = np.uint64(i * hidden + k0), np.uint64(t * vec.PAIR + vec.SHORT)
-                    vec.add(grad_weights, q, w, j, units, b0 == first)
-                    for p in range(n_params):
-                        q = np.uint64((i * n_params + p) * hidden + k0)
-                        j = np.uint64((t * n_params + p) * vec.PAIR + vec.SHORT)
-                        vec.add(grad_outputs, q, v, j, units, b0 == first)
+                        for r in range(vec.GROUP):
+                            out[d - d1 + p, r] = bias[order[d], p]
+                for q in range(0, min(vec.GROUP, padded - r0), vec.FOUR):
+                    for p in range(0, n_params, 2):
+                        for lane in range(lanes):
+                            o = np.uint64((r0 + q) * row + lane * vec.FORWARD_STATE) + vec.H
+                            j = np.uint64(lane * lane_of_v + ((d1 - d0) * n_params + p) * width)
+                            vec.dots(state, o, np.uint64(row), v, j, wide, out, p, q)
+                for d in range(d1, stop):
+                    i, t, forced = order[d], d - d0, code != vec.ODDS and marks[d - d0] == zero
+                    if family == GIVEN:
+                        for r in range(present):
+                            drawn[r] = xs[d, r0 + r]
+                        for p in range(n_params):
+                            for r in range(present):
+                                eta[r0 + r, i, p] = out[d - d1 + p, r]
+                    elif family == BERNOULLI:
+                        if uniforms.shape[1] > 0:
+                            for r in range(present):
+                                drawn[r] = uniforms[r0 + r, d]
+                        else:
+                            start = np.uint64((first + r0) * n_variables + d)
+                            draw(drawn, seed, start, np.uint64(n_variables))
+                        toss(drawn, out[d - d1])
+                    else:
+                        for r in range(present):
+                            uniform, z = uniforms[r0 + r, d], noise[r0 + r, d]
+                            drawn[r] = _mixture(out, r, n_params // 3, uniform, z)
+                    number = 0
+                    for r in range(present):  # first a list: a branch that cannot be foreseen is expensive
+                        moved[number] = r
+                        number += (drawn[r] != zero) | forced
+                    for k in range(number):
+                        r = moved[k]
+                        o, value = np.uint64((r0 + r) * row), drawn[r]
+                        if family != GIVEN:
+                            x[r0 + r, i] = value
+                        total = bias[order[stop - 1], 0]
+                        for lane in range(lanes):
+                            at = np.uint64(lane * lane_of_w + t * width)
+                            if d + 1 < stop:  # the output of the second step anew
+                                j = np.uint64(lane * lane_of_v + (t + 1) * width)
+                                total += vec.advance(state, o, value, w, at, v, j, wide, code)
+                                out[1, r] = total
+                            else:
+                                vec.advance(state, o, value, w, at, w, at, wide, code)
+                            o += np.uint64(vec.FORWARD_STATE)
+                        o = np.uint64((r0 + r) * row)
+                        if code == vec.ODDS and vec.shrunk(bounds, r0 + r, marks[t], state, o, lanes, wide):
+                            bad[r0 + r] = True
+        if len(tape) and (end % vec.SEGMENT == 0 or end == n_variables):
             for r in range(rows):
-                vec.flush(state, np.uint64(r * vec.BACKWARD_STATE), wide, code)
+                for lane in range(lanes):
+                    o, k0 = np.uint64(r * row + lane * vec.FORWARD_STATE), lane * width
+                    units = np.uint64(max(0, min(width, hidden - k0)))
+                    vec.copy(tape[(end - 1) // vec.SEGMENT, r], np.uint64(k0), state, o, units)
+    if code == vec.ODDS:
         for r in range(rows):
-            for k in range(k1 - k0):
-                grad_bias[k0 + k] += state[r * vec.BACKWARD_STATE + 2 * vec.SHORT + k]
+            bad[r] |= vec.infinite(state, np.uint64(r * row), lanes, wide)

@@ -20,6 +20,7 @@ CODES = {name: code for code, name in enumerate(ACTIVATIONS)}
 SIGMOID, RELU = CODES["sigmoid"], CODES["relu"]
 ODDS = len(CODES)  # the sigmoid of binary data, see `advance`
 
+SEGMENT = 512  # steps between the pre-activations kept for the backward pass
 LANE = 512  # hidden units worked on together: a few such lanes per row fit the first two cache levels
 GROUP = 32  # rows that go forward side by side …
 FOUR = 4  # … so many at a time in `dots`
@@ -31,6 +32,11 @@ PAIR = 2 * SHORT  # a tile row of the backward pass: the weights, then their gra
 # offsets in a row's state: of h going forward; of h, g and q going back; of gradients and rows in tiles
 H = np.uint64(LANE)
 BACK_H, G, Q, GRAD, TWIN = (np.uint64(n * SHORT) for n in (1, 2, 3, 1, 2))
+
+
+def padded(width: int) -> int:
+    """The next multiple of `ROUND`."""
+    return -(-width // ROUND) * ROUND
 
 
 @jit(inline=True)
@@ -73,7 +79,7 @@ def load(to, j, rows, i, width, code):
         return one if copy(to, j, rows, i, width) == zero else zero
     low = high = bits(one)
     for k in range(width):
-        odds = power(-rows[i + k])
+        odds = power(-rows[i + k], True)
         to[j + k] = odds
         low, high = min(low, bits(odds)), max(high, bits(odds))  # of floats they would not become vector code
     usable = (low > bits(one / to.dtype.type(STEEPEST))) & (high < bits(to.dtype.type(STEEPEST)))
@@ -138,24 +144,28 @@ def advance(s, o, x, w, i, v, j, width, code):
 
 
 @jit(inline=True)
-def shrunk(bounds, r, factor, s, o, width):
+def shrunk(bounds, r, factor, s, o, lanes, width):
     """Whether row r has a state of `ODDS` that is too small, after a step whose least e^-w is `factor`."""
     tiny = s.dtype.type(8 * np.finfo(s.dtype).tiny)
     bounds[r] *= factor  # at most the least state; the states are looked at only when this becomes too small
     if bounds[r] < tiny:
         low = bits(s.dtype.type(1))
-        for k in range(width):
-            low = min(low, bits(s[o + k]))  # a minimum of floats would not become vector code
+        for _ in range(lanes):
+            for k in range(width):
+                low = min(low, bits(s[o + k]))  # a minimum of floats would not become vector code
+            o += np.uint64(FORWARD_STATE)
         bounds[r] = value_of(low)
     return bounds[r] < tiny
 
 
 @jit(inline=True)
-def infinite(s, o, width):
-    """Whether some value is infinite."""
+def infinite(s, o, lanes, width):
+    """Whether some state of a row is infinite."""
     found = False
-    for k in range(width):
-        found |= s[o + k] == np.inf
+    for _ in range(lanes):
+        for k in range(width):
+            found |= s[o + k] == np.inf
+        o += np.uint64(FORWARD_STATE)
     return found
 
 
@@ -170,9 +180,9 @@ def dot(s, o, v, j, width):
 
 @jit(inline=True)
 def dots(s, o, row, v, j, width, out, q, r):
-    """`dot` for four rows of state, `row` apart, and two consecutive rows of v, to out[q:, r:]."""
-    zero = s.dtype.type(0)
-    a0, a1, b0, b1, c0, c1, d0, d1 = zero, zero, zero, zero, zero, zero, zero, zero
+    """`dot` for four rows of state, `row` apart, and two consecutive rows of v, added to out[q:, r:]."""
+    a0, b0, c0, d0 = out[q, r], out[q, r + 1], out[q, r + 2], out[q, r + 3]
+    a1, b1, c1, d1 = out[q + 1, r], out[q + 1, r + 1], out[q + 1, r + 2], out[q + 1, r + 3]
     o1, o2, o3, j1 = o + row, o + row + row, o + row + row + row, j + width
     for k in range(width):
         v0, v1 = v[j + k], v[j1 + k]

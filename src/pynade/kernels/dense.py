@@ -12,18 +12,20 @@ from torch import Tensor
 from torch.nn import functional
 
 from pynade.kernels.reference import ACTIVATIONS, Weights
+from pynade.kernels.threads import forked
 
-MOST_VARIABLES = 256
-LEAST_PARAMS = 4
-MOST_BYTES = 2**30  # of the activations
+# by device: the largest D, the least P, the most bytes of activations (on a CPU they stay in the cache)
+LIMITS = {"cuda": (256, 4, 2**30), "cpu": (32, 24, 2**20)}
 
 
 def suits(features: Tensor, output: Tensor) -> bool:
     """Whether this is likely to be the fastest kernel, judged by the shapes."""
-    batch, n_variables = features.shape[:2]
-    _, n_params, hidden = output.shape
-    stored = batch * n_variables * hidden * features.element_size()
-    return n_variables <= MOST_VARIABLES and n_params >= LEAST_PARAMS and stored <= MOST_BYTES
+    if features.device.type not in LIMITS or forked():  # matrix products would wait for threads that are lost
+        return False
+    most_variables, least_params, most_bytes = LIMITS[features.device.type]
+    n_variables, n_params, hidden = output.shape
+    stored = len(features) * n_variables * hidden * features.element_size()
+    return n_variables <= most_variables and n_params >= least_params and stored <= most_bytes
 
 
 def recurrence(features: Tensor, weights: Weights, activation: str) -> Tensor:

@@ -38,8 +38,8 @@ def recurrence(
         order: (D,), the variable at each step.
         activation: "sigmoid", "relu" or "tanh".
         kernel: "auto", "reference", "dense", "numba" (CPU) or "triton" (CUDA). "auto" takes the fused one for
-            the device of the features (on CUDA `dense` where D is small and P is large), and the reference
-            where its compiler is missing (with one warning) or for types other than float32 and float64.
+            the device of the features (`dense` where D is small and P is large), and the reference where its
+            compiler is missing (with one warning) or for types other than float32 and float64.
 
     Returns:
         eta (B, D, P), indexed by variable (not by step).
@@ -51,7 +51,7 @@ def recurrence(
         tensor([2., 2., 2.])
     """
     n_features = features.shape[2]
-    if kernel == "auto" and features.device.type == "cuda" and dense.suits(features, output):
+    if kernel == "auto" and dense.suits(features, output):
         kernel = "dense"
     if n_features != 1 and kernel not in ("auto", "reference", "dense"):
         raise ValueError(f"kernel {kernel!r} takes one feature per variable, not {n_features}")
@@ -66,7 +66,7 @@ def recurrence(
     unsure = mapped()  # requires_grad of mapped tensors is not known
     gradients = torch.is_grad_enabled() and (unsure or any(t.requires_grad for t in (x, *members)))
     if not gradients and not unsure:  # autograd alone takes as long as a small batch
-        eta: Tensor = backends.load(kernel).forward(x, Weights(*members), activation, False)[0]
+        eta: Tensor = backends.load(kernel, "forward").forward(x, Weights(*members), activation, False)[0]
     else:
         eta = Recurrence.apply(x, *members, activation, kernel, gradients)[0]
     return eta.squeeze(0)
@@ -126,12 +126,11 @@ def _checked(activation: str, kernel: str, *tensors: Tensor) -> str:
 
 def _check_shapes(weights: Weights, n_variables: int) -> None:
     """Compiled loops do not check indexes, so shapes are compared here."""
-    hidden, n_params = weights.hidden_bias.shape[-1], weights.bias.shape[-1]
-    _expect("weight", weights.weight, n_variables, hidden)
-    _expect("hidden_bias", weights.hidden_bias, hidden)
-    _expect("output", weights.output, n_variables, n_params, hidden)
-    _expect("bias", weights.bias, n_variables, n_params)
-    _expect("order", weights.order, n_variables)
+    D, H, P = n_variables, weights.hidden_bias.shape[-1], weights.bias.shape[-1]
+    for name, tensor, shape in zip(
+        Weights._fields, weights, ((D, H), (H,), (D, P, H), (D, P), (D,)), strict=True
+    ):
+        _expect(name, tensor, *shape)
 
 
 def _expect(name: str, tensor: Tensor, *shape: int) -> None:

@@ -24,9 +24,7 @@ from torch import Tensor
 CHAINS = 16  # of a program: the least a matrix product takes
 VISIBLE = 64  # units at a time
 MOST_HIDDEN = 64
-MOST_VARIABLES = (
-    1 << 14
-)  # variables: fewer random bits than these leave would make the lowest index win too often
+MOST_VARIABLES = 1 << 14  # more would leave so few random bits that the lowest index wins too often
 LAST = tl.constexpr((1 << 31) - 1)  # the key of a cell that is never observed
 
 

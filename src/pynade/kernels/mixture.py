@@ -11,10 +11,8 @@ threads. It is that of `families.mixture`, to rounding.
 # (numba reads the arguments' types off the call, and compares signatures with annotations included)
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,7 +20,7 @@ from torch.autograd import Function
 
 from pynade.kernels.autograd import FirstDerivatives, axis_first, keep_signatures
 from pynade.kernels.cpu import arrays, thread_count
-from pynade.kernels.cpu_scalar import jit, scalar
+from pynade.kernels.cpu_scalar import at_most, exponential, jit, logarithm
 from pynade.kernels.private import forward_mode, mapped
 from pynade.kernels.threads import borrowed, share
 
@@ -251,94 +249,3 @@ def _slopes(row, s, o, code, floor, scaled):
         s[o + MU + r] = pull if scaled else pull * inverse
         s[o + RAW + r] = (pull * z - share_of) * s[o + SLOPE + r]
         row[PULL + r] -= pull * inverse
-
-
-# e^x = 2^n e^f with n whole and |f| <= log(2) / 2. Adding `magic` rounds to a whole number and leaves it in
-# the low bits; log 2 comes in two parts, of which n times the first is exact. The series are those of Cephes
-# in float32, of Taylor in float64.
-SINGLE = {
-    "kind": np.float32, "whole": np.int32, "bits": 23, "magic": 12582912.0, "high": 88.37, "low": -87.0,
-    "first": 0.693359375, "second": -2.12194440e-4, "root": 0x3F3504F3,
-}  # fmt: skip
-DOUBLE = {
-    "kind": np.float64, "whole": np.int64, "bits": 52, "magic": 6755399441055744.0,
-    "high": 709.0, "low": -708.0, "first": 6.93145751953125e-1, "second": 1.42860682030941723212e-6,
-    "root": 0x3FE6A09E667F3BCD,
-}  # fmt: skip
-C0, C1, C2 = np.float32(5.0000001201e-1), np.float32(1.6666665459e-1), np.float32(4.1665795894e-2)
-C3, C4, C5 = np.float32(8.3334519073e-3), np.float32(1.3981999507e-3), np.float32(1.9875691500e-4)
-T2, T3, T4, T5, T6, T7, T8, T9, T10, T11, T12, T13 = (1 / math.factorial(n) for n in range(2, 14))
-
-
-def _of(x: Any) -> dict[str, Any]:
-    return SINGLE if x == numba.float32 else DOUBLE
-
-
-@scalar
-def at_most(x):
-    """The smaller of x and the largest number with a finite exponential; NaN stays NaN."""
-    high = _of(x)["kind"](_of(x)["high"] - 1)
-    return lambda x: high if x > high else x
-
-
-@scalar
-def _series(f):
-    """e^f for small f."""
-    one = _of(f)["kind"](1)
-
-    def single(f):
-        return (((((C5 * f + C4) * f + C3) * f + C2) * f + C1) * f + C0) * (f * f) + f + one
-
-    def double(f):
-        p = ((((T13 * f + T12) * f + T11) * f + T10) * f + T9) * f + T8
-        p = (((((p * f + T7) * f + T6) * f + T5) * f + T4) * f + T3) * f + T2
-        return p * (f * f) + f + one
-
-    return single if f == numba.float32 else double
-
-
-@scalar
-def exponential(x):
-    """e^x to the last bit or two; 0 and infinity a little before they must be, NaN stays NaN."""
-    kind, whole, shift = _of(x)["kind"], _of(x)["whole"], _of(x)["whole"](_of(x)["bits"])
-    magic, high, low, first, second = (kind(_of(x)[n]) for n in ("magic", "high", "low", "first", "second"))
-    factor, zero, infinity = kind(1 / math.log(2)), kind(0), kind(np.inf)
-
-    def compute(x):
-        z = high if x > high else x  # these comparisons let NaN through
-        z = low if z < low else z
-        moved = kind(z * factor + magic)
-        n = moved - magic
-        f = z - n * first - n * second
-        both = kind(_series(f)).view(whole) + (moved.view(whole) << shift)
-        y = whole(both).view(kind)
-        y = infinity if x > high else y
-        y = zero if x < low else y
-        return y if x == x else x  # the low bits of a NaN may be anything
-
-    return compute
-
-
-@scalar
-def logarithm(x):
-    """Log x to the last bit or two, of positive normal numbers; infinity and NaN stay."""
-    kind, whole, shift = _of(x)["kind"], _of(x)["whole"], _of(x)["whole"](_of(x)["bits"])
-    root, one, two, infinity = whole(_of(x)["root"]), kind(1), kind(2), kind(np.inf)
-    l3, l5, l7, l9, l11, l13, l15, l17, l19, l21 = (kind(2 / n) for n in range(3, 22, 2))
-    log2, is_single = kind(math.log(2)), x == numba.float32
-
-    def compute(x):
-        given = kind(x).view(whole)
-        e = whole(whole(given - root) >> shift)  # x = 2^e m, m from sqrt(1/2) to sqrt(2)
-        m = whole(given - whole(e << shift)).view(kind)
-        s = (m - one) / (m + one)
-        t = s * s
-        if is_single:
-            p = ((l9 * t + l7) * t + l5) * t + l3
-        else:
-            p = ((((l21 * t + l19) * t + l17) * t + l15) * t + l13) * t + l11
-            p = (((p * t + l9) * t + l7) * t + l5) * t + l3
-        y = kind(e) * log2 + (two * s + s * t * p)
-        return y if x < infinity else x
-
-    return compute

@@ -21,6 +21,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from pynade.arguments import Part, check_positive
+from pynade.kernels import reference
 from pynade.ordering import Ordering
 from pynade.precision import computing_in
 
@@ -33,12 +34,7 @@ GPU_ROWS = 640_000  # rows of one pass of the stepper on a GPU: a few GB of acti
 CPU_ROWS = 4_000  # on a CPU: activations that stay near the caches
 CPU_MEMORY = 1 << 26  # bytes of activations at once on a CPU, for nets with large ones
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "sigmoid": torch.sigmoid,
-    "relu": torch.relu,
-    "tanh": torch.tanh,
-    "silu": torch.nn.functional.silu,
-}
+ACTIVATIONS = reference.ACTIVATIONS | {"silu": nn.functional.silu}
 
 
 class Net(Part, ABC):

@@ -13,6 +13,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from pynade.arguments import check_positive
 from pynade.kernels import backends
 from pynade.kernels.private import mapped
 from pynade.nets.base import glorot
@@ -229,8 +230,7 @@ def check_image(image_shape: Sequence[int], channels: int) -> tuple[int, int]:
     shape = tuple(int(side) for side in image_shape)
     if len(shape) != 2 or min(shape) < 1:
         raise ValueError(f"image_shape is (height, width), both at least 1, not {tuple(image_shape)}")
-    if channels < 1:
-        raise ValueError(f"channels must be at least 1, not {channels}")
+    check_positive(channels=channels)
     return shape[0], shape[1]
 
 

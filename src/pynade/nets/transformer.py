@@ -46,31 +46,22 @@ class Block(nn.Module):
         h: Tensor,
         more: Tensor | None = None,
         *,
+        past: tuple[Tensor, Tensor] | None = None,
         causal: bool = False,
         dropout: float = 0.0,
         noise: Generator | None = None,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """Every token h + more given all tokens, or (causal) given itself and those before it.
 
-        Returns the tokens after attention, and what the net adds to them.
+        `past` holds the keys and values (B, heads, t, d) of tokens before these. Returns the tokens after
+        attention, what the net adds to them, and all keys and values.
         """
         h, normal = add_norm(h, more)
-        q, k, v = split_heads(self.queries_keys_values(normal), self.heads)
+        q, *own = split_heads(self.queries_keys_values(normal), self.heads)
+        k, v = own if past is None else (torch.cat(both, dim=2) for both in zip(past, own, strict=True))
         h, normal = add_norm(h, dropped(self.attended(attend(q, k, v, causal)), dropout, noise))
-        return h, dropped(self._net(normal), dropout, noise)
-
-    def step(self, h: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One more token (B, 1, width), given the keys and values (B, heads, t, d) of those before it.
-
-        Returns the token after this block, and keys and values with its own added at the end.
-        """
-        q, k, v = split_heads(self.queries_keys_values(add_norm(h)[1]), self.heads)
-        keys, values = torch.cat((keys, k), dim=2), torch.cat((values, v), dim=2)
-        h, normal = add_norm(h, self.attended(attend(q, keys, values)))
-        return h + self._net(normal), keys, values
-
-    def _net(self, normal: Tensor) -> Tensor:
-        return self.out(functional.gelu(self.hidden(normal)))
+        more = self.out(functional.gelu(self.hidden(normal)))
+        return h, dropped(more, dropout, noise), (k, v)
 
 
 class TokenNet(Net):
@@ -78,6 +69,17 @@ class TokenNet(Net):
 
     The output layer is shared by all variables, has a bias for each, and starts at zero: before training eta
     is the output bias.
+
+    Args:
+        n_variables: D.
+        n_params: P, parameters per variable.
+        n_features: F, inputs per variable.
+        width: numbers per token.
+        depth: blocks of attention and a two-layer net.
+        heads: attention heads; they divide the width.
+        mlp_ratio: hidden units of the two-layer nets, as a multiple of `width`.
+        dropout: share of what each half of a block adds that is dropped in training.
+        generator: source of the initial weights.
 
     Attributes:
         vectors: names of the learnt vectors and how many of each: 0 is one for each variable, None just one.
@@ -123,7 +125,7 @@ class TokenNet(Net):
         """Eta of tokens h (B, T, width), but for the biases: (B, T, P)."""
         more = None
         for layer in self.layers:
-            h, more = layer(h, more, causal=causal, dropout=self.dropout, noise=noise)
+            h, more, _ = layer(h, more, causal=causal, dropout=self.dropout, noise=noise)
         return read_out(add_norm(h, more, exact=True)[1], self.output)
 
 
@@ -132,18 +134,7 @@ class Transformer(TokenNet, AnyOrderNet):
 
     A variable's token is the sum of three vectors: its features through a linear map, *if observed*; one for
     the variable; one for whether it is observed. So what attends to an unobserved token can depend on the
-    variable being unknown, never on its value.
-
-    Args:
-        n_variables: D.
-        n_params: P, parameters per variable.
-        n_features: F, inputs per variable.
-        width: numbers per token.
-        depth: blocks of attention and a two-layer net.
-        heads: attention heads; they divide the width.
-        mlp_ratio: hidden units of the two-layer nets, as a multiple of `width`.
-        dropout: share of what each half of a block adds that is dropped in training.
-        generator: source of the initial weights.
+    variable being unknown, never on its value. Its arguments are those of `TokenNet`.
 
     Example:
         >>> net = Transformer(63, n_params=60)
@@ -177,18 +168,7 @@ class CausalTransformer(TokenNet):
 
     The stepper keeps the keys and values of all earlier tokens and does O(d) work at step d. `observe` must
     work without `predict`, so each of them runs the token through the blocks: the stepper costs two passes of
-    every token, not one.
-
-    Args:
-        n_variables: D.
-        n_params: P, parameters per variable.
-        n_features: F, inputs per variable.
-        width: numbers per token.
-        depth: blocks of attention and a two-layer net.
-        heads: attention heads; they divide the width.
-        mlp_ratio: hidden units of the two-layer nets, as a multiple of `width`.
-        dropout: share dropped in training of what each half of a block adds.
-        generator: source of the initial weights.
+    every token, not one. Its arguments are those of `TokenNet`.
 
     Example:
         >>> net = CausalTransformer(63, n_params=60)
@@ -223,12 +203,13 @@ class CausalTransformer(TokenNet):
 
     def predict(self, state: State, i: Tensor) -> Tensor:
         """The token that predicts variable i, run through all blocks."""
-        h, _ = self._push(state, i)
-        return read_out(add_norm(h, exact=True)[1], self.output) + self.bias[i].unsqueeze(1)
+        h, more, _ = self._push(state, i)
+        eta = read_out(add_norm(h, more, exact=True)[1], self.output)
+        return eta.view(*state["last"].shape[:2], -1) + self.bias[i].unsqueeze(1)
 
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
         """Keep the keys and values of the token that predicts i, and the value of i."""
-        _, grown = self._push(state, i)
+        grown = self._push(state, i)[2]
         keys, values = (torch.stack(part, dim=1) for part in zip(*grown, strict=True))
         shape = features.shape[:2]
         return {
@@ -237,17 +218,15 @@ class CausalTransformer(TokenNet):
             "values": values.unflatten(0, shape),
         }
 
-    def _push(self, state: State, i: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """The token that predicts i after all blocks (G, N, width), and every block's keys and values."""
-        h = state["last"] + self.asked[i].unsqueeze(1)
-        shape, h = h.shape[:2], h.flatten(0, 1).unsqueeze(1)
+    def _push(self, state: State, i: Tensor) -> tuple[Tensor, Tensor | None, list[tuple[Tensor, Tensor]]]:
+        """The token (G N, 1, width) that predicts i, as two terms, and all keys and values by block."""
+        h, more = (state["last"] + self.asked[i].unsqueeze(1)).flatten(0, 1).unsqueeze(1), None
         past = zip(*(state[name].flatten(0, 1).unbind(1) for name in ("keys", "values")), strict=True)
         grown = []
-        for layer, (keys, values) in zip(self.layers, past, strict=True):
-            assert isinstance(layer, Block)
-            h, keys, values = layer.step(h, keys, values)
-            grown.append((keys, values))
-        return h.squeeze(1).unflatten(0, shape), grown
+        for layer, before in zip(self.layers, past, strict=True):
+            h, more, after = layer(h, more, past=before)
+            grown.append(after)
+        return h, more, grown
 
 
 def _picked(x: Tensor, i: Tensor) -> Tensor:

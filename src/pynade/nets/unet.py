@@ -10,6 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
+from pynade.arguments import check_positive
 from pynade.nets.base import AnyOrderNet
 from pynade.nets.layers import (
     Conv,
@@ -163,8 +164,7 @@ class UNet(AnyOrderNet):
         return iter(numbers.split([2 * block.n_out for block in self._blocks()], dim=1))
 
     def _check(self) -> None:
-        if self.blocks < 1:
-            raise ValueError(f"blocks must be at least 1, not {self.blocks}")
+        check_positive(blocks=self.blocks)
         if not self.multipliers or min(self.multipliers) < 1:
             raise ValueError(f"multipliers are whole numbers of at least 1, not {self.multipliers}")
         if self.groups < 1 or self.width % self.groups or self.width <= self.groups:

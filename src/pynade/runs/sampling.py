@@ -72,6 +72,7 @@ def draw(
         mixed = isinstance(model, TabularNADE)
         names = model.schema_.names if isinstance(model, TabularNADE) else model._names()
         rows = model.sample(n, random_state=seed, given=parse_given(given, names, numbers=not mixed))
+        rows = rows if mixed else np.asarray(rows)
     elif isinstance(model, ImageEstimator):
         values, expected = model.draw(n, seed, per_step or 1, means=wanted_means)
         rows, means = model._cells().native(values), None if expected is None else expected.cpu().numpy()
@@ -83,6 +84,7 @@ def draw(
         if isinstance(density, Autoregressive | Ensemble):
             means = density.conditional_means(drawn).detach().numpy()
         rows = model._cells().native(drawn) if isinstance(model, DensityEstimator) else drawn.numpy()
+    rows = rows if isinstance(model, TabularNADE) else np.asarray(rows)
     known = facts.get("image_shape") if shape is None else _parse(shape, rows.shape[1])
     return Drawn(rows, means, facts.get("columns"), tuple(map(int, known)) if known else None, white)
 
@@ -143,7 +145,7 @@ def impute_file(
     check_destination(out, *(FRAME_ENDINGS if isinstance(model, TabularNADE) else TABLE_ENDINGS))
     check_positive(**{"the number of draws": 1 if draws is None else draws})
     if isinstance(model, TabularNADE):
-        table = read_rows(model, file)
+        table = read_rows(model, str(file))
         done, gaps = impute_table(model, table, draws, seed)
         write_frame(out, done)
         return gaps, len(table), None

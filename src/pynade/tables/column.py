@@ -20,7 +20,10 @@ Kind = Literal["binary", "real", "category", "constant", "ordinal", "integer", "
 LEVELS = ("constant", "binary", "category", "ordinal")  # kinds whose cells are one of a few values
 MAX_STEPS = 1 << 20  # of a lattice; finer ones are coarsened, or treated as real
 FAR = 1e6  # a real value this many deviations away is scored by the rule for values out of range
+FAR_STEPS = 1e8  # likewise of a lattice without an end
+LARGEST = 2.0**63 - 1024  # whole number of a column that has no lattice
 WORDS = {"true": True, "false": False, "yes": True, "no": False}
+MOST_DECIMALS = 15  # values of a lattice are then not rounded
 DAY = 86_400_000_000  # microseconds
 
 
@@ -33,8 +36,9 @@ class Column:
     - A level that did not occur in training has probability 1 / (n + 1), where n is the number of training
       cells; the known levels share the rest. Its cell is then treated as missing for the other columns.
     - Rare levels share one code; given this code, each has its share of their training cells.
-    - A value outside the range of an integer column, or below the lower end of a bounded one, has probability
-      1 / (n + 1) in all, spread over the distance from the range with a heavy tail.
+    - Values outside the range of an integer column or beyond the ends of another (without an end: a million
+      deviations, a hundred million steps away) have probability 1 / (n + 1) in all, half of it on each side,
+      spread over the distance with a heavy tail. Such a cell is treated as missing likewise.
 
     Attributes:
         name: of the column.
@@ -50,6 +54,8 @@ class Column:
         loc: of a real column, after the logarithm or logit that its ends ask for.
         scale: likewise.
         decimals: that a value of a lattice is rounded to.
+        per_step: values in a step: 1, but of integers with too wide a range for a code each. These are
+            equally likely within their step, and draws are the first of them.
         dtype: the type of the column in the frame, as `pynade.tables.frames` describes it.
     """
 
@@ -66,6 +72,7 @@ class Column:
     loc: float = 0.0
     scale: float = 1.0
     decimals: int = 0
+    per_step: int = 1
     dtype: dict[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
@@ -83,9 +90,7 @@ class Column:
     @property
     def numeric(self) -> bool:
         """Whether values are numbers, so that they have a mean."""
-        return self.kind not in ("date", *LEVELS) or all(
-            is_number(v) for v in (*self.levels, *self.known_rare)
-        )
+        return self.kind != "date" and all(is_number(v) for v in (*self.levels, *self.known_rare))
 
     @property
     def known_rare(self) -> tuple[Any, ...]:
@@ -123,54 +128,57 @@ class Column:
         return both[:, 0], both[:, 1]
 
     def _encode_lattice(self, x: np.ndarray, density: bool) -> tuple[np.ndarray, np.ndarray]:
-        codes = np.round((x - self.origin) / self.resolution)
         low, high = self._ends()
-        span = (high if math.isfinite(high) else MAX_STEPS) - (low if math.isfinite(low) else 0) + 1
-        beyond = np.maximum(low - codes, codes - high)
-        offset = self._out_of_range(codes, np.where(beyond > 0, beyond, -1.0), span, lattice=True)
+        with np.errstate(all="ignore"):
+            codes = (x - self.origin) / self.resolution
+            codes = np.round(codes) if self.per_step == 1 else np.floor(codes)
+            beyond = np.maximum(low - codes, codes - high) - 1
+        span = min(high - low + 1, float(MAX_STEPS))
+        offset = self._offsets(codes, beyond, span, 1.0)
+        if self.per_step > 1:
+            offset = np.where(np.isnan(codes), offset, offset - math.log(self.per_step))
         if density:
-            offset = np.where(np.isnan(x), 0.0, offset - math.log(self.resolution))
+            offset = np.where(np.isnan(x), 0.0, offset - math.log(self.resolution / self.per_step))
         return codes, offset
 
     def _encode_real(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         low, high = self._ends()
         with np.errstate(all="ignore"):
-            below, above = np.maximum(x - low, 0), np.maximum(high - x, 0)
-            if math.isfinite(low) and math.isfinite(high):
-                y, log_slope = (
-                    np.log(below) - np.log(above),
-                    math.log(high - low) - np.log(below) - np.log(above),
-                )
-            elif math.isfinite(low):
-                y, log_slope = np.log(below), -np.log(below)
-            else:
+            below, above = np.log(np.maximum(x - low, 0)), np.log(np.maximum(high - x, 0))
+            if self.low is None:
                 y, log_slope = x, np.zeros_like(x)
-            codes = (y - self.loc) / self.scale
-            far = ~(np.abs(codes) < FAR) & ~np.isnan(x)
-            ended = np.where(x <= low, low - x, np.where(x >= high, x - high, np.abs(x)))
-        unit = math.exp(min(self.loc, 700.0)) if math.isfinite(low) else self.scale
-        offset = self._out_of_range(codes, np.where(far, ended, -1.0), unit, lattice=False)
-        known = ~(np.isnan(x) | np.isnan(codes))
-        return codes, np.where(known, np.nan_to_num(log_slope) - math.log(self.scale) + offset, offset)
-
-    def _out_of_range(self, codes: np.ndarray, beyond: np.ndarray, unit: float, lattice: bool) -> np.ndarray:
-        """Offsets of values by their distance beyond the range (-1: inside), where codes become missing."""
-        ends = sum(math.isfinite(end) for end in self._ends())
-        outside = beyond >= 0
-        missing = np.isnan(codes) & ~outside
-        share = math.log(1 / (self.n + 1)) - math.log(max(ends, 1))
-        with np.errstate(all="ignore"):
-            d = np.minimum(beyond, 1e300)
-            if lattice:  # Σ over d = 1, 2, … of unit / (unit + d - 1) - unit / (unit + d) is 1
-                tail = math.log(unit) - np.log(unit + d - 1) - np.log(unit + d)
+            elif self.high is None:
+                y, log_slope = below, -below
             else:
-                tail = math.log(unit) - 2 * np.log(unit + d)
-        inside = math.log1p(-1 / (self.n + 1)) if ends else 0.0
+                y, log_slope = below - above, math.log(high - low) - below - above
+            codes = (0.5 * y - 0.5 * self.loc) / (0.5 * self.scale)  # no overflow at the largest numbers
+            first, last = self._axis(np.array([-FAR, FAR]))
+            beyond = np.maximum(first - x, x - last)
+        offset = self._offsets(codes, beyond, self.unit, 0.0)
+        return codes, np.where(np.isnan(codes), offset, log_slope - math.log(self.scale) + offset)
+
+    def _offsets(self, codes: np.ndarray, beyond: np.ndarray, unit: float, step: float) -> np.ndarray:
+        """Offsets of values by their distance beyond the range (< 0: inside), where codes become missing.
+
+        Each side has half of 1 / (n + 1): unit / (unit + d) is left beyond a distance d.
+        """
+        outside, missing = beyond >= 0, np.isnan(beyond)
+        d = np.clip(np.nan_to_num(beyond), 0, 1e300)
+        tail = math.log(unit) - np.log(unit + d) - np.log(unit + d + step)
         codes[outside] = math.nan
-        return np.where(outside, share + tail, np.where(missing, 0.0, inside))
+        share = 1 / (self.n + 1)
+        return np.where(outside, math.log(share / 2) + tail, np.where(missing, 0.0, math.log1p(-share)))
+
+    @property
+    def unit(self) -> float:
+        """A usual size of the values of a real column."""
+        if self.low is None or self.high is not None:
+            return self.scale if self.low is None else 1.0
+        return math.exp(min(self.loc, 700.0))
 
     def _ends(self) -> tuple[float, float]:
-        return (-math.inf if self.low is None else self.low), (math.inf if self.high is None else self.high)
+        none = FAR_STEPS if self.resolution else math.inf
+        return (-none if self.low is None else self.low), (none if self.high is None else self.high)
 
     def decode(self, codes: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
         """Values of codes: an object array of levels, int64 of integers and dates, else float64.
@@ -195,19 +203,28 @@ class Column:
         if self.resolution:
             if self.kind in ("integer", "date") and self.resolution == int(self.resolution):
                 return int(self.origin) + np.round(codes).astype(np.int64) * int(self.resolution)
-            return np.round(self.origin + codes * self.resolution, self.decimals)
+            x = self.origin + codes * self.resolution
+            return np.round(x, self.decimals) if self.decimals < MOST_DECIMALS else x
         return self._decode_real(codes)
 
     def _decode_real(self, codes: np.ndarray) -> np.ndarray:
-        low, high = self._ends()
-        y = self.loc + self.scale * codes
-        if math.isfinite(low):
-            with np.errstate(over="ignore"):
-                bounded = math.isfinite(high)
-                x = low + (high - low) / (1 + np.exp(-y)) if bounded else low + np.exp(np.minimum(y, 700))
-            x = np.maximum(x, np.nextafter(low, math.inf))
-            y = np.minimum(x, np.nextafter(high, -math.inf)) if bounded else x
-        return np.round(y).astype(np.int64) if self.kind in ("date", "integer") else y
+        x = self._axis(codes)
+        if self.low is not None:
+            x = np.clip(x, np.nextafter(self.low, math.inf), np.nextafter(self._ends()[1], -math.inf))
+        if self.kind not in ("date", "integer"):
+            return x
+        first = -LARGEST if self.low is None else np.floor(self.low) + 1
+        return np.clip(np.round(x), first, LARGEST).astype(np.int64)
+
+    def _axis(self, codes: np.ndarray) -> np.ndarray:
+        """Finite values of the codes of a real column."""
+        largest = np.finfo(np.float64).max
+        with np.errstate(over="ignore"):
+            y = np.clip(self.loc + self.scale * codes, -largest, largest)
+            if self.low is None:
+                return y
+            x = np.exp(y) if self.high is None else (self.high - self.low) / (1 + np.exp(-y))
+        return np.minimum(self.low + x, largest)
 
     def parse(self, value: Any) -> Any:
         """A user's value, or its text, as `encode` takes it; a ValueError says what was expected."""
@@ -237,13 +254,17 @@ class Column:
         if self.kind in LEVELS:
             shown = ", ".join(map(str, self.levels[:6])) + (", …" if len(self.levels) > 6 else "")
             return f"{shown} + {len(self.rare)} rare" if self.rare else shown
-        low, high = self._ends()
+        low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
         if self.resolution:
             low, high = (self.origin + end * self.resolution for end in (low, high))
         if self.kind == "date":
             step = self.resolution / DAY
-            return f"steps of {step:g} days" if step >= 1 else f"steps of {self.resolution / 1e6:g} s"
+            steps = f"{step:g} days" if step >= 1 else f"{self.resolution / 1e6:g} s"
+            return f"steps of {steps}" if step else "any time"
         steps = f", steps of {self.resolution:g}" if self.resolution else ""
+        low, high = (round(end, 12) if math.isfinite(end) else end for end in (low, high))
+        if math.isinf(high):
+            return ("any number" if math.isinf(low) else f"at least {low:g}") + steps
         return f"{low:g} … {high:g}{steps}"
 
     def with_type(self, dtype: dict[str, Any]) -> Column:

@@ -11,7 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from pynade.tables.column import DAY, LEVELS, MAX_STEPS, Column, Kind, is_number, value_of
+from pynade.tables.column import (
+    DAY,
+    FAR_STEPS,
+    LARGEST,
+    LEVELS,
+    MAX_STEPS,
+    MOST_DECIMALS,
+    Column,
+    Kind,
+    is_number,
+    value_of,
+)
 
 MOST_LEVELS = 100  # of a category; others are rare
 FEW_CODES = 10  # whole numbers with at most so many values are ordered levels
@@ -101,11 +112,9 @@ def _levels(
 
 
 def _number(name: str, known: np.ndarray, wanted: Kind | None) -> Column:
-    if not np.isfinite(known).all():
-        raise ValueError(f"column {name!r} holds an infinite value; expected finite numbers")
     distinct, repeats = np.unique(known, return_counts=True)
     n, spike = len(known), repeats.max() >= max(5, 0.01 * len(known))
-    whole = bool((distinct == np.round(distinct)).all()) and bool((np.abs(distinct) < 2**53).all())
+    whole = bool((distinct == np.round(distinct)).all()) and bool((np.abs(distinct) < LARGEST).all())
     cells = [int(v) for v in known] if whole and len(distinct) <= FEW_CODES else known.tolist()
     if wanted is None and len(distinct) <= 2:
         return _levels(name, cells, None, "always the same" if len(distinct) == 1 else "two values")
@@ -118,7 +127,7 @@ def _number(name: str, known: np.ndarray, wanted: Kind | None) -> Column:
             raise Unsuitable("an identifier by its name, and hardly a value occurs twice")
     step, decimals = lattice(distinct, n, whole, bool(spike)) if wanted != "real" else (0.0, 0)
     if wanted in ("integer", "rounded") and not step:
-        step, decimals = _fine(distinct), 15
+        step, decimals = _fine(distinct), MOST_DECIMALS
     if wanted == "integer" and not whole:
         odd = distinct[distinct != np.round(distinct)][0]
         raise ValueError(f"column {name!r} cannot be integer: it holds {odd:g}")
@@ -127,20 +136,28 @@ def _number(name: str, known: np.ndarray, wanted: Kind | None) -> Column:
     if whole and wanted in (None, "integer"):
         reason = "whole numbers" + (f", multiples of {step:g} apart" if step > 1 else "")
         return _integer(name, known, distinct, step, reason)
-    low = None if distinct[0] < 0 else 0.0
     origin = float(distinct[0])
-    if low is not None:
-        low = -np.floor(origin / step + 1e-9)
-    why = f"values repeat, and are multiples of {step:g}" if decimals < 15 else "values repeat"
+    steps = np.floor(origin / step + 1e-9)  # from 0 to the first value
+    low = None if origin < 0 or steps > FAR_STEPS else -float(steps)
+    why = f"values repeat, and are multiples of {step:g}" if decimals < MOST_DECIMALS else "values repeat"
     return Column(name, "rounded", why, n, resolution=step, origin=origin, low=low, decimals=decimals)
 
 
 def _integer(name: str, known: np.ndarray, distinct: np.ndarray, step: float, reason: str) -> Column:
-    span = float((distinct[-1] - distinct[0]) / step)
-    if span > MAX_STEPS:  # more steps than codes: a density on the real axis, rounded when it is read
-        return replace(_real(name, known, f"{reason}, more than {MAX_STEPS:,} steps"), kind="integer")
+    span, wide = float((distinct[-1] - distinct[0]) / step), 1
+    if span > MAX_STEPS:  # more steps than codes
+        wide = math.ceil(span / MAX_STEPS)
+        reason += f", {wide} to a step"
     return Column(
-        name, "integer", reason, len(known), resolution=step, origin=float(distinct[0]), low=0.0, high=span
+        name,
+        "integer",
+        reason,
+        len(known),
+        resolution=step * wide,
+        origin=float(distinct[0]),
+        low=0.0,
+        high=span // wide,
+        per_step=wide,
     )
 
 
@@ -148,22 +165,21 @@ def _real(name: str, known: np.ndarray, reason: str) -> Column:
     low: float | None = None
     high: float | None = None
     y = known
-    if (known > 0).all():
+    if known.min() > 0 and known.max() - known.min() > 1e-4 * known.max():  # else a logarithm loses digits
         low, high = (0.0, 1.0) if (known < 1).all() else (0.0, None)
         reason += ", all between 0 and 1" if high else ", all above 0"
         y = np.log(known) - (np.log1p(-known) if high else 0.0)
-    centre = 0.5 * (y.min() + y.max()) if np.ptp(y) > 1e150 else y.mean()
-    scale = float(np.std((y - centre) / max(np.ptp(y), 1e-300))) * float(np.ptp(y))
-    return Column(
-        name,
-        "real",
-        reason,
-        len(known),
-        low=low,
-        high=high,
-        loc=float(centre),
-        scale=scale if scale > 0 else 1.0,
-    )
+    loc, scale = _moments(y)
+    return Column(name, "real", reason, len(known), low=low, high=high, loc=loc, scale=scale)
+
+
+def _moments(y: np.ndarray) -> tuple[float, float]:
+    """Mean and deviation, which overflow at no number; a deviation of 0 is 1."""
+    largest = max(float(np.abs(y).max()), 1e-300)
+    mean = float((y / largest).mean()) * largest
+    half = 0.5 * y - 0.5 * mean
+    reach = max(float(np.abs(half).max()), 1e-300)
+    return mean, 2 * float(np.std(half / reach)) * reach or 1.0
 
 
 def _date(name: str, known: np.ndarray) -> Column:
@@ -175,8 +191,8 @@ def _date(name: str, known: np.ndarray) -> Column:
             break
     n, span = len(known), int(distinct[-1] - distinct[0])
     if span / step > MAX_STEPS:
-        scale = float(np.std(known)) or 1.0
-        return Column(name, "date", "dates", n, loc=float(known.mean()), scale=scale)
+        loc, scale = _moments(known)
+        return Column(name, "date", "dates", n, loc=loc, scale=scale)
     return Column(
         name, "date", "dates", n, resolution=float(step), origin=float(distinct[0]), low=0.0, high=span / step
     )
@@ -200,22 +216,23 @@ def lattice(distinct: np.ndarray, n: int, whole: bool, spike: bool = False) -> t
     if whole:
         step = int(np.gcd.reduce(np.diff(distinct.astype(np.int64))))
         return float(step if len(distinct) >= 10 else 1), 0
-    if len(distinct) > TIES * n and not spike:
+    if (len(distinct) > TIES * n and not spike) or np.abs(distinct).max() > 1e300:
         return 0.0, 0
     for decimals in range(1, 7):
         scaled = distinct * 10**decimals
         near = np.abs(scaled - np.round(scaled)) < 1e-6 * np.maximum(1, np.abs(scaled) * 1e-6)
+        near &= np.abs(scaled) < 2**53
         if near.mean() >= 0.99:
             steps = np.diff(np.unique(np.round(scaled[near]).astype(np.int64)))
             step = int(np.gcd.reduce(steps)) / 10**decimals
-            return (
-                (step, decimals)
-                if (distinct[-1] - distinct[0]) / step <= MAX_STEPS
-                else (_fine(distinct), 15)
-            )
-    return _fine(distinct), 15
+            if step and (distinct[-1] - distinct[0]) / step <= MAX_STEPS:
+                return step, decimals
+            break
+    return _fine(distinct), MOST_DECIMALS
 
 
 def _fine(distinct: np.ndarray) -> float:
     """The smallest difference between values, but no finer than the codes of a lattice."""
+    if len(distinct) == 1:
+        return 1.0
     return float(max(np.diff(distinct).min(), (distinct[-1] - distinct[0]) / MAX_STEPS))

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pynade import datasets
 from pynade.tables.dataset import Dataset, Kind, Schema
 from pynade.tables.files import dataset_from_file
 from pynade.tables.images import images_dataset, is_images
@@ -92,6 +93,26 @@ class Digits(Entry):
         return Dataset(self.name, train, valid, test, Schema.binary(self.D), facts, (8, 8))
 
 
+class Penguins(Entry):
+    """The Palmer penguins that come with pynade: columns of several kinds, with gaps."""
+
+    name = "penguins"
+    title = "Palmer penguins: 344 birds, 8 columns of several kinds, 19 missing cells"
+    D = 8
+    kind = "mixed"  # type: ignore[assignment]
+    sizes = {"train": 344}  # noqa: RUF012
+    citation = "Horst, Hill and Gorman (2020), palmerpenguins, doi:10.5281/zenodo.3960218, CC0 1.0"
+
+    def here(self, data_dir: Folder = None) -> bool:
+        """Always: it comes with pynade."""
+        return True
+
+    def load(self, *args: Any, **kwargs: Any) -> Dataset:
+        """The penguins, as a polars frame."""
+        facts = {"source": self.name, "upstream": [], "citation": self.citation, "notes": []}
+        return Dataset.of_frames(self.name, {"train": datasets.penguins("polars")}, facts)
+
+
 def shuffled(n: int, seed: int) -> np.ndarray:
     """The numbers 0 … n−1 in the order of Python 2's ``random.seed(seed)`` and ``random.shuffle``.
 
@@ -115,7 +136,10 @@ Known = Mapping[str, Entry] | None  # data sets by name
 def entries() -> dict[str, Entry]:
     """All named data sets by name, in the order in which they were registered."""
     points = sorted(entry_points(group="pynade.datasets"), key=lambda point: point.name)
-    return {name: item for point in points for name, item in point.load().items()} | {"digits": Digits()}
+    return {name: item for point in points for name, item in point.load().items()} | {
+        "digits": Digits(),
+        "penguins": Penguins(),
+    }
 
 
 def _suggestion(name: str, known: Known) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from pynade.tables.column import DAY, Column, Kind
-from pynade.tables.frames import build_frame, cells, check_names, default_names, native_frame
-from pynade.tables.inference import Unsuitable, infer
+from pynade.tables.frames import check_names, default_names
+from pynade.tables.inference import MOST_LEVELS, Unsuitable, infer
+from pynade.tables.native import build_frame, cells, native_frame
 
 #: Other words for the kinds.
 KINDS: dict[str, Kind] = {
@@ -116,6 +117,8 @@ class Schema:
             given = overrides.get(name)
             ends = dict(given) if isinstance(given, Mapping) else {"kind": given}
             wanted = _kind(name, ends.pop("kind", None))
+            if wanted is None and dtype.get("ordered") and 2 < len(dtype["categories"]) <= MOST_LEVELS:
+                wanted = "ordinal"
             try:
                 column = infer(name, values, sort, wanted, dtype.get("categories", ()))
             except Unsuitable as reason:
@@ -124,7 +127,7 @@ class Schema:
             found.append(_with_ends(column, ends).with_type(dtype))
         if not found:
             reasons = "; ".join(f"{name!r}: {reason}" for name, reason in ignored[:3])
-            raise ValueError(f"the table has no column that can be modelled ({reasons})")
+            raise ValueError(f"the table has no column that can be modelled ({reasons or 'it has none'})")
         return cls(tuple(found), tuple(ignored), tuple(frame.columns), kind, tokens)
 
     @property
@@ -150,51 +153,55 @@ class Schema:
             raise ValueError(f"there is no column {name}: the model has columns 0 … {len(self) - 1}")
         return int(name)
 
-    def encode(self, X: Any, density: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    def encode(
+        self, X: Any, density: bool = False, without: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Codes (N, D), NaN where a cell is missing, and offsets (N, D); see `pynade.tables.column`.
 
         Args:
             X: a table that has the model's columns, in any order; others are passed over.
             density: divide the probabilities of values on a lattice by its resolution.
+            without: the place of a column that is not looked at, and need not be there.
 
         Raises:
             ValueError: a column is missing, occurs twice, or holds something else than in training.
         """
         names = self.order or self.names
         frame, _ = native_frame(X, names if getattr(X, "ndim", 0) == 2 or isinstance(X, list) else None)
-        lacking = [name for name in self.names if name not in frame.columns]
+        used, there = [i for i in range(len(self)) if i != without], set(frame.columns)
+        lacking = [self.columns[i].name for i in used if self.columns[i].name not in there]
         if lacking:
             some = ", ".join(map(repr, lacking[:5])) + (
                 f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
             )
             what = "is no column" if len(lacking) == 1 else "are no columns"
             raise ValueError(f"the model was trained on other columns: there {what} {some}")
-        pairs = [column.encode(self._values(frame, column), density) for column in self.columns]
-        codes, offsets = (np.stack(part, axis=1) for part in zip(*pairs, strict=True))
+        codes, offsets = np.full((len(frame), len(self)), np.nan), np.zeros((len(frame), len(self)))
+        for i in used:
+            values = self._values(frame, self.columns[i])
+            codes[:, i], offsets[:, i] = self.columns[i].encode(values, density)
         return codes, offsets
 
     def _values(self, frame: Any, column: Column) -> Any:
         """The cells of a column of a frame, as `Column.encode` takes them."""
         values, sort, _ = cells(frame[column.name], self.missing)
+        empty = all(v is None for v in values) if isinstance(values, list) else bool(np.isnan(values).all())
+        if empty:
+            return [None] * len(values) if column.n_levels else np.full(len(values), np.nan)
+        held = {"Date": "date", "Datetime": "date"}.get(column.dtype.get("type", ""), "")
+        was = "dates" if "date" in (held, column.kind) else "levels" if column.n_levels else "numbers"
+        if (sort == "date") != (was == "dates") and sort in ("date", "number"):
+            raise ValueError(f"column {column.name!r} held {was} in training, but holds {sort}s")
         if column.n_levels:
-            if sort == "number":
-                return [None if v != v else int(v) if v == round(v) else v for v in values.tolist()]
-            if sort == "text" and not any(isinstance(level, str) for level in column.levels):
-                known = (*column.levels, *column.known_rare)
-                return [None if v is None else _same(v, known) for v in values]
+            if sort in ("number", "date"):
+                values = [None if v != v else int(v) if v.is_integer() else v for v in values.tolist()]
+            known = (*column.levels, *column.known_rare)
+            if any(isinstance(v, str) for v in known) != any(isinstance(v, str) for v in values):
+                same = {str(level).lower(): level for level in known}
+                values = [None if v is None else same.get(str(v).lower(), v) for v in values]
             return values
-        if sort == "date" and column.kind != "date":
-            raise ValueError(f"column {column.name!r} held numbers in training, but holds dates")
-        if column.kind == "date" or sort == "text":
-            if sort == "number" and not np.isnan(values).all():
-                raise ValueError(f"column {column.name!r} held dates in training, but holds numbers")
-            return (
-                values
-                if sort in ("date", "number")
-                else np.array([np.nan if v is None else column.parse(v) for v in values])
-            )
-        if sort == "boolean":
-            return np.array([np.nan if v is None else float(v) for v in values])
+        if sort in ("text", "boolean"):
+            return np.array([np.nan if v is None else column.parse(v) for v in values])
         return values
 
     def decode(self, codes: np.ndarray, rng: np.random.Generator | None = None) -> Any:
@@ -267,9 +274,3 @@ def _with_ends(column: Column, ends: dict[str, Any]) -> Column:
         ends = {k: round((float(v) - column.origin) / column.resolution) for k, v in ends.items()}
         return replace(column, **ends)
     raise ValueError(f"column {column.name!r} is real: its ends follow from its values")
-
-
-def _same(text: Any, known: Sequence[Any]) -> Any:
-    """The level that a text stands for, or the text."""
-    found = [level for level in known if str(level) == str(text) or str(level).lower() == str(text).lower()]
-    return found[0] if found else text

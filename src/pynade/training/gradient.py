@@ -208,7 +208,7 @@ class GradientLearner(Descent):
         self.facts = {"updates": t, "learning_rate": float(rate)}
         with averaged(self.model, self.step.average):
             if self.valid is not None:
-                score = _score(self.model, self.valid, options.precision)
+                score = _score(self.model, self.valid, options.precision, options.valid_draws)
             if n := options.score_train:
                 some = self.x[:: max(1, len(self.x) // n)][:n]
                 self.facts["train_scored"] = _score(self.model, some, options.precision).mean
@@ -249,10 +249,10 @@ class GradientLearner(Descent):
         self.accept(())
 
 
-def _score(model: Trainable, rows: Tensor, precision: str = "float32") -> Estimate:
+def _score(model: Trainable, rows: Tensor, precision: str = "float32", draws: int = 4) -> Estimate:
     """Exact for a density, stochastic (the same prefixes every time) for an orderless model."""
     if isinstance(model, Orderless):
-        return orderless_estimate(model, rows, precision=precision)
+        return orderless_estimate(model, rows, draws, precision=precision)
     with computing_in(precision, model.device):
         return log_likelihood(model, rows)
 

@@ -13,7 +13,7 @@ KNOWN = {
     "precision": ("float32", "bf16"),
 }
 LEAST = dict.fromkeys(("gamma", "warm_up", "score_train", "momentum_after", "weight_decay"), 0)
-LEAST |= dict.fromkeys(("batch_size", "epochs", "updates_per_epoch", "patience"), 1)
+LEAST |= dict.fromkeys(("batch_size", "epochs", "updates_per_epoch", "patience"), 1) | {"valid_draws": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,7 @@ class Training:
             this value (the paper's rule when retraining on train + valid).
         score_train: score this many training rows after every epoch in the way of the validation rows
             (without dropout, with the averaged weights), so that the two curves can be compared.
+        valid_draws: prefixes of each validation row by which an orderless model is scored after an epoch.
     """
 
     optimizer: str = "adam"
@@ -54,6 +55,7 @@ class Training:
     precision: str = "float32"
     stop_at_train: float | None = None
     score_train: int = 0
+    valid_draws: int = 4
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pynade_paper.comparators.train import RECIPES, main, stripes
 from pynade_paper.comparators.training import Comparator, Settings, State, annealed, train
+from pynade_paper.compare_figures import comparator_figure
 
 
 class Mean(Comparator):
@@ -78,11 +80,24 @@ def test_the_command_at_tiny_size(name: str, tmp_path: Path) -> None:
         assert score["stderr"] > 0
     weights = load_file(tmp_path / "weights.safetensors")
     assert weights["samples"].shape == (100, 36)
+    assert "--updates 6 " in kept["command"]
+    assert image_of(comparator_figure([tmp_path])) == (4.2, 4.5)
     again = ["--smoke", "--out", str(tmp_path / "more"), "--among", str(tmp_path), "--samples", "2"]
     more = main([name, *again])
     assert more["stages"] == kept["stages"]
-    assert more["chosen_from"][str(tmp_path)] == more["chosen_from"].popitem()[1]
+    assert list(more["chosen_from"]) == [tmp_path.name]
     assert "test" not in more
+
+
+def image_of(figure: Figure) -> tuple[float, ...]:
+    (axis,) = figure.axes
+    assert axis.images[0].get_array().shape == (71, 71)  # ten images of 6 × 6 and the gaps across
+    return tuple(figure.get_size_inches())
+
+
+def test_a_folder_without_samples_has_no_figure(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds no finished run"):
+        comparator_figure([tmp_path])
 
 
 @pytest.mark.parametrize("name", ["draw-attention", "darn-noise"])

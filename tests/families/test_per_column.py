@@ -1,0 +1,197 @@
+"""PerColumn: levels, lattices with and without ends, and real numbers, each a distribution."""
+
+import numpy as np
+import pytest
+import torch
+
+from pynade.families import PerColumn
+from pynade.families.per_column import REACH
+from tests.contracts.cases import generator
+
+LEVELS = [3, 0, 0, 0, 1, 7, 0]
+STEP = [False, True, True, False, False, False, True]
+ENDS = [(None, None), (0, 20), (-4, None), (None, None), (None, None), (None, None), (0, 0)]
+
+
+def codes(n=200, seed=0):
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=n)
+    number = np.where(rng.random(n) < 0.4, 0, rng.integers(0, 21, n))  # a spike at an end
+    columns = [
+        np.clip(np.round(z + 1), 0, 2),
+        number,
+        np.round(6 * np.exp(z)) - 4,
+        z,
+        0 * z,
+        number % 7,
+        0 * z,
+    ]
+    return np.stack(columns, 1)
+
+
+def family(**more):
+    return PerColumn.fitted(codes(), LEVELS, STEP, ENDS, n_components=3, **more)
+
+
+def etas(made, *shape, seed=1):
+    return torch.randn(*shape, made.n_params, generator=generator(seed), dtype=torch.float64)
+
+
+def values(i):
+    """All codes of a discrete column, or as many as have a probability."""
+    if LEVELS[i]:
+        return torch.arange(LEVELS[i], dtype=torch.float64)
+    low, high = ENDS[i]
+    return torch.arange(low, 3000.0 if high is None else high + 1, dtype=torch.float64)
+
+
+def at(i, n):
+    return torch.full((n,), i)
+
+
+DISCRETE = [0, 1, 2, 4, 5, 6]
+discrete = pytest.mark.parametrize("i", DISCRETE)
+
+
+@discrete
+def test_masses_sum_to_one_and_the_cdf_is_their_sum(i):
+    made, x = family(), values(i)
+    for eta in etas(made, 4):
+        p = made.log_prob(x, eta.expand(len(x), -1), at(i, len(x))).exp()
+        assert p.sum().item() == pytest.approx(1, abs=1e-7)
+        cdf = made.cdf(x, eta.expand(len(x), -1), at(i, len(x)))
+        torch.testing.assert_close(cdf, p.cumsum(0), rtol=0, atol=1e-7)
+        below = made.cdf(x[:1] - 1, eta[None], at(i, 1))
+        assert below.item() == pytest.approx(0, abs=1e-12)
+
+
+@discrete
+def test_a_quantile_is_the_first_value_with_enough_below_it(i):
+    made, x = family(), values(i)
+    q = torch.linspace(0.001, 0.999, 41, dtype=torch.float64)
+    for eta in etas(made, 4):
+        cdf = made.cdf(x, eta.expand(len(x), -1), at(i, len(x)))
+        first = x[(cdf[None] < q[:, None] - 1e-9).sum(1)]
+        assert torch.equal(made.quantile(q, eta.expand(41, -1), at(i, 41)), first)
+
+
+def test_the_density_of_a_real_column_is_the_derivative_of_its_cdf():
+    made, i = family(), 3
+    x = torch.linspace(-4, 4, 801, dtype=torch.float64)
+    knots = made.knots[i]
+    away = ((x[:, None] - knots).abs() > 1e-3).all(1)
+    for eta in etas(made, 4):
+        each = eta.expand(len(x), -1)
+        ends = [made.cdf(x + side * 1e-5, each, at(i, len(x))) for side in (1, -1)]
+        p = made.log_prob(x, each, at(i, len(x))).exp()
+        torch.testing.assert_close((ends[0] - ends[1])[away] / 2e-5, p[away], rtol=1e-4, atol=1e-6)
+        q = made.cdf(x, each, at(i, len(x)))
+        torch.testing.assert_close(made.quantile(q, each, at(i, len(x))), x, rtol=0, atol=1e-4)
+        far = made.cdf(torch.tensor([-1e4, 1e4], dtype=torch.float64), eta.expand(2, -1), at(i, 2))
+        torch.testing.assert_close(far, torch.tensor([0.0, 1.0], dtype=torch.float64), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("i", range(7))
+def test_samples_follow_the_cdf_and_have_the_mean(i):
+    made, n = family(), 20_000
+    eta = etas(made, 1, seed=i)
+    drawn = made.sample(eta.expand(n, -1), at(i, n), generator(i))
+    if LEVELS[i] or STEP[i]:
+        assert torch.equal(drawn, drawn.round())
+    if LEVELS[i] == 0 and STEP[i]:
+        low, high = ENDS[i]
+        assert drawn.min() >= low
+        assert high is None or drawn.max() <= high
+    for q in (0.1, 0.5, 0.9):
+        point = made.quantile(torch.tensor([q], dtype=torch.float64), eta, at(i, 1))
+        expected = made.cdf(point, eta, at(i, 1)).item()
+        assert (drawn <= point + 1e-9).double().mean().item() == pytest.approx(expected, abs=0.015)
+    mean, spread = made.mean(eta, at(i, 1)).item(), drawn.std().item()
+    assert mean == pytest.approx(drawn.mean().item(), abs=0.1 * spread + 1e-9)
+
+
+def test_one_column_per_row_agrees_with_all_columns():
+    made, x = family(), torch.as_tensor(codes(7))
+    eta, which = etas(made, 7, 7), torch.arange(7)
+    for row in range(7):
+        i = (which + row) % 7
+        for name in ("log_prob", "cdf"):
+            whole = getattr(made, name)(x, eta)
+            some = getattr(made, name)(x[which, i], eta[which, i], i)
+            torch.testing.assert_close(some, whole[which, i], rtol=1e-12, atol=1e-12)
+        for name in ("mean", "best_guess"):
+            torch.testing.assert_close(
+                getattr(made, name)(eta[which, i], i),
+                getattr(made, name)(eta)[which, i],
+                rtol=1e-12,
+                atol=1e-12,
+            )
+        torch.testing.assert_close(made.encode(x[which, i], i), made.encode(x)[which, i], rtol=0, atol=0)
+
+
+def test_float32_agrees_with_float64():
+    made, x = family(), torch.as_tensor(codes())
+    eta = etas(made, len(x), 7)
+    exact = made.log_prob(x, eta)
+    assert exact.dtype == torch.float64
+    torch.testing.assert_close(made.log_prob(x, eta.float()).double(), exact, rtol=1e-4, atol=1e-3)
+    assert made.float().knots.dtype == torch.float64  # the maps keep their digits
+
+
+def test_extreme_codes_and_parameters_stay_finite_and_so_do_gradients():
+    made = family()
+    x = torch.as_tensor(codes(6))
+    x[:, 2] = torch.tensor([-4, 1e4, 1e6, 9e7, 1e8, 0.0])
+    x[:, 3] = torch.tensor([-1e6, 1e6, -1e3, 1e3, 0.0, 1e5])
+    for dtype in (torch.float32, torch.float64):
+        for size in (1.0, 30.0):
+            eta = (size * etas(made, 6, 7)).to(dtype).requires_grad_()
+            log_p = made.log_prob(x, eta)
+            assert torch.isfinite(log_p).all()
+            log_p.sum().backward()
+            assert torch.isfinite(eta.grad).all()
+    features = made.encode(x)
+    assert features[..., 0].abs().max() <= max(REACH, 6)
+
+
+def test_the_marginal_start_beats_zero_and_ignores_gaps():
+    made, x = family(), torch.as_tensor(codes())
+    eta = made.eta_from_marginal(x)
+    zero = torch.zeros_like(eta)
+    gain = [made.log_prob(x, e.expand(len(x), -1, -1)).mean(0) for e in (eta, zero)]
+    assert (gain[0] >= gain[1] - 0.05).all()
+    gaps = x.clone()
+    gaps[::7] = torch.nan
+    torch.testing.assert_close(made.eta_from_marginal(gaps)[0], made.eta_from_marginal(gaps[1:])[0])
+    assert torch.isfinite(made.eta_from_marginal(gaps[:1])).all()
+
+
+def test_periods_are_seen_as_phases():
+    periods = np.zeros((7, 3))
+    periods[1] = 7, 0, 14
+    made = family(periods=periods)
+    assert made.n_features == 5  # the period that no column has is left out
+    x = torch.zeros(3, 7, dtype=torch.float64)
+    x[:, 1] = torch.tensor([0.0, 7.0, 14.0])
+    features = made.encode(x)
+    torch.testing.assert_close(features[0, 1, [1, 3]], features[1, 1, [1, 3]], rtol=0, atol=1e-9)
+    torch.testing.assert_close(features[0, 1, 1:], features[2, 1, 1:], rtol=0, atol=1e-9)
+    assert (features[0, 1, 1:] - features[1, 1, 1:]).abs().max() > 1
+    assert not features[:, 0, 1:].any()
+
+
+@pytest.mark.parametrize(
+    ("i", "value", "words"),
+    [
+        (0, 3.0, "index of a level"),
+        (0, 0.5, "index of a level"),
+        (3, float("inf"), "finite"),
+        (5, -1.0, "index"),
+    ],
+)
+def test_what_is_no_code_is_refused(i, value, words):
+    made, x = family(), torch.as_tensor(codes(3))
+    made.check(x)
+    x[1, i] = value
+    with pytest.raises(ValueError, match=f"{words}.*row 1, column {i} is"):
+        made.check(x)
