@@ -52,7 +52,8 @@ def surprise(
 ) -> None:
     """The oddest cells of a table: the least likely ones given the other cells of their row.
 
-    Printed are the row (counted from 0), -log p of the cell in nats, and what was expected instead.
+    Printed are the row (counted from 0), the p-value by which cells are sorted (how likely a cell at least as
+    odd is, given the rest of the row), -log p of the cell in nats, and what was expected instead.
 
     \b
     Examples:
@@ -71,10 +72,12 @@ def surprise(
         cells = model.surprise(read_rows(model, data), top)
     if out is not None:
         write_frame(out, cells)
-    table = plain_table("row", "column", "value", "surprise", "expected", "90 % interval")
-    for row, column, nats, *texts in cells.select("row", "column", "surprise", *TEXTS).head(50).iter_rows():
+    table = plain_table("row", "column", "value", "p-value", "-log p", "expected", "90 % interval")
+    shown = cells.select("row", "column", "p_value", "surprise", *TEXTS).head(50)
+    for row, column, p, nats, *texts in shown.iter_rows():
         value, expected, low, high = (re.sub(r"(T00:00:00)?\.0{6}$", "", text) for text in texts)
-        table.add_row(str(row), column, value, f"{nats:.2f}", expected, f"{low} to {high}" if low else "")
+        interval = f"{low} to {high}" if low else ""
+        table.add_row(str(row), column, value, f"{p:.2g}", f"{nats:.2f}", expected, interval)
     console.print(table)
     if out is not None:
         console.print(f"{cells.height:,} cells -> {out}")
