@@ -353,6 +353,7 @@ def test_the_columns_of_a_file_without_a_fit(run, table):
     assert "hours per week integer" in words
     assert "column 'id' is left out" in words
     assert "pynade fit people.csv" in words
+    assert "CC0 1.0" in " ".join(run("data", "info", "penguins")[1].split())
 
 
 def test_types_of_columns_in_a_csv(tmp_path):

@@ -93,7 +93,7 @@ def info(
         facts += [(part, f"{n:,} rows") for part, n in dataset.sizes.items()]
         facts.append(("columns", ", ".join(sorted(set(dataset.schema.kinds)))))
     if dataset is not None and dataset.framed:
-        print_facts([*facts[:-1], ("checksum", dataset.checksum)])
+        print_facts([*(fact for fact in facts if fact[0] != "columns"), ("checksum", dataset.checksum)])
         print_schema(Schema.inferred(dataset.train))
         next_commands(("fit", name))
         return

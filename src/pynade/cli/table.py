@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from typer import Argument, Option
 from pynade.cli.arguments import Data, Run
 from pynade.cli.screen import console, errors, next_commands, plain_table, print_bars, print_facts
 
+TEXTS = ("value", "expected", "low", "high")  # columns of `surprise`
 QUESTION = 'A column, or several, and what is known: "income | age=40, city=Paris".'
 
 
@@ -50,7 +52,8 @@ def surprise(
 ) -> None:
     """The oddest cells of a table: the least likely ones given the other cells of their row.
 
-    Printed are the row (counted from 0), -log p of the cell in nats, and what was expected instead.
+    Printed are the row (counted from 0), the p-value by which cells are sorted (how likely a cell at least as
+    odd is, given the rest of the row), -log p of the cell in nats, and what was expected instead.
 
     \b
     Examples:
@@ -69,9 +72,12 @@ def surprise(
         cells = model.surprise(read_rows(model, data), top)
     if out is not None:
         write_frame(out, cells)
-    table = plain_table("row", "column", "value", "surprise", "expected", "90 % interval")
-    for row, column, value, nats, expected, low, high in cells.head(50).iter_rows():
-        table.add_row(str(row), column, value, f"{nats:.2f}", expected, f"{low} to {high}" if low else "")
+    table = plain_table("row", "column", "value", "p-value", "-log p", "expected", "90 % interval")
+    shown = cells.select("row", "column", "p_value", "surprise", *TEXTS).head(50)
+    for row, column, p, nats, *texts in shown.iter_rows():
+        value, expected, low, high = (re.sub(r"(T00:00:00)?\.0{6}$", "", text) for text in texts)
+        interval = f"{low} to {high}" if low else ""
+        table.add_row(str(row), column, value, f"{p:.2g}", f"{nats:.2f}", expected, interval)
     console.print(table)
     if out is not None:
         console.print(f"{cells.height:,} cells -> {out}")

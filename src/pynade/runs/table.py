@@ -187,7 +187,7 @@ def numbers_of(answer: ColumnConditional) -> list[tuple[str, str]]:
     if column.n_levels:
         facts.append(("likeliest", shown(column, answer.mode())))
     else:
-        if column.numeric:
+        if column.kind != "date":
             facts.append(("mean", shown(column, answer.mean())))
         low, high = (shown(column, end) for end in answer.interval())
         facts += [("median", shown(column, answer.median())), ("90 % interval", f"{low} to {high}")]
@@ -202,9 +202,9 @@ def bars_of(answer: ColumnConditional) -> list[tuple[str, float]]:
     column = answer.column
     if column.n_levels:
         found = list(answer.probabilities().items())
-        if len(found) > BARS:
+        if (more := len(found) - BARS + 1) > 1:
             found = sorted(found, key=lambda item: -item[1])[: BARS - 1]
-            found.append((f"{column.n_levels - len(found)} or more others", 1 - sum(p for _, p in found)))
+            found.append((f"{more} others", 1 - sum(p for _, p in found)))
         return [(shown(column, level), p) for level, p in found]
     low, high = answer.quantile([0.005, 0.995])
     dates, step = isinstance(low, np.datetime64), column.resolution
