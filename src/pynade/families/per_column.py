@@ -46,6 +46,8 @@ class PerColumn(Family):
     """
 
     counts: Tensor  # (D,), the levels
+    level_columns: Tensor
+    number_columns: Tensor
     invalid: Tensor  # (D, P) bool: parameters of no level
     knots: Tensor  # (D, M), in codes, ascending
     scores: Tensor  # (D, M), their normal scores
@@ -72,6 +74,9 @@ class PerColumn(Family):
         D = len(self.levels)
         counts = torch.tensor(self.levels)
         self.register_buffer("counts", counts)
+        kinds = ([i for i, n in enumerate(self.levels) if bool(n) == wanted] for wanted in (True, False))
+        for name, columns in zip(("level_columns", "number_columns"), kinds, strict=True):
+            self.register_buffer(name, torch.tensor(columns, dtype=torch.long))
         invalid = torch.arange(self.n_params) >= counts[:, None]
         self.register_buffer("invalid", invalid & (counts > 0)[:, None])
         knots = torch.linspace(-1, 1, self.n_knots, dtype=torch.float64).expand(D, -1)
@@ -155,16 +160,16 @@ class PerColumn(Family):
 
     def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Log-probability of a level or a value on a lattice, log-density of a real value (in codes)."""
-        some, rest = self._split(i)
-        if i is None and some is not None and rest is not None:  # each kind of column for itself
-            out = torch.empty(eta.shape[:-1], dtype=eta.dtype, device=eta.device)
+        levels, numbers = self._kinds(i)
+        if not numbers:
+            return self._levels_log_prob(x, eta, i)
+        if not levels:
+            return self._axis_log_prob(x, eta, i)
+        if i is None:  # each kind of column for itself
+            out, some, rest = torch.empty_like(eta[..., 0]), self.level_columns, self.number_columns
             out[..., some] = self._levels_log_prob(x[..., some], eta[..., some, :], some)
             out[..., rest] = self._axis_log_prob(x[..., rest], eta[..., rest, :], rest)
             return out
-        if rest is None:
-            return self._levels_log_prob(x, eta, i)
-        if some is None:
-            return self._axis_log_prob(x, eta, i)
         level = at(self.counts, i) > 0
         by_level = self._levels_log_prob(torch.where(level, x, 0), eta, i)
         return torch.where(level, by_level, self._axis_log_prob(torch.where(level, 0, x), eta, i))
@@ -183,12 +188,12 @@ class PerColumn(Family):
 
     def nodes(self, eta: Tensor, i: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Codes and weights by which a function of a column is averaged, each (…, nodes)."""
-        level = at(self.counts, i) > 0
-        if not bool(level.any()):
+        level, (levels, numbers) = at(self.counts, i) > 0, self._kinds(i)
+        if not levels:
             return self._axis_nodes(eta, i)
         p = self._probabilities(eta, i)
         index = torch.arange(p.shape[-1], device=eta.device, dtype=eta.dtype)
-        if bool(level.all()):
+        if not numbers:
             return index.expand(p.shape), p
         values, weights = self._axis_nodes(eta, i)
         more = values.shape[-1] - p.shape[-1]
@@ -210,7 +215,7 @@ class PerColumn(Family):
         """The likeliest level; of a number the mean, on its lattice."""
         level = at(self.counts, i) > 0
         likeliest = self._logits(eta, i).argmax(-1).to(eta.dtype)
-        if bool(level.all()):
+        if not self._kinds(i)[1]:
             return likeliest
         mean = self.mean(eta, i)
         return torch.where(level, likeliest, torch.where(at(self.step, i), mean.round(), mean))
@@ -259,14 +264,12 @@ class PerColumn(Family):
                 eta[i, 2 * K : 3 * K] = math.log(0.35 if K > 1 else 0.55)
         return eta
 
-    def _split(self, i: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """Which of the columns i have levels, and which numbers; None: no such column."""
-        level = (at(self.counts, i) > 0).flatten()
-        if i is None:
-            some, rest = level.nonzero().squeeze(-1), (~level).nonzero().squeeze(-1)
-            return (some if len(some) else None), (rest if len(rest) else None)
-        here = torch.ones(1)
-        return (here if bool(level.any()) else None), (here if bool((~level).any()) else None)
+    def _kinds(self, i: Tensor | None) -> tuple[bool, bool]:
+        """Whether some of the columns i have levels, and whether some have numbers."""
+        if i is None:  # known without asking the device
+            return any(self.levels), not all(self.levels)
+        level = at(self.counts, i) > 0
+        return bool(level.any()), bool((~level).any())
 
     def _logits(self, eta: Tensor, i: Tensor | None) -> Tensor:
         return eta.masked_fill(at(self.invalid, i), -math.inf)

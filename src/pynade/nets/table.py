@@ -40,6 +40,9 @@ class TableNet(AnyOrderNet):
 
     input_weights = ("weight",)
     first: Tensor
+    level: Tensor
+    number: Tensor
+    number_inputs: Tensor
     has_levels: Tensor
     place: Tensor
 
@@ -63,7 +66,15 @@ class TableNet(AnyOrderNet):
         width = self.hidden[0]
         ends = list(accumulate(n or n_features + 1 for n in self.levels))
         self.n_inputs, n_outputs = ends[-1], sum(self.outputs)
-        self.register_buffer("first", torch.tensor([0, *ends[:-1]]))  # input of each variable
+        starts = [0, *ends[:-1]]  # first input of each variable
+        number = [i for i, n in enumerate(self.levels) if not n]
+        inputs = [starts[i] + f for i in number for f in range(n_features + 1)]
+        self.register_buffer("first", torch.tensor(starts))
+        self.register_buffer(
+            "level", torch.tensor([i for i, n in enumerate(self.levels) if n], dtype=torch.long)
+        )
+        self.register_buffer("number", torch.tensor(number, dtype=torch.long))
+        self.register_buffer("number_inputs", torch.tensor(inputs, dtype=torch.long))
         self.register_buffer("has_levels", torch.tensor(self.levels) > 0)
         self.register_buffer("place", torch.tensor(self._places()))
         self.weight = glorot(self.n_inputs, width, fans=2 * width, generator=generator)
@@ -90,17 +101,15 @@ class TableNet(AnyOrderNet):
     def _inputs(self, features: Tensor, observed: Tensor) -> Tensor:
         """Indicators, numbers and flags (B, T), zero where a variable is not observed."""
         inputs = features.new_zeros(len(features), self.n_inputs)
-        level, number = self.has_levels.nonzero().squeeze(-1), (~self.has_levels).nonzero().squeeze(-1)
-        if len(level):
-            known = observed[:, level]
-            index = torch.where(known, features[:, level, 0], 0).long() + self.first[level]
+        if len(self.level):
+            known = observed[:, self.level]
+            index = torch.where(known, features[:, self.level, 0], 0).long() + self.first[self.level]
             inputs.scatter_(1, index, known.to(inputs.dtype))
-        if len(number):
-            known = observed[:, number].unsqueeze(-1)
-            numbers = functional.pad(features[:, number].masked_fill(~known, 0), (0, 1))
-            numbers[..., -1] = known[..., 0]
-            places = self.first[number][:, None] + torch.arange(self.n_features + 1, device=inputs.device)
-            inputs[:, places.flatten()] = numbers.flatten(1)
+        if len(self.number):
+            known = observed[:, self.number].unsqueeze(-1)
+            numbers = features[:, self.number].masked_fill(~known, 0)
+            numbers = torch.cat([numbers, known.to(numbers.dtype)], -1)
+            inputs[:, self.number_inputs] = numbers.flatten(1)
         return inputs
 
     def start(self, groups: int, rows: int) -> State:
