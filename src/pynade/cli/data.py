@@ -93,15 +93,14 @@ def info(
         facts += [(part, f"{n:,} rows") for part, n in dataset.sizes.items()]
         facts.append(("columns", ", ".join(sorted(set(dataset.schema.kinds)))))
     if dataset is not None and dataset.framed:
-        print_facts([*(fact for fact in facts if fact[0] != "columns"), ("checksum", dataset.checksum)])
+        gaps = sum(column.null_count() for column in dataset.train)
+        facts += [("missing", f"{gaps:,} of the training cells"), ("checksum", dataset.checksum)]
+        print_facts([fact for fact in facts if fact[0] != "columns"])
         print_schema(Schema.inferred(dataset.train))
         next_commands(("fit", name))
         return
     if dataset is not None:
-        if dataset.framed:
-            gaps = sum(column.null_count() for column in dataset.train)
-            facts.append(("missing", f"{gaps:,} of the training cells"))
-        elif set(dataset.schema.kinds) == {"binary"}:
+        if set(dataset.schema.kinds) == {"binary"}:
             facts.append(("ones", f"{100 * float(np.nanmean(dataset.train)):.1f} % of the training cells"))
         else:
             low, high = float(np.nanmin(dataset.train)), float(np.nanmax(dataset.train))
@@ -111,5 +110,5 @@ def info(
     if dataset is None:
         next_commands(("data", "get", name))  # which says where to find it, if it cannot be downloaded
     else:
-        kind = "mixed" if dataset.framed else next(iter(dataset.schema.kinds))
+        kind = next(iter(dataset.schema.kinds))
         next_commands(("fit", name, "--model", MODEL.get(kind, "unet")))

@@ -111,10 +111,10 @@ def demo(out: Picture = Path("pynade-demo.png"), digits: Annotated[bool, Digits]
         table.add_row(str(cell.row), cell.column, str(cell.value), cell.certainty)
     console.print(f"\nMissing cells, filled (8 of {len(found.filled)}):")
     console.print(table)
-    table = plain_table("row", "column", "value", "expected", "90 % interval", "-log p (nats)")
+    table = plain_table("row", "column", "value", "expected", "90 % interval", "p-value")
     for odd in found.odd:
         ends = f"{odd.low} … {odd.high}" if odd.low else ""
-        table.add_row(str(odd.row), odd.column, odd.value, odd.expected, ends, f"{odd.surprise:.1f}")
+        table.add_row(str(odd.row), odd.column, odd.value, odd.expected, ends, f"{odd.p_value:.2g}")
     console.print("Oddest cells, given the rest of their row:")
     console.print(table)
     console.print(f"Log-likelihood: {found.gain:.2f} nats per row better than independent columns")

@@ -46,6 +46,7 @@ class Odd(NamedTuple):
     row: int
     column: str
     value: str
+    p_value: float  # probability of a value at least as odd
     surprise: float  # -log p(cell | the other cells of its row), in nats
     expected: str
     low: str

@@ -256,7 +256,7 @@ class Column:
             steps = f"{step:g} days" if step >= 1 else f"{self.resolution / 1e6:g} s"
             return f"steps of {steps}" if step else "any time"
         steps = f", steps of {self.resolution:g}" if self.resolution else ""
-        low, high = (round(end, 12) if math.isfinite(end) else end for end in (low, high))
+        low, high = (round(end, 12) + 0.0 if math.isfinite(end) else end for end in (low, high))
         if math.isinf(high):
             return ("any number" if math.isinf(low) else f"at least {low:g}") + steps
         return f"{low:g} … {high:g}{steps}"
