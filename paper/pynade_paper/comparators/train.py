@@ -84,9 +84,9 @@ RECIPES = {
     ),
     "dbn": Recipe(
         DBN,
-        {"units": 500, "top_units": 2000, "gibbs": 5, "chains": 1000},
+        {"units": 500, "top_units": 2000, "gibbs": 10, "chains": 1000},
         {"units": 8, "top_units": 40, "gibbs": 2, "chains": 10, "ais_chains": 20, "ais_steps": 200},
-        Settings("sgd", rate=0.05, batch_size=500, decay=2e-4, clip=None, validations=6, samples=20),
+        Settings("sgd", rate=0.1, batch_size=500, decay=2e-4, clip=None, validations=6, samples=20),
         samples=5000,
     ),
     "darn": Recipe(
