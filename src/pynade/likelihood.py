@@ -16,6 +16,7 @@ from pynade.ordering import random_observed
 from pynade.precision import computing_in
 from pynade.processes import rank_and_size, sum_over_processes
 
+Array = Tensor | np.ndarray
 Progress = Callable[[int, int], None]  # called with what is done and with the total
 BATCH = 2000  # rows × prefixes of an estimate at a time
 
@@ -77,7 +78,7 @@ def at_most(rows: int, model: Any, device: torch.device) -> int:
 
 @torch.no_grad()
 def row_log_probs(
-    density: Density, x: Tensor | np.ndarray, batch_size: int = 500, progress: Progress | None = None
+    density: Density, x: Array, batch_size: int = 500, progress: Progress | None = None
 ) -> Tensor:
     """Exact log p of every row, float64 on the CPU, computed batch by batch on the density's device.
 
@@ -97,14 +98,14 @@ def row_log_probs(
     return out
 
 
-def log_likelihood(density: Density, x: Tensor | np.ndarray, batch_size: int = 500) -> Estimate:
+def log_likelihood(density: Density, x: Array, batch_size: int = 500) -> Estimate:
     """Exact mean log-likelihood of rows x under a density."""
     return Estimate.from_rows(row_log_probs(density, x, batch_size))
 
 
 def orderless_estimate(
     model: Orderless,
-    x: Tensor | np.ndarray,
+    x: Array,
     draws: int = 4,
     seed: int = 0,
     batch_size: int | None = None,
@@ -137,20 +138,12 @@ def orderless_estimate(
         >>> print(orderless_estimate(deep, torch.eye(3)))
         -2.079 ± 0.000 nats (n = 3, estimate, Monte-Carlo s.e. 0.000)
     """
-    named: dict[str, Any] = {"precision": precision, "progress": progress}
-    return Estimate.from_rows(*orderless_rows(model, x, draws, seed, batch_size, **named))
+    return Estimate.from_rows(*orderless_rows(model, x, draws, seed, batch_size, precision, progress))
 
 
 @torch.no_grad()
 def orderless_rows(
-    model: Orderless,
-    x: Tensor | np.ndarray,
-    draws: int = 4,
-    seed: int = 0,
-    batch_size: int | None = None,
-    *,
-    precision: str = "float32",
-    progress: Progress | None = None,
+    model: Orderless, x: Array, draws: int, seed: int, batch_size: int | None, precision: str, progress: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """`orderless_estimate` row by row: each row's estimate and its Monte-Carlo variance, both (N,).
 
@@ -159,21 +152,17 @@ def orderless_rows(
     if draws < 2:
         raise ValueError(f"an estimate with a standard error needs at least 2 draws, not {draws}")
     if batch_size is None:
-        small = model.net.row_floats is None
-        batch_size = BATCH if small else model.net.rows_at_once(model.device)
+        batch_size = BATCH if model.net.row_floats is None else model.net.rows_at_once(model.device)
     rows = torch.as_tensor(x).to(model.device)
     rows = rows if rows.is_floating_point() else rows.to(model.dtype)
-    rank, size = rank_and_size()
-    out = np.zeros((2, len(rows)))
-    done = 0
+    (rank, size), out, done = rank_and_size(), np.zeros((2, len(rows))), 0
     for n, (part, observed) in enumerate(prefixes(rows, draws, seed, batch_size)):
         here = slice(done, done + len(part) // draws)
         done = here.stop
         if n % size == rank:
             with computing_in(precision, model.device):
                 log_p = -model.loss_given(part, observed).view(draws, -1)
-            out[0, here] = log_p.mean(0).cpu().numpy()
-            out[1, here] = log_p.var(0).cpu().numpy() / draws
+            out[:, here] = log_p.mean(0).cpu().numpy(), log_p.var(0).cpu().numpy() / draws
         if progress is not None:
             progress(done, len(rows))
     means, variances = sum_over_processes(out)

@@ -184,14 +184,26 @@ def test_periods_are_seen_as_phases():
     periods = np.zeros((7, 3))
     periods[1] = 7, 0, 14
     made = family(periods=periods)
-    assert made.n_features == 5  # the period that no column has is left out
+    assert made.n_features == 11  # the period that no column has is left out
     x = torch.zeros(3, 7, dtype=torch.float64)
     x[:, 1] = torch.tensor([0.0, 7.0, 14.0])
     features = made.encode(x)
-    torch.testing.assert_close(features[0, 1, [1, 3]], features[1, 1, [1, 3]], rtol=0, atol=1e-9)
-    torch.testing.assert_close(features[0, 1, 1:], features[2, 1, 1:], rtol=0, atol=1e-9)
-    assert (features[0, 1, 1:] - features[1, 1, 1:]).abs().max() > 1
+    phases = features[..., 7:]
+    torch.testing.assert_close(phases[0, 1, [0, 2]], phases[1, 1, [0, 2]], rtol=0, atol=1e-9)
+    torch.testing.assert_close(phases[0, 1], phases[2, 1], rtol=0, atol=1e-9)
+    assert (phases[0, 1] - phases[1, 1]).abs().max() > 1
     assert not features[:, 0, 1:].any()
+
+
+def test_the_features_of_a_number_go_through_the_intervals_one_after_the_other():
+    made, x = family(), torch.as_tensor(codes())
+    score, through = made.encode(x)[:, 3, 0], made.encode(x)[:, 3, 1:7]
+    assert ((through >= 0) & (through <= 1)).all()
+    order = score.argsort()
+    assert (through[order].diff(dim=0) >= 0).all()
+    assert (through[:, :-1] >= through[:, 1:]).all()
+    assert through.min() == 0
+    assert through.max() == 1
 
 
 @pytest.mark.parametrize(

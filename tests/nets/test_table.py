@@ -74,8 +74,8 @@ def test_outputs_beyond_a_column_are_its_bias():
     model = net(outputs=[3, 6, 2, 6, 1, 5, 6])
     eta = model.conditionals(features(4), torch.zeros(4, 7, dtype=torch.bool))
     for i, n in enumerate(model.outputs):
-        assert torch.equal(eta[:, i, n:], model.bias[i, n:].expand(4, -1))
-        assert (eta[:, i, :n] != model.bias[i, :n]).any()
+        assert torch.equal(eta[:, i, n:], model.bias[0, i, n:].expand(4, -1))
+        assert (eta[:, i, :n] != model.bias[0, i, :n]).any()
 
 
 def test_config_saved_and_loaded(tmp_path):
@@ -86,7 +86,9 @@ def test_config_saved_and_loaded(tmp_path):
         codes[:, i] = codes[:, i].round() % n if n else codes[:, i]
     codes[:, 3] = codes[:, 3].round()
     family = PerColumn.fitted(codes, LEVELS, [i == 3 for i in range(7)], [(0, None)] * 7, n_components=2)
-    model = Orderless(net(n_params=family.n_params, n_features=1, dropout=0.1), family).double()
+    model = Orderless(
+        net(n_params=family.n_params, n_features=family.n_features, dropout=0.1), family
+    ).double()
     x = torch.as_tensor(codes)
     again = type(model.net)(**model.net.config())
     assert {n: p.shape for n, p in again.named_parameters()} == {

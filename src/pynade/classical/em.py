@@ -18,7 +18,7 @@ from pynade.training.loop import Callback, Learner, Report, Stopping, run
 
 Array = Tensor | np.ndarray
 Random = torch.Generator | None  # where random numbers come from; None is torch's own generator
-Parameters = dict[str, Tensor]  # every tensor has a leading axis of members
+Parameters = dict[str, Tensor]
 
 
 class EMOptions(TypedDict, total=False):
@@ -45,44 +45,70 @@ class EMOptions(TypedDict, total=False):
     checkpoint: Checkpoint | None
 
 
-def stopping(options: EMOptions) -> Stopping:
-    """When to stop, of options that are complete and known."""
-    for name in options.keys() - EMOptions.__annotations__.keys():
-        raise TypeError(f"EM has no option {name!r}; known: {', '.join(EMOptions.__annotations__)}")
-    patience = options["patience"]
-    check_positive(epochs=options["epochs"], patience=1 if patience is None else patience)
-    return Stopping(patience, options["tol"] or None, options.get("stop_at_train"))
+class Members(Learner):
+    """Abstract learner of one or more members, each with its own parameters.
 
-
-def run_em(learner: Learner, options: EMOptions) -> list[History]:
-    """Run EM; one history for each member."""
-    callbacks, checkpoint = options.get("callbacks", ()), options.get("checkpoint")
-    return run(learner, options["epochs"], callbacks=callbacks, checkpoint=checkpoint)
-
-
-class EM(Learner):
-    """Abstract EM of one or more members: an epoch is an M-step (not in the first epoch) and an E-step.
-
-    `params` are those of the active members, `best` of every member; `generators` those M-steps draw from.
+    `params` are the present parameters of each member, `best` those to keep; `memory` holds further tensors
+    that the next epoch depends on, `generators` are those it draws from.
     """
+
+    stopping: list[Stopping]
+
+    def __init__(
+        self, params: list[Parameters], stopping: list[Stopping], generators: Sequence[Random] = ()
+    ) -> None:
+        self.params, self.stopping = params, stopping
+        self.best = [{name: t.clone() for name, t in own.items()} for own in params]
+        self.active = list(range(len(params)))
+        self.generators = [g for g in generators if g is not None]
+        self.memory: Parameters = {}
+        self.notes: list[list[str]] = [[] for _ in params]  # components that were placed again
+        self.steps = -1  # epochs done, less one: in EM, M-steps
+
+    def accept(self, better: Sequence[int]) -> None:
+        """Copy the parameters of these members."""
+        for m in better:
+            self.best[m] = {name: t.clone() for name, t in self.params[m].items()}
+
+    def drop(self, members: Sequence[int]) -> None:
+        """These members are not computed any more."""
+        self.active = [m for m in self.active if m not in members]
+
+    def state(self) -> State:
+        """Parameters, random numbers and notes; what an E-step gathers is computed again."""
+        random = {str(k): g.get_state() for k, g in enumerate(self.generators)}
+        groups = {"memory": self.memory, "generators": random}
+        for m in range(len(self.params)):
+            groups |= {f"params {m}": self.params[m], f"best {m}": self.best[m]}
+        return groups, {"active": self.active, "steps": self.steps, "notes": self.notes}
+
+    def restore(self, state: State) -> None:
+        """Put back what `state` gave, into the same tensors."""
+        groups, facts = state
+        for group, own in Members.state(self)[0].items():
+            for name, t in own.items() if group != "generators" else ():
+                t.copy_(groups[group][name])
+        for k, generator in enumerate(self.generators):
+            generator.set_state(groups["generators"][str(k)].cpu())
+        self.active, self.steps, self.notes = facts["active"], facts["steps"], facts["notes"]
+
+
+class EM(Members):
+    """Abstract EM: an epoch is an M-step (not in the first epoch) and an E-step."""
 
     unit = "iteration"
     advice = "Values that differ by many orders of magnitude may be the reason."
 
     def __init__(
-        self,
-        params: Parameters,
-        stopping: Sequence[Stopping],
-        validated: bool,
-        generators: Sequence[Random] = (),
+        self, params: list[Parameters], options: EMOptions, generators: Sequence[Random] = ()
     ) -> None:
-        self.params, self.stopping, self.validated = params, stopping, validated
-        self.best = {name: t.clone() for name, t in params.items()}
-        self.active = list(range(len(stopping)))
-        self.generators = [g for g in generators if g is not None]
-        self.steps = -1  # M-steps done
-        self.memory: Parameters = {}  # further tensors that the next step depends on
-        self.notes: list[list[str]] = [[] for _ in stopping]  # components that were placed again
+        for name in options.keys() - EMOptions.__annotations__.keys():
+            raise TypeError(f"EM has no option {name!r}; known: {', '.join(EMOptions.__annotations__)}")
+        patience = options["patience"]
+        check_positive(epochs=options["epochs"], patience=1 if patience is None else patience)
+        rule = Stopping(patience, options["tol"] or None, options.get("stop_at_train"))
+        super().__init__(params, [rule for _ in params], generators)
+        self.options = options
 
     @abstractmethod
     def expect(self) -> list[float | None]:
@@ -99,50 +125,21 @@ class EM(Learner):
         self.steps += 1
         return self.expect()
 
-    def accept(self, better: Sequence[int]) -> None:
-        """Copy the parameters of these members."""
-        at = [self.active.index(m) for m in better]
-        for name, best in self.best.items() if better else ():
-            best[list(better)] = self.params[name][at]
-
-    def drop(self, members: Sequence[int]) -> None:
-        """Take these members out of the batch."""
-        stay = [k for k, m in enumerate(self.active) if m not in members]
-        self.params = {name: t[stay] for name, t in self.params.items()}
-        self.active = [self.active[k] for k in stay]
-
-    def state(self) -> State:
-        """Parameters, random numbers and notes; what an E-step gathers is computed again."""
-        random = {str(k): g.get_state() for k, g in enumerate(self.generators)}
-        tensors = {"params": self.params, "best": self.best, "memory": self.memory, "generators": random}
-        return tensors, {"active": self.active, "steps": self.steps, "notes": self.notes}
-
     def restore(self, state: State) -> None:
         """Go on after the E-step of the state."""
-        tensors, facts = state
-        for own, group in ((self.best, "best"), (self.memory, "memory")):
-            for name, t in own.items():
-                t.copy_(tensors[group][name])
-        for k, generator in enumerate(self.generators):
-            generator.set_state(tensors["generators"][str(k)].cpu())
-        self.active, self.steps, self.notes = facts["active"], facts["steps"], facts["notes"]
+        super().restore(state)
         if self.active:
-            self.put({name: t.to(self.best[name].device) for name, t in tensors["params"].items()})
-
-    def put(self, params: Parameters) -> None:
-        """Take these parameters, and gather what the next M-step needs."""
-        self.params = params
-        self.expect()
+            self.expect()
 
     def revert(self, epoch: int, folder: object) -> str:
         """There is no model yet that could be left in a good state."""
         return "no model was fitted"
 
-    def messages_of(self, member: int) -> list[str]:
-        """The notes of a member, each once, with how often it happened."""
-        counts = Counter(self.notes[member]).items()
-        return [text + (f", {times} times" if times > 1 else "") for text, times in counts]
-
-    def messages(self) -> list[str]:
-        """The notes of the only member."""
-        return self.messages_of(0)
+    def run(self) -> list[History]:
+        """One history for each member, with its notes, each once with how often it happened."""
+        callbacks, checkpoint = self.options.get("callbacks", ()), self.options.get("checkpoint")
+        histories = run(self, self.options["epochs"], callbacks=callbacks, checkpoint=checkpoint)
+        for history, notes in zip(histories, self.notes, strict=True):
+            counts = Counter(notes).items()
+            history.messages = [text + (f", {times} times" if times > 1 else "") for text, times in counts]
+        return histories

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from pynade.device import torch_device
+from pynade.estimators.base import FitRequest
 from pynade.estimators.net import OWN
 from pynade.estimators.parameters import documented
 from pynade.estimators.table_questions import TableQuestions
@@ -21,7 +24,11 @@ from pynade.training.options import Gradient
 if TYPE_CHECKING:
     from pynade.ordering import Ordering
 
-SMALL = 2000  # rows below which a table has a smaller net and more orderings
+SMALL, LARGE = 2000, 20_000  # rows from which a table has other defaults
+SIMPLE = {"mean": 0.25, "rows": 10}  # prior of the weight of the mixture of Gaussians: its mean, as from rows
+MOST_NUMBERS = 64  # columns of numbers beyond which there is no mixture of Gaussians
+LEAST_WEIGHT = 0.02  # below which the mixture is left out
+SCORED = 60  # times that the validation rows are scored, by default
 
 
 class MixedCells:
@@ -58,13 +65,16 @@ class TabularNADE(TableQuestions):
 
     hidden: int | Sequence[int] | None = None
     n_components: int = 10
-    dropout: float | None = None
+    dropout: float = 0.1
+    members: int | None = None
+    mixture: bool = True
     schema: Mapping[str, Any] | None = None
     missing: Sequence[str] | None = None
     drop: Sequence[str] = ()
     n_orderings: int | None = None
     epochs: int | None = None  # type: ignore[assignment]
-    learning_rate: float = 0.002
+    time_limit: float | None = None
+    learning_rate: float = 0.003
     batch_size: int | None = None  # type: ignore[assignment]
     weight_decay: float = 0.02
     patience: int | None = None
@@ -76,7 +86,9 @@ class TabularNADE(TableQuestions):
         "ema": 0.99,
         "clip": 1.0,
     }
-    _facts: ClassVar[tuple[str, ...]] = ("schema_", "n_rows_", "independent_", "disagreement_")
+    _facts: ClassVar[tuple[str, ...]] = (
+        "schema_", "n_rows_", "independent_", "disagreement_", "mixture_weight_"
+    )  # fmt: skip
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -148,18 +160,21 @@ class TabularNADE(TableQuestions):
         return X if isinstance(X, np.ndarray | list) else rows
 
     def options(self) -> Gradient:
-        """All options of training; epochs and the size of minibatches follow from the number of rows."""
+        """All options of training; those that are None follow from the numbers of rows and columns."""
         own = {name: getattr(self, name) for name in OWN}
+        training = asdict(self._training_options())
         n, columns = getattr(self, "n_rows_", 1000), len(getattr(self, "schema_", range(10)))
         if own["batch_size"] is None:
             own["batch_size"] = int(np.clip(2 ** round(np.log2(max(n, 16) / 16)), 32, 512))
-        updates = -(-n // own["batch_size"])
+        updates = training["updates_per_epoch"] or -(-n // own["batch_size"])
         if own["epochs"] is None:
-            wanted = np.clip(100 * np.sqrt(n * max(columns, 10) / 10), 300, 6000)
-            own["epochs"] = max(2, int(wanted) // updates)
+            wanted = int(np.clip(250 * np.sqrt(n * max(columns, 10) / 10), 500, 8000))
+            wanted = max(SCORED, min(wanted, getattr(self, "_affordable", wanted)))
+            if training["updates_per_epoch"] is None and updates < wanted // SCORED:
+                training["updates_per_epoch"] = updates = wanted // SCORED
+            own["epochs"] = max(2, wanted // updates)
         if own["patience"] is None:
             own["patience"] = max(20, own["epochs"] // 3)
-        training = asdict(self._training_options())
         training["warm_up"] = min(training["warm_up"], own["epochs"] * updates // 4)
         held = max(1, round(self.validation_fraction * n))
         training["valid_draws"] = max(training["valid_draws"], min(32, 4000 // held))
@@ -173,7 +188,7 @@ class TabularNADE(TableQuestions):
         from pynade.models import Orderless
         from pynade.nets import TableNet
 
-        generator, columns = torch.Generator().manual_seed(seed), self.schema_.columns
+        generator, columns, n = torch.Generator().manual_seed(seed), self.schema_.columns, len(train)
         family = PerColumn.fitted(
             train,
             [c.n_levels for c in columns],
@@ -182,20 +197,20 @@ class TabularNADE(TableQuestions):
             self.schema_.periods(),
             self.n_components,
         )
-        outputs = [n or 3 * self.n_components for n in family.levels]
-        small = len(train) < SMALL
+        hidden = self.hidden or ((128, 128) if n < SMALL else (256, 256) if n < LARGE else (256, 256, 256))
         net = TableNet(
             family.levels,
             family.n_params,
-            outputs,
-            (128, 128) if small and self.hidden is None else self.hidden or (256, 256, 256),
+            [size or 3 * self.n_components for size in family.levels],
+            hidden,
             n_features=family.n_features,
-            dropout=(0.2 if small else 0.1) if self.dropout is None else self.dropout,
+            dropout=self.dropout,
+            members=self.members or (5 if n < SMALL else 3 if n < LARGE else 1),
             generator=generator,
         )
         net.set_output_bias(family.eta_from_marginal(torch.as_tensor(train)))
         self._ordering(len(columns), generator, k=self._n_orderings())
-        return Orderless(net, family, self.stratified)
+        return Orderless(net, family.with_components(net.mixed_components or 1), self.stratified)
 
     def _fit(self, train: np.ndarray, valid: np.ndarray | None, seed: int, request: Any) -> None:
         if train.shape[0] and np.isnan(train).all(1).any():
@@ -203,16 +218,102 @@ class TabularNADE(TableQuestions):
         if valid is not None:
             valid = valid[~np.isnan(valid).all(1)]
             valid = valid if len(valid) >= 2 else None
+        if self.time_limit is not None:
+            request = self._within(train, valid, seed, request)
         super()._fit(train, valid, seed, request)
         import torch
 
         from pynade.models import Independent
 
+        self.mixture_weight_ = 0.0
+        if self.mixture and len(train) < LARGE and self.model_.family.levels.count(0) <= MOST_NUMBERS:
+            self._blend(train, valid, seed)
         alone = Independent.fitted(self.model_.family, torch.as_tensor(train)).double()
         self.independent_ = alone.eta.detach().tolist()
         some = train[~np.isnan(train).any(1)] if valid is None else valid[~np.isnan(valid).any(1)]
         scores = self._ordering_scores(some[:500], 8)
         self.disagreement_ = None if scores is None else float(scores.std(0).mean())
+
+    def _within(
+        self, train: np.ndarray, valid: np.ndarray | None, seed: int, request: FitRequest
+    ) -> FitRequest:
+        """Plan as many updates as fit into the time limit, and stop training when it is over."""
+        from pynade.training import fit
+
+        began, self._affordable = time.monotonic(), 10**9
+        if not self.time_limit or self.time_limit <= 0:
+            raise ValueError(f"time_limit must be positive, not {self.time_limit}")
+
+        def cost(rows: np.ndarray | None) -> float:  # of four updates, and of scoring these rows
+            options = replace(self.options(), epochs=3, updates_per_epoch=4, warm_up=0, patience=None)
+            lines = fit(self.build(train, seed).to(torch_device(self.device)), train, rows, options).epochs
+            return (lines[2]["seconds"] - lines[0]["seconds"]) / 2
+
+        update = max(1e-5, cost(None) / 4)
+        scoring = max(0.0, cost(valid) - 4 * update) if valid is not None else 0.0
+        left = 0.85 * (self.time_limit - (time.monotonic() - began)) - SCORED * scoring
+        self._affordable = int(left / update)
+
+        def over(_: Any) -> bool:
+            return time.monotonic() - began > 0.9 * float(self.time_limit or 0)
+
+        return replace(request, callbacks=(*request.callbacks, over))
+
+    def _blend(self, train: np.ndarray, valid: np.ndarray | None, seed: int) -> None:
+        """Average the nets' conditionals with those of a mixture of Gaussians; validation rows weight it."""
+        import torch
+
+        from pynade.classical.table_em import em_table
+        from pynade.models import Orderless
+        from pynade.nets import TableBlend
+
+        net, family = self.model_.net, self.model_.family
+        numbers = {"n_features": family.n_features, "sigma_floor": family.sigma_floor, "seed": seed}
+
+        def seen(codes: np.ndarray) -> np.ndarray:
+            x = torch.as_tensor(codes)
+            first = family.encode(family.fill(x, ~torch.isnan(x)))[..., 0]
+            return first.masked_fill(torch.isnan(x), torch.nan).numpy()
+
+        simple = em_table(seen(train), family.levels, **numbers)
+        weight = SIMPLE["mean"]
+        if valid is not None:
+            weight = self._simple_weight(simple, torch.as_tensor(valid))
+            rows = seen(np.concatenate([train, valid]))
+            simple = em_table(rows, family.levels, simple.n_components, **numbers)
+        if weight >= LEAST_WEIGHT:
+            self.mixture_weight_ = float(weight)
+            blend = TableBlend([net, simple], [1 - weight, weight])
+            family = family.with_components(sum(blend.sizes) or 1)
+            self.model_ = Orderless(blend, family, self.stratified)
+
+    def _simple_weight(self, simple: Any, valid: Any) -> float:
+        """The weight of the mixture that makes the validation cells most likely, drawn towards its prior."""
+        import torch
+
+        from pynade.likelihood import prefixes
+
+        model, cells, shares = self.model_.float(), [], []
+        with torch.no_grad():
+            for x, observed in prefixes(valid, self.options().valid_draws, seed=0):
+                known = ~torch.isnan(x)
+                filled, todo = model.family.fill(x, known).float(), known & ~observed
+                features = model.family.encode(filled)
+                each = [
+                    model.family.member_log_prob(
+                        filled, part.conditionals(features, observed), part.mixed_components
+                    )[todo].double()
+                    for part in (model.net, simple)
+                ]
+                cells.append(each[1] - each[0])
+                share = known.sum(1) / todo.sum(1)  # as in the loss: rows count alike
+                shares.append(share.unsqueeze(1).expand_as(todo)[todo].double())
+        odds, weight, share = torch.cat(cells), SIMPLE["mean"], torch.cat(shares)
+        share, n = share / share.sum(), len(valid)
+        for _ in range(200):
+            mean = float((share * torch.sigmoid(odds + np.log(weight / (1 - weight)))).sum())
+            weight = (n * mean + SIMPLE["rows"] * SIMPLE["mean"]) / (n + SIMPLE["rows"])
+        return weight
 
     def _ordering_scores(self, codes: np.ndarray, k: int) -> np.ndarray | None:
         """log p of complete rows under each of k orderings, (k, N); None without a row."""
@@ -232,7 +333,7 @@ class TabularNADE(TableQuestions):
         if self.n_orderings is not None:
             return self.n_orderings
         n = getattr(self, "n_rows_", 1000)
-        return 16 if n < SMALL else 4 if n < 10 * SMALL else 1
+        return 16 if n < SMALL else 4 if n < LARGE else 1
 
     def orderings(self, k: int | Ordering | None = None) -> Ordering:
         """The first k of this model's random orderings of its columns; None takes its own number."""

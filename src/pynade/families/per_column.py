@@ -14,10 +14,15 @@ from pynade.families.base import Family, refuse
 from pynade.families.mixture import MixtureOfLogistics
 from pynade.families.real import pick
 from pynade.families.transform import at
+from pynade.kernels import backends
+from pynade.kernels.autograd import fused
+from pynade.kernels.private import forward_mode
 
 BEYOND = 1e4  # normal score of the ends of a bounded lattice
+INTERVALS = 6  # of normal scores, equally likely but for the ends, in the features of a number
 REACH = 6.0  # largest normal score that a net sees
 RAMP = 0.01  # share of a uniform distribution in the normal scores, so that no interval has none
+SHORT = 1e-8  # width, in normal scores, of the interval that stands for the density of a real value
 BACKGROUND = 0.001  # weight of a broad component that every mixture has: one odd cell costs a row little
 NODES = 8  # of a logistic, for the mean of a column of numbers
 
@@ -29,7 +34,8 @@ class PerColumn(Family):
     by an increasing piecewise linear function, on which the distribution is a mixture of logistics (one of
     them fixed and broad, so that no value is impossible). A value on a lattice has the probability between
     k - 1/2 and k + 1/2 (to the end of the axis at the ends of its range), a real value the density, with the
-    slope of the map. A net sees levels as indexes, and numbers as normal scores with the phases of their
+    slope of the map. A net sees levels as indexes, and numbers as normal scores, how far they are through
+    each of a few intervals of normal scores (so that it can tell values apart), and the phases of their
     periods (dates).
 
     Args:
@@ -48,7 +54,6 @@ class PerColumn(Family):
     counts: Tensor  # (D,), the levels
     level_columns: Tensor
     number_columns: Tensor
-    invalid: Tensor  # (D, P) bool: parameters of no level
     knots: Tensor  # (D, M), in codes, ascending
     scores: Tensor  # (D, M), their normal scores
     step: Tensor  # (D,) bool: numbers on a lattice
@@ -70,15 +75,13 @@ class PerColumn(Family):
         self.sigma_floor = float(sigma_floor)
         self.axis = MixtureOfLogistics(n_components + 1, sigma_floor)  # with the fixed component
         self.n_params = max(3 * self.n_components if 0 in self.levels else 1, *self.levels, 1)
-        self.n_features = 1 + 2 * self.n_periods
+        self.n_features = 1 + INTERVALS + 2 * self.n_periods
         D = len(self.levels)
         counts = torch.tensor(self.levels)
         self.register_buffer("counts", counts)
         kinds = ([i for i, n in enumerate(self.levels) if bool(n) == wanted] for wanted in (True, False))
         for name, columns in zip(("level_columns", "number_columns"), kinds, strict=True):
             self.register_buffer(name, torch.tensor(columns, dtype=torch.long))
-        invalid = torch.arange(self.n_params) >= counts[:, None]
-        self.register_buffer("invalid", invalid & (counts > 0)[:, None])
         knots = torch.linspace(-1, 1, self.n_knots, dtype=torch.float64).expand(D, -1)
         for name, value in (
             ("knots", knots.clone()),
@@ -132,6 +135,12 @@ class PerColumn(Family):
         family.periods.copy_(torch.from_numpy(used))
         return family
 
+    def with_components(self, n_components: int) -> PerColumn:
+        """The same columns with another number of components."""
+        made = PerColumn(self.levels, n_components, self.n_knots, self.n_periods, self.sigma_floor)
+        made.load_state_dict(self.state_dict())
+        return made
+
     def _apply(self, fn: object, recurse: bool = True) -> PerColumn:
         """Move with the model, but keep the maps in float64."""
         kept = {name: getattr(self, name) for name in ("knots", "scores", "low", "high", "periods")}
@@ -148,15 +157,17 @@ class PerColumn(Family):
             refuse(x, wrong, "a column of levels needs the index of a level")
 
     def encode(self, x: Tensor, i: Tensor | None = None) -> Tensor:
-        """The index of a level, or the normal score of a number, and the phases of its periods."""
-        z = self._score(x.double(), i)[0].clamp(-REACH, REACH)
-        first = torch.where(at(self.counts, i) > 0, x.double(), z)
-        if not self.n_periods:
-            return first.unsqueeze(-1).to(x.dtype)
-        period = at(self.periods, i)
-        turn = 2 * math.pi * x.double().unsqueeze(-1) / torch.where(period > 0, period, 1)
-        phases = torch.cat([turn.sin(), turn.cos()], -1) * torch.cat([period > 0, period > 0], -1)
-        return torch.cat([first.unsqueeze(-1), phases.expand(*first.shape, -1)], -1).to(x.dtype)
+        """The index of a level; of a number its normal score, its way through intervals, and phases."""
+        z, level = self._score(x.double(), i)[0].clamp(-REACH, REACH), at(self.counts, i) > 0
+        ends = torch.special.ndtri((torch.arange(INTERVALS + 1, device=x.device) + 0.5) / (INTERVALS + 1))
+        through = ((z.unsqueeze(-1) - ends[:-1]) / (ends[1:] - ends[:-1])).clamp(0, 1)
+        parts = [torch.where(level, x.double(), z).unsqueeze(-1), through.masked_fill(level.unsqueeze(-1), 0)]
+        if self.n_periods:
+            period = at(self.periods, i)
+            turn = 2 * math.pi * x.double().unsqueeze(-1) / torch.where(period > 0, period, 1)
+            phases = torch.cat([turn.sin(), turn.cos()], -1) * torch.cat([period > 0, period > 0], -1)
+            parts.append(phases.expand(*z.shape, -1))
+        return torch.cat(parts, -1).to(x.dtype)
 
     def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Log-probability of a level or a value on a lattice, log-density of a real value (in codes)."""
@@ -164,15 +175,23 @@ class PerColumn(Family):
         if not numbers:
             return self._levels_log_prob(x, eta, i)
         if not levels:
-            return self._axis_log_prob(x, eta, i)
-        if i is None:  # each kind of column for itself
-            out, some, rest = torch.empty_like(eta[..., 0]), self.level_columns, self.number_columns
-            out[..., some] = self._levels_log_prob(x[..., some], eta[..., some, :], some)
-            out[..., rest] = self._axis_log_prob(x[..., rest], eta[..., rest, :], rest)
-            return out
+            return self._axis_log_prob(x, eta, i, self.n_components)
+        if i is None:
+            return self.member_log_prob(x, eta, self.n_components)
         level = at(self.counts, i) > 0
         by_level = self._levels_log_prob(torch.where(level, x, 0), eta, i)
-        return torch.where(level, by_level, self._axis_log_prob(torch.where(level, 0, x), eta, i))
+        by_axis = self._axis_log_prob(torch.where(level, 0, x), eta, i, self.n_components)
+        return torch.where(level, by_level, by_axis)
+
+    def member_log_prob(self, x: Tensor, eta: Tensor, n_components: int) -> Tensor:
+        """`log_prob` of rows x (…, D) by parameters (…, D, P) with another number of components."""
+        some, rest = self.level_columns, self.number_columns  # each kind of column for itself
+        out = torch.empty_like(eta[..., 0])
+        if len(some):
+            out[..., some] = self._levels_log_prob(x[..., some], eta[..., some, :], some)
+        if len(rest):
+            out[..., rest] = self._axis_log_prob(x[..., rest], eta[..., rest, :], rest, n_components)
+        return out
 
     def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """An index, or a draw of the mixture, mapped back and rounded to the lattice."""
@@ -272,7 +291,12 @@ class PerColumn(Family):
         return bool(level.any()), bool((~level).any())
 
     def _logits(self, eta: Tensor, i: Tensor | None) -> Tensor:
-        return eta.masked_fill(at(self.invalid, i), -math.inf)
+        """Of levels (…, L), as many as any column has."""
+        counts, levels = (
+            at(self.counts, i).unsqueeze(-1),
+            torch.arange(max(1, *self.levels), device=eta.device),
+        )
+        return eta[..., : len(levels)].masked_fill((levels >= counts) & (counts > 0), -math.inf)
 
     def _probabilities(self, eta: Tensor, i: Tensor | None) -> Tensor:
         return self._logits(eta, i).softmax(-1)
@@ -280,15 +304,15 @@ class PerColumn(Family):
     def _levels_log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None) -> Tensor:
         return self._logits(eta, i).log_softmax(-1).gather(-1, x.long().unsqueeze(-1)).squeeze(-1)
 
-    def _axis_eta(self, eta: Tensor) -> Tensor:
+    def _axis_eta(self, eta: Tensor, n_components: int | None = None) -> Tensor:
         """Parameters of the mixture with its fixed component, from those of a net."""
-        used = 3 * self.n_components
+        used = 3 * (n_components or self.n_components)
         logits, mu, raw = functional.pad(eta, (0, max(0, used - eta.shape[-1])))[..., :used].chunk(3, -1)
         logits = functional.pad(logits.log_softmax(-1), (0, 1), value=math.log(BACKGROUND / (1 - BACKGROUND)))
         return torch.cat([logits, functional.pad(mu, (0, 1)), functional.pad(raw, (0, 1))], -1)
 
-    def _axis_log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None) -> Tensor:
-        """Log of Σ pi (σ(b) - σ(a)) of an interval a … b, or of the density at a = b, by logsumexp.
+    def _axis_log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None, n_components: int) -> Tensor:
+        """Log of Σ pi (σ(b) - σ(a)) of an interval a … b; a density is that of a short one, over its width.
 
         σ(b) - σ(a) = σ(b) σ(-a) (1 - exp(a - b)), whose logarithm loses no digits however short or far out
         the interval is.
@@ -297,16 +321,23 @@ class PerColumn(Family):
         half = torch.where(lattice, 0.5, 0.0).double()
         a, log_slope = self._score(x - half, i)
         b, _ = self._score(x + half, i)
-        a = torch.where(lattice & (x <= at(self.low, i)), -BEYOND, a)
-        b = torch.where(lattice & (x >= at(self.high, i)), BEYOND, b)
-        width = torch.where(lattice, b - a, 1.0)
-        a, b, width, log_slope = (t.to(eta.dtype).unsqueeze(-1) for t in (a, b, width, log_slope))
-        logits, mu, log_sigma = self.axis._parts(self._axis_eta(eta))
+        a = torch.where(lattice, torch.where(x <= at(self.low, i), -BEYOND, a), a - SHORT / 2)
+        b = torch.where(lattice, torch.where(x >= at(self.high, i), BEYOND, b), b + SHORT / 2)
+        width = torch.where(lattice, b - a, SHORT)
+        more = torch.where(lattice, 0.0, log_slope - math.log(SHORT)).to(eta.dtype)
+        a, b, width = (t.to(eta.dtype).expand(eta.shape[:-1]) for t in (a, b, width))
+        own = eta[..., : 3 * n_components]
+        if backends.choose("auto", eta.device, eta) == "numba" and not forward_mode():
+            from pynade.kernels.interval import IntervalLogProb
+
+            return fused(IntervalLogProb(self.sigma_floor, BACKGROUND), own, a, b, width) + more
+        logits, mu, raw = self._axis_eta(eta, n_components).chunk(3, -1)
+        log_sigma = self.axis.log_scale(raw)
         rate = torch.exp(-log_sigma)
+        a, b, width = (t.unsqueeze(-1) for t in (a, b, width))
         each = functional.logsigmoid((b - mu) * rate) + functional.logsigmoid((mu - a) * rate)
-        inner = torch.log(-torch.expm1(-(width * rate).clamp(min=1e-30)))
-        each = each + torch.where(lattice.unsqueeze(-1), inner, log_slope - log_sigma)
-        return torch.logsumexp(logits.log_softmax(-1) + each, -1)
+        each = each + torch.log(-torch.expm1(-(width * rate).clamp(min=1e-30)))
+        return torch.logsumexp(logits.log_softmax(-1) + each, -1) + more
 
     def _value(self, z: Tensor, i: Tensor | None) -> Tensor:
         """Codes of normal scores, rounded where they are on a lattice."""
@@ -358,8 +389,11 @@ def normal_scores(codes: np.ndarray, step: bool, most: int) -> tuple[np.ndarray,
         left, right = (np.searchsorted(x, picked, side) for side in ("left", "right"))
         wide = picked[(right - left) * most >= len(x)]
         knots = np.unique(np.concatenate([np.setdiff1d(picked, wide), wide - 0.5, wide + 0.5]))
-    else:
-        knots = picked
+    else:  # between values, so that the slope at a value does not depend on rounding
+        values = np.unique(x)
+        gaps = np.diff(values, append=values[-1] + (values[-1] - values[-2] if len(values) > 1 else 2))
+        knots = picked + gaps[np.searchsorted(values, picked)] / 2
+        knots = np.append(values[0] - gaps[0] / 2, knots)
     if len(knots) == 1:
         knots = np.array([knots[0] - 1, knots[0] + 1])
     below = (np.searchsorted(x, knots, "left") + np.searchsorted(x, knots, "right")) / 2

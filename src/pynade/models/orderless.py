@@ -7,6 +7,8 @@ What it loses is measured by `pynade figure per-step`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Generator, Tensor
 
@@ -14,7 +16,7 @@ from pynade.families import Family
 from pynade.models.autoregressive import Autoregressive, check_parts, row_sums
 from pynade.models.density import Model, check_columns
 from pynade.models.mixture import Ensemble
-from pynade.nets import AnyOrderNet
+from pynade.nets import AnyOrderNet, TableNet
 from pynade.ordering import Ordering, random_observed
 from pynade.precision import computing_in
 
@@ -88,12 +90,17 @@ class Orderless(Model):
         ignored = observed
         if x.is_floating_point():  # integers have no NaN, so nothing is missing
             missing = torch.isnan(x)
-            x = self.family.fill(x, ~missing)
-            ignored = observed | missing
+            x, ignored = self.family.fill(x, ~missing), observed | missing
             total = self.n_variables - missing.sum(-1)
         inner, y, log_slope = self.family.unwrap(x, self.dtype)
-        eta = self.net.conditionals(inner.encode(y), observed, noise)
-        each = inner.log_prob(y, eta.to(y.dtype)).masked_fill(ignored, 0)
+        if noise is not None and isinstance(self.net, TableNet) and self.net.members > 1:
+            etas = self.net.of_members(inner.encode(y), observed, noise)  # each is trained for itself
+            family: Any = inner
+            members = family.member_log_prob(y.expand(etas.shape[:-1]), etas, self.net.n_components)
+            each = members.mean(0).masked_fill(ignored, 0)
+        else:
+            eta = self.net.conditionals(inner.encode(y), observed, noise)
+            each = inner.log_prob(y, eta.to(y.dtype)).masked_fill(ignored, 0)
         log_p = row_sums(each, None if log_slope is None else log_slope.masked_fill(ignored, 0))
         return -log_p * (total / (total - observed.sum(-1)).double())
 
@@ -150,28 +157,19 @@ def draw_blocks(
         raise ValueError(f"at least 1 variable is drawn at a time, not {per_step}")
     if n < 1:
         raise ValueError(f"the number of rows must be at least 1, not {n}")
-    at_once = model.net.rows_at_once(model.device)
-    sizes = [min(at_once, n - start) for start in range(0, n, at_once)]
-    parts = [_draw(model, size, per_step, generator, precision, means) for size in sizes]
-    expected = [mean for _, mean in parts if mean is not None]
-    return torch.cat([x for x, _ in parts]), torch.cat(expected) if means else None
-
-
-def _draw(
-    model: Orderless, n: int, per_step: int, generator: Generator | None, precision: str, means: bool
-) -> tuple[Tensor, Tensor | None]:
-    shape, device = (n, model.n_variables), model.device
-    order = torch.rand(shape, generator=generator, device=device).argsort(1)
-    rank = order.argsort(1)
-    nothing = torch.zeros(shape, dtype=torch.bool, device=device)
-    x = model.family.fill(torch.zeros(shape, dtype=model.dtype, device=device), nothing)
-    expected = torch.zeros_like(x) if means else None
-    for start in range(0, model.n_variables, per_step):
-        i = order[:, start : start + per_step]
-        with computing_in(precision, device):
-            eta = model.net.conditionals(model.family.encode(x), rank < start)
-        eta = eta.to(model.dtype).gather(1, i[..., None].expand(-1, -1, eta.shape[-1]))  # (B, k, P)
-        x.scatter_(1, i, model.family.sample(eta, i, generator))
-        if expected is not None:
-            expected.scatter_(1, i, model.family.mean(eta, i))
-    return x, expected
+    net, family, device = model.net, model.family, model.device
+    rows, expected = (torch.zeros(n, model.n_variables, dtype=model.dtype, device=device) for _ in range(2))
+    at_once = net.rows_at_once(device)
+    for x, mean in zip(rows.split(at_once), expected.split(at_once), strict=True):  # views
+        order = torch.rand(x.shape, generator=generator, device=device).argsort(1)
+        rank = order.argsort(1)
+        x.copy_(family.fill(x, torch.zeros_like(rank, dtype=torch.bool)))
+        for start in range(0, model.n_variables, per_step):
+            i = order[:, start : start + per_step]
+            with computing_in(precision, device):
+                eta = net.conditionals(family.encode(x), rank < start)
+            eta = eta.to(model.dtype).gather(1, i[..., None].expand(-1, -1, eta.shape[-1]))  # (B, k, P)
+            x.scatter_(1, i, family.sample(eta, i, generator))
+            if means:
+                mean.scatter_(1, i, family.mean(eta, i))
+    return rows, expected if means else None

@@ -2,6 +2,7 @@
 
 from pynade.nets.base import AnyOrderNet, Net, Walk, grouped, stepwise
 from pynade.nets.blueprint import PAPER_BLUEPRINT
+from pynade.nets.gaussian_table import GaussianTableNet, TableBlend
 from pynade.nets.made import FVSBNNet, MADENet
 from pynade.nets.masked_conv import Hybrid, MaskedConv
 from pynade.nets.masked_mlp import MaskedMLP
@@ -10,21 +11,16 @@ from pynade.nets.table import TableNet
 from pynade.nets.transformer import CausalTransformer, Transformer
 from pynade.nets.unet import UNet
 
-__all__ = [
-    "PAPER_BLUEPRINT",
-    "AnyOrderNet",
-    "CausalTransformer",
-    "FVSBNNet",
-    "Hybrid",
+__all__ = ["PAPER_BLUEPRINT", "AnyOrderNet", "CausalTransformer", "FVSBNNet", "GaussianTableNet", "Hybrid"]
+__all__ += [
     "MADENet",
     "MaskedConv",
     "MaskedMLP",
     "NADENet",
     "Net",
+    "TableBlend",
     "TableNet",
     "Transformer",
     "UNet",
-    "Walk",
-    "grouped",
-    "stepwise",
 ]
+__all__ += ["Walk", "grouped", "stepwise"]

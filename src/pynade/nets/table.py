@@ -1,20 +1,23 @@
-"""The any-order net of mixed tables: a residual net on indicators of levels and on numbers."""
+"""The any-order nets of mixed tables: residual nets on indicators of levels and on numbers, and averages."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
+from pynade.arguments import check_positive
 from pynade.nets.base import AnyOrderNet, State, glorot, layer_sizes
 from pynade.nets.layers import check_dropout, dropped
 
 
 class TableNet(AnyOrderNet):
-    """Any-order net whose variables have inputs and outputs of different sizes.
+    """Any-order net whose variables have inputs and outputs of different sizes; one or several members.
 
         h⁰ = W (inputs of the observed variables) + b
         hˡ = hˡ⁻¹ + act(Wˡ norm(hˡ⁻¹) + bˡ),   eta_i = V_i norm(hᴸ) + b_i
@@ -23,19 +26,25 @@ class TableNet(AnyOrderNet):
     a variable of numbers has its features and a flag that it is observed. Weights exist only for inputs and
     outputs that do, so one variable with many levels does not make the others slower.
 
+    Several members are nets of one shape with weights of their own, computed together. The probability of a
+    conditional is the mean of theirs (`merged`), and each of them is trained for itself (`of_members`).
+
     Args:
         levels: of each variable its number of levels; 0 for numbers.
-        n_params: P, outputs per variable (the largest number).
-        outputs: outputs that each variable uses; None takes its levels, or P of numbers.
+        n_params: outputs per variable of a member (the largest number).
+        outputs: outputs that each variable uses; None takes its levels, or n_params of numbers.
         hidden: units of each layer.
         n_features: F, features per variable of numbers.
         dropout: share of hidden activations dropped in training.
+        members: how many nets; the numbers of several have mixtures as parameters.
         generator: source of the initial weights.
 
     Example:
         >>> net = TableNet([3, 0], n_params=6, hidden=(8, 8))
         >>> net.conditionals(torch.zeros(5, 2, 1), torch.zeros(5, 2, dtype=torch.bool)).shape
         torch.Size([5, 2, 6])
+        >>> TableNet([3, 0], n_params=6, hidden=(8, 8), members=4).n_params  # eight components
+        24
     """
 
     input_weights = ("weight",)
@@ -43,7 +52,7 @@ class TableNet(AnyOrderNet):
     level: Tensor
     number: Tensor
     number_inputs: Tensor
-    has_levels: Tensor
+    counts: Tensor
     place: Tensor
 
     def __init__(
@@ -55,12 +64,19 @@ class TableNet(AnyOrderNet):
         *,
         n_features: int = 1,
         dropout: float = 0.0,
+        members: int = 1,
         generator: Generator | None = None,
     ) -> None:
-        super().__init__(len(levels), n_params, n_features)
+        check_positive(members=members, n_params=n_params)
         self.levels = [int(n) for n in levels]
         self.outputs = [n or n_params for n in self.levels] if outputs is None else [int(n) for n in outputs]
-        self.hidden, self.dropout = layer_sizes(hidden), check_dropout(dropout)
+        numbers = [size for size, n in zip(self.outputs, self.levels, strict=True) if not n]
+        self.n_components = max(numbers, default=0) // 3  # of a member
+        self.mixed_components = self.n_components * members  # of all members together
+        total = max(3 * self.mixed_components, *self.levels) if members > 1 else n_params
+        super().__init__(len(levels), total, n_features)
+        self.members, self.member_params, self.dropout = members, n_params, check_dropout(dropout)
+        self.hidden = layer_sizes(hidden)
         if not self.hidden or min(self.hidden) < 1 or len(set(self.hidden)) > 1:
             raise ValueError(f"a TableNet needs hidden layers of one width, not {self.hidden}")
         width = self.hidden[0]
@@ -69,34 +85,56 @@ class TableNet(AnyOrderNet):
         starts = [0, *ends[:-1]]  # first input of each variable
         number = [i for i, n in enumerate(self.levels) if not n]
         inputs = [starts[i] + f for i in number for f in range(n_features + 1)]
-        self.register_buffer("first", torch.tensor(starts))
-        self.register_buffer(
-            "level", torch.tensor([i for i, n in enumerate(self.levels) if n], dtype=torch.long)
-        )
-        self.register_buffer("number", torch.tensor(number, dtype=torch.long))
+        level = [i for i, n in enumerate(self.levels) if n]
+        for name, values in (("first", starts), ("level", level), ("number", number)):
+            self.register_buffer(name, torch.tensor(values, dtype=torch.long))
         self.register_buffer("number_inputs", torch.tensor(inputs, dtype=torch.long))
-        self.register_buffer("has_levels", torch.tensor(self.levels) > 0)
+        self.register_buffer("counts", torch.tensor(self.levels))
         self.register_buffer("place", torch.tensor(self._places()))
-        self.weight = glorot(self.n_inputs, width, fans=2 * width, generator=generator)
-        self.hidden_bias = nn.Parameter(torch.zeros(width))
-        self.weights = nn.ParameterList(glorot(width, width, generator=generator) for _ in self.hidden)
-        self.biases = nn.ParameterList(torch.zeros(width) for _ in self.hidden)
-        self.gains = nn.ParameterList(torch.ones(width) for _ in range(len(self.hidden) + 1))
-        self.output = glorot(n_outputs, width, fans=10 * width, generator=generator)
+        M, layers = members, len(self.hidden)
+        self.bias = nn.Parameter(torch.zeros(M, len(levels), n_params))
+        self.weight = glorot(M, self.n_inputs, width, fans=2 * width, generator=generator)
+        self.hidden_bias = nn.Parameter(torch.zeros(M, 1, width))
+        self.weights = nn.ParameterList(
+            glorot(M, width, width, fans=2 * width, generator=generator) for _ in range(layers)
+        )
+        self.biases = nn.ParameterList(torch.zeros(M, 1, width) for _ in range(layers))
+        self.gains = nn.ParameterList(torch.ones(M, 1, width) for _ in range(layers + 1))
+        self.output = glorot(M, width, n_outputs, fans=10 * width, generator=generator)
+
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments."""
+        return super().config() | {"n_params": self.member_params}
+
+    def set_output_bias(self, eta: Tensor) -> None:
+        """Start from the constant prediction eta (D, P) of a member."""
+        super().set_output_bias(eta.expand_as(self.bias))
 
     def _places(self) -> list[list[int]]:
-        """Row of `output` for every parameter of every variable; those that it does not use have the last."""
+        """Column of `output` for every parameter of every variable; those it does not use have the last."""
         start, places = 0, []
         for n in self.outputs:
-            places.append([*range(start, start + n), *[sum(self.outputs)] * (self.n_params - n)])
+            places.append([*range(start, start + n), *[sum(self.outputs)] * (self.member_params - n)])
             start += n
         return places
 
     def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
+        return self._merged(self.of_members(features, observed, noise), self.counts)
+
+    def of_members(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
+        """Eta (M, B, D, P) of each member."""
         h = self._above(self._inputs(features, observed) @ self.weight + self.hidden_bias, noise)
-        flat = functional.pad(h @ self.output.mT, (0, 1))
-        return flat[:, self.place] + self.bias
+        flat = functional.pad(torch.bmm(h, self.output), (0, 1))
+        eta = flat.index_select(2, self.place.flatten()).unflatten(2, self.place.shape)
+        return eta + self.bias.unsqueeze(1)
+
+    def _merged(self, eta: Tensor, counts: Tensor) -> Tensor:
+        """The members' average (…, P), from their parameters (M, …, P)."""
+        if self.members == 1:
+            return eta[0]
+        weights, components = [-math.log(self.members)] * self.members, [self.n_components] * self.members
+        return merged(list(eta), weights, components, counts, max(self.levels), self.n_params)
 
     def _inputs(self, features: Tensor, observed: Tensor) -> Tensor:
         """Indicators, numbers and flags (B, T), zero where a variable is not observed."""
@@ -113,27 +151,91 @@ class TableNet(AnyOrderNet):
         return inputs
 
     def start(self, groups: int, rows: int) -> State:
-        """The first layer with nothing observed: its bias."""
-        return {"a": self.hidden_bias.expand(groups, rows, -1)}
+        """The first layer (G, N, M, H) with nothing observed: its bias."""
+        return {"a": self.hidden_bias[:, 0].expand(groups, rows, -1, -1)}
 
     def predict(self, state: State, i: Tensor) -> Tensor:
         """Layers above the first, then the outputs of variable i alone."""
-        rows = functional.pad(self.output, (0, 0, 0, 1))[self.place[i]]  # (G, P, H)
-        return self._above(state["a"], None) @ rows.mT + self.bias[i].unsqueeze(1)
+        h = self._above(state["a"].permute(2, 0, 1, 3).flatten(1, 2), None)
+        h = h.unflatten(1, state["a"].shape[:2])  # (M, G, N, H)
+        eta = h.new_empty(*h.shape[1:3], self.n_params)
+        for variable, groups in by_variable(i):
+            first = int(self.place[variable, 0])
+            columns = self.output[:, :, first : first + self.outputs[variable]]
+            own = torch.bmm(h[:, groups].flatten(1, 2), columns)
+            own = (
+                functional.pad(own, (0, self.member_params - columns.shape[-1]))
+                + self.bias[:, variable, None]
+            )
+            eta[groups] = self._merged(own, self.counts[variable]).unflatten(0, (len(groups), -1))
+        return eta
 
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
         """Add the rows of variable i's inputs to the first layer: O(H)."""
-        level, first = self.has_levels[i][:, None], self.first[i][:, None]
-        index = first + torch.where(level, features[..., 0], 0).long()
-        by_level = self.weight[index]
-        numbers = functional.pad(features, (0, 1), value=1.0)
-        places = (first + torch.arange(self.n_features + 1, device=i.device)).clamp(max=self.n_inputs - 1)
-        return {"a": state["a"] + torch.where(level.unsqueeze(-1), by_level, numbers @ self.weight[places])}
+        change = torch.empty_like(state["a"])  # (G, N, M, H)
+        for variable, groups in by_variable(i):
+            x, first = features[groups], int(self.first[variable])
+            if self.levels[variable]:
+                own = self.weight[:, first + x[..., 0].long()]
+            else:
+                weight = self.weight[:, first : first + self.n_features + 1]
+                own = functional.pad(x, (0, 1), value=1.0).flatten(0, 1) @ weight
+                own = own.unflatten(1, x.shape[:2])
+            change[groups] = own.permute(1, 2, 0, 3).to(change.dtype)  # autocast: of lower precision
+        return {"a": state["a"] + change}
 
     def _above(self, h: Tensor, noise: Generator | None) -> Tensor:
-        """From the first layer (…, H) to the normalised last one."""
+        """From the first layer (M, R, H) to the normalised last one."""
         for weight, bias, gain in zip(self.weights, self.biases, self.gains, strict=False):
-            a = functional.layer_norm(h, h.shape[-1:], weight=gain)
-            a = torch.addmm(bias, a.flatten(0, -2), weight).unflatten(0, h.shape[:-1])
+            a = torch.baddbmm(bias, functional.layer_norm(h, h.shape[-1:]) * gain, weight)
             h = h + dropped(functional.silu(a), self.dropout, noise)
-        return functional.layer_norm(h, h.shape[-1:], weight=self.gains[-1])
+        return functional.layer_norm(h, h.shape[-1:]) * self.gains[-1]
+
+
+def by_variable(i: Tensor) -> list[tuple[int, Tensor]]:
+    """The different variables among those of the groups (G,), each with its groups."""
+    different, which = torch.unique(i, return_inverse=True)
+    if len(different) == 1:
+        return [(int(different), torch.arange(len(i), device=i.device))]
+    return [(v, torch.nonzero(which == k).flatten()) for k, v in enumerate(different.tolist())]
+
+
+def merged(
+    etas: Sequence[Tensor],
+    log_weights: Sequence[float],
+    components: Sequence[int],
+    counts: Tensor,
+    most: int,
+    n_params: int,
+) -> Tensor:
+    """Parameters of the average of distributions of a table's variables, by weights.
+
+    Levels get the logarithm of their mean probability; the mixtures of numbers are put together.
+
+    Args:
+        etas: parameters (…, P) of each distribution.
+        log_weights: logarithms of the weights, which sum to 1.
+        components: of each distribution its number of components, for variables of numbers.
+        counts: levels of each variable, which fits (…); 0 for numbers.
+        most: the largest of them in the table.
+        n_params: parameters of the average.
+
+    Example:
+        >>> two = [torch.tensor([0.0, 0.0]), torch.tensor([0.0, 100.0])]
+        >>> merged(two, [math.log(0.5)] * 2, [0, 0], torch.tensor(2), most=2, n_params=2).exp()
+        tensor([0.2500, 0.7500])
+    """
+    parts: list[list[Tensor]] = [[], [], []]  # logits, locations, raw scales
+    for eta, weight, K in zip(etas, log_weights, components, strict=True):
+        logits, *others = eta[..., : 3 * K].split(K, -1) if K else (eta[..., :0],) * 3
+        for part, own in zip(parts, (logits.log_softmax(-1) + weight, *others), strict=True):
+            part.append(own)
+    numbers = torch.cat([torch.cat(part, -1) for part in parts], -1)
+    numbers = functional.pad(numbers, (0, n_params - numbers.shape[-1]))
+    if not most:
+        return numbers
+    known = torch.arange(most, device=counts.device) < counts.clamp(min=1).unsqueeze(-1)
+    logs = [eta[..., :most].masked_fill(~known, -math.inf).log_softmax(-1) for eta in etas]
+    levels = torch.logsumexp(torch.stack([log + w for log, w in zip(logs, log_weights, strict=True)]), 0)
+    levels = functional.pad(levels, (0, n_params - most))
+    return torch.where(counts.unsqueeze(-1) > 0, levels, numbers)
