@@ -82,7 +82,7 @@ def test_the_estimate_agrees_with_exact_scores_within_its_error_bars(name):
         z.append((estimate.mean - exact.mean()) / estimate.mc_stderr)
     assert np.abs(z).max() < 4
     assert 0.2 < np.std(z) < 1.6  # strata make it smaller than 1
-    means, variances = orderless_rows(model, x, draws=400, seed=1)
+    means, variances = orderless_rows(model, x, 400, 1, None, "float32", None)
     assert np.abs((means - exact) / np.sqrt(variances)).max() < 5
 
 

@@ -166,7 +166,7 @@ def _sweep(
 ) -> None:
     """Sweep the grid of a cell and write its record."""
     from pynade.atomic import write_json
-    from pynade.runs.sweep import OtherSweep, run_sweep
+    from pynade.runs.sweep import OtherSweep, Sweep
 
     quick, seed = options.quick, options.seed
     spec = cell.row.sweep_on(cell.data)
@@ -177,7 +177,7 @@ def _sweep(
     repeats = spec.get("repeats", 1)
 
     def sweep() -> dict[str, Any]:
-        return run_sweep(
+        return Sweep(
             folder,
             spec["model"],
             cell.data,
@@ -189,7 +189,7 @@ def _sweep(
             repeats=min(repeats, 2) if quick else repeats,
             quick=quick,
             report=progress,
-        )
+        ).run()
 
     try:
         record = sweep()

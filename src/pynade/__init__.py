@@ -7,6 +7,7 @@ There are two APIs. Scikit-learn estimators take arrays or data frames:
 
 And torch modules to compose: `pynade.nets`, `pynade.families`, `pynade.models`, `pynade.ordering`.
 """
+# ruff: noqa: F403, F405 (type checkers take the names of estimators from their package)
 
 from typing import TYPE_CHECKING
 
@@ -15,58 +16,15 @@ from pynade._lazy import lazy_names as _lazy_names
 from pynade._version import __version__
 
 if TYPE_CHECKING:
-    from pynade.estimators import (
-        FVSBN,
-        MADE,
-        MFA,
-        NADE,
-        RBM,
-        RNADE,
-        BernoulliMixture,
-        BinaryTransformerNADE,
-        ChowLiu,
-        ConvNADE,
-        DeepNADE,
-        DeepRNADE,
-        EoNADE,
-        Gaussian,
-        GaussianMixture,
-        ImageNADE,
-        TabularNADE,
-        TransformerNADE,
-        load,
-        register,
-    )
+    from pynade.estimators import *
     from pynade.likelihood import Estimate
     from pynade.ordering import Ordering
 
-__all__ = [
-    "FVSBN",
-    "MADE",
-    "MFA",
-    "NADE",
-    "RBM",
-    "RNADE",
-    "BernoulliMixture",
-    "BinaryTransformerNADE",
-    "ChowLiu",
-    "ConvNADE",
-    "DeepNADE",
-    "DeepRNADE",
-    "EoNADE",
-    "Estimate",
-    "Gaussian",
-    "GaussianMixture",
-    "ImageNADE",
-    "Ordering",
-    "TabularNADE",
-    "TransformerNADE",
-    "__version__",
-    "datasets",
-    "load",
-    "register",
-]
+__all__ = ["FVSBN", "MADE", "NADE", "RBM", "BernoulliMixture", "BinaryTransformerNADE", "ChowLiu", "DeepNADE"]
+__all__ += ["MFA", "RNADE", "DeepRNADE", "EoNADE", "Gaussian", "GaussianMixture", "TransformerNADE"]
+__all__ += ["ConvNADE", "ImageNADE", "TabularNADE"]
+__all__ += ["Estimate", "Ordering", "__version__", "datasets", "load", "register"]
 
 _HOMES = dict.fromkeys(__all__, "pynade.estimators")
 _HOMES |= {"Estimate": "pynade.likelihood", "Ordering": "pynade.ordering", "__version__": "pynade._version"}
-__getattr__, __dir__, _ = _lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = _lazy_names(__name__, _HOMES)

@@ -1,17 +1,25 @@
-"""Names of a package that are imported when they are first used, so that importing it is quick."""
+"""Modules and names that are imported when they are first used, so that importing pynade is quick."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from types import ModuleType
 from typing import Any
+
+
+class LazyModule(ModuleType):
+    """The module of this name, imported when one of its names is first used."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self.__name__), name)
 
 
 def lazy_names(
     package: str, homes: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package whose names live in other modules.
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package whose names live in other modules.
 
     Args:
         package: the `__name__` of the package.
@@ -25,5 +33,4 @@ def lazy_names(
         setattr(sys.modules[package], name, value)
         return value
 
-    names = sorted(homes)
-    return get, lambda: names, names
+    return get, lambda: sorted(homes)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pynade._lazy import LazyModule
+
 if TYPE_CHECKING:
     import torch
+else:
+    torch = LazyModule("torch")
 
 
 def torch_device(name: str) -> torch.device:
-    """The device of this name; "auto" is a GPU if there is one.
-
-    Raises:
-        ValueError: there is no such device.
-    """
-    import torch
-
+    """The device of this name, or a ValueError; "auto" is a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -29,6 +27,4 @@ def torch_device(name: str) -> torch.device:
 
 def device_here(name: str) -> str:
     """The device of a model made elsewhere: as it was, or "auto" where this machine has no such device."""
-    import torch
-
     return "auto" if name.startswith("cuda") and not torch.cuda.is_available() else name

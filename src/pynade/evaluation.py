@@ -27,7 +27,7 @@ from torch import Tensor
 
 from pynade.arguments import check_positive
 from pynade.atomic import write_atomically, write_json
-from pynade.likelihood import Estimate, Progress, at_most, orderless_rows, row_log_probs
+from pynade.likelihood import Estimate, Progress, at_most, orderless_rows
 from pynade.models import Ensemble, Marginalisable, Orderless, Rows
 from pynade.ordering import Ordering
 from pynade.precision import fast_matmul
@@ -45,21 +45,19 @@ def exact_scores(model: Any, rows: np.ndarray, orderings: int | Ordering = 1) ->
     What is scored is the density itself; with `orderings` (an orderless model, or an ensemble that was
     trained on fresh orderings) the ensemble of these. The missing cells (NaN) of a row are marginalised, for
     an orderless model along the same orderings with the row's observed cells moved to the front. Complete
-    rows that have no finite score in float32 are scored again in float64.
+    rows that have no finite score in float32 are scored again in float64. Rows outside the domain and missing
+    cells that the model cannot marginalise are refused.
 
     Args:
         model: a density or an orderless model; its device and type are those of the computation.
         rows: the rows.
         orderings: a (K, D) batch for a model that has no orderings of its own; 1 for every other.
-
-    Raises:
-        ValueError: a row is outside the domain, or has missing cells that the model cannot marginalise.
     """
     out, complete, device = np.empty(len(rows)), ~np.isnan(rows).any(1), model.device
     whole, gaps = torch.as_tensor(rows[complete]), torch.as_tensor(rows[~complete])
     with fast_matmul() if isinstance(model, Orderless) else nullcontext():
         if len(whole) and isinstance(orderings, Ordering):
-            members, chunks = _prepared(model, whole, orderings)
+            members, chunks = _prepared(model, whole, orderings)  # fewer calls than score_orderings takes
             scores, (rank, size) = np.zeros((len(whole), len(orderings))), rank_and_size()
             for first, last, from_, to in chunks[rank::size]:
                 part = Rows(members.net, members.family, whole[first:last].to(device))
@@ -75,7 +73,7 @@ def exact_scores(model: Any, rows: np.ndarray, orderings: int | Ordering = 1) ->
             out[complete] = torch.cat(parts)
             lost = complete & ~np.isfinite(out)
             if lost.any() and model.dtype != torch.float64:
-                out[lost] = row_log_probs(copy.deepcopy(model).double(), rows[lost])
+                out[lost] = exact_scores(copy.deepcopy(model).double(), rows[lost])
         if len(gaps):
             split = gaps.to(device, model.dtype).split(query_rows_at_once(model, orderings))
             parts = [marginal_log_prob(model, x, ~torch.isnan(x), orderings=orderings).cpu() for x in split]
@@ -200,9 +198,9 @@ def _prepared(
         raise ValueError("there are no rows to score")
     share = -(-n * k // rank_and_size()[1])  # work for every process
     most = min(share, rows_at_once or members.net.rows_at_once(model.device))
-    row_step = min(n, most)
-    groups = [(g, min(k, g + most // row_step)) for g in range(0, k, most // row_step)]
-    return members, [(r, min(n, r + row_step), *group) for r in range(0, n, row_step) for group in groups]
+    step, together = min(n, most), most // min(n, most)
+    groups = [(g, min(k, g + together)) for g in range(0, k, together)]
+    return members, [(r, min(n, r + step), *group) for r in range(0, n, step) for group in groups]
 
 
 def _files(
@@ -334,7 +332,7 @@ def control_variate_ensemble(
     if len(subset) < 2:
         raise ValueError(f"every={every} leaves {len(subset)} of {len(rows)} rows; at least 2 are needed")
     exact = score_orderings(model, subset, orderings, folder=folder, progress=progress, precision=precision)
-    means, variances = orderless_rows(model, rows, draws, seed, precision=precision)
+    means, variances = orderless_rows(model, rows, draws, seed, None, precision, None)
     here = means[::every]
     typical, on_subset = Estimate.from_rows(means, variances), Estimate.from_rows(here, variances[::every])
     return ControlVariateEnsemble(typical, exact, on_subset, here, every)

@@ -7,7 +7,6 @@ ensemble, or one ordering for each of B rows.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -177,20 +176,19 @@ def random_observed(
     """
     where = torch.device("cpu" if device is None else device)
     if where.type == "cuda" and available("triton"):
-        kernels = importlib.import_module("pynade.kernels.gpu_random")
-        if kernels.suits_prefix(batch, n_variables):
-            drawn: Tensor = kernels.prefix(batch, n_variables, _seed(generator, where), exists, stratified)
-            return drawn
+        from pynade.kernels.gpu_random import prefix, suits_prefix
+
+        if suits_prefix(batch, n_variables):
+            return prefix(batch, n_variables, _seed(generator, where), exists, stratified)
     place = torch.rand(batch, generator=generator, device=device, dtype=torch.float64)
     if stratified:
         strata = torch.rand(batch, generator=generator, device=device).argsort()
         place = (strata + place) / batch
     count = (place * (n_variables if exists is None else exists.sum(1))).long()
     if where.type == "cpu" and batch * n_variables >= WORTH_COMPILING and available("numba"):
-        seed = int(_seed(generator, where))
-        loops = importlib.import_module("pynade.kernels.cpu_random")
-        chosen: Tensor = loops.choose(count, n_variables, seed, exists)
-        return chosen
+        from pynade.kernels.cpu import choose
+
+        return choose(count, n_variables, int(_seed(generator, where)), exists)
     keys = torch.rand(batch, n_variables, generator=generator, device=device)
     if exists is not None:
         keys = torch.where(exists, keys, 2.0)  # missing cells come last

@@ -19,6 +19,7 @@ from pynade.families import Family
 from pynade.models import Ordered
 from pynade.nets import Walk
 
+Random = Generator | None  # where random numbers come from; None is torch's own generator
 PARTICLES = 256  # of a row, by default
 
 
@@ -36,7 +37,7 @@ class Particles:
     log_prob: Tensor  # log p(observed) of each row, (B,), float64; its exponential is unbiased
     effective_sample_size: Tensor  # of each row's weights, (B,), from 1 to M
 
-    def draw(self, n: int, generator: Generator | None = None) -> Tensor:
+    def draw(self, n: int, generator: Random = None) -> Tensor:
         """n completions of each row, chosen by their weights, (n, B, D)."""
         which = torch.multinomial(self.log_weights.exp(), n, replacement=True, generator=generator)
         return self.x.gather(1, which[..., None].expand(-1, -1, self.x.shape[-1])).movedim(1, 0)
@@ -48,11 +49,7 @@ class Particles:
 
 @torch.no_grad()
 def complete_rows(
-    model: Ordered,
-    x: Tensor,
-    observed: Tensor,
-    particles: int = PARTICLES,
-    generator: Generator | None = None,
+    model: Ordered, x: Tensor, observed: Tensor, particles: int = PARTICLES, generator: Random = None
 ) -> Particles:
     """Complete each row with weighted particles along the model's own ordering.
 
@@ -150,7 +147,7 @@ def effective_sample_size(weights: Tensor) -> Tensor:
     return 1 / weights.square().sum(-1)
 
 
-def systematic(log_weights: Tensor, generator: Generator | None = None) -> Tensor:
+def systematic(log_weights: Tensor, generator: Random = None) -> Tensor:
     """Indexes (…, M) of M particles chosen by their weights, evenly: one uniform number for each row.
 
     A particle with a share w is chosen M w times on average, and never a whole time more or less.

@@ -24,14 +24,14 @@ def fast_matmul() -> Iterator[None]:
         torch.backends.cudnn.benchmark = before[1]
 
 
-def computing_in(precision: str, device: torch.device) -> AbstractContextManager[None]:
+def computing_in(precision: str | None, device: torch.device) -> AbstractContextManager[None]:
     """In this block nets on `device` compute in this precision; their weights and the families do not change.
 
     Args:
         precision: "float32"; "tf32", matrix products with a mantissa of 10 bits; or "bf16", torch's
             autocast to bfloat16. The last two are for GPUs and have no effect on a CPU. With "float32"
             convolutions follow torch's setting for matrix products, which is exact unless changed (as
-            `fast_matmul` does, in training); torch's own default rounds them to TF32.
+            `fast_matmul` does, in training); torch's own default rounds them to TF32. None changes nothing.
         device: where the model is.
 
     Example:
@@ -39,9 +39,9 @@ def computing_in(precision: str, device: torch.device) -> AbstractContextManager
         ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
         torch.float32
     """
-    if precision not in PRECISIONS:
+    if precision not in (None, *PRECISIONS):
         raise ValueError(f"unknown precision {precision!r}; known: {', '.join(PRECISIONS)}")
-    if device.type == "cpu":
+    if precision is None or device.type == "cpu":
         return nullcontext()
     if precision == "float32":
         return _convolutions(exact=torch.get_float32_matmul_precision() == "highest")

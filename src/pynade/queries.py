@@ -19,20 +19,20 @@ import warnings
 from collections.abc import Sequence
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from pynade.families import Conditional as Conditional
 from pynade.models import Marginalisable, Ordered, Orderless, Rows, complete
 from pynade.nets import AnyOrderNet, Walk
 from pynade.ordering import Ordering
-from pynade.particles import PARTICLES, check_particles, complete_rows
+from pynade.particles import PARTICLES, Random, check_particles, complete_rows
 
 FEW = 10  # a smaller effective sample size of a row is warned of
 
 Sequential = Orderless | Ordered  # answers by the stepper of its net
 Model = Sequential | Marginalisable
 Variables = Sequence[int] | Tensor
-Orderings = int | Ordering
+Orders = int | Ordering
 
 
 def conditional_log_prob(
@@ -41,8 +41,8 @@ def conditional_log_prob(
     target: Variables,
     given: Variables,
     *,
-    orderings: Orderings = 1,
-    generator: Generator | None = None,
+    orderings: Orders = 1,
+    generator: Random = None,
 ) -> Tensor:
     """log p(x_target | x_given) of each row, in nats: (B, D) -> (B,).
 
@@ -72,21 +72,11 @@ def conditional_log_prob(
         raise ValueError(f"variable {both} is both asked for and given")
     if not is_target.any():
         raise ValueError("there is no target variable")
-    used = _checked(model, x, is_given | is_target, orderings)
-    if isinstance(model, Marginalisable):
-        known = is_given.to(x.device).expand(x.shape)
-        return model.marginal_log_prob(x, used) - model.marginal_log_prob(x, known)
-    parts = torch.where(is_given, 0, torch.where(is_target, 1, 2)).expand(len(x), D)
-    order = _orders(model, parts, orderings, generator)  # (K, B, D)
-    rows = _filled_rows(model, x)
-    steps = rows.prefix_log_probs(order[..., : int((is_given | is_target).sum())])  # (K, B, steps)
-    given_steps = steps[..., : int(is_given.sum())]
-    log_p = torch.logsumexp(steps.sum(-1), 0) - torch.logsumexp(given_steps.sum(-1), 0)
-    return _with_slopes(log_p, rows, is_target.to(x.device))
+    return _log_prob(model, x, is_given | is_target, is_given, orderings, generator)
 
 
 def marginal_log_prob(
-    model: Model, x: Tensor, observed: Tensor, *, orderings: Orderings = 1, generator: Generator | None = None
+    model: Model, x: Tensor, observed: Tensor, *, orderings: Orders = 1, generator: Random = None
 ) -> Tensor:
     """log p of the observed cells of each row, the others marginalised: (B, D) -> (B,).
 
@@ -94,30 +84,33 @@ def marginal_log_prob(
     model, or for the density itself where its orderings begin with the observed variables.
 
     Args:
-        model: the model.
+        model, orderings, generator: as for `conditional_log_prob`.
         x: rows (B, D); cells that are not observed may hold anything, NaN too.
         observed: bool (B, D) or (D,), True = observed.
-        orderings: K or a (K, D) batch, for an orderless model.
-        generator: draws the order within the parts; None keeps the natural one (and needs K = 1).
     """
-    observed = _checked(model, x, observed, orderings)
+    return _log_prob(model, x, observed, None, orderings, generator)
+
+
+def _log_prob(
+    model: Model, x: Tensor, used: Tensor, given: Tensor | None, k: Orders, generator: Random
+) -> Tensor:
+    """log p(used | given) of each row; the given cells are among those used, None is none of them."""
+    used = _checked(model, x, used, k)
+    known = torch.zeros_like(used) if given is None else given.to(x.device).expand(x.shape)
     if isinstance(model, Marginalisable):
-        return model.marginal_log_prob(x, observed)
-    order = _orders(model, (~observed).long(), orderings, generator)
-    rows = _filled_rows(model, x)
-    log_p = torch.logsumexp(_observed_log_probs(rows, observed, order), 0) - math.log(len(order))
-    return _with_slopes(log_p, rows, observed)
+        log_p = model.marginal_log_prob(x, used)
+        return log_p if given is None else log_p - model.marginal_log_prob(x, known)
+    parts = (~used).long() if given is None else torch.where(known, 0, torch.where(used, 1, 2))
+    order = _orders(model, parts, k, generator)  # (K, B, D)
+    rows, steps = _prefixes(model, x, used, order)
+    whole, part = (torch.logsumexp(_sums(steps, cells), 0) for cells in (used, known))
+    slope = 0 if rows.log_slope is None else torch.where(used & ~known, rows.log_slope, 0).sum(-1)
+    return whole - (math.log(len(order)) if given is None else part) + slope
 
 
 @torch.no_grad()
 def sample_given(
-    model: Model,
-    x: Tensor,
-    observed: Tensor,
-    n: int = 1,
-    *,
-    orderings: Orderings = 1,
-    generator: Generator | None = None,
+    model: Model, x: Tensor, observed: Tensor, n: int = 1, *, orderings: Orders = 1, generator: Random = None
 ) -> Tensor:
     """n completions of each row: (B, D) -> (n, B, D), equal to x where observed.
 
@@ -125,11 +118,8 @@ def sample_given(
     draw follows one of them, chosen with probability proportional to its p(observed).
 
     Args:
-        model: the model.
-        x: rows (B, D); cells that are not observed may hold anything, NaN too.
-        observed: bool (B, D) or (D,), True = observed.
+        model, x, observed, orderings: as for `marginal_log_prob`.
         n: how many completions of each row.
-        orderings: K or a (K, D) batch, for an orderless model.
         generator: source of the orderings and of the draws.
     """
     if n < 1:
@@ -142,7 +132,7 @@ def sample_given(
     if k == 1:
         chosen = order.expand(n, batch, D)
     else:
-        weights = _observed_log_probs(_filled_rows(model, x), observed, order).softmax(0).T  # (B, K)
+        weights = _sums(_prefixes(model, x, observed, order)[1], observed).softmax(0).T  # (B, K)
         which = torch.multinomial(weights, n, replacement=True, generator=generator).T  # (n, B)
         chosen = order.gather(0, which[:, :, None].expand(n, batch, D))
     x = x.to(torch.promote_types(x.dtype, model.dtype))
@@ -156,8 +146,8 @@ def impute(
     x: Tensor,
     n: int | None = None,
     *,
-    orderings: Orderings = 1,
-    generator: Generator | None = None,
+    orderings: Orders = 1,
+    generator: Random = None,
     particles: int = PARTICLES,
 ) -> Tensor:
     """Rows with their missing cells (NaN) filled.
@@ -169,7 +159,7 @@ def impute(
 
     Args:
         model: the model.
-        x: rows (B, D) with NaN where a value is missing.
+        x: rows (B, D); NaN where a value is missing.
         n: None fills each missing cell with the best guess (mode, or mean of a real variable) of
             p(x_i | observed cells), each cell for itself, (B, D). A number gives that many joint draws
             from p(missing | observed), (n, B, D): multiple imputation.
@@ -189,20 +179,8 @@ def impute(
     """
     observed = ~torch.isnan(x)
     if isinstance(model, Ordered):
-        if isinstance(orderings, Ordering):
-            raise ValueError(_OWN)
-        _checked(model, x, observed)
-        filled, sizes = _impute_by_particles(model, x, observed, n, generator, particles)
-        few = sizes < FEW
-        if few.any():
-            warnings.warn(
-                f"the gaps of {int(few.sum())} of {len(x)} rows are filled by an estimate with an effective "
-                f"sample size below {FEW} (the smallest is {sizes.min():.1f}); more particles help, and an "
-                "orderless model (DeepNADE, DeepRNADE) needs none",
-                UserWarning,
-                stacklevel=2,
-            )
-        return filled
+        _checked(model, x, observed, orderings)
+        return _filled_by_particles(model, x, observed, n, generator, particles)
     if n is not None:
         return sample_given(model, x, observed, n, orderings=orderings, generator=generator)
     _checked(model, x, observed)
@@ -234,24 +212,19 @@ def conditional(model: Model, i: int, given: dict[int, float]) -> Conditional:
             "orderless model (DeepNADE, DeepRNADE) can answer it, and queries.conditional_log_prob weights "
             "the members"
         )
-    D = model.n_variables
+    D, at = model.n_variables, torch.tensor([i], device=model.device)
     is_given = variable_flags(list(given), D, "given")
-    variable_flags([i], D, "asked")
+    is_asked = variable_flags([i], D, "asked")
     if i in given:
         raise ValueError(f"variable {i} is both asked for and given")
-    x = torch.zeros(1, D, dtype=model.dtype, device=model.device)
-    for variable, value in given.items():
-        x[0, variable] = value
-    observed, at = _checked(model, x, is_given), torch.tensor([i], device=model.device)
+    x = torch.tensor([[given.get(v, 0.0) for v in range(D)]], dtype=model.dtype, device=model.device)
+    observed = _checked(model, x, is_given)
     if isinstance(model, Marginalisable):
         return Conditional(*model.distribution(i, x, observed), at)
-    parts = torch.where(is_given, 0, 2).expand(1, D).clone()
-    parts[0, i] = 1
-    order = _orders(model, parts, 1, None)
-    rows = _filled_rows(model, x)
-    walk = Walk(model.net, order[0, :, : len(given) + 1], 1)
-    for step, v in enumerate(walk):
-        if step < len(given):
+    order = _orders(model, torch.where(is_given, 0, torch.where(is_asked, 1, 2)).expand(1, D), 1, None)
+    rows, walk = Rows(model.net, model.family, x), Walk(model.net, order[0, :, : len(given) + 1], 1)
+    for v in walk:
+        if int(v) != i:
             walk.observe(rows.inner.encode(walk.cells(rows.y[None]), v[:, None]))
     return Conditional(model.family, walk.predict()[0], at)
 
@@ -269,7 +242,7 @@ def variable_flags(variables: Variables, D: int, word: str) -> Tensor:
     return flags
 
 
-def _checked(model: Model, x: Tensor, used: Tensor, orderings: Orderings = 1) -> Tensor:
+def _checked(model: Model, x: Tensor, used: Tensor, orderings: Orders = 1) -> Tensor:
     """The cells (B, D) that are read; they must be in the domain, and rows have the right width."""
     if used.dtype != torch.bool:
         raise TypeError(f"observed is bool, True = given, not {used.dtype}")
@@ -290,39 +263,37 @@ def _checked(model: Model, x: Tensor, used: Tensor, orderings: Orderings = 1) ->
             raise ValueError("this model is exact without orderings, so none can be given")
     else:
         model.family.check(model.family.fill(x, used))
+        if isinstance(model, Ordered) and isinstance(orderings, Ordering):
+            raise ValueError(
+                "this model has orderings of its own; only an orderless model can be given others"
+            )
     return used
 
 
-def _orders(model: Sequential, parts: Tensor, k: Orderings, generator: Generator | None) -> Tensor:
+def _orders(model: Sequential, parts: Tensor, k: Orders, generator: Random) -> Tensor:
     """Orders (K, B, D) in which, for each row, part 0 comes first, then part 1, then the rest."""
     parts = parts.to(model.device)
-    if isinstance(model, Orderless) and isinstance(k, Ordering):
+    if isinstance(k, Ordering):
         base = k.order.to(parts.device).view(-1, 1, parts.shape[1]).expand(-1, len(parts), -1)
         by_step = parts.expand(len(base), -1, -1).gather(-1, base)
         return base.gather(-1, by_step.argsort(dim=-1, stable=True))
-    if isinstance(k, Ordering):
-        raise ValueError(_OWN)
     if k < 1:
         raise ValueError(f"the number of orderings must be at least 1, not {k}")
-    if isinstance(model, Orderless):
-        if k > 1 and generator is None:
-            raise ValueError("several orderings are drawn at random: give a generator")
-        shape = (k, *parts.shape)
-        if generator is None:
-            within = torch.arange(parts.shape[1], device=parts.device).expand(shape) / parts.shape[1]
-        else:
-            within = torch.rand(shape, generator=generator, device=generator.device).to(parts.device)
-        return (parts + within).argsort(-1)
-    if not _fits(model, parts).all():
+    if isinstance(model, Ordered) and not _fits(model, parts).all():
         raise ValueError(
             "this model's ordering does not put the given variables first, so the query is not tractable; "
             "an orderless model (DeepNADE, DeepRNADE) can answer it, and gaps can be filled by an estimate "
             "(impute)"
         )
-    return model.order.view(-1, 1, model.n_variables).expand(-1, len(parts), -1)
-
-
-_OWN = "this model has orderings of its own; only an orderless model can be given others"
+    if isinstance(model, Ordered):
+        return model.order.view(-1, 1, model.n_variables).expand(-1, len(parts), -1)
+    if generator is None:
+        if k > 1:
+            raise ValueError("several orderings are drawn at random: give a generator")
+        within = torch.arange(parts.shape[1], device=parts.device).expand(k, *parts.shape) / parts.shape[1]
+    else:
+        within = torch.rand((k, *parts.shape), generator=generator, device=generator.device).to(parts.device)
+    return (parts + within).argsort(-1)
 
 
 def _fits(model: Ordered, parts: Tensor) -> Tensor:
@@ -331,15 +302,15 @@ def _fits(model: Ordered, parts: Tensor) -> Tensor:
     return (by_step.diff(dim=-1) >= 0).flatten(1).all(-1)
 
 
-def _impute_by_particles(
-    model: Ordered, x: Tensor, observed: Tensor, n: int | None, generator: Generator | None, particles: int
-) -> tuple[Tensor, Tensor]:
-    """`impute` along the model's own orderings, and each row's effective sample size (exact: infinity)."""
+def _filled_by_particles(
+    model: Ordered, x: Tensor, observed: Tensor, n: int | None, generator: Random, particles: int
+) -> Tensor:
+    """`impute` along the model's own orderings; warns of rows with a small effective sample size."""
     if n is not None and n < 1:
         raise ValueError(f"the number of draws must be at least 1, not {n}")
     check_particles(particles)
     filled = x.to(torch.promote_types(x.dtype, model.dtype)).expand(n or 1, *x.shape).clone()
-    sizes = torch.full((len(x),), math.inf, dtype=torch.float64, device=x.device)
+    sizes = torch.full((len(x),), math.inf, dtype=torch.float64, device=x.device)  # of exact rows
     gaps = ~observed.all(-1)
     exact = gaps & _fits(model, (~observed).long()) & (n is not None)
     room, k = model.net.rows_at_once(model.device), model.order.numel() // model.n_variables
@@ -353,7 +324,15 @@ def _impute_by_particles(
         found = complete_rows(model, x[rows], observed[rows], particles, generator)
         put(rows, found.best_guess(model.family) if n is None else found.draw(n, generator))
         sizes[rows] = found.effective_sample_size
-    return (filled[0] if n is None else filled), sizes
+    if few := int((sizes < FEW).sum()):
+        warnings.warn(
+            f"the gaps of {few} of {len(x)} rows are filled by an estimate with an effective "
+            f"sample size below {FEW} (the smallest is {sizes.min():.1f}); more particles help, and an "
+            "orderless model (DeepNADE, DeepRNADE) needs none",
+            UserWarning,
+            stacklevel=3,
+        )
+    return filled[0] if n is None else filled
 
 
 def _chunks(flags: Tensor, size: int) -> tuple[Tensor, ...]:
@@ -362,19 +341,13 @@ def _chunks(flags: Tensor, size: int) -> tuple[Tensor, ...]:
     return rows.split(max(1, size)) if len(rows) else ()
 
 
-def _filled_rows(model: Sequential, x: Tensor) -> Rows:
-    """Rows to be scored, with a value of the domain in every missing cell."""
-    return Rows(model.net, model.family, model.family.fill(x, ~torch.isnan(x)))
+def _prefixes(model: Sequential, x: Tensor, cells: Tensor, order: Tensor) -> tuple[Rows, Tensor]:
+    """Rows, and log p of each of these cells, the first in their row's orders (K, B, D): (K, B, steps)."""
+    rows = Rows(model.net, model.family, model.family.fill(x, ~torch.isnan(x)))
+    return rows, rows.prefix_log_probs(order[..., : int(cells.sum(-1).max())])
 
 
-def _observed_log_probs(rows: Rows, observed: Tensor, order: Tensor) -> Tensor:
-    """log p of the observed cells of each row, which come first in its orders (K, B, D): (K, B)."""
-    counts = observed.sum(-1)
-    steps = rows.prefix_log_probs(order[..., : int(counts.max())])
-    inside = torch.arange(steps.shape[-1], device=steps.device) < counts[:, None]
+def _sums(steps: Tensor, cells: Tensor) -> Tensor:
+    """Sums (K, B) of as many steps (K, B, steps) as a row has of these cells."""
+    inside = torch.arange(steps.shape[-1], device=steps.device) < cells.sum(-1)[:, None]
     return torch.where(inside, steps, 0).sum(-1)
-
-
-def _with_slopes(log_p: Tensor, rows: Rows, cells: Tensor) -> Tensor:
-    """Log-densities (B,) of these cells in the units of the data, where the family transforms them."""
-    return log_p if rows.log_slope is None else log_p + torch.where(cells, rows.log_slope, 0).sum(-1)

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
 from pynade._version import __version__
 from pynade.atomic import write_atomically
@@ -58,11 +60,8 @@ def _kind(name: str) -> type[torch.nn.Module] | None:
     """The class of this name that may be saved and loaded, or None."""
     if name in _registered:
         return _registered[name]
-    for module in map(import_module, MODULES):
-        if name in module.__all__:
-            found = getattr(module, name)
-            return found if isinstance(found, type) and issubclass(found, torch.nn.Module) else None
-    return None
+    found = next((getattr(m, name) for m in map(import_module, MODULES) if name in m.__all__), None)
+    return found if isinstance(found, type) and issubclass(found, torch.nn.Module) else None
 
 
 def describe(value: Any) -> Any:
@@ -115,8 +114,6 @@ def build(spec: Any) -> Any:
 
 def save_density(model: Model, path: Path | str, extra: dict[str, Any] | None = None) -> None:
     """Write a density, orderless model or RBM to `path`; `extra` facts (JSON) travel in the metadata."""
-    from safetensors.torch import save_file
-
     path = Path(path)
     if not path.parent.is_dir():
         raise ValueError(f"cannot write {path.name}: the folder {path.parent} does not exist")
@@ -129,12 +126,8 @@ def load_density(path: Path | str) -> tuple[Model, dict[str, Any]]:
     """Read a density (or orderless model, or RBM) and the metadata it was saved with.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the file is damaged, is no pynade model, or was written by a newer pynade.
+        FileNotFoundError, ValueError: as `pynade.header.read_header`.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     header = read_header(Path(path)).facts
     try:
         tensors = load_file(path)
@@ -145,8 +138,13 @@ def load_density(path: Path | str) -> tuple[Model, dict[str, Any]]:
             model = build(header["spec"])
         if not isinstance(model, Model):
             raise ValueError("it describes no model")
-        own = model.state_dict()
-        model.load_state_dict({n: _laid_out(t, own.get(n)) for n, t in tensors.items()}, assign=True)
+        # A file holds tensors row by row, one right after the other, and matrix products of the same numbers
+        # can differ in the last bit with where these lie: each gets the order in memory of the model's own.
+        for name, own in model.state_dict().items():
+            if name in tensors and own.shape == tensors[name].shape:
+                place = torch.empty_strided(own.shape, own.stride(), dtype=tensors[name].dtype)
+                tensors[name] = place.copy_(tensors[name])
+        model.load_state_dict(tensors, assign=True)
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise ValueError(f"its weights {name!r} are not finite")
@@ -156,14 +154,3 @@ def load_density(path: Path | str) -> tuple[Model, dict[str, Any]]:
     except (ValueError, TypeError, KeyError, RuntimeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from None
     return model, header
-
-
-def _laid_out(tensor: torch.Tensor, own: torch.Tensor | None) -> torch.Tensor:
-    """A copy with the order in memory that the model's own tensor has, and with its alignment.
-
-    A file holds tensors row by row and one right after the other; matrix products of the same numbers can
-    differ in the last bit with where these lie.
-    """
-    if own is None or own.shape != tensor.shape:
-        return tensor
-    return torch.empty_strided(own.shape, own.stride(), dtype=tensor.dtype).copy_(tensor)

@@ -9,7 +9,7 @@ import pytest
 
 import pynade
 from pynade.cli import screen
-from pynade.cli.options import ModelOption, model_options
+from pynade.cli.fit import ModelOption, model_options
 from pynade.estimators.registry import ALIASES, MODELS, PARAMETERS, estimator_named
 from pynade.likelihood import Estimate
 from pynade.training import Progress
@@ -148,7 +148,7 @@ def test_every_older_name_is_tried_above():
 def test_aliases_of_models_set_their_presets(alias):
     name, preset = ALIASES[alias]
     made = estimator_named(alias, {})
-    assert type(made).__name__ == MODELS[name].place.partition(":")[2]
+    assert type(made).__name__ == MODELS[name].kind
     assert {k: made.get_params()[k] for k in preset} == preset
     given = {k: v for k, v in made.flat_parameters().items() if k != "random_state"}
     assert given == {k: v for k, v in estimator_named(name, preset).flat_parameters().items() if k in given}

@@ -189,7 +189,7 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error_of_the_system(tmp_path,
     def full(*_: object) -> None:
         raise SafetensorError("No space left on device")
 
-    monkeypatch.setattr("safetensors.torch.save_file", full)
+    monkeypatch.setattr("pynade.training.checkpoint.save_file", full)
     with pytest.raises(OSError, match=r"checkpoint-0.safetensors cannot be written: No space"):
         mixture().fit(BINARY, folder=tmp_path)
 

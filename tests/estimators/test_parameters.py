@@ -6,7 +6,7 @@ from dataclasses import fields
 import pytest
 
 import pynade
-from pynade.cli.options import attribute_texts, model_options
+from pynade.cli.fit import attribute_texts, model_options
 from pynade.estimators.parameters import DOCS, text_of
 from pynade.estimators.registry import MODELS, estimator_class
 from pynade.training.options import Gradient

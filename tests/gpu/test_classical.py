@@ -1,12 +1,12 @@
 """Classical densities on a GPU: the same results as on the CPU, and their benchmark."""
 
 import copy
-import importlib
 
 import pytest
 import torch
 
 from pynade.classical import RBM, chow_liu, contrastive_divergence, em_bernoulli, em_trees
+from pynade.classical.contrastive_divergence import _Contrastive
 from pynade_benchmarks.baselines import OURS_ON_CPU, QUICK, bench_baselines
 from tests.contracts.cases import MARGINALISABLE, all_states
 
@@ -84,8 +84,7 @@ def test_captured_updates_are_the_eager_ones(persistent, monkeypatch):
         rbms = [RBM(20, 5, generator=generator(m, "cpu")).to("cuda") for m in range(2)]
         with monkeypatch.context() as patch:
             if not captured:
-                members = importlib.import_module("pynade.classical.contrastive_divergence")._Members
-                patch.setattr(members, "step", lambda self, x, rate, replay: self.update(x, rate))
+                patch.setattr(_Contrastive, "step", lambda self, x, rate, replay: self.update(x, rate))
             contrastive_divergence(rbms, x, generator=generator(), **options)
         ends.append([rbm.W.clone() for rbm in rbms])
     torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-4)
@@ -94,11 +93,11 @@ def test_captured_updates_are_the_eager_ones(persistent, monkeypatch):
 
 def test_chains_in_one_kernel_have_the_distribution_of_chains_in_many():
     machines = [RBM(40, 23, scale=0.7, generator=generator(s, "cpu")).cuda() for s in range(2)]
-    members = importlib.import_module("pynade.classical.contrastive_divergence")._Members(
-        {name: torch.stack([getattr(r, name).detach() for r in machines]) for name in "W"}
-        | {name: torch.stack([getattr(r, name).detach() for r in machines]).unsqueeze(1) for name in "bc"},
-        generator(1),
-    )
+    for each in machines:
+        each.requires_grad_(False)
+    rows = torch.zeros(9, 40, dtype=torch.uint8)
+    options = (3, False, 1, 9, None, "constant", 1, (2, 1))
+    members = _Contrastive(machines, rows, None, [0.1, 0.1], generator(1), *options)
     start = (torch.rand(1, 40, generator=generator(3), device="cuda") < 0.5).float().expand(2, 50_000, 40)
     moved, above = members._moved(start, None, 3)
     v, p = start, members._hidden(start)

@@ -83,7 +83,7 @@ def rows(cells, n=300):
 
 def test_every_estimator_is_tried():
     assert {type(estimator_named(name, {})).__name__ for name, *_ in CASES.values()} == {
-        known.place.partition(":")[2] for known in MODELS.values()
+        known.kind for known in MODELS.values()
     }
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pynade import ordering
-from pynade.kernels.cpu_random import choose
+from pynade.kernels.cpu import choose
 from pynade.ordering import random_observed
 from tests.contracts.cases import generator
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pynade.families import MixtureOfGaussians, MixtureOfLaplaces, MixtureOfLogistics
 from pynade.kernels import backends, mixture
+from pynade.kernels.autograd import Fused
 
 FAMILIES = (MixtureOfGaussians, MixtureOfLaplaces, MixtureOfLogistics)
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
@@ -168,8 +169,8 @@ def test_gradients_after_all():
     """A graph made where gradients were off has none; the function itself computes them when asked."""
     x, eta = inputs(0, (4, 3), 2)
     eta.requires_grad_()
-    numbers = (mixture.NORMAL, 0.0, 0.0, False)
-    later, now = (mixture.LogProb.apply(x, eta, *numbers, g)[0].sum() for g in (False, True))
+    loops = mixture.LogProb("Normal", 0.0, 0.0, False)
+    later, now = (Fused.apply(loops, g, x, eta)[0].sum() for g in (False, True))
     assert torch.equal(*(torch.autograd.grad(total, eta)[0] for total in (later, now)))
 
 

@@ -147,15 +147,16 @@ def test_a_population_in_training_walks_forward_once(monkeypatch: pytest.MonkeyP
 
 def test_gradients_of_a_pass_that_kept_no_tape() -> None:
     """Where gradients turn out to be wanted after all, the tape is made then."""
-    from pynade.kernels.autograd import Recurrence
+    from pynade.kernels.autograd import Fused
+    from pynade.kernels.backends import Recurrence
 
     x, *weights, order, grad = Case(6, 12, 9).tensors(torch.float32)
     found = []
     for with_tape in (True, False):
         leaves = [w.clone().requires_grad_() for w in weights]
-        w, c, v, b = leaves
-        tensors = (x.squeeze(2)[None], w.squeeze(1)[None], c[None], v[None], b[None], order[None])
-        eta = Recurrence.apply(*tensors, "sigmoid", "numba", with_tape)[0]
+        w, *others = leaves
+        tensors = (t[None] for t in (x.squeeze(2), w.squeeze(1), *others, order))
+        eta = Fused.apply(Recurrence(cpu, "sigmoid"), with_tape, *tensors)[0]
         eta.backward(grad[None])
         found.append([leaf.grad for leaf in leaves])
     for kept, made in zip(*found, strict=True):

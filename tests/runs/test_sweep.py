@@ -1,6 +1,5 @@
 """Sweeps: chosen on validation, retrained by the paper's rule, resumable."""
 
-import functools
 import json
 
 import numpy as np
@@ -11,13 +10,18 @@ from pynade.classical import em_factors
 from pynade.estimators import MFA, load
 from pynade.estimators.classical import fit_folds
 from pynade.estimators.registry import estimator_named
-from pynade.runs import population_sweep as populations
-from pynade.runs import sweep
-from pynade.runs.sweep import by_setting, settings
+from pynade.runs import sweep as populations
+from pynade.runs.sweep import Sweep, settings
+from pynade.runs.sweep_record import by_setting
 from pynade.tables import Dataset, Schema
 
 KNOWN = {}  # the registry of these tests
-run_sweep = functools.partial(sweep.run_sweep, known=KNOWN)
+
+
+def run_sweep(*args, **options):
+    return Sweep(*args, known=KNOWN, **options).run()
+
+
 FIXED = {
     "hidden": 8,
     "epochs": 6,
@@ -499,7 +503,7 @@ def test_repeats_of_folds_baselines_and_given_seeds_are_refused(split, tmp_path)
     for model, fixed, options, words in (
         ("rnade", FIXED, {"repeats": 0}, "at least 1, not 0"),
         ("mog", {}, {"repeats": 2}, "'mog' is not"),
-        ("rnade", FIXED, {"repeats": 2, "n_folds": 3}, "not for 3 folds"),
+        ("rnade", FIXED, {"repeats": 2, "folds": 3}, "not for 3 folds"),
         ("rnade", FIXED | {"random_state": 1}, {"repeats": 2}, "leave random_state out"),
     ):
         with pytest.raises(ValueError, match=words) as error:

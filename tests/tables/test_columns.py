@@ -147,6 +147,15 @@ def test_unsuitable_columns(name, values, sort, words):
         infer(name, values, sort)
 
 
+def test_text_of_digits_with_leading_zeros_is_a_code_and_stays_text():
+    codes = ["03111", "02208", "11300", "02208"] * 20
+    column = infer("lesion", codes, "text")
+    assert column.kind == "category"
+    assert set(column.levels) == set(codes)
+    assert infer("price", ["0.5", "10", "-0.25", "3"] * 20, "text").kind != "category"
+    assert infer("lesion", codes, "text", "integer").kind == "integer"
+
+
 def test_overrides():
     X = pd.DataFrame(
         {"zip": RNG.integers(0, 50, 80), "price": np.round(np.abs(NORMAL[:1]) + RNG.random(80), 1)}

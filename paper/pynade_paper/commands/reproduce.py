@@ -138,10 +138,8 @@ def _outcomes(
     cells: list[Cell], workers: int, results: Path, work: Path, options: Options
 ) -> Iterator[tuple[Cell, Outcome]]:
     """Make cells one after the other with a progress bar, or several at a time."""
-    from rich.live import Live
-
     from pynade.cli.screen import training_bar
-    from pynade.cli.sweep import Standings
+    from pynade.cli.sweep import standings
     from pynade_paper.reproduce import attempt, reproduce_all
 
     if workers > 1:
@@ -153,8 +151,8 @@ def _outcomes(
             with training_bar() as bar:
                 outcome = attempt(cell, results, work, options, callbacks=[bar])
         else:
-            with Live(console=errors, transient=True, auto_refresh=False) as live:
-                outcome = attempt(cell, results, work, options, progress=Standings(live))
+            with standings() as show:
+                outcome = attempt(cell, results, work, options, progress=show)
         yield cell, outcome
 
 

@@ -4,10 +4,14 @@ from pynade.classical.binary import BernoulliMixture, em_bernoulli
 from pynade.classical.chow_liu import ChowLiuTree, TreeMixture, chow_liu, chow_liu_chosen, em_trees
 from pynade.classical.contrastive_divergence import TrainedRBM, contrastive_divergence
 from pynade.classical.em import EMOptions
-from pynade.classical.factor_analysers import FactorAnalysers, FactorTask, em_factors
-from pynade.classical.gaussian_em import gaussian
-from pynade.classical.gaussian_marginals import GaussianMarginals, GaussianMixture, MultivariateGaussian
-from pynade.classical.gaussian_mixture import em_gaussian, minibatch_em
+from pynade.classical.gaussian_em import FactorTask, em_factors
+from pynade.classical.gaussian_marginals import (
+    FactorAnalysers,
+    GaussianMarginals,
+    GaussianMixture,
+    MultivariateGaussian,
+)
+from pynade.classical.gaussian_mixture import em_gaussian, gaussian, minibatch_em
 from pynade.classical.rbm import RBM, NormalisedRBM, PartitionEstimate, nade_from_rbm
 
 __all__ = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Unpack
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pynade.arguments import check_positive
-from pynade.classical.em import EM, Array, EMOptions, Parameters, Random, run_em, stopping
+from pynade.classical.em import EM, Array, EMOptions, Random
 from pynade.families import Bernoulli, Family
 from pynade.likelihood import Estimate
 from pynade.models.density import Marginalisable, check_columns
@@ -64,9 +65,8 @@ class BinaryMarginalisable(Marginalisable):
     @torch.no_grad()
     def distribution(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
         """p(x_i | observed cells): Bernoulli, and its logits (B, 1)."""
-        return self.family, self._by_parts(
-            lambda x, o: self._logits_given(x, o, i)[:, i : i + 1], x, observed
-        )
+        only = self._by_parts(lambda x, o: self._logits_given(x, o, i)[:, i], x, observed)
+        return self.family, only[:, None]
 
     @torch.no_grad()
     def sample_given(self, x: Tensor, observed: Tensor, n: int = 1, generator: Random = None) -> Tensor:
@@ -131,27 +131,25 @@ def binary_rows(
     x: Array, valid: Array | None = None, n_variables: int | None = None, missing: bool = False
 ) -> tuple[Cells, Cells | None]:
     """Training rows, and validation rows on the same device, as uint8; `missing`: whether NaN is allowed."""
-    train = _cells(x, "training", n_variables, missing)
-    if valid is None:
-        return train, None
-    valid = torch.as_tensor(valid, device=train[0].device)
-    return train, _cells(valid, "validation", train[0].shape[1], missing)
-
-
-def _cells(x: Array, word: str, n_variables: int | None, missing: bool) -> Cells:
-    rows = torch.as_tensor(x)
-    if rows.ndim != 2 or not rows.numel():
-        raise ValueError(f"{word} rows have shape (N, D) with at least one row, not {tuple(rows.shape)}")
-    if n_variables is not None and rows.shape[1] != n_variables:
-        raise ValueError(f"{word} rows have {rows.shape[1]} columns, the model has {n_variables} variables")
-    observed = ~torch.isnan(rows)
-    complete = bool(observed.all())
-    if not (complete or missing):
-        raise ValueError(f"{word} rows have missing values (NaN), which this method cannot use")
-    values = rows if complete else torch.where(observed, rows, 0)
-    if not bool(((values == 0) | (values == 1)).all()):
-        raise ValueError(f"{word} rows must hold values that are exactly 0 or 1")
-    return values.to(torch.uint8), None if complete else observed
+    found: list[Cells] = []
+    for word, given in (("training", torch.as_tensor(x)), ("validation", valid)):
+        if given is None:
+            return found[0], None
+        rows = torch.as_tensor(given, device=found[0][0].device if found else None)
+        if rows.ndim != 2 or not rows.numel():
+            raise ValueError(f"{word} rows have shape (N, D) with at least one row, not {tuple(rows.shape)}")
+        if n_variables not in (None, rows.shape[1]):
+            count = rows.shape[1]
+            raise ValueError(f"{word} rows have {count} columns, the model has {n_variables} variables")
+        n_variables, observed = rows.shape[1], ~torch.isnan(rows)
+        complete = bool(observed.all())
+        if not (complete or missing):
+            raise ValueError(f"{word} rows have missing values (NaN), which this method cannot use")
+        values = rows if complete else torch.where(observed, rows, 0)
+        if not bool(((values == 0) | (values == 1)).all()):
+            raise ValueError(f"{word} rows must hold values that are exactly 0 or 1")
+        found.append((values.to(torch.uint8), None if complete else observed))
+    return found[0], found[1]
 
 
 class BernoulliMixture(BinaryMixture):
@@ -182,29 +180,22 @@ class BernoulliMixture(BinaryMixture):
         """log w_k + log p_k(observed cells), (B, K), float64; one matrix product, two with missing cells."""
         ones = (x @ self.logits.T).double()
         nothing = functional.logsigmoid(-self.logits)  # log p_k(x_d = 0)
-        if observed is None:
-            rest = nothing.sum(-1, dtype=torch.float64)
-        else:
-            rest = (observed.to(x.dtype) @ nothing.T).double()
-        return ones + rest + torch.log_softmax(self.log_weights.double(), 0)
+        seen = nothing.sum(-1, dtype=torch.float64) if observed is None else observed.to(x.dtype) @ nothing.T
+        return ones + seen.double() + torch.log_softmax(self.log_weights.double(), 0)
 
     def _logits_given(self, x: Tensor, observed: Tensor, only: int | None = None) -> Tensor:
         weights = torch.softmax(self.component_log_probs(x, observed), -1)
-        logits = self.logits.double()
-        one, zero = (_log_average(weights, functional.logsigmoid(s * logits)) for s in (1, -1))
-        return one - zero
+        log_average = []
+        for log_p in (functional.logsigmoid(s * self.logits.double()) for s in (1, -1)):
+            largest = log_p.max(0).values  # each column is scaled so that tiny probabilities survive
+            log_average.append((weights @ (log_p - largest).exp()).log() + largest)
+        return log_average[0] - log_average[1]
 
     def _draw_given(self, x: Tensor, observed: Tensor, n: int, generator: Random) -> Tensor:
         """A component from its posterior, then the unobserved cells from it: (n, B, D)."""
         component = choose(self.component_log_probs(x, observed), n, generator)  # (n, B)
         drawn = bernoulli_draws(self.logits[component], generator)
         return torch.where(observed, x, drawn.to(x.dtype))
-
-
-def _log_average(weights: Tensor, log_p: Tensor) -> Tensor:
-    """log Σ_k w_bk p_kd as a matrix product, each column scaled so that tiny probabilities survive."""
-    largest = log_p.max(0).values
-    return (weights @ (log_p - largest).exp()).log() + largest
 
 
 @torch.no_grad()
@@ -247,9 +238,10 @@ def em_bernoulli(
     options = EMOptions(epochs=201, patience=10, tol=1e-6) | options
     learner = _BernoulliEM(model, train, held, smoothing, empty_below, options)
     learner.start(options.get("generator"))
-    return model, run_em(learner, options)[0]
+    return model, learner.run()[0]
 
 
+@dataclass(eq=False)
 class BinaryEM(EM):
     """Abstract EM of one mixture of binary densities, which is changed in place.
 
@@ -257,53 +249,36 @@ class BinaryEM(EM):
     a component that is empty (explains fewer rows than `empty_below`), once for each.
     """
 
-    rows_at_once: int
+    mixture: BinaryMixture
+    train: Cells
+    valid: Cells | None
+    strength: float
+    empty_below: float
+    options: EMOptions
 
-    def __init__(
-        self,
-        model: BinaryMixture,
-        train: Cells,
-        valid: Cells | None,
-        strength: float,
-        empty_below: float,
-        options: EMOptions,
-    ) -> None:
-        views = {name: t[None] for name, t in model.state_dict().items()}  # share the model's memory
-        super().__init__(views, [stopping(options)], valid is not None)
-        self.mixture, self.train, self.valid = model, train, valid
-        self.strength, self.empty_below = strength, empty_below
-        self.x = train[0]
+    rows_at_once = CHUNK_ROWS
+
+    def __post_init__(self) -> None:
+        super().__init__([self.mixture.state_dict()], self.options)  # these share the model's memory
+        self.validated, self.x = self.valid is not None, self.train[0]
         self.log_p = self.x.new_zeros(len(self.x), dtype=torch.float64)
-        self.placed = torch.zeros(model.n_components, dtype=torch.bool, device=self.x.device)
-        self.memory = {"placed": self.placed}
+        self.memory["placed"] = torch.zeros_like(self.mixture.log_weights, dtype=torch.bool)
         self.placed_now = False  # whether the last M-step has placed a component again
-        self.last_objective = math.nan
 
     @abstractmethod
     def tables(self) -> Sequence[Tensor]:
         """The logits of all components, float64."""
 
-    @abstractmethod
-    def gather(self, part: slice, x: Tensor, observed: Tensor | None, share: Tensor) -> None:
-        """Take what the M-step needs of some rows, with the responsibilities (rows, K) for them."""
-
-    def expect(self) -> list[float | None]:
-        """E-step: `gather` for all rows, and their mean log-likelihood."""
+    def responsibilities(self) -> Iterator[tuple[slice, Tensor, Tensor | None, Tensor]]:
+        """`chunks` of the training rows, with p(k | row), (rows, K); keeps log p of each row."""
         for part, x, observed in self.chunks(self.train):
             each = self.mixture.component_log_probs(x, observed)
-            total = torch.logsumexp(each, -1)
-            self.log_p[part] = total
-            self.gather(part, x, observed, (each - total[:, None]).exp_())
-        return [float(self.log_p.mean())]
-
-    def put(self, params: Parameters) -> None:
-        """Copy the parameters into the model."""
-        self.mixture.load_state_dict({name: t[0] for name, t in params.items()})
-        self.expect()
+            self.log_p[part] = total = torch.logsumexp(each, -1)
+            yield part, x, observed, (each - total[:, None]).exp_()
 
     def finish(self) -> None:
         """Give the model its best parameters."""
-        self.mixture.load_state_dict({name: t[0] for name, t in self.best.items()})
+        self.mixture.load_state_dict(self.best[0])
 
     def score(self, epoch: int) -> list[Estimate] | None:
         """Mean log-likelihood of the validation rows."""
@@ -314,11 +289,10 @@ class BinaryEM(EM):
 
     def objective(self, train: list[float | None]) -> list[float | None]:
         """Log-likelihood plus s times the log-prior Σ_k log w_k + Σ (log θ + log(1 − θ)), per row."""
-        assert train[0] is not None
         log_prior = torch.log_softmax(self.mixture.log_weights.double(), 0).sum()
         for table in self.tables():
             log_prior = log_prior + (functional.logsigmoid(table) + functional.logsigmoid(-table)).sum()
-        self.last_objective = train[0] + self.strength * float(log_prior) / len(self.x)
+        self.last_objective = (train[0] or 0.0) + self.strength * float(log_prior) / len(self.x)
         return [self.last_objective]
 
     def converged(self, change: float, tol: float) -> bool:
@@ -338,16 +312,16 @@ class BinaryEM(EM):
 
     def empty(self, counts: Tensor, each: int) -> tuple[Tensor, Tensor]:
         """Components to place again, and the `each` worst rows for each; counts (K,): rows each explains."""
-        which = ((counts < self.empty_below) & ~self.placed).nonzero().squeeze(-1)[: len(self.x) // each]
-        self.placed[which] = True
+        lost = (counts < self.empty_below) & ~self.memory["placed"]
+        which = lost.nonzero().squeeze(-1)[: len(self.x) // each]
+        self.memory["placed"][which] = True
         self.placed_now = bool(len(which))
         worst = self.log_p.topk(len(which) * each, largest=False).indices
         if self.placed_now:
             names, rows = (", ".join(map(str, t.tolist())) for t in (which, worst))
             source = f"rows {rows}" if each == 1 else f"{each} rows each"
-            self.notes[0].append(
-                f"iteration {self.steps + 1}: components {names} were empty and start anew from {source}"
-            )
+            place = f"iteration {self.steps + 1}: components {names}"
+            self.notes[0].append(f"{place} were empty and start anew from {source}")
         return which, worst
 
 
@@ -371,14 +345,13 @@ class _BernoulliEM(BinaryEM):
 
     def expect(self) -> list[float | None]:
         self.rows = self.ones = self.seen = self.log_p.new_zeros(())
-        return super().expect()
-
-    def gather(self, part: slice, x: Tensor, observed: Tensor | None, share: Tensor) -> None:
-        share = share.to(x.dtype)
-        rows = share.sum(0, dtype=torch.float64)
-        self.rows, self.ones = self.rows + rows, self.ones + (share.T @ x).double()
-        seen = rows[:, None] if observed is None else (share.T @ observed.to(x.dtype)).double()
-        self.seen = self.seen + seen
+        for _, x, observed, each in self.responsibilities():
+            share = each.to(x.dtype)
+            rows = share.sum(0, dtype=torch.float64)
+            self.rows, self.ones = self.rows + rows, self.ones + (share.T @ x).double()
+            seen = rows[:, None] if observed is None else (share.T @ observed.to(x.dtype)).double()
+            self.seen = self.seen + seen
+        return [float(self.log_p.mean())]
 
     def maximise(self) -> None:
         weights, zeros = self.rows + self.strength, self.seen - self.ones

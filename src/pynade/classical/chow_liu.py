@@ -21,7 +21,7 @@ from pynade.classical.binary import (
     choose,
     em_bernoulli,
 )
-from pynade.classical.em import Array, EMOptions, Random, run_em
+from pynade.classical.em import Array, EMOptions, Random
 from pynade.models.mixture import checked_components
 from pynade.training.history import History
 
@@ -91,10 +91,8 @@ class ChowLiuTree(BinaryMarginalisable):
         up, _ = self._upward(x, observed)
         logit = (up[..., 1] - up[..., 0]).expand(n, -1, -1)  # infinite where observed, so that cells keep x
         table, out = self._table().double(), x.expand(n, -1, -1).double().clone()
-        for depth, level in enumerate(self.levels()):
-            own = table[level, 0]
-            if depth:
-                own = torch.where(out[..., self.parent[level]] > 0, table[level, 1], table[level, 0])
+        for level in self.levels():  # of a root both columns are equal
+            own = torch.where(out[..., self.parent[level]] > 0, table[level, 1], table[level, 0])
             out[..., level] = bernoulli_draws(logit[..., level] + own, generator)
         return out.to(x.dtype)
 
@@ -312,10 +310,7 @@ class TreeMixture(BinaryMixture):
 
     def component_log_probs(self, x: Tensor, observed: Tensor | None = None) -> Tensor:
         """log w_k + log T_k(observed cells), (B, K), float64."""
-        if observed is None:
-            each = [tree._log_prob(x) for tree in self.trees]
-        else:
-            each = [tree._marginal(x, observed) for tree in self.trees]
+        each = [t._log_prob(x) if observed is None else t._marginal(x, observed) for t in self.trees]
         return torch.stack(each, -1) + torch.log_softmax(self.log_weights.double(), 0)
 
     def _logits_given(self, x: Tensor, observed: Tensor, only: int | None = None) -> Tensor:
@@ -386,12 +381,11 @@ def em_trees(
     options = EMOptions(epochs=51, patience=5, tol=1e-6) | options
     learner = _TreeEM(model, train, held, alpha, empty_below, options)
     learner.start(start)
-    return model, run_em(learner, options)[0]
+    return model, learner.run()[0]
 
 
 class _TreeEM(BinaryEM):
     mixture: TreeMixture
-    rows_at_once = CHUNK_ROWS
 
     def start(self, start: BinaryMixture) -> None:
         """Trees of the rows that each component of another mixture is responsible for."""
@@ -400,12 +394,12 @@ class _TreeEM(BinaryEM):
         self._fit_trees()
 
     def tables(self) -> Sequence[Tensor]:
-        return [
-            tree._table().double() for tree in self.mixture.trees
-        ]  # a root's two equal columns count twice
+        return [t._table().double() for t in self.mixture.trees]  # a root's two equal columns count twice
 
-    def gather(self, part: slice, x: Tensor, observed: Tensor | None, share: Tensor) -> None:
-        self.share[part] = share
+    def expect(self) -> list[float | None]:
+        for part, _, _, share in self.responsibilities():
+            self.share[part] = share
+        return [float(self.log_p.mean())]
 
     def maximise(self) -> None:
         each = max(1, len(self.x) // self.mixture.n_components)

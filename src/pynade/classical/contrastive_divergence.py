@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from pynade.arguments import check_positive
 from pynade.classical.binary import CHUNK_ROWS, binary_rows
-from pynade.classical.em import Array, Random
+from pynade.classical.em import Array, Members, Random
 from pynade.classical.rbm import RBM
 from pynade.classical.rbm_sum import MOST_UNITS
 from pynade.families import Bernoulli
@@ -22,7 +21,7 @@ from pynade.likelihood import Estimate
 from pynade.training.checkpoint import Checkpoint, State
 from pynade.training.gradient import minibatches
 from pynade.training.history import History
-from pynade.training.loop import Callback, Learner, Report, Stopping, run
+from pynade.training.loop import Callback, Report, Stopping, run
 from pynade.training.options import schedule_factor
 from pynade.training.step import captured
 
@@ -115,10 +114,17 @@ def contrastive_divergence(
     if len(learning_rates) != len(rbms) or not all(r > 0 and math.isfinite(r) for r in learning_rates):
         raise ValueError(f"{len(rbms)} RBMs need as many positive learning rates, not {list(learning_rates)}")
     (train, _), held = binary_rows(x, valid, rbms[0].n_visible)
-    validation = None if held is None else held[0].to(rbms[0].device)
     batches = (epochs, batch_size, updates_per_epoch, schedule, evaluate_every)
     learner = _Contrastive(
-        rbms, train, validation, learning_rates, generator, k, persistent, *batches, (ais_chains, ais_steps)
+        rbms,
+        train,
+        held and held[0],
+        learning_rates,
+        generator,
+        k,
+        persistent,
+        *batches,
+        (ais_chains, ais_steps),
     )
     trained = []
     for m, history in enumerate(run(learner, epochs, callbacks=callbacks, checkpoint=checkpoint)):
@@ -126,23 +132,18 @@ def contrastive_divergence(
         if found is None:  # no validation rows, or ended before the first score
             found = learner.evaluate(rbms[m], None)
             if history.epochs:
-                history.epochs[history.best_epoch - 1]["train"] = found.train
-        trained.append(TrainedRBM(history, found.log_z, found.stderr))
+                history.epochs[history.best_epoch - 1]["train"] = found["train"]
+        trained.append(TrainedRBM(history, found["log_z"], found["stderr"]))
     return trained
 
 
-class _Scored(NamedTuple):
-    """One evaluation of one machine; log-likelihoods are means per row."""
-
-    log_z: float
-    stderr: float
-    train: float
-    valid: float
-
-
 @dataclass(eq=False)
-class _Contrastive(Learner):
-    """The learner; see `contrastive_divergence` for the options."""
+class _Contrastive(Members):
+    """The learner; see `contrastive_divergence` for the options.
+
+    W (M, H, D), b (M, 1, D) and c (M, 1, H) are those of all machines; `memory` has the last finite ones, and
+    persistent chains (M, C, D) if any.
+    """
 
     rbms: Sequence[RBM]
     x: Tensor
@@ -161,121 +162,95 @@ class _Contrastive(Learner):
     advice = "Try a smaller learning rate."
 
     def __post_init__(self) -> None:
-        rbms, generator = self.rbms, self.generator
+        rbms, generator, device = self.rbms, self.generator, self.rbms[0].device
         self.base = Bernoulli().eta_from_marginal(self.x).squeeze(-1)  # logits from which AIS starts
         self.first = None if generator is None else generator.get_state()
         self.exact = min(rbms[0].W.shape) <= MOST_UNITS
-        self.x = self.x.to(rbms[0].device)
+        self.x, self.valid = self.x.to(device), None if self.valid is None else self.valid.to(device)
         self.updates = self.updates_per_epoch or -(-len(self.x) // self.batch_size)
-        self.stopping, self.validated = [Stopping() for _ in rbms], self.valid is not None
-        self.active, self.epoch = list(range(len(rbms))), 0
-        self.now = {
-            name: torch.stack([torch.atleast_2d(getattr(rbm, name)) for rbm in rbms]) for name in "Wbc"
-        }
-        W = self.now["W"]
-        self.good = {name: t.clone() for name, t in self.now.items()}  # the last finite parameters
-        self.scored: dict[int, _Scored] = {}  # members scored in this epoch
-        self.kept: list[_Scored | None] = [None] * len(rbms)  # scores of the best parameters
-        chains = None
+        stacked = {name: torch.stack([torch.atleast_2d(getattr(r, name)) for r in rbms]) for name in "Wbc"}
+        self.W, self.b, self.c = stacked.values()
+        views = [{"W": self.W[m], "b": self.b[m, 0], "c": self.c[m, 0]} for m in range(len(rbms))]
+        super().__init__(views, [Stopping() for _ in rbms], [generator])
+        self.validated = self.valid is not None
+        self.memory = {name: t.clone() for name, t in stacked.items()}
+        self.scored: dict[int, dict[str, float]] = {}  # members scored in this epoch
+        self.kept: list[dict[str, float] | None] = [None] * len(rbms)  # scores of the best parameters
+        self.graph: torch.cuda.CUDAGraph | None = None
         if self.persistent:
-            first = torch.randint(len(self.x), (self.batch_size,), generator=generator, device=W.device)
-            chains = self.x[first].to(W.dtype).expand(len(rbms), -1, -1).clone()
-        self.members = _Members(self.now, generator, self.k, chains)
+            first = torch.randint(len(self.x), (self.batch_size,), generator=generator, device=device)
+            self.memory["chains"] = self.x[first].to(self.W.dtype).expand(len(rbms), -1, -1).clone()
 
     def advance(self, report: Report) -> list[float | None]:
-        x, W, members = self.x, self.now["W"], self.members
+        x, W = self.x, self.W
         rates = torch.tensor(list(self.rates), dtype=W.dtype, device=W.device)[:, None, None]
         alone, one_pass = len(self.rates) == 1, self.updates_per_epoch is None
         batches = minibatches(len(x), self.batch_size, self.updates, one_pass, self.generator, x.device)
-        for t, batch in enumerate(batches, start=self.epoch * self.updates):
+        self.steps += 1
+        for t, batch in enumerate(batches, start=self.steps * self.updates):
             left = schedule_factor(self.schedule, 0.0, t, self.epochs * self.updates)
-            members.step(x[batch].to(W.dtype), rates * left, replay=len(batch) == self.batch_size)
+            self.step(x[batch].to(W.dtype), rates * left, replay=len(batch) == self.batch_size)
             report(t + 1, self.rates[0] * left if alone else math.nan, lambda: math.nan)
-        self.epoch += 1
         finite = torch.isfinite(W).flatten(1).all(1).tolist()
         self.finite = [m for m in self.active if finite[m]]
-        self.scored = {}
-        every = self.exact and self.epoch % self.evaluate_every == 0
-        if self.valid is not None and (every or self.epoch == self.epochs):
+        self.scored, epoch = {}, self.steps + 1
+        every = self.exact and epoch % self.evaluate_every == 0
+        if self.valid is not None and (every or epoch == self.epochs):
             blank = RBM(W.shape[2], W.shape[1], scale=0.0).to(W)
-            self.scored = {m: self.evaluate(members.put(blank, m), self.valid) for m in self.finite}
-        known = {m: scored.train for m, scored in self.scored.items()}
+            for m in self.finite:
+                blank.load_state_dict(self.params[m])
+                self.scored[m] = self.evaluate(blank, self.valid)
+        known = {m: scored["train"] for m, scored in self.scored.items()}
         return [known.get(m) if m in self.finite else math.nan for m in self.active]
 
-    def evaluate(self, machine: RBM, valid: Tensor | None) -> _Scored:
-        """Score a machine on the training rows, and on the validation rows if there are any."""
+    def evaluate(self, machine: RBM, valid: Tensor | None) -> dict[str, float]:
+        """log Z, its error, and mean log-likelihoods of the training rows and of validation rows, if any."""
         if self.exact:
-            log_z, stderr = machine.log_partition(), 0.0
+            found = {"log_z": machine.log_partition(), "stderr": 0.0}
         else:
             same = None
             if self.generator is not None and self.first is not None:
                 same = torch.Generator(self.generator.device).set_state(self.first)
             estimate = machine.log_partition_ais(*self.ais, same, base=self.base)
-            log_z, stderr = estimate.log_z, estimate.stderr
-        means = []
-        for rows in (self.x, valid):
-            parts = () if rows is None else rows.split(CHUNK_ROWS)
-            energies = [machine._free_energy(part.to(machine.W)) for part in parts]
-            means.append(-float(torch.cat(energies).mean()) - log_z if energies else math.nan)
-        return _Scored(log_z, stderr, *means)
+            found = {"log_z": estimate.log_z, "stderr": estimate.stderr}
+        for name, rows in (("train", self.x), ("valid", valid)):
+            if rows is not None:
+                energies = [machine._free_energy(part.to(machine.W)) for part in rows.split(CHUNK_ROWS)]
+                found[name] = -float(torch.cat(energies).mean()) - found["log_z"]
+        return found
 
     def score(self, epoch: int) -> list[Estimate] | None:
         if self.valid is None or not self.scored:
             return None
-        values = [self.scored[m].valid if m in self.scored else math.nan for m in self.active]
+        values = [self.scored[m]["valid"] if m in self.scored else math.nan for m in self.active]
         return [Estimate(value, math.nan, len(self.valid)) for value in values]
 
     def accept(self, better: Sequence[int]) -> None:
+        super().accept(better)
         for m in better:
-            self.members.put(self.rbms[m], m)
             self.kept[m] = self.scored.get(m)
-        for name, t in self.now.items():
-            self.good[name][self.finite] = t[self.finite]
+        for name in "Wbc":
+            self.memory[name][self.finite] = getattr(self, name)[self.finite]
 
-    def drop(self, members: Sequence[int]) -> None:
-        self.active = [m for m in self.active if m not in members]  # the updates of a batch go on
+    def finish(self) -> None:
+        for rbm, best in zip(self.rbms, self.best, strict=True):
+            rbm.load_state_dict(best)
 
-    def revert(self, epoch: int, folder: Path | None) -> str:
-        last = _Members(self.good)
-        for m, rbm in enumerate(self.rbms):
-            last.put(rbm, m)
+    def revert(self, epoch: int, folder: object) -> str:
+        self.best = [
+            {name: self.memory[name][m].view_as(t) for name, t in own.items()}
+            for m, own in enumerate(self.best)
+        ]
+        self.finish()
         return f"the parameters of epoch {epoch - 1} were kept" if epoch > 1 else "the initial ones were kept"
 
     def state(self) -> State:
-        best = {f"{name}{m}": getattr(rbm, name) for m, rbm in enumerate(self.rbms) for name in "Wbc"}
-        more = {} if self.members.chains is None else {"chains": self.members.chains}
-        if self.generator is not None:
-            more["generator"] = self.generator.get_state()
-        facts = {"active": self.active, "passes": self.epoch, "kept": self.kept}
-        return {"now": self.now, "best": best, "good": self.good, "more": more}, facts
+        tensors, facts = super().state()
+        return tensors, facts | {"kept": self.kept}
 
     def restore(self, state: State) -> None:
-        tensors, facts = state
-        for name in "Wbc":
-            self.now[name].copy_(tensors["now"][name])
-            self.good[name].copy_(tensors["good"][name])
-            for m, rbm in enumerate(self.rbms):
-                getattr(rbm, name).copy_(tensors["best"][f"{name}{m}"])
-        if self.members.chains is not None:
-            self.members.chains.copy_(tensors["more"]["chains"])
-        if self.generator is not None:
-            self.generator.set_state(tensors["more"]["generator"])
-        self.active, self.epoch = facts["active"], facts["passes"]
-        self.kept = [None if numbers is None else _Scored(*numbers) for numbers in facts["kept"]]
-
-
-@dataclass(eq=False)
-class _Members:
-    """Stacked parameters W (M, H, D), b (M, 1, D), c (M, 1, H), and persistent chains (M, C, D) if any."""
-
-    params: dict[str, Tensor]
-    generator: Random = None
-    k: int = 1
-    chains: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        self.W, self.b, self.c = (self.params[name] for name in "Wbc")
-        self.graph: torch.cuda.CUDAGraph | None = None
+        super().restore(state)
+        self.kept = state[1]["kept"]
 
     def step(self, x: Tensor, rate: Tensor, replay: bool) -> None:
         """One update in place on rows x (B, D); on a GPU full batches are replayed from a CUDA graph.
@@ -288,9 +263,8 @@ class _Members:
             return
         if self.graph is None:
             self._x, self._rate = x.clone(), rate.clone()
-            changed = [self.W, self.b, self.c, *([] if self.chains is None else [self.chains])]
-            drawn_from = [] if self.generator is None else [self.generator]  # torch registers its own
-            self.graph = captured(lambda: self.update(self._x, self._rate), changed, drawn_from)
+            changed = [self.W, self.b, self.c, *([self.memory["chains"]] if self.persistent else [])]
+            self.graph = captured(lambda: self.update(self._x, self._rate), changed, self.generators)
         self._x.copy_(x)
         self._rate.copy_(rate)
         self.graph.replay()
@@ -299,14 +273,14 @@ class _Members:
         """One step in place on rows x (B, D), from the chains or, without any, from the rows."""
         rows = x.expand(len(self.W), -1, -1)
         up = self._hidden(rows)
-        chains, above = (rows, up) if self.chains is None else (self.chains, None)
-        v, p = self._moved(chains, above, self.k)
+        chains = self.memory.get("chains")
+        v, p = self._moved(rows, up, self.k) if chains is None else self._moved(chains, None, self.k)
         n, m = rows.shape[1], v.shape[1]
         self.W += rate * (up.mT @ rows / n - p.mT @ v / m)
         self.b += rate * (rows.mean(1, keepdim=True) - v.mean(1, keepdim=True))
         self.c += rate * (up.mean(1, keepdim=True) - p.mean(1, keepdim=True))
-        if self.chains is not None:
-            self.chains.copy_(v)
+        if chains is not None:
+            chains.copy_(v)
 
     def _moved(self, v: Tensor, p: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
         """Chains v (M, C, D) after k rounds, and p(h | v) there; p is p(h | v) of the start, where known.
@@ -324,11 +298,6 @@ class _Members:
             v = self._draw(torch.sigmoid(torch.baddbmm(self.b, self._draw(p), self.W)))
             p = self._hidden(v)
         return v, p
-
-    def put(self, rbm: RBM, m: int) -> RBM:
-        """Copy member m's parameters into an RBM."""
-        rbm.load_state_dict({"W": self.W[m], "b": self.b[m, 0], "c": self.c[m, 0]})
-        return rbm
 
     def _hidden(self, v: Tensor) -> Tensor:
         return torch.sigmoid(torch.baddbmm(self.c, v, self.W.mT))

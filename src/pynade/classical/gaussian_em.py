@@ -1,271 +1,399 @@
-"""EM of Gaussians, mixtures of Gaussians and factor analysers: checks, starts, steps; one Gaussian."""
+"""EM of mixtures of Gaussians and of factor analysers (Ghahramani & Hinton, 1996), many of them at once."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
-from pynade.classical.em import EM, Array, EMOptions, Parameters, Random, run_em
+from pynade.classical.em import EM, Array, EMOptions, Parameters, Random
 from pynade.classical.gaussian_marginals import (
+    FactorAnalysers,
     GaussianComponents,
     GaussianMixture,
-    MultivariateGaussian,
     draw_components,
+    factor_covariances,
 )
 from pynade.classical.moments import Components, Moments, Rows, Scale, cholesky
 from pynade.likelihood import Estimate
-from pynade.training.loop import Stopping
+from pynade.training.history import History
 
-EMPTY = 1e-12  # of all rows: a component responsible for fewer has none
 START_ROWS = 10_000  # that k-means++ uses, besides fifty for each component
-EPOCHS, TOL = 151, 1e-9  # of EM, where values are missing
-LAST = 11  # M-steps from which it extrapolates
-FAR = 1.0  # standard deviations: no extrapolation goes further
-
-FILL = {"log_weights": -math.inf, "noise": 1.0}  # parameters of padded components; the others are zero
+ROOM = {"cpu": 1 << 24, "cuda": 1 << 27}  # numbers in the covariances of the members of one batch
 
 
-class Member(NamedTuple):
-    """One mixture to fit, and where it begins; members with the same rows share E-steps."""
+@dataclass(frozen=True, eq=False)
+class FactorTask:
+    """One mixture of factor analysers to fit; tasks that are given the same tensor objects share the work.
 
-    rows: Rows
-    valid: Rows | None
+    Attributes:
+        x: training rows (N, D).
+        n_components: K.
+        n_factors: Q, from 1 to D.
+        valid: validation rows, scored at every iteration; the best parameters are returned.
+        init: "rows" (random rows as means, loadings from the pooled covariance), "k-means++", or a mixture
+            of factor analysers to go on from. Early stopping works best from the first, which begins broad.
+        stop_at_train: as in `EMOptions`, of this task.
+        generator: draws the starting point; each task has its own.
+    """
+
+    x: Tensor
     n_components: int
+    n_factors: int
+    valid: Tensor | None = None
     init: str | GaussianComponents = "rows"
+    stop_at_train: float | None = None
     generator: Random = None
-    n_factors: int | None = None
+
+
+def full_task(
+    x: Array, n_components: int, valid: Array | None, init: str | GaussianComponents, options: EMOptions
+) -> FactorTask:
+    """A mixture of full covariances to fit: it has no factors."""
+    x, valid = torch.as_tensor(x), None if valid is None else torch.as_tensor(valid)
+    return FactorTask(x, n_components, 0, valid, init, generator=options.get("generator"))
 
 
 class GaussianEM(EM):
-    """EM of mixtures of Gaussians, M members at once, in standardised units.
+    """EM of mixtures of Gaussians, in standardised units; tasks of like size are computed together.
 
-    Parameters are `log_weights` (M, K), `means` (M, K, D) and what `covariances` needs, padded to the largest
-    number of components (and factors); `floor` is name and value of the option that keeps covariances from
-    being singular. This class is of full covariances; one that stores them otherwise gives its own
-    `covariances`, `shaped`, `given`, `m_step` and `model`.
+    Parameters are `weights` (K,), `means` (K, D) and what `covariances` needs, padded to the largest number
+    of components (and factors) in the batch; `floor` is name and value of the option that keeps covariances
+    from being singular. This class is of full covariances (tasks have no factors); one that stores them
+    otherwise gives its own `covariances`, `shaped`, `given`, `m_step` and `model`. They have a leading axis
+    of members, (M, K, …), where a method takes those of a batch.
     """
 
-    moments: Moments
     zero_means = False  # keep all means at zero
+    keep = True  # features of rows between iterations
 
     def __init__(
-        self, members: Sequence[Member], stopping: Sequence[Stopping], floor: tuple[str, float]
+        self,
+        tasks: Sequence[FactorTask],
+        options: EMOptions,
+        floor: tuple[str, float],
+        standardise: bool | Scale,
     ) -> None:
-        self.members, self.floor = list(members), floor
-        self.floors = torch.stack([floor[1] / m.rows.scale.unit for m in members])  # (M, D)
-        params = _stack([self.start(*pair) for pair in zip(members, self.floors, strict=True)])
-        super().__init__(params, stopping, members[0].valid is not None, [m.generator for m in members])
+        if not floor[1] >= 0:
+            raise ValueError(f"{floor[0]} must be at least 0, not {floor[1]}")
 
-    def covariances(self) -> Tensor:
+        @cache  # the same tensors give the same rows
+        def rows(x: Tensor) -> Rows:
+            x = x.double()
+            scale = standardise if isinstance(standardise, Scale) else Scale.of(x, standardise)
+            return Rows(x, scale, self.keep)
+
+        @cache
+        def held(x: Tensor, valid: Tensor) -> Rows:
+            scale = rows(x).scale
+            return Rows(checked(valid.to(x.device), 1, "valid", every_column=False).double(), scale)
+
+        self.tasks, self.floor, self.validated = tasks, floor, tasks[0].valid is not None
+        self.tables = [
+            (rows(checked(t.x, t.n_components)), None if t.valid is None else held(t.x, t.valid))
+            for t in tasks
+        ]
+        self.floors = [floor[1] / table.scale.unit for table, _ in self.tables]  # (D,) each
+        starts = [self.start(m) for m in range(len(tasks))]
+        self.batches = _batches(tasks)
+        for batch in self.batches:
+            _pad([starts[m] for m in batch])
+        super().__init__(starts, options, [t.generator for t in tasks])
+        for m, task in enumerate(tasks):
+            at = options.get("stop_at_train") if task.stop_at_train is None else task.stop_at_train
+            self.stopping[m] = replace(self.stopping[m], stop_at_train=at)
+        self.moments: dict[int, tuple[Tensor, ...]] = {}  # of each active member
+
+    def covariances(self, params: Parameters) -> Tensor:
         """Covariances (M, K, D, D) of all components."""
-        return self.params["covariances"]
+        return params["covariances"]
 
-    def shaped(self, covariances: Tensor, member: Member, floor: Tensor) -> Parameters:
-        """Parameters of components with covariances near these (..., D, D)."""
-        return {"covariances": covariances + torch.diag(floor)}
+    def shaped(self, covariances: Tensor, m: int) -> Parameters:
+        """Parameters of components of a member with covariances near these (..., D, D)."""
+        return {"covariances": covariances + torch.diag(self.floors[m])}
 
     def given(self, model: Any, scale: Scale, floor: Tensor) -> Parameters:
-        """Parameters of a model to start from."""
-        log_weights, means, covariances = (t.to(floor) for t in model.components())
-        means, covariances = (means - scale.shift) / scale.scale, scale.standardised(covariances)
-        return {"log_weights": log_weights, "means": means, "covariances": covariances}
+        """Means and what covariances need, of a model to start from."""
+        _, means, covariances = (t.to(floor) for t in model.components())
+        covariances = covariances / scale.scale / scale.scale[:, None]
+        return {"means": (means - scale.shift) / scale.scale, "covariances": covariances}
 
-    def m_step(self) -> Parameters:
-        """Means, and what covariances need, from the moments."""
-        floors = torch.diag_embed(self.floors[self.active])[:, None]
-        covariances = self.moments.covariances(self.zero_means) + floors
-        return {"means": self.moments.means(), "covariances": covariances}
+    def m_step(self, params: Parameters, moments: Moments, floors: Tensor) -> Parameters:
+        """Means, and what covariances need, from the moments; floors (M, 1, D)."""
+        covariances = moments.covariances(self.zero_means) + torch.diag_embed(floors)
+        return {"means": params["means"] if self.zero_means else moments.means(), "covariances": covariances}
 
-    def model(self, own: Parameters, member: Member) -> Any:
-        """The density of the data with these parameters (and `weights`) of one member."""
-        means, covariances = member.rows.scale.data_units(own["means"], own["covariances"])
-        return GaussianMixture.from_moments(own["weights"], means, covariances)
+    def model(self, own: Parameters, m: int) -> Any:
+        """The density of the data with these parameters of a member."""
+        moments = self.tables[m][0].scale.data_units(own["means"], own["covariances"])
+        return GaussianMixture.from_moments(own["weights"], *moments)
 
-    def start(self, member: Member, floor: Tensor) -> Parameters:
-        """Where a member begins."""
-        rows, K, init = member.rows, member.n_components, member.init
-        if isinstance(init, str):
-            weights, means, near = starting_moments(rows, K, init, member.generator, self.zero_means)
-            return {"log_weights": weights.log(), "means": means, **self.shaped(near, member, floor)}
-        wanted = _sizes(rows.n_variables, K, member.n_factors)
-        found = _sizes(init.n_variables, init.n_components, getattr(init, "n_factors", None))
-        if found != wanted:
-            raise ValueError(f"init has {found}, expected {wanted}")
-        own = self.given(init, rows.scale, floor)
-        return own | {"means": torch.zeros_like(own["means"])} if self.zero_means else own
+    def start(self, m: int) -> Parameters:
+        """Where a member begins: at a model, or from moments of its rows.
 
-    def maximise(self) -> None:
-        """M-step; components without rows start anew."""
-        counts = self.moments.counts
-        weights = counts / counts.sum(-1, keepdim=True)
-        new = {"weights": weights, **self.m_step()}
-        lost = (weights <= EMPTY) & torch.isfinite(self.params["log_weights"])  # padding is not lost
-        for a in lost.any(-1).nonzero()[:, 0].tolist() if bool(lost.any()) else ():
-            self.start_anew(new, a, lost[a])
-        self.params = {"log_weights": new.pop("weights").log(), **new}
-
-    def start_anew(self, new: Parameters, a: int, lost: Tensor) -> None:
-        """Put components of the active member a at random rows with the covariance of all.
-
-        Without means, they are put at the scale of a row.
+        "rows": K random rows as means, all with the covariance of the data. "k-means++": K centres spread out
+        by D² sampling, each with the moments of the rows near it, the covariance as if D rows of the pooled
+        one were among them.
         """
-        m = self.active[a]
-        member, weights = self.members[m], new["weights"][a]
-        some, near = random_rows(member.rows.filled, int(lost.sum()), member.generator), member.rows.pooled()
-        if self.zero_means:
-            near = (some.square().mean(1) / member.rows.filled.square().mean())[:, None, None] * near
-        else:
-            new["means"][a, lost] = some
-        for name, value in self.shaped(near, member, self.floors[m]).items():
-            new[name][a, lost] = value
-        weights[lost] = 1 / member.n_components
-        weights /= weights.sum()
-        said = "component {} was empty and started anew at a random row"
-        self.notes[m] += [said.format(k) for k in lost.nonzero().squeeze(-1).tolist()]
-
-    def models(self) -> list[Any]:
-        """The best of every member, in the units of the data."""
-        found = []
-        for m, member in enumerate(self.members):
-            own = {name: t[m, : member.n_components] for name, t in self.best.items()}
-            weights = own["weights"] if "weights" in own else own["log_weights"].exp()
-            found.append(self.model(own | {"weights": weights}, member))
-        return found
+        task, rows, floor = self.tasks[m], self.tables[m][0], self.floors[m]
+        K, D, init, generator = task.n_components, len(floor), task.init, task.generator
+        if not isinstance(init, str):
+            has = _sizes(init.n_components, init.n_variables, getattr(init, "n_factors", 0))
+            if has != (wanted := _sizes(K, D, task.n_factors)):
+                raise ValueError(f"init has {has}, expected {wanted}")
+            own = {"weights": init.log_weights.to(floor).exp(), **self.given(init, rows.scale, floor)}
+            return own | {"means": own["means"] * (not self.zero_means)}
+        if init not in ("k-means++", "rows"):
+            raise ValueError(f"unknown init {init!r}; known: 'k-means++', 'rows' or a model")
+        pooled = rows.pooled()
+        where = pooled.device if generator is None else generator.device
+        order = torch.randperm(rows.n, generator=generator, device=where).to(pooled.device)
+        if init == "rows":
+            if self.zero_means:
+                raise ValueError("with zero means, init='rows' makes all components equal; use 'k-means++'")
+            means, near = rows.filled[order[:K]], pooled.repeat(K, 1, 1)
+            return {"weights": pooled.new_full((K,), 1 / K), "means": means, **self.shaped(near, m)}
+        some = rows.filled[order[: START_ROWS + 50 * K]]
+        centres, one = _spread(some, K, generator), torch.ones_like(floor)
+        # components this narrow share a row only where two centres are about equally near
+        narrow = 0.1 * torch.diag(one).expand(1, K, D, D)
+        given = Components.of(centres.new_zeros(1, K), centres[None], narrow)
+        found = Rows(some, Scale(0 * one, one, one), keep=False).moments(given)
+        n = found.counts[0, :, None]
+        near = (n[..., None] * found.covariances(self.zero_means)[0] + D * pooled) / (n[..., None] + D)
+        means = torch.where(n > 0, found.means()[0], centres) * (not self.zero_means)
+        return {"weights": (n[:, 0] + 1) / (len(some) + K), "means": means, **self.shaped(near, m)}
 
     def expect(self) -> list[float | None]:
         """Moments of all active members; log-likelihoods per row, in the units of the data."""
-        roots = cholesky(self.covariances(), self.floor)
-        given = Components.of(self.params["log_weights"], self.params["means"], roots)
-        together: dict[tuple[int, ...], list[int]] = {}
-        for position, m in enumerate(self.active):
-            together.setdefault(tuple(map(id, self.members[m][:2])), []).append(position)
-        only, groups = len(together) == 1, list(together.values())
-        self._groups = [(g, given if only else Components(*(t[g] for t in given))) for g in groups]
-        found = []
-        for group, own in self._groups:
-            rows = self.members[self.active[group[0]]].rows
-            moments = rows.moments(own)
-            found.append(moments._replace(log_likelihood=rows.per_row(moments.log_likelihood)))
-        self.moments = found[0]
-        if not only:
-            back = torch.tensor([k for group in groups for k in group]).argsort()
-            self.moments = Moments(*(torch.cat(parts)[back] for parts in zip(*found, strict=True)))
-        return list(self.moments.log_likelihood.tolist())
+        self.together: list[tuple[list[int], Rows | None, Components]] = []  # members with the same rows
+        train: dict[int, float] = {}
+        for active, params in self._batches():
+            roots = cholesky(self.covariances(params), self.floor)
+            given = Components.of(params["weights"].log(), params["means"], roots)
+            tables = [self.tables[m] for m in active]
+            for rows, valid in dict.fromkeys(tables):
+                group = [k for k, table in enumerate(tables) if table == (rows, valid)]
+                own = given if len(group) == len(active) else Components(*(t[group] for t in given))
+                moments, members = rows.moments(own), [active[k] for k in group]
+                self.together.append((members, valid, own))
+                self.moments |= zip(members, zip(*moments, strict=True), strict=True)
+                train |= zip(members, rows.per_row(moments).tolist(), strict=True)
+        return [train[m] for m in self.active]
 
     def score(self, epoch: int) -> list[Estimate] | None:
         """Mean log-likelihoods of the validation rows."""
         scores: dict[int, Estimate] = {}
-        for group, given in self._groups:
-            valid = self.members[self.active[group[0]]].valid
+        for members, valid, given in self.together:
             if valid is None:
                 return None
-            values = valid.log_likelihood(given).tolist()
-            scores |= {k: Estimate(value, math.nan, valid.n) for k, value in zip(group, values, strict=True)}
-        return [scores[i] for i in range(len(self.active))]
+            means = valid.per_row(valid.moments(given, likelihood_only=True)).tolist()
+            scores |= {m: Estimate(v, math.nan, valid.n) for m, v in zip(members, means, strict=True)}
+        return [scores[m] for m in self.active]
 
-    def drop(self, members: Sequence[int]) -> None:
-        """Take these members out of the batch."""
-        stay = [k for k, m in enumerate(self.active) if m not in members]
-        self.moments = Moments(*(t[stay] for t in self.moments))
-        super().drop(members)
+    def maximise(self) -> None:
+        """M-step; components without rows start anew."""
+        for active, params in self._batches():
+            moments = Moments(*map(torch.stack, zip(*(self.moments[m] for m in active), strict=True)))
+            new, lost = self.update(params, moments, torch.stack([self.floors[m] for m in active])[:, None])
+            for m, own in zip(active, zip(*new.values(), strict=True), strict=True):
+                self.params[m] = dict(zip(new, own, strict=True))
+            for k in lost.any(-1).nonzero()[:, 0].tolist():
+                self.start_anew(active[k], lost[k])
+
+    def accept(self, better: Sequence[int]) -> None:
+        """Keep the parameters of these members, which are never changed in place."""
+        for m in better:
+            self.best[m] = self.params[m]
+
+    def update(self, params: Parameters, moments: Moments, floors: Tensor) -> tuple[Parameters, Tensor]:
+        """Parameters after an M-step, and which components (M, K) have lost their rows."""
+        seen, new = moments.seen(), {"weights": moments.counts / moments.counts.sum(-1, keepdim=True)}
+        for name, t in self.m_step(params, moments, floors).items():  # padding, and what is lost, stays
+            new[name] = torch.where(seen.view(*seen.shape, *[1] * (t.ndim - 2)), t, params[name])
+        return new, ~seen & (params["weights"] > 0)
+
+    def start_anew(self, m: int, lost: Tensor) -> None:
+        """Put components of a member at random rows with the covariance of all.
+
+        Without means, they are put at the scale of a row.
+        """
+        (rows, _), task, own = self.tables[m], self.tasks[m], self.params[m]
+        some, near = random_rows(rows.filled, int(lost.sum()), task.generator), rows.pooled()
+        if self.zero_means:
+            near = (some.square().mean(1) / rows.filled.square().mean())[:, None, None] * near
+        else:
+            own["means"][lost] = some
+        for name, value in self.shaped(near, m).items():
+            own[name][lost, ..., : value.shape[-1]] = value
+        own["weights"][lost] = 1 / task.n_components
+        own["weights"] /= own["weights"].sum()
+        said = "component {} was empty and started anew at a random row"
+        self.notes[m] += [said.format(k) for k in lost.nonzero().squeeze(-1).tolist()]
+
+    def fit(self) -> list[tuple[Any, History]]:
+        """The best of every member in the units of the data, and its history."""
+        fitted = []
+        for m, history in enumerate(self.run()):
+            own = {name: t[: self.tasks[m].n_components] for name, t in self.best[m].items()}
+            fitted.append((self.model(own, m), history))
+        return fitted
+
+    def _batches(self) -> Iterator[tuple[list[int], Parameters]]:
+        """The active members of each batch, and their parameters, stacked."""
+        for batch in self.batches:
+            if some := [m for m in batch if m in self.active]:
+                yield some, {n: torch.stack([self.params[m][n] for m in some]) for n in self.params[0]}
 
 
-def _sizes(n_variables: int, n_components: int, n_factors: int | None) -> str:
+@torch.no_grad()
+def em_factors(
+    tasks: Sequence[FactorTask],
+    *,
+    noise_floor: float = 1e-6,
+    standardise: bool = True,
+    **options: Unpack[EMOptions],
+) -> list[tuple[FactorAnalysers, History]]:
+    """Fit mixtures of factor analysers by EM, such as all settings × folds of a cross-validation.
+
+    Everything runs in float64 on the device of the rows. Missing values (NaN) are integrated out exactly. A
+    component that no row belongs to any more starts anew at a random row, and `history.messages` says so.
+
+    Members of like size are computed together, padded to the largest number of components and of factors
+    among them: a padded component has weight zero and a padded factor loadings of zero, which EM leaves at
+    zero. Each member stops for itself; its result does not depend on the others.
+
+    Args:
+        tasks: what to fit; all have validation rows, or none has.
+        noise_floor: the smallest noise variance Ψ_ii an M-step may choose.
+        standardise: the floor is in units in which each column has standard deviation 1; otherwise in the
+            units of the data.
+        options: see `EMOptions`; by default epochs=501, patience=20, tol=1e-4. Tasks have their own
+            generators, and may have their own `stop_at_train`.
+
+    Raises:
+        ValueError: fewer rows than components, or a covariance that is singular in spite of the floor.
+
+    Example:
+        >>> import torch
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x = torch.randn(500, 1, generator=g) * torch.ones(3) + 0.1 * torch.randn(500, 3, generator=g)
+        >>> tasks = [FactorTask(x, k, 1, generator=torch.Generator().manual_seed(0)) for k in (1, 2)]
+        >>> (one, history), (two, _) = em_factors(tasks)
+        >>> bool((one.noise.sqrt() - 0.1).abs().max() < 0.02), two.n_components
+        (True, 2)
+    """
+    options = EMOptions(epochs=501, patience=20, tol=1e-4) | options
+    for task in tasks:
+        FactorAnalysers(task.x.shape[-1], task.n_components, task.n_factors)  # raises for impossible sizes
+    if len({task.valid is None for task in tasks}) > 1:
+        raise ValueError("either all tasks have validation rows or none has")
+    if not tasks:
+        return []
+    return _FactorEM(tasks, options, ("noise_floor", noise_floor), standardise).fit()
+
+
+class _FactorEM(GaussianEM):
+    def covariances(self, params: Parameters) -> Tensor:
+        return factor_covariances(params["loadings"], params["noise"])
+
+    def shaped(self, covariances: Tensor, m: int) -> Parameters:
+        """The Q largest principal directions are the loadings."""
+        values, vectors = torch.linalg.eigh(covariances)
+        D, Q = values.shape[-1], self.tasks[m].n_factors
+        rest = values[..., : D - Q].mean(-1) if Q < D else 0.5 * values[..., 0]
+        rest = rest.clamp_min(0)[..., None]
+        # a loading of exactly zero would stay zero for ever, so none is
+        lengths = torch.maximum(values[..., D - Q :] - rest, 0.1 * rest + 1e-8).sqrt()
+        loadings = vectors[..., D - Q :] * lengths[..., None, :]
+        noise = covariances.diagonal(dim1=-2, dim2=-1) - loadings.square().sum(-1)
+        noise = torch.maximum(noise, torch.maximum(0.1 * rest, self.floors[m]))
+        return {"loadings": loadings, "noise": noise}
+
+    def given(self, model: FactorAnalysers, scale: Scale, floor: Tensor) -> Parameters:
+        return {
+            "means": (model.means.to(floor) - scale.shift) / scale.scale,
+            "loadings": model.loadings.to(floor) / scale.scale[:, None],
+            "noise": torch.maximum(model.noise.to(floor) / scale.scale.square(), floor),
+        }
+
+    def model(self, own: Parameters, m: int) -> FactorAnalysers:
+        scale = self.tables[m][0].scale
+        loadings = own["loadings"][..., : self.tasks[m].n_factors] * scale.scale[:, None]
+        means, noise = own["means"] * scale.scale + scale.shift, own["noise"] * scale.scale.square()
+        return FactorAnalysers.from_parts(own["weights"], means, loadings, noise)
+
+    def m_step(self, params: Parameters, moments: Moments, floors: Tensor) -> Parameters:
+        """One M-step of Ghahramani & Hinton, from moments instead of rows.
+
+        E[s | x] = β (x - μ) with β = Λᵀ(ΛΛᵀ + Ψ)⁻¹ is linear in x, so each component's weighted mean m and
+        covariance S are all that is needed. The joint regression of x on (s, 1) is, with the means taken out,
+        Λ' = S βᵀ (I - βΛ + β S βᵀ)⁻¹, μ' = μ + (I - Λ'β)(m - μ), Ψ' = diag(S - Λ'β S).
+        """
+        loadings, means = params["loadings"], params["means"]
+        Q = loadings.shape[-1]
+        beta = torch.cholesky_solve(
+            loadings, torch.linalg.cholesky(self.covariances(params))
+        ).mT  # (M, K, Q, D)
+        eye = torch.eye(means.shape[-1], dtype=means.dtype, device=means.device)
+        covariance = torch.where(moments.seen()[..., None, None], moments.covariances(), eye)
+        cross = covariance @ beta.mT  # S βᵀ
+        latent = eye[:Q, :Q] - beta @ loadings + beta @ cross
+        new = torch.cholesky_solve(cross.mT, torch.linalg.cholesky(latent)).mT
+        shift = (moments.means() - means)[..., None]
+        moved = means + (shift - new @ (beta @ shift))[..., 0]
+        noise = covariance.diagonal(dim1=-2, dim2=-1) - (new * cross).sum(-1)
+        return {"means": moved, "loadings": new, "noise": torch.maximum(noise, floors)}
+
+
+def _sizes(n_components: int, n_variables: int, n_factors: int) -> str:
     words = f"{n_components} components in {n_variables} variables"
-    return words if n_factors is None else f"{words} with {n_factors} factors"
+    return words if n_factors == 0 else f"{words} with {n_factors} factors"
 
 
-def _stack(starts: Sequence[Parameters]) -> Parameters:
-    """Parameters of members as one tensor each, padded to the largest sizes among them."""
-    stacked = {}
-    for name, first in starts[0].items():
-        parts = [start[name] for start in starts]
-        shape = [max(sizes) for sizes in zip(*(t.shape for t in parts), strict=True)]
-        stacked[name] = first.new_full((len(parts), *shape), FILL.get(name, 0.0))
-        for whole, part in zip(stacked[name], parts, strict=True):
-            whole[tuple(map(slice, part.shape))] = part
-    return stacked
+def _batches(tasks: Sequence[FactorTask]) -> list[list[int]]:
+    """Indexes of tasks to fit together: components equal up to a factor of two, and not too many."""
+    alike: dict[tuple[int, int], list[int]] = {}
+    for i, task in enumerate(tasks):
+        alike.setdefault(((task.n_components - 1).bit_length(), task.x.shape[-1]), []).append(i)
+    batches, room = [], ROOM.get(tasks[0].x.device.type, ROOM["cpu"])
+    for (bits, D), which in alike.items():
+        size = max(1, room // (2**bits * D * D))
+        batches += [which[i : i + size] for i in range(0, len(which), size)]
+    return batches
 
 
-def checked_floor(name: str, value: float) -> tuple[str, float]:
-    """Name and value of a floor, which is zero or positive."""
-    if not value >= 0:
-        raise ValueError(f"{name} must be at least 0, not {value}")
-    return name, value
+def _pad(starts: Sequence[Parameters]) -> None:
+    """Pad parameters in place to the largest sizes among them; weights and loadings by zeros."""
+    for name in starts[0]:
+        shape = [max(sizes) for sizes in zip(*(start[name].shape for start in starts), strict=True)]
+        for start in starts:
+            whole = start[name].new_full(shape, 1.0 if name == "noise" else 0.0)
+            whole[tuple(map(slice, start[name].shape))] = start[name]
+            start[name] = whole
 
 
-def real_rows(x: Array, n_components: int = 1, word: str = "x", *, every_column: bool = True) -> Tensor:
-    """Rows as float64, checked: two axes, finite or missing (NaN), no empty row (nor column), enough rows."""
+def checked(x: Array, n_components: int = 1, word: str = "x", *, every_column: bool = True) -> Tensor:
+    """Rows: two axes, finite or missing (NaN) values, no empty row (nor column), one for each component."""
     x = torch.as_tensor(x)
     if x.ndim != 2 or x.shape[1] == 0:
         raise ValueError(f"expected rows (N, D) for {word}, got an array of shape {tuple(x.shape)}")
-    x = x.double()
     if torch.isinf(x).any():
         row, column = torch.isinf(x).nonzero()[0].tolist()
         raise ValueError(f"expected finite numbers, but row {row}, column {column} of {word} is infinite")
-    enough_rows(x, n_components)
+    if len(x) < n_components:
+        raise ValueError(f"{n_components} components need at least as many rows, not {len(x)}")
     missing = torch.isnan(x)
     for axis, name in ((1, "row"), (0, "column")):
         empty = missing.all(axis) & (axis == 1 or every_column)
         if empty.any():
             raise ValueError(f"{name} {int(empty.nonzero()[0, 0])} of {word} has no value at all")
     return x
-
-
-def enough_rows(x: Tensor, n_components: int) -> None:
-    """Every component needs a row."""
-    if len(x) < n_components:
-        raise ValueError(f"{n_components} components need at least as many rows, not {len(x)}")
-
-
-def train_rows(x: Array, standardise: bool, n_components: int = 1) -> Rows:
-    """Checked training rows, standardised."""
-    x = real_rows(x, n_components)
-    return Rows(x, Scale.of(x, standardise))
-
-
-def valid_rows(x: Array | None, scale: Scale) -> Rows | None:
-    """Validation rows, which may lack whole columns, in the units of the training rows."""
-    if x is None:
-        return None
-    x = torch.as_tensor(x, device=scale.shift.device)
-    return Rows(real_rows(x, 1, "valid", every_column=False), scale)
-
-
-def starting_moments(
-    rows: Rows, n_components: int, init: str, generator: Random, zero_means: bool = False
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights (K,), means (K, D), covariances (K, D, D) to start from, in standardised units.
-
-    "rows": K random rows as means, all with the covariance of the data. "k-means++": K centres spread out by
-    D² sampling, each with the moments of the rows near it, the covariance as if D rows of the pooled one
-    were among them.
-    """
-    if init not in ("k-means++", "rows"):
-        raise ValueError(f"unknown init {init!r}; known: 'k-means++', 'rows' or a model")
-    K, D, pooled = n_components, rows.n_variables, rows.pooled()
-    where = pooled.device if generator is None else generator.device
-    order = torch.randperm(rows.n, generator=generator, device=where).to(pooled.device)
-    some = rows.filled[order[: START_ROWS + 50 * K if init == "k-means++" else K]]
-    if init == "rows":
-        if zero_means:
-            raise ValueError("with zero means, init='rows' would make all components equal; use 'k-means++'")
-        return pooled.new_full((K,), 1 / K), some, pooled.repeat(K, 1, 1)
-    centres = _spread(some, K, generator)
-    one = torch.ones_like(some[0])
-    near = Rows(some, Scale(torch.zeros_like(one), one, one), keep=False)
-    # components this narrow share a row only where two centres are about equally near
-    narrow = 0.1 * torch.eye(D, dtype=pooled.dtype, device=pooled.device).expand(1, K, D, D)
-    found = near.moments(Components.of(centres.new_zeros(1, K), centres[None], narrow))
-    n = found.counts[0, :, None, None]
-    covariances = (n * found.covariances(zero_means)[0] + D * pooled) / (n + D)
-    means = torch.where(found.counts[0, :, None] > 0, found.means()[0], centres)
-    weights = (found.counts[0] + 1) / (len(some) + K)
-    return weights, torch.zeros_like(means) if zero_means else means, covariances
 
 
 def random_rows(x: Tensor, n: int, generator: Random) -> Tensor:
@@ -283,119 +411,3 @@ def _spread(x: Tensor, n_components: int, generator: Random) -> Tensor:
         chosen.append(x[draw_components(chances, 1, generator)[0]])
         distance = torch.minimum(distance, (x - chosen[-1]).square().sum(-1))
     return torch.stack(chosen)
-
-
-@torch.no_grad()
-def gaussian(
-    x: Array, shrinkage: str | float | None = None, covariance_floor: float = 0.0, standardise: bool = True
-) -> MultivariateGaussian:
-    """Fit one Gaussian to rows x (N, D): in closed form, or where values are missing (NaN) by exact EM.
-
-    Args:
-        x: rows.
-        shrinkage: None is maximum likelihood; a number a in [0, 1] gives (1 - a) Σ + a (tr Σ / D) I;
-            "ledoit-wolf" lets scikit-learn choose a (complete rows only).
-        covariance_floor: added to the diagonal of the covariance.
-        standardise: shrinkage and floor are in units in which each column has standard deviation 1;
-            otherwise in the units of the data.
-
-    Raises:
-        ValueError: the covariance is singular in spite of `covariance_floor`.
-
-    Example:
-        >>> import torch
-        >>> model = gaussian(torch.tensor([[0.0, 0.0], [2.0, 1.0], [4.0, -1.0]]))
-        >>> model.mean.tolist()
-        [2.0, 0.0]
-    """
-    floor = checked_floor("covariance_floor", covariance_floor)
-    x = real_rows(x)
-    scale = Scale.of(x, standardise)
-    amount = _shrinkage(shrinkage, (x - scale.shift) / scale.scale * scale.unit.sqrt())
-
-    def regularised(covariance: Tensor) -> Tensor:
-        level = (covariance.diagonal(dim1=-2, dim2=-1) * scale.unit).mean(-1, keepdim=True)
-        return (1 - amount) * covariance + torch.diag_embed((amount * level + covariance_floor) / scale.unit)
-
-    if torch.isnan(x).any():
-        learner = _OneGaussianEM(Member(Rows(x, scale), None, 1), regularised, floor)
-        run_em(learner, EMOptions(epochs=EPOCHS))
-        mean, covariance = (learner.best[name][0, 0] for name in ("means", "covariances"))
-    else:
-        standardised = (x - scale.shift) / scale.scale
-        mean = standardised.mean(0)
-        centred = standardised - mean
-        covariance = regularised(centred.T @ centred / len(x))
-    cholesky(covariance, floor)
-    return MultivariateGaussian.from_moments(*scale.data_units(mean, covariance))
-
-
-class _OneGaussianEM(GaussianEM):
-    """EM of one Gaussian with Anderson acceleration, since plain EM is slow where many values are missing.
-
-    An M-step is followed by an extrapolation from the last few, unless that lowers the likelihood.
-    """
-
-    def __init__(
-        self, member: Member, regularised: Callable[[Tensor], Tensor], floor: tuple[str, float]
-    ) -> None:
-        self.regularised = regularised
-        super().__init__([member], [Stopping(tol=TOL)], floor)
-        self.points: list[tuple[Tensor, Tensor]] = []  # before the last M-steps, and what these have added
-        self.fallback: Parameters | None = None
-        self.level = -math.inf
-
-    def start(self, member: Member, floor: Tensor) -> Parameters:
-        pooled = self.regularised(member.rows.pooled())[None]
-        return {"log_weights": pooled.new_zeros(1), "means": 0 * pooled[0, :1], "covariances": pooled}
-
-    def _with(self, mean: Tensor, covariance: Tensor) -> Parameters:
-        return self.params | {"means": mean.view(1, 1, -1), "covariances": covariance[None, None]}
-
-    def expect(self) -> list[float | None]:
-        (train,) = super().expect()
-        assert train is not None
-        if self.fallback is not None and not train >= self.level:
-            self.params, self.points = self.fallback, self.points[-1:]
-            (train,) = super().expect()
-            assert train is not None
-        self.level, self.fallback = train, None
-        return [train]
-
-    def maximise(self) -> None:
-        before, moments = self._point(), self.moments
-        covariance = self.regularised(moments.covariances()[0, 0])
-        self.params = self._with(moments.means(), covariance)
-        after = self._point()
-        self.points = [*self.points, (before, after - before)][-LAST:]
-        if len(self.points) == 1:
-            return
-        x, step = (torch.stack([pair[k].flatten() for pair in self.points], 1).cpu() for k in (0, 1))
-        weights = torch.linalg.lstsq(step.diff(dim=1), step[:, -1:], driver="gelsd").solution
-        back = (x.diff(dim=1) + step.diff(dim=1)) @ weights
-        ahead = after - back.view_as(after).to(after.device)
-        root = ahead[1:].tril(-1) + torch.diag(ahead[1:].diagonal().exp())
-        if bool(back.abs().max() < FAR) and cholesky(root @ root.mT) is not None:
-            self.fallback, self.params = self.params, self._with(ahead[0], root @ root.mT)
-
-    def _point(self) -> Tensor:
-        """Mean and Cholesky factor, its diagonal as logarithms: (1 + D, D), any value of which is valid."""
-        root = cholesky(self.params["covariances"][0, 0], self.floor)
-        logs = root.tril(-1) + torch.diag(root.diagonal().log())
-        return torch.cat([self.params["means"][0], logs])
-
-
-def _shrinkage(shrinkage: str | float | None, x: Tensor) -> float:
-    if shrinkage is None:
-        return 0.0
-    if shrinkage == "ledoit-wolf":
-        if torch.isnan(x).any():
-            raise ValueError(
-                "Ledoit-Wolf shrinkage needs complete rows; give a number where values are missing"
-            )
-        from sklearn.covariance import ledoit_wolf_shrinkage
-
-        return float(ledoit_wolf_shrinkage(x.cpu().numpy()))
-    if isinstance(shrinkage, str) or not 0 <= shrinkage <= 1:
-        raise ValueError(f"shrinkage is None, 'ledoit-wolf' or a number from 0 to 1, not {shrinkage!r}")
-    return float(shrinkage)

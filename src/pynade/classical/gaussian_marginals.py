@@ -1,17 +1,10 @@
-"""Gaussians and their mixtures: densities, marginals and conditionals for any pattern of missing values.
-
-Rows are grouped by pattern. One Cholesky factor of each component's covariance, its variables permuted so
-that the observed ones come first, gives everything: L = [[L_oo, 0], [L_mo, L_mm]] gives the marginal
-density (from z = L_oo⁻¹ (x_o - μ_o)), the conditional mean μ_m + L_mo z and a factor L_mm of the conditional
-covariance.
-"""
+"""Gaussians, their mixtures and mixtures of factor analysers, with all their marginals and conditionals."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -19,93 +12,14 @@ from torch import Tensor
 
 from pynade.arguments import check_positive
 from pynade.classical.em import Random
+from pynade.classical.moments import BUDGET, Conditioned, by_pattern, condition, inverse_of
 from pynade.families import Family, Gaussian, MixtureOfGaussians
 from pynade.models.density import Marginalisable, check_columns
 
-BUDGET = 1 << 23  # numbers in the largest array of one group of rows (64 MiB of doubles)
 BLOCK = {"cpu": 1 << 20, "cuda": 1 << 28}  # numbers in the (rows, K·D) block that scoring fills
 LEAST_ROWS = 256  # in a block: fewer would read the components' matrices too often
 
 Model = TypeVar("Model", bound="GaussianMarginals")
-
-
-@dataclass(frozen=True)
-class Group:
-    """Rows of P patterns, padded to R rows each: `rows` are their indexes, `real` is False for padding."""
-
-    observed: Tensor  # bool (P, D)
-    rows: Tensor  # (P, R)
-    real: Tensor  # bool (P, R)
-
-
-def by_pattern(observed: Tensor, n_components: int, budget: int = BUDGET) -> Iterator[Group]:
-    """Group rows by which of their cells are observed.
-
-    Patterns shared by about as many rows (up to a factor of two) go together, so that a thousand patterns
-    are a few batched programs and padding at most doubles the work. A group's arrays are (P, K, D, D) and
-    (P, K, R, D), of at most `budget` numbers (a single pattern's matrices may exceed it).
-    """
-    if len(observed) == 0:
-        return
-    D = observed.shape[1]
-    patterns, which, counts = torch.unique(observed, dim=0, return_inverse=True, return_counts=True)
-    order = which.argsort(stable=True)
-    most = max(D, budget // (n_components * D))
-    pieces, start = [], 0
-    for p, n in enumerate(counts.tolist()):
-        pieces += [(min(most, n - j), p, start + j) for j in range(0, n, most)]
-        start += n
-    buckets: dict[int, list[tuple[int, int, int]]] = {}
-    for piece in pieces:
-        buckets.setdefault((piece[0] - 1).bit_length(), []).append(piece)
-    for bucket in buckets.values():
-        longest = max(length for length, _, _ in bucket)
-        together = max(1, budget // (n_components * D * max(D, longest)))
-        for first in range(0, len(bucket), together):
-            table = torch.tensor(bucket[first : first + together], device=observed.device)
-            length, pattern, begin = table.T
-            steps = torch.arange(longest, device=observed.device)
-            real = steps < length[:, None]
-            yield Group(patterns[pattern], order[begin[:, None] + torch.where(real, steps, 0)], real)
-
-
-@dataclass(frozen=True)
-class Conditioned:
-    """K Gaussians given the observed cells of P patterns × R rows; variables permuted, observed first."""
-
-    log_density: Tensor  # (P, K, R), of the observed cells under each component
-    z: Tensor  # (P, K, R, D), whitened residual of the observed cells, zero elsewhere
-    root: Tensor  # (P, K, D, D), Cholesky factor of the permuted covariances
-    centre: Tensor  # (P, K, D), permuted means
-    known: Tensor  # bool (P, D), permuted pattern
-    back: Tensor  # (P, D), undoes the permutation
-
-    def mean(self) -> Tensor:
-        """E[x | observed, k] in the natural order of variables: (P, K, R, D)."""
-        inside = self.centre[:, :, None] + self.z @ self.root.mT
-        return inside.gather(-1, self.back[:, None, None].expand_as(inside))
-
-    def factor(self) -> Tensor:
-        """F (P, K, D, D) in the natural order with F Fᵀ the covariance given what is observed."""
-        free = self.root * ~self.known[:, None, None]
-        rows = self.back[:, None, :, None].expand_as(free)
-        return free.gather(-2, rows)
-
-
-def condition(means: Tensor, covariances: Tensor, x: Tensor, observed: Tensor) -> Conditioned:
-    """K Gaussians, means (K, D) and covariances (K, D, D), given the observed (P, D) cells of x (P, R, D)."""
-    order = (~observed).to(torch.uint8).argsort(dim=-1, stable=True)
-    known = observed.gather(-1, order)
-    permuted = covariances[:, order[:, :, None], order[:, None, :]].transpose(0, 1)
-    root = torch.linalg.cholesky(permuted)
-    centre = means[:, order].transpose(0, 1)
-    values = x.gather(-1, order[:, None].expand_as(x))
-    residual = torch.where(known[:, None, None], values[:, None] - centre[:, :, None], 0.0)
-    z = torch.linalg.solve_triangular(root, residual.mT, upper=False).mT * known[:, None, None]
-    log_scales = (root.diagonal(dim1=-2, dim2=-1).log() * known[:, None]).sum(-1)
-    constant = 0.5 * math.log(2 * math.pi) * known.sum(-1, dtype=x.dtype)[:, None] + log_scales
-    log_density = -0.5 * z.square().sum(-1) - constant[..., None]
-    return Conditioned(log_density, z, root, centre, known, order.argsort(-1))
 
 
 class GaussianMarginals(Marginalisable):
@@ -144,27 +58,27 @@ class GaussianMarginals(Marginalisable):
             out[complete] = self._log_prob(x[complete].to(self.dtype))
         if not complete.all():
             rows = (~complete).nonzero()[:, 0]
-            for group, log_joint, _ in self._conditioned(x[rows], observed[rows]):
-                out[rows[group.rows[group.real]]] = torch.logsumexp(log_joint, -1)[group.real]
+            for index, real, log_joint, _ in self._conditioned(x[rows], observed[rows]):
+                out[rows[index[real]]] = torch.logsumexp(log_joint, -1)[real]
         return out
 
     @torch.no_grad()
     def best_guess(self, x: Tensor, observed: Tensor) -> Tensor:
         """Rows with each unobserved cell at its conditional mean: (B, D)."""
         out = torch.where(observed, x, 0).to(self.dtype)
-        for group, log_joint, given in self._conditioned(x, observed):
+        for index, real, log_joint, given in self._conditioned(x, observed):
             mean = torch.einsum("prk,pkrd->prd", log_joint.softmax(-1), given.mean())
-            rows = group.rows[group.real]
-            out[rows] = torch.where(observed[rows], out[rows], mean[group.real].to(out.dtype))
+            rows = index[real]
+            out[rows] = torch.where(observed[rows], out[rows], mean[real].to(out.dtype))
         return out
 
     @torch.no_grad()
     def sample_given(self, x: Tensor, observed: Tensor, n: int = 1, generator: Random = None) -> Tensor:
         """n joint draws of the unobserved cells of each row, (n, B, D): a component first, then the cells."""
         D, out = self.n_variables, torch.where(observed, x, 0).to(self.dtype).repeat(n, 1, 1)
-        for group, log_joint, given in self._conditioned(x, observed):
-            p, r = group.real.nonzero().T
-            rows = group.rows[p, r]
+        for index, real, log_joint, given in self._conditioned(x, observed):
+            p, r = real.nonzero().T
+            rows = index[p, r]
             k = draw_components(log_joint[p, r].softmax(-1), n, generator)  # (S, n)
             means, factors = given.mean()[p, :, r], given.factor()
             drawn, which = [], torch.arange(len(rows), device=x.device).repeat(n)
@@ -181,21 +95,23 @@ class GaussianMarginals(Marginalisable):
         """p(x_i | observed cells): a mixture of K one-dimensional Gaussians, or one Gaussian where K = 1."""
         K = self.n_components
         eta = torch.empty(len(x), 3 * K, dtype=torch.float64, device=x.device)
-        for group, log_joint, given in self._conditioned(x, observed):
+        for index, real, log_joint, given in self._conditioned(x, observed):
             scale = given.factor()[..., i, :].square().sum(-1).sqrt().log()  # (P, K)
             scale = scale[:, None].expand_as(log_joint)
             parts = torch.cat([log_joint.log_softmax(-1), given.mean()[..., i].mT, scale], -1)
-            eta[group.rows[group.real]] = parts[group.real]
+            eta[index[real]] = parts[real]
         eta = eta.to(self.dtype)
         return (Gaussian(), eta[:, 1:]) if K == 1 else (MixtureOfGaussians(K), eta)
 
-    def _conditioned(self, x: Tensor, observed: Tensor) -> Iterator[tuple[Group, Tensor, Conditioned]]:
-        """Groups of rows with log p(k, observed cells), (P, R, K), and the components given these cells."""
+    def _conditioned(
+        self, x: Tensor, observed: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Conditioned]]:
+        """Rows of a group, log p(k, observed cells), (P, R, K), and the components given these cells."""
         log_weights, means, covariances = self.components()
         filled = torch.where(observed, x, 0).double()
-        for group in by_pattern(observed, self.n_components):
-            given = condition(means, covariances, filled[group.rows], group.observed)
-            yield group, given.log_density.mT + log_weights, given
+        for patterns, index, real in by_pattern(observed, self.n_components):
+            given = condition(means, covariances, filled[index], patterns)
+            yield index, real, given.log_density.mT + log_weights, given
 
 
 class GaussianComponents(GaussianMarginals):
@@ -349,6 +265,95 @@ class GaussianMixture(GaussianComponents):
         return self._draw(n, generator, inverse_of(self.inverse_factors))
 
 
+class FactorAnalysers(GaussianComponents):
+    """p(x) = Σ_k w_k N(x; μ_k, Λ_k Λ_kᵀ + Ψ_k), Λ_k of shape (D, Q) and Ψ_k diagonal.
+
+    In each component x = μ + Λ s + noise with Q standard normal factors s (Ghahramani & Hinton, 1996). With
+    Q = D it contains every mixture of full-covariance Gaussians.
+
+    A new one is K standard normals without loadings; `em_factors` fits one.
+
+    Args:
+        n_variables: D.
+        n_components: K.
+        n_factors: Q, from 1 to D.
+
+    Example:
+        >>> import torch
+        >>> model = FactorAnalysers(3, n_components=1, n_factors=1)
+        >>> _ = model.loadings.fill_(1.0)
+        >>> model.covariances()[0].tolist()
+        [[2.0, 1.0, 1.0], [1.0, 2.0, 1.0], [1.0, 1.0, 2.0]]
+        >>> round(model.log_prob(torch.zeros(1, 3)).item(), 4)  # -½ log((2π)³ · 4)
+        -3.45
+    """
+
+    loadings: Tensor
+    noise: Tensor
+
+    def __init__(self, n_variables: int, n_components: int, n_factors: int) -> None:
+        super().__init__(n_variables, n_components)
+        check_positive(n_factors=n_factors)
+        if n_factors > n_variables:
+            raise ValueError(
+                f"n_factors must be at most the number of variables, {n_variables}, not {n_factors}"
+            )
+        self.n_factors = n_factors
+        self.register_buffer("loadings", torch.zeros(n_components, n_variables, n_factors))
+        self.register_buffer("noise", torch.ones(n_components, n_variables))
+
+    @classmethod
+    def from_parts(cls, weights: Tensor, means: Tensor, loadings: Tensor, noise: Tensor) -> FactorAnalysers:
+        """From weights (K,), means (K, D), loadings (K, D, Q) and noise variances (K, D)."""
+        if not bool((noise > 0).all()):
+            raise ValueError("every noise variance must be positive")
+        parts = {"log_weights": log_normalised(weights), "means": means, "loadings": loadings, "noise": noise}
+        return filled(cls(means.shape[1], len(means), loadings.shape[2]), means.dtype, **parts)
+
+    def covariances(self) -> Tensor:
+        """Λ Λᵀ + Ψ of each component, (K, D, D)."""
+        return factor_covariances(self.loadings, self.noise)
+
+    def components(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Log weights (K,), means (K, D) and covariances (K, D, D), float64."""
+        covariances = factor_covariances(self.loadings.double(), self.noise.double())
+        return self.log_weights.double(), self.means.double(), covariances
+
+    def _residuals(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """By the Woodbury identity, in Q × Q matrices.
+
+        With y = Ψ^{-½}(x - μ) and B = Ψ^{-½}Λ, the quadratic form is min_s |y - B s|² + |s|², taken at the
+        posterior mean s = (I + BᵀB)⁻¹Bᵀy: a sum of squares, where the textbook difference of two loses digits
+        as Ψ → 0.
+        """
+        noise = self.noise.double()
+        scaled = self.loadings.double() / noise.sqrt()[..., None]  # B
+        gram = torch.eye(self.n_factors, dtype=torch.float64, device=x.device) + scaled.mT @ scaled
+        root = torch.linalg.cholesky(gram)
+        posterior = torch.cholesky_solve(scaled.mT, root).to(x.dtype)  # (K, Q, D), y -> s
+        log_det = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1) + noise.log().sum(-1)
+        constant = self.log_weights.double() - 0.5 * log_det - 0.5 * self.n_variables * math.log(2 * math.pi)
+        spread, scaled = noise.rsqrt().to(x.dtype), scaled.to(x.dtype)
+
+        def squares(rows: Tensor) -> Tensor:
+            y = (rows - self.means[:, None]) * spread[:, None]  # (K, rows, D)
+            s = y @ posterior.mT
+            rest = torch.baddbmm(y, s, scaled.mT, alpha=-1)
+            return (rest.square().sum(-1, dtype=torch.float64) + s.square().sum(-1, dtype=torch.float64)).mT
+
+        return constant, squares
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: Random = None) -> Tensor:
+        """A component for each row, then μ + Λ s + Ψ^½ e."""
+        return self._draw(n, generator, self.loadings, self.noise)
+
+
+def factor_covariances(loadings: Tensor, noise: Tensor) -> Tensor:
+    """Λ Λᵀ + Ψ of each component, (…, D, D)."""
+    return loadings @ loadings.mT + torch.diag_embed(noise)
+
+
 def log_normalised(weights: Tensor) -> Tensor:
     """Logarithms of weights (K,) divided by their sum, float64."""
     weights = weights.double()
@@ -385,9 +390,3 @@ def positive_factor(covariance: Tensor, what: str) -> Tensor:
         which = f"{what} {int(info.flatten().nonzero()[0, 0])}" if info.ndim else what
         raise ValueError(f"{which} is not positive definite")
     return factor
-
-
-def inverse_of(factors: Tensor) -> Tensor:
-    """Inverses of lower triangular matrices (..., D, D)."""
-    eye = torch.eye(factors.shape[-1], dtype=factors.dtype, device=factors.device)
-    return torch.linalg.solve_triangular(factors, eye.expand_as(factors), upper=False)

@@ -1,23 +1,21 @@
-"""Mixtures of Gaussians with full covariances, and EM for them on all rows or on random ones."""
+"""One Gaussian, and mixtures of Gaussians with full covariances: EM on all rows or on random ones."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor
 
-from pynade.classical import gaussian_em
-from pynade.classical.em import Array, EMOptions, Parameters, run_em, stopping
-from pynade.classical.gaussian_em import GaussianEM, Member
-from pynade.classical.gaussian_marginals import GaussianMixture
-from pynade.classical.moments import Components, Rows, Scale, cholesky
+from pynade.classical.em import Array, EMOptions, Parameters
+from pynade.classical.gaussian_em import FactorTask, GaussianEM, checked, full_task, random_rows
+from pynade.classical.gaussian_marginals import GaussianMixture, MultivariateGaussian
+from pynade.classical.moments import Moments, Rows, Scale, cholesky
 from pynade.likelihood import Estimate
 from pynade.training.checkpoint import State
 from pynade.training.history import History
-from pynade.training.loop import Stopping
 
 if TYPE_CHECKING:
     from pynade.tables.dataset import RowSource
@@ -26,6 +24,9 @@ LOST = 1e-3  # rows of a batch: a component that expects fewer, or has fewer, ha
 MISSED = 20.0  # rows: a component that expected as many and had none has lost its rows
 FIRST = 10  # minibatches more, at most, to start from: until every column has a value
 VALIDATE_EVERY = 10  # iterations, of minibatches
+EPOCHS, TOL = 151, 1e-9  # of EM of one Gaussian, where values are missing
+LAST = 11  # M-steps from which it extrapolates
+FAR = 1.0  # standard deviations: no extrapolation goes further
 
 
 @torch.no_grad()
@@ -66,12 +67,8 @@ def em_gaussian(
         [[-4.0, -4.0], [4.0, 4.0]]
     """
     options = EMOptions(epochs=201, patience=10, tol=1e-4) | options
-    floor, rule = gaussian_em.checked_floor("covariance_floor", covariance_floor), stopping(options)
-    rows = gaussian_em.train_rows(x, standardise, n_components)
-    held = gaussian_em.valid_rows(valid, rows.scale)
-    learner = GaussianEM([Member(rows, held, n_components, init, options.get("generator"))], [rule], floor)
-    (history,) = run_em(learner, options)
-    return learner.models()[0], history
+    task = full_task(x, n_components, valid, init, options)
+    return GaussianEM([task], options, ("covariance_floor", covariance_floor), standardise).fit()[0]
 
 
 @torch.no_grad()
@@ -126,18 +123,18 @@ def minibatch_em(
         [[-4.0, -4.0], [4.0, 4.0]]
     """
     options = EMOptions(epochs=1001, patience=None, tol=0.0) | options
-    floor, rule = gaussian_em.checked_floor("covariance_floor", covariance_floor), stopping(options)
     if not 0 < step_size <= 1:
         raise ValueError(f"step_size must be in (0, 1], not {step_size}")
     generator, checkpoint = options.get("generator"), options.get("checkpoint")
     if isinstance(source, Tensor):
-        gaussian_em.enough_rows(source, n_components)
-        if bool((empty := torch.isnan(source).all(1)).any()):
-            raise ValueError(f"row {int(empty.nonzero()[0, 0])} of x has no value at all")
+        checked(source, n_components, every_column=False)
+    if checkpoint is not None and checkpoint.found is not None and generator is not None:
+        generator.set_state(checkpoint.found[0]["generators"]["first"])  # begin with the same rows
+    begin = {} if generator is None else {"first": generator.get_state()}
 
     def draw() -> Tensor:
         if isinstance(source, Tensor):
-            return gaussian_em.random_rows(source, batch_size, generator)
+            return random_rows(source, batch_size, generator)
         return source.draw(batch_size, generator)  # type: ignore[arg-type]
 
     first = draw()
@@ -145,90 +142,164 @@ def minibatch_em(
         if not bool(torch.isnan(first).all(0).any()):
             break
         first = torch.cat([first, draw()])
-    first = gaussian_em.real_rows(first, n_components, "the first batches")
+    first = checked(first, n_components, "the first batches").double()
     scale = Scale.of(first, standardise is not False, centred=not zero_means)
     units = standardise if isinstance(standardise, Tensor) else source
     if standardise is not False and isinstance(units, Tensor):
         whole = Scale.of(units.to(first), centred=not zero_means)
-        scale = replace(scale, unit=(scale.scale / whole.scale).square())
-    if checkpoint is not None and checkpoint.found is not None:
-        known = checkpoint.found[0]["scale"]
-        scale = Scale(**{name: t.to(first.device) for name, t in known.items()})
-    rows = Rows(first, scale, keep=False)
-    member = Member(rows, gaussian_em.valid_rows(valid, scale), n_components, init, generator)
-    sizes = (options["epochs"] - 1, step_size, zero_means)
-    learner = _MinibatchEM(member, rule, floor, draw, *sizes)
-    (history,) = run_em(learner, options)
-    return learner.models()[0], history
+        scale = scale._replace(unit=(scale.scale / whole.scale).square())
+    task, floor = full_task(first, n_components, valid, init, options), ("covariance_floor", covariance_floor)
+    learner = _MinibatchEM(draw, begin, step_size, zero_means, [task], options, floor, scale)
+    return learner.fit()[0]
 
 
 class _MinibatchEM(GaussianEM):
-    """The M-step of a minibatch follows its E-step at once, so that a checkpoint needs no rows."""
+    """Every E-step draws rows; a checkpoint has the state of the generator from before the draw."""
+
+    keep = False
 
     def __init__(
-        self,
-        member: Member,
-        rule: Stopping,
-        floor: tuple[str, float],
-        draw: Callable[[], Tensor],
-        updates: int,
-        step_size: float,
-        zero_means: bool,
+        self, draw: Callable[[], Tensor], begin: Parameters, step_size: float, zero_means: bool, *common: Any
     ) -> None:
-        self.draw, self.updates_in_all, self.step_size = draw, updates, step_size
-        self.zero_means = zero_means
-        super().__init__([member], [rule], floor)
-        self.missed = torch.zeros_like(self.params["weights"])  # rows a component expected since it had any
-        self.next = {name: t.clone() for name, t in self.params.items()}  # after the next M-step
-        self.train: float | None = None
-
-    def start(self, member: Member, floor: Tensor) -> Parameters:
-        start = super().start(member, floor)
-        return {"weights": start.pop("log_weights").exp(), **start}
-
-    def maximise(self) -> None:
-        self.params = {name: t.clone() for name, t in self.next.items()}
+        self.draw, self.begin, self.step_size, self.zero_means = draw, begin, step_size, zero_means
+        super().__init__(*common)
+        self.updates_in_all = self.options["epochs"] - 1
+        self.memory["missed"] = torch.zeros_like(self.params[0]["weights"])  # rows expected since it had any
+        self.train: list[float | None] = [None]
 
     def expect(self) -> list[float | None]:
-        weights, means, covariances = self.params.values()
-        given = Components.of(weights.log(), means, cholesky(covariances, self.floor))
-        self._groups = [([0], given)]
-        if self.steps < self.updates_in_all:
-            if self.steps:
-                rows = Rows(self.draw().double(), self.members[0].rows.scale, keep=False)
-                self.members = [self.members[0]._replace(rows=rows)]
-            self._update(self.members[0].rows, given)
-        return [self.train]
+        self.drawn_from = [g.get_state() for g in self.generators]
+        if 0 < self.steps < self.updates_in_all:
+            ((rows, valid),) = self.tables
+            self.tables = [(Rows(self.draw().double(), rows.scale, keep=False), valid)]
+        train = super().expect()
+        self.train = train if self.steps < self.updates_in_all else self.train
+        return self.train
 
-    def _update(self, rows: Rows, given: Components) -> None:
-        params, self.moments = self.params, rows.moments(given)
-        counts = self.moments.counts
-        self.train = float(rows.per_row(self.moments.log_likelihood))
-        seen = (counts > gaussian_em.EMPTY * rows.n)[..., None]
-        new = {"weights": counts / rows.n, **self.m_step()}
-        new["means"] = torch.where(seen & (not self.zero_means), new["means"], params["means"])
-        new["covariances"] = torch.where(seen[..., None], new["covariances"], params["covariances"])
-        self.missed = torch.where(counts < LOST, self.missed + params["weights"] * rows.n, 0.0)
-        eta = self.step_size * (1 - self.steps / self.updates_in_all)
-        self.next = {name: torch.lerp(params[name], new[name], eta) for name in params}
-        lost = ((self.next["weights"] * rows.n < LOST) | (self.missed > MISSED))[0]
-        if self.steps < self.updates_in_all // 2 and bool(lost.any()):
-            self.start_anew(self.next, 0, lost)
-            self.missed[0, lost] = 0.0
+    def update(self, params: Parameters, moments: Moments, floors: Tensor) -> tuple[Parameters, Tensor]:
+        (new, _), n, done = super().update(params, moments, floors), self.tables[0][0].n, self.steps
+        eta = self.step_size * (1 - done / self.updates_in_all)
+        new |= {"weights": moments.counts / n}
+        new = {name: torch.lerp(params[name], new[name], eta) for name in params}
+        missed = self.memory["missed"] + params["weights"][0] * n
+        missed = torch.where(moments.counts[0] < LOST, missed, 0.0)
+        lost = ((new["weights"] * n < LOST) | (missed > MISSED)) & (done < self.updates_in_all // 2)
+        self.memory["missed"] = torch.where(lost[0], 0.0, missed)
+        return new, lost
 
     def score(self, epoch: int) -> list[Estimate] | None:
         between = self.steps % VALIDATE_EVERY and epoch <= self.updates_in_all
         return None if between else super().score(epoch)
 
     def state(self) -> State:
-        self.memory = {"missed": self.missed, **self.next}
         tensors, facts = super().state()
-        return {**tensors, "scale": asdict(self.members[0].rows.scale)}, {**facts, "train": self.train}
+        random = {str(k): state for k, state in enumerate(self.drawn_from)}
+        return tensors | {"generators": random | self.begin}, facts
 
-    def restore(self, state: State) -> None:
-        self.memory = {"missed": self.missed, **self.next}
-        super().restore(state)
-        self.train = state[1]["train"]
 
-    def put(self, params: Parameters) -> None:
-        self.params = params  # what follows from them is in the checkpoint
+@torch.no_grad()
+def gaussian(
+    x: Array, shrinkage: str | float | None = None, covariance_floor: float = 0.0, standardise: bool = True
+) -> MultivariateGaussian:
+    """Fit one Gaussian to rows x (N, D): in closed form, or where values are missing (NaN) by exact EM.
+
+    Args:
+        x: rows.
+        shrinkage: None is maximum likelihood; a number a in [0, 1] gives (1 - a) Σ + a (tr Σ / D) I;
+            "ledoit-wolf" lets scikit-learn choose a (complete rows only).
+        covariance_floor: added to the diagonal of the covariance.
+        standardise: shrinkage and floor are in units in which each column has standard deviation 1;
+            otherwise in the units of the data.
+
+    Raises:
+        ValueError: the covariance is singular in spite of `covariance_floor`.
+
+    Example:
+        >>> import torch
+        >>> model = gaussian(torch.tensor([[0.0, 0.0], [2.0, 1.0], [4.0, -1.0]]))
+        >>> model.mean.tolist()
+        [2.0, 0.0]
+    """
+    if not covariance_floor >= 0:
+        raise ValueError(f"covariance_floor must be at least 0, not {covariance_floor}")
+    x = checked(x).double()
+    scale, floor = Scale.of(x, standardise), ("covariance_floor", covariance_floor)
+    standardised, gaps = (x - scale.shift) / scale.scale, bool(torch.isnan(x).any())
+    if shrinkage == "ledoit-wolf":
+        if gaps:
+            raise ValueError(
+                "Ledoit-Wolf shrinkage needs complete rows; give a number where values are missing"
+            )
+        from sklearn.covariance import ledoit_wolf_shrinkage
+
+        shrinkage = float(ledoit_wolf_shrinkage((standardised * scale.unit.sqrt()).cpu().numpy()))
+    if isinstance(shrinkage, str) or not 0 <= (amount := shrinkage or 0.0) <= 1:
+        raise ValueError(f"shrinkage is None, 'ledoit-wolf' or a number from 0 to 1, not {shrinkage!r}")
+
+    def regularised(covariance: Tensor) -> Tensor:
+        level = (covariance.diagonal(dim1=-2, dim2=-1) * scale.unit).mean(-1, keepdim=True)
+        return (1 - amount) * covariance + torch.diag_embed((amount * level + covariance_floor) / scale.unit)
+
+    if gaps:
+        options = EMOptions(epochs=EPOCHS, patience=None, tol=TOL)
+        learner = _OneGaussianEM(regularised, [FactorTask(x, 1, 0)], options, floor, scale)
+        learner.run()
+        mean, covariance = (learner.best[0][name][0] for name in ("means", "covariances"))
+    else:
+        mean = standardised.mean(0)
+        centred = standardised - mean
+        covariance = regularised(centred.T @ centred / len(x))
+    cholesky(covariance, floor)
+    return MultivariateGaussian.from_moments(*scale.data_units(mean, covariance))
+
+
+class _OneGaussianEM(GaussianEM):
+    """EM of one Gaussian with Anderson acceleration, since plain EM is slow where many values are missing.
+
+    An M-step is followed by an extrapolation from the last few, unless that lowers the likelihood.
+    """
+
+    def __init__(self, regularised: Callable[[Tensor], Tensor], *common: Any) -> None:
+        self.regularised = regularised
+        super().__init__(*common)
+        self.points: list[tuple[Tensor, Tensor]] = []  # before the last M-steps, and what these have added
+        self.fallback: Parameters | None = None
+        self.level = -math.inf
+
+    def start(self, m: int) -> Parameters:
+        pooled = self.regularised(self.tables[m][0].pooled())[None]
+        return {"weights": pooled.new_ones(1), "means": 0 * pooled[0, :1], "covariances": pooled}
+
+    def m_step(self, params: Parameters, moments: Moments, floors: Tensor) -> Parameters:
+        return {"means": moments.means(), "covariances": self.regularised(moments.covariances())}
+
+    def expect(self) -> list[float | None]:
+        (train,) = super().expect()
+        assert train is not None
+        if self.fallback is not None and not train >= self.level:
+            self.params, self.points, self.fallback = [self.fallback], self.points[-1:], None
+            return self.expect()
+        self.level, self.fallback = train, None
+        return [train]
+
+    def maximise(self) -> None:
+        before = self._point()
+        super().maximise()
+        after, own = self._point(), self.params[0]
+        self.points = [*self.points, (before, after - before)][-LAST:]
+        if len(self.points) == 1:
+            return
+        x, step = (torch.stack([pair[k].flatten() for pair in self.points], 1).cpu() for k in (0, 1))
+        weights = torch.linalg.lstsq(step.diff(dim=1), step[:, -1:], driver="gelsd").solution
+        back = (x.diff(dim=1) + step.diff(dim=1)) @ weights
+        ahead = after - back.view_as(after).to(after.device)
+        root = ahead[1:].tril(-1) + torch.diag(ahead[1:].diagonal().exp())
+        if bool(back.abs().max() < FAR) and cholesky(root @ root.mT) is not None:
+            far = own | {"means": ahead[:1], "covariances": (root @ root.mT)[None]}
+            self.params, self.fallback = [far], own
+
+    def _point(self) -> Tensor:
+        """Mean and Cholesky factor, its diagonal as logarithms: (1 + D, D), any value of which is valid."""
+        root = cholesky(self.params[0]["covariances"][0], self.floor)
+        logs = root.tril(-1) + torch.diag(root.diagonal().log())
+        return torch.cat([self.params[0]["means"], logs])

@@ -8,29 +8,31 @@ terms of the quadratic form cancel; a data-centre GPU multiplies doubles about a
 would not do.
 
 Rows with gaps are conditioned on what they have, pattern by pattern, and add their expected moments: EM
-stays exact.
+stays exact. One Cholesky factor of each component's covariance, its variables permuted so that the observed
+ones come first, gives everything: L = [[L_oo, 0], [L_mo, L_mm]] gives the marginal density (from
+z = L_oo⁻¹ (x_o - μ_o)), the conditional mean μ_m + L_mo z and a factor L_mm of the conditional covariance.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pynade.classical.gaussian_marginals import Conditioned, Group, by_pattern, condition, inverse_of
-
+BUDGET = 1 << 23  # numbers in the largest array of one group of rows with gaps (64 MiB of doubles)
 BLOCK = {"cpu": 1 << 22, "cuda": 1 << 27}  # numbers in a block of features or responsibilities
 CACHE = {"cpu": 1 << 24, "cuda": 1 << 29}  # features up to this many numbers are kept between iterations
+EMPTY = 1e-12  # of all rows: a component responsible for fewer has none
 SINGULAR = 1e-10  # of a column's variance: below it a component's variance is lost in rounding
 
+Group = tuple[Tensor, Tensor, Tensor]  # patterns (P, D), indexes of rows (P, R), which of them are no padding
 
-@dataclass(frozen=True)
-class Scale:
+
+class Scale(NamedTuple):
     """Shift and scale (D,) that standardise the training rows; EM runs on standardised rows for accuracy."""
 
     shift: Tensor  # subtracted from each column
@@ -56,10 +58,6 @@ class Scale:
         scale = torch.where(deviation > tiny, deviation, 1.0)
         return cls(shift, scale, torch.ones_like(scale) if standardise else scale.square())
 
-    def standardised(self, covariances: Tensor) -> Tensor:
-        """Covariances in the units of the data as those of standardised rows."""
-        return covariances / self.scale / self.scale[:, None]
-
     def data_units(self, means: Tensor, covariances: Tensor) -> tuple[Tensor, Tensor]:
         """Standardised means and covariances back in the units of the data."""
         return means * self.scale + self.shift, covariances * self.scale[:, None] * self.scale
@@ -80,10 +78,12 @@ class Moments(NamedTuple):
     def covariances(self, about_zero: bool = False) -> Tensor:
         """Weighted covariance of each component, about its mean or about zero."""
         second = self.second / self._safe[..., None, None]
-        if about_zero:
-            return second
-        means = self.means()
+        means = torch.zeros_like(self.first) if about_zero else self.means()
         return second - means[..., :, None] * means[..., None, :]
+
+    def seen(self) -> Tensor:
+        """Which components have rows, bool (S, K)."""
+        return self.counts > EMPTY * self.counts.sum(-1, keepdim=True)
 
     @property
     def _safe(self) -> Tensor:
@@ -112,10 +112,6 @@ class Components(NamedTuple):
         constant = log_weights + scales - 0.5 * z.square().sum(-1) - 0.5 * D * math.log(2 * math.pi)
         return cls(log_weights, means, factors, torch.cat([quadratic, linear, constant[..., None]], -1))
 
-    def log_joint(self, phi: Tensor) -> Tensor:
-        """log w_k N(x; μ_k, Σ_k) of rows given by their features (F, n): (S, K, n)."""
-        return (self.coefficients.flatten(0, 1) @ phi).view(*self.log_weights.shape, -1)
-
 
 class Rows:
     """Rows (N, D), float64, NaN where a value is missing, prepared for many E-steps.
@@ -127,109 +123,91 @@ class Rows:
         x = (x - scale.shift) / scale.scale
         missing = torch.isnan(x)
         gaps = missing.any(-1)
-        self.n, self.n_variables, self.scale = len(x), x.shape[1], scale
-        self.has_gaps = bool(gaps.any())
-        self.filled = x.masked_fill(missing, 0.0) if self.has_gaps else x
-        self.observed = ~missing[gaps]
-        self.with_gaps = self.filled[gaps] if self.has_gaps else x[:0]
-        self._columns = (x[~gaps] if self.has_gaps else x).T.contiguous()  # (D, N)
+        (self.n, D), self.scale = x.shape, scale
+        complete = not bool(gaps.any())
+        self.filled = x if complete else x.masked_fill(missing, 0.0)
+        self.observed, self.with_gaps = ~missing[gaps], self.filled[gaps]
+        self._columns = (x if complete else x[~gaps]).T.contiguous()  # (D, n)
         # densities of the data = densities of standardised rows less this, summed over the cells there are
         self.log_scale = scale.scale.log() @ (~missing).sum(0).double()
-        device = x.device.type
-        self._block = BLOCK.get(device, BLOCK["cpu"])
-        F, N = n_features(self.n_variables), self._columns.shape[1]
-        room = CACHE.get(device, CACHE["cpu"])
-        self._kept = features(self._columns) if keep and room >= F * N else None
+        i, j = torch.triu_indices(D, D, device=x.device)
+        self._packed = torch.empty(
+            D, D, dtype=torch.long, device=x.device
+        )  # place of x_i x_j in the features
+        self._packed[i, j] = self._packed[j, i] = torch.arange(len(i), device=x.device)
+        self._n_features = len(i) + D + 1
+        numbers, room = self._n_features * self._columns.shape[1], CACHE.get(x.device.type, CACHE["cpu"])
+        self._kept = self._features(self._columns) if keep and numbers <= room else None
         self._groups: dict[int, list[Group]] = {}
 
-    def moments(self, given: Components) -> Moments:
-        """One E-step."""
+    def moments(self, given: Components, likelihood_only: bool = False) -> Moments:
+        """One E-step; with `likelihood_only` the other moments are zero."""
         S, K, D = given.means.shape
         log_likelihood = given.means.new_zeros(S)
-        sums = given.means.new_zeros(S * K, given.coefficients.shape[-1])
+        sums = given.means.new_zeros(S * K, self._n_features)
         for phi in self._blocks(S * K):
-            joint = given.log_joint(phi)
-            log_likelihood += _responsibilities(joint)
-            sums.addmm_(joint.view(S * K, -1), phi.T)
-        second = sums[:, _unpack(D, sums.device)].view(S, K, D, D)
+            joint = (given.coefficients.flatten(0, 1) @ phi).view(S, K, -1)  # log w_k N(x; μ_k, Σ_k)
+            largest = joint.amax(1, keepdim=True)
+            total = joint.sub_(largest).exp_().sum(1, keepdim=True)
+            log_likelihood += (largest + total.log()).sum((1, 2))
+            if not likelihood_only:
+                sums.addmm_(joint.div_(total).view(S * K, -1), phi.T)
+        second = sums[:, self._packed].view(S, K, D, D)
         first, counts = sums[:, -D - 1 : -1].reshape(S, K, D), sums[:, -1].reshape(S, K)
-        for s, group, joint, found in self._with_gaps(given):
-            joint = torch.where(group.real[:, None], joint, 0.0)
-            log_likelihood[s] += (torch.logsumexp(joint, 1) * group.real).sum()
-            r = joint.softmax(1) * group.real[:, None]  # (P, K, R)
-            mean, factor = found.mean(), found.factor()
-            weighted = mean * r[..., None]
-            counts[s] += r.sum((0, 2))
-            first[s] += weighted.sum((0, 2))
-            spread = factor @ factor.mT * r.sum(-1)[..., None, None]
-            second[s] += (weighted.mT @ mean + spread).sum(0)
+        if K not in self._groups:
+            self._groups[K] = list(by_pattern(self.observed, K))
+        covariances = given.factors @ given.factors.mT if self._groups[K] else given.factors
+        for s, (patterns, index, real) in itertools.product(range(S), self._groups[K]):
+            found = condition(given.means[s], covariances[s], self.with_gaps[index], patterns)
+            joint = torch.where(real[:, None], found.log_density + given.log_weights[s, :, None], 0.0)
+            log_likelihood[s] += (torch.logsumexp(joint, 1) * real).sum()
+            if not likelihood_only:
+                r = joint.softmax(1) * real[:, None]  # (P, K, R)
+                mean, factor = found.mean(), found.factor()
+                weighted = mean * r[..., None]
+                counts[s] += r.sum((0, 2))
+                first[s] += weighted.sum((0, 2))
+                spread = factor @ factor.mT * r.sum(-1)[..., None, None]
+                second[s] += (weighted.mT @ mean + spread).sum(0)
         return Moments(log_likelihood, counts, first, second)
 
-    def log_likelihood(self, given: Components) -> Tensor:
-        """Mean log-likelihood per row of each member in the units of the data, (S,)."""
-        S, K, _ = given.means.shape
-        total = given.means.new_zeros(S)
-        for phi in self._blocks(S * K):
-            total += torch.logsumexp(given.log_joint(phi), 1).sum(-1)
-        for s, group, joint, _ in self._with_gaps(given):
-            total[s] += (torch.logsumexp(joint, 1) * group.real).sum()
-        return self.per_row(total)
-
-    def per_row(self, total: Tensor) -> Tensor:
-        """Summed log-likelihood of standardised rows -> mean per row in the units of the data."""
-        return (total - self.log_scale) / self.n
+    def per_row(self, moments: Moments) -> Tensor:
+        """Mean log-likelihood per row of each member, (S,), in the units of the data."""
+        return (moments.log_likelihood - self.log_scale) / self.n
 
     def pooled(self) -> Tensor:
         """Covariance (D, D) of the standardised rows, missing values counted as independent of the rest."""
         unseen = 1 - self.filled.square().mean(0)  # zero for a complete column, one for a constant one
         return self.filled.T @ self.filled / self.n + torch.diag(unseen.clamp_min(0))
 
-    def _with_gaps(self, given: Components) -> Iterator[tuple[int, Group, Tensor, Conditioned]]:
-        """Members, groups of rows with gaps, log p(k, observed cells) (P, K, R), components given these."""
-        S, K, _ = given.means.shape
-        if self.has_gaps and K not in self._groups:
-            self._groups[K] = list(by_pattern(self.observed, K))
-        for s in range(S if self.has_gaps else 0):
-            covariances = given.factors[s] @ given.factors[s].mT
-            for group in self._groups[K]:
-                found = condition(given.means[s], covariances, self.with_gaps[group.rows], group.observed)
-                yield s, group, found.log_density + given.log_weights[s, :, None], found
-
     def _blocks(self, members: int) -> Iterator[Tensor]:
         """Features of complete rows, (F, n) at a time."""
-        F, N = n_features(self.n_variables), self._columns.shape[1]
-        step = max(1, self._block // max(F if self._kept is None else 1, members))
+        block = BLOCK.get(self._columns.device.type, BLOCK["cpu"])
         if self._kept is not None:
-            yield from self._kept.split(step, 1)
+            yield from self._kept.split(max(1, block // members), 1)
             return
-        room = self._columns.new_empty(F, min(step, N))
+        step, room = max(1, block // max(self._n_features, members)), None
         for part in self._columns.split(step, 1):
-            yield features(part, room[:, : part.shape[1]])
+            room = self._features(part, room)
+            yield room
 
-
-def n_features(n_variables: int) -> int:
-    """How many `features` there are: D (D + 3) / 2 + 1."""
-    return n_variables * (n_variables + 3) // 2 + 1
-
-
-def features(columns: Tensor, out: Tensor | None = None) -> Tensor:
-    """[x_i x_j for i ≤ j, x_i, 1] of rows given as columns (D, n): (F, n)."""
-    D, n = columns.shape
-    out = columns.new_empty(n_features(D), n) if out is None else out
-    start = 0
-    for i in range(D):
-        torch.mul(columns[i:], columns[i], out=out[start : start + D - i])
-        start += D - i
-    out[start:-1] = columns
-    out[-1] = 1.0
-    return out
+    def _features(self, columns: Tensor, out: Tensor | None = None) -> Tensor:
+        """[x_i x_j for i ≤ j, x_i, 1] of rows given as columns (D, n): (F, n), into the memory of `out`."""
+        D, n = columns.shape
+        out = columns.new_empty(self._n_features, n) if out is None else out[:, :n]
+        start = 0
+        for i in range(D):
+            torch.mul(columns[i:], columns[i], out=out[start : start + D - i])
+            start += D - i
+        out[start:-1] = columns
+        out[-1] = 1.0
+        return out
 
 
 def cholesky(covariances: Tensor, floor: tuple[str, float] | None = None) -> Any:
     """Cholesky factors of standardised covariances (..., D, D).
 
-    Where one of them is singular, a ValueError that names the option and value that are to be larger; None
-    without any.
+    Where one is singular, a ValueError that names the option and value to be larger, or None without any.
     """
     factors, info = torch.linalg.cholesky_ex(covariances)
     pivots = factors.diagonal(dim1=-2, dim2=-1)
@@ -243,18 +221,76 @@ def cholesky(covariances: Tensor, floor: tuple[str, float] | None = None) -> Any
     )
 
 
-def _responsibilities(joint: Tensor) -> Tensor:
-    """Turn log p(k, x) (S, K, n) into p(k | x) in place; return Σ_n log p(x), (S,)."""
-    largest = joint.amax(1, keepdim=True)
-    total = joint.sub_(largest).exp_().sum(1, keepdim=True)
-    joint.div_(total)
-    return (largest + total.log()).sum((1, 2))
+def inverse_of(factors: Tensor) -> Tensor:
+    """Inverses of lower triangular matrices (..., D, D)."""
+    eye = torch.eye(factors.shape[-1], dtype=factors.dtype, device=factors.device)
+    return torch.linalg.solve_triangular(factors, eye.expand_as(factors), upper=False)
 
 
-@cache
-def _unpack(D: int, device: torch.device) -> Tensor:
-    """Index (D, D) into packed upper triangles."""
-    i, j = torch.triu_indices(D, D, device=device)
-    index = torch.empty(D, D, dtype=torch.long, device=device)
-    index[i, j] = index[j, i] = torch.arange(len(i), device=device)
-    return index
+def by_pattern(observed: Tensor, n_components: int, budget: int = BUDGET) -> Iterator[Group]:
+    """Group rows by which of their cells are observed: P patterns, padded to R rows each.
+
+    Patterns shared by about as many rows (up to a factor of two) go together, so that a thousand patterns
+    are a few batched programs and padding at most doubles the work. A group's arrays are (P, K, D, D) and
+    (P, K, R, D), of at most `budget` numbers (a single pattern's matrices may exceed it).
+    """
+    if len(observed) == 0:
+        return
+    D = observed.shape[1]
+    patterns, which, counts = torch.unique(observed, dim=0, return_inverse=True, return_counts=True)
+    order = which.argsort(stable=True)
+    most = max(D, budget // (n_components * D))
+    pieces, start = [], 0
+    for p, n in enumerate(counts.tolist()):
+        pieces += [(min(most, n - j), p, start + j) for j in range(0, n, most)]
+        start += n
+    buckets: dict[int, list[tuple[int, int, int]]] = {}
+    for piece in pieces:
+        buckets.setdefault((piece[0] - 1).bit_length(), []).append(piece)
+    for bucket in buckets.values():
+        longest = max(length for length, _, _ in bucket)
+        together = max(1, budget // (n_components * D * max(D, longest)))
+        for first in range(0, len(bucket), together):
+            table = torch.tensor(bucket[first : first + together], device=observed.device)
+            length, pattern, begin = table.T
+            steps = torch.arange(longest, device=observed.device)
+            real = steps < length[:, None]
+            yield patterns[pattern], order[begin[:, None] + torch.where(real, steps, 0)], real
+
+
+class Conditioned(NamedTuple):
+    """K Gaussians given the observed cells of P patterns × R rows; variables permuted, observed first."""
+
+    log_density: Tensor  # (P, K, R), of the observed cells under each component
+    z: Tensor  # (P, K, R, D), whitened residual of the observed cells, zero elsewhere
+    root: Tensor  # (P, K, D, D), Cholesky factor of the permuted covariances
+    centre: Tensor  # (P, K, D), permuted means
+    known: Tensor  # bool (P, D), permuted pattern
+    back: Tensor  # (P, D), undoes the permutation
+
+    def mean(self) -> Tensor:
+        """E[x | observed, k] in the natural order of variables: (P, K, R, D)."""
+        inside = self.centre[:, :, None] + self.z @ self.root.mT
+        return inside.gather(-1, self.back[:, None, None].expand_as(inside))
+
+    def factor(self) -> Tensor:
+        """F (P, K, D, D) in the natural order with F Fᵀ the covariance given what is observed."""
+        free = self.root * ~self.known[:, None, None]
+        rows = self.back[:, None, :, None].expand_as(free)
+        return free.gather(-2, rows)
+
+
+def condition(means: Tensor, covariances: Tensor, x: Tensor, observed: Tensor) -> Conditioned:
+    """K Gaussians, means (K, D) and covariances (K, D, D), given the observed (P, D) cells of x (P, R, D)."""
+    order = (~observed).to(torch.uint8).argsort(dim=-1, stable=True)
+    known = observed.gather(-1, order)
+    permuted = covariances[:, order[:, :, None], order[:, None, :]].transpose(0, 1)
+    root = torch.linalg.cholesky(permuted)
+    centre = means[:, order].transpose(0, 1)
+    values = x.gather(-1, order[:, None].expand_as(x))
+    residual = torch.where(known[:, None, None], values[:, None] - centre[:, :, None], 0.0)
+    z = torch.linalg.solve_triangular(root, residual.mT, upper=False).mT * known[:, None, None]
+    log_scales = (root.diagonal(dim1=-2, dim2=-1).log() * known[:, None]).sum(-1)
+    constant = 0.5 * math.log(2 * math.pi) * known.sum(-1, dtype=x.dtype)[:, None] + log_scales
+    log_density = -0.5 * z.square().sum(-1) - constant[..., None]
+    return Conditioned(log_density, z, root, centre, known, order.argsort(-1))

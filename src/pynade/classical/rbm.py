@@ -81,9 +81,8 @@ class RBM(Model):
     def __init__(self, n_visible: int, n_hidden: int, scale: float = 0.01, generator: Random = None) -> None:
         super().__init__()
         check_positive(n_visible=n_visible, n_hidden=n_hidden)
-        self.scale = scale
         self.n_variables = self.n_visible = n_visible
-        self.n_hidden = n_hidden
+        self.n_hidden, self.scale = n_hidden, scale
         self.W = nn.Parameter(torch.empty(n_hidden, n_visible).normal_(0.0, 1.0, generator=generator) * scale)
         self.b = nn.Parameter(torch.zeros(n_visible))
         self.c = nn.Parameter(torch.zeros(n_hidden))
@@ -132,9 +131,8 @@ class RBM(Model):
                 f"{smaller} units and may have {rbm_sum.MOST_UNITS}; log_partition_ais gives an estimate"
             )
         W, b, c = (p.double() for p in (self.W, self.b, self.c))
-        if self.n_hidden <= self.n_visible:
-            return float(HiddenStates(W, b).log_sum(c[None]))
-        return float(HiddenStates(W.T, c).log_sum(b[None]))
+        W, b, c = (W, b, c) if self.n_hidden <= self.n_visible else (W.T, c, b)
+        return float(HiddenStates(W, b).log_sum(c[None]))
 
     @torch.no_grad()
     def log_partition_ais(
@@ -169,7 +167,7 @@ class RBM(Model):
             raise ValueError(
                 f"an estimate takes at least 2 chains and 1 step, not n_chains={n_chains}, n_steps={n_steps}"
             )
-        W, b, c = self.W.double(), self.b.double(), self.c.double()
+        W, b, c = (p.double() for p in (self.W, self.b, self.c))
         start = b if base is None else base.to(b)
         if start.shape != b.shape or not torch.isfinite(start).all():
             raise ValueError(f"base holds one finite logit for each of the {len(b)} variables")
@@ -184,8 +182,7 @@ class RBM(Model):
             x = bernoulli_draws((1 - beta) * start + beta * (h @ W + b), generator)
         log_base = self.n_hidden * math.log(2) - float(functional.logsigmoid(-start).sum())
         log_mean = float(torch.logsumexp(log_w, 0)) - math.log(n_chains)
-        relative = (log_w - log_mean).exp()  # weights over their mean
-        stderr = float(relative.std()) / math.sqrt(n_chains)
+        stderr = float((log_w - log_mean).exp().std()) / math.sqrt(n_chains)  # of weights over their mean
         return PartitionEstimate(log_base + log_mean, stderr, n_chains, n_steps)
 
     def normalised(self) -> NormalisedRBM:

@@ -10,6 +10,16 @@ Data = Annotated[str, Argument(metavar="DATA", help="A registered data set or a 
 DataDir = Annotated[Path | None, Option(help="Folder of the data sets [$PYNADE_DATA].")]
 Picture = Annotated[Path, Option(help="Picture to write.")]
 
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """The sides of an image, from a text such as 28x28."""
+    try:
+        return tuple(map(int, text.lower().split("x")))
+    except ValueError:
+        form = "HxW or CxHxW, such as 28x28"
+        raise ValueError(f"an image shape is written {form}, not {text!r}") from None
+
+
 #: Of every group of commands.
 GROUP: dict[str, Any] = {
     "no_args_is_help": True,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from pynade.cli.arguments import GROUP, DataDir
-from pynade.cli.options import TABLES
-from pynade.cli.screen import console, download_bar, next_commands, plain_table, print_facts, print_schema
+from pynade.cli.fit import TABLES
+from pynade.cli.screen import console, next_commands, plain_table, print_facts, row_bar
 
 app = typer.Typer(help="Named data sets: list them, download them, describe one.", **GROUP)
 
@@ -26,14 +26,14 @@ def list_(data_dir: DataDir = None) -> None:
     """
     from pynade.tables import registry
 
-    table = plain_table("name", "kind", "D", "train", "valid", "test", "here")
+    here = {name: entry.here(data_dir) for name, entry in registry.entries().items()}
+    rows = []
     for name, entry in registry.entries().items():
         sizes = [f"{entry.sizes.get(part, 0):,}" for part in ("train", "valid", "test")]
-        table.add_row(name, entry.kind, str(entry.D), *sizes, "yes" if entry.here(data_dir) else "no")
-    console.print(table)
+        rows.append([name, entry.kind, entry.D, *sizes, "yes" if here[name] else "no"])
+    console.print(plain_table("name", "kind", "D", "train", "valid", "test", "here", rows=rows))
     console.print(f"data directory: {registry.data_directory(data_dir)}", soft_wrap=True)
-    away = [name for name, entry in registry.entries().items() if not entry.here(data_dir)]
-    next_commands(("data", "info", "digits"), *(("data", "get", name) for name in away[:1]))
+    next_commands(("data", "info", "digits"), *[("data", "get", name) for name in here if not here[name]][:1])
 
 
 @app.command()
@@ -51,7 +51,7 @@ def get(
 
     known = [registry.entry(name) for name in names]  # all, before anything is downloaded
     for name in names:
-        with download_bar() as bar:
+        with row_bar("", downloads=True) as bar:
             dataset = registry.load(name, data_dir, progress=bar)
         sizes = ", ".join(f"{part} {n:,}" for part, n in dataset.sizes.items())
         console.print(f"{name}: {dataset.n_variables} variables; {sizes}")
@@ -74,41 +74,35 @@ def info(
 
     from pynade.tables import Schema, registry, resolve
 
-    dataset = None
-    if registry.is_registered(name):
-        entry = registry.entry(name)
-        if entry.here(data_dir):
-            dataset = registry.load(name, data_dir, download=False)
-        facts = [("title", entry.title), ("columns", entry.kind), ("variables", str(entry.D))]
-        facts += [(part, f"{n:,} rows") for part, n in (entry if dataset is None else dataset).sizes.items()]
+    entry: Any = registry.entry(name) if registry.is_registered(name) else None
+    dataset: Any = None
+    if entry is None or entry.here(data_dir):
+        dataset = resolve(name, data_dir, frames=name.lower().endswith(TABLES), download=False)
+    facts = [("title", entry.title), ("columns", entry.kind)] if entry else []
+    facts += [("variables", str(entry.D if entry else dataset.n_variables))]
+    facts += [(part, f"{n:,} rows") for part, n in (entry if dataset is None else dataset).sizes.items()]
+    if entry:
         facts += [("upstream", address) for address in entry.addresses] + [("citation", entry.citation)]
-        if any(entry.variants):
-            facts.append(("also", ", ".join(f"{entry.name}/{other}" for other in entry.variants if other)))
+        others = ", ".join(f"{entry.name}/{other}" for other in entry.variants if other)
+        facts += [("also", others)] if others else []
         facts += [("note", note) for note in entry.notes]
-        if dataset is None:
-            facts.append(("here", f"no: {entry.by_hand or f'fetch it with `pynade data get {entry.name}`'}"))
     else:
-        dataset = resolve(name, data_dir, frames=name.lower().endswith(TABLES))
-        facts = [("variables", str(dataset.n_variables))]
-        facts += [(part, f"{n:,} rows") for part, n in dataset.sizes.items()]
         facts.append(("columns", ", ".join(sorted(set(dataset.schema.kinds)))))
-    if dataset is not None and dataset.framed:
-        gaps = sum(column.null_count() for column in dataset.train)
-        facts += [("missing", f"{gaps:,} of the training cells"), ("checksum", dataset.checksum)]
-        print_facts([fact for fact in facts if fact[0] != "columns"])
-        print_schema(Schema.inferred(dataset.train))
-        next_commands(("fit", name))
-        return
-    if dataset is not None:
-        if set(dataset.schema.kinds) == {"binary"}:
-            facts.append(("ones", f"{100 * float(np.nanmean(dataset.train)):.1f} % of the training cells"))
-        else:
-            low, high = float(np.nanmin(dataset.train)), float(np.nanmax(dataset.train))
-            facts.append(("range", f"{low:.4g} to {high:.4g} in the training cells"))
-        facts.append(("checksum", dataset.checksum))
-    print_facts(facts)
     if dataset is None:
+        facts.append(("here", f"no: {entry.by_hand or f'fetch it with `pynade data get {entry.name}`'}"))
+        print_facts(facts)
         next_commands(("data", "get", name))  # which says where to find it, if it cannot be downloaded
+        return
+    if dataset.framed:
+        gaps = sum(column.null_count() for column in dataset.train)
+        facts = [fact for fact in facts if fact[0] != "columns"]
+        facts.append(("missing", f"{gaps:,} of the training cells"))
+    elif set(dataset.schema.kinds) == {"binary"}:
+        facts.append(("ones", f"{100 * float(np.nanmean(dataset.train)):.1f} % of the training cells"))
     else:
-        kind = next(iter(dataset.schema.kinds))
-        next_commands(("fit", name, "--model", MODEL.get(kind, "unet")))
+        low, high = float(np.nanmin(dataset.train)), float(np.nanmax(dataset.train))
+        facts.append(("range", f"{low:.4g} to {high:.4g} in the training cells"))
+    schema = Schema.inferred(dataset.train) if dataset.framed else None
+    print_facts([*facts, ("checksum", dataset.checksum)], schema)
+    model = [] if dataset.framed else ["--model", MODEL.get(dataset.schema.kinds[0], "unet")]
+    next_commands(("fit", name, *model))

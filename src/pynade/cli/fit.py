@@ -1,23 +1,55 @@
-"""`pynade fit`."""
+"""`pynade fit`; its options are made from the parameters of estimators: a new one needs no edit here."""
 
 from __future__ import annotations
 
+import difflib
+import functools
+import inspect
+import itertools
+import re
 import warnings
-from functools import partial
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Argument, Option
+import typer
+from rich.markup import escape
+from typer.core import TyperCommand
 
-from pynade.cli.options import model_for
+from pynade.cli.arguments import parse_shape
 from pynade.cli.screen import console, next_commands, print_schema, training_bar
-from pynade.estimators.registry import ALIASES, MODELS
+from pynade.estimators.parameters import DOCS, parameters, text_of
+from pynade.estimators.registry import ALIASES, MODELS, PARAMETERS, estimator_class
 
+#: Options that `pynade fit --help` shows, and their types; `pynade fit --model X --help` shows all.
+COMMON = {"hidden": "int | Sequence[int]", "epochs": "int", "learning_rate": "float"}
+COMMON |= {"random_state": "int", "device": "str", "schema": "Mapping[str, Any]", "drop": "Sequence[str]"}
+#: Parameters that the help shows as options of training.
+TRAINING = {"epochs", "learning_rate", "batch_size", "weight_decay", "dropout", "patience", "tol"}
+TRAINING |= {"validation_fraction", "device", "random_state"}
+#: What an option means on the command line, where Python takes something else.
+TEXTS = {
+    "image_shape": "shape of an image, HxW or CxHxW; by default that of the data.",
+    "ordering": "of the variables: random or natural.",
+    "random_state": "seed of everything that is random in training.",
+    "device": "where to train: auto, cpu or cuda.",
+    "binarize": "threshold: values above it become 1, the others 0 (of grey images a share of white); or "
+    "random, random:SEED: pixels drawn with their share of white.",
+}
+TEXTS |= {"schema": "a column's kind: binary, category, ordinal, integer, rounded, real or date."}
+SHORT = {"hidden": "hidden units of each layer.", "drop": "name of a column to leave out."}
+SHORT |= {"schema": "kind of a column, such as zip=category."}
+DEFAULTS = {"random_state": 0}
+TABLES = (".csv", ".csv.gz", ".parquet")  # endings of files of mixed columns
+NAMED = ("penguins",)  # data sets of mixed columns
+WORDS = {"None": "none", "True": "yes", "False": "no"}  # of defaults, in the help
 COLUMNS = 60  # that `fit` prints the schema of
 MODEL = "A model named above; auto: by the data."
 CHANGE = "If a column was not understood: --column zip=category; to leave one out: --drop id"
 
-Where: Any = partial(Option, rich_help_panel="Data and output")
+Where: Any = functools.partial(typer.Option, rich_help_panel="Data and output")
 
 
 def _models() -> str:
@@ -49,8 +81,10 @@ Examples:
 
 
 def fit(
-    data: Annotated[str | None, Argument(metavar="DATA", help="A registered data set or a file.")] = None,
-    model: Annotated[str, Option(help=MODEL, rich_help_panel="Model")] = "auto",
+    data: Annotated[
+        str | None, typer.Argument(metavar="DATA", help="A registered data set or a file.")
+    ] = None,
+    model: Annotated[str, typer.Option(help=MODEL, rich_help_panel="Model")] = "auto",
     out: Annotated[Path | None, Where(help="Run folder to make (by default runs/DATA-MODEL).")] = None,
     overwrite: Annotated[bool, Where("--overwrite", help="Replace an earlier run in that folder.")] = False,
     resume: Annotated[Path | None, Where(metavar="RUN", help="Go on with an interrupted run.")] = None,
@@ -65,22 +99,23 @@ def fit(
     from pynade.runs.run import resume_run, start_run
     from pynade.runs.summary import read_spec
 
+    if resume is not None and (data is not None or out is not None):
+        raise ValueError("--resume RUN takes everything from the run folder; give no DATA and no --out")
+    if resume is not None and (parameters or model != "auto" or overwrite or drop_constant):
+        raise ValueError("--resume RUN goes on with the run's own settings; give no others")
+    if resume is None and data is None:
+        raise ValueError("name the data to train on: pynade fit DATA")
     with training_bar() as bar, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "column .* is left out")  # `_print_columns` says it
-        if resume is not None:
-            if data is not None or out is not None:
-                own = "--resume RUN takes everything from the run folder"
-                raise ValueError(f"{own}; give no DATA and no --out")
-            if parameters or model != "auto" or overwrite or drop_constant:
-                raise ValueError("--resume RUN goes on with the run's own settings; give no others")
-            folder, result = resume, resume_run(resume, data_dir=data_dir, callbacks=[bar])
+        common: Any = {"data_dir": data_dir, "callbacks": [bar]}
+        if data is None:
+            result = resume_run(folder := resume or Path(), **common)
         else:
-            if data is None:
-                raise ValueError("name the data to train on: pynade fit DATA")
             model = model_for(model, [data])
-            folder = out or default_folder(data, model)
-            kept: Any = {"overwrite": overwrite, "drop_constant": drop_constant, "checked": _print_columns}
-            result = start_run(folder, model, parameters, data, data_dir=data_dir, callbacks=[bar], **kept)
+            common |= {"overwrite": overwrite, "drop_constant": drop_constant, "checked": _print_columns}
+            result = start_run(
+                folder := out or default_folder(data, model), model, parameters, data, **common
+            )
     _print_result(folder, result)
     data = data or read_spec(folder)["data"]
     more = [("surprise", folder, data, "--top", 10)] if "gain" in result else []
@@ -111,20 +146,217 @@ def _print_columns(estimator: Any) -> None:
 
 
 def _print_result(folder: Path, result: dict[str, Any]) -> None:
-    valid, score = result["valid"], ""
+    valid, score, n = result["valid"], "", result["epochs"]
     if valid is not None:
         kind = "exact" if valid["exact"] else "estimate"
         score = f", validation {valid['mean']:.3f} ± {valid['stderr']:.3f} nats ({kind})"
     if len(result.get("choices", ())) > 1:
         score += ", chosen " + ", ".join(f"{name} {value}" for name, value in result["chosen"].items())
-    epochs = "epoch" if result["epochs"] == 1 else "epochs"
-    best = f"{result['epochs']} {epochs}, best {result['best_epoch']}{score}"
+    best = f"{n} epoch{'s' * (n != 1)}, best {result['best_epoch']}{score}"
     console.print(f"{folder}: {best}, {result['seconds']:.1f} s ({result['stopped']})")
     if gain := result.get("gain"):
-        console.print(
-            f"gain over independent columns {gain['mean']:.3f} ± {gain['stderr'] or 0:.3f} nats a row"
-        )
+        text = f"{gain['mean']:.3f} ± {gain['stderr'] or 0:.3f} nats a row"
+        console.print(f"gain over independent columns {text}")
     if result.get("disagreement") is not None:
         console.print(f"orderings disagree by {result['disagreement']:.3f} nats a row (standard deviation)")
     for message in result.get("messages", ()):
         console.print(message)
+
+
+class ModelCommand(TyperCommand):
+    """A command with the options of the model that `--model` names.
+
+    Its function has a parameter `parameters`, which gets what was given for the model's options.
+    """
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Add the model's options before the arguments are parsed."""
+        words = [part for word in args for part in word.split("=", 1)]
+        asked = "auto" if {"-h", "--help"}.isdisjoint(args) else None
+        model = next((after for word, after in itertools.pairwise(words) if word == "--model"), asked)
+        model = model and model_for(model, words)
+        app = typer.Typer(add_completion=False)
+        app.command()(with_options(inspect.unwrap(self.callback), model))  # type: ignore[arg-type]
+        command = typer.main.get_command(app)
+        self.params, self.callback = command.params, command.callback
+        args = [_current_name(word) for word in args]
+        known = [name for p in self.params for name in (*p.opts, *p.secondary_opts) if name.startswith("--")]
+        for word in itertools.takewhile(lambda word: word != "--", args):
+            option = word.partition("=")[0]
+            if option.startswith("--") and option not in (*known, "--help"):
+                close = difflib.get_close_matches(option, known, n=1)
+                nearest = f": did you mean {close[0]}?" if close else ""
+                where = f"(pynade fit --model {model} --help shows all)"
+                raise ValueError(f"model {model!r} has no option {option}{nearest} {where}")
+        return super().make_context(info_name, args, parent, **extra)
+
+
+def _current_name(word: str) -> str:
+    """An argument with the present name of an option: --random-state=3 for --seed=3."""
+    option, sign, value = word.partition("=")
+    name = PARAMETERS.get(option[2:].replace("-", "_")) if option.startswith("--") else None
+    return word if name is None else f"--{name.replace('_', '-')}{sign}{value}"
+
+
+def model_for(model: str, words: Sequence[str]) -> str:
+    """The model that "auto" stands for, by the data that is among the words of a command.
+
+    Example:
+        >>> model_for("auto", ["people.csv"]), model_for("auto", ["digits"]), model_for("made", ["a.csv"])
+        ('tabularnade', 'nade', 'made')
+    """
+    mixed = any(word.lower().endswith(TABLES) or word in NAMED for word in words)
+    return model if model != "auto" else "tabularnade" if mixed else "nade"
+
+
+def with_options(function: Callable[..., None], model: str | None) -> Callable[..., None]:
+    """The function with a keyword for every parameter of a model, in place of `parameters`.
+
+    Args:
+        function: takes `parameters`, a dictionary.
+        model: name of the model; None has the options that most models share, for the help.
+    """
+    signature = inspect.signature(function, eval_str=True)
+    own = [p for p in signature.parameters.values() if p.name != "parameters"]
+    options = {option.name: option for option in model_options(model)}
+
+    @functools.wraps(function)
+    def command(**given: Any) -> None:
+        mine = {p.name: given.pop(p.name) for p in own}
+        chosen = {k: options[k].convert(value) for k, value in given.items() if value not in (None, [])}
+        function(**mine, parameters=chosen)
+
+    extra = [option.parameter() for option in options.values() if option.name not in signature.parameters]
+    command.__signature__ = inspect.Signature([*own, *extra])  # type: ignore[attr-defined]
+    return command
+
+
+@dataclass(frozen=True)
+class ModelOption:
+    """An option for one parameter of a model."""
+
+    name: str  # of the parameter
+    annotation: str  # its type, as written
+    default: Any  # its value if it is not given
+    text: str  # what it means
+    panel: str  # where the help shows it
+    model: str  # class name of the model
+
+    @property
+    def word(self) -> str:
+        """The option's name on the command line."""
+        return "--column" if self.name == "schema" else f"--{self.name.replace('_', '-')}"
+
+    @property
+    def many(self) -> bool:
+        """Whether it may be repeated."""
+        several = self.annotation.startswith("Mapping[") or "Sequence[" in self.annotation
+        return several and self.name not in ("ordering", "image_shape")
+
+    @property
+    def metavar(self) -> str:
+        """What a value looks like, in the help."""
+        whole = self.annotation.startswith(("int", "Sequence[int]")) or self.name == "random_state"
+        usual = "INT" if whole else "FLOAT" if "float" in self.annotation else "TEXT"
+        return {"image_shape": "HxW", "schema": "NAME=KIND"}.get(self.name, usual)
+
+    def parameter(self) -> inspect.Parameter:
+        """The keyword of a typer command; its help shows the default, where there is one for all models."""
+        flag, text = self.annotation.startswith("bool"), self.text[:1].upper() + self.text[1:]
+        text += " Repeat for several." if self.many else ""
+        if self.default is not MISSING:
+            values = self.default if isinstance(self.default, list | tuple) else [self.default]
+            shown = " ".join(map(str, values))
+            text += f" [{WORDS.get(shown, shown)}]"
+        option = typer.Option(
+            f"{self.word}/--no-{self.word[2:]}" if flag else self.word,
+            help=escape(text),
+            metavar=None if flag else self.metavar,
+            rich_help_panel=self.panel,
+            show_default=False,
+        )
+        kind: Any = Annotated[bool | None if flag else list[str] | None, option]
+        return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+
+    def convert(self, value: bool | list[str]) -> Any:
+        """The value of the parameter from the words of the command line."""
+        if isinstance(value, bool):
+            return value
+        if not self.many and len(value) > 1:
+            raise ValueError(f"{self.model} takes one value for {self.word}, not {len(value)}")
+        if self.name == "image_shape":
+            return list(parse_shape(value[0]))
+        if self.name == "schema":
+            kinds = {}
+            for word in value:
+                name, _, kind = map(str.strip, word.rpartition("="))
+                if not name or not kind:
+                    raise ValueError(f"--column takes NAME=KIND, such as zip=category, not {word!r}")
+                kinds[name] = kind
+            return kinds
+        values = [self._value(word) for word in value]
+        return values if len(values) > 1 or self.annotation.startswith("Sequence") else values[0]
+
+    def _value(self, word: str) -> Any:
+        if self.annotation.startswith("Sequence[str]"):
+            return word
+        if word.lower() == "none" and "None" in self.annotation:
+            return None
+        kinds: list[Any] = [int] if self.metavar == "INT" else []
+        kinds += [float] if "float" in self.annotation else []
+        for kind in kinds:
+            with suppress(ValueError):
+                return kind(word)
+        if not kinds or "str" in self.annotation or self.name == "binarize":  # which may be random
+            return word
+        raise ValueError(f"{self.word} takes a number, not {word!r}")
+
+
+def model_options(model: str | None) -> list[ModelOption]:
+    """The options of a model: its parameters, and the options of its training.
+
+    None has those that most models share, without defaults, which differ: no estimator is imported.
+    """
+    if model is None:
+        texts, common = DOCS | TEXTS | SHORT, COMMON.items()
+        return [ModelOption(name, of, MISSING, texts[name], _panel(name), "") for name, of in common]
+    kind, preset = estimator_class(model)
+    texts = {} if kind._options is None else attribute_texts(kind._options)
+    further = () if kind._options is None else fields(kind._options)
+    usual, options = DEFAULTS | kind._defaults | preset, []
+    for f in [f for f in (*parameters(kind), *further) if f.name != "training"]:
+        text = texts[f.name] if f in further else TEXTS.get(f.name, text_of(kind, f.name))
+        panel = "Further options of training" if f in further else _panel(f.name)
+        facts = usual.get(f.name, f.default), text, panel, kind.__name__
+        options.append(ModelOption(f.name, _written(f.type), *facts))
+    return options
+
+
+def _panel(name: str) -> str:
+    return "Training" if name in TRAINING else "Model"
+
+
+def _written(annotation: Any) -> str:
+    """A type as it is written in the source, in modules with and without postponed annotations."""
+    written = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return written.replace("collections.abc.", "")
+
+
+def attribute_texts(kind: type) -> dict[str, str]:
+    """The texts of the `Attributes` section of a class, by name.
+
+    Example:
+        >>> class Options:
+        ...     '''Some options.
+        ...
+        ...     Attributes:
+        ...         size: how large,
+        ...             in words.
+        ...         speed: how fast.
+        ...     '''
+        >>> attribute_texts(Options)
+        {'size': 'how large, in words.', 'speed': 'how fast.'}
+    """
+    _, _, section = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")
+    texts = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", section.split("\n\n")[0], re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in texts}

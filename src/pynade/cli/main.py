@@ -15,19 +15,9 @@ from pynade._version import __version__
 from pynade.cli import data
 from pynade.cli.arguments import GROUP, Picture, Run
 from pynade.cli.fit import HELP as HELP_OF_FIT
-from pynade.cli.fit import fit
-from pynade.cli.options import ModelCommand, with_options
-from pynade.cli.sample import impute, inpaint, sample
-from pynade.cli.score import score
-from pynade.cli.screen import (
-    console,
-    errors,
-    next_commands,
-    plain_table,
-    print_facts,
-    print_schema,
-    training_bar,
-)
+from pynade.cli.fit import ModelCommand, fit, with_options
+from pynade.cli.sample import impute, inpaint, sample, score
+from pynade.cli.screen import console, errors, next_commands, plain_table, print_facts, training_bar
 from pynade.cli.sweep import sweep
 from pynade.cli.table import predict, query, surprise
 
@@ -61,28 +51,20 @@ def info(
 
         plot_training(run, curve)
         console.print(f"training and validation of {run} -> {curve}")
-        next_commands(("info", run))
-        return
+        return next_commands(("info", run))
     if plot is not None:
         from pynade.runs.figures import plot_tree
 
         plot_tree(plot, run)
-    from pynade.header import read_header
     from pynade.runs.summary import describe_run, read_spec
-    from pynade.tables import Schema
 
-    print_facts(describe_run(run))
-    file = run / "model.safetensors" if run.is_dir() else run
-    fitted = read_header(file).facts.get("estimator", {}).get("fitted", {}) if file.is_file() else {}
-    if "schema_" in fitted:
-        print_schema(Schema.from_json(fitted["schema_"]))
+    print_facts(*describe_run(run))
     if plot is not None:
         console.print(f"-> {plot}")
     if run.is_dir() and not (run / "result.json").is_file():
-        next_commands(("fit", "--resume", run))
-    else:
-        data = read_spec(run)["data"] if run.is_dir() else "DATA"
-        next_commands(("score", run, data), ("sample", run, "-n", 10))
+        return next_commands(("fit", "--resume", run))
+    data = read_spec(run)["data"] if run.is_dir() else "DATA"
+    next_commands(("score", run, data), ("sample", run, "-n", 10))
 
 
 Digits = Option("--digits", help="Four models of handwritten digits instead of the table.")
@@ -106,17 +88,14 @@ def demo(out: Picture = Path("pynade-demo.png"), digits: Annotated[bool, Digits]
     with training_bar() as bar:
         found = run_demo(out, [bar])
     console.print(f"\nSchema (what each column is):\n\n{found.model.schema_}", soft_wrap=True)
-    table = plain_table("row", "column", "filled with", "90 % interval or probability")
-    for cell in found.filled[:8]:
-        table.add_row(str(cell.row), cell.column, str(cell.value), cell.certainty)
     console.print(f"\nMissing cells, filled (8 of {len(found.filled)}):")
-    console.print(table)
-    table = plain_table("row", "column", "value", "expected", "90 % interval", "p-value")
-    for odd in found.odd:
-        ends = f"{odd.low} … {odd.high}" if odd.low else ""
-        table.add_row(str(odd.row), odd.column, odd.value, odd.expected, ends, f"{odd.p_value:.2g}")
+    cells = [(cell.row, cell.column, cell.value, cell.certainty) for cell in found.filled[:8]]
+    console.print(plain_table("row", "column", "filled with", "90 % interval or probability", rows=cells))
     console.print("Oddest cells, given the rest of their row:")
-    console.print(table)
+    odd = [
+        (*o[:3], o.expected, f"{o.low} … {o.high}" if o.low else "", f"{o.p_value:.2g}") for o in found.odd
+    ]
+    console.print(plain_table("row", "column", "value", "expected", "90 % interval", "p-value", rows=odd))
     console.print(f"Log-likelihood: {found.gain:.2f} nats per row better than independent columns")
     console.print(f"Filled rows, an odd cell and a conditional distribution: {out}")
     next_commands(("demo", "--digits"), ("fit", "--help"))
@@ -127,12 +106,10 @@ def _digits(out: Path) -> None:
 
     with errors.status("digits") as status:
         lines = digits_demo(out, lambda name: status.update(f"training {name}"))
-    table = plain_table("model", "test log-likelihood (nats)", "seconds")
-    for line in lines:
-        table.add_row(line.model, f"{line.test.mean:.2f} ± {line.test.stderr:.2f}", f"{line.seconds:.1f}")
+    rows = [(name, f"{test.mean:.2f} ± {test.stderr:.2f}", f"{s:.1f}") for name, test, s in lines]
     images = f"Binarized 8×8 digits, {lines[0].test.n} test images"
     console.print(f"{images}, exact log-likelihoods (higher is better)")
-    console.print(table)
+    console.print(plain_table("model", "test log-likelihood (nats)", "seconds", rows=rows))
     console.print(f"Real digits, samples and pixel probabilities: {out}")
     next_commands(("fit", "digits", "--model", "deepnade"), ("data", "list"), ("fit", "--help"))
 

@@ -1,4 +1,4 @@
-"""`pynade sample`, `pynade impute` and `pynade inpaint`."""
+"""`pynade score`, `pynade sample`, `pynade impute` and `pynade inpaint`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from pynade.cli.arguments import DataDir, Picture, Run
-from pynade.cli.screen import console, errors, next_commands
+from pynade.cli.arguments import Data, DataDir, Picture, Run, parse_shape
+from pynade.cli.screen import console, errors, next_commands, row_bar
 
+SPLIT = "train, valid, test or all; by default test, all rows of a plain file."
+ORDERINGS = "Score an orderless model under K orderings: typical and ensemble."
+ESTIMATE = "Estimate the mean over orderings, with this many draws a row."
+EVERY = "With both: exact on every n-th row (10), estimated on all."
+DENSITY = "Of a mixed table: probabilities over the resolution of their columns, as densities."
+PRECISION = "Of the net on a GPU: float32, tf32 or bf16 (with --orderings, --estimate)."
 GIVEN = """Known values by column or index, "city=Paris,age=40" (not nade, made, fvsbn, rnade; causal and
 permuted transformers only where their orderings begin with them)."""
 HOLE = "Size of the hole; by default 10x10, half the image if that is less."
@@ -18,6 +24,73 @@ PER_STEP = "Pixels drawn at once (convnade, unet) [1]; more is quicker, an appro
 PLOT = "Picture of samples and the probabilities they were drawn with."
 DRAWS = "Joint draws (multiple imputation); default: the likelier values."
 PARTICLES = "Per row, for the estimate of a model with a fixed ordering [256]."
+
+
+def score(
+    run: Run,
+    data: Data,
+    split: Annotated[str | None, Option(help=SPLIT)] = None,
+    orderings: Annotated[int | None, Option(help=ORDERINGS)] = None,
+    estimate: Annotated[int | None, Option(metavar="DRAWS", help=ESTIMATE)] = None,
+    every: Annotated[int | None, Option(help=EVERY)] = None,
+    precision: Annotated[str, Option(help=PRECISION)] = "tf32",
+    rows: Annotated[Path | None, Option(help="Write each row's log p here (.csv, .parquet or .npy).")] = None,
+    density: Annotated[bool, Option("--density", help=DENSITY)] = False,
+    record: Annotated[Path | None, Option(help="Write the result with its provenance here (.json).")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Log-likelihood of data under a trained model, with its standard error: exact, or an estimate.
+
+    Exact scores of models of images (convnade, unet) take as many passes as there are pixels, for every
+    ordering; --estimate takes DRAWS passes a row. With --orderings too, the ensemble is exact on every tenth
+    row and estimated on the others. Processes share the work: torchrun --nproc-per-node 4 -m pynade.cli.main
+    score …
+
+    Of a mixed table, a row's score adds up log-probabilities of discrete cells and log-densities of real
+    ones; the gain says how much better it is than that of independent columns.
+
+    \b
+    Examples:
+      pynade score runs/people new_people.csv
+      pynade score runs/digits digits --split test
+      pynade score runs/table new_rows.csv --rows scores.csv
+      pynade score runs/mushrooms mushrooms --split test --record result.json
+      pynade score runs/deep binarized_mnist --orderings 128
+      pynade score runs/unet binarized_mnist --estimate 32 --precision bf16
+      pynade score runs/unet binarized_mnist --estimate 32 --orderings 16
+    """
+    from pynade.processes import together
+    from pynade.runs.score import forget_chunks, score_run, write_record
+    from pynade.runs.summary import read_spec
+    from pynade.tables.files import TABLE_ENDINGS, check_destination, write_table
+
+    if rows is not None and estimate is not None:
+        raise ValueError("an estimate has no exact log p for every row: give --rows without --estimate")
+    if every is not None and (orderings is None or estimate is None):
+        purpose = "exact on some rows, estimated on all"
+        raise ValueError(f"--every is for --orderings together with --estimate: {purpose}")
+    if rows is not None:
+        check_destination(rows, *TABLE_ENDINGS)
+    if record is not None:
+        check_destination(record, ".json")
+        read_spec(run)
+    with together() as rank:
+        with row_bar("scoring") as bar:
+            asked: Any = {"orderings": orderings, "draws": estimate, "every": every or 10, "density": density}
+            asked |= {"precision": precision, "progress": bar if rank == 0 else None}
+            result = score_run(run, data, split, data_dir, **asked)
+        if rank > 0:
+            return
+    if rows is not None:
+        write_table(rows, ["log_prob"], result.log_probs)
+    if record is not None:
+        write_record(record, run, result)
+    forget_chunks(run, result)
+    for line in result.lines:
+        console.print(line, soft_wrap=True)
+    recorded = record is not None or not run.is_dir()
+    again = [] if recorded else [("score", run, data, "--record", "result.json")]
+    next_commands(("sample", run, "-n", 10), *again)
 
 
 def sample(
@@ -40,28 +113,18 @@ def sample(
       pynade sample runs/deep -n 10 --given "3=1,17=0"
       pynade sample runs/unet -n 100 --per-step 16 --plot samples.png
     """
-    from pynade.runs.sampling import draw, plot_samples
-    from pynade.tables.files import write_frame, write_table
-    from pynade.tables.frames import default_names
+    from pynade.runs.sampling import sample_run
 
-    drawn = draw(run, n, seed, shape, given, per_step, wanted_means=plot is not None)
-    framed = hasattr(drawn.rows, "write_csv")
-    if out is not None and framed:
-        write_frame(out, drawn.rows)
-    elif out is not None:
-        write_table(out, drawn.columns or default_names(drawn.rows.shape[1]), drawn.rows)
-    if plot is not None:
-        plot_samples(plot, drawn)
+    rows = sample_run(run, n, seed, out, plot, None if shape is None else parse_shape(shape), given, per_step)
     table = ("sample", run, "-n", n, "--out", "samples.csv")
     if out is None and plot is None:
-        lines = drawn.rows.write_csv().splitlines() if framed else (" ".join(map(str, r)) for r in drawn.rows)
-        for line in lines:
+        framed = hasattr(rows, "write_csv")
+        for line in rows.write_csv().splitlines() if framed else (" ".join(map(str, row)) for row in rows):
             console.print(line, soft_wrap=True)
-        next_commands(table, to=errors)
-    else:
-        files = ", ".join(str(file) for file in (out, plot) if file)
-        console.print(f"{n} rows of {drawn.rows.shape[1]} variables -> {files}")
-        next_commands(table if out is None else ("score", run, out))
+        return next_commands(table, to=errors)
+    files = ", ".join(str(file) for file in (out, plot) if file)
+    console.print(f"{n} rows of {rows.shape[1]} variables -> {files}")
+    next_commands(table if out is None else ("score", run, out))
 
 
 def impute(
@@ -93,11 +156,10 @@ def impute(
         errors.print(f"Warning: {warning.message}")
     note = f" (an estimate with {used:,} particles per row)" if gaps and used is not None else ""
     console.print(f"{gaps:,} gaps in {rows:,} rows filled{note} -> {out}")
-    if draws is None:
-        several = out.with_stem(f"{out.stem}-draws")
-        next_commands(("score", run, out), ("impute", run, file, "--draws", 5, "--out", several))
-    else:
-        next_commands(("score", run, file), ("sample", run, "-n", 10))
+    if draws is not None:
+        return next_commands(("score", run, file), ("sample", run, "-n", 10))
+    several = out.with_stem(f"{out.stem}-draws")
+    next_commands(("score", run, out), ("impute", run, file, "--draws", 5, "--out", several))
 
 
 def inpaint(
@@ -118,24 +180,19 @@ def inpaint(
       pynade inpaint runs/deep --rows 0,2500,5000,7500,9999 --hole 10x10 --plot out.png
       pynade inpaint runs/deep --data digits --rows 0,1,2 --hole 4x4 --draws 8 --plot out.png
     """
-    from pynade.runs.figures import plot_completions
-    from pynade.runs.sampling import inpaint as complete
-    from pynade.runs.summary import read_spec
+    from pynade.runs.sampling import inpaint_run
 
     try:
         size = None
         if hole is not None:
-            height, width = map(int, hole.lower().split("x"))
-            size = height, width
+            size = _, _ = parse_shape(hole)
         chosen = [int(row) for row in rows.split(",")]
     except ValueError:
         given = f"{rows!r} and {hole!r}"
         raise ValueError(f"write rows like 0,1,2 and the hole like 10x10, not {given}") from None
     with errors.status("completing"):
-        where = data or read_spec(run)["data"]
-        made, shape = complete(run, where, chosen, size, split, draws, seed, data_dir)
-        plot_completions(plot, made, shape)
-    for row, c in zip(chosen, made, strict=True):
-        console.print(f"row {row}: log p without the hole {c.log_prob:.3f} nats")
+        log_probs = inpaint_run(run, plot, chosen, size, data, split, draws, seed, data_dir)
+    for row, log_prob in zip(chosen, log_probs, strict=True):
+        console.print(f"row {row}: log p without the hole {log_prob:.3f} nats")
     console.print(f"-> {plot}")
     next_commands(("sample", run, "-n", 16, "--plot", plot.with_stem(f"{plot.stem}-samples")))

@@ -6,7 +6,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -22,37 +22,29 @@ errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 LINE_SECONDS = 15.0  # between lines where there is no terminal for a progress bar
 
 
-def plain_table(*columns: str) -> Table:
-    """Return an empty table; the first column is for text, the others are for numbers."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+def plain_table(*columns: str, rows: Iterable[Sequence[object]] = (), numbers: bool = True) -> Table:
+    """Return a table; the first column is for text, the others are for numbers if there are any."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=bool(columns))
     for n, column in enumerate(columns):
-        table.add_column(column, justify="left" if n == 0 else "right")
+        table.add_column(column, justify="right" if n and numbers else "left")
+    for row in rows:
+        table.add_row(*map(str, row))
     return table
 
 
-def print_facts(facts: Iterable[tuple[str, str]]) -> None:
-    """Print names and values in two columns."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
-    for fact in facts:
-        table.add_row(*fact)
-    console.print(table)
+def print_facts(facts: Iterable[tuple[str, str]], schema: Schema | None = None) -> None:
+    """Print names and values in two columns, and then the schema of a table."""
+    console.print(plain_table(rows=facts))
+    if schema is not None:
+        print_schema(schema)
 
 
 def print_schema(schema: Schema, most: int | None = None) -> None:
-    """Print what each column of a table is, and which were left out, with the reasons.
-
-    Args:
-        schema: of the table.
-        most: columns at most; None prints all.
-    """
-    table = plain_table("column", "kind", "values", "why")
-    for column in table.columns:
-        column.justify = "left"
+    """Print what each column of a table is (`most` of them at most), and which were left out and why."""
     columns = [line for line in schema.table() if line[1] != "ignored"]
-    for name, kind, values, why in columns[:most]:
-        table.add_row(name, kind, values if len(values) <= 40 else f"{values[:39]}…", why)
-    console.print(table)
-    if more := len(columns[len(columns) if most is None else most :]):
+    shown = [(name, kind, v if len(v) <= 40 else f"{v[:39]}…", why) for name, kind, v, why in columns[:most]]
+    console.print(plain_table("column", "kind", "values", "why", rows=shown, numbers=False))
+    if more := len(columns) - len(shown):
         console.print(f"… and {more:,} more columns")
     for name, reason in schema.ignored:
         console.print(f"column {name!r} is left out: {reason}", soft_wrap=True)
@@ -67,41 +59,6 @@ def print_bars(bars: Sequence[tuple[str, float]], width: int = 40) -> None:
         console.print(f"{label:>{longest}}  {p:6.3f}  {block}", soft_wrap=True)
 
 
-@contextmanager
-def training_bar(what: str = "epoch") -> Iterator[Callback]:
-    """Show the epoch, the log-likelihoods (nats per row) and the time left while a model is trained.
-
-    Yields a callback of training. Where there is no terminal, it prints a line now and then instead.
-    """
-    from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    scores = "log-likelihood: train {train}  valid {valid}  best {best}"
-    texts = [TextColumn(what + " {task.fields[epoch]}"), BarColumn(), TextColumn("{task.fields[scores]}")]
-    times = [TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()]
-    bar = Bar(*texts, *times, console=errors, disable=not errors.is_terminal)
-    task: TaskID | None = None
-    last_line = time.monotonic()
-    shown = {"train": "–", "valid": "–", "best": "–"}
-
-    def show(now: Progress) -> None:
-        nonlocal task, last_line
-        valid = None if now.valid is None else now.valid.mean
-        for name, value in (("train", now.train), ("valid", valid), ("best", now.best_valid)):
-            if value is not None and value == value:  # a number that is not known yet stays as it was
-                shown[name] = f"{value:.3f}"
-        epoch, text = f"{now.epoch}/{now.epochs}", scores.format(**shown)
-        if task is None:
-            task = bar.add_task("", total=now.updates, epoch=epoch, scores=text)
-        bar.update(task, completed=now.update, epoch=epoch, scores=text)
-        if not errors.is_terminal and now.epoch_done and time.monotonic() - last_line > LINE_SECONDS:
-            last_line = time.monotonic()
-            errors.print(f"{what} {epoch}  {text}")
-
-    with bar:
-        yield show
-
-
 def next_commands(*commands: Sequence[object], to: Console = console) -> None:
     """Print the commands that usually follow, given as words without `pynade`; to `errors` after rows."""
     for n, words in enumerate(commands):
@@ -110,28 +67,50 @@ def next_commands(*commands: Sequence[object], to: Console = console) -> None:
 
 
 @contextmanager
-def row_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar over rows; yields a function of (done, total)."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+def training_bar() -> Iterator[Callback]:
+    """Show the epoch, the log-likelihoods (nats per row) and the time left while a model is trained.
 
-    columns = (TextColumn(what), BarColumn(), TextColumn("{task.percentage:3.0f} %"), TimeRemainingColumn())
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    Yields a callback of training. Where there is no terminal, it prints a line now and then instead.
+    """
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    texts = TextColumn("{task.fields[epoch]}"), BarColumn(), TextColumn("{task.fields[scores]}")
+    times = TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
+    bar = Bar(*texts, *times, console=errors, disable=not errors.is_terminal)
+    task = bar.add_task("", total=None, visible=False, epoch="", scores="")
+    shown, printed = {"train": "–", "valid": "–", "best": "–"}, time.monotonic()
+
+    def show(now: Progress) -> None:
+        nonlocal printed
+        valid = None if now.valid is None else now.valid.mean
+        for name, value in (("train", now.train), ("valid", valid), ("best", now.best_valid)):
+            if value is not None and value == value:  # a number that is not known yet stays as it was
+                shown[name] = f"{value:.3f}"
+        epoch = f"epoch {now.epoch}/{now.epochs}"
+        scores = "log-likelihood: train {train}  valid {valid}  best {best}".format(**shown)
+        bar.update(task, total=now.updates, completed=now.update, visible=True, epoch=epoch, scores=scores)
+        if not errors.is_terminal and now.epoch_done and time.monotonic() - printed > LINE_SECONDS:
+            printed = time.monotonic()
+            errors.print(f"{epoch}  {scores}")
+
+    with bar:
+        yield show
 
 
 @contextmanager
-def download_bar() -> Iterator[Callable[[int, int | None, str], None]]:
-    """Show a progress bar for each file that is downloaded; yields a function of (done, total, file)."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
+def row_bar(what: str, downloads: bool = False) -> Iterator[Callable[..., None]]:
+    """Show a progress bar; yields a function of (done, total), with a name where there are several bars."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    tasks: dict[str, TaskID] = {}
+    share = TextColumn("{task.percentage:3.0f} %"), TimeRemainingColumn()
+    columns = TextColumn("{task.description}"), BarColumn(), *([DownloadColumn()] if downloads else share)
+    tasks: dict[str, Any] = {}
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
 
-        def show(done: int, total: int | None, file: str) -> None:
-            if file not in tasks:
-                tasks[file] = bar.add_task(file, total=total)
-            bar.update(tasks[file], completed=done, total=total)
+        def show(done: int, total: int | None, name: str = what) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(name, total=total)
+            bar.update(tasks[name], completed=done, total=total)
 
         yield show

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +18,7 @@ from pynade.cli.arguments import Data, DataDir
 from pynade.cli.screen import LINE_SECONDS, console, errors, next_commands, plain_table
 
 if TYPE_CHECKING:
-    from pynade.runs.population_sweep import SweepProgress
+    from pynade.runs.sweep import SweepProgress
 
 LINES = 12  # settings of the live table
 GRID = "Values to try; repeat for more parameters."
@@ -63,7 +64,7 @@ def sweep(
       pynade sweep dna --model nade --grid learning_rate=0.05,0.005 --no-retrain --repeats 10 --out s/orders
     """
     from pynade.atomic import write_json
-    from pynade.runs.sweep import run_sweep
+    from pynade.runs.sweep import Sweep
     from pynade.tables.files import check_destination
 
     if record is not None:
@@ -74,20 +75,20 @@ def sweep(
         if len(given) != 1:
             raise ValueError(f"--set takes one value for {name}; --grid takes several")
         (plain[name],) = given
-    with Live(console=errors, transient=True, auto_refresh=False) as live:
-        options: dict[str, Any] = {"seed": seed, "data_dir": data_dir, "n_folds": folds, "retrain": retrain}
-        options |= {"repeats": repeats, "quick": quick, "report": Standings(live)}
-        result = run_sweep(out, model, data, plain, values, **options)
+    with standings() as show:
+        options: dict[str, Any] = {"seed": seed, "data_dir": data_dir, "folds": folds, "retrain": retrain}
+        options |= {"repeats": repeats, "quick": quick, "report": show}
+        result = Sweep(out, model, data, plain, values, **options).run()
     if record is not None:
         write_json(record, result)
-    part = "valid" if quick else "test"
+    part, shown = ("valid", "its score again") if quick else ("test", "test")
     score = result[part]
-    table = plain_table("fold", *values, "validation", "best epoch", "its score again" if quick else part)
     means = score.get("folds", [score["mean"]])
-    for line, mean in zip(result["chosen"], means, strict=True):
-        shown = [line["fold"], *(line[name] for name in values), f"{line['valid']:.3f}", line["best_epoch"]]
-        table.add_row(*map(str, shown), f"{mean:.3f}")
-    console.print(table)
+    rows = [
+        [line["fold"], *map(line.get, values), f"{line['valid']:.3f}", line["best_epoch"], f"{mean:.3f}"]
+        for line, mean in zip(result["chosen"], means, strict=True)
+    ]
+    console.print(plain_table("fold", *values, "validation", "best epoch", shown, rows=rows))
     over = "folds" if len(means) > 1 else f"{score['n']:,} rows"
     note = " (quick: does not count)" if quick else ""
     mean = f"{score['mean']:.3f} ± {score['stderr']:.3f} nats"
@@ -123,38 +124,40 @@ def _value(word: str) -> Any:
         return word
 
 
-class Standings:
-    """A live table of the settings of the present population, by their validation scores."""
+@contextmanager
+def standings() -> Iterator[Callable[[SweepProgress], None]]:
+    """Show the settings of the present population by their validation scores; yields a callback of a sweep.
 
-    def __init__(self, live: Live) -> None:
-        self.live, self.printed, self.drawn = live, time.monotonic(), 0.0
+    Where there is no terminal, it prints a line now and then instead.
+    """
+    last = time.monotonic()
 
-    def __call__(self, progress: SweepProgress) -> None:
-        """Show how far a sweep is."""
-        now, moment = progress.now, time.monotonic()
+    def show(progress: SweepProgress) -> None:
+        nonlocal last
+        if time.monotonic() - last < (0.5 if errors.is_terminal else LINE_SECONDS):
+            return
+        last, now = time.monotonic(), progress.now
         running = sum(not history.stopped for history in now.histories)
         where = f"{progress.what} {progress.part}/{progress.parts}, epoch {now.epoch}/{now.epochs}"
         head = f"{where}, {running} of {len(now.histories)} in training, {now.seconds:.0f} s"
-        if not errors.is_terminal and moment - self.printed > LINE_SECONDS:
-            self.printed = moment
+        if not errors.is_terminal:
             errors.print(head)
-        elif errors.is_terminal and moment - self.drawn > 0.5 and progress.settings:
-            self.drawn = moment
-            best = [history.best_valid for history in now.histories]
-            self.live.update(self._table(head, progress.settings, best), refresh=True)
+        elif progress.settings:
+            table = _best(progress.settings, [history.best_valid for history in now.histories])
+            table.title = head
+            live.update(table, refresh=True)
 
-    def _table(self, head: str, settings: list[dict[str, Any]], best: Sequence[float | None]) -> Table:
-        """The settings with the best validation scores, averaged over folds."""
-        scores: dict[str, list[float]] = {}
-        for setting, value in zip(settings, best, strict=True):
-            shown = {k: v for k, v in setting.items() if k not in ("stop_at_train", "patience")}
-            label = ", ".join(f"{name} {given}" for name, given in shown.items())
-            scores.setdefault(label, []).append(-math.inf if value is None else value)
-        table = plain_table("setting", "validation (mean over folds)")
-        table.title = head
-        means = {label: sum(values) / len(values) for label, values in scores.items()}
-        for label, mean in sorted(means.items(), key=lambda item: -item[1])[:LINES]:
-            table.add_row(label, f"{mean:.3f}" if math.isfinite(mean) else "–")
-        if len(means) > LINES:
-            table.add_row(f"… {len(means) - LINES} more", "")
-        return table
+    with Live(console=errors, transient=True, auto_refresh=False) as live:
+        yield show
+
+
+def _best(settings: list[dict[str, Any]], best: Sequence[float | None]) -> Table:
+    """The settings with the best validation scores, averaged over folds."""
+    scores: dict[str, list[float]] = {}
+    for setting, value in zip(settings, best, strict=True):
+        shown = [f"{k} {v}" for k, v in setting.items() if k not in ("stop_at_train", "patience")]
+        scores.setdefault(", ".join(shown), []).append(-math.inf if value is None else value)
+    means = sorted(((sum(some) / len(some), label) for label, some in scores.items()), reverse=True)
+    rows = [(label, f"{mean:.3f}" if math.isfinite(mean) else "–") for mean, label in means[:LINES]]
+    rows += [(f"… {len(means) - LINES} more", "")] if len(means) > LINES else []
+    return plain_table("setting", "validation (mean over folds)", rows=rows)

@@ -1,30 +1,27 @@
 """What all estimators share: parameters, rows in, a fitted model, files.
 
 Estimators are dataclasses, so that the constructor only stores, and each parameter is declared, typed and
-given its default once. Torch is imported where it is needed: parameters can be listed without it.
+given its default once.
 """
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from pynade.device import torch_device
-from pynade.estimators.cells import missing_cells
+from pynade.estimators.modules import store, training
 from pynade.estimators.questions import Questions
-from pynade.tables.dataset import validation_rows
+from pynade.tables.dataset import RowSource, validation_rows
 from pynade.tables.frames import align, as_matrix, frame_kind
-
-if TYPE_CHECKING:
-    from pynade.tables.dataset import RowSource
-    from pynade.training import Callback
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -39,6 +36,7 @@ class DensityEstimator(Questions):
     device: str = "auto"
     random_state: Any = None
 
+    takes_missing: ClassVar[bool] = True  # whether rows to fit and to score may have missing cells
     _options: ClassVar[type | None] = None  # class of the `training` parameter
     _defaults: ClassVar[dict[str, Any]] = {}  # of its fields, where this estimator has others
     _facts: ClassVar[tuple[str, ...]] = ()  # further fitted attributes that JSON can hold, saved and loaded
@@ -51,11 +49,6 @@ class DensityEstimator(Questions):
     def _check(self, train: np.ndarray, valid: np.ndarray | None) -> None:
         """Raise a ValueError if the parameters do not fit these rows."""
 
-    @property
-    def takes_missing(self) -> bool:
-        """Whether rows to fit and to score may have missing cells."""
-        return True
-
     def fit(
         self,
         X: Any,
@@ -64,7 +57,7 @@ class DensityEstimator(Questions):
         X_valid: Any = None,
         folder: Path | str | None = None,
         resume: bool = False,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Sequence[training.Callback] = (),
         source: RowSource | None = None,
         columns: Sequence[str] | None = None,
     ) -> Self:
@@ -95,8 +88,7 @@ class DensityEstimator(Questions):
         """Raise whatever `fit` would raise about its input and parameters, without training."""
         torch_device(self.device)
         check_random_state(self.random_state)
-        rows = self._rows(X, fitting=True, columns=columns)
-        self._check(*self._split(rows, X_valid, 0))
+        self._check(*self._split(self._rows(X, fitting=True, columns=columns), X_valid, 0))
 
     def _split(self, rows: np.ndarray, X_valid: Any, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Training and validation rows; the same ones as on the command line, for a whole random_state."""
@@ -107,11 +99,9 @@ class DensityEstimator(Questions):
         held = round(self.validation_fraction * len(rows))
         if held < 2 or len(rows) - held < 2:  # too few for a score with a standard error
             return rows, None
-        whole = isinstance(self.random_state, int | np.integer)
-        chosen = validation_rows(
-            len(rows), self.validation_fraction, int(self.random_state) if whole else seed
-        )
-        return rows[chosen[0]], rows[chosen[1]]
+        seed = int(self.random_state) if isinstance(self.random_state, int | np.integer) else seed
+        train, valid = validation_rows(len(rows), self.validation_fraction, seed)
+        return rows[train], rows[valid]
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -128,36 +118,44 @@ class DensityEstimator(Questions):
         fitting, columns = options.get("fitting", False), options.get("columns")
         table, names = as_matrix(X)
         names = names or (None if columns is None else list(columns))
-        least = 2 if fitting else 1
         if not fitting:
             check_is_fitted(self, "n_features_in_")
             table = align(table, names, self._names())
-        numbers = check_array(
-            table,
-            dtype="numeric",
-            ensure_all_finite=False,
-            ensure_min_samples=least,
-            ensure_min_features=least,
-            estimator=self,
-        )
+        least = dict.fromkeys(("ensure_min_samples", "ensure_min_features"), 2 if fitting else 1)
+        numbers = check_array(table, dtype="numeric", ensure_all_finite=False, estimator=self, **least)
         if fitting:
             self.n_features_in_, self.frame_ = numbers.shape[1], frame_kind(X)
+            self.__dict__.pop("feature_names_in_", None)
             if names is not None:
                 self.feature_names_in_ = np.asarray(names, dtype=object)
-            elif hasattr(self, "feature_names_in_"):
-                del self.feature_names_in_
         elif numbers.shape[1] != self.n_features_in_:
             raise ValueError(
                 f"X has {numbers.shape[1]} features, but {type(self).__name__} is expecting "
                 f"{self.n_features_in_} features as input"
             )
         cells = self._cells()
-        allowed = options.get("missing", self.takes_missing)
-        gaps = missing_cells(numbers, type(self).__name__, cells.takes, allowed)
-        rows: np.ndarray = cells.convert(numbers, gaps)
+        rows: np.ndarray = cells.convert(numbers, self._gaps(numbers, options.get("missing")))
         if fitting:
             cells.check_columns(rows, self._names())
         return rows
+
+    def _gaps(self, X: np.ndarray, allowed: bool | None) -> np.ndarray | None:
+        """Where cells are missing (NaN), or None if none is; refuses infinities, empty rows, unwanted NaN."""
+        if X.dtype.kind != "f" or np.isfinite(X).all():
+            return None
+        missing, infinite = np.isnan(X), np.isinf(X)
+        allowed = self.takes_missing if allowed is None else allowed
+        refused = infinite if allowed or infinite.any() else missing
+        if refused.any():
+            row, column = np.argwhere(refused)[0]
+            where = f"{type(self).__name__} takes {self._cells().takes}, but row {row}, column {column} is"
+            others = "orderless models (DeepNADE, DeepRNADE) and mixtures (BernoulliMixture, GaussianMixture)"
+            where += " inf" if infinite.any() else f" NaN; {others} take missing values"
+            raise ValueError(where)
+        if missing.all(1).any():
+            row = int(missing.all(1).argmax())
+            raise ValueError(f"row {row} has no value at all: every cell is missing")
+        return missing
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -166,11 +164,9 @@ class DensityEstimator(Questions):
 
     def flat_parameters(self) -> dict[str, Any]:
         """All parameters by name, the options of `training` among them."""
-        own = self.get_params(deep=False)
-        options = self._training_options()
-        return {k: v for k, v in own.items() if k != "training"} | (
-            {} if options is None else asdict(options)
-        )
+        own, options = self.get_params(deep=False), self._training_options()
+        own.pop("training", None)
+        return own | ({} if options is None else asdict(options))
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters; options of `training` may be given by their own names."""
@@ -183,10 +179,8 @@ class DensityEstimator(Questions):
 
     def _training_options(self) -> Any:
         """The options of `training` as an object, with this estimator's defaults."""
-        if self._options is None:
-            return None
         given = getattr(self, "training", None)
-        if is_dataclass(given):
+        if self._options is None or is_dataclass(given):
             return given
         try:
             return self._options(**self._defaults | dict(given or {}))
@@ -202,22 +196,15 @@ class DensityEstimator(Questions):
             path: the file to write.
             **facts: further JSON facts to keep in the metadata.
         """
-        from pynade.store import save_density
-
         check_is_fitted(self, "model_")
         parameters = {name: plain(value) for name, value in self.flat_parameters().items()}
-        fitted: dict[str, Any] = {
-            "n_features_in_": self.n_features_in_,
-            "history_": asdict(self.history_),
-            "seed_": self.seed_,
-            "frame_": getattr(self, "frame_", None),
-        }
-        facts_of = {name: getattr(self, name) for name in self._facts}
-        fitted |= {k: v.to_json() if hasattr(v, "to_json") else v for k, v in facts_of.items()}
+        names = ("n_features_in_", "history_", "seed_", "frame_", *self._facts)
+        fitted = {name: getattr(self, name, None) for name in names} | {"history_": asdict(self.history_)}
+        fitted = {k: v.to_json() if hasattr(v, "to_json") else v for k, v in fitted.items()}
         if self._names() is not None:
             fitted["feature_names_in_"] = self._names()
         extra = {"estimator": {"name": type(self).__name__, "params": parameters, "fitted": fitted}} | facts
-        save_density(self.model_, path, extra)
+        store.save_density(self.model_, path, extra)
 
 
 @dataclass(frozen=True)
@@ -226,20 +213,17 @@ class FitRequest:
 
     folder: Path | None = None
     resume: bool = False
-    callbacks: tuple[Callback, ...] = ()
+    callbacks: tuple[training.Callback, ...] = ()
     source: RowSource | None = None
 
 
 def plain(value: Any) -> Any:
     """A parameter as JSON can hold it; a generator given as random_state becomes None."""
-    if hasattr(value, "order"):  # an Ordering
-        value = value.order
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, tuple | list):
-        return [plain(v) for v in value]
-    if isinstance(value, Mapping):
-        return {str(name): plain(v) for name, v in value.items()}
-    if type(value).__name__ == "device":
-        return str(value)
-    return value if isinstance(value, str | int | float | bool | None) else None
+
+    def simple(value: Any) -> Any:
+        value = getattr(value, "order", value)  # of an Ordering
+        if isinstance(value, Mapping) or type(value).__name__ == "device":
+            return dict(value) if isinstance(value, Mapping) else str(value)
+        return value.tolist() if hasattr(value, "tolist") else None
+
+    return json.loads(json.dumps(value, default=simple))

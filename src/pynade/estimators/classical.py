@@ -22,9 +22,7 @@ from pynade.estimators.base import DensityEstimator, FitRequest
 if TYPE_CHECKING:
     import torch
 
-    from pynade.tables.dataset import RowSource
     from pynade.training import Callback, History
-    from pynade.training.checkpoint import Checkpoint
 
 #: Ranges of parameters: the least value of whole numbers; finite numbers above zero, or zero where allowed.
 LEAST = {"epochs": 0, "ais_chains": 2} | dict.fromkeys(("n_components", "n_factors", "hidden", "n_init"), 1)
@@ -62,41 +60,34 @@ class Problem:
 
         return torch.Generator(self.device).manual_seed(self.seed)
 
-    def checkpoint(self, number: int = 0) -> Checkpoint | None:
-        """The checkpoint of the number-th setting, if there is a folder for it."""
+    def loop(self, number: int | None = None) -> dict[str, Any]:
+        """Callbacks and checkpoint of all settings at once, or of one, which count the updates of all."""
         from pynade.training.checkpoint import Checkpoint
-
-        if self.request.folder is None:
-            return None
-        path = self.request.folder / f"checkpoint-{number}.safetensors"
-        return Checkpoint(path, self.request.resume, {**self.identity, "setting": self.settings[number]})
-
-    def callbacks(self, number: int = 0) -> Sequence[Callback]:
-        """Callbacks that count the updates of all settings, which are learned one after the other."""
         from pynade.training.loop import part_of
 
-        return part_of(self.request.callbacks, number, len(self.settings))
+        request, n, checkpoint = self.request, number or 0, None
+        callbacks = request.callbacks if number is None else part_of(request.callbacks, n, len(self.settings))
+        if request.folder is not None:
+            path, identity = request.folder / f"checkpoint-{n}.safetensors", {"setting": self.settings[n]}
+            checkpoint = Checkpoint(path, request.resume, self.identity | identity)
+        return {"callbacks": callbacks, "checkpoint": checkpoint}
 
     def learn_each(
         self,
         learner: Callable[..., tuple[Any, History]],
         numbers: Sequence[int] | None = None,
-        source: RowSource | None = None,
         **options: Any,
     ) -> Results:
         """The results of a learner for the settings with these numbers (all of them), one after the other."""
-        x, valid = self.rows()
-        rows: Any = x if source is None else source.to(self.device)
+        rows: Any
+        rows, valid = self.rows()
+        if self.request.source is not None:
+            rows = self.request.source.to(self.device)
         return [
             learner(
-                rows,
-                valid=valid,
-                generator=self.generator(),
-                callbacks=self.callbacks(number),
-                checkpoint=self.checkpoint(number),
-                **options | self.settings[number],
+                rows, valid=valid, generator=self.generator(), **self.loop(n), **options | self.settings[n]
             )
-            for number in (range(len(self.settings)) if numbers is None else numbers)
+            for n in (range(len(self.settings)) if numbers is None else numbers)
         ]
 
 

@@ -2,41 +2,49 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
-from pynade.device import torch_device
-from pynade.estimators.cells import ImageTable, image_sides
+from pynade.estimators.cells import Discrete
+from pynade.estimators.modules import families, models, nets, torch
 from pynade.estimators.net import OrderlessEstimator
 from pynade.estimators.parameters import documented
-from pynade.estimators.questions import checked_count
-
-if TYPE_CHECKING:
-    import torch
-
-    from pynade.families import Family
-    from pynade.nets import Net
+from pynade.estimators.questions import Given, checked_count
 
 SMALL_BLUEPRINT = "64@3x3(same)->64@3x3(same)->64@3x3(same)->64@3x3(same)->1@3x3(same)"
 
 
-@dataclass(eq=False, repr=False)
-class ImageEstimator(ImageTable, OrderlessEstimator):
+@dataclass(kw_only=True, eq=False, repr=False)
+class ImageEstimator(OrderlessEstimator):
     """Abstract estimator of images; stacks (N, H, W) are taken wherever rows are.
 
     The net runs as a whole at every step: scoring one row exactly costs as many passes as it has pixels, and
     `estimate` is the way to score a large data set.
     """
 
+    family: str = "bernoulli"
+    levels: int = 256
+    n_components: int = 10
+    sigma_floor: float = 0.001
+    image_shape: Sequence[int] | None = None
+    binarize: float | None = None
+
+    def _cells(self) -> Discrete:
+        return Discrete(self, self.family, self.levels)
+
     @property
     def white(self) -> int:
         """The largest value of a pixel."""
         return self._cells().white
+
+    def _net(self, n_variables: int, family: families.Family, generator: torch.Generator) -> nets.Net:
+        channels, *shape = image_sides(self.image_shape, n_variables)
+        sizes = {"image_shape": shape, "channels": channels}
+        return self._made(self._net_class, family, generator, **sizes)
 
     def _rows(self, X: Any, **options: Any) -> np.ndarray:
         if np.ndim(X) == 3:
@@ -47,12 +55,7 @@ class ImageEstimator(ImageTable, OrderlessEstimator):
         return super()._rows(X, **options)
 
     def sample(
-        self,
-        n_samples: int = 1,
-        random_state: Any = None,
-        *,
-        given: Mapping[int | str, float] | None = None,
-        per_step: int = 1,
+        self, n_samples: int = 1, random_state: Any = None, *, given: Given = None, per_step: int = 1
     ) -> np.ndarray:
         """Draws (n_samples, D), each along a random ordering of its own; with `given`, completions of it.
 
@@ -75,22 +78,38 @@ class ImageEstimator(ImageTable, OrderlessEstimator):
         """As `sample`, in torch, with the expectation of each pixel when it was drawn, if wanted.
 
         Args:
-            n_samples: how many.
-            random_state: seed.
-            per_step: pixels drawn at once.
+            n_samples, random_state, per_step: as for `sample`.
             means: give the expectations too.
         """
-        from pynade.models import draw_blocks
+        model, generator, count = self._copy(), self._generator(random_state), checked_count(n_samples)
+        return models.draw_blocks(model, count, per_step, generator, precision="tf32", means=means)
 
-        check_is_fitted(self, "model_")
-        model = copy.deepcopy(self.model_).to(torch_device(self.device))
-        generator = self._generator(random_state)
-        count = checked_count(n_samples)
-        return draw_blocks(model, count, per_step, generator, precision="tf32", means=means)
+
+def image_sides(image_shape: Sequence[int] | None, n_variables: int) -> tuple[int, int, int]:
+    """Channels, height and width of rows of this length.
+
+    Example:
+        >>> image_sides(None, 64), image_sides((3, 2, 4), 24)
+        ((1, 8, 8), (3, 2, 4))
+    """
+    if image_shape is None:
+        side = math.isqrt(n_variables)
+        if side * side != n_variables:
+            raise ValueError(
+                f"rows of {n_variables} pixels are no square images; give image_shape=(height, width)"
+            )
+        return 1, side, side
+    shape = tuple(int(side) for side in image_shape)
+    if len(shape) not in (2, 3) or math.prod(shape) != n_variables or min(shape) < 1:
+        raise ValueError(
+            f"image_shape is (height, width) or (channels, height, width) of rows with {n_variables} "
+            f"pixels, not {shape}"
+        )
+    channels, height, width = (1, *shape)[-3:]
+    return channels, height, width
 
 
 @documented
-@dataclass(eq=False, repr=False)
 class ConvNADE(ImageEstimator):
     """Convolutional NADE of images, alone or with a feed-forward net beside it (section "ConvNADE").
 
@@ -111,32 +130,21 @@ class ConvNADE(ImageEstimator):
     input_observed: bool = True
     dropout: float = 0.0
 
-    def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
-        from pynade.nets import Hybrid, MaskedConv, MaskedMLP
-        from pynade.nets.blueprint import PAPER_BLUEPRINT
-
-        channels, height, width = image_sides(self.image_shape, n_variables)
-        usual = PAPER_BLUEPRINT if min(height, width) >= 22 else SMALL_BLUEPRINT
-        options: dict[str, Any] = {
-            "n_features": family.n_features,
-            "activation": self.activation,
-            "input_observed": self.input_observed,
-            "dropout": self.dropout,
-            "generator": generator,
-        }
+    def _net(self, n_variables: int, family: families.Family, generator: torch.Generator) -> nets.Net:
+        channels, *shape = image_sides(self.image_shape, n_variables)
+        usual = nets.blueprint.PAPER_BLUEPRINT if min(shape) >= 22 else SMALL_BLUEPRINT
+        sizes = {"image_shape": shape, "channels": channels, "blueprint": self.blueprint or usual}
         try:
-            net = MaskedConv(
-                (height, width), family.n_params, self.blueprint or usual, channels=channels, **options
-            )
+            net = self._made("MaskedConv", family, generator, **sizes)
         except ValueError as error:
-            raise ValueError(f"for images of {height}x{width}: {error}") from None
+            raise ValueError(f"for images of {'x'.join(map(str, shape))}: {error}") from None
         if self.hybrid is None:
             return net
-        return Hybrid(net, MaskedMLP(n_variables, family.n_params, self.hybrid, **options))
+        beside = {"n_variables": n_variables, "hidden": self.hybrid}
+        return nets.Hybrid(net, self._made("MaskedMLP", family, generator, **beside))
 
 
 @documented
-@dataclass(eq=False, repr=False)
 class ImageNADE(ImageEstimator):
     """Order-agnostic U-Net of images: the best and the slowest of the image models here.
 
@@ -163,20 +171,6 @@ class ImageNADE(ImageEstimator):
     dropout: float = 0.1
     learning_rate: float = field(default=0.0005, kw_only=True)
 
-    _defaults: ClassVar[dict[str, Any]] = {
-        "optimizer": "adamw",
-        "schedule": "cosine",
-        "warm_up": 200,
-        "clip": 1.0,
-        "ema": 0.999,
-        "precision": "bf16",
-    }
-
-    def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> Net:
-        from pynade.nets import UNet
-
-        channels, *shape = image_sides(self.image_shape, n_variables)
-        names = ("width", "multipliers", "blocks", "attention", "heads", "groups", "dropout")
-        own: dict[str, Any] = {name: getattr(self, name) for name in names}
-        own |= {"channels": channels, "n_features": family.n_features, "generator": generator}
-        return UNet(shape, family.n_params, **own)
+    _defaults: ClassVar[dict[str, Any]] = {"optimizer": "adamw", "schedule": "cosine", "warm_up": 200}
+    _defaults |= {"clip": 1.0, "ema": 0.999, "precision": "bf16"}
+    _net_class = "UNet"

@@ -9,7 +9,7 @@ import numpy as np
 
 from pynade.device import device_here
 from pynade.estimators.base import DensityEstimator
-from pynade.estimators.registry import PARAMETERS, class_named, make
+from pynade.estimators.registry import estimator_named
 from pynade.models import Model
 from pynade.store import load_density
 from pynade.tables.schema import Schema
@@ -45,18 +45,13 @@ def load_with_facts(path: Path | str) -> tuple[Loaded, dict[str, Any]]:
     if "estimator" not in header:
         return density, header
     try:
-        facts = header["estimator"]
-        kind, fitted = class_named(facts["name"]), facts["fitted"]
-        parameters = {PARAMETERS.get(name, name): value for name, value in facts["params"].items()}
-        estimator: Any = make(kind, parameters)
+        facts, fitted = header["estimator"], header["estimator"]["fitted"]
+        estimator: Any = estimator_named(facts["name"].lower(), facts["params"])
         estimator.device = device_here(estimator.device)
-        estimator.model_ = density
-        estimator.seed_ = int(fitted["seed_"])
+        estimator.model_, estimator.frame_ = density, fitted.get("frame_")
         estimator.history_ = History.from_json(fitted["history_"])
         estimator.n_iter_ = len(estimator.history_.epochs)
-        estimator.n_features_in_ = int(fitted["n_features_in_"])
-        estimator.frame_ = fitted.get("frame_")
-        for name in estimator._facts:
+        for name in ("seed_", "n_features_in_", *estimator._facts):
             setattr(estimator, name, Schema.from_json(fitted[name]) if name == "schema_" else fitted[name])
         names = fitted.get("feature_names_in_") or header.get("columns")
         if names:

@@ -100,39 +100,46 @@ class ChowLiu(BinaryTable, ClassicalEstimator):
         return super()._grid(train, validated) | {"alpha": choices("alpha", given)}
 
     def _learn(self, problem: Problem) -> Results:
-        from pynade.classical import em_trees
+        import torch
 
-        single = [n for n, setting in enumerate(problem.settings) if setting["n_components"] == 1]
-        several = [n for n in range(len(problem.settings)) if n not in single]
-        results = _single_trees(problem, single) if single else {}
-        results |= dict(zip(several, problem.learn_each(em_trees, several, **self._em()), strict=True))
+        from pynade.classical import chow_liu, chow_liu_chosen, em_trees
+        from pynade.likelihood import row_log_probs
+
+        alphas = {n: s["alpha"] for n, s in enumerate(problem.settings) if s["n_components"] == 1}
+        several = [n for n in range(len(problem.settings)) if n not in alphas]
+        results: dict[int, tuple[Any, History]] = {}
+        if alphas:  # one tree with its smoothing chosen: that tree, and the score of each alpha
+            (x, valid), callbacks = problem.rows(), problem.loop(0)["callbacks"]
+            first, *_ = alphas.values()
+            scores: dict[float, Any] = {first: None}
+            if valid is None:
+                tree = chow_liu(x, first, dtype=torch.float64)
+            else:
+                tree, scores = chow_liu_chosen(x, valid, list(alphas.values()), dtype=torch.float64)
+            train, best = float(row_log_probs(tree, x).mean()), max(scores, key=scores.__getitem__)
+            for n, alpha in alphas.items():
+                history = closed_form(train, scores[alpha], callbacks=callbacks if alpha == best else ())
+                results[n] = tree, history
+        results |= zip(several, problem.learn_each(em_trees, several, **self._em()), strict=True)
         return [results[n] for n in range(len(problem.settings))]
 
 
-def _single_trees(problem: Problem, numbers: list[int]) -> dict[int, tuple[Any, History]]:
-    """One tree with its smoothing chosen: for each setting, that tree and the score of its alpha."""
-    import torch
+@dataclass(eq=False, repr=False)
+class RealMixture(ClassicalEstimator):
+    """Abstract estimator of one Gaussian or a mixture of Gaussians of some kind."""
 
-    from pynade.classical import chow_liu, chow_liu_chosen
-    from pynade.likelihood import row_log_probs
+    standardise: bool = field(default=True, kw_only=True)
 
-    x, valid = problem.rows()
-    alphas = [problem.settings[n]["alpha"] for n in numbers]
-    scores: dict[float, Any] = {alphas[0]: None}
-    if valid is None:
-        tree = chow_liu(x, alphas[0], dtype=torch.float64)
-    else:
-        tree, scores = chow_liu_chosen(x, valid, alphas, dtype=torch.float64)
-    train, best = float(row_log_probs(tree, x).mean()), max(scores, key=scores.__getitem__)
-    return {
-        n: (tree, closed_form(train, scores[alpha], callbacks=problem.callbacks() if alpha == best else ()))
-        for n, alpha in zip(numbers, alphas, strict=True)
-    }
+    _limited = True
+    _floor: ClassVar[str] = ""  # the parameter that keeps covariances of a mixture from being singular
+
+    def _cells(self) -> Real:
+        return Real(self._floor, getattr(self, self._floor, 0.0))
 
 
 @documented
 @dataclass(eq=False, repr=False)
-class Gaussian(ClassicalEstimator):
+class Gaussian(RealMixture):
     """One Gaussian with a full covariance: in closed form, with missing values by EM.
 
     Example:
@@ -147,10 +154,6 @@ class Gaussian(ClassicalEstimator):
     shrinkage: str | float | None = None
     covariance_floor: float = 0.0
     validation_fraction: float = field(default=0.0, kw_only=True)  # nothing is chosen
-    standardise: bool = field(default=True, kw_only=True)
-
-    def _cells(self) -> Real:
-        return Real()
 
     def check_request(self, X: Any, X_valid: Any = None, columns: Sequence[str] | None = None) -> None:
         """Raise whatever `fit` would raise; learning is quick, so it is tried where no value is missing."""
@@ -165,16 +168,14 @@ class Gaussian(ClassicalEstimator):
         from pynade.classical import gaussian
 
         x, valid = problem.rows()
-        model = gaussian(
-            x, self.shrinkage, covariance_floor=self.covariance_floor, standardise=self.standardise
-        )
+        model = gaussian(x, self.shrinkage, self.covariance_floor, self.standardise)
         train, score = (
             None if rows is None else float(model.marginal_log_prob(rows, ~torch.isnan(rows)).mean())
             for rows in (x, valid)
         )
         assert train is not None
         stopped = "converged" if torch.isnan(x).any() else "closed form"
-        return [(model, closed_form(train, score, stopped, problem.callbacks()))]
+        return [(model, closed_form(train, score, stopped, problem.request.callbacks))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,20 +226,6 @@ class MixtureTraining(FactorTraining):
             raise ValueError("stop_at_train is not for learning in minibatches, whose scores are noisy")
 
 
-@dataclass(eq=False, repr=False)
-class RealMixture(ClassicalEstimator):
-    """Abstract estimator of a mixture of Gaussians of some kind, by EM."""
-
-    standardise: bool = field(default=True, kw_only=True)
-
-    _chosen_from: ClassVar[tuple[str, ...]] = ("n_components",)
-    _limited = True
-    _floor: ClassVar[str]  # the parameter that keeps covariances from being singular
-
-    def _cells(self) -> Real:
-        return Real(self._floor, getattr(self, self._floor))
-
-
 @documented
 @dataclass(eq=False, repr=False)
 class GaussianMixture(RealMixture):
@@ -261,6 +248,7 @@ class GaussianMixture(RealMixture):
     training: MixtureTraining | Mapping[str, Any] | None = field(default=None, kw_only=True)
 
     _options = MixtureTraining
+    _chosen_from = ("n_components",)
     _floor = "covariance_floor"
 
     def _learn(self, problem: Problem) -> Results:
@@ -273,10 +261,9 @@ class GaussianMixture(RealMixture):
         shared |= {"epochs": epochs + 1, "init": given.pop("init")}
         if not minibatch:
             return problem.learn_each(em_gaussian, tol=self.tol, stop_at_train=stop_at_train, **shared)
-        source = problem.request.source
-        if source is not None and self.standardise:  # in the units of the training rows
+        if problem.request.source is not None and self.standardise:  # in the units of the training rows
             shared["standardise"] = problem.rows()[0]
-        return problem.learn_each(minibatch_em, source=source, **shared, **given)
+        return problem.learn_each(minibatch_em, **shared, **given)
 
 
 @documented
@@ -329,9 +316,5 @@ class MFA(RealMixture):
             (x, valid), options = problem.rows(), asdict(estimator._training_options())
             for setting in problem.settings:
                 tasks.append(FactorTask(x, valid=valid, generator=problem.generator(), **options, **setting))
-        first = folds[0]
-        fitted = em_factors(
-            tasks, **loops[0], callbacks=first.request.callbacks, checkpoint=first.checkpoint()
-        )
-        learned = iter(fitted)
+        learned = iter(em_factors(tasks, **loops[0], **folds[0].loop()))
         return [list(itertools.islice(learned, len(problem.settings))) for problem in folds]

@@ -7,8 +7,8 @@ shows it as the help of the option. A name may be qualified by a class where it 
 from __future__ import annotations
 
 import inspect
-from dataclasses import MISSING, Field, fields
-from typing import Any, TypeVar
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, TypeVar, dataclass_transform
 
 Class = TypeVar("Class", bound=type)
 
@@ -43,16 +43,18 @@ DOCS = {
     "drop": "names of columns to leave out.",
     # nets
     "TabularNADE.hidden": "hidden units of each residual layer, all of one width; None takes (128, 128) "
-    "below 2,000 rows, else (256, 256, 256).",
-    "TabularNADE.dropout": "share of hidden activations dropped in training; None takes 0.2 below 2,000 "
-    "rows, else 0.1.",
+    "below 2,000 rows, (256, 256) below 20,000, else (256, 256, 256).",
+    "members": "nets whose conditionals are averaged; None takes 5 below 2,000 rows, 3 below 20,000, else 1.",
+    "mixture": "below 20,000 rows and up to 64 columns of numbers, average the nets' conditionals with those "
+    "of a mixture of Gaussians with levels, by a weight that the validation rows choose (`mixture_weight_`).",
+    "time_limit": "seconds that training may take, about: fewer epochs are planned where it would take more.",
     "TabularNADE.patience": "epochs without a better validation score before stopping; None takes a third of "
     "all epochs, at least 20.",
-    "TabularNADE.n_components": "components of the mixture of a column of numbers.",
+    "TabularNADE.n_components": "components of the mixture of a column of numbers, of each net.",
     "TabularNADE.n_orderings": "orderings whose densities are averaged in scores and draws; None takes 16 "
     "below 2,000 rows, 4 below 20,000, else 1. May be changed after fitting.",
-    "TabularNADE.epochs": "passes over the training rows; None takes as many as make about 100 √n updates "
-    "(more with more than ten columns), from 300 to 6,000.",
+    "TabularNADE.epochs": "passes over the training rows; None takes about 250 √n updates in at most 60 "
+    "epochs (more updates with more than ten columns), from 500 to 8,000.",
     "TabularNADE.batch_size": "rows per update; None takes a sixteenth of the rows, from 32 to 512.",
     "hidden": "hidden units of each layer; a single number is one layer.",
     "NADE.hidden": "hidden units.",
@@ -143,14 +145,16 @@ def parameters(kind: type) -> list[Field[Any]]:
     return sorted(own, key=lambda f: f.kw_only is True)
 
 
+@dataclass_transform(eq_default=False, field_specifiers=(field,))
 def documented(kind: Class) -> Class:
-    """Class decorator: adds an `Args` section with every parameter, its default and its text."""
+    """Class decorator: a dataclass with an `Args` section of every parameter, its default and its text."""
+    if "__dataclass_params__" not in vars(kind):
+        dataclass(eq=False, repr=False)(kind)  # in place
     lines = ["Args:"]
     for parameter in parameters(kind):
         default = "" if parameter.default is MISSING else f" Default: {parameter.default!r}."
         lines.append(f"    {parameter.name}: {text_of(kind, parameter.name)}{default}")
     before, example, after = inspect.cleandoc(kind.__doc__ or "").partition("\nExample:")
-    kind.__doc__ = (
-        f"{before.rstrip()}\n\n" + "\n".join(lines) + "\n" + (f"{example}{after}" if example else "")
-    )
+    text = "\n".join(lines)
+    kind.__doc__ = f"{before.rstrip()}\n\n{text}\n{example}{after}"
     return kind

@@ -202,8 +202,7 @@ class RBM(BinaryTable, ClassicalEstimator):
             learning_rates=[setting["learning_rate"] for setting in problem.settings],
             k=self.cd_steps,
             generator=problem.generator(),
-            callbacks=problem.request.callbacks,
-            checkpoint=problem.checkpoint(),
+            **problem.loop(),
             **own,
             **options,
         )

@@ -18,41 +18,26 @@ Class = TypeVar("Class", bound=type)
 
 
 class Entry(NamedTuple):
-    """A model that users can name.
+    """A model that users can name."""
 
-    Attributes:
-        place: module and class, joined by a colon.
-        data: what it is for, in words.
-        text: one line about it.
-    """
-
-    place: str
-    data: str
-    text: str
+    module: str  # in `pynade.estimators`
+    kind: str  # the class
+    data: str  # what it is for, in words
 
 
-MODELS = {
-    "tabularnade": Entry(
-        "tabular:TabularNADE", "mixed, with gaps", "residual net for every ordering of mixed columns"
-    ),
-    "nade": Entry("fixed_order:NADE", "binary", "one hidden layer, a fixed ordering"),
-    "made": Entry("fixed_order:MADE", "binary", "masked autoencoder"),
-    "fvsbn": Entry("fixed_order:FVSBN", "binary", "one logistic regression per variable"),
-    "deepnade": Entry("orderless:DeepNADE", "binary, with gaps", "deep net for every ordering"),
-    "eonade": Entry("orderless:EoNADE", "binary, with gaps", "the same, several orderings averaged"),
-    "binarytransformernade": Entry("orderless:BinaryTransformerNADE", "binary, with gaps", "transformer"),
-    "bernoullimixture": Entry("mixtures:BernoulliMixture", "binary, with gaps", "mixture of Bernoullis"),
-    "chowliu": Entry("mixtures:ChowLiu", "binary", "Chow-Liu tree, or a mixture of trees"),
-    "rbm": Entry("rbm:RBM", "binary", "restricted Boltzmann machine"),
-    "rnade": Entry("fixed_order:RNADE", "real", "one hidden layer, mixtures as conditionals"),
-    "deeprnade": Entry("orderless:DeepRNADE", "real, with gaps", "deep net for every ordering"),
-    "transformernade": Entry("orderless:TransformerNADE", "real, with gaps", "transformer"),
-    "gaussian": Entry("mixtures:Gaussian", "real, with gaps", "one Gaussian"),
-    "gaussianmixture": Entry("mixtures:GaussianMixture", "real, with gaps", "mixture of Gaussians"),
-    "mfa": Entry("mixtures:MFA", "real, with gaps", "mixture of factor analysers"),
-    "convnade": Entry("images:ConvNADE", "images", "convolutional net for every ordering"),
-    "imagenade": Entry("images:ImageNADE", "images", "U-Net for every ordering"),
+_KINDS = {  # classes by module and by what they are for
+    ("tabular", "mixed, with gaps"): ("TabularNADE",),
+    ("nades", "binary"): ("NADE", "MADE", "FVSBN"),
+    ("nades", "binary, with gaps"): ("DeepNADE", "EoNADE", "BinaryTransformerNADE"),
+    ("mixtures", "binary, with gaps"): ("BernoulliMixture",),
+    ("mixtures", "binary"): ("ChowLiu",),
+    ("rbm", "binary"): ("RBM",),
+    ("nades", "real"): ("RNADE",),
+    ("nades", "real, with gaps"): ("DeepRNADE", "TransformerNADE"),
+    ("mixtures", "real, with gaps"): ("Gaussian", "GaussianMixture", "MFA"),
+    ("images", "images"): ("ConvNADE", "ImageNADE"),
 }
+MODELS = {kind.lower(): Entry(at, kind, data) for (at, data), some in _KINDS.items() for kind in some}
 
 #: Other names of models, with the parameters they set.
 ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -71,15 +56,8 @@ ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 #: Older names of parameters.
-PARAMETERS = {
-    "iterations": "epochs",
-    "tolerance": "tol",
-    "n_hidden": "hidden",
-    "components": "n_components",
-    "orderings": "n_orderings",
-    "factors": "n_factors",
-    "seed": "random_state",
-}
+PARAMETERS = {"iterations": "epochs", "tolerance": "tol", "n_hidden": "hidden", "seed": "random_state"}
+PARAMETERS |= {"components": "n_components", "orderings": "n_orderings", "factors": "n_factors"}
 
 _registered: dict[str, type[DensityEstimator]] = {}
 
@@ -116,10 +94,7 @@ def estimator_class(name: str) -> tuple[type[DensityEstimator], dict[str, Any]]:
     """The class of a name, and the parameters that the name sets.
 
     Args:
-        name: a name or an alias.
-
-    Raises:
-        ValueError: there is no such model; the sentence has the nearest known name.
+        name: a name or an alias; a ValueError about any other has the nearest known name.
 
     Example:
         >>> estimator_class("made-e")[0].__name__, estimator_class("made-e")[1]
@@ -129,53 +104,32 @@ def estimator_class(name: str) -> tuple[type[DensityEstimator], dict[str, Any]]:
     if base in _registered:
         return _registered[base], preset
     if base in MODELS:
-        module, _, kind = MODELS[base].place.partition(":")
-        found: type[DensityEstimator] = getattr(import_module(f"pynade.estimators.{module}"), kind)
-        return found, preset
+        module = import_module(f"pynade.estimators.{MODELS[base].module}")
+        return getattr(module, MODELS[base].kind), preset
     raise ValueError(f"unknown model {name!r}{nearest(name, names())}")
-
-
-def class_named(name: str) -> type[DensityEstimator]:
-    """The class that a saved file names, such as "NADE"."""
-    known = {entry.place.partition(":")[2]: key for key, entry in MODELS.items()}
-    return estimator_class(known.get(name, name.lower()))[0]
 
 
 def estimator_named(model: str, parameters: dict[str, Any]) -> DensityEstimator:
     """An unfitted estimator; options of training may be given like any other parameter.
 
     Args:
-        model: a name of `names`.
-        parameters: by name, older names too; what is not given takes its default.
-
-    Raises:
-        ValueError: an unknown model or parameter; the sentence has the nearest known name.
+        model: a name of `names`; a ValueError about any other has the nearest known name.
+        parameters: by name (likewise), older names too; what is not given takes its default.
 
     Example:
         >>> estimator_named("nade", {"hidden": 10, "momentum": 0.9}).training
         {'momentum': 0.9}
     """
     kind, preset = estimator_class(model)
-    return make(kind, preset | {PARAMETERS.get(k, k): v for k, v in parameters.items()}, model)
-
-
-def make(kind: type[DensityEstimator], parameters: dict[str, Any], model: str = "") -> DensityEstimator:
-    """An estimator from flat parameters."""
-    known = [f.name for f in fields(kind) if f.init]
-    options = [] if kind._options is None else [f.name for f in fields(kind._options)]
-    chosen: dict[str, Any] = {}
-    training: dict[str, Any] = {}
-    for name, value in parameters.items():
-        if name in known:
-            chosen[name] = value
-        elif name in options:
-            training[name] = value
-        else:
-            close = nearest(name, [*known, *options])
-            raise ValueError(f"model {model or kind.__name__!r} has no parameter {name!r}{close}")
-    if training:
-        chosen["training"] = training
-    return kind(**chosen)
+    given = preset | {PARAMETERS.get(name, name): value for name, value in parameters.items()}
+    own = [f.name for f in fields(kind) if f.init]
+    known = own if kind._options is None else [*own, *(f.name for f in fields(kind._options))]
+    for name in given:
+        if name not in known:
+            raise ValueError(f"model {model!r} has no parameter {name!r}{nearest(name, known)}")
+    chosen = {name: value for name, value in given.items() if name in own}
+    training = {name: value for name, value in given.items() if name not in own}
+    return kind(**chosen | ({"training": training} if training else {}))
 
 
 def nearest(name: str, known: list[str]) -> str:

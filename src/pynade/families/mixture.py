@@ -10,19 +10,10 @@ from torch.nn import functional
 
 from pynade.families.base import NADEWeights
 from pynade.families.discrete import check_levels, check_whole
-from pynade.families.real import (
-    LAPLACE,
-    LOGISTIC,
-    NORMAL,
-    WITHIN,
-    Function,
-    Real,
-    Standard,
-    moments,
-    pick,
-    probability_nodes,
-)
+from pynade.families.real import LAPLACE, LOGISTIC, NORMAL, Function, Real, Standard, expected, moments, pick
 from pynade.kernels import Uniforms, backends, sample
+
+WITHIN = 0.25  # share of a column's variance that the initial components have
 
 
 class MixtureFamily(Real):
@@ -62,11 +53,11 @@ class MixtureFamily(Real):
         """Log of the sum over components, by logsumexp."""
         whole = self.fused and eta.device.type == "cpu" and eta.shape[-1] == self.n_params
         if whole and backends.choose("auto", eta.device, x, eta) == "numba":
-            loops, name = backends.load("numba", "mixture"), self.standard.name
-            if loops.suits(x, eta, name, self.sigma_floor):  # compiled loops
-                numbers = (self.standard.log_constant, self.sigma_floor, self.scale_mean_gradient)
-                log_p: Tensor = loops.log_prob(x, eta, name, *numbers)
-                return log_p
+            from pynade.kernels import mixture as loops
+
+            name, numbers = self.standard.name, (self.standard.log_constant, self.sigma_floor)
+            if loops.suits(x, eta, name, self.sigma_floor):
+                return loops.log_prob(x, eta, name, *numbers, self.scale_mean_gradient)
         logits, mu, log_sigma = self._parts(eta)
         z = self.standardise(x.unsqueeze(-1), mu, log_sigma)
         each = logits.log_softmax(-1) - log_sigma + self.standard.log_kernel(z)
@@ -101,19 +92,23 @@ class MixtureFamily(Real):
 
     def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """By bisection between the lowest and the highest of the components' quantiles, in float64."""
-        exact = eta.double()
+        exact, level = eta.double(), q.double()
         _, mu, sigma = self.parameters_of(exact)
-        each = mu + sigma * self.standard.quantile(q.double()).unsqueeze(-1)
-        found = bisect(lambda x: self.cdf(x, exact), q.double(), each.amin(-1), each.amax(-1))
-        return found.to(eta.dtype)
+        each = mu + sigma * self.standard.quantile(level).unsqueeze(-1)
+        low, high = each.amin(-1), each.amax(-1)
+        known, edge = torch.isinf(low) | torch.isinf(high), torch.where(torch.isinf(low), low, high)
+        low, high = (torch.where(known, torch.zeros_like(level), side) for side in (low, high))
+        for _ in range(100):
+            middle = low + 0.5 * (high - low)
+            enough = self.cdf(middle, exact) >= level
+            low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
+        return torch.where(known, edge, high).to(eta.dtype)
 
     def expectation(self, function: Function, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Σ pi_c E_c[function(X)], each an integral over the component's quantiles (see `Real`)."""
         pi, mu, sigma = (part.movedim(-1, 0) for part in self.parameters_of(eta.double()))  # (K, …)
-        total = torch.zeros_like(mu)
-        for u, weight in probability_nodes():
-            total = total + weight * function(mu + sigma * self.standard.quantile(mu.new_tensor(u)))
-        return (pi * total).sum(0).to(eta.dtype)
+        each = expected(function, lambda u: mu + sigma * self.standard.quantile(mu.new_tensor(u)))
+        return (pi * each).sum(0).to(eta.dtype)
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
         """Equal weights and one common sigma, with the mean and variance of each column (NaN: no row).
@@ -276,15 +271,3 @@ class DiscretisedLogistic(MixtureOfLogistics):
         mean, deviation = moments(x)
         unit = 2 / (self.levels - 1)
         return self._spread(mean * unit - 1, deviation * unit)
-
-
-def bisect(cdf: Function, q: Tensor, low: Tensor, high: Tensor, steps: int = 100) -> Tensor:
-    """The smallest x with cdf(x) >= q, known to lie between low and high; infinite ends stay as they are."""
-    edge = torch.where(torch.isinf(low), low, high)
-    known = torch.isinf(low) | torch.isinf(high)
-    low, high = (torch.where(known, torch.zeros_like(q), side) for side in (low, high))
-    for _ in range(steps):
-        middle = low + 0.5 * (high - low)
-        enough = cdf(middle) >= q
-        low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
-    return torch.where(known, edge, high)

@@ -127,17 +127,26 @@ class Affine(Bijection):
 
 
 class Bounded(Bijection):
-    """Abstract map of some columns, whose values lie above one end or between two; others pass through."""
+    """Abstract log((x - low) / (high - x)), or log(x - low) without an upper end; only of some columns."""
 
     active: Tensor
 
     def __init__(self, columns: Sequence[int] | None, n_variables: int | None, **ends: Numbers) -> None:
         super().__init__(n_variables, **ends)
-        n = self.n_variables
+        self._names, n = tuple(ends), self.n_variables
         wrong = [c for c in columns or () if not 0 <= c < n]
         if wrong:
             raise ValueError(f"there is no column {wrong[0]} among {n}")
         self.register_buffer("active", torch.tensor([columns is None or c in columns for c in range(n)]))
+
+    def _ends(self, i: Tensor | None = None) -> list[Tensor]:
+        """The lower end, and the upper one if there is one."""
+        return [at(self.get_buffer(name), i) for name in self._names]
+
+    def _gaps(self, x: Tensor, i: Tensor | None) -> list[Tensor]:
+        """Distances from the ends, 0 outside; 1 in columns that pass through."""
+        gaps = (sign * (x - end) for sign, end in zip((1, -1), self._ends(i), strict=False))
+        return [torch.where(at(self.active, i), gap.clamp(min=0), 1) for gap in gaps]
 
     def forward(self, x: Tensor, i: Tensor | None = None) -> Tensor:
         """The logarithm of the distance from the lower end, less that of the distance from the upper one."""
@@ -146,30 +155,35 @@ class Bounded(Bijection):
 
     def inverse(self, y: Tensor, i: Tensor | None = None) -> Tensor:
         """The x with f(x) = y, strictly inside the ends."""
-        active = at(self.active, i)
-        return torch.where(active, self._back(torch.where(active, y, 0), i), y)
+        active, (low, *high) = at(self.active, i), self._ends(i)
+        inner = torch.where(active, y, 0)
+        x = low + ((high[0] - low) * torch.sigmoid(inner) if high else torch.exp(inner))
+        x = torch.maximum(x, _just_above(low.to(x.dtype)))
+        x = torch.minimum(x, -_just_above(-high[0].to(x.dtype))) if high else x
+        return torch.where(active, x, y)
+
+    def log_abs_det(self, x: Tensor, i: Tensor | None = None) -> Tensor:
+        """log(high - low), if there is an upper end, less the logarithms of the distances from the ends."""
+        low, *high = self._ends(i)
+        total = (
+            torch.log(torch.where(at(self.active, i), high[0] - low, 1)) if high else torch.zeros_like(low)
+        )
+        for gap in self._gaps(x, i):
+            total = total - torch.log(gap)
+        return total
 
     def inside(self, x: Tensor, i: Tensor | None = None) -> Tensor:
         """Where x is strictly inside the ends; NaN counts as such, so that it stays NaN."""
         return ~torch.stack([gap <= 0 for gap in self._gaps(x, i)]).any(0)
 
-    @abstractmethod
-    def centre(self, i: Tensor | None = None) -> Tensor:
-        """A value inside the ends, which stands in for those outside."""
-
-    @abstractmethod
-    def domain(self, column: int) -> str:
-        """The domain of a column, in words."""
-
-    def _gaps(self, x: Tensor, i: Tensor | None) -> list[Tensor]:
-        """Distances from the ends, 0 outside; 1 in columns that pass through."""
-        return [torch.where(at(self.active, i), d.clamp(min=0), 1) for d in self._distances(x, i)]
-
-    @abstractmethod
-    def _distances(self, x: Tensor, i: Tensor | None) -> tuple[Tensor, ...]: ...
-
-    @abstractmethod
-    def _back(self, y: Tensor, i: Tensor | None) -> Tensor: ...
+    def check(self, x: Tensor) -> None:
+        """Raise a ValueError that names the first cell of x (B, D) outside its column's ends."""
+        wrong = ~self.inside(x)
+        if wrong.any():
+            column = int(wrong.nonzero()[0, 1])
+            low, *high = (f"{end[column].item():g}" for end in self._ends())
+            domain = f"between {low} and {high[0]}, both excluded" if high else f"above {low}"
+            refuse(x, wrong, f"{type(self).__name__} needs values {domain}")
 
 
 class Log(Bounded):
@@ -185,32 +199,10 @@ class Log(Bounded):
         [[1.0, 0.0]]
     """
 
-    offset: Tensor
-
     def __init__(
         self, offset: Numbers = 0.0, columns: Sequence[int] | None = None, n_variables: int | None = None
     ) -> None:
         super().__init__(columns, n_variables, offset=offset)
-
-    def log_abs_det(self, x: Tensor, i: Tensor | None = None) -> Tensor:
-        """-log(x - offset)."""
-        return -torch.log(self._gaps(x, i)[0])
-
-    def centre(self, i: Tensor | None = None) -> Tensor:
-        """Offset + 1."""
-        return at(self.offset, i) + 1
-
-    def domain(self, column: int) -> str:
-        """Above the offset."""
-        return f"above {self.offset[column].item():g}"
-
-    def _distances(self, x: Tensor, i: Tensor | None) -> tuple[Tensor, ...]:
-        return (x - at(self.offset, i),)
-
-    def _back(self, y: Tensor, i: Tensor | None) -> Tensor:
-        offset = at(self.offset, i)
-        x = offset + torch.exp(y)
-        return torch.maximum(x, _just_above(offset.to(x.dtype)))
 
 
 class Logit(Bounded):
@@ -227,9 +219,6 @@ class Logit(Bounded):
         0.0
     """
 
-    low: Tensor
-    high: Tensor
-
     def __init__(
         self,
         low: Numbers = 0.0,
@@ -238,30 +227,8 @@ class Logit(Bounded):
         n_variables: int | None = None,
     ) -> None:
         super().__init__(columns, n_variables, low=low, high=high)
-        _require(self.high > self.low, self.high, "the upper end of a Logit must be above the lower one")
-
-    def log_abs_det(self, x: Tensor, i: Tensor | None = None) -> Tensor:
-        """log(high - low) - log(x - low) - log(high - x)."""
-        below, above = self._gaps(x, i)
-        width = torch.where(at(self.active, i), at(self.high, i) - at(self.low, i), 1)
-        return torch.log(width) - torch.log(below) - torch.log(above)
-
-    def centre(self, i: Tensor | None = None) -> Tensor:
-        """Half way."""
-        return 0.5 * (at(self.low, i) + at(self.high, i))
-
-    def domain(self, column: int) -> str:
-        """Between the ends."""
-        return f"between {self.low[column].item():g} and {self.high[column].item():g}, both excluded"
-
-    def _distances(self, x: Tensor, i: Tensor | None) -> tuple[Tensor, ...]:
-        return x - at(self.low, i), at(self.high, i) - x
-
-    def _back(self, y: Tensor, i: Tensor | None) -> Tensor:
-        low, high = at(self.low, i), at(self.high, i)
-        x = low + (high - low) * torch.sigmoid(y)
-        first, last = _just_above(low.to(x.dtype)), -_just_above(-high.to(x.dtype))
-        return torch.minimum(torch.maximum(x, first), last)
+        lowest, highest = self._ends()
+        _require(highest > lowest, highest, "the upper end of a Logit must be above the lower one")
 
 
 class Transformed(Family):
@@ -304,9 +271,8 @@ class Transformed(Family):
         if x.shape[-1] != self.n_variables:
             return
         for bijection in self._chain():
-            if isinstance(bijection, Bounded) and (wrong := ~bijection.inside(x)).any():
-                column = int(wrong.nonzero()[0, 1])
-                refuse(x, wrong, f"{type(bijection).__name__} needs values {bijection.domain(column)}")
+            if isinstance(bijection, Bounded):
+                bijection.check(x)
             x = bijection(x)
 
     def encode(self, x: Tensor, i: Tensor | None = None) -> Tensor:
@@ -315,9 +281,8 @@ class Transformed(Family):
 
     def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Log-density in the units of x; minus infinity outside the domain."""
-        y, log_slope, inside = self._to_base(x, i)
-        log_p = self.base.log_prob(y, eta, i) + log_slope
-        return log_p if inside is None else torch.where(inside, log_p, -torch.inf)
+        y, log_slope = self._to_base(x, i)
+        return self.base.log_prob(y, eta, i) + log_slope
 
     def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """A draw of the base, mapped back."""
@@ -362,11 +327,8 @@ class Transformed(Family):
     def unwrap(self, x: Tensor, dtype: torch.dtype) -> tuple[Family, Tensor, Tensor | None]:
         """The base, its variables' values in `dtype`, and the logarithm of the slope at each."""
         x = x if x.is_floating_point() else x.to(dtype)
-        y, log_slope, inside = self._to_base(x, None)
-        log_slope = log_slope.double().expand_as(y)
-        if inside is not None:
-            log_slope = torch.where(inside, log_slope, -torch.inf)
-        return self.base, y.to(dtype), log_slope
+        y, log_slope = self._to_base(x, None)
+        return self.base, y.to(dtype), log_slope.double().expand_as(y)
 
     def to_data(self, y: Tensor) -> Tensor:
         """Values (…, D) of the base's variables as values of the data, in float64."""
@@ -375,20 +337,18 @@ class Transformed(Family):
     def _chain(self) -> list[Bijection]:
         return [b for b in self.bijections if isinstance(b, Bijection)]
 
-    def _to_base(self, x: Tensor, i: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """f(x), log f'(x), and where x is in the domain (None: everywhere)."""
-        log_slope: Tensor | None = None
-        inside: Tensor | None = None
+    def _to_base(self, x: Tensor, i: Tensor | None) -> tuple[Tensor, Tensor]:
+        """f(x), and log f'(x), minus infinity outside the domain."""
+        total = x.new_zeros(())
         for bijection in self._chain():
-            if isinstance(bijection, Bounded):  # outside, a safe value keeps infinities out of the gradient
-                here = bijection.inside(x, i)
-                x = torch.where(here, x, bijection.centre(i).to(x.dtype))
-                inside = here if inside is None else inside & here
-            slope = bijection.log_abs_det(x, i)
-            log_slope = slope if log_slope is None else log_slope + slope
+            if not isinstance(bijection, Bounded):
+                total = total + bijection.log_abs_det(x, i)
+            else:  # outside, a safe value keeps infinities out of the gradient
+                inside = bijection.inside(x, i)
+                x = torch.where(inside, x, bijection.inverse(torch.zeros_like(x), i))
+                total = total + torch.where(inside, bijection.log_abs_det(x, i), -torch.inf)
             x = bijection(x, i)
-        assert log_slope is not None
-        return x, log_slope, inside
+        return x, total
 
     def _from_base(self, y: Tensor, i: Tensor | None) -> Tensor:
         for bijection in reversed(self._chain()):

@@ -4,7 +4,6 @@
 (B, D, H) activations. All three agree to rounding, and autograd works through all of them.
 """
 
-from pynade.kernels.backends import Uniforms
-from pynade.kernels.dispatch import recurrence, sample
+from pynade.kernels.backends import Uniforms, recurrence, sample
 
 __all__ = ["Uniforms", "recurrence", "sample"]

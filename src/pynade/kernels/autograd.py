@@ -1,26 +1,98 @@
-"""The fused kernels as differentiable functions of torch.
+"""Fused kernels as differentiable functions of torch.
 
-Both functions carry a leading member axis M, and mapping them over a new axis (`torch.func.vmap`) multiplies
-M: a population is one call of the kernel. The backward pass is a function of its own so that it can be
-mapped too.
+A kernel has two methods. `forward(keep, *tensors)` gives the output, then what the backward pass needs, empty
+unless `keep`; `backward(needs, *tensors, *kept, grad)` gives the gradients. Both take tensors of any leading
+axes, so mapping over a new axis (`torch.func.vmap`) is one call with one more of them: a population is one
+call of the kernel. The backward pass is a function of its own so that it can be mapped too.
 """
 
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from pynade.kernels import backends
-from pynade.kernels.reference import Weights
-
-Dims = tuple[int | None, ...]
+from pynade.kernels.private import mapped
 
 
-class FirstDerivatives(Function):
-    """Abstract backward pass of a fused kernel: nothing is kept for derivatives of its own."""
+class Kernel(Protocol):
+    """What `fused` differentiates."""
+
+    def forward(self, keep: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The output, and what is kept of it."""
+
+    def backward(self, needs: tuple[bool, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Gradients of the first tensors, empty where not needed; the others have none."""
+
+
+def fused(kernel: Kernel, *tensors: Tensor) -> Tensor:
+    """The kernel's output; nothing is kept where no gradient can be wanted."""
+    unsure = mapped()  # requires_grad of mapped tensors is not known
+    keep = torch.is_grad_enabled() and (unsure or any(t.requires_grad for t in tensors))
+    if not keep and not unsure:  # autograd alone takes as long as a small batch
+        return kernel.forward(False, *tensors)[0]
+    output: Tensor = Fused.apply(kernel, keep, *tensors)[0]
+    return output
+
+
+class Mapped(Function):
+    """Abstract function of a kernel, an option and tensors with any leading axes."""
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], Any]:
+        """One more axis first: repeated where not mapped, but for an order (1, D) that all members share."""
+        moved = []
+        for tensor, dim in zip(args[2:], in_dims[2:], strict=True):
+            shared = tensor.ndim == 2 and len(tensor) == 1 and not tensor.is_floating_point()
+            if dim is None:
+                moved.append(tensor if shared else tensor.expand(info.batch_size, *tensor.shape))
+            else:
+                moved.append(tensor.movedim(dim, 0))
+        outputs = cls.apply(*args[:2], *moved)
+        return outputs, (0,) * len(outputs)
+
+
+class Fused(Mapped):
+    """(kernel, keep, *tensors) → the output and what is kept."""
+
+    @staticmethod
+    def forward(kernel: Kernel, keep: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Call the kernel."""
+        return kernel.forward(keep, *tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Keep the inputs too: second derivatives must not go unnoticed."""
+        ctx.kernel, _, *tensors = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)  # there would be zeros as large as what is kept
+        ctx.save_for_backward(*tensors, *output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *none: None) -> tuple[Tensor | None, ...]:
+        """All gradients, from one backward pass; what was not kept is computed now."""
+        needs = ctx.needs_input_grad[2:]
+        if grad is None:
+            return (None,) * (2 + len(needs))
+        saved = ctx.saved_tensors
+        tensors, kept = saved[: len(needs)], saved[len(needs) :]
+        if kept[-1].numel() == 0:
+            kept = Fused.apply(ctx.kernel, True, *tensors)[1:]
+        grads = FusedBackward.apply(ctx.kernel, needs, *tensors, *kept, grad)
+        rest = (None,) * (len(needs) - len(grads))
+        return None, None, *[g if need else None for g, need in zip(grads, needs, strict=False)], *rest
+
+
+class FusedBackward(Mapped):
+    """(kernel, needs, *tensors, *kept, grad) → gradients of the tensors; it has none of its own."""
+
+    @staticmethod
+    def forward(kernel: Kernel, needs: tuple[bool, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Call the kernel."""
+        return kernel.backward(needs, *tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -35,86 +107,5 @@ class FirstDerivatives(Function):
         )
 
 
-def keep_signatures(*functions: type[Function]) -> None:
-    """Compute the signature of `forward` once; `apply` would compute it at every call."""
-    for function in functions:
-        vars(function.forward)["__signature__"] = inspect.signature(function.forward)
-
-
-class Recurrence(Function):
-    """(x, W, c, V, b, order, activation, kernel, with_tape) → (eta, tape), shapes as in `cpu.forward`.
-
-    The tape holds what the kernel needs for its gradients; its second axis may have any length. Where it was
-    left out, it is made when a backward pass needs it after all.
-    """
-
-    @staticmethod
-    def forward(*args: Any) -> Any:
-        """Call the kernel."""
-        x, *weights, activation, kernel, with_tape = args
-        return backends.load(kernel, "forward").forward(x, Weights(*weights), activation, with_tape)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        """Keep the inputs and the tape, no activations."""
-        *tensors, ctx.activation, ctx.kernel, _ = inputs
-        ctx.mark_non_differentiable(output[1])
-        ctx.set_materialize_grads(False)  # there would be zeros as large as the tape
-        ctx.save_for_backward(*tensors, output[1])
-
-    @staticmethod
-    def backward(ctx: Any, grad_eta: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
-        """All gradients, from one backward pass."""
-        if grad_eta is None:
-            return (None,) * 9
-        need_x, options = ctx.needs_input_grad[0], (ctx.activation, ctx.kernel)
-        *tensors, tape = ctx.saved_tensors
-        if tape.shape[1] == 0:
-            tape = Recurrence.apply(*tensors, *options, True)[1]
-        gx, gw, gc, gv = RecurrenceBackward.apply(*tensors, tape, grad_eta, *options, need_x)
-        return (gx if need_x else None), gw, gc, gv, grad_eta.sum(1), None, None, None, None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Dims, *args: Any) -> tuple[tuple[Tensor, ...], Dims]:
-        """More members."""
-        return _with_more_members(Recurrence, 6, info.batch_size, in_dims, args)
-
-
-class RecurrenceBackward(FirstDerivatives):
-    """(x, W, c, V, b, order, tape, grad_eta, activation, kernel, need_x) → gradients of x, W, c, V."""
-
-    @staticmethod
-    def forward(*args: Any) -> Any:
-        """Call the kernel."""
-        x, *weights, tape, grad_eta, activation, kernel, need_x = args
-        return backends.load(kernel, "backward").backward(
-            x, Weights(*weights), tape, grad_eta, activation, need_x
-        )
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Dims, *args: Any) -> tuple[tuple[Tensor, ...], Dims]:
-        """More members."""
-        return _with_more_members(RecurrenceBackward, 8, info.batch_size, in_dims, args)
-
-
-keep_signatures(Recurrence, RecurrenceBackward)
-
-
-def axis_first(tensor: Tensor, dim: int | None, size: int) -> Tensor:
-    """The tensor with the mapped axis first; a view of `size` copies where it was not mapped."""
-    return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-
-
-def _with_more_members(
-    function: Any, count: int, size: int, dims: Dims, args: tuple[Any, ...]
-) -> tuple[tuple[Tensor, ...], Dims]:
-    """Call a function whose first arguments are `count` tensors, the mapped axis merged into the members.
-
-    An order (the sixth tensor) that all members share stays shared.
-    """
-    moved = [axis_first(tensor, dim, size) for tensor, dim in zip(args[:count], dims, strict=False)]
-    members, shared = moved[0].shape[1], dims[5] is None and len(args[5]) == 1
-    moved[5] = args[5].unsqueeze(0) if shared else moved[5].expand(size, members, -1)
-    outputs = function.apply(*(tensor.flatten(0, 1) for tensor in moved), *args[count:])
-    parts = tuple(output.reshape(size, members, *output.shape[1:]) for output in outputs)
-    return parts, (0,) * len(parts)
+for _function in (Fused, FusedBackward):  # else `apply` would compute the signature at every call
+    vars(_function.forward)["__signature__"] = inspect.signature(_function.forward)

@@ -1,12 +1,11 @@
-"""The choice of a kernel by device and type, and the random numbers of the samplers.
-
-Kernels are imported at their first use.
-"""
+"""The public functions: check the arguments, choose a kernel by device and type, call it."""
 
 from __future__ import annotations
 
 import importlib
+import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -14,24 +13,18 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-KERNELS = ("auto", "reference", "dense", "numba", "triton")
-DEVICES = {"numba": "cpu", "triton": "cuda"}
-MODULES = {
-    ("numba", "forward"): "cpu",
-    ("numba", "backward"): "cpu_back",
-    ("numba", "sample"): "cpu",
-    ("numba", "fill"): "cpu_random",
-    ("numba", "mixture"): "mixture",
-    ("triton", "forward"): "gpu",
-    ("triton", "backward"): "gpu",
-    ("triton", "sample"): "gpu",
-}
+from pynade.kernels import reference
+from pynade.kernels.autograd import fused
+from pynade.kernels.reference import Weights
+
+FUSED = {"numba": ("cpu", "pynade.kernels.cpu"), "triton": ("cuda", "pynade.kernels.gpu")}  # device, module
+KERNELS = ("auto", "reference", "dense", *FUSED)
 
 
 @cache
-def load(kernel: str, function: str) -> ModuleType:
-    """The module in which a kernel computes a function; importing it imports the kernel's compiler."""
-    return importlib.import_module(f"pynade.kernels.{MODULES[kernel, function]}")
+def load(kernel: str) -> ModuleType:
+    """The module of a fused kernel; importing it imports the kernel's compiler."""
+    return importlib.import_module(FUSED[kernel][1])
 
 
 def choose(kernel: str, device: torch.device, *tensors: Tensor) -> str:
@@ -40,11 +33,12 @@ def choose(kernel: str, device: torch.device, *tensors: Tensor) -> str:
         raise ValueError(f"unknown kernel {kernel!r}; known: {', '.join(KERNELS)}")
     supported = {tensor.dtype for tensor in tensors} <= {torch.float32, torch.float64}
     if kernel == "auto":
-        fused = {"cpu": "numba", "cuda": "triton"}.get(device.type)
-        return fused if fused and supported and available(fused) else "reference"
-    if kernel not in ("reference", "dense"):
-        if device.type != DEVICES[kernel] and not (kernel == "triton" and interpreting()):
-            raise ValueError(f"kernel {kernel!r} runs on {DEVICES[kernel]} tensors, not on {device.type}")
+        best = {"cpu": "numba", "cuda": "triton"}.get(device.type)
+        return best if best and supported and available(best) else "reference"
+    if kernel in FUSED:
+        where = FUSED[kernel][0]
+        if device.type != where and not (kernel == "triton" and interpreting()):
+            raise ValueError(f"kernel {kernel!r} runs on {where} tensors, not on {device.type}")
         if not supported:
             raise TypeError(f"kernel {kernel!r} takes float32 and float64, not {tensors[0].dtype}")
     return kernel
@@ -53,11 +47,9 @@ def choose(kernel: str, device: torch.device, *tensors: Tensor) -> str:
 def interpreting() -> bool:
     """Whether Triton interprets its kernels on the CPU, slowly, for tests."""
     try:
-        triton = importlib.import_module("triton")
-    except ImportError:
+        return bool(importlib.import_module("triton").knobs.runtime.interpret)
+    except (ImportError, AttributeError):  # no Triton, or one before 3.4
         return False
-    knobs = getattr(triton, "knobs", None)  # Triton 3.4 and later
-    return bool(knobs and knobs.runtime.interpret)
 
 
 @cache
@@ -86,6 +78,9 @@ class Uniforms:
     columns: int
     seed: int
 
+    def __len__(self) -> int:
+        return self.rows
+
     @classmethod
     def draw(cls, rows: int, columns: int, generator: torch.Generator | None) -> Uniforms:
         """With a seed from the generator."""
@@ -96,6 +91,165 @@ class Uniforms:
         """All of them. On the CPU, where numba is, several threads draw them, the same as in the sampler."""
         shape = (self.rows, self.columns)
         if choose("auto", device, torch.empty(0, dtype=dtype)) == "numba":
-            return load("numba", "fill").fill(torch.empty(shape, dtype=dtype), self.seed)
+            from pynade.kernels.cpu import fill
+
+            return fill(torch.empty(shape, dtype=dtype), self.seed)
         g = torch.Generator(device).manual_seed(self.seed)
         return torch.rand(shape, generator=g, dtype=dtype, device=device)
+
+
+def recurrence(
+    features: Tensor,
+    weight: Tensor,
+    hidden_bias: Tensor,
+    output: Tensor,
+    bias: Tensor,
+    order: Tensor,
+    activation: str,
+    kernel: str = "auto",
+) -> Tensor:
+    """All D conditionals in O(HD) per row (eqs. 2, 4, 5).
+
+    With a_1 = c and a_d = a_{d-1} + W[o_{d-1}] x_{o_{d-1}}, the outputs are eta_{o_d} = V[o_d] act(a_d) +
+    b_{o_d}.
+
+    Args:
+        features: (B, D, F). The fused kernels take F = 1; more goes to the reference.
+        weight: W, (D, F, H).
+        hidden_bias: c, (H,).
+        output: V, (D, P, H).
+        bias: b, (D, P).
+        order: (D,), the variable at each step.
+        activation: "sigmoid", "relu" or "tanh".
+        kernel: "auto", "reference", "dense", "numba" (CPU) or "triton" (CUDA). "auto" takes the fused one for
+            the device of the features (`dense` where D is small and P is large), and the reference where its
+            compiler is missing (with one warning) or for types other than float32 and float64.
+
+    Returns:
+        eta (B, D, P), indexed by variable (not by step).
+
+    Example:
+        >>> import torch
+        >>> x, w, v = torch.ones(2, 3, 1), torch.zeros(3, 1, 4), torch.ones(3, 1, 4)
+        >>> recurrence(x, w, torch.zeros(4), v, torch.zeros(3, 1), torch.arange(3), "sigmoid")[0, :, 0]
+        tensor([2., 2., 2.])
+    """
+    n_features = features.shape[2]
+    if kernel == "auto" and reference.suits_dense(features, output):
+        kernel = "dense"
+    if n_features != 1 and kernel in FUSED:
+        raise ValueError(f"kernel {kernel!r} takes one feature per variable, not {n_features}")
+    kernel = "reference" if n_features != 1 and kernel == "auto" else kernel
+    kernel = _checked(activation, kernel, features, weight, hidden_bias, output, bias)
+    if kernel not in FUSED:
+        plain = reference.dense if kernel == "dense" else reference.recurrence
+        return plain(features, Weights(weight, hidden_bias, output, bias, order), activation)
+    x, *parts = _alike(features.squeeze(2), weight.squeeze(1), hidden_bias, output, bias)
+    _check_shapes(Weights._make((*parts, order)), x.shape[1])
+    members = (t.unsqueeze(0) for t in (x, *parts, order))  # one
+    return fused(Recurrence(load(kernel), activation), *members).squeeze(0)
+
+
+@dataclass
+class Recurrence:
+    """The recurrence of the members of a population, for `autograd.fused`.
+
+    Tensors are x (…, B, D), W, c, V, b and the order, (1, D) for all members or with their leading axes. What
+    is kept is the tape, whose first axis may have any length.
+    """
+
+    kernel: ModuleType
+    activation: str
+
+    def forward(self, keep: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Eta (…, B, D, P) and the tape."""
+        lead, x, weights, _ = _members(tensors)
+        return _apart(lead, self.kernel.forward(x, weights, self.activation, keep))
+
+    def backward(self, needs: tuple[bool, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Gradients of all but the order."""
+        lead, x, weights, (tape, grad) = _members(tensors)
+        grads = self.kernel.backward(x, weights, tape, grad, self.activation, needs[0])
+        return _apart(lead, (*grads, grad.sum(1)))
+
+
+def _members(tensors: Sequence[Tensor]) -> tuple[torch.Size, Tensor, Weights, Sequence[Tensor]]:
+    """The leading axes, then x (M, B, D), the weights of M members, and whatever else there is."""
+    lead = tensors[0].shape[:-2]
+    if len(lead) > 1:
+        order = tensors[5]
+        if order.ndim > 2:  # (each its own; mapped over outer axes alone, it lacks some)
+            order = order[(..., *[None] * (len(lead) + 1 - order.ndim), slice(None))].expand(*lead, -1)
+        floats = [t.reshape(math.prod(lead), *t.shape[len(lead) :]) for t in (*tensors[:5], *tensors[6:])]
+        tensors = [*floats[:5], order.reshape(-1, order.shape[-1]), *floats[5:]]
+    return lead, tensors[0], Weights._make(tensors[1:6]), tensors[6:]
+
+
+def _apart(lead: torch.Size, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Tensors (M, …) with the leading axes again."""
+    return tuple(t.reshape(*lead, *t.shape[1:]) for t in tensors) if len(lead) > 1 else tensors
+
+
+@torch.no_grad()
+def sample(
+    weights: Sequence[Tensor],
+    uniforms: Tensor | Uniforms,
+    noise: Tensor | None,
+    activation: str,
+    kernel: str = "auto",
+) -> Tensor:
+    """Draw rows (B, D) by ancestral sampling in one pass; no gradients.
+
+    Without noise rows are binary: at step d, x = 1 where uniforms[:, d] < sigmoid(eta). With noise they are
+    real, from mixtures with eta = [K logits | K locations | K log scales]: uniforms[:, d] picks the component
+    by the inverse of the cumulative mixture weights, and x = location + scale × noise[:, d]. Standard normal
+    noise gives mixtures of Gaussians, standard Laplace noise mixtures of Laplaces.
+
+    Args:
+        weights: W (D, H) or (D, 1, H), c (H,), V (D, P, H), b (D, P) and the order (D,); P is 1, or 3K.
+        uniforms: (B, D), by step, or where to draw them from.
+        noise: (B, D), by step, or None.
+        activation: as for `recurrence`.
+        kernel: as for `recurrence`.
+    """
+    *parts, order = weights
+    n_variables, n_params, _ = parts[2].shape
+    if noise is not None and n_params % 3:
+        raise ValueError(f"mixtures have 3K parameters per variable, not {n_params}")
+    parts[0] = parts[0].reshape(len(parts[0]), parts[0].shape[-1])
+    given = {"noise": noise} if noise is not None else {}
+    given |= {"uniforms": uniforms} if isinstance(uniforms, Tensor) else {}
+    kernel = _checked(activation, kernel, *parts, *given.values())
+    if isinstance(uniforms, Uniforms) and (kernel != "numba" or noise is not None):
+        uniforms = given["uniforms"] = uniforms.tensor(parts[0].dtype, parts[0].device)
+    if kernel not in FUSED:
+        return reference.sample(Weights._make((*parts, order)), given["uniforms"], noise, activation)
+    _check_shapes(Weights._make((*parts, order)), n_variables, len(uniforms), **given)
+    floats = _alike(*parts, *given.values())
+    numbers = {"uniforms": uniforms, "noise": noise} | dict(zip(given, floats[4:], strict=True))
+    own = Weights._make((*floats[:4], order))
+    draws: Tensor = load(kernel).sample(own, **numbers, activation=activation)
+    return draws
+
+
+def _checked(activation: str, kernel: str, *tensors: Tensor) -> str:
+    if activation not in reference.ACTIVATIONS:
+        known = ", ".join(reference.ACTIVATIONS)
+        raise ValueError(f"unknown activation {activation!r}; known: {known}")
+    return choose(kernel, tensors[0].device, *tensors)
+
+
+def _check_shapes(weights: Weights, n_variables: int, rows: int = 0, **others: Tensor) -> None:
+    """Compiled loops do not check indexes, so shapes are compared here; others are (rows, D)."""
+    D, H, P = n_variables, weights.hidden_bias.shape[-1], weights.bias.shape[-1]
+    shapes = {"weight": (D, H), "hidden_bias": (H,), "output": (D, P, H), "bias": (D, P), "order": (D,)}
+    for name, tensor in (weights._asdict() | others).items():
+        shape = shapes.get(name, (rows, D))
+        if tensor.shape != shape:
+            raise ValueError(f"{name} should have shape {shape}, not {tuple(tensor.shape)}")
+
+
+def _alike(*tensors: Tensor) -> list[Tensor]:
+    """All in their common type."""
+    dtype = torch.float64 if any(t.dtype == torch.float64 for t in tensors) else tensors[0].dtype
+    return [tensor.to(dtype) for tensor in tensors]

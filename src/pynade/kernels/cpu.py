@@ -7,7 +7,7 @@ before the next step can begin, so a row keeps the state of all its lanes.
 
 Where x is zero the state does not change, so a run of zeros costs only its dot products. With one parameter
 per variable two steps are computed together as if x stayed zero; after another value the second output is
-computed again while the activations change.
+computed again while the activations change. (At the end: uniform numbers, random subsets of variables.)
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from torch import Tensor
 
 from pynade.kernels import cpu_vector as vec
 from pynade.kernels.backends import Uniforms
+from pynade.kernels.cpu_back import backward as backward  # the other half of this kernel
 from pynade.kernels.cpu_scalar import NEVER, jit, nth, power
 from pynade.kernels.reference import Weights
-from pynade.kernels.threads import borrowed, share
+from pynade.kernels.threads import arrays, borrowed, share, thread_count
 
 CHUNK = 16  # outputs after which the next rows come
 ROWS = 128  # rows whose states fit the second cache level
+DRAWN = 2**16  # uniform numbers of one task
+CHOSEN = 64  # rows of one task of `choose`
 GIVEN, BERNOULLI, MIXTURE = range(3)  # where x comes from; a new family is a new code and a branch in `_walk`
 
 
 def forward(x: Tensor, weights: Weights, activation: str, with_tape: bool = True) -> tuple[Tensor, Tensor]:
     """Eta (M, B, D, P) and the tape (M, S, B, H), the pre-activations at the end of each segment.
 
-    Args:
-        x: (M, B, D), of M members, each with its own weights.
-        weights: W (M, D, H), c (M, H), V (M, D, P, H), b (M, D, P), and the order, (1, D) or (M, D).
-        activation: its name.
-        with_tape: False leaves the tape empty (S = 0), which allows a faster method for binary data.
+    x is (M, B, D), of M members with their own W (M, D, H), c (M, H), V (M, D, P, H), b (M, D, P), and one
+    order (1, D) or their own (M, D). An empty tape (S = 0) allows a faster method for binary data.
     """
     members, batch, n_variables = x.shape
     segments = -(-n_variables // vec.SEGMENT) if with_tape else 0
     tape = x.new_empty(members, segments, batch, weights.weight.shape[2])
     eta = x.new_empty(*x.shape, weights.bias.shape[2])
     code, bad = vec.CODES[activation], torch.zeros(members, batch, dtype=torch.bool)
-    if not with_tape and suits_odds(weights.weight, activation):
+    if not with_tape and activation == "sigmoid" and x.dtype == torch.float32:  # float64 stays exact
         square = x * x
         if not torch.equal(square, x):
             bad = (square != x).any(2)  # rows that are not binary
@@ -60,10 +60,9 @@ def forward(x: Tensor, weights: Weights, activation: str, with_tape: bool = True
 def sample(weights: Weights, uniforms: Tensor | Uniforms, noise: Tensor | None, activation: str) -> Tensor:
     """Rows (B, D), as `pynade.kernels.sample`: Bernoulli variables without noise, mixtures with it."""
     own = Weights._make(tensor.unsqueeze(0) for tensor in weights)
-    batch = len(uniforms) if isinstance(uniforms, Tensor) else uniforms.rows
-    x = weights.weight.new_zeros(1, batch, len(weights.weight))
-    bad = torch.zeros(1, batch, dtype=torch.bool)
-    odds = noise is None and suits_odds(weights.weight, activation)
+    x = weights.weight.new_zeros(1, len(uniforms), len(weights.weight))
+    bad = torch.zeros(1, len(uniforms), dtype=torch.bool)
+    odds = noise is None and activation == "sigmoid" and x.dtype == torch.float32
     _share(x, own, vec.ODDS if odds else vec.CODES[activation], bad, uniforms=uniforms, noise=noise)
     if odds and bad.any():
         given = uniforms if isinstance(uniforms, Tensor) else uniforms.tensor(x.dtype, x.device)
@@ -71,11 +70,6 @@ def sample(weights: Weights, uniforms: Tensor | Uniforms, noise: Tensor | None, 
         _share(again, own, vec.CODES[activation], bad, uniforms=given[bad[0]])
         x[bad] = again[0]
     return x[0]
-
-
-def suits_odds(weight: Tensor, activation: str) -> bool:
-    """Whether `ODDS` may be used; float64 stays exact."""
-    return activation == "sigmoid" and weight.dtype == torch.float32
 
 
 def _share(
@@ -95,7 +89,8 @@ def _share(
     `ODDS` are marked in `bad` (M, B). Uniforms that are a seed are for Bernoulli variables only.
     """
     (members, batch, n_variables), (n_params, hidden) = x.shape, weights.output.shape[2:]
-    check_order(weights.order, n_variables)
+    if int(weights.order.min()) < 0 or int(weights.order.max()) >= n_variables:  # loops do not check indexes
+        raise ValueError(f"order holds variables outside 0 … {n_variables - 1}")
     seed = uniforms.seed if isinstance(uniforms, Uniforms) else 0
     family = GIVEN if uniforms is None else BERNOULLI if noise is None else MIXTURE
     tensors, threads = arrays(*weights, x, bad), torch.get_num_threads()
@@ -119,29 +114,6 @@ def _share(
             _walk(*tensors, *options, scratch, np.empty(vec.GROUP, np.int64))
 
     share(task, members * blocks, thread_count("walk", x, threads))
-
-
-_compiled: set[tuple[str, str]] = set()
-
-
-def thread_count(what: str, x: Tensor | np.ndarray, threads: int) -> int:
-    """One the first time: two threads that compile the same function may wait for each other for ever."""
-    key = (what, str(x.dtype).removeprefix("torch."))
-    if key in _compiled or 0 in x.shape:
-        return threads
-    _compiled.add(key)
-    return 1
-
-
-def check_order(order: Tensor, n_variables: int) -> None:
-    """Compiled loops do not check indexes."""
-    if int(order.min()) < 0 or int(order.max()) >= n_variables:
-        raise ValueError(f"order holds variables outside 0 … {n_variables - 1}")
-
-
-def arrays(*tensors: Tensor) -> tuple[np.ndarray, ...]:
-    """The tensors as contiguous arrays, without copying where they already are."""
-    return tuple(tensor.detach().contiguous().numpy() for tensor in tensors)
 
 
 @jit(inline=True)
@@ -296,3 +268,54 @@ def _walk(  # type: ignore[no-untyped-def]
     if code == vec.ODDS:
         for r in range(rows):
             bad[r] |= vec.infinite(state, np.uint64(r * row), lanes, wide)
+
+
+def fill(out: Tensor, seed: int) -> Tensor:
+    """Fill a tensor with uniform numbers strictly between 0 and 1; the k-th is a function of the seed and k.
+
+    Torch would draw them one after the other, in a good part of the time that sampling rows with them takes.
+    """
+    array = out.view(-1).numpy()
+
+    def task(number: int) -> None:
+        first = number * DRAWN
+        _fill(array[first : first + DRAWN], np.uint64(seed), np.uint64(first))
+
+    share(task, -(-len(array) // DRAWN), torch.get_num_threads())
+    return out
+
+
+@jit()
+def _fill(out, seed, first):  # type: ignore[no-untyped-def]
+    zero = out.dtype.type(0)
+    for k in range(len(out)):
+        out[k] = nth(seed, first + np.uint64(k), zero)
+
+
+def choose(count: Tensor, n_variables: int, seed: int, exists: Tensor | None = None) -> Tensor:
+    """Bool (B, D): count[b] of the variables that exist in row b, every set of so many equally likely."""
+    out = torch.empty(len(count), n_variables, dtype=torch.bool)
+    given = arrays(count, out if exists is None else exists, out)
+
+    def task(number: int) -> None:
+        part = slice(number * CHOSEN, (number + 1) * CHOSEN)
+        _choose(*(array[part] for array in given), exists is None, np.uint64(seed), np.uint64(part.start))
+
+    share(task, -(-len(count) // CHOSEN), torch.get_num_threads())
+    return out
+
+
+@jit()
+def _choose(count, exists, out, every, seed, first):  # type: ignore[no-untyped-def]
+    """Knuth's algorithm S: of `left` variables to come `need` are taken, the next with chance need / left."""
+    rows, n = out.shape
+    for b in range(rows):
+        need, left = count[b], n if every else exists[b].sum()
+        for d in range(n):
+            take = False
+            if every or exists[b, d]:
+                u = nth(seed, (first + np.uint64(b)) * np.uint64(n) + np.uint64(d), np.float64(0))
+                take = need >= left or u * left < need
+                left -= 1
+                need -= take
+            out[b, d] = take

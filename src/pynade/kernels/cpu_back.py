@@ -21,10 +21,9 @@ import torch
 from torch import Tensor
 
 from pynade.kernels import cpu_vector as vec
-from pynade.kernels.cpu import arrays, thread_count
 from pynade.kernels.cpu_scalar import jit
 from pynade.kernels.reference import Weights
-from pynade.kernels.threads import borrowed, forked, share
+from pynade.kernels.threads import arrays, borrowed, forked, share, thread_count
 
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
 TILE = 8  # outputs in a tile (at least one step)
@@ -217,7 +216,7 @@ def _by_products(x: Tensor, weights: Weights, grad_eta: Tensor, activation: str,
 def _states(x, order, weight, hidden_bias, h, code, m, split, first, last, padded, s):
     """Hidden activations of rows first … last - 1 of member m. s: weights, activations, BLOCK states."""
     n_variables, hidden = weight.shape[1:]
-    zero = x.dtype.type(0)
+    zero, none = x.dtype.type(0), np.uint64(0)
     order = order[m % len(order)]
     wide, units = np.uint64(padded), np.uint64(hidden)
     for start in range(first, last, BLOCK):
@@ -225,30 +224,25 @@ def _states(x, order, weight, hidden_bias, h, code, m, split, first, last, padde
         s[:padded] = zero
         for r in range(some):
             o = np.uint64(r + 2) * wide
-            for k in range(units):
-                s[o + k] = hidden_bias[m, k]
-            for k in range(units, wide):
-                s[o + k] = zero
+            vec.copy(s, o, hidden_bias[m], none, units)
+            s[o + units : o + wide] = zero
         for d in range(n_variables):
             i = order[d]
-            w = weight[m, i]
-            for k in range(units):
-                s[k] = w[k]
+            vec.copy(s, none, weight[m, i], none, units)
             for r in range(some):
                 o, out, xt = np.uint64(r + 2) * wide, h[i, start + r - first], x[m, start + r, i]
                 for k in range(wide):
                     a = s[o + k]
                     s[wide + k] = vec.squash(a, code)
                     s[o + k] = a + xt * s[k]
-                for k in range(units):
-                    out[k] = s[wide + k]
+                vec.copy(out, none, s, wide, units)
 
 
 @jit()
 def _back(x, order, weight, h, q, gw, gc, gx, code, need_x, m, split, first, last, padded, s):
     """Gradients of W, c, x. s: weights, their gradient, h, q, BLOCK lanes of dL/da."""
     n_variables, hidden = weight.shape[1:]
-    zero, one = x.dtype.type(0), x.dtype.type(1)
+    zero, one, none = x.dtype.type(0), x.dtype.type(1), np.uint64(0)
     order = order[m % len(order)]
     wide, units = np.uint64(padded), np.uint64(hidden)
     H, Q, G = wide + wide, wide + wide + wide, wide + wide + wide + wide
@@ -258,29 +252,19 @@ def _back(x, order, weight, h, q, gw, gc, gx, code, need_x, m, split, first, las
         s[4 * padded :] = zero
         for t in range(n_variables):
             i = order[n_variables - 1 - t]
-            w, to = weight[m, i], gw[split, m, i]
-            for k in range(units):
-                s[k] = w[k]
-                s[wide + k] = to[k]
+            to = gw[split, m, i]
+            vec.copy(s, none, weight[m, i], none, units)
+            vec.copy(s, wide, to, none, units)
             for r in range(some):
                 o, xt = G + np.uint64(r) * wide, x[m, start + r, i]
-                hs, qs = h[i, start + r - first], q[i, start + r - first]
-                for k in range(units):
-                    s[H + k] = hs[k]
-                for k in range(units):
-                    s[Q + k] = qs[k]
+                vec.copy(s, H, h[i, start + r - first], none, units)
+                vec.copy(s, Q, q[i, start + r - first], none, units)
                 if need_x:
-                    total = zero
-                    for k in range(wide):
-                        total += s[o + k] * s[k]
-                    gx[m, start + r, i] = total
+                    gx[m, start + r, i] = vec.dot(s, o, s, none, wide)
                 for k in range(wide):
                     g = s[o + k]
                     s[wide + k] += xt * g
                     s[o + k] = g + s[Q + k] * vec.slope(s[H + k], one, code)
-            for k in range(units):
-                to[k] = s[wide + k]
+            vec.copy(to, none, s, wide, units)
         for r in range(some):
-            o = G + np.uint64(r) * wide
-            for k in range(units):
-                gc[split, m, k] += s[o + k]
+            vec.add(gc[split, m], none, s, G + np.uint64(r) * wide, units, False)

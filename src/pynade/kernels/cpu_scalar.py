@@ -37,8 +37,8 @@ def jit(fastmath: set[str] = REORDER, inline: bool = False, allocates: bool = Fa
         fastmath: what LLVM may assume.
         inline: force it into its callers. Left to LLVM, a process that compiles and one that loads from the
             cache may use different copies, which may round differently: a resumed run would not be identical.
-        allocates: it creates arrays, whose references must be counted. The others get their memory from
-            outside, and the atomic instructions of counting would cost as much as a lane's arithmetic.
+        allocates: it creates arrays, whose references must be counted; elsewhere the atomic instructions of
+            counting would cost as much as a lane's arithmetic.
     """
     options: dict[str, Any] = {"fastmath": fastmath, "error_model": "numpy", "nogil": True}
     options |= {"forceinline": inline} | reference_counts(allocates)

@@ -1,10 +1,10 @@
 """Inner loops of the CPU kernels over hidden units, written so that LLVM vectorises them.
 
-Everything here works on *lanes*: flat, aligned buffers cut into runs of `LANE` values. The lanes of one
-row's state (pre-activation, activation, …) lie at constant distances from each other, and so do the rows of
-a tile of weights: the compiler sees, with one comparison, that they do not overlap; for separate arrays it
-emits scalar code. For the same reason nothing raises on division by zero, and offsets (s, o) are unsigned.
-Rounding may be reordered (`reassoc`) and fused (`contract`), but NaN and infinity keep their meaning.
+Everything here works on *lanes*: flat, aligned buffers cut into runs of `LANE` values. The lanes of one row's
+state (pre-activation, activation, …) lie at constant distances from each other, and so do the rows of a tile
+of weights: the compiler sees, with one comparison, that they do not overlap; for separate arrays it emits
+scalar code. For the same reason nothing raises on division by zero, and offsets (s, o) are unsigned. Rounding
+may be reordered (`reassoc`) and fused (`contract`), but NaN and infinity keep their meaning.
 """
 
 # mypy: disable-error-code="no-untyped-def"

@@ -1,8 +1,7 @@
 """The NADE recurrence on CUDA, in Triton: many short recurrences instead of one long one.
 
 The D steps are cut into segments. The pre-activation at the start of a segment is a plain matrix product of
-the inputs before it, so all segments, blocks of rows and blocks of hidden units run at the same time; each
-program keeps its pre-activations in registers for a few dozen steps.
+the inputs before it, so all segments, blocks of rows and blocks of hidden units run at the same time.
 
 The backward pass also goes through the steps once, in forward order. Let p_d be the sum of (d/da) over the
 steps of the segment up to and including d, and G the sum over all steps from the start of the segment to the
@@ -93,8 +92,8 @@ def _backward(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """One segment's p at its end, `total` (M, S, B, H), and the parts of the gradients that need p_d.
 
-    grad_eta (M, D, P, B) by step; grad_weight (blocks of rows, M, D, H) and grad_x (blocks of units, M, D,
-    B) get Σ x p and Σ W p, to be subtracted; grad_output (blocks of rows, M, D, P, H).
+    grad_eta (M, D, P, B) by step; grad_weight (blocks of rows, M, D, H) and grad_x (blocks of units, M, D, B)
+    get Σ x p and Σ W p, to be subtracted; grad_output (blocks of rows, M, D, P, H).
     """
     block, row_blocks = tl.program_id(0), tl.cdiv(B, ROWS)
     members = tl.num_programs(0) // row_blocks
@@ -147,7 +146,10 @@ def forward(x: Tensor, weights: Weights, activation: str, with_tape: bool = True
     """As `cpu.forward`; the tape (M, S, B, H) holds the *start* of each segment, and is always there."""
     members, batch, n_variables = x.shape
     (x, weight, output), grid, sizes, tile = _prepared(x, weights)
-    start = _starts(x, weight, weights.hidden_bias, length=sizes[5], segments=sizes[4])
+    cut, whole = (sizes[4] - 1, sizes[5]), (sizes[4] - 1) * sizes[5]  # all segments but the last
+    updates = x[:, :whole].unflatten(1, cut).transpose(2, 3) @ weight[:, :whole].unflatten(1, cut)
+    first = weights.hidden_bias[:, None, None].expand(-1, 1, batch, -1)
+    start = torch.cat((first, updates), 1).cumsum(1)  # c plus all segments before
     parts = x.new_empty(members, grid[1], n_variables, sizes[3], batch)
     if batch:
         _forward[grid](x, weight, output, start, parts, *sizes, CODES[activation], **tile)
@@ -190,14 +192,6 @@ def _rank(order: Tensor) -> Tensor:
     """The inverse permutation; scattering is far cheaper than sorting."""
     steps = torch.arange(order.shape[1], device=order.device).expand_as(order)
     return torch.empty_like(order).scatter_(1, order, steps)
-
-
-def _starts(x: Tensor, weight: Tensor, hidden_bias: Tensor, length: int, segments: int) -> Tensor:
-    """Pre-activations (M, S, B, H) at the start of each segment: c plus all segments before it."""
-    cut, whole = (segments - 1, length), (segments - 1) * length
-    updates = x[:, :whole].unflatten(1, cut).transpose(2, 3) @ weight[:, :whole].unflatten(1, cut)
-    first = hidden_bias[:, None, None].expand(-1, 1, x.shape[2], -1)
-    return torch.cat((first, updates), 1).cumsum(1)
 
 
 def _segment_product(left: Tensor, right: Tensor, length: int, segments: int) -> Tensor:

@@ -74,15 +74,7 @@ def _prefix(  # type: ignore[no-untyped-def]
 
 
 def prefix(batch: int, n_variables: int, seed: Tensor, exists: Tensor | None, stratified: bool) -> Tensor:
-    """Bool (batch, D), see `pynade.ordering.random_observed`.
-
-    Args:
-        batch: number of rows.
-        n_variables: D.
-        seed: (1,), an integer on the device.
-        exists: bool (batch, D), the cells that may be observed; None for all.
-        stratified: each row has a stratum of its own, at random.
-    """
+    """Bool (batch, D), see `pynade.ordering.random_observed`; the seed is an integer (1,) on the device."""
     bits = max(4, (n_variables - 1).bit_length())
     out = torch.empty(batch, n_variables, dtype=torch.bool, device=seed.device)
     given = out if exists is None else exists.contiguous().view(torch.uint8)
@@ -155,13 +147,8 @@ def _gibbs(  # type: ignore[no-untyped-def]
 def gibbs(chains: Tensor, W: Tensor, b: Tensor, c: Tensor, k: int, seed: Tensor) -> tuple[Tensor, Tensor]:
     """States of the visible units after k rounds, and p(h | v) there: (M, B, D) and (M, B, H).
 
-    Args:
-        chains: (M, B, D), where the chains start; the machines may share them (`expand`).
-        W: (M, H, D).
-        b: (M, 1, D), biases of the visible units.
-        c: (M, 1, H), of the hidden units.
-        k: rounds.
-        seed: (1,), an integer on the device.
+    Chains (M, B, D) may be shared by the machines (`expand`); W is (M, H, D), b of the visible units (M, 1,
+    D), c of the hidden ones (M, 1, H); the seed is an integer (1,) on the device.
     """
     members, batch, visible = chains.shape
     hidden = W.shape[1]

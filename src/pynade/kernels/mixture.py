@@ -1,9 +1,8 @@
 """Log-densities of mixtures of K one-dimensional distributions and their gradients in one pass, on the CPU.
 
-Written with torch, the log-density is some fifteen passes over tensors as large as eta, and its gradient as
-many again. Here a few rows at a time are transposed into lanes (one number of each row, side by side), every
-exponential is a vector loop over a lane whatever K is, and the gradient of eta is computed in the same pass.
-A tile is always computed whole, so the result of a row depends neither on the other rows nor on the number of
+With torch this is some thirty passes over tensors as large as eta. Here a few rows at a time are transposed
+into lanes (one number of each row, side by side), so that every exponential is a vector loop whatever K is. A
+tile is always computed whole: the result of a row depends neither on the other rows nor on the number of
 threads. It is that of `families.mixture`, to rounding.
 """
 
@@ -11,18 +10,17 @@ threads. It is that of `families.mixture`, to rounding.
 # (numba reads the arguments' types off the call, and compares signatures with annotations included)
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
-from pynade.kernels.autograd import FirstDerivatives, axis_first, keep_signatures
-from pynade.kernels.cpu import arrays, thread_count
+from pynade.kernels.autograd import fused
 from pynade.kernels.cpu_scalar import at_most, exponential, jit, logarithm
-from pynade.kernels.private import forward_mode, mapped
-from pynade.kernels.threads import borrowed, share
+from pynade.kernels.private import forward_mode
+from pynade.kernels.threads import arrays, borrowed, share, thread_count
 
 NORMAL, LAPLACE, LOGISTIC = range(3)  # codes of the standard distributions
 STANDARD = {"Normal": NORMAL, "DoubleExponential": LAPLACE, "StandardLogistic": LOGISTIC}
@@ -44,102 +42,54 @@ def suits(x: Tensor, eta: Tensor, name: str, floor: float) -> bool:
     return known and alike and not forward_mode()
 
 
-def log_prob(x: Tensor, eta: Tensor, name: str, constant: float, floor: float, scaled: bool) -> Tensor:
-    """Log of Σ_c pi_c f((x - mu_c) / sigma_c) / sigma_c: x (…), eta (…, 3K) -> (…).
-
-    Args:
-        x: values.
-        eta: [K logits | K locations | K raw scales].
-        name: the standard distribution's class.
-        constant: log f is its kernel and this.
-        floor: sigma = floor + exp(raw).
-        scaled: multiply the gradient of each location by its sigma.
+def log_prob(x: Tensor, eta: Tensor, *options: Any) -> Tensor:
+    """Log of Σ_c pi_c f((x - mu_c) / sigma_c) / sigma_c: x (…), eta (…, 3K) -> (…); options: of `LogProb`.
 
     Example:
         >>> import torch
         >>> log_prob(torch.ones(1), torch.zeros(1, 6), "Normal", 0.0, 0.0, False)
         tensor([-0.5000])
     """
-    numbers = (STANDARD[name], constant, floor, scaled)
-    unsure = mapped()  # requires_grad of mapped tensors is not known
-    gradients = torch.is_grad_enabled() and (unsure or x.requires_grad or eta.requires_grad)
-    if not gradients and not unsure:
-        return LogProb.forward(x, eta, *numbers, False)[0]
-    out: Tensor = LogProb.apply(x, eta, *numbers, gradients)[0]
-    return out
+    return fused(LogProb(*options), x, eta)
 
 
-class LogProb(Function):
-    """(x, eta, code, constant, floor, scaled, gradients) → (log p, its gradients by x and eta)."""
+@dataclass
+class LogProb:
+    """The log-density, for `autograd.fused`; x (…), eta (…, 3K): [K logits | K locations | K raw scales]."""
 
-    @staticmethod
-    def forward(
-        x: Tensor, eta: Tensor, code: int, constant: float, floor: float, scaled: bool, gradients: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Call the loops; without `gradients` they are empty."""
+    name: str  # of the standard distribution f
+    constant: float  # log f is its kernel and this
+    floor: float  # sigma = floor + exp(raw)
+    scaled: bool  # multiply the gradient of each location by its sigma
+
+    def forward(self, keep: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Log p (…), and its gradients by x and eta, empty unless `keep`."""
+        x, eta = tensors
         n, width = x.numel(), eta.shape[-1]
         out = x.new_empty(x.shape)
-        by_x = x.new_empty(x.shape if gradients else (*x.shape, 0))
-        by_eta = x.new_empty((*x.shape, width if gradients else 0))
+        by_x = x.new_empty(x.shape if keep else (*x.shape, 0))
+        by_eta = x.new_empty((*x.shape, width if keep else 0))
         values, etas, *results = (a.reshape(-1) for a in arrays(x, eta, out, by_x, by_eta))
         threads = min(torch.get_num_threads(), max(1, n * width // TASK))
         rows = -(-n // (threads * ROWS)) * ROWS  # whole tiles
         size = ROWS * (6 + FIELDS * (width // 3))
-        numbers = values.dtype.type(constant), values.dtype.type(floor)
+        numbers = values.dtype.type(self.constant), values.dtype.type(self.floor)
+        options = (STANDARD[self.name], *numbers, self.scaled, keep)
 
         def task(number: int) -> None:
             with borrowed(size, values.dtype) as scratch:
                 first = number * rows
                 sizes = (first, min(n, first + rows), width // 3)
-                lanes = (scratch[: 6 * ROWS], scratch[6 * ROWS :])
-                _rows(values, etas, *results, *lanes, *sizes, code, *numbers, scaled, gradients)
+                _rows(values, etas, *results, scratch[: 6 * ROWS], scratch[6 * ROWS :], *sizes, *options)
 
         share(task, -(-n // rows) if n else 0, thread_count("mixture", x, threads))
         return out, by_x, by_eta
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Keep the gradients, and the inputs: second derivatives must not go unnoticed."""
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs[:2], *output[1:])
-        ctx.numbers = inputs[2:6]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(self, needs: tuple[bool, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
         """The stored gradients, times the incoming one."""
-        if grad is None:
-            return (None,) * 7
-        x, eta, by_x, by_eta = ctx.saved_tensors
-        if by_eta.shape[-1] == 0:
-            _, by_x, by_eta = LogProb.apply(x, eta, *ctx.numbers, True)
-        of_eta = Scaled.apply(x, eta, by_eta, grad) if ctx.needs_input_grad[1] else None
-        of_x = Scaled.apply(x, eta, by_x.unsqueeze(-1), grad) if ctx.needs_input_grad[0] else None
-        return None if of_x is None else of_x.squeeze(-1), of_eta, *(None,) * 5
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], Any]:
-        """One more axis of rows."""
-        x, eta = (axis_first(t, dim, info.batch_size) for t, dim in zip(args[:2], in_dims, strict=False))
-        return LogProb.apply(x, eta, *args[2:]), (0, 0, 0)
-
-
-class Scaled(FirstDerivatives):
-    """(x, eta, gradients (…, N), grad (…)) → their product; x and eta only mark what it depends on."""
-
-    @staticmethod
-    def forward(x: Tensor, eta: Tensor, by: Tensor, grad: Tensor) -> Tensor:
-        """Multiply."""
-        return by * grad.unsqueeze(-1)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Tensor) -> tuple[Tensor, int]:
-        """One more axis of rows."""
-        moved = (axis_first(t, dim, info.batch_size) for t, dim in zip(args, in_dims, strict=True))
-        return Scaled.apply(*moved), 0
-
-
-keep_signatures(LogProb, Scaled)
+        _, _, by_x, by_eta, grad = tensors
+        of_x = by_x * grad if needs[0] else grad.new_empty((*grad.shape, 0))
+        return of_x, by_eta * grad.unsqueeze(-1) if needs[1] else grad.new_empty((*grad.shape, 0))
 
 
 @jit()

@@ -1,16 +1,15 @@
 """The norms of the U-Net and the transformers with what surrounds them, in one pass: on CUDA, in Triton.
 
-Of maps (B, C, H, W), by group of maps (`NormSiLU`):
+Of maps (B, C, H, W), by group of maps (`NormSiLU`), with mean and variance of a row's group of maps, and a
+scale and a shift per map, or per row and map:
 
     y = drop(silu((1 + scale) ⊙ (x - mean) / sqrt(variance + epsilon) + shift))
 
-mean and variance are those of a row's group of maps; scale and shift are one number per map, or per row and
-map. Torch's group norm needs float32 in the default memory format, convolutions in bfloat16 are fastest in
-channels-last format: a U-Net would spend more time on conversions than on its convolutions.
-
-One program does one row: it reads it twice (sums; then the result), the second time from the cache. What is
-dropped is decided by a counter-based generator from a seed in device memory, drawn by torch's, so nothing is
-stored for the backward pass and a CUDA graph draws afresh at every replay. Sums are float32.
+Torch's group norm needs float32 in the default memory format, convolutions in bfloat16 are fastest in
+channels-last format: a U-Net would spend more time on conversions than on its convolutions. One program does
+one row, which it reads twice, the second time from the cache. What is dropped is decided by a counter-based
+generator from a seed in device memory, drawn by torch's, so nothing is stored for the backward pass and a
+CUDA graph draws afresh at every replay. Sums are float32.
 
 Of tokens (N, width), together with the sum that comes before it (`AddNorm`):
 

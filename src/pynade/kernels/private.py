@@ -1,6 +1,4 @@
-"""Interfaces of other libraries that are not public: each here and nowhere else, with what replaces it.
-
-A new version of a library may remove any of them. Results stay the same without them; only time is lost.
+"""Interfaces of other libraries that are not public, and may go: without them results stay, time is lost.
 
 | interface | seen to work with | what it gives | without it |
 | --- | --- | --- | --- |
@@ -33,10 +31,7 @@ _OTHER_NAMES: dict[str, Callable[..., Tensor]] = {
 
 @cache
 def openmp() -> Callable[[Callable[[Any], None], int], None] | None:
-    """Runs a function once on each of so many of torch's own OpenMP threads, or None.
-
-    The function gets one argument, which means nothing, and must not raise.
-    """
+    """Runs a function of one argument, which means nothing, on so many of torch's own threads, or None."""
     for path in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*")):
         parallel = getattr(ctypes.CDLL(str(path)), "GOMP_parallel", None)
         if parallel is not None:
@@ -67,12 +62,7 @@ def forward_mode() -> bool:
 
 
 def foreach(name: str, tensors: Sequence[Tensor], *arguments: Any) -> Sequence[Tensor]:
-    """A method of tensors for all of a list; arguments that are lists hold one value for each.
-
-    Example:
-        >>> [t.item() for t in foreach("mul", [torch.tensor(2.0), torch.tensor(3.0)], 2.0)]
-        [4.0, 6.0]
-    """
+    """A method of tensors for all of a list; arguments that are lists hold one value for each."""
     together = getattr(torch, f"_foreach_{name}", None)
     if together is not None:
         done: Sequence[Tensor] = together(tensors, *arguments)

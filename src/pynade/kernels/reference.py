@@ -1,4 +1,9 @@
-"""The NADE recurrence and its sampler in plain torch: the reference for the tests of all other kernels."""
+"""The NADE recurrence and its sampler in plain torch: the reference for the tests of all other kernels.
+
+`dense` is for few variables with many parameters each (a mixture of K Gaussians has P = 3K): almost all work
+is V h there, for which matrix units are fastest. The pre-activations of all D steps come from one product of
+masked inputs with W: D times the arithmetic of the recurrence, but little beside V h.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
+
+from pynade.kernels.threads import forked
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
@@ -26,6 +34,8 @@ class Weights(NamedTuple):
 
 
 BLOCK = 32  # steps whose pre-activations are formed together; bounds the working set, not the result
+# of `dense` by device: the largest D, the least P, the most bytes of activations (on a CPU, of a cache)
+LIMITS = {"cuda": (256, 4, 2**30), "cpu": (32, 24, 2**20)}
 
 
 def recurrence(features: Tensor, weights: Weights, activation: str) -> Tensor:
@@ -48,6 +58,39 @@ def recurrence(features: Tensor, weights: Weights, activation: str) -> Tensor:
         before = running[-1]
     eta = torch.cat(etas)[order.argsort()]
     return eta.transpose(0, 1) + bias
+
+
+def suits_dense(features: Tensor, output: Tensor) -> bool:
+    """Whether `dense` is likely to be the fastest kernel, judged by the shapes."""
+    if features.device.type not in LIMITS or forked():  # matrix products would wait for threads that are lost
+        return False
+    most_variables, least_params, most_bytes = LIMITS[features.device.type]
+    n_variables, n_params, hidden = output.shape
+    stored = len(features) * n_variables * hidden * features.element_size()
+    return n_variables <= most_variables and n_params >= least_params and stored <= most_bytes
+
+
+def dense(features: Tensor, weights: Weights, activation: str) -> Tensor:
+    """As `pynade.kernels.recurrence`, any number of features; the (D, B, H) activations are stored.
+
+    Matrix units need rows that begin at multiples of four numbers, so the products are padded with zeros. The
+    hidden bias is the weight of one more input that is always one, so the product computes its gradient too.
+    """
+    weight, hidden_bias, output, bias, order = weights
+    D, F, H = weight.shape
+    more = 1 + -(D + 1) % 4
+    extra = functional.pad(features.new_ones(1, 1), (0, F - 1, 0, more - 1))
+    inputs = torch.cat((features, extra.expand(len(features), -1, -1)), 1)
+    bias_row = functional.pad(hidden_bias.view(1, 1, H), (0, 0, 0, F - 1, 0, more - 1))
+    steps = torch.arange(D, device=order.device)
+    rank = steps.scatter(0, order, steps)
+    before = functional.pad((rank[None] < rank[:, None]).to(features.dtype), (0, more), value=1)
+    seen = before[:, None, :, None] * inputs  # (D, B, D + more, F): j counts where it comes before d
+    a = seen.flatten(2).flatten(0, 1) @ torch.cat((weight, bias_row)).flatten(0, 1)
+    h = ACTIVATIONS[activation](a).unflatten(0, seen.shape[:2])  # (D, B, H)
+    P = output.shape[1]
+    V = functional.pad(output, (0, 0, 0, -P % 4)) if P % 4 else output
+    return torch.bmm(h, V.transpose(1, 2))[..., :P].transpose(0, 1) + bias
 
 
 def sample(weights: Weights, uniforms: Tensor, noise: Tensor | None, activation: str) -> Tensor:

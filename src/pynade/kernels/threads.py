@@ -1,12 +1,9 @@
 """Threads and working memory of compiled loops that release the interpreter's lock.
 
 After each parallel operation torch's worker threads spin for some milliseconds, waiting for the next one. A
-second set of threads would have to share the cores with them and run at half speed, so torch's own threads
-are used (`private.openmp`). (numba's parallel loops start a second set too, and abort a process that was
-forked after their first use.)
-
-New memory is mapped page by page at its first use, which takes about as long as the kernels' own work. A few
-buffers are therefore kept and used again.
+second set of threads (such as numba's, which also abort a process that was forked after their first use)
+would run at half speed beside them, so torch's own are used (`private.openmp`). New memory is mapped page by
+page at its first use, in about the time of the kernels' own work: a few buffers are kept and used again.
 """
 
 from __future__ import annotations
@@ -20,6 +17,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from pynade.kernels import private
 
@@ -27,12 +25,13 @@ LINE = 64  # bytes: buffers start on a cache line, so that no vector straddles t
 KEPT = 2**24  # bytes: larger buffers are given back to the system
 
 _free: defaultdict[int, deque[np.ndarray]] = defaultdict(lambda: deque(maxlen=4))  # by size, powers of two
-_forked = False
+_children: list[int] = []  # this process, if it was forked
+os.register_at_fork(after_in_child=lambda: _children.append(os.getpid()))
 
 
 def forked() -> bool:
-    """Whether this process is the child of a fork, without the threads that torch had before it."""
-    return _forked
+    """Whether this is the child of a fork: with OpenMP's records, but not the threads it would wait for."""
+    return bool(_children)
 
 
 def share(task: Callable[[int], None], count: int, threads: int) -> None:
@@ -48,7 +47,7 @@ def share(task: Callable[[int], None], count: int, threads: int) -> None:
         except BaseException as error:  # no exception may cross into the C library
             errors.append(error)
 
-    parallel = None if _forked else private.openmp()
+    parallel = None if forked() else private.openmp()
     if threads < 2:
         run()
     elif parallel is not None:
@@ -62,18 +61,21 @@ def share(task: Callable[[int], None], count: int, threads: int) -> None:
         raise errors[0]
 
 
+_compiled: set[tuple[str, str]] = set()
+
+
+def thread_count(what: str, x: Tensor | np.ndarray, threads: int) -> int:
+    """One the first time: two threads that compile the same function may wait for each other for ever."""
+    key = (what, str(x.dtype).removeprefix("torch."))
+    if key in _compiled or 0 in x.shape:
+        return threads
+    _compiled.add(key)
+    return 1
+
+
 @cache
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="pynade-kernel")
-
-
-def _after_fork() -> None:
-    """A forked child has OpenMP's records but not its threads, and would wait for them for ever."""
-    global _forked
-    _forked = True
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 @contextmanager
@@ -94,3 +96,8 @@ def borrowed(size: int, dtype: np.dtype) -> Iterator[np.ndarray]:
     yield memory[skip : skip + size * dtype.itemsize].view(dtype)
     if needed <= KEPT:
         _free[needed].append(memory)
+
+
+def arrays(*tensors: Tensor) -> tuple[np.ndarray, ...]:
+    """The tensors as contiguous arrays, without copying where they already are."""
+    return tuple(tensor.detach().contiguous().numpy() for tensor in tensors)

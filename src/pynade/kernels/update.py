@@ -67,17 +67,11 @@ def update(
     numbers: Tensor,
     constants: tuple[float, float, float],
 ) -> None:
-    """Update a parameter, its slots and its average in place.
+    """Update a parameter, its slots (velocity, or Adam's two averages) and its average in place.
 
-    Args:
-        rule: "sgd", "adam" or "adamw".
-        weight: (M, …) of a population, or of any shape where M is 1.
-        slope: its gradient; like the slots and the average it has the strides of the weight.
-        slots: velocity, or Adam's two averages.
-        average: the running average of the weights, if there is one.
-        decay: (M,), or None.
-        numbers: (5, M): learning rate, momentum, Adam's two corrections, and how far the average moves.
-        constants: Adam's BETA1, BETA2 and EPSILON.
+    The weight is (M, …) of a population, or of any shape where M is 1; its gradient `slope`, the slots and
+    the average have its strides. Decay is (M,); numbers (5, M) are the learning rate, momentum, Adam's two
+    corrections and how far the average moves; constants are Adam's BETA1, BETA2 and EPSILON.
     """
     members = numbers.shape[1]
     n = weight.numel() // members

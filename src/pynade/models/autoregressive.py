@@ -11,8 +11,8 @@ from torch import Generator, Tensor
 from pynade.families import Family
 from pynade.models.density import Density
 from pynade.nets import Net, Walk, grouped
-from pynade.nets.base import arithmetic
 from pynade.ordering import Ordering
+from pynade.precision import computing_in
 
 
 class Rows:
@@ -49,7 +49,7 @@ class Rows:
             noise: source of dropout in training, for a net that has any.
             precision: as for `Walk`.
         """
-        with arithmetic(precision, self.y.device):
+        with computing_in(precision, self.y.device):
             eta = self.net.parallel(self.features, Ordering.trusted(order), **dropout(self.net, noise))
         return row_sums(self.inner.log_prob(self.y, eta.to(self.y.dtype)), self.log_slope)
 
@@ -73,7 +73,7 @@ class Rows:
         walk = Walk(self.net, orders, len(self.y), precision)
         for i in walk:
             value, at = walk.cells(columns.expand(len(orders), -1, -1)), i[:, None]
-            with arithmetic(precision, orders.device):
+            with computing_in(precision, orders.device):
                 eta = self.net.predict(walk.state, i).to(value.dtype)
             total += self.inner.log_prob(value, eta, at)
             walk.observe(self.inner.encode(value, at))

@@ -185,7 +185,7 @@ class Ensemble(Ordered):
 
     def draw(self, rows: int, generator: Generator | None = None) -> Tensor:
         """What an update draws, where the generator is: the number (1,) of a member; `fresh`: (rows, D)."""
-        where = _where(generator)
+        where = "cpu" if generator is None else generator.device
         if self.fresh:
             size = rows, self.n_variables
             return torch.rand(size, generator=generator, device=where, dtype=torch.float64).argsort(1)
@@ -200,13 +200,10 @@ class Ensemble(Ordered):
     @torch.no_grad()
     def sample(self, n: int, generator: Generator | None = None) -> Tensor:
         """Each row picks an ordering uniformly and is drawn along it; all rows together."""
-        k = torch.randint(len(self.orderings), (n,), generator=generator, device=_where(generator))
-        return ancestral(self.net, self.family, self.orderings[k.to(self.device)], n, generator)
+        where = "cpu" if generator is None else generator.device
+        k = torch.randint(len(self.order), (n,), generator=generator, device=where).to(self.device)
+        return ancestral(self.net, self.family, self.orderings[k], n, generator)
 
     def conditional_means(self, x: Tensor) -> Tensor:
         """E[x_i | variables before i] under the first ordering, (B, D)."""
         return self.member(0).conditional_means(x)
-
-
-def _where(generator: Generator | None) -> torch.device:
-    return generator.device if generator is not None else torch.device("cpu")

@@ -1,12 +1,9 @@
 """What a net is: it computes the parameters (eta) of every variable, in two ways that must agree.
 
-*Parallel*: `net(features, ordering)` gives eta of all D variables at once, each a function of the
-variables before it only. *Sequential* (the stepper): `start`, then `predict` and `observe` in turn, which is
-what `Walk` does. Tests hold the two views equal for every net.
-
-The stepper works on G groups of N rows, and the rows of a group are at the same variable: i has shape
-(G,). One ordering for all rows is one group, so that weights are read once for the whole batch; an
-ordering for each row is as many groups of one.
+*Parallel*: `net(features, ordering)` gives eta of all D variables at once, each a function of the variables
+before it only. *Sequential* (the stepper): `start`, then `predict` and `observe` in turn, as `Walk` does, on
+G groups of N rows; the rows of a group are at the same variable: i has shape (G,). One ordering for all rows
+is one group, so that weights are read once for the whole batch; one for each row is as many groups of one.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -78,6 +74,10 @@ class Net(Part, ABC):
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
         """State after each row of group g has also seen its features (G, N, F) of variable i[g]."""
 
+    def select(self, state: State, group: Tensor, rows: Tensor) -> State:
+        """The state in which each group (G,) has the rows (G, N) of it."""
+        return {name: tensor[group[:, None], rows] for name, tensor in state.items()}
+
     def fused_sample(
         self, family: Family, order: Tensor, n: int, generator: Generator | None
     ) -> Tensor | None:
@@ -97,10 +97,11 @@ class Net(Part, ABC):
         result is the same on every machine with that GPU, so that an evaluation can be resumed elsewhere.
         """
         on_gpu = device.type == "cuda"
+        most = GPU_ROWS if on_gpu else CPU_ROWS
         if self.row_floats is None:
-            return GPU_ROWS if on_gpu else CPU_ROWS
+            return most
         memory = torch.cuda.get_device_properties(device).total_memory // 8 if on_gpu else CPU_MEMORY
-        return max(1, min(GPU_ROWS if on_gpu else CPU_ROWS, memory // (4 * self.row_floats)))
+        return max(1, min(most, memory // (4 * self.row_floats)))
 
     def set_output_bias(self, eta: Tensor) -> None:
         """Start from the constant prediction eta (D, P), usually `family.eta_from_marginal(train)`."""
@@ -111,8 +112,7 @@ class Net(Part, ABC):
 class AnyOrderNet(Net):
     """Abstract net whose outputs depend on *which* variables are observed, not on their order.
 
-    The stepper here keeps what has been observed and runs the whole net at every step. A net that can do
-    better overrides it; tests hold the two equal.
+    The stepper here runs the whole net at every step. A net that can do better overrides it.
     """
 
     @abstractmethod
@@ -188,17 +188,17 @@ class Walk:
 
     def predict(self) -> Tensor:
         """Parameters (eta) of this step's variables, (G, N, P)."""
-        with arithmetic(self.precision, self.order.device):
+        with computing_in(self.precision, self.order.device):
             return self.net.predict(self.state, self.i)
 
     def observe(self, features: Tensor) -> None:
         """Give the net the features (G, N, F) of this step's variables."""
-        with arithmetic(self.precision, self.order.device):
+        with computing_in(self.precision, self.order.device):
             self.state = self.net.observe(self.state, self.i, features)
 
     def select(self, which: Tensor) -> None:
         """Replace the rows of each group by the rows `which` (G, N) of it, as resampling does."""
-        self.state = {name: tensor[self.group[:, None], which] for name, tensor in self.state.items()}
+        self.state = self.net.select(self.state, self.group, which)
 
     def cells(self, x: Tensor) -> Tensor:
         """The values (G, …) of this step's variables in x (G, …, D)."""
@@ -207,11 +207,6 @@ class Walk:
     def put(self, x: Tensor, values: Tensor) -> None:
         """Write values (G, …) of this step's variables into x (G, …, D)."""
         x[self.group, ..., self.i] = values
-
-
-def arithmetic(precision: str | None, device: torch.device) -> AbstractContextManager[None]:
-    """The context in which a net computes with this precision; None leaves torch's settings alone."""
-    return nullcontext() if precision is None else computing_in(precision, device)
 
 
 def stepwise(net: Net, features: Tensor, ordering: Ordering) -> Tensor:
@@ -241,10 +236,9 @@ def of_variables(eta: Tensor, i: Tensor) -> Tensor:
 
 def activation_named(name: str) -> Callable[[Tensor], Tensor]:
     """The function of that name, or a ValueError that lists the known ones."""
-    try:
-        return ACTIVATIONS[name]
-    except KeyError:
-        raise ValueError(f"unknown activation {name!r}; known: {', '.join(ACTIVATIONS)}") from None
+    if name not in ACTIVATIONS:
+        raise ValueError(f"unknown activation {name!r}; known: {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
 
 
 def layer_sizes(hidden: int | Sequence[int]) -> tuple[int, ...]:

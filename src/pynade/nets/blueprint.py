@@ -76,13 +76,18 @@ def parse_blueprint(text: str) -> list[Layer]:
         >>> parse_blueprint("8@3x3(valid) → pool@2x2")
         [Layer(type='valid', height=3, width=3, maps=8), Layer(type='pool', height=2, width=2, maps=0)]
     """
-    parts = re.split(r"->|→", re.sub(r"\s", "", text))
-    return [_parse_layer(n, part) for n, part in enumerate(parts, start=1)]
-
-
-def format_blueprint(layers: Sequence[Layer]) -> str:
-    """The text of layers, in the one way that is written to files."""
-    return "->".join(map(str, layers))
+    layers = []
+    for n, part in enumerate(re.split(r"->|→", re.sub(r"\s", "", text)), start=1):
+        name, match = f"layer {n}, '{part}'", re.fullmatch(r"(\d+|pool|up)@(\d+)x(\d+)(?:\((\w+)\))?", part)
+        if match is None or match[1].isdigit() == (match[4] is None):
+            raise ValueError(f"{name}: expected maps@HxW(valid, same or full), pool@HxW or up@HxW")
+        if match[4] not in (None, *TYPES):
+            raise ValueError(f"{name}: the type is valid, same or full, not {match[4]!r}")
+        layer = Layer(match[4] or match[1], int(match[2]), int(match[3]), int(match[1]) if match[4] else 0)
+        if 0 in (layer.height, layer.width) or (layer.convolves and layer.maps == 0):
+            raise ValueError(f"{name}: maps, height and width must be at least 1")
+        layers.append(layer)
+    return layers
 
 
 def infer_shapes(layers: Sequence[Layer], before: Shape) -> list[Shape]:
@@ -97,7 +102,7 @@ def infer_shapes(layers: Sequence[Layer], before: Shape) -> list[Shape]:
         try:
             before = layer.after(before)
         except ValueError as error:
-            raise ValueError(f"{_name(n, layer)}: {error}") from None
+            raise ValueError(f"layer {n}, '{layer}': {error}") from None
         shapes.append(before)
     return shapes
 
@@ -112,29 +117,12 @@ def layers_for(text: str, inputs: Shape, outputs: int) -> list[Layer]:
     """
     layers = parse_blueprint(text)
     shape, last = infer_shapes(layers, inputs)[-1], layers[-1]
-    name = f"last {_name(len(layers), last)}"
+    name = f"last layer {len(layers)}, '{last}'"
     if not last.convolves:
         raise ValueError(f"{name}: the last layer must be a convolution")
     if last.maps not in (1, outputs):
         raise ValueError(f"{name}: the last layer must have 1 map or exactly {outputs}, not {last.maps}")
     if shape[1:] != inputs[1:]:
-        raise ValueError(
-            f"{name}: it leaves a {shape[1]}x{shape[2]} map, but the image is {inputs[1]}x{inputs[2]}"
-        )
+        was = f"the image is {inputs[1]}x{inputs[2]}"
+        raise ValueError(f"{name}: it leaves a {shape[1]}x{shape[2]} map, but {was}")
     return [*layers[:-1], replace(last, maps=outputs)]
-
-
-def _parse_layer(n: int, text: str) -> Layer:
-    match = re.fullmatch(r"(\d+|pool|up)@(\d+)x(\d+)(?:\((\w+)\))?", text)
-    if match is None or match[1].isdigit() == (match[4] is None):
-        raise ValueError(f"{_name(n, text)}: expected maps@HxW(valid, same or full), pool@HxW or up@HxW")
-    if match[4] not in (None, *TYPES):
-        raise ValueError(f"{_name(n, text)}: the type is valid, same or full, not {match[4]!r}")
-    layer = Layer(match[4] or match[1], int(match[2]), int(match[3]), int(match[1]) if match[4] else 0)
-    if 0 in (layer.height, layer.width) or (layer.convolves and layer.maps == 0):
-        raise ValueError(f"{_name(n, text)}: maps, height and width must be at least 1")
-    return layer
-
-
-def _name(n: int, layer: Layer | str) -> str:
-    return f"layer {n}, '{layer}'"

@@ -16,26 +16,23 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pynade.arguments import check_positive
 from pynade.kernels import backends
 from pynade.kernels.private import mapped
-from pynade.nets.base import glorot
+from pynade.nets.base import AnyOrderNet, glorot
 
 EIGHT = 8
 EPSILON = 1e-5  # added to every variance
 
 
-class Linear(nn.Module):
-    """y = W x + b with W drawn by Glorot's rule, times `scale` (0 starts a silent layer)."""
+class Linear(nn.Linear):
+    """A linear layer with weights drawn by Glorot's rule, times `scale` (0 starts a silent layer)."""
 
     def __init__(
         self, n_in: int, n_out: int, generator: Generator | None, scale: float = 1.0, bias: bool = True
     ) -> None:
-        super().__init__()
+        super().__init__(n_in, n_out, bias, device="meta")  # draws nothing
         self.weight = glorot(n_out, n_in, generator=generator)
         self.weight.data *= scale
-        self.bias = nn.Parameter(torch.zeros(n_out)) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(…, n_in) -> (…, n_out)."""
-        return functional.linear(x, self.weight, self.bias)
+        if bias:
+            self.bias = nn.Parameter(torch.zeros(n_out))
 
 
 class Conv(nn.Module):
@@ -112,37 +109,21 @@ def dropped(h: Tensor, rate: float | Tensor, noise: Generator | None) -> Tensor:
     return h * keep / (1 - rate)
 
 
-def embedded(features: Tensor, weight: Tensor) -> Tensor:
-    """Features (…, F) times weight (F, width), never in fewer bits than they have.
+def attend(
+    qkv: Tensor, heads: int, past: tuple[Tensor, Tensor] | None = None, causal: bool = False
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Attention (B, T, width) of tokens with queries, keys and values side by side (B, T, 3 · width).
 
-    Values, and locations of narrow distributions, need more than eight bits: inputs and outputs of a net are
-    not rounded to bfloat16, whatever is computed in between.
+    `past` holds the keys and values (B, heads, t, d) of tokens before these; all of them are returned too.
     """
-    if features.shape[-1] == 1:
-        return features * weight  # exact, where a product of matrices may round to TF32
-    with torch.autocast(features.device.type, enabled=False):
-        return features @ weight
-
-
-def read_out(h: Tensor, weight: Tensor) -> Tensor:
-    """Eta (…, P) of the last activations (…, width), in the type of the weights even under autocast."""
-    with torch.autocast(h.device.type, enabled=False):
-        return functional.linear(h.to(weight.dtype), weight)
-
-
-def attend(queries: Tensor, keys: Tensor, values: Tensor, causal: bool = False) -> Tensor:
-    """Attention of (B, heads, T, d) heads, joined again to (B, T, heads · d)."""
-    plain = mapped() and queries.device.type == "cpu"  # whose fused kernel does not support `vmap`, and warns
-    with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
-        out = functional.scaled_dot_product_attention(queries, keys, values, is_causal=causal)
-    return out.transpose(1, 2).flatten(2)
-
-
-def split_heads(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values, each (B, heads, T, d), from their concatenation (B, T, 3 · heads · d)."""
     # (split before heads and tokens change places: gradients then lie in memory as qkv does)
-    queries, keys, values = qkv.unflatten(-1, (3, heads, -1)).unbind(2)
-    return queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
+    q, k, v = (part.transpose(1, 2) for part in qkv.unflatten(-1, (3, heads, -1)).unbind(2))
+    if past is not None:
+        k, v = torch.cat((past[0], k), dim=2), torch.cat((past[1], v), dim=2)
+    plain = mapped() and q.device.type == "cpu"  # whose fused kernel does not support `vmap`, and warns
+    with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
+        out = functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    return out.transpose(1, 2).flatten(2), (k, v)
 
 
 def norm_silu(
@@ -208,30 +189,40 @@ def _fused(h: Tensor) -> bool:
     return able and h.device.type == "cuda" and backends.available("triton")
 
 
-def to_maps(features: Tensor, observed: Tensor, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Variables as images: values (B, F·C, H, W), zero where not observed, and flags (B, C, H, W)."""
-    hidden = features.masked_fill(~observed.unsqueeze(-1), 0)  # NaN there must not matter, so no product
-    flags = observed.to(features.dtype)
-    return hidden.mT.reshape(len(features), -1, *shape), flags.reshape(len(features), -1, *shape)
+class ImageNet(AnyOrderNet):
+    """Abstract any-order net of images; variables are the pixels (channels, height, width), flattened."""
+
+    def __init__(
+        self,
+        image_shape: Sequence[int],
+        n_params: int,
+        channels: int,
+        n_features: int,
+        input_observed: bool,
+        dropout: float,
+    ) -> None:
+        shape = tuple(int(side) for side in image_shape)
+        if len(shape) != 2 or min(shape) < 1:
+            raise ValueError(f"image_shape is (height, width), both at least 1, not {tuple(image_shape)}")
+        check_positive(channels=channels)
+        super().__init__(channels * shape[0] * shape[1], n_params, n_features)
+        self.image_shape, self.channels = shape, channels
+        self.input_observed, self.dropout = input_observed, check_dropout(dropout)
+
+    def to_maps(self, features: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        """Variables as images: values (B, F·C, H, W), zero where not observed, and flags (B, C, H, W)."""
+        shape = len(features), -1, *self.image_shape
+        hidden = features.masked_fill(~observed.unsqueeze(-1), 0)  # NaN there must not matter, so no product
+        return hidden.mT.reshape(shape), observed.to(features.dtype).reshape(shape)
+
+    def from_maps(self, maps: Tensor) -> Tensor:
+        """Eta (B, D, P) of the variables from maps (B, P·C, H, W)."""
+        return maps.reshape(len(maps), -1, self.n_variables).mT + self.bias
 
 
 def side_by_side(maps: Tensor) -> Tensor:
     """On a GPU, the maps of a pixel side by side in memory, as its convolutions in bfloat16 want them."""
     return maps.contiguous(memory_format=torch.channels_last) if maps.is_cuda else maps
-
-
-def from_maps(maps: Tensor, n_variables: int) -> Tensor:
-    """Eta (B, D, P) of the variables from maps (B, P·C, H, W)."""
-    return maps.reshape(len(maps), -1, n_variables).mT
-
-
-def check_image(image_shape: Sequence[int], channels: int) -> tuple[int, int]:
-    """Height and width as two integers, or a ValueError."""
-    shape = tuple(int(side) for side in image_shape)
-    if len(shape) != 2 or min(shape) < 1:
-        raise ValueError(f"image_shape is (height, width), both at least 1, not {tuple(image_shape)}")
-    check_positive(channels=channels)
-    return shape[0], shape[1]
 
 
 def check_dropout(dropout: float) -> float:

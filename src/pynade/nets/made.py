@@ -101,9 +101,11 @@ class MADENet(Net):
             raise ValueError(f"every hidden layer needs at least one unit, not {self.hidden}")
         self.activation, self._act = activation, activation_named(activation)
         self.direct, self.input_observed, self.dropout = direct, input_observed, check_dropout(dropout)
-        homes = [_spread(h, n_variables, generator) for h in self.hidden]
-        self.register_buffer("homes", torch.cat(homes) if homes else torch.empty(0, dtype=torch.long))
-
+        homes = [torch.empty(0, dtype=torch.long)]
+        for h in self.hidden:  # every variable has equally many units, give or take one, at random
+            rounds = range(-(-h // n_variables))
+            homes.append(torch.cat([torch.randperm(n_variables, generator=generator) for _ in rounds])[:h])
+        self.register_buffer("homes", torch.cat(homes))
         sizes = (n_variables * n_features, *self.hidden)
         self.hidden_bias = nn.ParameterList(torch.zeros(h) for h in self.hidden)
         self.weights = nn.ParameterList(glorot(*pair, generator=generator) for pair in pairwise(sizes))
@@ -115,12 +117,8 @@ class MADENet(Net):
             self.observed_weight = nn.Parameter(torch.zeros(n_variables, self.hidden[0]))
         if input_observed and hasattr(self, "direct_weight"):
             self.direct_observed = nn.Parameter(torch.zeros(n_variables, n_params, n_variables))
-
-    @property
-    def input_weights(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The first layer and the direct connections, where they exist."""
-        names = ("weights.0", "direct_weight", "observed_weight", "direct_observed")
-        return tuple(n for n, _ in self.named_parameters() if n in names)
+        inputs = ("weights.0", "direct_weight", "observed_weight", "direct_observed")
+        self.input_weights = tuple(n for n, _ in self.named_parameters() if n in inputs)
 
     def parallel(self, features: Tensor, ordering: Ordering, noise: Generator | None = None) -> Tensor:
         """Eta (B, D, P): one masked matrix product per layer."""
@@ -129,9 +127,8 @@ class MADENet(Net):
         if self.hidden:
             h: Tensor = features.flatten(1)
             seen = rank.repeat_interleave(self.n_features)  # the step at which each input is known
-            for n, (weight, c, home) in enumerate(
-                zip(self.weights, self.hidden_bias, self._homes(), strict=True)
-            ):
+            layers = zip(self.weights, self.hidden_bias, self.homes.split(self.hidden), strict=True)
+            for n, (weight, c, home) in enumerate(layers):
                 final = rank[home]  # the step after which each unit is known
                 if n == 0 and self.input_observed:
                     c = c + (self.observed_weight * (rank[:, None] <= final[None, :])).sum(0)
@@ -164,7 +161,7 @@ class MADENet(Net):
         """
         new = dict(state)
         value, units = features, i[:, None] * self.n_features + torch.arange(self.n_features, device=i.device)
-        for n, (weight, home) in enumerate(zip(self.weights, self._homes(), strict=True)):
+        for n, (weight, home) in enumerate(zip(self.weights, self.homes.split(self.hidden), strict=True)):
             new[f"a{n}"] = new[f"a{n}"] + value @ weight[units]
             if n == 0 and self.input_observed:
                 new["a0"] = new["a0"] + self.observed_weight[i][:, None]
@@ -180,20 +177,11 @@ class MADENet(Net):
                 new["eta"] = new["eta"] + self.direct_observed[:, :, i].permute(2, 0, 1)[:, None]
         return new
 
-    def _homes(self) -> tuple[Tensor, ...]:
-        return self.homes.split(list(self.hidden)) if self.hidden else ()
-
 
 def _masked_direct(features: Tensor, weight: Tensor, before: Tensor) -> Tensor:
     """Σ_j before[i, j] W[i, :, j] x_j for all i: features (B, D, F), weight (D, P, D, F) -> (B, D, P)."""
     allowed = weight * before[:, None, :, None]
     return torch.tensordot(features, allowed, dims=([1, 2], [2, 3]))
-
-
-def _spread(units: int, n_variables: int, generator: Generator | None) -> Tensor:
-    """A variable for each of `units` units: all have equally many, give or take one, at random."""
-    rounds = -(-units // n_variables)
-    return torch.cat([torch.randperm(n_variables, generator=generator) for _ in range(rounds)])[:units]
 
 
 def _units_of(home: Tensor, n_variables: int, i: Tensor) -> tuple[Tensor, Tensor]:

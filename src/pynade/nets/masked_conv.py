@@ -11,19 +11,11 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from pynade.nets.base import AnyOrderNet, State, activation_named, glorot
-from pynade.nets.blueprint import PAPER_BLUEPRINT, Layer, Shape, format_blueprint, infer_shapes, layers_for
-from pynade.nets.layers import (
-    check_dropout,
-    check_image,
-    convolved,
-    dropped,
-    from_maps,
-    side_by_side,
-    to_maps,
-)
+from pynade.nets.blueprint import PAPER_BLUEPRINT, Layer, Shape, infer_shapes, layers_for
+from pynade.nets.layers import ImageNet, convolved, dropped, side_by_side
 
 
-class MaskedConv(AnyOrderNet):
+class MaskedConv(ImageNet):
     """Any-order convolutional net (section "ConvNADE").
 
         H⁰ = concat(X ⊙ observed, observed),   Hˡ_j = act(bˡ_j + Σ_i Hˡ⁻¹_i ⊛ Wˡ_ij)
@@ -66,16 +58,12 @@ class MaskedConv(AnyOrderNet):
         dropout: float = 0.0,
         generator: Generator | None = None,
     ) -> None:
-        height, width = check_image(image_shape, channels)
-        super().__init__(channels * height * width, n_params, n_features)
-        self.image_shape, self.channels = (height, width), channels
+        super().__init__(image_shape, n_params, channels, n_features, input_observed, dropout)
         self.activation, self._act = activation, activation_named(activation)
-        self.input_observed, self.dropout = input_observed, check_dropout(dropout)
-
         maps = channels * (n_features + int(input_observed))
-        first = (maps, height, width)
+        first = (maps, *self.image_shape)
         self.layers = layers_for(blueprint, first, channels * n_params)
-        self.blueprint = format_blueprint(self.layers)
+        self.blueprint = "->".join(map(str, self.layers))
         self.windows = _windows(self.layers, first)
         sizes = [math.prod(shape) for shape in (first, *infer_shapes(self.layers, first))]
         sizes += [window.maps * math.prod(window.size) for window in self.windows]
@@ -92,8 +80,7 @@ class MaskedConv(AnyOrderNet):
 
     def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
-        h = self._below(features, observed, len(self.layers), noise)
-        return from_maps(h, self.n_variables) + self.bias
+        return self.from_maps(self._below(features, observed, len(self.layers), noise))
 
     def predict(self, state: State, i: Tensor) -> Tensor:
         """As the whole net, but the last layers only where variable i looks.
@@ -107,19 +94,23 @@ class MaskedConv(AnyOrderNet):
         h = self._below(features.flatten(0, 1), observed.flatten(0, 1), first)
         channel, pixel = i // math.prod(self.image_shape), i % math.prod(self.image_shape)
         at = torch.stack((pixel // self.image_shape[1], pixel % self.image_shape[1]), -1)  # (G, 2)
-        h = _looked_at(h.unflatten(0, (groups, rows)), bottom, at)
+        places, inside = bottom.places(at)
+        base = torch.arange(groups * rows, device=i.device).view(groups, rows, 1) * math.prod(bottom.map)
+        flat = h.permute(0, 2, 3, 1).reshape(-1, bottom.maps)  # on a GPU they lie like this already
+        h = flat.index_select(0, (base + places.view(groups, 1, -1)).flatten())
+        h = h.view(groups, rows, *bottom.size, -1) * inside[:, None, :, :, None]  # zeros beyond the edges
+        h = h.flatten(0, 1).permute(0, 3, 1, 2)
         n = len(self.weights) - len(self.windows)  # of the first convolution that sees windows
         for window in above:
-            h = self._act(convolved(h, self.weights[n], self.hidden_bias[n]))
-            inside = window.inside(at)[:, None, None].expand(-1, rows, -1, -1, -1)
-            h = h * inside.flatten(0, 1)  # beyond the map's edge are the next layer's zeros, not activations
+            h = self._act(convolved(h, self.weights[n], self.hidden_bias[n])).unflatten(0, (groups, rows))
+            h = (h * window.places(at)[1][:, None, None]).flatten(0, 1)  # the next layer's zeros
             n += 1
         eta = convolved(h, self.weights[n]).reshape(groups, rows, self.n_params, self.channels)
         return eta[torch.arange(groups, device=i.device), :, :, channel] + self.bias[i].unsqueeze(1)
 
     def _below(self, features: Tensor, observed: Tensor, end: int, noise: Generator | None = None) -> Tensor:
         """The maps below layer `end`."""
-        h, flags = to_maps(features, observed, self.image_shape)
+        h, flags = self.to_maps(features, observed)
         if self.input_observed:
             h = torch.cat((h, flags), dim=1)
         h = side_by_side(h)
@@ -127,7 +118,12 @@ class MaskedConv(AnyOrderNet):
         for layer in self.layers[:end]:
             if layer.convolves:
                 bias = self.hidden_bias[n] if n < len(self.hidden_bias) else None
-                h = _convolve(h, self.weights[n], bias, layer)
+                zeros = layer.zeros
+                if layer.type == "same":  # an even filter's odd zero goes to the right and to the bottom
+                    top, left = zeros
+                    h = functional.pad(h, (left, layer.width - 1 - left, top, layer.height - 1 - top))
+                    zeros = (0, 0)
+                h = convolved(h, self.weights[n], bias, padding=zeros)
                 if bias is not None:
                     h = dropped(self._act(h), self.dropout, noise)
                 n += 1
@@ -164,14 +160,13 @@ class Hybrid(AnyOrderNet):
             )
         super().__init__(*shapes[0])
         self.first, self.second = first, second
+        parts = {"first": first, "second": second}
+        self.input_weights = tuple(f"{name}.{w}" for name, net in parts.items() for w in net.input_weights)
         self.row_floats = sum(net.row_floats or 4 * net.bias.numel() for net in (first, second))
-        self.bias = nn.Parameter(_take_bias(first) + _take_bias(second))
-
-    @property
-    def input_weights(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Those of both parts."""
-        parts = {"first": self.first, "second": self.second}
-        return tuple(f"{name}.{weight}" for name, net in parts.items() for weight in net.input_weights)
+        self.bias = nn.Parameter(first.bias.detach() + second.bias.detach())
+        for net in (first, second):
+            del net.bias
+            net.register_buffer("bias", torch.zeros_like(self.bias))
 
     def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
         """Eta (B, D, P): the parts' and the bias, added up."""
@@ -189,14 +184,6 @@ class Hybrid(AnyOrderNet):
         return first + second + self.bias[i].unsqueeze(1)
 
 
-def _take_bias(net: AnyOrderNet) -> Tensor:
-    """The net's output bias, in whose place it keeps zeros that are never trained."""
-    bias = net.bias.detach()
-    del net.bias
-    net.register_buffer("bias", torch.zeros_like(bias))
-    return bias
-
-
 @dataclass(frozen=True)
 class _Window:
     """What a pixel depends on in one layer's map: a block that begins at the pixel's place plus `offset`."""
@@ -207,16 +194,14 @@ class _Window:
     map: tuple[int, int]  # height and width
 
     def places(self, at: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows (G, h) and columns (G, w) of the windows of pixels at (G, 2); some may be outside the map."""
-        return tuple(  # type: ignore[return-value]
-            at[:, side, None] + torch.arange(self.offset[side], self.offset[side] + n, device=at.device)
-            for side, n in enumerate(self.size)
+        """Where in a flattened map the windows of pixels at (G, 2) are, (G, h, w), and what is inside it."""
+        steps = (
+            torch.arange(n, device=at.device) + first for n, first in zip(self.size, self.offset, strict=True)
         )
-
-    def inside(self, at: Tensor) -> Tensor:
-        """Which of the places are inside the map, (G, h, w)."""
-        rows, columns = ((x >= 0) & (x < n) for x, n in zip(self.places(at), self.map, strict=True))
-        return rows[:, :, None] & columns[:, None, :]
+        r, c = (at[:, side, None] + step for side, step in enumerate(steps))
+        r, c, (height, width) = r[:, :, None], c[:, None, :], self.map
+        inside = (r >= 0) & (r < height) & (c >= 0) & (c < width)
+        return r.clamp(0, height - 1) * width + c.clamp(0, width - 1), inside
 
 
 def _windows(layers: Sequence[Layer], inputs: Shape) -> list[_Window]:
@@ -235,24 +220,3 @@ def _windows(layers: Sequence[Layer], inputs: Shape) -> list[_Window]:
         height, width = height + layer.height - 1, width + layer.width - 1
         found.append(_Window((top, left), (height, width), shapes[n][0], shapes[n][1:]))
     return found[::-1]
-
-
-def _looked_at(maps: Tensor, window: _Window, at: Tensor) -> Tensor:
-    """The windows (G N, C, h, w) of maps (G, N, C, H, W), with zeros beyond their edges."""
-    groups, rows, n_maps, height, width = maps.shape
-    r, c = (x.clamp(0, n - 1) for x, n in zip(window.places(at), window.map, strict=True))
-    places = (r[:, :, None] * width + c[:, None, :]).view(groups, 1, -1)  # within a map, (G, 1, h w)
-    base = torch.arange(groups * rows, device=maps.device).view(groups, rows, 1) * (height * width)
-    flat = maps.flatten(0, 1).permute(0, 2, 3, 1).reshape(-1, n_maps)  # on a GPU they lie like this already
-    h = flat.index_select(0, (base + places).flatten()).view(groups, rows, *window.size, n_maps)
-    h = h * window.inside(at)[:, None, :, :, None]
-    return h.flatten(0, 1).permute(0, 3, 1, 2)
-
-
-def _convolve(h: Tensor, weight: Tensor, bias: Tensor | None, layer: Layer) -> Tensor:
-    """One convolution of stride 1."""
-    if layer.type != "same":
-        return convolved(h, weight, bias, padding=layer.zeros)
-    top, left = layer.zeros  # the odd one of an even filter's zeros goes to the right and to the bottom
-    h = functional.pad(h, (left, layer.width - 1 - left, top, layer.height - 1 - top))
-    return convolved(h, weight, bias)

@@ -54,10 +54,9 @@ class NADENet(Net):
     ) -> None:
         super().__init__(n_variables, n_params, n_features)
         check_positive(hidden=hidden)
-        self.hidden, self.kernel = int(hidden), kernel
         if activation not in ("sigmoid", "relu", "tanh"):  # those of the fused kernels
             raise ValueError(f"unknown activation {activation!r}; known: sigmoid, relu, tanh")
-        self.activation = activation
+        self.hidden, self.kernel, self.activation = int(hidden), kernel, activation
         self._act = activation_named(activation)
         fans = n_variables * n_features + hidden
         self.weight = glorot(n_variables, n_features, hidden, fans=fans, generator=generator)

@@ -10,16 +10,7 @@ from torch.nn import functional
 
 from pynade.arguments import check_positive
 from pynade.nets.base import AnyOrderNet, Net, State, glorot
-from pynade.nets.layers import (
-    Linear,
-    add_norm,
-    attend,
-    check_dropout,
-    dropped,
-    embedded,
-    read_out,
-    split_heads,
-)
+from pynade.nets.layers import Linear, add_norm, attend, check_dropout, dropped
 from pynade.ordering import Ordering
 
 
@@ -57,11 +48,10 @@ class Block(nn.Module):
         attention, what the net adds to them, and all keys and values.
         """
         h, normal = add_norm(h, more)
-        q, *own = split_heads(self.queries_keys_values(normal), self.heads)
-        k, v = own if past is None else (torch.cat(both, dim=2) for both in zip(past, own, strict=True))
-        h, normal = add_norm(h, dropped(self.attended(attend(q, k, v, causal)), dropout, noise))
+        seen, kept = attend(self.queries_keys_values(normal), self.heads, past, causal)
+        h, normal = add_norm(h, dropped(self.attended(seen), dropout, noise))
         more = self.out(functional.gelu(self.hidden(normal)))
-        return h, dropped(more, dropout, noise), (k, v)
+        return h, dropped(more, dropout, noise), kept
 
 
 class TokenNet(Net):
@@ -126,7 +116,13 @@ class TokenNet(Net):
         more = None
         for layer in self.layers:
             h, more, _ = layer(h, more, causal=causal, dropout=self.dropout, noise=noise)
-        return read_out(add_norm(h, more, exact=True)[1], self.output)
+        return self._out(h, more)
+
+    def _out(self, h: Tensor, more: Tensor | None) -> Tensor:
+        """The same of the last tokens h + more, in the type of the weights even under autocast."""
+        normal = add_norm(h, more, exact=True)[1]
+        with torch.autocast(h.device.type, enabled=False):
+            return functional.linear(normal.to(self.output.dtype), self.output)
 
 
 class Transformer(TokenNet, AnyOrderNet):
@@ -151,7 +147,7 @@ class Transformer(TokenNet, AnyOrderNet):
     def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
         known = observed.unsqueeze(-1)
-        h = embedded(features.masked_fill(~known, 0), self.value)
+        h = _embedded(features.masked_fill(~known, 0), self.value)
         h = h + self.position + torch.where(known, self.flag[1], self.flag[0])
         return self._read(h, noise) + self.bias
 
@@ -190,7 +186,7 @@ class CausalTransformer(TokenNet):
         """Eta (B, D, P): tokens in the given order(s), one causal pass, outputs put back in place."""
         order = ordering.order.to(features.device)
         # data and parameters are put in order, not activations, whose gradients would have to be put back
-        last = embedded(_picked(features, order[..., :-1]), self.value)
+        last = _embedded(_picked(features, order[..., :-1]), self.value)
         last = last + _named(self.seen, order[..., :-1])
         beginning = self.beginning.expand(len(features), 1, -1)
         h = torch.cat((beginning, last), dim=1) + _named(self.asked, order)
@@ -203,8 +199,7 @@ class CausalTransformer(TokenNet):
 
     def predict(self, state: State, i: Tensor) -> Tensor:
         """The token that predicts variable i, run through all blocks."""
-        h, more, _ = self._push(state, i)
-        eta = read_out(add_norm(h, more, exact=True)[1], self.output)
+        eta = self._out(*self._push(state, i)[:2])
         return eta.view(*state["last"].shape[:2], -1) + self.bias[i].unsqueeze(1)
 
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
@@ -213,7 +208,7 @@ class CausalTransformer(TokenNet):
         keys, values = (torch.stack(part, dim=1) for part in zip(*grown, strict=True))
         shape = features.shape[:2]
         return {
-            "last": embedded(features, self.value) + self.seen[i].unsqueeze(1),
+            "last": _embedded(features, self.value) + self.seen[i].unsqueeze(1),
             "keys": keys.unflatten(0, shape),
             "values": values.unflatten(0, shape),
         }
@@ -241,3 +236,15 @@ def _named(table: Tensor, i: Tensor) -> Tensor:
     if i.ndim == 1:
         return table[i]
     return (i.unsqueeze(-1) == torch.arange(len(table), device=i.device)).to(table.dtype) @ table
+
+
+def _embedded(features: Tensor, weight: Tensor) -> Tensor:
+    """Features (…, F) times weight (F, width), never in fewer bits than they have.
+
+    Values, and locations of narrow distributions, need more than eight bits: inputs and outputs of a net are
+    not rounded to bfloat16, whatever is computed in between.
+    """
+    if features.shape[-1] == 1:
+        return features * weight  # exact, where a product of matrices may round to TF32
+    with torch.autocast(features.device.type, enabled=False):
+        return features @ weight

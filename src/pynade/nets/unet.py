@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from pynade.arguments import check_positive
-from pynade.nets.base import AnyOrderNet
-from pynade.nets.layers import (
-    Conv,
-    Linear,
-    attend,
-    check_dropout,
-    check_image,
-    from_maps,
-    norm_silu,
-    side_by_side,
-    split_heads,
-    to_maps,
-)
+from pynade.nets.layers import Conv, ImageNet, Linear, attend, norm_silu, side_by_side
 
 WAVES = 32  # frequencies in which the number of observed variables is written
 LONGEST = 10_000  # of their wavelengths, over 2π
 
 
-class UNet(AnyOrderNet):
+class UNet(ImageNet):
     """Any-order residual U-Net (Ronneberger et al., 2015; blocks as in Ho et al., 2020).
 
     Level by level the map is halved by a convolution of stride 2 and widened, then doubled again by
@@ -90,18 +78,25 @@ class UNet(AnyOrderNet):
         count_embedding: bool = True,
         generator: Generator | None = None,
     ) -> None:
-        shape = check_image(image_shape, channels)
-        super().__init__(channels * shape[0] * shape[1], n_params, n_features)
-        self.image_shape, self.channels, self.width, self.blocks = shape, channels, width, blocks
-        self.multipliers = tuple(map(int, multipliers))
-        every_low = range(1, len(self.multipliers))
-        self.attention = tuple(map(int, every_low if attention is None else attention))
-        self.heads, self.groups, self.dropout = heads, groups, check_dropout(dropout)
-        self.input_observed, self.signed = input_observed, signed
-        self.coordinates, self.count_embedding = coordinates, count_embedding
-        self._check()
+        super().__init__(image_shape, n_params, channels, n_features, input_observed, dropout)
+        self.width, self.blocks, self.heads, self.groups = width, blocks, heads, groups
+        self.multipliers, levels = tuple(map(int, multipliers)), len(multipliers)
+        self.attention = tuple(map(int, range(1, levels) if attention is None else attention))
+        self.signed, self.coordinates, self.count_embedding = signed, coordinates, count_embedding
+        check_positive(blocks=blocks)
+        if not self.multipliers or min(self.multipliers) < 1:
+            raise ValueError(f"multipliers are whole numbers of at least 1, not {self.multipliers}")
+        if groups < 1 or width % groups or width <= groups:
+            # one map alone on a 1 × 1 image would always be normalised to nothing
+            raise ValueError(f"width must be a larger multiple of groups={groups}, not {width}")
+        if any(not 0 <= level < levels for level in self.attention):
+            raise ValueError(f"attention names levels 0 … {levels - 1}, not {self.attention}")
+        for level in {*self.attention, levels - 1}:
+            maps = width * self.multipliers[level]
+            if heads < 1 or maps % heads:
+                raise ValueError(f"heads must divide the {maps} maps of level {level}, not {heads}")
         here = 2 * blocks + 10  # maps of the first level that wait for the way up or are worked on
-        self.row_floats = shape[0] * shape[1] * (here * width + 2 * channels * n_params)
+        self.row_floats = math.prod(self.image_shape) * (here * width + 2 * channels * n_params)
 
         inputs = channels * (n_features + int(input_observed)) + 2 * int(coordinates)
         condition = 4 * width if count_embedding else 0
@@ -130,8 +125,7 @@ class UNet(AnyOrderNet):
         self.norm = nn.Parameter(torch.zeros(2 * maps))
         self.output = Conv(maps, channels * n_params, generator, scale=0)
         if count_embedding:  # of all blocks at once
-            sizes = sum(2 * block.n_out for block in self._blocks())
-            self.modulation = Linear(condition, sizes, generator, scale=0)
+            self.modulation = Linear(condition, sum(self._sizes()), generator, scale=0)
 
     def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
@@ -148,46 +142,38 @@ class UNet(AnyOrderNet):
             h = block(h, next(modulations), noise)
         for n, block in enumerate(self.up):
             if n and n % (self.blocks + 1) == 0:
-                h = self.enlarge[n // (self.blocks + 1) - 1](enlarged(h, skipped[-1]))
+                with torch.autocast(h.device.type, enabled=False):  # in the type of h
+                    h = functional.interpolate(h, size=skipped[-1].shape[-2:], mode="nearest-exact")
+                h = self.enlarge[n // (self.blocks + 1) - 1](h)
             h = block(torch.cat((h, skipped.pop()), dim=1), next(modulations), noise)
-        h = self.output(norm_silu(h, self.norm, self.groups))
-        return from_maps(h, self.n_variables) + self.bias
+        return self.from_maps(self.output(norm_silu(h, self.norm, self.groups)))
 
-    def _blocks(self) -> list[_Block]:
-        return [block for block in (*self.down, *self.middle, *self.up) if isinstance(block, _Block)]
+    def _sizes(self) -> list[int]:
+        """Scales and shifts of every block."""
+        blocks = chain(self.down, self.middle, self.up)
+        return [2 * block.n_out for block in blocks if isinstance(block, _Block)]
 
     def _modulations(self, observed: Tensor, dtype: torch.dtype) -> Iterator[Tensor | None]:
-        """Scales and shifts (B, 2 · maps) of every block, from how many variables are observed."""
+        """Scales and shifts (B, 2 · maps) of every block, from how many variables are observed.
+
+        The number is written in sines and cosines, from short to long waves.
+        """
         if not self.count_embedding:
             return repeat(None)
-        numbers = self.modulation(self.count(_waves(observed.sum(1), dtype)))
-        return iter(numbers.split([2 * block.n_out for block in self._blocks()], dim=1))
-
-    def _check(self) -> None:
-        check_positive(blocks=self.blocks)
-        if not self.multipliers or min(self.multipliers) < 1:
-            raise ValueError(f"multipliers are whole numbers of at least 1, not {self.multipliers}")
-        if self.groups < 1 or self.width % self.groups or self.width <= self.groups:
-            # one map alone on a 1 × 1 image would always be normalised to nothing
-            raise ValueError(f"width must be a larger multiple of groups={self.groups}, not {self.width}")
-        levels = len(self.multipliers)
-        if any(not 0 <= level < levels for level in self.attention):
-            raise ValueError(f"attention names levels 0 … {levels - 1}, not {self.attention}")
-        for level in {*self.attention, levels - 1}:
-            maps = self.width * self.multipliers[level]
-            if self.heads < 1 or maps % self.heads:
-                raise ValueError(f"heads must divide the {maps} maps of level {level}, not {self.heads}")
+        steps = torch.arange(WAVES, dtype=dtype, device=observed.device) / WAVES
+        angles = observed.sum(1).to(dtype)[:, None] * torch.exp(-math.log(LONGEST) * steps)
+        numbers = self.modulation(self.count(torch.cat((angles.sin(), angles.cos()), dim=1)))
+        return iter(numbers.split(self._sizes(), dim=1))
 
     def _inputs(self, features: Tensor, observed: Tensor) -> Tensor:
         """What the first convolution sees: values, flags, coordinates."""
-        values, flags = to_maps(features, observed, self.image_shape)
+        values, flags = self.to_maps(features, observed)
         inputs = [2 * values - flags.repeat(1, self.n_features, 1, 1) if self.signed else values]
         if self.input_observed:
             inputs.append(flags)
         if self.coordinates:
-            sides = [
-                torch.linspace(-1, 1, n, dtype=flags.dtype, device=flags.device) for n in flags.shape[2:]
-            ]
+            where, dtype = flags.device, flags.dtype
+            sides = [torch.linspace(-1, 1, n, dtype=dtype, device=where) for n in flags.shape[2:]]
             places = torch.stack(torch.meshgrid(*sides, indexing="ij"))
             inputs.append(places.expand(len(flags), -1, -1, -1))
         return torch.cat(inputs, dim=1)
@@ -219,18 +205,5 @@ class _Block(nn.Module):
         if not self.heads:
             return h
         tokens = norm_silu(h, self.before, self.groups, silu=False).flatten(2).mT  # (B, pixels, maps)
-        tokens = self.attended(attend(*split_heads(self.queries_keys_values(tokens), self.heads)))
+        tokens = self.attended(attend(self.queries_keys_values(tokens), self.heads)[0])
         return h + tokens.mT.unflatten(2, h.shape[2:])
-
-
-def enlarged(h: Tensor, like: Tensor) -> Tensor:
-    """Maps with pixels repeated up to the size of others; in their own type, where autocast has another."""
-    with torch.autocast(h.device.type, enabled=False):
-        return functional.interpolate(h, size=like.shape[-2:], mode="nearest-exact")
-
-
-def _waves(count: Tensor, dtype: torch.dtype) -> Tensor:
-    """Sines and cosines (B, 2 · WAVES) of a number (B,), from short to long waves."""
-    steps = torch.arange(WAVES, dtype=dtype, device=count.device) / WAVES
-    angles = count.to(dtype)[:, None] * torch.exp(-math.log(LONGEST) * steps)
-    return torch.cat((angles.sin(), angles.cos()), dim=1)

@@ -12,7 +12,7 @@ import torch
 from pynade.estimators import FVSBN, MADE, NADE, DensityEstimator
 from pynade.families import Bernoulli
 from pynade.likelihood import Estimate, log_likelihood
-from pynade.models import Autoregressive, Independent
+from pynade.models import Independent
 from pynade.runs.figures import image_panels, save_figure
 from pynade.tables.registry import load
 
@@ -44,22 +44,18 @@ def digits_demo(picture: Path, started: Callable[[str], None] = lambda name: Non
         picture: The PNG to write: real digits, samples, and the probabilities of their pixels.
         started: Called with a model's name before it is trained.
     """
-    digits = load("digits")
+    digits, begin = load("digits"), time.perf_counter()
     test = digits.split("test")
-    begin = time.perf_counter()
     independent = Independent.fitted(Bernoulli(), torch.as_tensor(digits.train)).double()
-    score = log_likelihood(independent, test)
-    lines = [Line("independent Bernoullis", score, time.perf_counter() - begin)]
+    seconds = time.perf_counter() - begin
+    lines = [Line("independent Bernoullis", log_likelihood(independent, test), seconds)]
     for name, model in models().items():
         started(name)
         begin = time.perf_counter()
         model.fit(digits.train, X_valid=digits.valid)
         seconds = time.perf_counter() - begin
         lines.append(Line(name, Estimate.from_rows(model.score_samples(test)), seconds))
-
-    samples = model.sample(49, random_state=SEED)
-    density = model.model_
-    assert isinstance(density, Autoregressive)
+    samples, density = model.sample(49, random_state=SEED), model.model_
     means = density.conditional_means(torch.as_tensor(samples)).detach().numpy()
     panels = {"Real digits": test[:49], "NADE samples": samples, "Pixel probabilities": means}
     save_figure(image_panels(panels, digits.image_shape or ()), picture)

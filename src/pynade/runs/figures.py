@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,11 +99,8 @@ def table_figure(rows: np.ndarray, names: Sequence[str] | None = None) -> Figure
 
 def _correlations(rows: np.ndarray) -> np.ndarray:
     """Return the correlations (D, D) over complete rows, NaN where a column is constant."""
-    rows = rows[~np.isnan(rows).any(1)]
-    centred = rows - rows.mean(0) if len(rows) else rows
-    scale = np.sqrt((centred**2).sum(0))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(centred.T @ centred / np.outer(scale, scale))
+    with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
+        return np.atleast_2d(np.corrcoef(rows[~np.isnan(rows).any(1)], rowvar=False))
 
 
 def _histogram(axis: Any, values: np.ndarray) -> None:
@@ -179,18 +177,19 @@ def save_figure(figure: Figure, path: Path | str, metadata: dict[str, str] | Non
     figure.savefig(path, dpi=150, metadata=metadata)
 
 
-def plot_completions(path: Path, completions: Sequence[Any], shape: Sequence[int]) -> None:
-    """Draw a line for each image of `inpaint`: itself, with its hole (and log p of the rest), completed."""
-    figure, axes = subplots(len(completions), 2 + len(completions[0].draws), 1.5, 1.75)
-    for line, c in zip(axes, completions, strict=True):
-        with_hole = np.where(c.hole, 0.5, c.image)
-        for axis, row in zip(line, [c.image, with_hole, *c.draws], strict=True):
-            _show(axis, picture(row, shape))
-        line[1].set_title(f"log p = {c.log_prob:.1f}", fontsize=10)
-    axes[0][0].set_title("image", fontsize=10)
-    for n, axis in enumerate(axes[0][2:], start=1):
-        axis.set_title(f"completion {n}", fontsize=10)
-    save_figure(figure, path)
+def completion_figure(
+    images: np.ndarray, holes: np.ndarray, draws: np.ndarray, log_probs: Sequence[float], shape: Sequence[int]
+) -> Figure:
+    """Draw a line for each image: itself, with its hole (and log p of the rest), completed by each draw."""
+    figure, axes = subplots(len(images), 2 + len(draws), 1.5, 1.75)
+    shown = [images, np.where(holes, 0.5, images), *draws]
+    for (line, column), axis in np.ndenumerate(axes):
+        _show(axis, picture(shown[column][line], shape))
+    for n, axis in enumerate(axes[0]):
+        axis.set_title(f"completion {n - 1}" if n else "image", fontsize=10)
+    for axis, log_prob in zip(axes[:, 1], log_probs, strict=True):
+        axis.set_title(f"log p = {log_prob:.1f}", fontsize=10)
+    return figure
 
 
 def training_figure(epochs: Sequence[dict[str, Any]]) -> Figure:

@@ -6,7 +6,7 @@ import hashlib
 import platform
 import subprocess
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ def provenance(data: Dataset, seed: int, device: torch.device) -> dict[str, Any]
     """Return what is needed to compute a result again, as JSON: seed and device are those of training."""
     return {
         "code": code_version(),
-        "libraries": {name: _version(name) for name in LIBRARIES},
+        "libraries": {name: version(name) for name in LIBRARIES},
         "python": platform.python_version(),
         "device": device_name(device),
         "threads": torch.get_num_threads(),
@@ -65,10 +65,3 @@ def device_name(device: torch.device) -> str:
     """Return a name such as "cpu (x86_64)" or "cuda (NVIDIA H200)"."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return f"{device.type} ({name})"
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None

@@ -33,8 +33,8 @@ from pynade.tables.images import binarized, is_grey
 from pynade.training.checkpoint import numbered_checkpoints
 from pynade.training.loop import Callback, Diverged
 
-RECORDS = ("spec.json", "provenance.json", "metrics.jsonl", "result.json")
-WEIGHTS = ("last_good.safetensors", "model.safetensors")
+FILES = [f"{name}.json" for name in ("spec", "provenance", "result")] + ["metrics.jsonl"]
+FILES += ["last_good.safetensors", "model.safetensors"]
 
 
 def start_run(
@@ -52,23 +52,21 @@ def start_run(
 ) -> dict[str, Any]:
     """Train from scratch into a new run folder; returns the content of result.json.
 
-    Everything that can be wrong with the request is found before the folder is made.
+    Everything that can be wrong with the request is found before the folder is made. Further arguments are
+    options of `pynade fit`.
 
     Args:
         folder: the run folder to make.
         model: a name in `pynade.estimators.names`.
         parameters: of the estimator; what is not given takes its default. `random_state` is the seed.
         data: a registered data set or a file.
-        data_dir: folder of the registered data sets.
-        overwrite: replace an earlier run in this folder.
-        drop_constant: leave out the columns that never vary in the training rows.
         valid_rows: take only the first of the validation rows (a trial).
         callbacks: called with a `pynade.training.Progress`.
         checked: called with the estimator before training; one of mixed tables then has its schema.
     """
     estimator = estimator_named(model, {"random_state": 0} | parameters)
-    read = resolve(data, data_dir, **table_options(estimator))
-    whole, rule = _as_images(_varying(read, drop_constant), estimator)
+    whole = _varying(resolve(data, data_dir, **table_options(estimator)), drop_constant)
+    whole = binarized(whole, rule := _binarize_rule(whole, estimator))
     _check_request(model, estimator, whole)  # before any split, so that rows are the file's
     dataset = whole if whole.framed else _with_validation(whole, estimator, valid_rows)
     _claim(folder, overwrite)
@@ -83,9 +81,9 @@ def start_run(
     device = torch_device(estimator.device)
     write_json(folder / "provenance.json", provenance(dataset, seed=estimator.random_state, device=device))
     try:
-        return _train(folder, estimator, dataset, rule, resume=False, callbacks=callbacks)
+        return _train(folder, estimator, dataset, resume=False, callbacks=callbacks)
     except ValueError:  # what only learning finds out, such as a singular covariance: there is no run
-        _clear(folder, *RECORDS, *WEIGHTS)
+        _clear(folder, *FILES)
         if not any(folder.iterdir()):
             folder.rmdir()
         raise
@@ -104,15 +102,14 @@ def resume_run(
         raise ValueError(f"the run in {folder} ended with: {result['stopped']}; it cannot go on from there")
     estimator = estimator_named(spec["model"], spec["parameters"])
     read = resolve(spec["data"], data_dir, **table_options(estimator))
-    whole, rule = _varying(read, spec.get("drop_constant", False)), spec.get("binarize")
-    if not whole.framed:
-        whole = _with_validation(binarized(whole, rule), estimator, spec.get("valid_rows"))
-    dataset = whole
+    dataset = binarized(_varying(read, spec.get("drop_constant", False)), spec.get("binarize"))
+    if not dataset.framed:
+        dataset = _with_validation(dataset, estimator, spec.get("valid_rows"))
     if dataset.checksum != spec["data_checksum"]:
         sums = f"(checksum {dataset.checksum[:12]}…, expected {spec['data_checksum'][:12]}…)"
         raise ValueError(f"the data {spec['data']!r} are not those the run in {folder} began with {sums}")
     begun = any(path.is_file() for path in _checkpoints(folder))  # without a checkpoint it starts over
-    return _train(folder, estimator, dataset, rule, resume=begun, callbacks=callbacks)
+    return _train(folder, estimator, dataset, resume=begun, callbacks=callbacks)
 
 
 def as_command(spec: dict[str, Any], folder: str) -> str:
@@ -122,16 +119,15 @@ def as_command(spec: dict[str, Any], folder: str) -> str:
     for name, value in given.items():
         if name not in usual or plain(value) == plain(usual[name]) or name == "random_state":
             continue
-        option = name.replace("_", "-")
+        option, values = name.replace("_", "-"), value if isinstance(value, list | tuple) else [value]
         if isinstance(value, bool):
             words.append(f"--{option}" if value else f"--no-{option}")
-            continue
-        values = value if isinstance(value, list | tuple) else [value]
-        values = ["x".join(map(str, values))] if name == "image_shape" else values
-        if name in ("schema", "drop", "missing"):
-            texts = [f"{column}={kind}" for column, kind in value.items()] if name == "schema" else values
-            option, values = "column" if name == "schema" else name, [shlex.quote(text) for text in texts]
-        words += [f"--{option} {v}" for v in values]
+        elif name == "schema":
+            words += [f"--column {shlex.quote(f'{column}={kind}')}" for column, kind in value.items()]
+        elif name == "image_shape":
+            words.append(f"--image-shape {'x'.join(map(str, value))}")
+        else:
+            words += [f"--{option} {shlex.quote(v) if name in ('drop', 'missing') else v}" for v in values]
     words += ["--drop-constant"] if spec.get("drop_constant") else []
     words += [f"--binarize {spec['binarize']}"] if "binarize" in spec else []
     words += [f"--random-state {given['random_state']}"] if given["random_state"] else []
@@ -153,17 +149,16 @@ def _varying(dataset: Dataset, wanted: bool) -> Dataset:
     return replace(dataset, **parts, schema=schema, image_shape=None, provenance=facts, source=None)
 
 
-def _as_images(dataset: Dataset, estimator: DensityEstimator) -> tuple[Dataset, float | str | None]:
-    """Give a model of images their shape, and make grey levels black and white if that is wanted.
+def _binarize_rule(dataset: Dataset, estimator: DensityEstimator) -> float | str | None:
+    """How grey levels are made black and white, if that is wanted; a model of images gets their shape.
 
-    The threshold of images is a share of white, whatever their levels. Returns the threshold too, since
-    images that are scored later must be treated in the same way.
+    The threshold of images is a share of white, whatever their levels: it is the run's, not the estimator's,
+    since images that are scored later must be treated in the same way.
     """
     known = estimator.get_params(deep=False)
     if "image_shape" in known and known["image_shape"] is None and dataset.image_shape is not None:
         estimator.set_params(image_shape=tuple(dataset.image_shape))
-    rule, family = known.get("binarize"), known.get("family", "bernoulli")
-    grey = is_grey(dataset)
+    rule, family, grey = known.get("binarize"), known.get("family", "bernoulli"), is_grey(dataset)
     if not grey and isinstance(rule, str):
         binarized(dataset, rule)  # refuses an unknown word
         raise ValueError(f"--binarize {rule} is for images with grey levels, which {dataset.name!r} has not")
@@ -173,11 +168,11 @@ def _as_images(dataset: Dataset, estimator: DensityEstimator) -> tuple[Dataset, 
             "give --binarize 0.5 or --binarize random, or (convnade, unet) a --family for grey levels"
         )
     if not grey or rule is None:
-        return dataset, None
+        return None
     if family != "bernoulli":
         raise ValueError(f"--binarize makes zeros and ones, but --family {family} is for grey levels")
     estimator.set_params(binarize=None)
-    return binarized(dataset, rule), rule
+    return rule
 
 
 def _with_validation(dataset: Dataset, estimator: DensityEstimator, valid_rows: int | None = None) -> Dataset:
@@ -192,28 +187,26 @@ def _with_validation(dataset: Dataset, estimator: DensityEstimator, valid_rows: 
     return dataset
 
 
-def _train(
-    folder: Path, estimator: DensityEstimator, dataset: Dataset, rule: float | str | None, **options: Any
-) -> dict[str, Any]:
-    """Fit, save and score the estimator; `rule` is how images were made black and white.
+def _train(folder: Path, estimator: DensityEstimator, dataset: Dataset, **options: Any) -> dict[str, Any]:
+    """Fit, save and score the estimator.
 
     Of a mixed table the estimator cuts off the validation rows, so that its schema is that of all rows.
     """
-    given, names, score = dataset.valid, list(dataset.schema.names), None
-    valid = (_with_validation(dataset, estimator) if dataset.framed else dataset).valid
+    names, valid = list(dataset.schema.names), _with_validation(dataset, estimator).valid
+    score, origin = None, dataset.provenance
     if valid is None:
         estimator.set_params(validation_fraction=0.0)
     training = estimator._training_options()  # fresh rows are drawn where epochs have a length of their own
     gradient = hasattr(training, "optimizer") and training.updates_per_epoch is not None
-    fresh = getattr(training, "minibatch", gradient)
-    options |= {"folder": folder, "source": dataset.source if fresh else None}
+    source = dataset.source if getattr(training, "minibatch", gradient) else None
+    options |= {"folder": folder, "source": source, "columns": names}
     try:
-        estimator.fit(dataset.train, X_valid=given, columns=names, **options)
+        estimator.fit(dataset.train, X_valid=dataset.valid, **options)
     except Diverged as error:
         write_json(folder / "result.json", {"status": "diverged", "stopped": str(error)})
         raise
-    facts = {"dropped": dataset.provenance.get("dropped_columns", []), "image_shape": dataset.image_shape}
-    facts |= {} if rule is None else {"binarize": rule}
+    facts = {"dropped": origin.get("dropped_columns", []), "image_shape": dataset.image_shape}
+    facts |= {name: origin[name] for name in ("binarize",) if name in origin}
     estimator.save(folder / "model.safetensors", columns=names, **facts)
     if valid is not None:
         model = estimator.model_
@@ -259,14 +252,13 @@ def _claim(folder: Path, overwrite: bool) -> None:
                 raise ValueError(f"{folder} already exists; give --overwrite to replace it")
             if not (folder / "spec.json").is_file():
                 raise ValueError(f"{folder} is not a run folder, so --overwrite will not touch it")
-            _clear(folder, *RECORDS, *WEIGHTS)
+            _clear(folder, *FILES)
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError
     except OSError as error:
-        there = isinstance(error, PermissionError | NotADirectoryError | FileExistsError)
-        what, reason = "write to" if there else "make", error.strerror or "no permission"
-        raise ValueError(f"cannot {what} the output folder {folder}: {reason}") from None
+        reason = error.strerror or "no permission"
+        raise ValueError(f"cannot write to the output folder {folder}: {reason}") from None
 
 
 def _checkpoints(folder: Path) -> list[Path]:

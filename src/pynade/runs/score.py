@@ -18,7 +18,7 @@ from pynade.device import device_here, torch_device
 from pynade.estimators.base import DensityEstimator
 from pynade.estimators.io import load_with_facts
 from pynade.estimators.tabular import TabularNADE
-from pynade.evaluation import ControlVariateEnsemble, OrderingScores
+from pynade.evaluation import OrderingScores
 from pynade.likelihood import Estimate, row_log_probs
 from pynade.models import Density, Orderless
 from pynade.runs.provenance import OF_MACHINE, code_version, device_name, now
@@ -33,39 +33,17 @@ from pynade.tables.images import binarized
 
 @dataclass(frozen=True)
 class Score:
-    """Log-probabilities of one part of a data set; under many orderings where that was asked.
-
-    Attributes:
-        data: the data set.
-        split: its part.
-        log_probs: of each row, exact; empty where only an estimate of their mean was made.
-        seconds: how long it took.
-        orderings: scores under many orderings: of all rows, or with an estimate of every n-th.
-        estimated: an estimate of the mean over orderings on all rows.
-        control_variate: the ensemble on all rows, from estimates of all and exact scores of some.
-        draws: prefixes per row of the estimates.
-        precision: of the nets, under many orderings and in estimates.
-    """
+    """Log-probabilities of one part of a data set; under many orderings where that was asked."""
 
     data: Dataset
-    split: str
-    log_probs: np.ndarray
-    seconds: float
-    orderings: OrderingScores | None = None
-    estimated: Estimate | None = None
-    control_variate: ControlVariateEnsemble | None = None
-    draws: int | None = None
-    precision: str | None = None
-    summary: Estimate | None = None  # the model's own, where its scores are estimates themselves
-    gain: Estimate | None = None  # of a mixed table: over independent columns
-    adds_up: str = ""  # of a mixed table: what a row's score is
-
-    @property
-    def estimate(self) -> Estimate:
-        """The number asked for, with its standard error: the mean over rows."""
-        if self.control_variate is not None:
-            return self.control_variate.ensemble
-        return self.estimated or self.summary or Estimate.from_rows(self.log_probs)
+    split: str  # its part
+    log_probs: np.ndarray  # of each row, exact; empty where only an estimate of their mean was made
+    estimate: Estimate  # the number asked for, with its standard error: the mean over rows
+    lines: list[str]  # the result in words
+    facts: dict[str, Any]  # what else a record says of it
+    orderings: int | None  # that were asked for
+    options: str  # of the command that makes it again: orderings and estimates
+    seconds: float  # how long it took
 
 
 def ensemble_sizes(k: int) -> list[int]:
@@ -94,75 +72,81 @@ def score_run(
     """Log p of every row of a part of the data: by default the test part, or all of a plain file.
 
     Exact, unless `draws` are asked for: then the mean over orderings is estimated, and with `orderings` too,
-    their ensemble from exact scores of every tenth row (`pynade.evaluation`).
+    their ensemble from exact scores of every tenth row (`pynade.evaluation`). Under many orderings finished
+    chunks are kept in the run folder until all are there, so that a killed call goes on where it was. Further
+    arguments are options of `pynade score`.
 
     Args:
         run: run folder or model file.
         data: registered name or file.
-        split: train, valid, test or all.
-        data_dir: folder of the registered data sets.
-        orderings: score an orderless model under this many orderings (finished chunks are kept in the run
-            folder until all are there, so a killed call goes on where it was).
         progress: called as progress(done, total).
         draws: prefixes per row of an estimate.
-        precision: of the nets on a GPU: "float32", "tf32" or "bf16".
-        every: with `draws` and `orderings`, every n-th row has exact scores.
         first: only the first rows (a trial).
-        density: of a mixed table, divide probabilities of values on a lattice by its resolution.
     """
     model, facts = load_with_facts(run)
     dataset = binarized(resolve(data, data_dir, **table_options(model)), facts.get("binarize"))
-    if split is None:
-        split = "test" if dataset.test is not None else "all"
-    if isinstance(model, TabularNADE):
-        return _score_table(model, dataset, split, orderings, draws, density, first)
-    if density:
+    split = split or ("test" if dataset.test is not None else "all")
+    mixed, several = isinstance(model, TabularNADE), orderings is not None or draws is not None
+    if mixed and draws is not None:
+        raise ValueError("scores of a table of mixed columns are exact: leave --estimate out")
+    if density and not mixed:
         raise ValueError("--density is for models of tables of mixed columns (tabularnade)")
-    rows = align(dataset.split(split), dataset.schema.names, facts.get("columns"), facts.get("dropped", ()))
-    rows = rows[:first]
-    folder = chunk_folder(run, dataset.name, split) if run.is_dir() else None
+    if not isinstance(model, DensityEstimator | Density):
+        what = f"{run} holds a {type(model).__name__}, which is no density"
+        raise ValueError(f"{what}: an orderless model has `.under(…)`, an RBM `.normalised()`")
+    if several and not isinstance(model, DensityEstimator):
+        raise ValueError(f"{run} was not saved by an estimator, so it has no orderings to choose")
+    rows, names = dataset.split(split), dataset.schema.names
+    rows = rows if mixed else align(rows, names, facts.get("columns"), facts.get("dropped", ()))
+    rows, log_probs, estimate, begin = rows[:first], np.empty(0), None, time.perf_counter()
     options: dict[str, Any] = {"progress": progress, "precision": precision}
-    begin = time.perf_counter()
-
-    def score(log_probs: np.ndarray, **facts: Any) -> Score:
-        return Score(dataset, split, log_probs, time.perf_counter() - begin, **facts)
-
-    if not isinstance(model, DensityEstimator):
-        if not isinstance(model, Density):
-            what = f"{run} holds a {type(model).__name__}, which is no density"
-            raise ValueError(f"{what}: an orderless model has `.under(…)`, an RBM `.normalised()`")
-        if orderings is not None or draws is not None:
-            raise ValueError(f"{run} was not saved by an estimator, so it has no orderings to choose")
-        return score(row_log_probs(model.double(), rows).numpy())
-    if draws is not None:
-        if orderings is None:
-            estimated = model.estimate(rows, draws, **options)
-            return score(np.empty(0), estimated=estimated, draws=draws, precision=precision)
-        made = model.control_variate_ensemble(rows, orderings, draws, every, folder=folder, **options)
-        means = {"estimated": made.typical, "orderings": made.subset, "control_variate": made}
-        return score(np.empty(0), **means, draws=draws, precision=precision)
-    if orderings is not None:
-        scores = model.score_orderings(rows, orderings, folder=folder, **options)
-        return score(scores.ensemble_rows(), orderings=scores, precision=precision)
-    if isinstance(model.model_, Orderless) and not np.isnan(rows).any():
-        many = model.score_orderings(rows, model.orderings(), folder=folder, **options)
-        log_probs = many.ensemble_rows()
+    keep = options | {"folder": chunk_folder(run, dataset.name, split) if run.is_dir() else None}
+    sizes = ensemble_sizes(orderings or 1)
+    shown: dict[str, Estimate] = {}
+    found: dict[str, Any] = {}
+    lines: list[str] = []
+    if isinstance(model, TabularNADE):
+        log_probs, gain = model.score_samples(rows, orderings, density), Estimate.from_rows(model.gain(rows))
+        found = {"gain": gain.to_json()}
+        lines = [f"gain over independent columns: {gain.mean:.3f} ± {gain.stderr:.3f} nats"]
+        lines.append(f"({added_up(model.schema_, density)})")
+    elif not isinstance(model, DensityEstimator):
+        log_probs = row_log_probs(model.double(), rows).numpy()
+    elif draws is not None and orderings is not None:
+        made = model.control_variate_ensemble(rows, orderings, draws, every, **keep)
+        estimate, exact = made.ensemble, f"exact on {len(made.estimates)} rows"
+        shown = {"mean over orderings": made.typical, f"ensemble of {orderings}, {exact}": estimate}
+        found = {"mean_over_orderings": made.typical.to_json()}
+        found["ensembles"] = {str(n): made.of(n).to_json() for n in sizes}
+        found["composition"] = made.to_json(split) | {"draws": draws}
+    elif draws is not None:
+        estimate = model.estimate(rows, draws, **options)
+        found = {"mean_over_orderings": estimate.to_json()}
+    elif orderings is not None:
+        many = model.score_orderings(rows, orderings, **keep)
+        log_probs, curve, some = many.ensemble_rows(), many.curve(), OrderingScores(many.log_probs[:, :10])
+        shown = {f"one of {orderings} orderings": many.mean()}
+        shown |= {f"ensemble of {n}": curve[n - 1] for n in sizes}
+        found = {"mean_over_orderings": some.mean().to_json() | {"orderings": min(orderings, 10)}}
+        found["ensembles"] = {str(n): curve[n - 1].to_json() for n in sizes}
+        found["ordering_std"] = float(many.ordering_means().std(ddof=1)) if orderings > 1 else None
     else:
         with warnings.catch_warnings(action="ignore"):  # the summary says whether it is an estimate
-            log_probs = model.score_samples(rows)
-    return score(log_probs, summary=model.summary(log_probs))
-
-
-def _score_table(
-    model: TabularNADE, data: Dataset, split: str, k: int | None, draws: int | None, density: bool, first: Any
-) -> Score:
-    """Scores of a mixed table, which are exact: under the model's own orderings, or under k."""
-    if draws is not None:
-        raise ValueError("scores of a table of mixed columns are exact: leave --estimate out")
-    rows, begin = data.split(split)[:first], time.perf_counter()
-    log_probs, gain = model.score_samples(rows, k, density), Estimate.from_rows(model.gain(rows))
-    seconds, text = time.perf_counter() - begin, added_up(model.schema_, density)
-    return Score(data, split, log_probs, seconds, gain=gain, adds_up=text)
+            if isinstance(model.model_, Orderless) and not np.isnan(rows).any():
+                log_probs = model.score_orderings(rows, model.orderings(), **keep).ensemble_rows()
+            else:
+                log_probs = model.score_samples(rows)
+        estimate = model.summary(log_probs)
+    estimate, words = estimate or Estimate.from_rows(log_probs), ""
+    if several and not mixed:
+        asked: Any = {"orderings": orderings, "estimate": draws}
+        asked |= {"every": every if orderings and draws else None, "precision": precision}
+        words = "".join(f" --{name} {value}" for name, value in asked.items() if value is not None)
+        found["precision"] = precision
+    texts = [f"{label}: {value}" for label, value in shown.items()] or [str(estimate)]
+    lines = [*(f"{dataset.name} {split}: {text}" for text in texts), *lines]
+    seconds = time.perf_counter() - begin
+    return Score(dataset, split, log_probs, estimate, lines, found, orderings, words, seconds)
 
 
 def chunk_folder(run: Path, data: str, split: str) -> Path:
@@ -172,14 +156,12 @@ def chunk_folder(run: Path, data: str, split: str) -> Path:
 
 def forget_chunks(run: Path, score: Score) -> None:
     """Remove the chunks of a finished evaluation, once what was wanted of it has been written."""
-    folder = chunk_folder(run, score.data.name, score.split)
-    if folder.is_dir():
-        shutil.rmtree(folder)
+    shutil.rmtree(chunk_folder(run, score.data.name, score.split), ignore_errors=True)
 
 
 def _curve(run: Path) -> dict[str, Any]:
     """Training and validation scores after every epoch, of runs in which both were scored alike."""
-    lines = read_metrics(run)
+    lines = read_metrics(run) if (run / "metrics.jsonl").is_file() else []
     if not any("train_scored" in line for line in lines):
         return {}
     curve = {}
@@ -207,39 +189,17 @@ def write_record(path: Path, run: Path, score: Score) -> None:
     """
     check_destination(path, ".json")
     spec, trained, result = (read_json(run / f"{n}.json") for n in ("spec", "provenance", "result"))
-    parameters, k = spec["parameters"], spec["parameters"].get("n_orderings", 1)
-    many: dict[str, Any] = {}
-    command = f"pynade score RUN {shlex.quote(str(spec['data']))} --split {score.split}"
-    if score.orderings is not None:
-        log_probs, curve = score.orderings.log_probs, score.orderings.curve()
-        k = log_probs.shape[1]
-        command, sizes = f"{command} --orderings {k}", ensemble_sizes(k)
-        mean = OrderingScores(log_probs[:, :10]).mean().to_json()
-        many = {
-            "mean_over_orderings": mean | {"orderings": min(k, 10)},
-            "ensembles": {str(n): curve[n - 1].to_json() for n in sizes},
-            "ordering_std": float(score.orderings.ordering_means().std(ddof=1)) if k > 1 else None,
-        }
-    if score.draws is not None:
-        command += f" --estimate {score.draws}"
-        many = {"mean_over_orderings": score.estimated.to_json()} if score.estimated else {}
-        k = None if score.orderings is None else k
-    if score.control_variate is not None:
-        command += f" --every {score.control_variate.every}"
-        many["ensembles"] = {str(n): score.control_variate.of(n).to_json() for n in sizes}
-        many["composition"] = score.control_variate.to_json(score.split) | {"draws": score.draws}
-    if score.precision is not None:
-        command += f" --precision {score.precision}"
-        many["precision"] = score.precision
+    parameters, command = spec["parameters"], f"pynade score RUN {shlex.quote(str(spec['data']))}"
+    command += f" --split {score.split}{score.options} --record {path.name}"
+    k = score.orderings if score.options else parameters.get("n_orderings", 1)
     device = device_name(torch_device(device_here(parameters["device"])))
     record = {
         score.split: score.estimate.to_json() | {"orderings": k},
-        **many,
-        **({} if score.gain is None else {"gain": score.gain.to_json()}),
+        **score.facts,
         **({} if score.split == "valid" else {"valid": result["valid"]}),
-        **(_curve(run) if (run / "metrics.jsonl").is_file() else {}),
+        **_curve(run),
         "spec": {"model": spec["model"], "parameters": parameters, "data": score.data.name},
-        "commands": [as_command(spec, "RUN"), f"{command} --record {path.name}"],
+        "commands": [as_command(spec, "RUN"), command],
         **{name: result[name] for name in ("epochs", "best_epoch", "train_log_likelihood", "stopped")},
         **_chosen(result),
         "seed": parameters["random_state"],

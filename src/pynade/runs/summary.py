@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pynade.header import read_header
+from pynade.tables import Schema
 from pynade.training.history import current_line
 
 
@@ -16,12 +17,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_spec(folder: Path) -> dict[str, Any]:
-    """Return the spec of a run folder: model, parameters, data and checksum.
-
-    Raises:
-        FileNotFoundError: It is no run folder.
-        ValueError: Its spec is damaged.
-    """
+    """Return the spec of a run folder: model, parameters, data and checksum; refuses what is none."""
     try:
         return read_json(folder / "spec.json")
     except (FileNotFoundError, NotADirectoryError):
@@ -31,12 +27,7 @@ def read_spec(folder: Path) -> dict[str, Any]:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of metrics.jsonl of a run folder, one for each epoch.
-
-    Raises:
-        FileNotFoundError: It is no run folder.
-        ValueError: The file is missing or damaged, or no epoch is finished.
-    """
+    """Return the lines of metrics.jsonl of a run folder, one for each epoch (at least one)."""
     read_spec(folder)
     try:
         lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
@@ -48,33 +39,27 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     return epochs
 
 
-def describe_run(run: Path) -> list[tuple[str, str]]:
-    """Return what `pynade info` prints of a run folder or a model file: names and texts.
-
-    Raises:
-        FileNotFoundError: There is no such folder or file.
-        ValueError: A file is damaged.
-    """
+def describe_run(run: Path) -> tuple[list[tuple[str, str]], Schema | None]:
+    """Return what `pynade info` prints of a run folder or a model file: facts, and the schema of a table."""
     facts: list[tuple[str, str]] = []
-    file = run
+    schema, file = None, run / "model.safetensors" if run.is_dir() else run
     if run.is_dir():
         spec = read_spec(run)
         data = f"{spec['data']} (checksum {spec['data_checksum'][:12]}…)"
         facts += [("model", spec["model"]), ("data", data)]
         facts += [(f"  {name}", str(value)) for name, value in spec["parameters"].items()]
-        for part in ("provenance", "result"):
-            if (run / f"{part}.json").is_file():
-                for name, value in read_json(run / f"{part}.json").items():
-                    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-                    facts.append((name, text))
+        for part in (run / "provenance.json", run / "result.json"):
+            for name, value in read_json(part).items() if part.is_file() else ():
+                text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                facts.append((name, text))
         if not (run / "result.json").is_file():
             facts.append(("status", "unfinished: continue with `pynade fit --resume`"))
-        file = run / "model.safetensors"
     if file.is_file() or not run.is_dir():
         header = read_header(file)
-        facts.append(("weights", f"{header.n_weights:,}"))
-        if header.n_variables is not None:
-            facts.append(("variables", f"{header.n_variables:,}"))
         version = f"pynade {header.facts['version']}, format {header.facts['format']}"
+        facts.append(("weights", f"{header.n_weights:,}"))
+        facts += [] if header.n_variables is None else [("variables", f"{header.n_variables:,}")]
         facts += [("density", json.dumps(header.facts["spec"])), ("written by", version)]
-    return facts
+        fitted = header.facts.get("estimator", {}).get("fitted", {})
+        schema = Schema.from_json(fitted["schema_"]) if "schema_" in fitted else None
+    return facts, schema

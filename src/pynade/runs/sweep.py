@@ -1,10 +1,10 @@
-"""A grid of settings on one data set (and its folds), trained as populations, and the record of its result.
+"""A grid of settings on one data set (and its folds): trained, chosen on validation, tested once.
 
 On every fold the setting that is best on validation is chosen, trained again on train + valid until its
 training likelihood reaches that of the chosen run's best epoch (the paper's rule), and evaluated on the test
-set once. A sweep lives in a folder: spec.json, one file per finished population, a checkpoint of the one in
-progress, and at the end result.json with the models of all folds. Given again, the command goes on where it
-was.
+set once. A sweep lives in a folder: spec.json, one file per finished batch of trainings, a checkpoint of the
+one in progress, and at the end result.json with the models of all folds. Given again, the command goes on
+where it was.
 """
 
 from __future__ import annotations
@@ -12,36 +12,377 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import shutil
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pynade.arguments import check_positive
 from pynade.atomic import write_json
 from pynade.device import torch_device
-from pynade.estimators.base import DensityEstimator
-from pynade.estimators.classical import ClassicalEstimator
+from pynade.estimators.classical import ClassicalEstimator, fit_folds
+from pynade.estimators.io import load
 from pynade.estimators.net import NetEstimator
 from pynade.estimators.registry import PARAMETERS, estimator_named
-from pynade.evaluation import OrderingScores
-from pynade.likelihood import Estimate
-from pynade.runs.population_sweep import ClassicalSweep, PopulationSweep, Report, Rows, Setting, best_first
+from pynade.runs import sweep_record as records
 from pynade.runs.provenance import OF_MACHINE, now, provenance
-from pynade.runs.score import ensemble_sizes
 from pynade.runs.summary import read_json
-from pynade.tables import Dataset, resolve
-from pynade.tables.registry import Entry, entries, entry, fold_names, folds
+from pynade.runs.sweep_record import Outcome, Setting, best_first
+from pynade.tables import Dataset, registry, resolve
+from pynade.training.gradient import OWN, Member, fit_population, train_log_likelihoods
+from pynade.training.history import History
+from pynade.training.loop import Callback, Progress
 
-IN_RECORD = ("model", "data", "fixed", "grid", "folds", "retrain", "repeats")  # of the folder's spec
+Job = tuple[Setting, int]  # a setting and the number of a fold, from 0
+Rows = list[tuple[np.ndarray, np.ndarray | None]]  # of each fold, for training and validation
+Trained = tuple[float, list[tuple[Outcome, Any]]]  # seconds, and outcomes with their estimators
+SPEC = ("model", "data", "fixed", "grid", "seed", "folds", "retrain", "quick")  # in spec.json
+IN_RECORD = ("model", "data", "fixed", "grid", "folds", "retrain", "repeats")  # of spec.json
 TRIAL = 200  # validation rows of a trial, at most
 
 
 class OtherSweep(ValueError):
     """A folder holds another sweep than the one asked for."""
+
+
+@dataclass(frozen=True)
+class SweepProgress:
+    """What a callback of a sweep gets after every epoch."""
+
+    what: str  # "grid" or "final"
+    part: int  # which population (of a classical model: fold) this is, from 1
+    parts: int  # how many there are
+    settings: list[Setting]  # of the members of the population; empty for a classical model
+    now: Progress  # of the training
+
+
+@dataclass
+class Sweep:
+    """A grid of settings, and how it is trained.
+
+    Nets are trained as populations: settings × folds of one architecture are one batched program. Classical
+    models choose among their own settings, fold by fold; some learn several folds at once.
+    """
+
+    folder: Path  # where the sweep lives; an interrupted one goes on
+    model: str  # an estimator's name
+    data: str  # a registered name (with its folds, if it has any and none is named) or a file
+    fixed: Setting  # parameters of the estimator that do not vary
+    grid: Mapping[str, Sequence[Any]]  # values to try for each of the others
+    _: KW_ONLY
+    seed: int = 0  # of orderings, weights and shuffling
+    data_dir: Path | None = None  # folder of the registered data sets
+    folds: int | None = None  # cut the rows into this many folds, for data that have none of their own
+    # train the chosen settings again on train + valid before the test; without it the validated weights are
+    # taken as they are (a classical model is fitted again, with the same result)
+    retrain: bool = True
+    # seeds, from `seed` on, of the chosen settings of one split, each with an ordering, initial weights and
+    # shuffling of its own; with `retrain` all stop at the same training likelihood
+    repeats: int = 1
+    quick: bool = False  # a trial, see `pynade sweep --help`; the record has `valid` and no `test`
+    report: Callable[[SweepProgress], None] | None = None  # called after every epoch
+    known: registry.Known = None  # the named data sets; None takes those that are registered
+
+    def __post_init__(self) -> None:
+        self.fixed = {PARAMETERS.get(name, name): value for name, value in self.fixed.items()}
+        self.grid = {PARAMETERS.get(name, name): list(values) for name, values in self.grid.items()}
+        self.tried = settings(self.grid)
+        self.first = self.estimator(self.tried[0])
+        self.classical = isinstance(self.first, ClassicalEstimator)
+        self.stops_at_train = self.retrain and "stop_at_train" in self.first.flat_parameters()
+
+    def estimator(self, setting: Mapping[str, Any]) -> Any:
+        """The estimator with the fixed parameters and those of a setting."""
+        return estimator_named(self.model, {"random_state": self.seed, **self.fixed, **setting})
+
+    def run(self) -> dict[str, Any]:
+        """Train the whole grid, choose on validation, score the test part once; returns the record."""
+        parts = self._parts()
+        self._check(len(parts))
+        if self.quick and (not self.classical or self.model == "rbm"):
+            epochs = estimator_named(self.model, self.fixed).flat_parameters()["epochs"]
+            self.fixed["epochs"] = max(2, epochs // 10)
+        fraction = self.first.validation_fraction
+        parts = [part.with_validation(fraction, self.seed) for part in parts[: 2 if self.quick else None]]
+        if self.quick:
+            parts = [replace(part, valid=part.split("valid")[:TRIAL]) for part in parts]
+        self._check_settings(parts[0])
+        self.spec: dict[str, Any] = {name: getattr(self, name) for name in SPEC}
+        self.spec |= {} if self.repeats == 1 else {"repeats": self.repeats}
+        self.spec["data_checksums"] = [part.checksum for part in parts]
+        self._claim()
+        file = self.folder / "sessions.json"  # when this sweep was at work: earlier commands, and this one
+        sessions = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+        sessions.append([now(), now()])
+        write_json(file, sessions)  # one that is killed has at least begun
+        try:
+            record = self._train(parts)
+        finally:
+            sessions[-1][1] = now()
+            write_json(file, sessions)
+        record["sessions"] = sessions
+        write_json(self.folder / "result.json", record)
+        return record
+
+    def _parts(self) -> list[Dataset]:
+        """The data set, or its folds."""
+        named = self.data in (self.known or registry.entries())
+        if named and registry.fold_names(registry.entry(self.data, self.known)):
+            if self.folds is not None:
+                raise ValueError(f"data set {self.data!r} has folds of its own; give no number of folds")
+            return registry.folds(self.data, self.data_dir, known=self.known)
+        whole = resolve(self.data, self.data_dir, known=self.known)
+        parts = [whole] if self.folds is None else whole.folds(self.folds, self.seed)
+        if parts[0].test is None:
+            cut = "cut them with --folds, such as 10"
+            raise ValueError(f"the data {self.data!r} have no test part to report: {cut}")
+        return parts
+
+    def _check(self, n_parts: int) -> None:
+        """Refuse what a sweep would not do as the record would say, and repeats of what is not one net."""
+        model, fixed, grid = self.model, self.fixed, self.grid
+        other = not isinstance(self.first, NetEstimator | ClassicalEstimator)
+        deep = any([fixed.get("pretrain_epochs"), *grid.get("pretrain_epochs", ())])
+        seeded, cut = "random_state" in {*fixed, *grid}, "validation_fraction" in grid
+        refused = {
+            f"a sweep trains populations of nets; {model!r} is not trained by gradient descent": other,
+            **{f"{name} is both fixed and varied; give it once": name in fixed for name in grid},
+            "validation_fraction cannot be varied: settings are compared on the same rows": cut,
+            "members of a population are not pretrained layer by layer; leave pretrain_epochs at 0": deep,
+            f"the number of repeats must be at least 1, not {self.repeats}": self.repeats < 1,
+        }
+        if self.repeats > 1:
+            refused |= {
+                f"repeats are for models trained by gradient descent, which {model!r} is not": self.classical,
+                f"repeats are for one split into train, valid and test, not for {n_parts} folds": n_parts > 1,
+                "repeats have seeds of their own, from --seed on; leave random_state out": seeded,
+            }
+        for sentence in (sentence for sentence, wrong in refused.items() if wrong):
+            raise ValueError(sentence)
+
+    def _check_settings(self, part: Dataset) -> None:
+        """Raise whatever training would say about the first fold, before anything is written."""
+        if self.classical:
+            able: set[str] = set()
+            with suppress(TypeError):
+                able = set(self.estimator(self.grid)._settings(part.train, validated=True)[0])
+            for name in set(self.grid) - able:
+                reason = f"a {self.model} does not choose among values of {name}"
+                raise ValueError(f"{reason}; fix it with --set")
+            return
+        try:
+            for setting in self.tried:
+                self.estimator(setting).check_request(part.train, part.valid, part.schema.names)
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"a parameter has a value of the wrong kind: {error}") from None
+
+    def _claim(self) -> None:
+        """A new folder, or that of the same sweep."""
+        file = self.folder / "spec.json"
+        if file.is_file():
+            if read_json(file) != json.loads(json.dumps(self.spec)):
+                what = "holds a sweep of other settings or data; give another folder"
+                raise OtherSweep(f"{self.folder} {what}")
+            return
+        if self.folder.exists() and any(self.folder.iterdir()):
+            raise ValueError(f"{self.folder} already exists and is no sweep; give another folder")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(file, self.spec)
+
+    def _train(self, parts: list[Dataset]) -> dict[str, Any]:
+        """Train the grid and the chosen settings, score them, and return the record."""
+        origin = provenance(parts[0], seed=self.seed, device=torch_device(self.first.device))
+        rows: Rows = [(part.train, part.valid) for part in parts]
+        jobs = [(setting, fold) for setting in self.tried for fold in range(len(parts))]
+        for name, (seconds, trained) in self._learned("grid", jobs, rows):
+            outcomes = [outcome for outcome, _ in trained]
+            for best in self._to_keep(outcomes):
+                trained[outcomes.index(best)][1].save(self._weights(best))
+            write_json(self.folder / f"{name}.json", {"seconds": seconds, "outcomes": outcomes})
+        files = [read_json(self.folder / f"{name}.json") for name in self._batches(jobs)]
+        outcomes = [outcome for file in files for outcome in file["outcomes"]]
+        began = time.monotonic()
+        if self.retrain:
+            rows = [(np.concatenate([part.train, part.split("valid")]), None) for part in parts]
+        chosen, made = self._final([best_first(outcomes, fold) for fold in range(len(parts))], rows)
+        for fold, (estimator, part) in enumerate(zip(made[:: self.repeats], parts, strict=True), start=1):
+            estimator.save(self.folder / f"fold-{fold}.safetensors", columns=list(part.schema.names))
+        record = self._record(parts, outcomes, chosen, made)
+        record |= {name: origin[name] for name in OF_MACHINE} | {"trained": origin["started"]}
+        wall = {"grid": round(sum(file["seconds"] for file in files), 2)}
+        return record | {"wall_seconds": wall | {"final": max(0.01, round(time.monotonic() - began, 2))}}
+
+    def _record(
+        self, parts: list[Dataset], outcomes: list[Outcome], chosen: list[Outcome], made: list[Any]
+    ) -> dict[str, Any]:
+        """Score what was chosen; `made` are the estimators of each fold, one for each seed."""
+        final, asked = made[:: self.repeats], "valid" if self.quick else "test"
+        scores, facts = records.scored_folds(final, parts, asked)
+        facts[asked]["orderings"] = getattr(final[0], "n_orderings", 1)
+        protocol = "one split" if len(parts) == 1 else f"{len(parts)} folds"
+        protocol += f", {len(self.tried)} settings, chosen on validation on each fold"
+        protocol += ", retrained on train + valid" if self.retrain else ""
+        until = " until the training likelihood of the best validation iteration"
+        protocol += until if self.stops_at_train else ""
+        protocol += f"; the chosen settings trained with {self.repeats} seeds" if self.repeats > 1 else ""
+        sums = "".join(self.spec["data_checksums"])
+        ranks = [best_first(outcomes, o["fold"]).index(o) for o in chosen]
+        as_they_are = not (self.retrain or self.quick)
+        return {
+            **facts,
+            **(records.over_seeds(made, scores[0], parts[0].split(asked)) if self.repeats > 1 else {}),
+            **({"valid": records.scored_folds(final, parts, "valid")[1]["valid"]} if as_they_are else {}),
+            "quick": self.quick,
+            "protocol": protocol,
+            "spec": {name: self.spec[name] for name in IN_RECORD if name in self.spec},
+            "chosen": [
+                {"fold": o["fold"] + 1, **o["setting"], "valid": o["valid"], "best_epoch": o["best_epoch"]}
+                | {"final": e.history_.stopped, "final_epochs": len(e.history_.epochs)}
+                | ({"diverged_before": rank} if rank else {})
+                for o, e, rank in zip(chosen, final, ranks, strict=True)
+            ],
+            "validation_grid": records.by_setting(outcomes, self.tried, len(parts)),
+            "commands": [records.as_sweep_command(self.spec)],
+            "seed": self.seed,
+            "data_checksum": sums if len(parts) == 1 else hashlib.sha256(sums.encode()).hexdigest(),
+        }
+
+    def _final(self, ranked: list[list[Outcome]], rows: Rows) -> tuple[list[Outcome], list[Any]]:
+        """Each fold's best outcome and its estimators, one for each seed, fold after fold.
+
+        Where the training with the first seed diverges, those of the next best outcome. Without retraining
+        the net of the first seed has the weights that the grid validated.
+        """
+        chosen = [outcomes[0] for outcomes in ranked]
+        seeds: list[Setting] = [{}, *({"random_state": self.seed + n} for n in range(1, self.repeats))]
+
+        def learned(jobs: list[Job]) -> list[tuple[Outcome, Any]]:
+            return [pair for _, (_, pairs) in self._learned("final", jobs, rows) for pair in pairs]
+
+        if not self.retrain and not self.classical:
+            more = learned([(chosen[0]["setting"] | own, 0) for own in seeds[1:]])  # of one fold only
+            return chosen, [*(load(self._weights(o)) for o in chosen), *(estimator for _, estimator in more)]
+        done: dict[int, list[Any]] = {}  # by fold
+        while left := [fold for fold in range(len(ranked)) if fold not in done]:
+            made = learned([(self._again(chosen[fold]) | own, fold) for fold in left for own in seeds])
+            for fold in left:
+                several = [estimator for outcome, estimator in made if outcome["fold"] == fold]
+                rank = ranked[fold].index(chosen[fold]) + 1
+                if several[0].history_.stopped != "diverged" or rank == len(ranked[fold]):
+                    done[fold] = several
+                else:
+                    chosen[fold] = ranked[fold][rank]
+        return chosen, [estimator for fold in range(len(ranked)) for estimator in done[fold]]
+
+    def _again(self, outcome: Outcome) -> Setting:
+        """The setting of an outcome, as it is trained once more."""
+        stop = {"patience": None, "stop_at_train": outcome["train"]} if self.stops_at_train else {}
+        whole = {"validation_fraction": 0.0} if self.retrain and self.classical else {}
+        return {**outcome["setting"], **stop, **whole}
+
+    def _batches(self, jobs: list[Job]) -> dict[str, list[Job]]:
+        """Jobs that are one training: of nets those with weights of the same shapes, else those of a fold."""
+        batches: dict[str, list[Job]] = {}
+        for setting, fold in jobs:
+            shape = {k: v for k, v in setting.items() if k not in (*OWN, "dropout", "random_state")}
+            name = f"choices-{fold + 1}" if self.classical else f"population-{_digest(shape)}"
+            batches.setdefault(name, []).append((setting, fold))
+        return batches
+
+    def _to_keep(self, outcomes: list[Outcome]) -> list[Outcome]:
+        """A population's outcomes whose weights are kept: the best of each fold, if any did not diverge."""
+        if self.retrain or self.classical:
+            return []
+        good = {outcome["fold"] for outcome in outcomes if outcome["valid"] is not None}
+        return [best_first(outcomes, fold)[0] for fold in sorted(good)]
+
+    def _weights(self, outcome: Outcome) -> Path:
+        """Where the best weights of an outcome's population are kept, for its fold."""
+        (name,) = self._batches([(outcome["setting"], outcome["fold"])])
+        return self.folder / f"{name}-{outcome['fold'] + 1}.safetensors"
+
+    def _finished(self, name: str) -> bool:
+        file = self.folder / f"{name}.json"
+        kept = self._to_keep(read_json(file)["outcomes"]) if file.is_file() else []
+        return file.is_file() and all(self._weights(outcome).is_file() for outcome in kept)
+
+    def _learned(self, what: str, jobs: list[Job], rows: Rows) -> Iterator[tuple[str, Trained]]:
+        """The name of each batch, the seconds it took, and its outcomes with their estimators.
+
+        What is finished of the grid is left out. As many folds as a classical model takes are learned at
+        once; callbacks get the first of them.
+        """
+        batches = self._batches(jobs)
+        left = [name for name in batches if what == "final" or not self._finished(name)]
+        size, train = (self.first._folds_at_once, self._folds) if self.classical else (1, self._population)
+        for group in (left[i : i + size] for i in range(0, len(left), size)):
+            members = [] if self.classical else [setting for setting, _ in batches[group[0]]]
+            place = what, list(batches).index(group[0]) + 1, len(batches), members
+            callbacks = [partial(self._show, place)] if self.report else []
+            made = train(what, [batches[name] for name in group], rows, callbacks)
+            yield from zip(group, made, strict=True)
+
+    def _show(self, place: tuple[str, int, int, list[Setting]], now: Progress) -> None:
+        if self.report and now.epoch_done:
+            self.report(SweepProgress(*place, now))
+
+    def _folds(
+        self, what: str, batches: list[list[Job]], rows: Rows, callbacks: Sequence[Callback]
+    ) -> list[Trained]:
+        """Folds of a classical model: each chooses among the grid, or has one setting."""
+        began, folds = time.perf_counter(), [jobs[0][1] for jobs in batches]
+        made = [self.estimator(self.grid if what == "grid" else jobs[0][0]) for jobs in batches]
+        fit_folds(made, [rows[fold][0] for fold in folds], [rows[fold][1] for fold in folds], callbacks)
+        seconds, found = (time.perf_counter() - began) / len(folds), []
+        for fold, estimator in zip(folds, made, strict=True):
+            history, pairs = estimator.history_, []
+            for choice in estimator.choices_ if what == "grid" else estimator.choices_[:1]:
+                setting = {name: choice[name] for name in self.grid}
+                valid = history.best_valid if choice["valid"] is None else choice["valid"]
+                pairs.append(
+                    (_outcome(setting, fold, valid, history.train_log_likelihood, history), estimator)
+                )
+            found.append((seconds, pairs))
+        return found
+
+    def _population(
+        self, what: str, batches: list[list[Job]], rows: Rows, callbacks: Sequence[Callback]
+    ) -> list[Trained]:
+        """Nets of one architecture on their folds, as one population."""
+        (jobs,), (name,) = batches, self._batches(batches[0])
+        estimators, members = [self.estimator(setting) for setting, _ in jobs], []
+        checked: dict[int, tuple[np.ndarray, np.ndarray | None]] = {}  # rows as the estimator takes them
+        for estimator, (_, fold) in zip(estimators, jobs, strict=True):
+            seed, (train, valid) = estimator._seed(), rows[fold]
+            mine = estimator._rows(train, fitting=True)
+            if fold not in checked:
+                checked[fold] = mine, None if valid is None else estimator._rows(valid)
+            model = estimator.build(checked[fold][0], seed).to(torch_device(estimator.device))
+            members.append(Member(model, *checked[fold], estimator.options(), seed))
+        key = name.removeprefix("population-")  # (a second round has a checkpoint of its own)
+        place = self.folder / (key if what == "grid" else f"final-{key}-{_digest(jobs)}")
+        place.mkdir(exist_ok=True)
+        histories = fit_population(members, folder=place, resume=True, callbacks=callbacks)
+        shutil.rmtree(place)
+        outcomes = []
+        for n, likelihood in enumerate(train_log_likelihoods(members)):
+            estimators[n].adopt(members[n].model, histories[n], members[n].seed)
+            outcomes.append(_outcome(*jobs[n], histories[n].best_valid, likelihood, histories[n]))
+        return [(histories[0].seconds, list(zip(outcomes, estimators, strict=True)))]
+
+
+def _outcome(setting: Setting, fold: int, valid: float | None, train: float, history: History) -> Outcome:
+    ended = {"best_epoch": history.best_epoch, "stopped": history.stopped}
+    return {"setting": setting, "fold": fold, "valid": valid, "train": train, **ended}
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def settings(grid: Mapping[str, Sequence[Any]]) -> list[Setting]:
@@ -52,265 +393,3 @@ def settings(grid: Mapping[str, Sequence[Any]]) -> list[Setting]:
         [{'a': 1, 'b': 3}, {'a': 2, 'b': 3}]
     """
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-
-
-def run_sweep(
-    folder: Path,
-    model: str,
-    data: str,
-    fixed: Setting,
-    grid: Mapping[str, Sequence[Any]],
-    *,
-    seed: int = 0,
-    data_dir: Path | None = None,
-    n_folds: int | None = None,
-    retrain: bool = True,
-    repeats: int = 1,
-    quick: bool = False,
-    report: Report | None = None,
-    known: Mapping[str, Entry] | None = None,
-) -> dict[str, Any]:
-    """Train the whole grid, choose on validation, score the test part once; returns the record.
-
-    Args:
-        folder: where the sweep lives; an interrupted one goes on.
-        model: an estimator's name. Baselines choose among their own settings, fold by fold.
-        data: a registered name (with its folds, if it has any and none is named) or a file.
-        fixed: parameters of the estimator that do not vary.
-        grid: values to try for each of the others.
-        seed: of orderings, weights and shuffling.
-        data_dir: folder of the registered data sets.
-        n_folds: cut the rows into this many folds, for data that have none of their own.
-        retrain: train the chosen settings again on train + valid before the test. Without it the validated
-            weights are taken as they are (a classical model is fitted again, with the same result).
-        repeats: train the chosen settings with this many seeds, `seed` and those after it, each with an
-            ordering, initial weights and shuffling of its own; the record then has the standard deviation of
-            their test means over seeds. One split only. With `retrain` all stop at the same training
-            likelihood.
-        quick: two folds, a tenth of the epochs, some validation rows in place of the test part (`valid` in
-            the record, no `test`): shows that everything works; the record says so and does not count.
-        report: called with a `SweepProgress` after every epoch.
-        known: the named data sets, by name; None takes those that are registered.
-    """
-    fixed = {PARAMETERS.get(name, name): value for name, value in fixed.items()}
-    grid = {PARAMETERS.get(name, name): list(values) for name, values in grid.items()}
-    tried = settings(grid)
-    first: Any = estimator_named(model, {"random_state": seed, **fixed, **tried[0]})
-    if data in (known or entries()) and fold_names(entry(data, known)):
-        if n_folds is not None:
-            raise ValueError(f"data set {data!r} has folds of its own; give no number of folds")
-        parts = folds(data, data_dir, known=known)
-    else:
-        whole = resolve(data, data_dir, known=known)
-        parts = [whole] if n_folds is None else whole.folds(n_folds, seed)
-        if parts[0].test is None:
-            cut = "cut them with --folds, such as 10"
-            raise ValueError(f"the data {data!r} have no test part to report: {cut}")
-    spec: Any = {"model": model, "data": data, "fixed": fixed, "grid": grid, "seed": seed, "folds": n_folds}
-    spec |= {"retrain": retrain, "quick": quick} | ({} if repeats == 1 else {"repeats": repeats})
-    _check(spec, first, len(parts))
-    if quick and (isinstance(first, NetEstimator) or model == "rbm"):
-        epochs = estimator_named(model, fixed).flat_parameters()["epochs"]
-        fixed["epochs"] = max(2, epochs // 10)
-    parts = [part.with_validation(first.validation_fraction, seed) for part in parts[: 2 if quick else None]]
-    if quick:
-        parts = [replace(part, valid=part.split("valid")[:TRIAL]) for part in parts]
-    spec["data_checksums"] = [part.checksum for part in parts]
-    kind: Any = ClassicalSweep if isinstance(first, ClassicalEstimator) else PopulationSweep
-    sweep = kind(folder, spec, report)
-    try:  # whatever training would say about the first fold and any setting, before anything is written
-        for estimator in map(sweep.estimator, tried):
-            if isinstance(estimator, NetEstimator):
-                estimator.check_request(parts[0].train, parts[0].valid, parts[0].schema.names)
-    except (TypeError, AttributeError) as error:
-        raise ValueError(f"a parameter has a value of the wrong kind: {error}") from None
-    _claim(folder, spec)
-    file = folder / "sessions.json"  # when this sweep was at work: earlier commands, and this one
-    sessions = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
-    sessions.append([now(), now()])
-    write_json(file, sessions)  # one that is killed has at least begun
-    try:
-        record = _record(sweep, parts, tried, first)
-    finally:
-        sessions[-1][1] = now()
-        write_json(file, sessions)
-    record["sessions"] = sessions
-    write_json(folder / "result.json", record)
-    return record
-
-
-def _record(sweep: Any, parts: list[Dataset], tried: list[Setting], first: Any) -> dict[str, Any]:
-    """Train the grid and the chosen settings, score them, and return the record."""
-    spec, repeats = sweep.spec, sweep.spec.get("repeats", 1)
-    retrain, quick = spec["retrain"], spec["quick"]
-    where = provenance(parts[0], seed=spec["seed"], device=torch_device(first.device))
-    rows: Rows = [(part.train, part.valid) for part in parts]
-    outcomes, seconds = sweep.grid(tried, rows)
-    ranked = [best_first(outcomes, fold) for fold in range(len(parts))]
-    began = time.monotonic()
-    if retrain:
-        rows = [(np.concatenate([part.train, part.split("valid")]), None) for part in parts]
-    chosen, trained = sweep.final(ranked, rows)
-    final = trained[::repeats]
-    for fold, (estimator, part) in enumerate(zip(final, parts, strict=True), start=1):
-        estimator.save(sweep.folder / f"fold-{fold}.safetensors", columns=list(part.schema.names))
-
-    def score(name: str) -> tuple[list[np.ndarray], list[Any], dict[str, Any]]:
-        """Scores of one part of each fold, of an ensemble also under each ordering, and their mean."""
-        pairs = [scored(e, part.split(name)) for e, part in zip(final, parts, strict=True)]
-        scores, many = [rows for rows, _ in pairs], [found for _, found in pairs if found is not None]
-        summaries = [e.summary(s) for e, s in zip(final, scores, strict=True)]
-        return scores, many, averaged_over_folds(scores, summaries)
-
-    asked = "valid" if quick else "test"
-    scores, many, mean = score(asked)
-    split = "one split" if len(parts) == 1 else f"{len(parts)} folds"
-    protocol = f"{split}, {len(tried)} settings, chosen on validation on each fold"
-    protocol += ", retrained on train + valid" if retrain else ""
-    if retrain and "stop_at_train" in first.flat_parameters():
-        protocol += " until the training likelihood of the best validation iteration"
-    protocol += f"; the chosen settings trained with {repeats} seeds" if repeats > 1 else ""
-    sums = "".join(spec["data_checksums"])
-    checksum = sums if len(parts) == 1 else hashlib.sha256(sums.encode()).hexdigest()
-    return {
-        asked: mean | {"orderings": getattr(final[0], "n_orderings", 1)},
-        **(ensembles_of(many) if len(many) == len(parts) else {}),
-        **(over_seeds(trained, scores[0], parts[0].split(asked)) if repeats > 1 else {}),
-        **({} if retrain or quick else {"valid": score("valid")[2]}),
-        "quick": quick,
-        "protocol": protocol,
-        "spec": {name: spec[name] for name in IN_RECORD if name in spec},
-        "chosen": [
-            {"fold": o["fold"] + 1, **o["setting"], "valid": o["valid"], "best_epoch": o["best_epoch"]}
-            | {"final": e.history_.stopped, "final_epochs": len(e.history_.epochs)}
-            | ({"diverged_before": rank} if (rank := ranked[o["fold"]].index(o)) else {})
-            for o, e in zip(chosen, final, strict=True)
-        ],
-        "validation_grid": by_setting(outcomes, tried, len(parts)),
-        "commands": [as_sweep_command(spec)],
-        "seed": spec["seed"],
-        "data_checksum": checksum,
-        **{name: where[name] for name in OF_MACHINE},
-        "trained": where["started"],
-        "wall_seconds": {"grid": round(seconds, 2), "final": max(0.01, round(time.monotonic() - began, 2))},
-    }
-
-
-def _check(spec: dict[str, Any], first: Any, n_parts: int) -> None:
-    """Refuse what a sweep would not do as the record would say, and repeats of what is not one net."""
-    fixed, grid, repeats = spec["fixed"], spec["grid"], spec.get("repeats", 1)
-    net = isinstance(first, NetEstimator)
-    if not (net or isinstance(first, ClassicalEstimator)):
-        what = f"{spec['model']!r} is not trained by gradient descent"
-        raise ValueError(f"a sweep trains populations of nets; {what}")
-    for name in grid:
-        if name in fixed:
-            raise ValueError(f"{name} is both fixed and varied; give it once")
-        if name == "validation_fraction":
-            raise ValueError("validation_fraction cannot be varied: settings are compared on the same rows")
-    if any([fixed.get("pretrain_epochs"), *grid.get("pretrain_epochs", ())]):
-        reason = "members of a population are not pretrained layer by layer"
-        raise ValueError(f"{reason}; leave pretrain_epochs at 0")
-    check_positive(**{"the number of repeats": repeats})
-    if repeats > 1 and not net:
-        who = f"which {spec['model']!r} is not"
-        raise ValueError(f"repeats are for models trained by gradient descent, {who}")
-    if repeats > 1 and n_parts > 1:
-        raise ValueError(f"repeats are for one split into train, valid and test, not for {n_parts} folds")
-    if repeats > 1 and "random_state" in {*fixed, *grid}:
-        raise ValueError("repeats have seeds of their own, from --seed on; leave random_state out")
-
-
-def _claim(folder: Path, spec: dict[str, Any]) -> None:
-    """A new folder, or that of the same sweep."""
-    file = folder / "spec.json"
-    if file.is_file():
-        if read_json(file) != json.loads(json.dumps(spec)):
-            raise OtherSweep(f"{folder} holds a sweep of other settings or data; give another folder")
-        return
-    if folder.exists() and any(folder.iterdir()):
-        raise ValueError(f"{folder} already exists and is no sweep; give another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(file, spec)
-
-
-def as_sweep_command(spec: Mapping[str, Any]) -> str:
-    """The command that makes the sweep again."""
-
-    def word(value: Any) -> str:
-        return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-    words = ["pynade sweep", str(spec["data"]), "--model", spec["model"]]
-    words += [f"--set {name}={word(value)}" for name, value in spec["fixed"].items()]
-    words += [f"--grid {name}={','.join(map(word, values))}" for name, values in spec["grid"].items()]
-    words += [] if spec["folds"] is None else [f"--folds {spec['folds']}"]
-    words += [] if spec["retrain"] else ["--no-retrain"]
-    words += [f"--repeats {spec['repeats']}"] if "repeats" in spec else []
-    return " ".join([*words, "--quick"] if spec["quick"] else words) + f" --seed {spec['seed']} --out FOLDER"
-
-
-def by_setting(outcomes: list[dict[str, Any]], tried: list[Setting], n_folds: int) -> list[dict[str, Any]]:
-    """Every setting with its validation log-likelihood on each fold.
-
-    None where it diverged at once; folds where it did after a good epoch (then it comes last) are named.
-    """
-    lines = []
-    for setting in tried:
-        plain = json.loads(json.dumps(setting))  # tuples come back from files as lists
-        found = {o["fold"]: o for o in outcomes if o["setting"] == plain}
-        mine = [found[fold] for fold in range(n_folds)]
-        valid = [o["valid"] if o["valid"] is None else round(o["valid"], 4) for o in mine]
-        later = [o["fold"] + 1 for o in mine if o.get("stopped") == "diverged" and o["valid"] is not None]
-        lines.append(plain | {"valid": valid} | ({"diverged_on_folds": later} if later else {}))
-    return lines
-
-
-def scored(estimator: Any, test: np.ndarray) -> tuple[np.ndarray, OrderingScores | None]:
-    """Every row's score; of an ensemble over orderings also those of its members."""
-    k = getattr(estimator, "n_orderings", 1)
-    if estimator.has_orderings and k > 1 and not np.isnan(test).any():
-        many = estimator.score_orderings(test, k)  # smaller ensembles cost nothing more
-        return many.ensemble_rows(), many
-    return estimator.score_samples(test), None
-
-
-def over_seeds(several: list[DensityEstimator], first: np.ndarray, test: np.ndarray) -> dict[str, Any]:
-    """Test means of one setting under several seeds; the first has been scored.
-
-    The standard error of a standard deviation of n normal numbers is the deviation over sqrt(2 (n - 1)).
-    A run that diverged counts with the weights it had before, and the record names its seed.
-    """
-    means = np.array([first.mean(), *(scored(estimator, test)[0].mean() for estimator in several[1:])])
-    std = float(means.std(ddof=1))
-    seeds = [e.random_state for e in several]
-    diverged = [s for s, e in zip(seeds, several, strict=True) if e.history_.stopped == "diverged"]
-    facts = {"seeds": seeds, "means": means.tolist(), "mean": float(means.mean()), "std": std}
-    facts |= {"stderr_of_std": float(std / np.sqrt(2 * (len(means) - 1)))}
-    return {"repeats": facts | ({"diverged": diverged} if diverged else {})}
-
-
-def averaged_over_folds(scores: list[np.ndarray], summaries: list[Estimate]) -> dict[str, Any]:
-    """Mean over folds of the mean over rows; with several folds the standard error is over folds."""
-    means = np.array([s.mean() for s in scores])
-    rows = np.concatenate(scores)
-    spread = rows if len(scores) == 1 else means
-    errors = [s.mc_stderr for s in summaries if s.mc_stderr is not None]
-    mc_stderr = float(np.sqrt(np.mean(np.square(errors)) / len(errors))) if errors else None
-    facts: Any = {"mean": float(means.mean()), "stderr": float(spread.std(ddof=1) / np.sqrt(len(spread)))}
-    facts |= {"mc_stderr": mc_stderr, "n": len(rows), "exact": all(s.exact for s in summaries)}
-    return facts | ({"folds": means.tolist()} if len(scores) > 1 else {})
-
-
-def ensembles_of(many: list[OrderingScores]) -> dict[str, Any]:
-    """What ensembles of fewer orderings give, and how much single orderings differ (mean over folds)."""
-
-    def over_folds(scores: list[np.ndarray]) -> dict[str, Any]:
-        facts = averaged_over_folds(scores, [Estimate.from_rows(rows) for rows in scores])
-        return {name: value for name, value in facts.items() if name != "folds"}
-
-    k = many[0].log_probs.shape[1]
-    return {
-        "mean_over_orderings": over_folds([m.log_probs.mean(1) for m in many]) | {"orderings": k},
-        "ensembles": {str(n): over_folds([m.ensemble_rows(n) for m in many]) for n in ensemble_sizes(k)},
-        "ordering_std": float(np.mean([m.ordering_means().std(ddof=1) for m in many])),
-    }

@@ -112,20 +112,17 @@ class Dataset:
 
     def as_frames(self) -> Dataset:
         """Return the data set with polars frames as its parts."""
-        import polars
-
         if self.framed:
             return self
-        parts: dict[str, Any] = {
-            k: polars.DataFrame(v, list(self.schema.names)) for k, v in self.parts.items()
-        }
+        import polars
+
+        parts: Any = {k: polars.DataFrame(v, list(self.schema.names)) for k, v in self.parts.items()}
         return replace(self, **parts, source=None)
 
     @property
     def parts(self) -> dict[str, Rows]:
         """The parts that exist, by name, in the order train, valid, test."""
-        arrays = zip(PARTS, (self.train, self.valid, self.test), strict=True)
-        return {part: rows for part, rows in arrays if rows is not None}
+        return {part: getattr(self, part) for part in PARTS if getattr(self, part) is not None}
 
     @property
     def n_variables(self) -> int:
@@ -164,13 +161,13 @@ class Dataset:
         """
         digest = hashlib.sha256()
         for part, rows in self.parts.items():
+            kind = "frame" if self.framed else rows.dtype.name
+            digest.update(f"{part} {kind} {rows.shape[0]}x{rows.shape[1]}\n".encode("ascii"))
             if self.framed:
-                digest.update(f"{part} frame {rows.shape[0]}x{rows.shape[1]}\n".encode("ascii"))
                 for column in rows:
                     digest.update(_column_bytes(column))
-                continue
-            digest.update(f"{part} {rows.dtype.name} {rows.shape[0]}x{rows.shape[1]}\n".encode("ascii"))
-            digest.update(np.ascontiguousarray(rows, dtype=rows.dtype.newbyteorder("<")).data)
+            else:
+                digest.update(np.ascontiguousarray(rows, dtype=rows.dtype.newbyteorder("<")).data)
         return digest.hexdigest()
 
     def folds(self, n: int, seed: int) -> list[Dataset]:
@@ -199,8 +196,8 @@ class Dataset:
         for k, test in enumerate(pieces):
             *train, valid = pieces[k + 1 :] + pieces[:k]
             facts = {**self.provenance, "fold": k + 1, "folds": n, "fold_seed": seed}
-            parts: dict[str, Any] = {"train": _stack(train), "valid": valid, "test": test}
-            folds.append(replace(self, **parts, provenance=facts, source=None))
+            parts: Any = {"train": _stack(train), "valid": valid, "test": test, "provenance": facts}
+            folds.append(replace(self, **parts, source=None))
         return folds
 
     def with_validation(self, fraction: float, seed: int) -> Dataset:
@@ -220,9 +217,9 @@ class Dataset:
         if self.valid is not None:
             return self
         train, valid = validation_rows(len(self.train), fraction, seed)
-        provenance = {**self.provenance, "validation": {"fraction": fraction, "seed": seed}}
-        parts: dict[str, Any] = {"train": self.train[train], "valid": self.train[valid]}
-        return replace(self, **parts, provenance=provenance, source=None)
+        facts = {**self.provenance, "validation": {"fraction": fraction, "seed": seed}}
+        parts: Any = {"train": self.train[train], "valid": self.train[valid], "provenance": facts}
+        return replace(self, **parts, source=None)
 
 
 def _stack(parts: list[Any]) -> Any:
@@ -247,7 +244,7 @@ def _column_bytes(column: Any) -> bytes:
     """Name, kind, missing cells and values of a column of a polars frame, whatever its width in memory is."""
     import polars
 
-    kind, dtype = _kind(column.dtype), column.dtype
+    kind = _kind(column.dtype)
     if kind == "real":
         column = column.cast(polars.Float64).fill_nan(None)
     missing = np.packbits(column.is_null().to_numpy()).tobytes()
@@ -255,11 +252,8 @@ def _column_bytes(column: Any) -> bytes:
         texts = [str(value).encode() for value in column.to_list()]
         values = np.array([len(text) for text in texts], dtype="<i8").tobytes() + b"".join(texts)
     else:
-        column = (
-            column.cast(polars.Datetime("us", getattr(dtype, "time_zone", None)))
-            if kind == "date"
-            else column
-        )
+        if kind == "date":
+            column = column.cast(polars.Datetime("us", getattr(column.dtype, "time_zone", None)))
         numbers = column.cast(polars.Float64 if kind == "real" else polars.Int64).fill_null(0).to_numpy()
         values = numbers.astype("<f8" if kind == "real" else "<i8").tobytes()
     return f"{column.name}\0{kind}\n".encode() + missing + values

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import io
-import math
-import re
 import zipfile
 import zlib
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pynade.atomic import write_atomically
-from pynade.tables.csvtext import MISSING, CsvText, csv_rows, is_number, text_frame, typed
+from pynade.tables.csvtext import MISSING, CsvText, import_polars, is_number, unique_names
 from pynade.tables.dataset import PARTS, Dataset, Kind, Schema
 from pynade.tables.frames import default_names
 
@@ -123,11 +119,13 @@ def ending(path: Path) -> str:
 def _read_parts(path: Path) -> tuple[dict[str, np.ndarray], Names]:
     """Return the rows of each part of a file (a single table is all "train"), and the column names."""
     suffix, names = ending(path), None
-    if suffix in (".npy", ".npz"):
-        parts = _read_numpy(path)
+    if suffix == ".csv":
+        text = CsvText(path)
+        parts, names = {"train": text.numbers()}, text.names
+    elif suffix == ".parquet":
+        parts, names = _read_parquet(path)
     else:
-        rows, names = _read_csv(path) if suffix == ".csv" else _read_parquet(path)
-        parts = {"train": rows}
+        parts = _read_numpy(path)
     for part, rows in parts.items():
         _check_table(rows, f"{path}, part {part!r}", names)
     widths = {rows.shape[1] for rows in parts.values()}
@@ -187,18 +185,9 @@ def _read_numpy(path: Path) -> dict[str, np.ndarray]:
     return {part: np.unpackbits(rows, axis=1, count=n) for part, rows in parts.items()}
 
 
-def _import_polars(purpose: str) -> Any:
-    """Import polars when it is needed; an ImportError says for what."""
-    try:
-        import polars
-    except ImportError as error:
-        raise ImportError(f"{purpose} needs polars; install it with `pip install polars`") from error
-    return polars
-
-
 def _parquet_frame(path: Path) -> Any:
     try:
-        return _import_polars(f"reading {path.name}").read_parquet(path)
+        return import_polars(f"reading {path.name}").read_parquet(path)
     except (ImportError, PermissionError):
         raise
     except Exception as error:  # polars has its own family of errors, which changes between versions
@@ -206,8 +195,10 @@ def _parquet_frame(path: Path) -> Any:
         raise ValueError(f"{path} could not be read as a parquet file ({reason})") from error
 
 
-def _read_parquet(path: Path) -> tuple[np.ndarray, Names]:
-    polars, frame = _import_polars(f"reading {path.name}"), _parquet_frame(path)
+def _read_parquet(path: Path) -> tuple[dict[str, np.ndarray], Names]:
+    frame = _parquet_frame(path)
+    import polars
+
     for name, kind in frame.schema.items():
         if not (kind.is_numeric() or kind in (polars.Boolean, polars.Null)):
             words = ((i, cell) for i, cell in enumerate(frame[name]) if not is_number(str(cell)))
@@ -215,17 +206,7 @@ def _read_parquet(path: Path) -> tuple[np.ndarray, Names]:
             found = f"values of type {kind} were found{example}"
             raise ValueError(f"{path}, column {name!r}: expected numbers, but {found}")
     rows = frame.select(polars.all().cast(polars.Float64)).to_numpy(order="c")
-    return np.array(rows, dtype=np.float64), tuple(frame.columns)
-
-
-def _read_csv(path: Path) -> tuple[np.ndarray, Names]:
-    """Return the numbers and the names; an error names the line and the column of the first fault."""
-    text = CsvText(path)
-    width, names = len(text.cells), _unique_names(text.cells) if text.named else None
-    rows = _parse(text.body, text.delimiter, width, path.name)
-    if rows is None or np.isinf(rows).any():
-        raise ValueError(f"{path}, {_first_fault(text.body, text.delimiter, width, names, text.line)}")
-    return rows, names
+    return {"train": np.array(rows, dtype=np.float64)}, tuple(frame.columns)
 
 
 def read_frame(path: str | Path, missing: Sequence[str] | None = None) -> DataFrame:
@@ -252,20 +233,10 @@ def read_frame(path: str | Path, missing: Sequence[str] | None = None) -> DataFr
         ['Date', 'Int64', 'String']
     """
     path = Path(path)
-    polars, suffix = _import_polars(f"reading {path.name}"), ending(path)
+    polars, suffix = import_polars(f"reading {path.name}"), ending(path)
     if suffix == ".csv":
-        text = CsvText(path)
-        names = [cell or f"x{i + 1}" for i, cell in enumerate(text.cells)]
-        names = names if text.named else default_names(len(names))
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"{path}: column name {twice[0]!r} occurs more than once; names must differ")
-        frame = text_frame(polars, text)
-        if frame is None:
-            frame = polars.DataFrame(csv_rows(text, path), [str(i) for i in range(len(names))], orient="row")
-        tokens = [*(MISSING if missing is None else (token.strip().lower() for token in missing)), ""]
-        frame = polars.DataFrame(
-            [typed(cells.alias(n), tokens) for cells, n in zip(frame, names, strict=True)]
-        )
+        tokens = MISSING if missing is None else ("", *(token.strip().lower() for token in missing))
+        frame = CsvText(path).frame(tokens)
     elif suffix == ".parquet":
         frame = _parquet_frame(path)
     else:
@@ -273,74 +244,7 @@ def read_frame(path: str | Path, missing: Sequence[str] | None = None) -> DataFr
         frame = polars.DataFrame(rows, known or default_names(rows.shape[1]))
     if not frame.height or not frame.width:
         raise ValueError(f"{path} has {'column names but no rows' if frame.width else 'no columns'}")
-    found: DataFrame = frame
-    return found
-
-
-def _parse(body: str, delimiter: str, width: int, name: str) -> np.ndarray | None:
-    """Return the numbers of a text, or None if it holds something else."""
-    try:
-        polars = _import_polars(f"reading {name}")
-    except ImportError:
-        with suppress(ValueError):  # numpy reads a table without gaps
-            rows = np.loadtxt(io.StringIO(body), delimiter=delimiter, comments=None, ndmin=2, quotechar='"')
-            if rows.shape[1] == width:
-                return rows
-        raise
-    frame = _as_frame(polars, body, delimiter, width) if width > 1 else None
-    if frame is None:
-        body = re.sub(r"\n[ \t]*(?=\n|\Z)", "", "\n" + body)[1:]  # without blank lines
-        frame = _as_frame(polars, body, delimiter, width)
-    if frame is not None and frame.dtypes[0] == polars.String:
-        text = polars.all().str.strip_chars()
-        missing = text.is_null() | text.str.to_lowercase().is_in(MISSING)
-        number = text.cast(polars.Float64, strict=False)
-        frame = frame.select(polars.when(~missing).then(number).otherwise(math.nan))
-        if any(frame.null_count().row(0)):
-            return None
-    return None if frame is None else np.array(frame.to_numpy(order="c"), dtype=np.float64)
-
-
-def _as_frame(polars: Any, body: str, delimiter: str, width: int) -> Any:
-    """Return a frame of numbers, or of text where a cell is no number; None where rows differ in width."""
-    for kind in (polars.Float64, polars.String):
-        schema = {str(i): kind for i in range(width)}
-        try:
-            frame = polars.read_csv(body.encode(), has_header=False, separator=delimiter, schema=schema)
-        except polars.exceptions.PolarsError:
-            continue
-        # polars fills short rows and refuses long ones, so the number of delimiters says that all are full
-        return frame if body.count(delimiter) == len(frame) * (width - 1) else None
-    return None
-
-
-def _first_fault(body: str, delimiter: str, width: int, names: Names, start: int) -> str:
-    """Return where the first row is that cannot be read, and why."""
-    reader = csv.reader(io.StringIO(body), delimiter=delimiter)
-    for cells in reader:
-        line = start + reader.line_num - 1
-        if not cells or (len(cells) == 1 and not cells[0].strip()):
-            continue
-        if len(cells) != width:
-            return f"line {line}: expected {width} columns, but {len(cells)} were found"
-        for i, cell in enumerate(map(str.strip, cells)):
-            number = is_number(cell)
-            if not number or (cell.lower() not in MISSING and math.isinf(float(cell))):
-                expected = "a finite number" if number else "a number"
-                column = repr(names[i]) if names else str(i + 1)
-                return f"line {line}, column {column}: expected {expected}, but {cell!r} was found"
-    return "the rows could not be read as numbers"
-
-
-def _unique_names(cells: Sequence[str]) -> tuple[str, ...]:
-    """Return the names with "x3" for an empty third one, and with "_" after a name that occurs again."""
-    names: list[str] = []
-    for i, cell in enumerate(cells):
-        name = cell or f"x{i + 1}"
-        while name in names:
-            name += "_"
-        names.append(name)
-    return tuple(names)
+    return frame
 
 
 def check_destination(path: Path, *endings: str) -> None:
@@ -356,13 +260,14 @@ def check_destination(path: Path, *endings: str) -> None:
         raise ValueError(f"cannot write {path.name}: the folder {path.parent} does not exist")
 
 
-def write_table(path: Path, header: Sequence[str], rows: np.ndarray) -> None:
+def write_table(path: Path, header: Sequence[str] | None, rows: Any) -> None:
     """Write a table.
 
     Args:
         path: A ``.csv``, ``.parquet`` or ``.npy`` file, by its ending. An ``.npy`` file has no names.
-        header: The column names.
-        rows: Numbers, (N, columns); for ``.npy`` of any shape.
+        header: The column names; None takes ``x1``, ``x2``, …
+        rows: Numbers, (N, columns) or (N,) of one column, for ``.npy`` of any shape; or a polars frame, which
+            has names of its own.
 
     Example:
         >>> import tempfile
@@ -371,21 +276,19 @@ def write_table(path: Path, header: Sequence[str], rows: np.ndarray) -> None:
         >>> path.read_text().split()
         ['a,b', '0.5,1.0', 'NaN,2.0']
     """
+    if not isinstance(rows, np.ndarray):
+        return write_frame(path, rows)
     check_destination(path, *TABLE_ENDINGS)
     if path.suffix == ".npy":
-
-        def save(file: Path) -> None:
-            with file.open("wb") as stream:  # np.save adds an ending to a name without one
-                np.save(stream, rows)
-
-        write_atomically(path, save)
-        return
-    polars = _import_polars(f"writing {path.name}")
+        stream = io.BytesIO()  # np.save adds an ending to the name of a file without one
+        np.save(stream, rows)
+        return write_atomically(path, lambda file: file.write_bytes(stream.getbuffer()))
+    polars = import_polars(f"writing {path.name}")
     if rows.dtype.kind == "f":
         rows = rows.astype(np.float64)  # so that the text of a float32 number reads as the same number
-    names = _unique_names([str(name) for name in header])
-    frame = polars.DataFrame({name: rows[:, i] for i, name in enumerate(names)})
-    write_atomically(path, frame.write_csv if path.suffix == ".csv" else frame.write_parquet)
+    columns = np.atleast_2d(rows.T)
+    names = unique_names(default_names(len(columns)) if header is None else [str(name) for name in header])
+    write_frame(path, polars.DataFrame(dict(zip(names, columns, strict=True))))
 
 
 def write_frame(path: Path, frame: DataFrame) -> None:

@@ -35,9 +35,6 @@ def images_dataset(path: str | Path) -> Dataset:
             sub-folders ``train``, ``valid`` and ``test``; or an ``.npy`` file of shape (N, H, W) or
             (N, H, W, C), with whole numbers 0 … 255 or shares of white from 0 to 1 (rounded to 256 levels).
 
-    Raises:
-        ValueError: There are no images, they differ in size, or a file is no image.
-
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "stack.npy"
@@ -47,14 +44,12 @@ def images_dataset(path: str | Path) -> Dataset:
         ((2, 12), (3, 4), True)
     """
     path = Path(path)
-    folders = [part for part in PARTS if (path / part).is_dir()]
-    if folders and "train" not in folders:
+    folders = {part: path / part for part in PARTS if (path / part).is_dir()} or {"train": path}
+    if "train" not in folders:
         raise ValueError(f"{path} has the folders {', '.join(folders)}, but no folder train")
-    stacks = {part: _read_pngs(path / part) for part in folders}
+    stacks = {part: _read_pngs(place) for part, place in folders.items() if path.is_dir()}
     if not path.is_dir():
         stacks["train"] = _levels(np.load(path, allow_pickle=False), path)
-    elif not folders:
-        stacks["train"] = _read_pngs(path)
     shapes = {stack.shape[1:] for stack in stacks.values()}
     if len(shapes) > 1:
         raise ValueError(f"the parts of {path} differ in the size of their images: {sorted(shapes)}")
@@ -125,8 +120,9 @@ def _read_pngs(folder: Path) -> np.ndarray:
         except (UnidentifiedImageError, OSError, ValueError) as error:
             raise ValueError(f"{file} cannot be read as a PNG image ({error})") from None
         if images[-1].shape != images[0].shape:
-            sizes = (f"{f.name} is {_size(i)}" for f, i in ((files[0], images[0]), (file, images[-1])))
-            raise ValueError(f"the images of {folder} differ in size: {', '.join(sizes)}")
+            sizes = [f"{len(i)}x{i.shape[1]}{' in colour' * (i.ndim == 3)}" for i in (images[0], images[-1])]
+            found = f"{files[0].name} is {sizes[0]}, {file.name} is {sizes[1]}"
+            raise ValueError(f"the images of {folder} differ in size: {found}")
     return np.stack(images)
 
 
@@ -137,10 +133,6 @@ def _pixels(image: Any) -> np.ndarray:
     return np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
 
 
-def _size(image: np.ndarray) -> str:
-    return f"{image.shape[0]}x{image.shape[1]}" + (" in colour" if image.ndim == 3 else "")
-
-
 def _levels(stack: np.ndarray, path: Path) -> np.ndarray:
     """Grey levels 0 … 255 (0 and 255 of zeros and ones) from a stack of numbers."""
     if stack.ndim not in (3, 4) or stack.size == 0:
@@ -148,8 +140,7 @@ def _levels(stack: np.ndarray, path: Path) -> np.ndarray:
     if stack.dtype.kind not in "buif":
         raise ValueError(f"{path}: expected numbers, found values of type {stack.dtype}")
     if not np.isfinite(stack).all():
-        gaps = "images have no gaps, found NaN or infinite values (give a table (N, D) to fill)"
-        raise ValueError(f"{path}: {gaps}")
+        raise ValueError(f"{path}: images have no gaps, found NaN or infinite values (give a table (N, D))")
     least, most = stack.min(), stack.max()
     if least >= 0 and most <= 1:  # zeros and ones, or shares of white
         return np.rint(stack.astype(np.float64) * (LEVELS - 1)).astype(np.uint8)

@@ -28,6 +28,7 @@ MOST_LEVELS = 100  # of a category; others are rare
 FEW_CODES = 10  # whole numbers with at most so many values are ordered levels
 TIES = 0.95  # share of different values below which a column of reals is rounded
 TEXT = 20  # at least so many different texts make a column of identifiers or free text
+CODE = re.compile(r"\s*[+-]?0\d")  # text such as 00123, which is no number
 IDENTIFIER = re.compile(r"(^|[_\s])(id|uuid|guid|key|index|number|nr|no)$|^(id|uuid)([_\s]|$)", re.IGNORECASE)
 
 
@@ -70,7 +71,8 @@ def infer(
     counts = Counter(cells)
     if wanted in ("integer", "rounded", "real") or (wanted is None and sort == "text" and not ordered):
         numbers = [value_of(value) for value in counts]
-        if all(is_number(v) and math.isfinite(v) for v in numbers):
+        coded = wanted is None and any(CODE.match(str(value)) for value in counts)
+        if not coded and all(is_number(v) and math.isfinite(v) for v in numbers):
             found = _number(name, np.array([float(value) for value in cells]), wanted)
             return replace(found, reason=f"text that holds numbers: {found.reason}")
         if wanted is not None:

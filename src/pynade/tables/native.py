@@ -28,13 +28,14 @@ def native_frame(X: Any, names: Names = None) -> tuple[Any, str]:
         ValueError: It is no table, or two columns have the same name.
     """
     import narwhals
-    import polars
 
     if isinstance(X, dict):
+        import polars
+
         if len(lengths := {len(values) for values in X.values()}) > 1:
             raise ValueError(f"the columns of a table have one length, not {sorted(lengths)}")
         X = polars.DataFrame([_series(str(name), values) for name, values in X.items()])
-    X = X.collect() if isinstance(X, polars.LazyFrame) else X
+    X = X.collect() if hasattr(X, "collect") else X  # a lazy frame
     if isinstance(X, np.ndarray | list | tuple):
         return narwhals.from_native(_array_frame(X, names)), "numpy"
     if hasattr(X, "columns"):

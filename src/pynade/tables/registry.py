@@ -58,6 +58,7 @@ class Entry(Protocol):
 
     def here(self, data_dir: Folder = None) -> bool:
         """Whether it can be loaded without a download."""
+        return True
 
     def load(
         self, variant: str = "", data_dir: Folder = None, download: bool = True, progress: Progress = None
@@ -79,10 +80,6 @@ class Digits(Entry):
         "shuffled with seed 0 and cut into parts: pynade's own split, not a benchmark of the paper",
     )
 
-    def here(self, data_dir: Folder = None) -> bool:
-        """Always: it comes with scikit-learn."""
-        return True
-
     def load(self, *args: Any, **kwargs: Any) -> Dataset:
         """The digits, in three parts."""
         from sklearn.datasets import load_digits
@@ -102,10 +99,6 @@ class Penguins(Entry):
     kind = "mixed"  # type: ignore[assignment]
     sizes = {"train": 344}  # noqa: RUF012
     citation = "Horst, Hill and Gorman (2020), palmerpenguins, doi:10.5281/zenodo.3960218, CC0 1.0"
-
-    def here(self, data_dir: Folder = None) -> bool:
-        """Always: it comes with pynade."""
-        return True
 
     def load(self, *args: Any, **kwargs: Any) -> Dataset:
         """The penguins, as a polars frame."""
@@ -136,10 +129,8 @@ Known = Mapping[str, Entry] | None  # data sets by name
 def entries() -> dict[str, Entry]:
     """All named data sets by name, in the order in which they were registered."""
     points = sorted(entry_points(group="pynade.datasets"), key=lambda point: point.name)
-    return {name: item for point in points for name, item in point.load().items()} | {
-        "digits": Digits(),
-        "penguins": Penguins(),
-    }
+    known = {name: item for point in points for name, item in point.load().items()}
+    return known | {"digits": Digits(), "penguins": Penguins()}
 
 
 def _suggestion(name: str, known: Known) -> str:
@@ -148,33 +139,26 @@ def _suggestion(name: str, known: Known) -> str:
     return "".join(f"did you mean {c!r}? " for c in close) + f"(known: {', '.join(known or entries())})"
 
 
-def _names(base: str, known: Known) -> list[str]:
-    """The name of a data set, and those of its variants."""
-    return [base, *(f"{base}/{variant}" for variant in (known or entries())[base].variants if variant)]
-
-
 def entry(name: str, known: Known = None) -> Entry:
-    """The data set of that name.
+    """The data set of that name; a ValueError suggests the nearest one.
 
     Args:
         name: A name, perhaps with a variant such as ``"red_wine/3"``.
         known: The data sets by name; None takes `entries`.
 
-    Raises:
-        ValueError: There is no data set of that name (the sentence suggests the nearest), or no such variant.
-
     Example:
         >>> entry("digits").D
         64
     """
-    base = name.partition("/")[0]
-    if base not in (known or entries()):
+    base, _, variant = name.partition("/")
+    found = (known or entries()).get(base)
+    if found is None:
         raise ValueError(f"unknown data set {name!r}: {_suggestion(base, known)}")
-    _, *others = names = _names(base, known)
-    if name not in names:
-        expected = f"expected one of {', '.join(others)}" if others else f"{base!r} has no folds"
+    if name != base and variant not in filter(None, found.variants):
+        others = ", ".join(f"{base}/{other}" for other in found.variants if other)
+        expected = f"expected one of {others}" if others else f"{base!r} has no folds"
         raise ValueError(f"there is no {name!r}: {expected}")
-    return (known or entries())[base]
+    return found
 
 
 def is_registered(data: str, known: Known = None) -> bool:
@@ -186,8 +170,9 @@ def is_registered(data: str, known: Known = None) -> bool:
         >>> is_registered("digits"), is_registered("./digits")
         (True, False)
     """
-    base = data.partition("/")[0]
-    return base in (known or entries()) and (data in _names(base, known) or not Path(data).exists())
+    base, slash, variant = data.partition("/")
+    variants = [v for v in (known or entries())[base].variants if v] if base in (known or entries()) else None
+    return variants is not None and (not slash or variant in variants or not Path(data).exists())
 
 
 def load(
@@ -220,11 +205,7 @@ def fold_names(item: Entry) -> tuple[str, ...]:
 
 
 def folds(name: str, data_dir: Folder = None, **options: Any) -> list[Dataset]:
-    """Load all folds of a data set, in order; each is a data set of its own. Arguments as in `load`.
-
-    Raises:
-        ValueError: The data set has no folds.
-    """
+    """Load all folds of a data set that has some, in order; each is a data set. Arguments as in `load`."""
     known = options.get("known") or entries()
     numbers = fold_names(entry(name, known))
     if not numbers:
@@ -252,31 +233,24 @@ def resolve(
         missing: As in `pynade.tables.files.read_frame`.
         data_dir, **options: As in `load`.
 
-    Raises:
-        ValueError: It is neither, or the file holds no table of numbers.
-
     Example:
         >>> resolve("digits").n_variables
         64
     """
     if not isinstance(data, str | os.PathLike):
         raise TypeError(f"expected a data set's name or a file, but got {type(data).__name__}")
-    found = _resolved(data, data_dir, frames, missing, **options)
-    return found.as_frames() if frames else found
-
-
-def _resolved(data: Any, data_dir: Folder, frames: bool, missing: Any, **options: Any) -> Dataset:
-    name, known = data if isinstance(data, str) else "", options.get("known")
-    if is_registered(name, known):
-        return load(name, data_dir, **options)
+    name, known, path = data if isinstance(data, str) else "", options.get("known"), Path(data).expanduser()
     kind, _, folder = name.partition(":")
-    for point in entry_points(group="pynade.readers", name=kind) if folder else ():
-        dataset: Dataset = point.load()(folder)
-        return dataset
-    path = Path(data).expanduser()
-    if path.exists():
-        return images_dataset(path) if is_images(path) else dataset_from_file(path, frames, missing)
-    if not name:
+    readers = [*entry_points(group="pynade.readers", name=kind)] if folder else []
+    if is_registered(name, known):
+        found = load(name, data_dir, **options)
+    elif readers:
+        found = readers[0].load()(folder)
+    elif path.exists():
+        found = images_dataset(path) if is_images(path) else dataset_from_file(path, frames, missing)
+    elif not name:
         raise FileNotFoundError(f"there is no file {path}")
-    close = _suggestion(name, known)
-    raise ValueError(f"no file {name!r} exists, and it is no registered data set: {close}")
+    else:
+        close = _suggestion(name, known)
+        raise ValueError(f"no file {name!r} exists, and it is no registered data set: {close}")
+    return found.as_frames() if frames else found

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from pynade.atomic import write_atomically
@@ -22,9 +24,6 @@ CHECKPOINT_SECONDS = 20.0  # between checkpoints; any of them resumes to the ide
 
 def save_checkpoint(path: Path, tensors: dict[str, Tensors], facts: dict[str, Any]) -> None:
     """Write groups of tensors and plain facts."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
     named = {f"{group}|{name}": t for group, own in tensors.items() for name, t in own.items()}
     flat = {name: t.detach().cpu().contiguous().clone() for name, t in named.items()}
     metadata = {"checkpoint": json.dumps(facts)}
@@ -36,8 +35,6 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensors], facts: dict[str, An
 
 def load_checkpoint(path: Path) -> State:
     """Read back what `save_checkpoint` wrote."""
-    from safetensors import SafetensorError, safe_open
-
     try:
         with safe_open(path, framework="pt") as f:
             facts = json.loads((f.metadata() or {})["checkpoint"])

@@ -1,4 +1,4 @@
-"""Minibatch gradient descent as a learner of the training loop, on one model; layer-wise pretraining."""
+"""Minibatch gradient descent on one model or on a population of them; layer-wise pretraining."""
 
 from __future__ import annotations
 
@@ -17,14 +17,20 @@ from pynade.models import Orderless
 from pynade.nets import MaskedMLP
 from pynade.precision import computing_in
 from pynade.store import save_density
-from pynade.training.checkpoint import Checkpoint, State, save_checkpoint
+from pynade.training.checkpoint import Checkpoint, State, Tensors, save_checkpoint
 from pynade.training.history import History
 from pynade.training.loop import Callback, Diverged, Learner, Report, Stopping, run
 from pynade.training.options import Gradient
+from pynade.training.population import Population, Scored, distinct_rows
 from pynade.training.step import Optimizer, Rows, Step, Trainable, averaged
 
 if TYPE_CHECKING:
     from pynade.tables.dataset import RowSource
+
+Folder = Path | str | None
+Callbacks = Sequence[Callback]
+#: Options in which the members of a population may differ.
+OWN = ("learning_rate", "gamma", "momentum", "weight_decay", "patience", "stop_at_train")
 
 
 @dataclass
@@ -45,9 +51,9 @@ def fit(
     options: Gradient | None = None,
     *,
     seed: int = 0,
-    folder: Path | str | None = None,
+    folder: Folder = None,
     resume: bool = False,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Callbacks = (),
 ) -> History:
     """Train `model` in place; with validation rows, end with the weights that scored best on them.
 
@@ -56,14 +62,11 @@ def fit(
         train: rows (N, D), or a source of rows: then every epoch draws `updates_per_epoch` fresh minibatches.
         valid: rows for early stopping, scored after every epoch; for an orderless model by an unbiased
             estimate on the same random prefixes every time.
-        options: how to train.
+        options: how to train; `Diverged` is raised if the loss becomes infinite or not a number.
         seed: of the shuffling and of whatever the loss draws; the same seed gives the same run on CPU.
         folder: where to keep metrics.jsonl and checkpoint.safetensors; None keeps nothing.
         resume: go on from the checkpoint in `folder`, to the identical result.
         callbacks: called with a `Progress`; one that returns True ends training after the epoch.
-
-    Raises:
-        Diverged: the loss became infinite or not a number.
 
     Example:
         >>> from pynade import families, models, nets, ordering
@@ -73,8 +76,13 @@ def fit(
         >>> bool(model.log_prob(x).mean() > -1.5)  # the entropy is log 4 = 1.386
         True
     """
-    options = options or Gradient()
-    learner = GradientLearner(model, train, valid, options, seed)
+    options, source = options or Gradient(), None
+    if not isinstance(train, Tensor | np.ndarray):
+        if options.updates_per_epoch is None:
+            raise ValueError("rows that are drawn on the fly have no end: set updates_per_epoch")
+        source, first = train.to(model.device), Generator(model.device).manual_seed(0)
+        train = source.draw(options.updates_per_epoch * options.batch_size, first)
+    learner = GradientLearner([Member(model, train, valid, options, seed)], source=source)
     checkpoint = metrics = None
     if folder is not None:
         path, metrics = Path(folder) / "checkpoint.safetensors", Path(folder) / "metrics.jsonl"
@@ -84,58 +92,125 @@ def fit(
     return run(learner, options.epochs, checkpoint=checkpoint, metrics=metrics, callbacks=callbacks)[0]
 
 
-class Descent(Learner):
-    """Abstract: minibatch gradient descent on one model, or on several whose parameters are stacked.
+def fit_population(
+    members: Sequence[Member], *, folder: Folder = None, resume: bool = False, callbacks: Callbacks = ()
+) -> list[History]:
+    """Train all members in place, as `fit` would train each, and give the history of each.
+
+    Those with validation rows end at their best. A member that diverges stops with its best weights and
+    leaves the others alone.
+
+    Args:
+        members: of one architecture, on one device. Their options may differ in learning_rate, gamma,
+            momentum, weight_decay, patience and stop_at_train, their nets in dropout. Where their numbers of
+            rows differ and `updates_per_epoch` is not set, an epoch has as many updates as the largest set
+            needs.
+        folder: where to keep a checkpoint while training; None keeps nothing.
+        resume: go on from the checkpoint in `folder`.
+        callbacks: called with a `Progress`; one that returns True ends training after the epoch.
+
+    Example:
+        >>> from pynade import families, models, nets, ordering
+        >>> def member(x, rate):
+        ...     parts = nets.FVSBNNet(4), families.Bernoulli(), ordering.Ordering.natural(4)
+        ...     return Member(models.Autoregressive(*parts), x, x, Gradient(epochs=30, learning_rate=rate))
+        >>> x = torch.eye(4).repeat(25, 1)
+        >>> slow, fast = fit_population([member(x, 0.001), member(x, 0.1)])
+        >>> fast.best_valid > slow.best_valid + 0.5
+        True
+    """
+    plain = {name: getattr(Gradient(), name) for name in OWN}
+    if not members:
+        raise ValueError("a population needs at least one member")
+    if len({replace(m.options, **plain) for m in members}) > 1:
+        raise ValueError(f"members of a population may differ only in {', '.join(OWN)}")
+    if len({m.valid is None for m in members}) > 1:
+        raise ValueError("either all members of a population have validation rows, or none has")
+    learner = GradientLearner(members, Population([m.model for m in members]))
+    checkpoint = None if folder is None else Checkpoint(Path(folder) / "population.safetensors", resume)
+    histories = run(learner, learner.options.epochs, checkpoint=checkpoint, callbacks=callbacks)
+    if checkpoint is not None:
+        checkpoint.path.unlink(missing_ok=True)
+    return histories
+
+
+def train_log_likelihoods(members: Sequence[Member]) -> list[float]:
+    """Log-likelihood of every member's training rows under its model's present weights."""
+    rows = Scored(members[0].model, [m.train for m in members])
+    return rows.score(Population([m.model for m in members]), range(len(members)))
+
+
+class GradientLearner(Learner):
+    """Minibatch gradient descent on the loss of one model, or of a population with stacked parameters.
 
     Args:
         members: the models with their rows; their options differ only in numbers of their own.
-        stack: what has the loss of all of them: the only model, or a `Population`.
-        trained: its parameters by name; those of a population have a leading axis.
+        population: the stack of several; those that have stopped leave it when they are half of it.
+        source: of fresh rows, for the only model.
     """
 
-    def __init__(self, members: Sequence[Member], stack: Any, trained: dict[str, Tensor]) -> None:
-        self.members, self.stack, self.trained, self.epoch = members, stack, trained, 0
+    advice = "Try a smaller learning rate or gradient clipping."
+
+    def __init__(
+        self, members: Sequence[Member], population: Population | None = None, source: RowSource | None = None
+    ) -> None:
         model, own = members[0].model, [m.options for m in members]
-        self.device, self.options, self.alone = model.device, own[0], stack is model
+        self.members, self.population, self.source, self.epoch = members, population, source, 0
+        self.device, self.options, self.alone = model.device, own[0], population is None
+        self.model, self.raises, self.facts = model if self.alone else None, self.alone, dict[str, Any]()
+        named = dict(model.named_parameters()) if population is None else population.trained
+        self.trained: Tensors = {n: p for n, p in named.items() if p.requires_grad}
         self.stopping = [Stopping(patience=o.patience, stop_at_train=o.stop_at_train) for o in own]
-        self.validated = members[0].valid is not None
-        sets, data_of = distinct([m.train for m in members])
-        rows = [checked_rows(model, x) for x in sets]
+        rows, data_of = distinct_rows(model, [m.train for m in members])
         self.sizes, self.x = [len(r) for r in rows], torch.cat(rows)
         # an epoch is one pass, or with sets of different sizes as many updates as the largest needs for one
         self.one_pass = self.options.updates_per_epoch is None and len(set(self.sizes)) == 1
         self.updates = self.options.updates_per_epoch or -(-max(self.sizes) // self.options.batch_size)
         self.key_of = [(d, m.seed) for d, m in zip(data_of, members, strict=True)]  # (rows, seed)
-        self.best = {n: t.detach().clone() for n, t in trained.items()}
         seeded = {key: Generator(self.device).manual_seed(key[1]) for key in self.key_of}
         self._enter(list(range(len(members))), seeded)
+        self.best = {n: t.clone() for n, t in self.weights.items()}
+        self.good = self.best  # of the only model, after the last sound epoch
+        valid = [m.valid for m in members if m.valid is not None]
+        self.validated = bool(valid)
+        self.rows: dict[str, Any] = {"train": self.x}
+        if self.validated:
+            self.rows["valid"] = distinct_rows(model, valid)[0][0] if self.alone else Scored(model, valid)
+        if population is not None and any(o.stop_at_train is not None for o in own):
+            self.rows["train"] = Scored(model, [m.train for m in members])
 
     def _enter(self, members: list[int], generators: dict[tuple[int, int], Generator]) -> None:
         """Begin with these members, whose parameters are in `trained`, and generators by (rows, seed)."""
         self.active, self.keys = members, sorted({self.key_of[m] for m in members})
-        self.streams = [self.keys.index(self.key_of[m]) for m in members]
-        self.stream: Any = 0 if self.alone else torch.tensor(self.streams, device=self.device)
+        self.stream: Any = 0
+        if self.population is not None:
+            self.population.set_streams([self.keys.index(self.key_of[m]) for m in members])
+            self.stream = self.population.stream
         decay = self._numbers("weight_decay")
         some = any(self.members[m].options.weight_decay for m in members)
         names = decays(self.members[0].model, self.trained, self.options.decay_on) if some else ()
         decay = decay.to(self.device) if isinstance(decay, Tensor) else decay
         optimizer = Optimizer(self.options.optimizer, self.trained, decay, names)
         drawn, count = [generators[key] for key in self.keys], None if self.alone else len(members)
-        self.step = Step(self.stack, self.x, self.options, drawn, optimizer, members=count)
+        model = self.model if self.population is None else self.population
+        self.step = Step(model, self.x, self.options, drawn, optimizer, members=count)
 
     def _numbers(self, name: str) -> Any:
         """An option of the only model, or of each active member, (M,)."""
         own = [getattr(self.members[m].options, name) for m in self.active]
-        return own[0] if self.alone else torch.tensor(own, dtype=self.stack.dtype)
+        return own[0] if self.population is None else torch.tensor(own, dtype=self.population.dtype)
 
     @property
-    def weights(self) -> dict[str, Tensor]:
-        """The weights that are scored and kept: the averages, where there are any."""
-        return self.step.average or self.trained
+    def weights(self) -> Tensors:
+        """The weights that are scored and kept, (M, …): the averages, where there are any."""
+        own = self.step.average or self.trained
+        return {n: t.detach()[None] if self.alone else t.detach() for n, t in own.items()}
 
     def advance(self, report: Report) -> list[float | None]:
         """All updates of an epoch; the mean log-likelihood of each member's rows, NaN where it diverged."""
         options, step, total = self.options, self.step, self.options.epochs * self.updates
+        if self.source is not None:  # into the same memory, which a captured update reads
+            self.x.copy_(self.source.draw(len(self.x), step.generators[0]))
         self.epoch += 1
         momentum = self._numbers("momentum") * float(self.epoch > options.momentum_after)
         rate, gamma = self._numbers("learning_rate"), self._numbers("gamma")
@@ -146,12 +221,80 @@ class Descent(Learner):
         parts = torch.stack(streams).split(options.batch_size, dim=1)
         batches = (part[self.stream] for part in parts)  # each (B,), or (M, B)
         train = step.epoch(batches, lambda t: options.rate(t, total, rate, gamma), momentum, report)
-        sound = [t.detach().isfinite().flatten(len(step.shape)).all(-1) for t in self.weights.values()]
-        return [*train.masked_fill(~torch.stack(sound).all(0), math.nan).view(-1).tolist()]
+        sound = [t.isfinite().reshape(len(t), -1).all(-1) for t in self.weights.values()]
+        return [*train.view(-1).masked_fill(~torch.stack(sound).all(0), math.nan).tolist()]
 
-    def _tensors(self) -> dict[str, Tensor]:
+    def score(self, epoch: int) -> list[Estimate] | None:
+        """The score of each member's validation rows, with the averaged weights where there are any."""
+        options, t = self.options, self.step.optimizer.t
+        scores = self._scores("valid", options.precision, options.valid_draws) if self.validated else None
+        if self.alone:
+            rate = options.rate(t - 1, options.epochs * self.updates)
+            self.facts = {"updates": t, "learning_rate": float(rate)}
+            if n := options.score_train:
+                self.rows["some"] = self.x[:: max(1, len(self.x) // n)][:n]
+                self.facts["train_scored"] = self._scores("some", options.precision)[0].mean
+            if scores is not None:
+                stderr = None if math.isnan(scores[0].stderr) else scores[0].stderr
+                self.facts |= {"valid_stderr": stderr, "valid_mc_stderr": scores[0].mc_stderr}
+        return scores
+
+    def train_score(self, train: list[float | None]) -> list[float | None]:
+        """The log-likelihood of each member's training rows under its weights after the epoch."""
+        return [score.mean for score in self._scores("train")]
+
+    def _scores(self, name: str, precision: str = "float32", draws: int = 4) -> list[Estimate]:
+        """Scores of the active members' rows of this name; of an orderless model, estimates."""
+        if self.population is not None:
+            self.population.trained = self.weights
+            scores = self.rows[name].score(self.population, self.active)
+            self.population.trained = self.trained
+            return [Estimate(score, math.nan, 0) for score in scores]
+        with averaged(self.model, self.step.average):
+            if isinstance(self.model, Orderless):
+                return [orderless_estimate(self.model, self.rows[name], draws, precision=precision)]
+            with computing_in(precision, self.device):
+                return [log_likelihood(self.model, self.rows[name])]
+
+    def line(self, position: int) -> dict[str, Any]:
+        """Of the only model: updates, learning rate, and the errors of the validation score."""
+        return self.facts
+
+    def accept(self, better: Sequence[int]) -> None:
+        """Copy the weights of these members to the best ones."""
+        here = torch.tensor([self.active.index(m) for m in better], dtype=torch.long, device=self.device)
+        there = torch.tensor(list(better), dtype=torch.long, device=self.device)
+        for name, tensor in self.weights.items():
+            self.best[name].index_copy_(0, there, tensor[here])
+        if self.alone:
+            self.good = {n: t.clone() for n, t in self.weights.items()}
+
+    def drop(self, members: Sequence[int]) -> None:
+        """Take the stopped members out of the stack when they are half of it."""
+        running = [k for k, m in enumerate(self.active) if m not in members]
+        if self.population is None or not running or 2 * len(running) > len(self.active):
+            return
+        old, chosen = self.step, torch.tensor(running, device=self.device)
+        self.trained = self.population.keep(chosen)
+        self._enter([self.active[k] for k in running], dict(zip(self.keys, old.generators, strict=True)))
+        kept = {group: {n: t[chosen] for n, t in own.items()} for group, own in old.state().items()}
+        self.step.restore(kept, old.optimizer.t)
+
+    def revert(self, epoch: int, folder: Path | None) -> str:
+        """The weights after the last sound epoch, kept in a file where there is a folder."""
+        self.best = self.good
+        self.finish()
+        kept = f"the weights of epoch {epoch - 1} were kept" if epoch > 1 else "the initial weights were kept"
+        return kept if folder is None else f"{kept} in {save_last_good(folder, self.model)}"
+
+    def finish(self) -> None:
+        """The best weights, back in the members' own models."""
+        for m, member in enumerate(self.members):
+            member.model.load_state_dict({n: t[m] for n, t in self.best.items()}, strict=False)
+
+    def _tensors(self) -> Tensors:
         """All tensors of the only model, or the parameters of the active members."""
-        return self.stack.state_dict() if self.alone else self.trained
+        return self.model.state_dict() if self.alone else self.trained
 
     def state(self) -> State:
         """Weights, best weights, averages, optimizer, generators, and who is still trained."""
@@ -160,110 +303,22 @@ class Descent(Learner):
         return own | self.step.state(), {"active": self.active, "t": self.step.optimizer.t}
 
     def restore(self, state: State) -> None:
-        """Put everything back as it was; `trained` holds the active members."""
+        """Put everything back as it was; `trained` holds the active members, whose weights are sound."""
         tensors, facts = state
         if "model" in tensors:  # the older form, of one model
             tensors["trained"], tensors["generators"] = tensors["model"], {"0": tensors["generator"]["state"]}
-        self.epoch = facts["epoch"]
+        self.epoch, active = facts["epoch"], facts.get("active", [0])
+        if self.population is not None:
+            self.trained = self.population.keep(torch.tensor(active, device=self.device))
         with torch.no_grad():
             for group, own in (("trained", self._tensors()), ("best", self.best)):
                 for name, tensor in own.items():
-                    tensor.copy_(tensors[group][name])
-        self._enter(facts.get("active", [0]), {key: Generator(self.device) for key in self.key_of})
+                    tensor.copy_(tensors[group][name].view_as(tensor))
+        self._enter(active, {key: Generator(self.device) for key in self.key_of})
         self.step.restore(tensors, facts["t"])
         for k, generator in enumerate(self.step.generators):
             generator.set_state(tensors["generators"][str(k)])
-
-
-class GradientLearner(Descent):
-    """One model trained by minibatch gradient descent on `model.loss`; arguments as for `fit`."""
-
-    advice = "Try a smaller learning rate or gradient clipping."
-
-    def __init__(
-        self, model: Trainable, train: Rows | RowSource, valid: Rows | None, options: Gradient, seed: int
-    ) -> None:
-        self.model, self.facts = model, dict[str, Any]()
-        self.source = None if isinstance(train, Tensor | np.ndarray) else train.to(model.device)
-        if self.source is not None:
-            if options.updates_per_epoch is None:
-                raise ValueError("rows that are drawn on the fly have no end: set updates_per_epoch")
-            first = Generator(model.device).manual_seed(0)
-            train = self.source.draw(options.updates_per_epoch * options.batch_size, first)
-        trained: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        super().__init__([Member(model, train, valid, options, seed)], model, trained)  # type: ignore[arg-type]
-        self.valid = None if valid is None else checked_rows(model, valid)
-        self.good = self.best  # the weights after the last sound epoch
-
-    def advance(self, report: Report) -> list[float | None]:
-        """All updates of an epoch, on fresh rows if there is a source of them."""
-        if self.source is not None:  # into the same memory, which a captured update reads
-            self.x.copy_(self.source.draw(len(self.x), self.step.generators[0]))
-        return super().advance(report)
-
-    def score(self, epoch: int) -> list[Estimate] | None:
-        """The validation rows' score, with the averaged weights where there are any."""
-        options, t, score = self.options, self.step.optimizer.t, None
-        rate = options.rate(t - 1, options.epochs * self.updates)
-        self.facts = {"updates": t, "learning_rate": float(rate)}
-        with averaged(self.model, self.step.average):
-            if self.valid is not None:
-                score = _score(self.model, self.valid, options.precision, options.valid_draws)
-            if n := options.score_train:
-                some = self.x[:: max(1, len(self.x) // n)][:n]
-                self.facts["train_scored"] = _score(self.model, some, options.precision).mean
-        if score is None:
-            return None
-        stderr = None if math.isnan(score.stderr) else score.stderr
-        self.facts |= {"valid_stderr": stderr, "valid_mc_stderr": score.mc_stderr}
-        return [score]
-
-    def train_score(self, train: list[float | None]) -> list[float | None]:
-        """The log-likelihood of all training rows under the weights after the epoch."""
-        with averaged(self.model, self.step.average):
-            return [_score(self.model, self.x).mean]
-
-    def line(self, position: int) -> dict[str, Any]:
-        """Updates, learning rate, and the errors of the validation score."""
-        return self.facts
-
-    def accept(self, better: Sequence[int]) -> None:
-        """This epoch's weights are sound, and perhaps the best."""
-        self.good = {n: t.detach().clone() for n, t in self.weights.items()}
-        if better:
-            self.best = self.good
-
-    def revert(self, epoch: int, folder: Path | None) -> str:
-        """The weights after the last sound epoch, kept in a file where there is a folder."""
-        self.model.load_state_dict(self.good, strict=False)
-        kept = f"the weights of epoch {epoch - 1} were kept" if epoch > 1 else "the initial weights were kept"
-        return kept if folder is None else f"{kept} in {save_last_good(folder, self.model)}"
-
-    def finish(self) -> None:
-        """The best weights, back in the model."""
-        self.model.load_state_dict(self.best, strict=False)
-
-    def restore(self, state: State) -> None:
-        """Put everything back as it was; the weights are sound."""
-        super().restore(state)
         self.accept(())
-
-
-def _score(model: Trainable, rows: Tensor, precision: str = "float32", draws: int = 4) -> Estimate:
-    """Exact for a density, stochastic (the same prefixes every time) for an orderless model."""
-    if isinstance(model, Orderless):
-        return orderless_estimate(model, rows, draws, precision=precision)
-    with computing_in(precision, model.device):
-        return log_likelihood(model, rows)
-
-
-def checked_rows(model: Trainable, x: Rows) -> Tensor:
-    """Checked rows on the model's device, in their own (small) dtype."""
-    if len(x) == 0:
-        raise ValueError("there are no rows to train on")
-    rows = torch.as_tensor(x).to(model.device)
-    model.check(rows)
-    return rows
 
 
 def minibatches(
@@ -276,7 +331,7 @@ def minibatches(
     return rows.split(batch_size)[:count]
 
 
-def decays(model: Trainable, params: dict[str, Tensor], where: str) -> list[str]:
+def decays(model: Trainable, params: Tensors, where: str) -> list[str]:
     """Names of the parameters that decay: all of them, or the net's input weights only."""
     names = set(params)
     if where == "input":
@@ -284,13 +339,6 @@ def decays(model: Trainable, params: dict[str, Tensor], where: str) -> list[str]
     if not names:
         raise ValueError(f"{type(model).__name__} has no input matrix to decay; use decay_on='all'")
     return [n for n in params if n in names]
-
-
-def distinct(arrays: Sequence[Any]) -> tuple[list[Any], list[int]]:
-    """The distinct objects among these, and for each the number of its object."""
-    numbers: dict[int, int] = {}
-    which = [numbers.setdefault(id(a), len(numbers)) for a in arrays]
-    return [arrays[which.index(k)] for k in range(len(numbers))], which
 
 
 def save_last_good(folder: Path, model: Trainable) -> Path:
@@ -310,8 +358,8 @@ def pretrain(
     *,
     epochs: int = 20,
     seed: int = 0,
-    folder: Path | str | None = None,
-    callbacks: Sequence[Callback] = (),
+    folder: Folder = None,
+    callbacks: Callbacks = (),
 ) -> Orderless:
     """A model of the same shape whose layers were added and trained one after the other (Algorithm 2).
 

@@ -137,14 +137,11 @@ def run(
     """Train until every member has stopped; ends with the best parameters of each.
 
     Args:
-        learner: what is trained.
+        learner: what is trained; `Diverged` is raised if no member has finite parameters any more.
         epochs: how many at most.
         checkpoint: keeps the state in a file, from which an interrupted training goes on.
         metrics: file that gets one JSON line per epoch (of the first member).
         callbacks: called with a `Progress`; one that returns True ends training after the epoch.
-
-    Raises:
-        Diverged: no member has finite parameters any more.
     """
     histories = [History() for _ in learner.stopping]
     objectives: list[Value] = [None] * len(histories)

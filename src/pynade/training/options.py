@@ -6,12 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-KNOWN = {
-    "optimizer": ("sgd", "adam", "adamw"),
-    "schedule": ("constant", "linear", "inverse", "cosine"),
-    "decay_on": ("all", "input"),
-    "precision": ("float32", "bf16"),
-}
+KNOWN = {"optimizer": ("sgd", "adam", "adamw"), "schedule": ("constant", "linear", "inverse", "cosine")}
+KNOWN |= {"decay_on": ("all", "input"), "precision": ("float32", "bf16")}
 LEAST = dict.fromkeys(("gamma", "warm_up", "score_train", "momentum_after", "weight_decay"), 0)
 LEAST |= dict.fromkeys(("batch_size", "epochs", "updates_per_epoch", "patience"), 1) | {"valid_draws": 2}
 

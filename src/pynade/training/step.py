@@ -21,6 +21,7 @@ from pynade.kernels import backends
 from pynade.kernels.private import foreach
 from pynade.models import Density, Orderless
 from pynade.precision import computing_in, fast_matmul
+from pynade.training.checkpoint import Tensors
 from pynade.training.loop import Report
 from pynade.training.options import Gradient
 
@@ -43,11 +44,9 @@ class Optimizer:
         decayed: names of the parameters that decay.
     """
 
-    def __init__(
-        self, rule: str, params: dict[str, Tensor], decay: Number = 0.0, decayed: Iterable[str] = ()
-    ) -> None:
+    def __init__(self, rule: str, params: Tensors, decay: Number = 0.0, decayed: Iterable[str] = ()) -> None:
         self.rule, self.params, self.decay, self.decayed, self.t = rule, params, decay, list(decayed), 0
-        self._pull: Tensor | None = None  # the decay, as the fused update takes it
+        self._pull: Tensor | None = None  # the decay, for the fused update
         self.slots = ("velocity",) if rule == "sgd" else ("first", "second")
         self.state = {f"{slot}/{n}": torch.zeros_like(p) for slot in self.slots for n, p in params.items()}
 
@@ -57,9 +56,7 @@ class Optimizer:
         return 1 - BETA1**t, 1 - BETA2**t
 
     @torch.no_grad()
-    def apply(
-        self, grads: dict[str, Tensor], numbers: Iterable[Number], average: dict[str, Tensor] | None = None
-    ) -> None:
+    def apply(self, grads: Tensors, numbers: Iterable[Number], average: Tensors | None = None) -> None:
         """The arithmetic of an update; all numbers may be tensors, so that a CUDA graph can hold it.
 
         It takes a dozen kernels for all parameters together; on a GPU, for nets of few tensors, one kernel
@@ -72,17 +69,17 @@ class Optimizer:
             average: running averages of the weights, by name.
         """
         average = average or {}
-        learning_rate, momentum, first_correction, second_correction, average_rate = numbers = list(numbers)
+        rate, momentum, first_correction, second_correction, average_rate = numbers = list(numbers)
         if self._fuses(grads, average):
             self._fused(grads, numbers, average)
             return
         if self.decayed and self.rule == "adamw":
-            scale([self.params[name] for name in self.decayed], 1 - learning_rate * self.decay)
+            scale([self.params[name] for name in self.decayed], 1 - rate * self.decay)
         elif self.decayed:
-            pull = {name: self.params[name].clone() for name in self.decayed}
-            scale(list(pull.values()), self.decay)
-            extra = foreach("add", list(pull.values()), [grads[name] for name in pull])
-            grads = grads | dict(zip(pull, extra, strict=True))
+            pull = [self.params[name].clone() for name in self.decayed]
+            scale(pull, self.decay)
+            extra = foreach("add", pull, [grads[name] for name in self.decayed])
+            grads = grads | dict(zip(self.decayed, extra, strict=True))
         params, slopes = list(self.params.values()), [grads[name] for name in self.params]
         slots = [[self.state[f"{slot}/{name}"] for name in self.params] for slot in self.slots]
         if self.rule == "sgd":
@@ -99,7 +96,7 @@ class Optimizer:
             foreach("add_", root, EPSILON)
             change = list(foreach("div", first, root))
             scale(change, 1 / first_correction)
-        scale(change, learning_rate)
+        scale(change, rate)
         foreach("sub_", params, change)
         if average:
             means = list(average.values())
@@ -107,7 +104,7 @@ class Optimizer:
             scale(gaps, average_rate)
             foreach("add_", means, gaps)
 
-    def _fuses(self, grads: dict[str, Tensor], average: dict[str, Tensor]) -> bool:
+    def _fuses(self, grads: Tensors, average: Tensors) -> bool:
         few = len(self.params) <= MOST_FUSED and all(p.is_cuda for p in self.params.values())
         if not few or not backends.available("triton"):
             return False
@@ -116,7 +113,7 @@ class Optimizer:
         own = [[p, grads[n], *self._slots(n), average.get(n, p)] for n, p in self.params.items()]
         return all(map(suits, own))
 
-    def _fused(self, grads: dict[str, Tensor], numbers: list[Number], average: dict[str, Tensor]) -> None:
+    def _fused(self, grads: Tensors, numbers: list[Number], average: Tensors) -> None:
         from pynade.kernels.update import update
 
         device = next(iter(self.params.values())).device
@@ -145,7 +142,7 @@ def scale(tensors: Sequence[Tensor], number: Number) -> None:
         foreach("mul_", tensors, number)
 
 
-def clip(grads: dict[str, Tensor], largest: float, members: bool = False) -> None:
+def clip(grads: Tensors, largest: float, members: bool = False) -> None:
     """Scale gradients in place so that their joint norm, each member's own, is at most `largest`."""
     slopes = list(grads.values())
     if members:
@@ -236,11 +233,11 @@ class Step:
             report(self.optimizer.t, one, lambda rows=rows: -float(self.loss_sum.min()) / rows)  # type: ignore[misc]
         return -self.loss_sum / rows
 
-    def state(self) -> dict[str, dict[str, Tensor]]:
+    def state(self) -> dict[str, Tensors]:
         """Running averages and the optimizer's tensors, for a checkpoint."""
         return {"average": self.average, "optimizer": self.optimizer.state}
 
-    def restore(self, tensors: dict[str, dict[str, Tensor]], t: int) -> None:
+    def restore(self, tensors: dict[str, Tensors], t: int) -> None:
         """Copy back what `state` gave after t updates."""
         self.optimizer.t = t
         for group, own in self.state().items():
@@ -282,7 +279,7 @@ def laid_out(grad: Tensor, param: Tensor) -> Tensor:
 
 
 @contextmanager
-def averaged(model: Trainable, average: dict[str, Tensor]) -> Iterator[None]:
+def averaged(model: Trainable, average: Tensors) -> Iterator[None]:
     """In this block the model has the averaged weights (its own, if there is no average)."""
     own = {n: p.detach().clone() for n, p in model.named_parameters() if n in average}
     model.load_state_dict(average, strict=False)

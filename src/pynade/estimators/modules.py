@@ -1,0 +1,15 @@
+"""Modules that estimators compute with, imported when first used: parameters can be listed without torch."""
+
+from typing import TYPE_CHECKING
+
+from pynade._lazy import LazyModule
+
+__all__ = ["evaluation", "families", "likelihood", "models", "nets", "ordering", "queries", "store"]
+__all__ += ["torch", "training"]
+
+if TYPE_CHECKING:
+    import torch
+
+    from pynade import evaluation, families, likelihood, models, nets, ordering, queries, store, training
+else:
+    globals().update({name: LazyModule(name if name == "torch" else f"pynade.{name}") for name in __all__})
