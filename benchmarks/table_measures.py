@@ -1,0 +1,202 @@
+"""Measures of what `table_systems.py` wrote, over the seeds of each table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pynade.atomic import write_json
+from pynade.runs.provenance import code_version
+from table_systems import Task
+
+PAIRED = "pynade"  # the system that all others are compared with
+
+
+def report(work: Path, out: Path) -> None:
+    """Measure everything under `work`, print tables and write the record."""
+    record = {"code": code_version(), "tables": {}}
+    for table in sorted(p for p in work.iterdir() if p.is_dir()):
+        seeds = sorted(p for p in table.iterdir() if (p / "facts.json").exists())
+        parts = {}  # system -> list of measures, one for each seed
+        scores = {}  # system -> seed -> scores
+        for folder in seeds:
+            task = Task(folder, dates=False)
+            for facts in sorted(folder.glob("*/facts.json")):
+                system = facts.parent.name
+                parts.setdefault(system, []).append(measured(task, facts.parent))
+                if (facts.parent / "scores.npy").exists():
+                    scores.setdefault(system, {})[folder.name] = np.load(facts.parent / "scores.npy")
+        found = {system: combined(some) for system, some in parts.items()}
+        for system, own in scores.items():
+            found[system]["log_density"] = likelihood(own, scores.get(PAIRED, {}))
+        record["tables"][table.name] = {
+            "rows": len(task.train) + len(task.test),
+            "columns": len(task.names),
+            "checksum": task.facts["checksum"],
+            "seeds": [int(folder.name) for folder in seeds],
+            "systems": found,
+        }
+        show(table.name, found)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(out, record)
+
+
+def likelihood(own: dict[str, np.ndarray], ours: dict[str, np.ndarray]) -> dict[str, float]:
+    """Mean log-density of the test rows that a system scores, and its difference to ours on them, by rows."""
+    values = np.concatenate(list(own.values()))
+    both = [seed for seed in own if seed in ours]
+    found = {"mean": np.nanmean(values), "stderr": _error(values), "scored": np.isfinite(values).mean()}
+    if both:
+        difference = np.concatenate([own[seed] - ours[seed] for seed in both])
+        found |= {"to_pynade": np.nanmean(difference), "to_pynade_stderr": _error(difference)}
+    return {k: round(float(v), 4) for k, v in found.items()}
+
+
+def _error(values: np.ndarray) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.std() / np.sqrt(max(1, len(known))))
+
+
+def measured(task: Task, folder: Path) -> dict[str, float]:
+    """All measures of one system on one split."""
+    facts, found = json.loads((folder / "facts.json").read_text()), {}
+    for stage, spent in facts["stages"].items():
+        if stage in ("fit", "score", "fill-30", "sample"):
+            found |= {f"{stage}_seconds": spent["seconds"], f"{stage}_cpu_seconds": spent["cpu_seconds"]}
+            found[f"{stage}_peak_mib"] = spent["peak_mib"]
+    truth = task.matrix(task.test)
+    n = len(task.numbers)
+    scale = np.nanstd(task.matrix(task.train)[:, :n], 0)
+    for gap, frame in task.gaps.items():
+        hidden = np.isnan(task.matrix(frame)) & ~np.isnan(truth)
+        if (folder / f"filled-{gap}.npz").exists():
+            filled = np.load(folder / f"filled-{gap}.npz")["cells"]
+            error = ((filled - truth)[:, :n] / scale)[hidden[:, :n]]
+            right = (filled == truth)[:, n:][hidden[:, n:]]
+            found |= {f"rmse_{gap}": np.sqrt((error**2).mean()), f"accuracy_{gap}": _mean(right)}
+        if (folder / f"draws-{gap}.npz").exists():
+            draws = np.load(folder / f"draws-{gap}.npz")["cells"].astype(float)
+            z = np.sort(
+                ((draws - truth) / np.append(scale, np.ones(truth.shape[1] - n)))[:, :, :n][:, hidden[:, :n]],
+                0,
+            )
+            k = len(z)
+            spread = ((2 * np.arange(1, k + 1) - k - 1)[:, None] * z).sum(0) / (k * (k - 1))  # half E|X - X'|
+            found[f"crps_{gap}"] = (np.abs(z).mean(0) - spread).mean()
+            rng = np.random.default_rng(0)
+            rank = (z < 0).sum(0) + rng.random(z.shape[1]) * ((z == 0).sum(0) + 1)
+            found[f"coverage_{gap}"] = (
+                (rank >= 1) & (rank < k)
+            ).mean()  # inside the draws: (k - 1) / (k + 1)
+        if (folder / f"scores-{gap}.npy").exists() and (folder / "scores.npy").exists():
+            both = np.load(folder / "scores.npy") - np.load(folder / f"scores-{gap}.npy")
+            found[f"log_p_{gap}"] = np.nansum(both) / max(1, hidden[np.isfinite(both)].sum())
+    if (folder / "sample.npz").exists():
+        drawn = np.load(folder / "sample.npz")["cells"]
+        found["two_sample_auc"] = two_sample(task, drawn)
+        found |= train_on(task, drawn)
+    found |= {k: facts[k] for k in ("disagreement", "mixture_weight") if facts.get(k) is not None}
+    if facts["errors"]:
+        found["errors"] = facts["errors"]
+    return found
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else float("nan")
+
+
+def _learner(task: Task, column: int | None, levels: bool):
+    """Gradient boosting on a matrix without a column."""
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+    n, D = len(task.numbers), len(task.names)
+    many = [len(of) > 250 for of in task.levels.values()]
+    kinds = [False] * n + [not m for m in many]
+    kept = [i for i in range(D) if i != column]
+    model = HistGradientBoostingClassifier if levels else HistGradientBoostingRegressor
+    return model(categorical_features=[kinds[i] for i in kept], random_state=0), kept
+
+
+def two_sample(task: Task, drawn: np.ndarray) -> float:
+    """AUC of a classifier that tells samples from test rows, by cross-validation; 0.5 is the best.
+
+    Samples have the gaps of the test rows, and numbers are on their lattice.
+    """
+    from sklearn.metrics import roc_auc_score
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+
+    real = task.matrix(task.test)
+    size = min(len(real), len(drawn), 3000)
+    real, drawn = real[:size], on_lattice(task, drawn[:size])
+    drawn = np.where(np.isnan(real), np.nan, drawn)
+    X, y = np.concatenate([real, drawn]), np.repeat([0, 1], size)
+    learner, _ = _learner(task, None, True)
+    folds = StratifiedKFold(5, shuffle=True, random_state=0)
+    p = cross_val_predict(learner, X, y, cv=folds, method="predict_proba")[:, 1]
+    return float(roc_auc_score(y, p))
+
+
+def on_lattice(task: Task, cells: np.ndarray) -> np.ndarray:
+    """Numbers rounded to the steps of their columns, counted from a training value."""
+    cells, train = cells.copy(), task.matrix(task.train)
+    for i, step in enumerate(task.step):
+        if step:
+            origin = np.nanmin(train[:, i])
+            cells[:, i] = origin + np.round((cells[:, i] - origin) / step) * step
+            digits = max(0, 9 - int(np.floor(np.log10(max(abs(origin), step)))))
+            cells[:, i], _ = np.round(cells[:, i], digits), None
+    return cells
+
+
+def train_on(task: Task, drawn: np.ndarray) -> dict[str, float]:
+    """Accuracy or R² on test rows of learners of the target: trained on samples, and on as many real rows."""
+    i = (task.numbers + list(task.levels)).index(task.facts["target"])
+    levels, found = i >= len(task.numbers), {}
+    test, train = task.matrix(task.test), task.matrix(task.train)[: len(drawn)]
+    for word, rows in (("synthetic", on_lattice(task, drawn)), ("real", train)):
+        learner, kept = _learner(task, i, levels)
+        known, asked = ~np.isnan(rows[:, i]), ~np.isnan(test[:, i])
+        if levels and len(np.unique(rows[known, i])) < 2:
+            found[f"train_on_{word}"] = float("nan")
+            continue
+        learner.fit(rows[known][:, kept], rows[known, i])
+        found[f"train_on_{word}"] = float(learner.score(test[asked][:, kept], test[asked, i]))
+    return found
+
+
+def combined(parts: list[dict]) -> dict:
+    """Mean over the seeds, its standard error, and the errors that occurred."""
+    names = sorted({name for part in parts for name, v in part.items() if name != "errors"})
+    found: dict = {}
+    for name in names:
+        values = np.array([part[name] for part in parts if name in part and part[name] is not None], float)
+        found[name] = round(float(np.nanmean(values)), 4) if np.isfinite(values).any() else None
+        if len(values) > 1:
+            found[f"{name}_stderr"] = round(float(np.nanstd(values, ddof=1) / len(values) ** 0.5), 4)
+    errors = [part["errors"] for part in parts if "errors" in part]
+    return found | ({"errors": errors[0]} if errors else {})
+
+
+def show(table: str, found: dict) -> None:
+    """Print the main measures of one table."""
+    columns = [
+        "rmse_30",
+        "accuracy_30",
+        "log_p_30",
+        "crps_30",
+        "coverage_30",
+        "two_sample_auc",
+        "train_on_synthetic",
+    ]
+    rows = {}
+    for system, own in found.items():
+        density = own.get("log_density", {})
+        rows[system] = {"log_density": density.get("mean"), "difference": density.get("to_pynade")}
+        rows[system] |= {"±": density.get("to_pynade_stderr")} | {c: own.get(c) for c in columns}
+        rows[system] |= {"fit_s": own.get("fit_seconds"), "errors": str(own.get("errors", ""))[:60]}
+    print(f"\n{table}")
+    with pd.option_context("display.width", 250, "display.max_columns", 30, "display.max_colwidth", 60):
+        print(pd.DataFrame(rows).T.to_string())
