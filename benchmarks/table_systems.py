@@ -3,9 +3,9 @@
     python table_systems.py SYSTEM FOLDER
 
 It runs in the environment of the system; only the system of that name imports pynade. FOLDER has
-train.parquet, test.parquet, gaps-*.parquet (test rows with hidden cells) and facts.json, as `tables.py` writes
-them. Results go to FOLDER/SYSTEM: scores.npy (log-density of each test row, NaN where a system cannot score
-it), scores-*.npy (of the rows with hidden cells), filled-*.npz (best guesses), draws-*.npz (DRAWS completions),
+train.parquet, test.parquet, gaps-*.parquet (test rows with hidden cells) and facts.json, by `tables.py`.
+Results go to FOLDER/SYSTEM: scores.npy (log-density of each test row, NaN where a system cannot score
+it), scores-*.npy (of the rows with hidden cells), filled-*.npz (best guesses), draws-*.npz (DRAWS times),
 sample.npz and facts.json; tables are saved as `Task.matrix` makes them.
 """
 

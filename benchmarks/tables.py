@@ -6,8 +6,8 @@
 
 Each system is installed from the package index in an environment of its own. Four fifths of the rows are for
 training, the rest for the test. Of the test rows 10, 30 and 50 % of the cells are hidden at random, and in a
-further pattern half the cells where the first column of numbers is above its median. What was measured already
-is kept.
+further pattern half the cells where the first column of numbers is above its median. What was measured is
+kept.
 """
 
 from __future__ import annotations
