@@ -55,9 +55,10 @@ class MixtureFamily(Real):
         if whole and backends.choose("auto", eta.device, x, eta) == "numba":
             from pynade.kernels import mixture as loops
 
-            name, numbers = self.standard.name, (self.standard.log_constant, self.sigma_floor)
-            if loops.suits(x, eta, name, self.sigma_floor):
-                return loops.log_prob(x, eta, name, *numbers, self.scale_mean_gradient)
+            name, floor = self.standard.name, self.sigma_floor
+            if loops.suits(x, eta, name, floor):
+                constant = self.standard.log_constant
+                return loops.log_prob(x, eta, name, constant, floor, self.scale_mean_gradient)
         logits, mu, log_sigma = self._parts(eta)
         z = self.standardise(x.unsqueeze(-1), mu, log_sigma)
         each = logits.log_softmax(-1) - log_sigma + self.standard.log_kernel(z)
@@ -87,8 +88,7 @@ class MixtureFamily(Real):
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Σ pi_c F((x - mu_c) / sigma_c)."""
         pi, mu, sigma = self.parameters_of(eta)
-        each = self.standard.cdf((x.unsqueeze(-1) - mu) / sigma)
-        return (pi * each).sum(-1).clamp(max=1)
+        return (pi * self.standard.cdf((x.unsqueeze(-1) - mu) / sigma)).sum(-1).clamp(max=1)
 
     def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """By bisection between the lowest and the highest of the components' quantiles, in float64."""
@@ -97,7 +97,7 @@ class MixtureFamily(Real):
         each = mu + sigma * self.standard.quantile(level).unsqueeze(-1)
         low, high = each.amin(-1), each.amax(-1)
         known, edge = torch.isinf(low) | torch.isinf(high), torch.where(torch.isinf(low), low, high)
-        low, high = (torch.where(known, torch.zeros_like(level), side) for side in (low, high))
+        low, high = (torch.where(known, 0, side) for side in (low, high))
         for _ in range(100):
             middle = low + 0.5 * (high - low)
             enough = self.cdf(middle, exact) >= level
@@ -111,15 +111,11 @@ class MixtureFamily(Real):
         return (pi * each).sum(0).to(eta.dtype)
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
-        """Equal weights and one common sigma, with the mean and variance of each column (NaN: no row).
-
-        The locations are spread about the mean as normal quantiles. A share `WITHIN` of the variance is that
-        of the components (all of it if K = 1), the rest is between them; no ties can make sigma 0.
-        """
+        """Components of equal weights and scales, with the mean and variance of each column (NaN: no row)."""
         return self._spread(*moments(x))
 
     def _spread(self, mean: Tensor, deviation: Tensor) -> Tensor:
-        """Eta (D, P) of components of equal weights with these moments (D,) of each column."""
+        """Eta (D, P) of components at normal quantiles, with these moments (D,) of each column together."""
         k = self.n_components
         grid = torch.special.ndtri((torch.arange(k, dtype=torch.float64, device=mean.device) + 0.5) / k)
         within = WITHIN if k > 1 else 1.0
@@ -135,8 +131,7 @@ class MixtureOfGaussians(MixtureFamily):
 
     Args:
         n_components: K.
-        sigma_floor: sigma = sigma_floor + exp(·).
-        scale_mean_gradient: multiply the gradient of each mu_c by sigma_c.
+        sigma_floor, scale_mean_gradient: as of `Real`, of every component.
 
     Example:
         >>> family = MixtureOfGaussians(2)
@@ -154,9 +149,7 @@ class MixtureOfLaplaces(MixtureFamily):
     """RNADE-MoL: as `MixtureOfGaussians`, each component exp(-|x - mu_c| / sigma_c) / 2 sigma_c.
 
     Args:
-        n_components: K.
-        sigma_floor: sigma = sigma_floor + exp(·).
-        scale_mean_gradient: multiply the gradient of each mu_c by sigma_c.
+        n_components, sigma_floor, scale_mean_gradient: as of `MixtureOfGaussians`.
     """
 
     standard = LAPLACE
@@ -166,9 +159,7 @@ class MixtureOfLogistics(MixtureFamily):
     """As `MixtureOfGaussians`, each component with cdf sigm((x - mu_c) / sigma_c).
 
     Args:
-        n_components: K.
-        sigma_floor: sigma = sigma_floor + exp(·).
-        scale_mean_gradient: multiply the gradient of each mu_c by sigma_c.
+        n_components, sigma_floor, scale_mean_gradient: as of `MixtureOfGaussians`.
     """
 
     standard = LOGISTIC
@@ -180,14 +171,14 @@ class DiscretisedLogistic(MixtureOfLogistics):
         p(x) = Σ_c pi_c [sigm((v + w - mu_c) / s_c) - sigm((v - w - mu_c) / s_c)]
 
     where v = 2x / (L-1) - 1 runs from -1 to 1 and w = 1 / (L-1) is half a level. The lowest level also takes
-    all that lies below it and the highest all that lies above, so probabilities sum to one. Eta is [K logits
-    of pi | K locations mu | K logarithms of s]. Differences of sigmoids are computed as products,
-    sigm(a) - sigm(b) = sigm(a) sigm(-b) (1 - exp(b - a)), so no level is ever given a probability of zero.
+    all that lies below it and the highest all that lies above. Eta is as of `MixtureOfLogistics`. Differences
+    of sigmoids are computed as products, sigm(a) - sigm(b) = sigm(a) sigm(-b) (1 - exp(b - a)), so no level
+    is ever given a probability of zero.
 
     Args:
         n_components: K.
         levels: L.
-        sigma_floor: s = sigma_floor + exp(·), exactly exp(·) when it is 0. It changes likelihoods.
+        sigma_floor: as of `Real`.
 
     Example:
         >>> family = DiscretisedLogistic(2, levels=4)
@@ -241,21 +232,15 @@ class DiscretisedLogistic(MixtureOfLogistics):
         best = torch.full_like(eta[..., 0], -math.inf)
         guess = torch.zeros_like(best)
         for level in range(self.levels):
-            here = torch.full_like(best, level)
-            log_p = self.log_prob(here, eta, i)
-            guess = torch.where(log_p > best, here, guess)
-            best = torch.maximum(best, log_p)
+            log_p = self.log_prob(torch.full_like(best, level), eta, i)
+            guess, best = torch.where(log_p > best, level, guess), torch.maximum(best, log_p)
         return guess
 
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Σ pi_c sigm((v + w - mu_c) / s_c) at the level below or at x; 1 from the highest on."""
-        logits, mu, log_s = self._parts(eta)
-        top = self.levels - 1
-        level = x.floor()
-        v = ((2 * level + 1) / top - 1).unsqueeze(-1) - mu
-        below = (logits.softmax(-1) * torch.sigmoid(v * torch.exp(-log_s))).sum(-1).clamp(max=1)
-        below = torch.where(level < 0, torch.zeros_like(below), below)
-        return torch.where(level >= top, torch.ones_like(below), below)
+        level, top = x.floor(), self.levels - 1
+        below = super().cdf((2 * level + 1) / top - 1, eta)
+        return torch.where(level < 0, 0, torch.where(level >= top, 1, below))
 
     def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """The first level up to which there is a share of q, by halving."""
@@ -268,6 +253,5 @@ class DiscretisedLogistic(MixtureOfLogistics):
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
         """As of the mixture; a column without spread is given a scale of one level."""
-        mean, deviation = moments(x)
-        unit = 2 / (self.levels - 1)
+        (mean, deviation), unit = moments(x), 2 / (self.levels - 1)
         return self._spread(mean * unit - 1, deviation * unit)
