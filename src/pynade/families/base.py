@@ -5,16 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
 from pynade.arguments import Part
-
-if TYPE_CHECKING:
-    from pynade.kernels import Uniforms
+from pynade.kernels import Uniforms
 
 NADEWeights = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # weight, hidden_bias, output, bias, order
 

@@ -29,13 +29,11 @@ NODES = 8  # of a logistic, for the mean of a column of numbers
 class PerColumn(KeepsTypes, Family):
     """Columns of a mixed table, as the codes of `pynade.tables.Schema` give them.
 
-    A column of levels has a probability for each (softmax). A column of numbers is mapped to normal scores z
-    by an increasing piecewise linear function, on which the distribution is a mixture of logistics (one of
-    them fixed and broad, so that no value is impossible). A value on a lattice has the probability between
-    k - 1/2 and k + 1/2 (to the end of the axis at the ends of its range), a real value the density, with the
-    slope of the map. A net sees levels as indexes, and numbers as normal scores, how far they are through
-    each of a few intervals of normal scores (so that it can tell values apart), and the phases of their
-    periods (dates).
+    A column of levels has a probability for each (softmax). A column of numbers is mapped to normal scores by
+    an increasing piecewise linear function, on which the distribution is a mixture of logistics (one of them
+    fixed and broad, so that no value is impossible). A value on a lattice has the probability between k - 1/2
+    and k + 1/2 (to the end of the axis at the ends of its range), a real value the density. A net sees levels
+    as indexes, and numbers as normal scores, how far they are through a few intervals, and phases of periods.
 
     Args:
         levels: of each column its number of levels; 0 for numbers.
@@ -187,7 +185,7 @@ class PerColumn(KeepsTypes, Family):
         """Codes and weights by which a function of a column is averaged, each (…, nodes)."""
         levels, numbers = self._kinds(i)
         if levels:
-            p = self._logits(eta, i).softmax(-1)
+            p = self._probabilities(eta, i)
             index = torch.arange(p.shape[-1], device=eta.device, dtype=eta.dtype).expand(p.shape)
             if not numbers:
                 return index, p
@@ -232,7 +230,7 @@ class PerColumn(KeepsTypes, Family):
 
     def p_value(self, x: Tensor, eta: Tensor, i: Tensor) -> Tensor:
         """Probability of a value at least as odd: of a level at most as likely; twice that of a tail."""
-        p = self._logits(eta, i).softmax(-1)
+        p = self._probabilities(eta, i)
         own = p.gather(-1, x.long().clamp(0, p.shape[-1] - 1).unsqueeze(-1))
         by_level = torch.where(p <= own * (1 + 1e-6), p, 0).sum(-1)
         below = torch.where(at(self.step, i), x - 1, x)
@@ -265,6 +263,9 @@ class PerColumn(KeepsTypes, Family):
         counts = at(self.counts, i).unsqueeze(-1)
         levels = torch.arange(max(1, *self.levels), device=eta.device)
         return eta[..., : len(levels)].masked_fill((levels >= counts) & (counts > 0), -math.inf)
+
+    def _probabilities(self, eta: Tensor, i: Tensor | None) -> Tensor:
+        return self._logits(eta, i).softmax(-1)
 
     def _axis_eta(self, eta: Tensor, n_components: int | None = None) -> Tensor:
         """Parameters of the mixture with its fixed component, from those of a net."""

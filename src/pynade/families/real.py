@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.nn.functional import logsigmoid, softplus
+from torch.nn.functional import logsigmoid, pad, softplus
 from torch.special import ndtr, ndtri
 
 from pynade.arguments import check_positive
-from pynade.families.base import Family, refuse
+from pynade.families.base import Family, at, refuse
 
 Function = Callable[[Tensor], Tensor]
 _LOG_HALF = -math.log(2)
@@ -22,10 +22,9 @@ class Real(Family):
     """Abstract distribution of a real variable with a location and a scale.
 
     Args:
-        sigma_floor: smallest scale: sigma = sigma_floor + exp(raw), exactly exp(raw) when it is 0. It changes
-            likelihoods, so it is off by default and part of a saved model.
-        scale_mean_gradient: multiply the gradient of every location by its scale on the way back, as the
-            paper found useful with stochastic gradient descent (section "RNADE"). Values do not change.
+        sigma_floor: smallest scale: sigma = sigma_floor + exp(raw). It changes likelihoods.
+        scale_mean_gradient: multiply the gradient of every location by its scale, as the paper found useful
+            with stochastic gradient descent (section "RNADE"). Values do not change.
     """
 
     discrete = False
@@ -41,10 +40,7 @@ class Real(Family):
         refuse(x, ~torch.isfinite(x), f"a {type(self).__name__} model needs finite numbers")
 
     def expectation(self, function: Function, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """E[function(X)], a numerical integral over the quantile function: (…, P) -> (…).
-
-        The tails beyond probabilities of 1e-16 are left out, so where no mean exists there is a number still.
-        """
+        """E[function(X)] by an integral over quantiles, without tails beyond 1e-16: (…, P) -> (…)."""
         exact = eta.double()  # in float32 a probability near 1 would round to it
         like = exact[..., 0]
         return expected(function, lambda u: self.quantile(torch.full_like(like, u), exact, i)).to(eta.dtype)
@@ -173,7 +169,8 @@ class LocationScale(Real):
     def eta_from_marginal(self, x: Tensor) -> Tensor:
         """From the mean and the deviation of each column (NaN: no row; no spread: sigma 1)."""
         loc, scale, *shape = self._fitted(x)
-        return torch.stack([loc, self.raw_scale(scale), *shape], -1)
+        eta = torch.stack([loc, self.raw_scale(scale), *shape], -1)
+        return pad(eta, (0, self.n_params - eta.shape[-1]))  # without the scale where that is no output
 
     def _parts(self, eta: Tensor, i: Tensor | None) -> tuple[Tensor, ...]:
         """mu, log sigma and the parameters of the shape."""
@@ -236,11 +233,7 @@ class FixedVarianceGaussian(LocationScale):
         self.log_sigma = nn.Parameter(torch.zeros(self.n_variables))
 
     def _parts(self, eta: Tensor, i: Tensor | None) -> tuple[Tensor, ...]:
-        return eta.squeeze(-1), self.log_scale(self.log_sigma if i is None else self.log_sigma[i])
-
-    def eta_from_marginal(self, x: Tensor) -> Tensor:
-        """Mean of each column (NaN: no row)."""
-        return moments(x)[0].unsqueeze(-1)
+        return eta.squeeze(-1), self.log_scale(at(self.log_sigma, i))
 
     def fit_constants(self, x: Tensor) -> None:
         """Start sigma at the standard deviation of each column (no spread: 1)."""
@@ -293,9 +286,7 @@ class SinhArcsinh(LocationScale):
         rounding for delta above 0.02.
         """
         mu, log_sigma, eps, log_delta = self._parts(eta, i)
-        power = torch.exp(-log_delta)
-        step = 1 / 16
-        moment = torch.zeros_like(mu)
+        power, step, moment = torch.exp(-log_delta), 1 / 16, torch.zeros_like(mu)
         for t in (step * n for n in range(97)):
             log_weight = NORMAL.log_constant - 0.5 * math.sinh(t) ** 2 + math.log(math.cosh(t))
             log_cosh = torch.logaddexp(power * t, -(power * t)) + _LOG_HALF
@@ -315,10 +306,6 @@ class SinhArcsinh(LocationScale):
 
     def _plain(self, z: Tensor, *shape: Tensor) -> Tensor:
         return torch.sinh(torch.exp(shape[1]) * torch.asinh(z) - shape[0])
-
-    def _fitted(self, x: Tensor) -> tuple[Tensor, ...]:
-        mean, deviation = moments(x)
-        return mean, deviation, torch.zeros_like(mean), torch.zeros_like(mean)
 
 
 class StudentT(LocationScale):

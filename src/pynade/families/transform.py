@@ -17,9 +17,7 @@ Numbers = float | Sequence[float] | Tensor
 
 
 class Bijection(nn.Module, ABC):
-    """Abstract increasing map y = f(x) of every variable, with its inverse and the logarithm of its slope.
-
-    Its constants are buffers of shape (D,), in the last axis of x or looked up by `i` (see `Family`).
+    """Abstract increasing map y = f(x) of every variable; its constants are buffers (D,) (see `Family`).
 
     Attributes:
         n_variables: D.
@@ -32,13 +30,14 @@ class Bijection(nn.Module, ABC):
         super().__init__()
         dtype = torch.float64 if isinstance(self, KeepsTypes) else torch.get_default_dtype()
         rows = {k: torch.as_tensor(v, dtype=dtype) for k, v in constants.items()}
-        sizes = {v.shape[0] for v in rows.values() if v.ndim} | ({n_variables} if n_variables else set())
-        if len(sizes) != 1 or any(v.ndim > 1 for v in rows.values()):
+        shapes = [tuple(v.shape) for v in rows.values()]
+        sizes = {*shapes, (n_variables or None,)} - {(), (None,)}
+        if len(sizes) != 1 or any(len(shape) > 1 for shape in shapes):
             raise ValueError(
                 f"{type(self).__name__} needs one number for each variable: give vectors of one length, "
-                f"or n_variables, not shapes {[tuple(v.shape) for v in rows.values()]} and {n_variables}"
+                f"or n_variables, not shapes {shapes} and {n_variables}"
             )
-        self.n_variables = int(sizes.pop())
+        self.n_variables = int(sizes.pop()[0])
         for name, value in rows.items():
             self.register_buffer(name, value.expand(self.n_variables).clone())
 
@@ -62,8 +61,7 @@ class Bijection(nn.Module, ABC):
 class Affine(KeepsTypes, Bijection):
     """y = (x - loc) / scale: standardisation.
 
-    Its constants stay float64, and the location is subtracted before anything is rounded, so float64 data far
-    from zero keep the digits they have.
+    Its constants stay float64, so that float64 data far from zero keep the digits they have.
 
     Args:
         loc: a number, or one for each variable.
@@ -85,17 +83,10 @@ class Affine(KeepsTypes, Bijection):
 
     @classmethod
     def fitted(cls, x: Tensor) -> Affine:
-        """Mean and population standard deviation of each column of x (N, D); NaN is missing.
-
-        Raises:
-            ValueError: a column is constant or empty.
-        """
+        """By mean and deviation of each column of x (N, D), NaN = missing; constant ones are refused."""
         rows = x.double()
-        missing = torch.isnan(rows)
-        low, high = (
-            rows.masked_fill(missing, torch.inf).amin(0),
-            rows.masked_fill(missing, -torch.inf).amax(0),
-        )
+        filled = [rows.masked_fill(torch.isnan(rows), end) for end in (torch.inf, -torch.inf)]
+        low, high = filled[0].amin(0), filled[1].amax(0)
         if not (low < high).all():
             column = int((~(low < high)).nonzero()[0, 0])
             what = "has no value" if low[column] > high[column] else f"is always {low[column].item():g}"
@@ -270,10 +261,7 @@ class Transformed(Family):
         return self._from_base(self.base.sample(eta, i, generator), i)
 
     def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """Expected value: exact under affine maps, else a numerical integral (`Real.expectation`).
-
-        Where no mean exists (exp of a Laplace of scale 1), the number means nothing.
-        """
+        """Expected value, if it exists: exact under affine maps, else an integral (`Real.expectation`)."""
         if self.affine:
             return self._from_base(self.base.mean(eta, i), i)
         return self.base.expectation(lambda y: self._from_base(y, i), eta, i)
@@ -296,8 +284,8 @@ class Transformed(Family):
 
     def fill(self, x: Tensor, keep: Tensor) -> Tensor:
         """Cells not kept become the value that is mapped to 0."""
-        constant = next(self.bijections.buffers())
-        return torch.where(keep, x, self._from_base(torch.zeros_like(constant), None).to(x))
+        zero = torch.zeros_like(next(self.bijections.buffers()))
+        return torch.where(keep, x, self._from_base(zero, None).to(x))
 
     @property
     def inner(self) -> Family:
@@ -332,12 +320,12 @@ class Transformed(Family):
 
 
 def standardised(base: Real, x: Tensor, bijections: Sequence[Bijection] = ()) -> Transformed:
-    """`base` on the standardised columns of x (N, D), after any `bijections`; NaN is missing.
+    """`base` on the standardised columns of x (N, D), after any `bijections`, in the units of x.
 
-    Densities stay those of x in its own units.
-
-    Raises:
-        ValueError: a column is constant or has no value.
+    Args:
+        base: distribution of the mapped variable.
+        x: rows; NaN = missing. Constant columns and those without a value are refused.
+        bijections: maps before the standardisation.
 
     Example:
         >>> from pynade.families import Gaussian
@@ -355,9 +343,7 @@ def _just_above(end: Tensor) -> Tensor:
 
 
 def _require(right: Tensor, values: Tensor, rule: str) -> None:
-    if right.is_meta:  # a saved model is being built; its numbers come later
-        return
-    if not bool(right.all()):
+    if not right.is_meta and not right.all():  # (numbers of a saved model come later)
         column = int((~right).nonzero()[0, 0])
         raise ValueError(f"{rule}, but that of column {column} is {values[column].item():g}")
 
