@@ -150,8 +150,7 @@ def score_orderings(
         if not isinstance(model, Ensemble):
             raise ValueError("an orderless model is scored under orderings: give a (K, D) batch of them")
         orderings = model.orderings
-    if not orderings.is_batch:
-        orderings = Ordering.trusted(orderings.order.unsqueeze(0))
+    orderings = orderings if orderings.is_batch else orderings.rows(1)
     rows, (rank, size) = torch.as_tensor(x), rank_and_size()
     members, chunks = _prepared(model, rows, orderings, rows_at_once)
     kept = {} if folder is None else _files(chunks, folder, model, rows, orderings, precision)

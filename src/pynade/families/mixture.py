@@ -13,6 +13,7 @@ from pynade.families.discrete import check_levels, check_whole
 from pynade.families.real import LAPLACE, LOGISTIC, NORMAL, Function, Real, Standard, expected, moments, pick
 from pynade.kernels import Uniforms, backends, sample
 
+FAR = 1e30  # ends of the lowest and the highest level
 WITHIN = 0.25  # share of a column's variance that the initial components have
 
 
@@ -46,7 +47,7 @@ class MixtureFamily(Real):
 
     def _parts(self, eta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits of pi, mu and log sigma, each (…, K)."""
-        logits, mu, raw = eta.split(self.n_components, -1)
+        logits, mu, raw = eta.chunk(3, -1)
         return logits, mu, self.log_scale(raw)
 
     def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
@@ -164,6 +165,17 @@ class MixtureOfLogistics(MixtureFamily):
 
     standard = LOGISTIC
 
+    def interval_log_prob(self, a: Tensor, b: Tensor, width: Tensor, eta: Tensor) -> Tensor:
+        """Log of the probability between a and b (…); their width may be too small to show in b - a.
+
+        sigm(b) - sigm(a) = sigm(b) sigm(-a) (1 - exp(a - b)), whose logarithm is finite for any interval.
+        """
+        logits, mu, log_sigma = self._parts(eta)
+        a, b, width, rate = a.unsqueeze(-1), b.unsqueeze(-1), width.unsqueeze(-1), torch.exp(-log_sigma)
+        each = functional.logsigmoid((b - mu) * rate) + functional.logsigmoid((mu - a) * rate)
+        each = each + torch.log(-torch.expm1(-(width * rate).clamp(min=1e-30)))
+        return torch.logsumexp(logits.log_softmax(-1) + each, -1)
+
 
 class DiscretisedLogistic(MixtureOfLogistics):
     """x in {0, …, L-1}: a mixture of K logistic distributions cut into L pieces (Salimans et al., 2017).
@@ -171,9 +183,7 @@ class DiscretisedLogistic(MixtureOfLogistics):
         p(x) = Σ_c pi_c [sigm((v + w - mu_c) / s_c) - sigm((v - w - mu_c) / s_c)]
 
     where v = 2x / (L-1) - 1 runs from -1 to 1 and w = 1 / (L-1) is half a level. The lowest level also takes
-    all that lies below it and the highest all that lies above. Eta is as of `MixtureOfLogistics`. Differences
-    of sigmoids are computed as products, sigm(a) - sigm(b) = sigm(a) sigm(-b) (1 - exp(b - a)), so no level
-    is ever given a probability of zero.
+    all that lies below it and the highest all that lies above. Eta is as of `MixtureOfLogistics`.
 
     Args:
         n_components: K.
@@ -204,16 +214,11 @@ class DiscretisedLogistic(MixtureOfLogistics):
 
     def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Log of the sum over components of the mass of x's interval."""
-        logits, mu, log_s = self._parts(eta)
         top, half = self.levels - 1, 1 / (self.levels - 1)
-        v = (2 * x / top - 1).unsqueeze(-1) - mu
-        sharp = torch.exp(-log_s)
-        upper = functional.logsigmoid((v + half) * sharp)  # all below the interval's upper end
-        lower = functional.logsigmoid((half - v) * sharp)  # all above its lower end
-        inside = upper + lower + torch.log(-torch.expm1(-2 * half * sharp))
-        level = x.unsqueeze(-1)
-        each = torch.where(level <= 0, upper, torch.where(level >= top, lower, inside))
-        return torch.logsumexp(logits.log_softmax(-1) + each, -1)
+        v = 2 * x / top - 1
+        a, b = torch.where(x <= 0, -FAR, v - half), torch.where(x >= top, FAR, v + half)
+        width = torch.where((x <= 0) | (x >= top), torch.full_like(v, FAR), 2 * half)
+        return self.interval_log_prob(a, b, width, eta)
 
     def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """A draw of the mixture, rounded to the nearest level."""

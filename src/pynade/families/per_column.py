@@ -108,9 +108,7 @@ class PerColumn(KeepsTypes, Family):
         maps = {i: normal_scores(codes[:, i], lattice[i], most) for i, n in enumerate(levels) if n == 0}
         family = cls(levels, n_components, max((len(k) for k, _ in maps.values()), default=2), used.shape[1])
         for i, pair in maps.items():
-            more = np.arange(
-                1, family.n_knots - len(pair[0]) + 1
-            )  # further knots on the line of the last two
+            more = np.arange(1, family.n_knots - len(pair[0]) + 1)  # knots on the line of the last two
             for buffer, v in zip((family.knots, family.scores), pair, strict=True):
                 buffer[i] = torch.from_numpy(np.concatenate([v, v[-1] + more * (v[-1] - v[-2])]))
             family.step[i] = bool(lattice[i])
@@ -290,14 +288,7 @@ class PerColumn(KeepsTypes, Family):
             from pynade.kernels.interval import IntervalLogProb
 
             return fused(IntervalLogProb(self.sigma_floor, BACKGROUND), own, a, b, width) + more
-        logits, mu, raw = self._axis_eta(eta, n_components).chunk(3, -1)
-        log_sigma = self.axis.log_scale(raw)
-        rate = torch.exp(-log_sigma)
-        a, b, width = (t.unsqueeze(-1) for t in (a, b, width))
-        # σ(b) - σ(a) = σ(b) σ(-a) (1 - exp(a - b)) loses no digits, however short or far out the interval is
-        each = functional.logsigmoid((b - mu) * rate) + functional.logsigmoid((mu - a) * rate)
-        each = each + torch.log(-torch.expm1(-(width * rate).clamp(min=1e-30)))
-        return torch.logsumexp(logits.log_softmax(-1) + each, -1) + more
+        return self.axis.interval_log_prob(a, b, width, self._axis_eta(eta, n_components)) + more
 
     def _value(self, z: Tensor, i: Tensor | None) -> Tensor:
         """Codes of normal scores, rounded where they are on a lattice."""

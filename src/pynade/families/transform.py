@@ -14,6 +14,7 @@ from pynade.families.base import Family, KeepsTypes, at, refuse
 from pynade.families.real import Real, moments
 
 Numbers = float | Sequence[float] | Tensor
+Columns = Sequence[int] | None
 
 
 class Bijection(nn.Module, ABC):
@@ -111,7 +112,7 @@ class Bounded(Bijection):
 
     active: Tensor
 
-    def __init__(self, columns: Sequence[int] | None, n_variables: int | None, **ends: Numbers) -> None:
+    def __init__(self, columns: Columns, n_variables: int | None, **ends: Numbers) -> None:
         super().__init__(n_variables, **ends)
         self._names, n = tuple(ends), self.n_variables
         wrong = [c for c in columns or () if not 0 <= c < n]
@@ -176,7 +177,7 @@ class Log(Bounded):
     """
 
     def __init__(
-        self, offset: Numbers = 0.0, columns: Sequence[int] | None = None, n_variables: int | None = None
+        self, offset: Numbers = 0.0, columns: Columns = None, n_variables: int | None = None
     ) -> None:
         super().__init__(columns, n_variables, offset=offset)
 
@@ -196,11 +197,7 @@ class Logit(Bounded):
     """
 
     def __init__(
-        self,
-        low: Numbers = 0.0,
-        high: Numbers = 1.0,
-        columns: Sequence[int] | None = None,
-        n_variables: int | None = None,
+        self, low: Numbers = 0.0, high: Numbers = 1.0, columns: Columns = None, n_variables: int | None = None
     ) -> None:
         super().__init__(columns, n_variables, low=low, high=high)
         lowest, highest = self._ends()
