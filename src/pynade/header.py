@@ -38,12 +38,7 @@ class Header(NamedTuple):
 
 
 def read_header(path: Path) -> Header:
-    """Read the header of a model file (``.safetensors``).
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The file is damaged, is no pynade model, or was written by a newer pynade.
-    """
+    """The header of a model file; a ValueError if it is damaged, no pynade model, or of a newer pynade."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no model file at {path}")
     try:

@@ -36,25 +36,21 @@ def computing_in(precision: str | None, device: torch.device) -> AbstractContext
     if precision == "float32":
         matmul = torch.get_float32_matmul_precision()
         return _computing(matmul, tf32=matmul != "highest", benchmark=torch.backends.cudnn.benchmark)
-    return fast_matmul() if precision == "tf32" else _bfloat16(device)
+    return fast_matmul() if precision == "tf32" else _computing("high", True, True, cast=device)
 
 
 @contextmanager
-def _bfloat16(device: torch.device) -> Iterator[None]:
-    # no cache of converted weights: it would not be valid after the capture of a CUDA graph
-    with fast_matmul(), torch.autocast(device.type, torch.bfloat16, cache_enabled=False):
-        yield
-
-
-@contextmanager
-def _computing(matmul: str, *, tf32: bool, benchmark: bool) -> Iterator[None]:
+def _computing(matmul: str, tf32: bool, benchmark: bool, cast: torch.device | None = None) -> Iterator[None]:
     """Matrix products of this precision; convolutions in TF32, and the fastest (measured at first use)."""
+    # no cache of converted weights: it would not be valid after the capture of a CUDA graph
+    bfloat16 = torch.autocast(cast.type, torch.bfloat16, cache_enabled=False) if cast else nullcontext()
     cudnn = torch.backends.cudnn
     before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
     torch.set_float32_matmul_precision(matmul)
     cudnn.allow_tf32, cudnn.benchmark = tf32, benchmark
     try:
-        yield
+        with bfloat16:
+            yield
     finally:
         torch.set_float32_matmul_precision(before[0])
         cudnn.allow_tf32, cudnn.benchmark = before[1:]

@@ -121,11 +121,7 @@ def save_density(model: Model, path: Path | str, extra: dict[str, Any] | None = 
 
 
 def load_density(path: Path | str) -> tuple[Model, dict[str, Any]]:
-    """Read a density (or orderless model, or RBM) and the metadata it was saved with.
-
-    Raises:
-        FileNotFoundError, ValueError: as `pynade.header.read_header`.
-    """
+    """Read a density (or orderless model, or RBM) and its metadata; errors are those of `read_header`."""
     header = read_header(Path(path)).facts
     try:
         tensors = load_file(path)

@@ -192,14 +192,13 @@ class PerColumn(KeepsTypes, Family):
         u = (torch.arange(NODES, device=eta.device, dtype=eta.dtype) + 0.5) / NODES
         z = (mu.unsqueeze(-1) + sigma.unsqueeze(-1) * torch.logit(u)).flatten(-2)
         here = torch.arange(len(self.levels), device=eta.device) if i is None else i
-        values = self._value(z, here.unsqueeze(-1)).to(eta.dtype), (pi / NODES).repeat_interleave(NODES, -1)
+        values = self._value(z, here.unsqueeze(-1)).to(eta.dtype)
+        weights = (pi / NODES).repeat_interleave(NODES, -1)
         if not levels:
-            return values
+            return values, weights
         most, level = max(z.shape[-1], p.shape[-1]), self._has_levels(i).unsqueeze(-1)
-        pairs = zip((index, p), values, strict=True)
-        padded = ([functional.pad(t, (0, most - t.shape[-1])) for t in pair] for pair in pairs)
-        codes, weights = (torch.where(level, *pair) for pair in padded)
-        return codes, weights
+        a, b, c, d = (functional.pad(t, (0, most - t.shape[-1])) for t in (index, values, p, weights))
+        return torch.where(level, a, b), torch.where(level, c, d)
 
     def best_guess(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """The likeliest level; of a number the mean, on its lattice."""

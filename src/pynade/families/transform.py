@@ -32,13 +32,13 @@ class Bijection(nn.Module, ABC):
         dtype = torch.float64 if isinstance(self, KeepsTypes) else torch.get_default_dtype()
         rows = {k: torch.as_tensor(v, dtype=dtype) for k, v in constants.items()}
         shapes = [tuple(v.shape) for v in rows.values()]
-        sizes = {*shapes, (n_variables or None,)} - {(), (None,)}
+        sizes = {n for shape in (*shapes, (n_variables or 0,)) for n in shape if n}
         if len(sizes) != 1 or any(len(shape) > 1 for shape in shapes):
             raise ValueError(
                 f"{type(self).__name__} needs one number for each variable: give vectors of one length, "
                 f"or n_variables, not shapes {shapes} and {n_variables}"
             )
-        self.n_variables = int(sizes.pop()[0])
+        self.n_variables = int(sizes.pop())
         for name, value in rows.items():
             self.register_buffer(name, value.expand(self.n_variables).clone())
 
