@@ -292,11 +292,9 @@ def control_variate_ensemble(
 
     Args:
         model: the orderless model.
-        x: rows (N, D), complete.
-        orderings: a (K, D) batch.
+        x, orderings, precision: as for `score_orderings`.
         every: take every n-th row into the subset.
         draws, seed: prefixes per row of the estimate, and what decides them.
-        precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
         folder, progress: of the exact part, see `score_orderings`.
 
     Example:

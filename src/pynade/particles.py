@@ -91,7 +91,7 @@ def complete_rows(
         taken = given[:, d, :, None]  # (K, B, 1)
         drawing = not taken.all()
         if drawing:
-            poor = ~taken & (effective_sample_size(log_w.softmax(-1)) < m / 2).unsqueeze(-1)
+            poor = ~taken & (1 / log_w.softmax(-1).square().sum(-1, keepdim=True) < m / 2)
             if poor.any():
                 parent = torch.where(poor, systematic(log_w, generator), torch.arange(m, device=y.device))
                 walk.select((parent + first).flatten(1))
@@ -118,7 +118,7 @@ def complete_rows(
     lost = log_prob.isneginf()
     log_w = torch.where(lost[:, None], -math.log(k * m), log_w - log_prob[:, None])
     lineages = torch.zeros_like(log_w).scatter_add_(2, root, log_w.exp())  # by first ancestor
-    sizes = effective_sample_size(lineages.movedim(0, 1).flatten(1)).masked_fill(lost, 0)
+    sizes = (1 / lineages.square().sum((0, 2))).masked_fill(lost, 0)
     if log_slope is not None:
         log_prob = log_prob + torch.where(observed, log_slope, 0).sum(-1)
 
@@ -127,11 +127,6 @@ def complete_rows(
     means = torch.where(means.isnan(), cells, means)
     cells, means = (t.movedim(0, 1).flatten(1, 2) for t in (cells, means))
     return Particles(cells, means, log_w.movedim(0, 1).flatten(1), log_prob, sizes)
-
-
-def effective_sample_size(weights: Tensor) -> Tensor:
-    """1 / Σ w² of weights that sum to one: (…, M) -> (…)."""
-    return 1 / weights.square().sum(-1)
 
 
 def systematic(log_weights: Tensor, generator: Random = None) -> Tensor:

@@ -97,11 +97,10 @@ class PerColumn(KeepsTypes, Family):
 
         Args:
             codes: training rows.
-            levels: of each column its number of levels; 0 for numbers.
+            levels, n_components: as of the class.
             step: which columns of numbers are on a lattice.
             ends: smallest and largest code of each lattice; None has none.
             periods: (D, C) lengths of periods, in codes.
-            n_components: of the mixtures.
         """
         used = np.zeros((len(levels), 0)) if periods is None else periods[:, (periods > 0).any(0)]
         most, lattice = int(np.clip(math.sqrt(len(codes)), 8, 64)), step or [False] * len(levels)

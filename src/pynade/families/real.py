@@ -348,9 +348,14 @@ class StudentT(LocationScale):
         return (mu + torch.exp(log_sigma) * t).to(eta)
 
     def _log_density(self, z: Tensor, log_sigma: Tensor, *shape: Tensor) -> Tensor:
-        """c(nu) - log sigma - (nu + 1)/2 log(1 + z²/nu)."""
+        """log Γ((nu + 1)/2) - log Γ(nu/2) - log(nu π)/2 - log sigma - (nu + 1)/2 log(1 + z²/nu)."""
         nu = torch.exp(shape[0])
-        return _log_constant(nu) - log_sigma - 0.5 * (nu + 1) * torch.log1p(z.square() / nu)
+        few, many = (0.5 * nu).clamp(max=20), 2 / nu.clamp(min=40)
+        exact = torch.lgamma(few + 0.5) - torch.lgamma(few) - 0.5 * torch.log(few)
+        s = many.square()  # beyond nu = 40 a series, which loses no digits
+        series = many * (-1 / 8 + s * (1 / 192 + s * (-1 / 640 + s * (17 / 14336 - s * (31 / 18432)))))
+        constant = torch.where(nu < 40, exact, series) + NORMAL.log_constant
+        return constant - log_sigma - 0.5 * (nu + 1) * torch.log1p(z.square() / nu)
 
     def _fitted(self, x: Tensor) -> tuple[Tensor, ...]:
         """Mean, variance and kurtosis of each column: nu = 4 + 6 / excess, at most 100 (NaN: no row)."""
@@ -358,13 +363,3 @@ class StudentT(LocationScale):
         excess = ((x.double() - mean) / deviation).pow(4).nanmean(0).nan_to_num(0.0) - 3
         nu = 4 + 6 / excess.clamp(min=6 / 96)
         return mean, deviation * torch.sqrt((nu - 2) / nu), torch.log(nu)
-
-
-def _log_constant(nu: Tensor) -> Tensor:
-    """log Γ((nu + 1)/2) - log Γ(nu/2) - log(nu π)/2; beyond nu = 40 a series, which loses no digits."""
-    a = 0.5 * nu
-    few, many = a.clamp(max=20), 1 / a.clamp(min=20)
-    exact = torch.lgamma(few + 0.5) - torch.lgamma(few) - 0.5 * torch.log(few)
-    s = many.square()
-    series = many * (-1 / 8 + s * (1 / 192 + s * (-1 / 640 + s * (17 / 14336 - s * (31 / 18432)))))
-    return torch.where(a < 20, exact, series) - 0.5 * math.log(2 * math.pi)

@@ -188,8 +188,7 @@ class Logit(Bounded):
     Args:
         low: a number, or one for each variable: the excluded lower end.
         high: likewise, the excluded upper end.
-        columns: indexes of the columns that are mapped; None means all.
-        n_variables: D, where neither end is a vector.
+        columns, n_variables: as of `Log`.
 
     Example:
         >>> Logit(0.0, 10.0, n_variables=1)(torch.tensor([[5.0]])).item()
