@@ -56,10 +56,10 @@ class Estimate:
         if n == 0:
             raise ValueError("a log-likelihood needs at least one row")
         stderr = float(rows.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan
-        if row_variance is None:
-            return cls(float(rows.mean()), stderr, n)
-        mc_stderr = math.sqrt(float(np.asarray(row_variance, dtype=np.float64).sum())) / n
-        return cls(float(rows.mean()), stderr, n, exact=False, mc_stderr=mc_stderr)
+        noise = (
+            0.0 if row_variance is None else math.sqrt(np.asarray(row_variance, dtype=np.float64).sum()) / n
+        )
+        return cls(float(rows.mean()), stderr, n, row_variance is None, noise)
 
     def to_json(self) -> dict[str, Any]:
         """Plain dictionary, as stored in result files; the standard error of one row is null."""
