@@ -47,7 +47,7 @@ class MixtureFamily(Real):
 
     def _parts(self, eta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits of pi, mu and log sigma, each (…, K)."""
-        logits, mu, raw = eta.chunk(3, -1)
+        logits, mu, raw = eta.split(self.n_components, -1)
         return logits, mu, self.log_scale(raw)
 
     def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
@@ -165,16 +165,21 @@ class MixtureOfLogistics(MixtureFamily):
 
     standard = LOGISTIC
 
-    def interval_log_prob(self, a: Tensor, b: Tensor, width: Tensor, eta: Tensor) -> Tensor:
-        """Log of the probability between a and b (…); their width may be too small to show in b - a.
 
-        sigm(b) - sigm(a) = sigm(b) sigm(-a) (1 - exp(a - b)), whose logarithm is finite for any interval.
-        """
-        logits, mu, log_sigma = self._parts(eta)
-        a, b, width, rate = a.unsqueeze(-1), b.unsqueeze(-1), width.unsqueeze(-1), torch.exp(-log_sigma)
-        each = functional.logsigmoid((b - mu) * rate) + functional.logsigmoid((mu - a) * rate)
-        each = each + torch.log(-torch.expm1(-(width * rate).clamp(min=1e-30)))
-        return torch.logsumexp(logits.log_softmax(-1) + each, -1)
+def interval_log_prob(ends: tuple[Tensor, Tensor, Tensor], parts: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    """Log of the probability of intervals under mixtures of logistics, finite for any interval.
+
+    sigm(b) - sigm(a) = sigm(b) sigm(-a) (1 - exp(a - b)), whose logarithm loses no digits.
+
+    Args:
+        ends: a, b and the width, which may be too small to show in b - a; each (…).
+        parts: logits of pi, mu and log sigma, each (…, K).
+    """
+    a, b, width = (end.unsqueeze(-1) for end in ends)
+    logits, mu, rate = *parts[:2], torch.exp(-parts[2])
+    each = functional.logsigmoid((b - mu) * rate) + functional.logsigmoid((mu - a) * rate)
+    each = each + torch.log(-torch.expm1(-(width * rate).clamp(min=1e-30)))
+    return torch.logsumexp(logits.log_softmax(-1) + each, -1)
 
 
 class DiscretisedLogistic(MixtureOfLogistics):
@@ -218,7 +223,7 @@ class DiscretisedLogistic(MixtureOfLogistics):
         v = 2 * x / top - 1
         a, b = torch.where(x <= 0, -FAR, v - half), torch.where(x >= top, FAR, v + half)
         width = torch.where((x <= 0) | (x >= top), torch.full_like(v, FAR), 2 * half)
-        return self.interval_log_prob(a, b, width, eta)
+        return interval_log_prob((a, b, width), self._parts(eta))
 
     def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """A draw of the mixture, rounded to the nearest level."""

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from pynade.families.base import Family, KeepsTypes, at, refuse
 from pynade.families.discrete import Categorical
-from pynade.families.mixture import MixtureOfLogistics
+from pynade.families.mixture import MixtureOfLogistics, interval_log_prob
 from pynade.kernels import backends
 from pynade.kernels.autograd import fused
 from pynade.kernels.private import forward_mode
@@ -286,7 +286,8 @@ class PerColumn(KeepsTypes, Family):
             from pynade.kernels.interval import IntervalLogProb
 
             return fused(IntervalLogProb(self.sigma_floor, BACKGROUND), own, a, b, width) + more
-        return self.axis.interval_log_prob(a, b, width, self._axis_eta(eta, n_components)) + more
+        logits, mu, raw = self._axis_eta(eta, n_components).chunk(3, -1)
+        return interval_log_prob((a, b, width), (logits, mu, self.axis.log_scale(raw))) + more
 
     def _value(self, z: Tensor, i: Tensor | None) -> Tensor:
         """Codes of normal scores, rounded where they are on a lattice."""
