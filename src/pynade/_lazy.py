@@ -19,12 +19,7 @@ class LazyModule(ModuleType):
 def lazy_names(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package whose names live in other modules.
-
-    Args:
-        package: the `__name__` of the package.
-        homes: the module of each public name.
-    """
+    """`__getattr__` and `__dir__` of a package (its `__name__`) whose public names live in other modules."""
 
     def get(name: str) -> Any:
         if name not in homes:

@@ -1,11 +1,7 @@
 """Exact log-likelihoods: of all estimators, and under many orderings in chunks that survive a kill.
 
-One pass of the stepper scores G orderings × N rows at once: each ordering is a group, so a step reads one row
-of the weights per ordering and does O(H) work before the second layer, for all rows together. A net without
-such a first layer (`MaskedConv`, `UNet`, `Transformer`) runs as a whole at every step: one ordering of D
-variables costs D forward passes of every row. A `CausalTransformer` takes one pass. Under torchrun the
-processes share the chunks (`pynade.processes`). `control_variate_ensemble` is for data sets where even that
-costs too much.
+A net that runs as a whole at every step (`MaskedConv`, `UNet`, `Transformer`) costs D passes of every row for
+each ordering; `control_variate_ensemble` is for data sets where that is too much.
 """
 
 from __future__ import annotations
@@ -42,16 +38,14 @@ Chunk = tuple[int, int, int, int]  # rows first … last - 1 under orderings fro
 def exact_scores(model: Any, rows: np.ndarray, orderings: int | Ordering = 1) -> np.ndarray:
     """Exact log p of each row in nats, (N, D) -> (N,): the scores of all estimators.
 
-    What is scored is the density itself; with `orderings` (an orderless model, or an ensemble that was
-    trained on fresh orderings) the ensemble of these. The missing cells (NaN) of a row are marginalised, for
-    an orderless model along the same orderings with the row's observed cells moved to the front. Complete
-    rows that have no finite score in float32 are scored again in float64. Rows outside the domain and missing
-    cells that the model cannot marginalise are refused.
+    The missing cells (NaN) of a row are marginalised, for an orderless model along the same orderings with
+    the row's observed cells moved to the front. Complete rows that have no finite score in float32 are scored
+    again in float64.
 
     Args:
         model: a density or an orderless model; its device and type are those of the computation.
         rows: the rows.
-        orderings: a (K, D) batch for a model that has no orderings of its own; 1 for every other.
+        orderings: a (K, D) batch, whose ensemble is scored, for a model that has none of its own; else 1.
     """
     out, complete, device = np.empty(len(rows)), ~np.isnan(rows).any(1), model.device
     whole, gaps = torch.as_tensor(rows[complete]), torch.as_tensor(rows[~complete])
@@ -131,17 +125,15 @@ def score_orderings(
 ) -> OrderingScores:
     """Exact log p of every row under every ordering.
 
-    Exact means that nothing is drawn: every factor of every product is there. The nets' arithmetic may be
-    shortened (`precision`) on a GPU; log-probabilities are float32 or better, their sums float64. Processes
-    that torchrun started share the work, and all of them return all of it.
+    Nets may round on a GPU (`precision`); log-probabilities are float32 or better, their sums float64.
+    Processes that torchrun started share the work, and all of them return all of it.
 
     Args:
         model: an orderless model with `orderings`, or an ensemble with its own.
         x: rows (N, D), complete.
         orderings: a (K, D) batch.
-        folder: keep finished chunks here; a second call with the same model, rows, orderings and number of
-            processes takes them from there. The folder must not be used for anything else. Machines need
-            not share a disk.
+        folder: keep finished chunks here, and nothing else; a second call with the same model, rows,
+            orderings and number of processes takes them from there. Machines need not share a disk.
         progress: called as progress(done, total) in units of row × ordering, this process's share of them.
         rows_at_once: how many (row, ordering) pairs to score together; None takes `Net.rows_at_once`.
         precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
@@ -158,8 +150,7 @@ def score_orderings(
         if not isinstance(model, Ensemble):
             raise ValueError("an orderless model is scored under orderings: give a (K, D) batch of them")
         orderings = model.orderings
-    if not orderings.is_batch:
-        orderings = Ordering.trusted(orderings.order.unsqueeze(0))
+    orderings = orderings if orderings.is_batch else orderings.rows(1)
     rows, (rank, size) = torch.as_tensor(x), rank_and_size()
     members, chunks = _prepared(model, rows, orderings, rows_at_once)
     kept = {} if folder is None else _files(chunks, folder, model, rows, orderings, precision)
@@ -209,11 +200,9 @@ def _files(
     """The files of chunks, in a folder that is emptied unless all that they depend on is the same."""
     facts = [describe(model), list(rows.shape), str(rows.dtype), precision]
     digest = hashlib.sha256(json.dumps(facts).encode())
-    for name, tensor in sorted(model.state_dict().items()):
+    for name, tensor in [*sorted(model.state_dict().items()), ("", rows), ("", orderings.order)]:
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    digest.update(rows.cpu().numpy().tobytes())
-    digest.update(orderings.order.cpu().numpy().tobytes())
     folder, wanted = Path(folder), {"sha256": digest.hexdigest()}
     mark = folder / "fingerprint.json"
     for turn in (True, False):  # the first process, then those on machines with disks of their own
@@ -243,11 +232,7 @@ class ControlVariateEnsemble:
         return self.of()
 
     def of(self, k: int | None = None) -> Estimate:
-        """The ensemble of the first k orderings (all by default) on all rows.
-
-        Its `mc_stderr` is how far it may be from the exact mean over the same rows; its `stderr` adds to
-        that the error due to the finite number of rows.
-        """
+        """The ensemble of the first k orderings (all by default) on all rows; `stderr` has both errors."""
         return self._plus(self.correction(k), k)
 
     def _plus(self, gap: Estimate, k: int | None = None, *others: float) -> Estimate:
@@ -264,11 +249,9 @@ class ControlVariateEnsemble:
     def by_exact_means(self) -> Estimate:
         """Another estimate: that on all rows plus what the ensemble gains over its mean member.
 
-        The gain is exact on the subset and varies little from row to row, so little of the draws' noise is
-        left; instead the K orderings stand for all of them, whose spread is part of `mc_stderr`.
+        The K orderings stand for all of them, whose spread is part of `mc_stderr`.
         """
-        scores = self.subset.log_probs
-        gain = Estimate.from_rows(self.subset.ensemble_rows() - scores.mean(1))
+        gain = Estimate.from_rows(self.subset.ensemble_rows() - self.subset.log_probs.mean(1))
         spread = Estimate.from_rows(self.subset.ordering_means()).stderr
         return self._plus(gain, None, self.typical.mc_stderr, spread)
 
@@ -302,19 +285,16 @@ def control_variate_ensemble(
 ) -> ControlVariateEnsemble:
     """Log-likelihood of the ensemble of K orderings on all rows, exact only on every tenth.
 
-    The stochastic estimate s of the mean over orderings is cheap and is made for all N rows; the exact
-    ensemble e costs K · D forward passes a row and is made for the fixed subset x[::every], of m rows. The
-    number is mean(s) + mean(e - s), the second mean over the subset. What varies from row to row in e is
-    mostly in s as well, so the difference has a small spread σ, and the error left is
-    σ sqrt(1/m - 1/N), in which the noise of the draws is included. Unbiased for rows in no particular order.
+    The stochastic estimate s of the mean over orderings is made for all N rows, the exact ensemble e for the
+    subset x[::every], of m rows. The number is mean(s) + mean(e - s), the second mean over the subset. What
+    varies from row to row in e is mostly in s as well, so the difference has a small spread σ, and the error
+    left is σ sqrt(1/m - 1/N). Unbiased for rows in no particular order.
 
     Args:
         model: the orderless model.
-        x: rows (N, D), complete.
-        orderings: a (K, D) batch.
+        x, orderings, precision: as for `score_orderings`.
         every: take every n-th row into the subset.
         draws, seed: prefixes per row of the estimate, and what decides them.
-        precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
         folder, progress: of the exact part, see `score_orderings`.
 
     Example:
@@ -326,8 +306,8 @@ def control_variate_ensemble(
         >>> made.ensemble.n, made.of(2).exact
         (60, False)
     """
-    rows = torch.as_tensor(x)
     check_positive(every=every)
+    rows = torch.as_tensor(x)
     subset = rows[::every]
     if len(subset) < 2:
         raise ValueError(f"every={every} leaves {len(subset)} of {len(rows)} rows; at least 2 are needed")

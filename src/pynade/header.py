@@ -27,11 +27,8 @@ class Header(NamedTuple):
     @property
     def n_weights(self) -> int:
         """Number of weights of the model."""
-        return sum(
-            math.prod(shape)
-            for name, (kind, shape) in self.tensors.items()
-            if "F" in kind and ".bijections." not in name and name not in _CONSTANT
-        )
+        kept = {n: t for n, t in self.tensors.items() if ".bijections." not in n and n not in _CONSTANT}
+        return sum(math.prod(shape) for kind, shape in kept.values() if "F" in kind)
 
     @property
     def n_variables(self) -> int | None:
@@ -41,12 +38,7 @@ class Header(NamedTuple):
 
 
 def read_header(path: Path) -> Header:
-    """Read the header of a model file (``.safetensors``).
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The file is damaged, is no pynade model, or was written by a newer pynade.
-    """
+    """The header of a model file; a ValueError if it is damaged, no pynade model, or of a newer pynade."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no model file at {path}")
     try:
@@ -76,7 +68,7 @@ def read_header(path: Path) -> Header:
 
 
 def _variables(spec: Any) -> int | None:
-    """Return the number of variables that the parts of a spec name, the outermost first."""
+    """The number of variables that the parts of a spec name, the outermost first."""
     if isinstance(spec, list):
         return next((n for n in map(_variables, spec) if n), None)
     if not isinstance(spec, dict):

@@ -56,10 +56,10 @@ class Estimate:
         if n == 0:
             raise ValueError("a log-likelihood needs at least one row")
         stderr = float(rows.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan
-        if row_variance is None:
-            return cls(float(rows.mean()), stderr, n)
-        mc_stderr = math.sqrt(float(np.asarray(row_variance, dtype=np.float64).sum())) / n
-        return cls(float(rows.mean()), stderr, n, exact=False, mc_stderr=mc_stderr)
+        noise = (
+            0.0 if row_variance is None else math.sqrt(np.asarray(row_variance, dtype=np.float64).sum()) / n
+        )
+        return cls(float(rows.mean()), stderr, n, row_variance is None, noise)
 
     def to_json(self) -> dict[str, Any]:
         """Plain dictionary, as stored in result files; the standard error of one row is null."""
@@ -88,14 +88,12 @@ def row_log_probs(
         batch_size: rows at a time; fewer where a net needs much memory for each.
         progress: called as progress(rows_done, rows) after each batch.
     """
-    rows, done = torch.as_tensor(x), 0
-    out = torch.empty(len(rows), dtype=torch.float64)
+    rows, parts = torch.as_tensor(x), [torch.empty(0, dtype=torch.float64)]
     for part in rows.split(at_most(batch_size, density, density.device)) if len(rows) else ():
-        out[done : done + len(part)] = density.log_prob(part.to(density.device))
-        done += len(part)
+        parts.append(density.log_prob(part.to(density.device)).double().cpu())
         if progress is not None:
-            progress(done, len(rows))
-    return out
+            progress(sum(map(len, parts)), len(rows))
+    return torch.cat(parts)
 
 
 def log_likelihood(density: Density, x: Array, batch_size: int = 500) -> Estimate:
@@ -116,9 +114,8 @@ def orderless_estimate(
     """Stochastic estimate of the mean log-likelihood over rows and all orderings, with both standard errors.
 
     Unbiased: each draw is minus the orderless loss of a fresh prefix, and costs one forward pass. The
-    Monte-Carlo error is computed as if the draws were independent; their lengths are stratified, so it is an
-    upper bound on average. The same seed gives the same prefixes, so that two models (or two epochs) are
-    compared on equal terms.
+    Monte-Carlo error is an upper bound on average, as the draws' lengths are stratified. The same seed gives
+    the same prefixes, so that two models (or two epochs) are compared on equal terms.
 
     Args:
         model: the orderless model.
@@ -145,10 +142,7 @@ def orderless_estimate(
 def orderless_rows(
     model: Orderless, x: Array, draws: int, seed: int, batch_size: int | None, precision: str, progress: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`orderless_estimate` row by row: each row's estimate and its Monte-Carlo variance, both (N,).
-
-    Processes that torchrun started share the batches, and all of them return all rows.
-    """
+    """`orderless_estimate` row by row: estimates and Monte-Carlo variances (N,); processes share the work."""
     if draws < 2:
         raise ValueError(f"an estimate with a standard error needs at least 2 draws, not {draws}")
     if batch_size is None:

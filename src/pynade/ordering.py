@@ -1,9 +1,4 @@
-"""Orderings of the variables: which one comes first, which one next (the *o* of eq. 1).
-
-An `Ordering` is an immutable value. `order[d]` is the variable at step d, `rank[i]` the step of
-variable i; both count from zero. A batch of orderings is one (K, D) tensor: K members of an
-ensemble, or one ordering for each of B rows.
-"""
+"""Orderings of the variables: which one comes first, which one next (the *o* of eq. 1)."""
 
 from __future__ import annotations
 
@@ -12,13 +7,16 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Generator, Tensor
 
+from pynade.arguments import check_positive
 from pynade.kernels.backends import available
 
 WORTH_COMPILING = 10_000  # cells of a batch of prefixes; fewer are sorted before a compiled loop is loaded
 
 
 class Ordering:
-    """One permutation of D variables, or a batch of them.
+    """One permutation of D variables, or a batch of them (K members of an ensemble, one for each row).
+
+    It is an immutable value: `order[d]` is the variable at step d, `rank[i]` the step of variable i, from 0.
 
     Args:
         order: integers of shape (D,) or (K, D); every row must be a permutation of 0 … D-1.
@@ -73,8 +71,7 @@ class Ordering:
     @classmethod
     def random(cls, n_variables: int, k: int | None = None, generator: Generator | None = None) -> Ordering:
         """A uniformly drawn ordering, or `k` independent ones as a (k, D) batch."""
-        if k is not None and k < 1:
-            raise ValueError(f"the number of orderings must be at least 1, not {k}")
+        check_positive(**{"the number of orderings": 1 if k is None else k})
         draws = torch.stack([torch.randperm(n_variables, generator=generator) for _ in range(k or 1)])
         return cls(draws[0] if k is None else draws)
 
@@ -163,10 +160,8 @@ def random_observed(
         batch: number of rows.
         n_variables: D.
         generator: source of randomness.
-        exists: bool (batch, D), the cells that are not missing. Only these are ever observed, and a row's
-            number observed is uniform over 0 … (number that exist) - 1.
-        stratified: spread the prefix lengths of a batch evenly over 0 … D-1. Each row's distribution is the
-            same as without, so averages stay unbiased, with less variance.
+        exists: bool (batch, D), the cells that are not missing; D then is the number of them in a row.
+        stratified: spread the prefix lengths of a batch evenly: averages stay unbiased, with less variance.
         device: where to draw.
 
     Example:

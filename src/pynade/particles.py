@@ -1,10 +1,7 @@
 """Missing cells filled along a fixed ordering: sequential importance sampling with resampling.
 
-A fixed ordering visits observed cells after missing ones, so p(missing | observed) is no product of its
-conditionals. Particles are completions of a row made along the ordering: each draws the missing cells, takes
-the observed ones, and is weighted by the probability it gave to these. The weighted particles approximate
-p(missing | observed), the better the more there are, and their mean weight is an unbiased estimate of
-p(observed).
+Particles are completions of a row: each draws the missing cells, takes the observed ones, and is weighted by
+the probability it gave to these. The mean weight is an unbiased estimate of p(observed).
 """
 
 from __future__ import annotations
@@ -15,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
+from pynade.arguments import check_positive
 from pynade.families import Family
 from pynade.models import Ordered
 from pynade.nets import Walk
@@ -25,17 +23,13 @@ PARTICLES = 256  # of a row, by default
 
 @dataclass(frozen=True)
 class Particles:
-    """M weighted completions of each of B rows.
-
-    In the effective sample size, particles with a common ancestor count as one, since they agree on the first
-    gaps; it is 0 if every particle has weight zero.
-    """
+    """M weighted completions of each of B rows."""
 
     x: Tensor  # the completions, (B, M, D)
     means: Tensor  # x, but the expectation of a cell that comes after all observed ones, (B, M, D)
     log_weights: Tensor  # logarithms of weights that sum to one in each row, (B, M), float64
     log_prob: Tensor  # log p(observed) of each row, (B,), float64; its exponential is unbiased
-    effective_sample_size: Tensor  # of each row's weights, (B,), from 1 to M
+    effective_sample_size: Tensor  # (B,), 1 to M; those with a common ancestor are one; 0: no weight at all
 
     def draw(self, n: int, generator: Random = None) -> Tensor:
         """n completions of each row, chosen by their weights, (n, B, D)."""
@@ -54,9 +48,8 @@ def complete_rows(
     """Complete each row with weighted particles along the model's own ordering.
 
     Before particles draw, they are resampled (systematically, within their row) if their effective sample
-    size is below half of their number. Each member of an ensemble has as many particles as any other,
-    resampled among themselves, because only they have visited the same cells so far; at the end the members
-    are weighted by their estimates of p(observed).
+    size is below half of their number. Members of an ensemble have equal numbers of particles, resampled
+    among themselves, and are weighted at the end by their estimates of p(observed).
 
     Args:
         model: a density with an ordering, or an ensemble of K of them.
@@ -78,7 +71,7 @@ def complete_rows(
         >>> bool((found.log_prob - exact).abs() < 0.1)
         True
     """
-    check_particles(particles)
+    check_positive(**{"the number of particles": particles})
     family = model.family
     inner, y, log_slope = family.unwrap(family.fill(x, observed), model.dtype)
     order = model.order.view(-1, model.n_variables)  # (K, D)
@@ -98,7 +91,7 @@ def complete_rows(
         taken = given[:, d, :, None]  # (K, B, 1)
         drawing = not taken.all()
         if drawing:
-            poor = ~taken & (effective_sample_size(log_w.softmax(-1)) < m / 2).unsqueeze(-1)
+            poor = ~taken & (1 / log_w.softmax(-1).square().sum(-1, keepdim=True) < m / 2)
             if poor.any():
                 parent = torch.where(poor, systematic(log_w, generator), torch.arange(m, device=y.device))
                 walk.select((parent + first).flatten(1))
@@ -125,7 +118,7 @@ def complete_rows(
     lost = log_prob.isneginf()
     log_w = torch.where(lost[:, None], -math.log(k * m), log_w - log_prob[:, None])
     lineages = torch.zeros_like(log_w).scatter_add_(2, root, log_w.exp())  # by first ancestor
-    sizes = effective_sample_size(lineages.movedim(0, 1).flatten(1)).masked_fill(lost, 0)
+    sizes = (1 / lineages.square().sum((0, 2))).masked_fill(lost, 0)
     if log_slope is not None:
         log_prob = log_prob + torch.where(observed, log_slope, 0).sum(-1)
 
@@ -136,21 +129,8 @@ def complete_rows(
     return Particles(cells, means, log_w.movedim(0, 1).flatten(1), log_prob, sizes)
 
 
-def check_particles(particles: int) -> None:
-    """Raise a ValueError if the number of particles is below 1."""
-    if particles < 1:
-        raise ValueError(f"the number of particles must be at least 1, not {particles}")
-
-
-def effective_sample_size(weights: Tensor) -> Tensor:
-    """1 / Σ w² of weights that sum to one: (…, M) -> (…)."""
-    return 1 / weights.square().sum(-1)
-
-
 def systematic(log_weights: Tensor, generator: Random = None) -> Tensor:
-    """Indexes (…, M) of M particles chosen by their weights, evenly: one uniform number for each row.
-
-    A particle with a share w is chosen M w times on average, and never a whole time more or less.
+    """Indexes (…, M) of M particles, a share w of them M w times, but for rounding: one uniform number a row.
 
     Example:
         >>> systematic(torch.tensor([0.5, 0.25, 0.25, 0.0]).log()).tolist()

@@ -10,28 +10,18 @@ import torch
 PRECISIONS = ("float32", "tf32", "bf16")
 
 
-@contextmanager
-def fast_matmul() -> Iterator[None]:
+def fast_matmul() -> AbstractContextManager[None]:
     """TF32 matrix products on GPUs that have them, and each shape's fastest convolution, in this block."""
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
-    torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.benchmark = True  # measured at a shape's first use, before any graph is captured
-    try:
-        with _convolutions(exact=False):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.benchmark = before[1]
+    return _computing("high", tf32=True, benchmark=True)
 
 
 def computing_in(precision: str | None, device: torch.device) -> AbstractContextManager[None]:
     """In this block nets on `device` compute in this precision; their weights and the families do not change.
 
     Args:
-        precision: "float32"; "tf32", matrix products with a mantissa of 10 bits; or "bf16", torch's
-            autocast to bfloat16. The last two are for GPUs and have no effect on a CPU. With "float32"
-            convolutions follow torch's setting for matrix products, which is exact unless changed (as
-            `fast_matmul` does, in training); torch's own default rounds them to TF32. None changes nothing.
+        precision: "float32"; "tf32", matrix products with a mantissa of 10 bits; or "bf16", torch's autocast
+            to bfloat16. All are for GPUs and have no effect on a CPU. With "float32" convolutions follow
+            torch's setting for matrix products. None changes nothing.
         device: where the model is.
 
     Example:
@@ -44,22 +34,23 @@ def computing_in(precision: str | None, device: torch.device) -> AbstractContext
     if precision is None or device.type == "cpu":
         return nullcontext()
     if precision == "float32":
-        return _convolutions(exact=torch.get_float32_matmul_precision() == "highest")
-    return fast_matmul() if precision == "tf32" else _bfloat16(device)
+        matmul = torch.get_float32_matmul_precision()
+        return _computing(matmul, tf32=matmul != "highest", benchmark=torch.backends.cudnn.benchmark)
+    return fast_matmul() if precision == "tf32" else _computing("high", True, True, cast=device)
 
 
 @contextmanager
-def _bfloat16(device: torch.device) -> Iterator[None]:
+def _computing(matmul: str, tf32: bool, benchmark: bool, cast: torch.device | None = None) -> Iterator[None]:
+    """Matrix products of this precision; convolutions in TF32, and the fastest (measured at first use)."""
     # no cache of converted weights: it would not be valid after the capture of a CUDA graph
-    with fast_matmul(), torch.autocast(device.type, torch.bfloat16, cache_enabled=False):
-        yield
-
-
-@contextmanager
-def _convolutions(exact: bool) -> Iterator[None]:
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = not exact
+    bfloat16 = torch.autocast(cast.type, torch.bfloat16, cache_enabled=False) if cast else nullcontext()
+    cudnn = torch.backends.cudnn
+    before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
+    torch.set_float32_matmul_precision(matmul)
+    cudnn.allow_tf32, cudnn.benchmark = tf32, benchmark
     try:
-        yield
+        with bfloat16:
+            yield
     finally:
-        torch.backends.cudnn.allow_tf32 = before
+        torch.set_float32_matmul_precision(before[0])
+        cudnn.allow_tf32, cudnn.benchmark = before[1:]

@@ -19,17 +19,13 @@ from torch import distributed
 
 @contextmanager
 def together() -> Iterator[int]:
-    """Join the processes that torchrun started, for as long as this block runs; gives this one's number.
-
-    Each process takes the GPU of its local number. What they exchange are a few numbers at the end, on
-    the CPU (gloo).
-    """
+    """Join the processes that torchrun started, each with the GPU of its local number; gives one's number."""
     if not (distributed.is_available() and distributed.is_torchelastic_launched()):
         yield 0
         return
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-    distributed.init_process_group("gloo")
+    distributed.init_process_group("gloo")  # they exchange a few numbers at the end, on the CPU
     try:
         yield distributed.get_rank()
     finally:
@@ -53,5 +49,4 @@ def gathered(value: Any) -> list[Any]:
 
 def sum_over_processes(array: np.ndarray) -> np.ndarray:
     """The sum of the arrays that the processes hold, in every one of them."""
-    total: np.ndarray = sum(gathered(array))
-    return total
+    return np.sum(gathered(array), axis=0)

@@ -1,15 +1,7 @@
-"""Queries: probabilities and draws of some variables given others.
+"""Queries: probabilities and draws of some variables given others; each states where it is exact.
 
-Every function states for which density its result is exact. An `Orderless` model is used along orderings made
-for the query: the given variables come first, the target variables next, the rest last (and are never
-visited). With `orderings=K` the density is the ensemble of K such orderings, drawn by the generator; with a
-(K, D) batch of orderings it is the ensemble of these, each with its variables moved into the three parts and
-otherwise kept in order. A conditional of an ensemble weights each ordering by its probability of the given
-values.
-
-`Autoregressive` and `Ensemble` have orderings of their own and can only answer where these put the given
-variables first; otherwise the query is refused, except that `impute` then estimates. A `Marginalisable`
-density (a mixture, a tree, a Gaussian) answers every query exactly, and takes no orderings.
+An `Orderless` model is used along K orderings made for the query (given variables first, then the target),
+weighted by p(given). Other models answer along their own orderings; a `Marginalisable` one needs none.
 """
 
 from __future__ import annotations
@@ -17,15 +9,18 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from pynade.arguments import check_positive
 from pynade.families import Conditional as Conditional
 from pynade.models import Marginalisable, Ordered, Orderless, Rows, complete
+from pynade.models.density import check_columns
 from pynade.nets import AnyOrderNet, Walk
 from pynade.ordering import Ordering
-from pynade.particles import PARTICLES, Random, check_particles, complete_rows
+from pynade.particles import PARTICLES, Random, complete_rows
 
 FEW = 10  # a smaller effective sample size of a row is warned of
 
@@ -54,7 +49,8 @@ def conditional_log_prob(
         x: rows (B, D); only target and given columns are read.
         target: indexes of the target variables.
         given: indexes of the given variables; may be empty.
-        orderings: K or a (K, D) batch, for an orderless model.
+        orderings: of an orderless model: K, drawn by the generator, or a (K, D) batch, each with its
+            variables moved into the three parts and otherwise kept in order.
         generator: draws the order within the parts; None keeps the natural one (and needs K = 1).
 
     Example:
@@ -65,11 +61,7 @@ def conditional_log_prob(
         >>> round(conditional_log_prob(deep, rows, target=[1], given=[0]).exp().sum().item(), 6)
         1.0
     """
-    D = model.n_variables
-    is_given, is_target = variable_flags(given, D, "given"), variable_flags(target, D, "target")
-    if (is_given & is_target).any():
-        both = int((is_given & is_target).nonzero()[0, 0])
-        raise ValueError(f"variable {both} is both asked for and given")
+    is_given, is_target = _flags(model, given, target, "target")
     if not is_target.any():
         raise ValueError("there is no target variable")
     return _log_prob(model, x, is_given | is_target, is_given, orderings, generator)
@@ -102,9 +94,9 @@ def _log_prob(
         return log_p if given is None else log_p - model.marginal_log_prob(x, known)
     parts = (~used).long() if given is None else torch.where(known, 0, torch.where(used, 1, 2))
     order = _orders(model, parts, k, generator)  # (K, B, D)
-    rows, steps = _prefixes(model, x, used, order)
-    whole, part = (torch.logsumexp(_sums(steps, cells), 0) for cells in (used, known))
-    slope = 0 if rows.log_slope is None else torch.where(used & ~known, rows.log_slope, 0).sum(-1)
+    log_slope, *sums = _prefix_log_probs(model, x, order, used, known)
+    whole, part = (torch.logsumexp(each, 0) for each in sums)
+    slope = 0 if log_slope is None else torch.where(used & ~known, log_slope, 0).sum(-1)
     return whole - (math.log(len(order)) if given is None else part) + slope
 
 
@@ -122,22 +114,20 @@ def sample_given(
         n: how many completions of each row.
         generator: source of the orderings and of the draws.
     """
-    if n < 1:
-        raise ValueError(f"the number of draws must be at least 1, not {n}")
+    check_positive(**{"the number of draws": n})
     observed = _checked(model, x, observed, orderings)
     if isinstance(model, Marginalisable):
         return model.sample_given(x, observed, n, generator)
     order = _orders(model, (~observed).long(), orderings, generator)  # (K, B, D)
     k, batch, D = order.shape
-    if k == 1:
-        chosen = order.expand(n, batch, D)
-    else:
-        weights = _sums(_prefixes(model, x, observed, order)[1], observed).softmax(0).T  # (B, K)
+    if k > 1:
+        weights = _prefix_log_probs(model, x, order, observed)[1].softmax(0).T  # (B, K)
         which = torch.multinomial(weights, n, replacement=True, generator=generator).T  # (n, B)
-        chosen = order.gather(0, which[:, :, None].expand(n, batch, D))
+        order = order.gather(0, which[:, :, None].expand(n, batch, D))
     x = x.to(torch.promote_types(x.dtype, model.dtype))
     rows, known = (t.expand(n, batch, D).flatten(0, 1) for t in (x, observed))
-    drawn = complete(model.net, model.family, rows, known, chosen.flatten(0, 1), generator)
+    chosen = order.expand(n, batch, D).flatten(0, 1)
+    drawn = complete(model.net, model.family, rows, known, chosen, generator)
     return drawn.view(n, batch, D)
 
 
@@ -153,9 +143,8 @@ def impute(
     """Rows with their missing cells (NaN) filled.
 
     Exact for an orderless model (draws: for the density of `sample_given`), for a `Marginalisable` one, and
-    for draws where a density's own orderings begin with the observed cells. Everything else from a density
-    with orderings of its own is an estimate, by weighted particles (see `pynade.particles`), with a warning
-    where the effective sample size is small.
+    for draws where a density's own orderings begin with the observed cells. Else an estimate, by weighted
+    particles (see `pynade.particles`), with a warning where the effective sample size is small.
 
     Args:
         model: the model.
@@ -163,10 +152,10 @@ def impute(
         n: None fills each missing cell with the best guess (mode, or mean of a real variable) of
             p(x_i | observed cells), each cell for itself, (B, D). A number gives that many joint draws
             from p(missing | observed), (n, B, D): multiple imputation.
-        orderings: K or a (K, D) batch, for joint draws from an orderless model (see `sample_given`).
+        orderings: for joint draws from an orderless model (see `sample_given`).
         generator: for the draws.
-        particles: number of particles of each row, for a density with orderings of its own. The n draws are
-            taken from them, so there should be more of them than n.
+        particles: of each row, for a density with orderings of its own; more than n, as draws are taken from
+            them.
 
     Example:
         >>> from pynade.families import Bernoulli
@@ -195,10 +184,9 @@ def impute(
 def conditional(model: Model, i: int, given: dict[int, float]) -> Conditional:
     """p(x_i | given) as a one-dimensional distribution.
 
-    Exact for every ordering that puts the given variables first and i next: all of them agree, since an
-    any-order net depends on what is given and not on its order. A density with a fixed ordering answers only
-    if its ordering does so. An ensemble of a net that depends on the order cannot answer; use
-    `conditional_log_prob`.
+    Exact for every ordering that puts the given variables first and i next: all of them agree. A density with
+    a fixed ordering answers only if its ordering does so. An ensemble of a net that depends on the order
+    cannot answer; use `conditional_log_prob`.
 
     Args:
         model: the model.
@@ -213,10 +201,7 @@ def conditional(model: Model, i: int, given: dict[int, float]) -> Conditional:
             "the members"
         )
     D, at = model.n_variables, torch.tensor([i], device=model.device)
-    is_given = variable_flags(list(given), D, "given")
-    is_asked = variable_flags([i], D, "asked")
-    if i in given:
-        raise ValueError(f"variable {i} is both asked for and given")
+    is_given, is_asked = _flags(model, list(given), [i], "asked")
     x = torch.tensor([[given.get(v, 0.0) for v in range(D)]], dtype=model.dtype, device=model.device)
     observed = _checked(model, x, is_given)
     if isinstance(model, Marginalisable):
@@ -227,6 +212,16 @@ def conditional(model: Model, i: int, given: dict[int, float]) -> Conditional:
         if int(v) != i:
             walk.observe(rows.inner.encode(walk.cells(rows.y[None]), v[:, None]))
     return Conditional(model.family, walk.predict()[0], at)
+
+
+def _flags(model: Model, given: Variables, asked: Variables, word: str) -> tuple[Tensor, Tensor]:
+    """Which variables are given and which asked for, both bool (D,)."""
+    D = model.n_variables
+    is_given, is_asked = variable_flags(given, D, "given"), variable_flags(asked, D, word)
+    if (is_given & is_asked).any():
+        both = int((is_given & is_asked).nonzero()[0, 0])
+        raise ValueError(f"variable {both} is both asked for and given")
+    return is_given, is_asked
 
 
 def variable_flags(variables: Variables, D: int, word: str) -> Tensor:
@@ -251,8 +246,7 @@ def _checked(model: Model, x: Tensor, used: Tensor, orderings: Orders = 1) -> Te
             f"a {type(model).__name__} cannot be queried about some variables given others; an orderless "
             "model (DeepNADE), a Gaussian mixture or a tree can"
         )
-    if x.ndim != 2 or x.shape[1] != model.n_variables:
-        raise ValueError(f"expected rows of {model.n_variables} columns, got shape {tuple(x.shape)}")
+    check_columns(x, model.n_variables)
     used = used.to(x.device).expand(x.shape)
     if (torch.isnan(x) & used).any():
         row, column = (torch.isnan(x) & used).nonzero()[0].tolist()
@@ -277,15 +271,14 @@ def _orders(model: Sequential, parts: Tensor, k: Orders, generator: Random) -> T
         base = k.order.to(parts.device).view(-1, 1, parts.shape[1]).expand(-1, len(parts), -1)
         by_step = parts.expand(len(base), -1, -1).gather(-1, base)
         return base.gather(-1, by_step.argsort(dim=-1, stable=True))
-    if k < 1:
-        raise ValueError(f"the number of orderings must be at least 1, not {k}")
-    if isinstance(model, Ordered) and not _fits(model, parts).all():
-        raise ValueError(
-            "this model's ordering does not put the given variables first, so the query is not tractable; "
-            "an orderless model (DeepNADE, DeepRNADE) can answer it, and gaps can be filled by an estimate "
-            "(impute)"
-        )
+    check_positive(**{"the number of orderings": k})
     if isinstance(model, Ordered):
+        if not _fits(model, parts).all():
+            raise ValueError(
+                "this model's ordering does not put the given variables first, so the query is not tractable;"
+                " an orderless model (DeepNADE, DeepRNADE) can answer it, and gaps can be filled by an "
+                "estimate (impute)"
+            )
         return model.order.view(-1, 1, model.n_variables).expand(-1, len(parts), -1)
     if generator is None:
         if k > 1:
@@ -306,9 +299,7 @@ def _filled_by_particles(
     model: Ordered, x: Tensor, observed: Tensor, n: int | None, generator: Random, particles: int
 ) -> Tensor:
     """`impute` along the model's own orderings; warns of rows with a small effective sample size."""
-    if n is not None and n < 1:
-        raise ValueError(f"the number of draws must be at least 1, not {n}")
-    check_particles(particles)
+    check_positive(**{"the number of draws": 1 if n is None else n, "the number of particles": particles})
     filled = x.to(torch.promote_types(x.dtype, model.dtype)).expand(n or 1, *x.shape).clone()
     sizes = torch.full((len(x),), math.inf, dtype=torch.float64, device=x.device)  # of exact rows
     gaps = ~observed.all(-1)
@@ -341,13 +332,10 @@ def _chunks(flags: Tensor, size: int) -> tuple[Tensor, ...]:
     return rows.split(max(1, size)) if len(rows) else ()
 
 
-def _prefixes(model: Sequential, x: Tensor, cells: Tensor, order: Tensor) -> tuple[Rows, Tensor]:
-    """Rows, and log p of each of these cells, the first in their row's orders (K, B, D): (K, B, steps)."""
+def _prefix_log_probs(model: Sequential, x: Tensor, order: Tensor, *cells: Tensor) -> list[Any]:
+    """Log-slopes of rows, and log p (K, B) of each of these sets of cells, the first in orders (K, B, D)."""
     rows = Rows(model.net, model.family, model.family.fill(x, ~torch.isnan(x)))
-    return rows, rows.prefix_log_probs(order[..., : int(cells.sum(-1).max())])
-
-
-def _sums(steps: Tensor, cells: Tensor) -> Tensor:
-    """Sums (K, B) of as many steps (K, B, steps) as a row has of these cells."""
-    inside = torch.arange(steps.shape[-1], device=steps.device) < cells.sum(-1)[:, None]
-    return torch.where(inside, steps, 0).sum(-1)
+    counts = [some.sum(-1)[:, None] for some in cells]
+    log_p = rows.prefix_log_probs(order[..., : int(counts[0].max())])  # (K, B, steps)
+    step = torch.arange(log_p.shape[-1], device=log_p.device)
+    return [rows.log_slope, *(torch.where(step < count, log_p, 0).sum(-1) for count in counts)]

@@ -1,8 +1,7 @@
 """Saved models: one safetensors file with the full spec in its metadata.
 
-No pickle: the file holds tensors and JSON. Loading builds only classes of pynade and registered ones,
-on the meta device (no memory, no initial weights), and then puts the tensors in; nothing in a file is
-executed.
+Loading builds only classes of pynade and registered ones, on the meta device, and then puts the tensors in;
+nothing in a file is executed.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ def register(part: Part) -> Part:
     """Make a net, family or density of your own savable and loadable; usable as a decorator.
 
     Its constructor arguments must be JSON or parts of a model, and it must store them under their names or
-    have a `config` method that gives them. A file only names its classes: loading builds classes of pynade
-    and registered ones, and executes nothing else. So a program registers the class before it loads a file.
+    have a `config` method that gives them. A program registers the class before it loads a file.
 
     Args:
         part: the class; neither pynade nor another registered class may have its name.
@@ -123,11 +121,7 @@ def save_density(model: Model, path: Path | str, extra: dict[str, Any] | None = 
 
 
 def load_density(path: Path | str) -> tuple[Model, dict[str, Any]]:
-    """Read a density (or orderless model, or RBM) and the metadata it was saved with.
-
-    Raises:
-        FileNotFoundError, ValueError: as `pynade.header.read_header`.
-    """
+    """Read a density (or orderless model, or RBM) and its metadata; errors are those of `read_header`."""
     header = read_header(Path(path)).facts
     try:
         tensors = load_file(path)

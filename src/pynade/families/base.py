@@ -1,35 +1,29 @@
-"""What a family is: one-dimensional distributions for all D variables at once, given parameters eta.
-
-A family knows the domain of the data, how a net sees it (`encode`), and what a net's outputs eta mean.
-Nets do not depend on families; densities put the two together.
-
-Shapes: data x is (B, D), features are (B, D, F), eta is (B, D, P). Where a stepper is at one variable of each
-row, the same methods take x of shape (G, N), eta of shape (G, N, P) and `i`, the variable each row is at,
-broadcast against x. A family whose variables differ (their own scale, their own number of levels) looks its
-constants up by `i`; `i=None` means "all D of them, in the last axis".
-"""
+"""What a family is: one-dimensional distributions for all D variables at once, given parameters eta."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from pynade.arguments import Part
-
-if TYPE_CHECKING:
-    from pynade.kernels import Uniforms
+from pynade.kernels import Uniforms
 
 NADEWeights = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # weight, hidden_bias, output, bias, order
 
 
 class Family(Part, ABC):
-    """Abstract one-dimensional distribution of every variable.
+    """Abstract one-dimensional distribution of every variable: its domain, and what eta means.
+
+    Data x are (B, D), features (what a net sees of x) are (B, D, F), eta is (B, D, P). Where a stepper is at
+    one variable of each row, the same methods take x (G, N), eta (G, N, P) and `i`, the variable each row is
+    at, broadcast against x. Constants of variables that differ are looked up by `i`; None means all D of
+    them, in the last axis.
 
     Attributes:
         n_params: P, parameters per variable (the largest number, where variables differ).
@@ -81,16 +75,10 @@ class Family(Part, ABC):
         """Eta (D, P) of the best constant prediction for data x (N, D): a net's initial output bias."""
 
     def fit_constants(self, x: Tensor) -> None:
-        """Initialise the family's own parameters from data x (N, D), NaN = missing; most families have none.
-
-        They (a sigma shared by all rows, say) are no outputs of a net, so not in `eta_from_marginal`.
-        """
+        """Initialise parameters that are no outputs of a net from data x (N, D), NaN = missing."""
 
     def fill(self, x: Tensor, keep: Tensor) -> Tensor:
-        """x with every cell that is not to be kept replaced by some value of the domain: rows (B, D).
-
-        For cells that are missing or not needed, which still pass through `check` and `encode`.
-        """
+        """x (B, D) with every cell that is not to be kept (missing, say) at some value of the domain."""
         return torch.where(keep, x, 0)
 
     @property
@@ -101,8 +89,7 @@ class Family(Part, ABC):
     def unwrap(self, x: Tensor, dtype: torch.dtype) -> tuple[Family, Tensor, Tensor | None]:
         """The inner family, the values y (B, D) of its variables in `dtype`, and log dy/dx of each, if any.
 
-        A family of transformed variables maps in the type of x, so that float64 data far from zero are
-        rounded to the model's type only after their location has been subtracted.
+        A map acts in the type of x: float64 data far from zero lose their location before they are rounded.
         """
         return self, x.to(dtype), None
 
@@ -210,6 +197,21 @@ class Conditional:
         with torch.no_grad():
             y = function(x.reshape(n), self.eta.expand(n, -1), self.i.expand(n))
         return y.double().cpu().numpy().reshape(x.shape) if x.ndim else float(y)
+
+
+class KeepsTypes(nn.Module):
+    """A part whose buffers keep their type when a model is converted: maps in float64 lose no digits."""
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        before: Any = dict(self._buffers)
+        after: Any = super()._apply(fn, recurse)._buffers
+        after |= {n: before[n].to(t.device) for n, t in after.items() if t.dtype != before[n].dtype}
+        return self
+
+
+def at(constants: Tensor, i: Tensor | None) -> Tensor:
+    """Constants (D, …) of all variables, or those of the variables i."""
+    return constants if i is None else constants[i]
 
 
 def refuse(x: Tensor, wrong: Tensor, rule: str) -> None:

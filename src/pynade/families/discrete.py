@@ -65,8 +65,7 @@ class Bernoulli(Family):
 
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """0 below zero, p(x = 0) below one, then 1."""
-        p0 = torch.sigmoid(-eta[..., 0])
-        return torch.where(x < 0, torch.zeros_like(p0), torch.where(x < 1, p0, torch.ones_like(p0)))
+        return torch.where(x < 0, 0, torch.where(x < 1, torch.sigmoid(-eta[..., 0]), 1))
 
     def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """0 up to p(x = 0), 1 above."""
@@ -133,29 +132,25 @@ class Categorical(Family):
 
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Σ_{l <= x} p(x = l)."""
-        at = x.floor().clamp(-1, self.n_levels - 1).long() + 1
-        return self._below(eta).gather(-1, at.unsqueeze(-1)).squeeze(-1)
+        place = x.floor().clamp(-1, eta.shape[-1] - 1).long() + 1
+        return self._below(eta).gather(-1, place.unsqueeze(-1)).squeeze(-1)
 
     def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """The first level up to which there is a share of q."""
-        steps = self._below(eta)[..., 1:-1]
-        return (steps < q.unsqueeze(-1)).sum(-1).to(eta.dtype)
+        return (self._below(eta)[..., 1:-1] < q.unsqueeze(-1)).sum(-1).to(eta.dtype)
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
         """Log-shares of the levels in each column, each level with one imaginary row added (NaN: no row)."""
-        n_variables, columns = x.shape[1], torch.arange(x.shape[1], device=x.device)
-        known = ~torch.isnan(x)
-        places = (columns * self.n_levels + x.nan_to_num(0).long())[known]
-        counts = torch.bincount(places, minlength=n_variables * self.n_levels) + 1.0
-        counts = counts.double().view(n_variables, self.n_levels)
-        return torch.log(counts / counts.sum(-1, keepdim=True))
+        first = self.n_levels * torch.arange(x.shape[1], device=x.device)  # place of a column's counts
+        places = (first + x.nan_to_num(0).long())[~torch.isnan(x)]
+        counts = torch.bincount(places, minlength=x.shape[1] * self.n_levels).double() + 1
+        return counts.view(-1, self.n_levels).log().log_softmax(-1)
 
     @staticmethod
     def _below(eta: Tensor) -> Tensor:
         """P(x < l) for l = 0 … L: exactly 0 at the first and 1 at the last."""
         sums = eta.softmax(-1).cumsum(-1)
-        whole = (sums / sums[..., -1:])[..., :-1]
-        return functional.pad(functional.pad(whole, (1, 0)), (0, 1), value=1.0)
+        return functional.pad(sums / sums[..., -1:], (1, 0))
 
 
 def check_levels(levels: int) -> None:

@@ -13,6 +13,7 @@ from pynade.families.discrete import check_levels, check_whole
 from pynade.families.real import LAPLACE, LOGISTIC, NORMAL, Function, Real, Standard, expected, moments, pick
 from pynade.kernels import Uniforms, backends, sample
 
+FAR = 1e30  # ends of the lowest and the highest level
 WITHIN = 0.25  # share of a column's variance that the initial components have
 
 
@@ -55,9 +56,10 @@ class MixtureFamily(Real):
         if whole and backends.choose("auto", eta.device, x, eta) == "numba":
             from pynade.kernels import mixture as loops
 
-            name, numbers = self.standard.name, (self.standard.log_constant, self.sigma_floor)
-            if loops.suits(x, eta, name, self.sigma_floor):
-                return loops.log_prob(x, eta, name, *numbers, self.scale_mean_gradient)
+            name, floor = self.standard.name, self.sigma_floor
+            if loops.suits(x, eta, name, floor):
+                constant = self.standard.log_constant
+                return loops.log_prob(x, eta, name, constant, floor, self.scale_mean_gradient)
         logits, mu, log_sigma = self._parts(eta)
         z = self.standardise(x.unsqueeze(-1), mu, log_sigma)
         each = logits.log_softmax(-1) - log_sigma + self.standard.log_kernel(z)
@@ -87,8 +89,7 @@ class MixtureFamily(Real):
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Σ pi_c F((x - mu_c) / sigma_c)."""
         pi, mu, sigma = self.parameters_of(eta)
-        each = self.standard.cdf((x.unsqueeze(-1) - mu) / sigma)
-        return (pi * each).sum(-1).clamp(max=1)
+        return (pi * self.standard.cdf((x.unsqueeze(-1) - mu) / sigma)).sum(-1).clamp(max=1)
 
     def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """By bisection between the lowest and the highest of the components' quantiles, in float64."""
@@ -97,7 +98,7 @@ class MixtureFamily(Real):
         each = mu + sigma * self.standard.quantile(level).unsqueeze(-1)
         low, high = each.amin(-1), each.amax(-1)
         known, edge = torch.isinf(low) | torch.isinf(high), torch.where(torch.isinf(low), low, high)
-        low, high = (torch.where(known, torch.zeros_like(level), side) for side in (low, high))
+        low, high = (torch.where(known, 0, side) for side in (low, high))
         for _ in range(100):
             middle = low + 0.5 * (high - low)
             enough = self.cdf(middle, exact) >= level
@@ -111,15 +112,11 @@ class MixtureFamily(Real):
         return (pi * each).sum(0).to(eta.dtype)
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
-        """Equal weights and one common sigma, with the mean and variance of each column (NaN: no row).
-
-        The locations are spread about the mean as normal quantiles. A share `WITHIN` of the variance is that
-        of the components (all of it if K = 1), the rest is between them; no ties can make sigma 0.
-        """
+        """Components of equal weights and scales, with the mean and variance of each column (NaN: no row)."""
         return self._spread(*moments(x))
 
     def _spread(self, mean: Tensor, deviation: Tensor) -> Tensor:
-        """Eta (D, P) of components of equal weights with these moments (D,) of each column."""
+        """Eta (D, P) of components at normal quantiles, with these moments (D,) of each column together."""
         k = self.n_components
         grid = torch.special.ndtri((torch.arange(k, dtype=torch.float64, device=mean.device) + 0.5) / k)
         within = WITHIN if k > 1 else 1.0
@@ -135,8 +132,7 @@ class MixtureOfGaussians(MixtureFamily):
 
     Args:
         n_components: K.
-        sigma_floor: sigma = sigma_floor + exp(·).
-        scale_mean_gradient: multiply the gradient of each mu_c by sigma_c.
+        sigma_floor, scale_mean_gradient: as of `Real`, of every component.
 
     Example:
         >>> family = MixtureOfGaussians(2)
@@ -154,9 +150,7 @@ class MixtureOfLaplaces(MixtureFamily):
     """RNADE-MoL: as `MixtureOfGaussians`, each component exp(-|x - mu_c| / sigma_c) / 2 sigma_c.
 
     Args:
-        n_components: K.
-        sigma_floor: sigma = sigma_floor + exp(·).
-        scale_mean_gradient: multiply the gradient of each mu_c by sigma_c.
+        n_components, sigma_floor, scale_mean_gradient: as of `MixtureOfGaussians`.
     """
 
     standard = LAPLACE
@@ -166,12 +160,26 @@ class MixtureOfLogistics(MixtureFamily):
     """As `MixtureOfGaussians`, each component with cdf sigm((x - mu_c) / sigma_c).
 
     Args:
-        n_components: K.
-        sigma_floor: sigma = sigma_floor + exp(·).
-        scale_mean_gradient: multiply the gradient of each mu_c by sigma_c.
+        n_components, sigma_floor, scale_mean_gradient: as of `MixtureOfGaussians`.
     """
 
     standard = LOGISTIC
+
+
+def interval_log_prob(ends: tuple[Tensor, Tensor, Tensor], parts: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    """Log of the probability of intervals under mixtures of logistics, finite for any interval.
+
+    sigm(b) - sigm(a) = sigm(b) sigm(-a) (1 - exp(a - b)), whose logarithm loses no digits.
+
+    Args:
+        ends: a, b and the width, which may be too small to show in b - a; each (…).
+        parts: logits of pi, mu and log sigma, each (…, K).
+    """
+    a, b, width = (end.unsqueeze(-1) for end in ends)
+    logits, mu, rate = *parts[:2], torch.exp(-parts[2])
+    each = functional.logsigmoid((b - mu) * rate) + functional.logsigmoid((mu - a) * rate)
+    each = each + torch.log(-torch.expm1(-(width * rate).clamp(min=1e-30)))
+    return torch.logsumexp(logits.log_softmax(-1) + each, -1)
 
 
 class DiscretisedLogistic(MixtureOfLogistics):
@@ -180,14 +188,12 @@ class DiscretisedLogistic(MixtureOfLogistics):
         p(x) = Σ_c pi_c [sigm((v + w - mu_c) / s_c) - sigm((v - w - mu_c) / s_c)]
 
     where v = 2x / (L-1) - 1 runs from -1 to 1 and w = 1 / (L-1) is half a level. The lowest level also takes
-    all that lies below it and the highest all that lies above, so probabilities sum to one. Eta is [K logits
-    of pi | K locations mu | K logarithms of s]. Differences of sigmoids are computed as products,
-    sigm(a) - sigm(b) = sigm(a) sigm(-b) (1 - exp(b - a)), so no level is ever given a probability of zero.
+    all that lies below it and the highest all that lies above. Eta is as of `MixtureOfLogistics`.
 
     Args:
         n_components: K.
         levels: L.
-        sigma_floor: s = sigma_floor + exp(·), exactly exp(·) when it is 0. It changes likelihoods.
+        sigma_floor: as of `Real`.
 
     Example:
         >>> family = DiscretisedLogistic(2, levels=4)
@@ -213,16 +219,11 @@ class DiscretisedLogistic(MixtureOfLogistics):
 
     def log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Log of the sum over components of the mass of x's interval."""
-        logits, mu, log_s = self._parts(eta)
         top, half = self.levels - 1, 1 / (self.levels - 1)
-        v = (2 * x / top - 1).unsqueeze(-1) - mu
-        sharp = torch.exp(-log_s)
-        upper = functional.logsigmoid((v + half) * sharp)  # all below the interval's upper end
-        lower = functional.logsigmoid((half - v) * sharp)  # all above its lower end
-        inside = upper + lower + torch.log(-torch.expm1(-2 * half * sharp))
-        level = x.unsqueeze(-1)
-        each = torch.where(level <= 0, upper, torch.where(level >= top, lower, inside))
-        return torch.logsumexp(logits.log_softmax(-1) + each, -1)
+        v = 2 * x / top - 1
+        a, b = torch.where(x <= 0, -FAR, v - half), torch.where(x >= top, FAR, v + half)
+        width = torch.where((x <= 0) | (x >= top), torch.full_like(v, FAR), 2 * half)
+        return interval_log_prob((a, b, width), self._parts(eta))
 
     def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """A draw of the mixture, rounded to the nearest level."""
@@ -241,21 +242,15 @@ class DiscretisedLogistic(MixtureOfLogistics):
         best = torch.full_like(eta[..., 0], -math.inf)
         guess = torch.zeros_like(best)
         for level in range(self.levels):
-            here = torch.full_like(best, level)
-            log_p = self.log_prob(here, eta, i)
-            guess = torch.where(log_p > best, here, guess)
-            best = torch.maximum(best, log_p)
+            log_p = self.log_prob(torch.full_like(best, level), eta, i)
+            guess, best = torch.where(log_p > best, level, guess), torch.maximum(best, log_p)
         return guess
 
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Σ pi_c sigm((v + w - mu_c) / s_c) at the level below or at x; 1 from the highest on."""
-        logits, mu, log_s = self._parts(eta)
-        top = self.levels - 1
-        level = x.floor()
-        v = ((2 * level + 1) / top - 1).unsqueeze(-1) - mu
-        below = (logits.softmax(-1) * torch.sigmoid(v * torch.exp(-log_s))).sum(-1).clamp(max=1)
-        below = torch.where(level < 0, torch.zeros_like(below), below)
-        return torch.where(level >= top, torch.ones_like(below), below)
+        level, top = x.floor(), self.levels - 1
+        below = super().cdf((2 * level + 1) / top - 1, eta)
+        return torch.where(level < 0, 0, torch.where(level >= top, 1, below))
 
     def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """The first level up to which there is a share of q, by halving."""
@@ -268,6 +263,5 @@ class DiscretisedLogistic(MixtureOfLogistics):
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
         """As of the mixture; a column without spread is given a scale of one level."""
-        mean, deviation = moments(x)
-        unit = 2 / (self.levels - 1)
+        (mean, deviation), unit = moments(x), 2 / (self.levels - 1)
         return self._spread(mean * unit - 1, deviation * unit)

@@ -10,10 +10,9 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from pynade.families.base import Family, refuse
-from pynade.families.mixture import MixtureOfLogistics
-from pynade.families.real import pick
-from pynade.families.transform import at
+from pynade.families.base import Family, KeepsTypes, at, refuse
+from pynade.families.discrete import Categorical
+from pynade.families.mixture import MixtureOfLogistics, interval_log_prob
 from pynade.kernels import backends
 from pynade.kernels.autograd import fused
 from pynade.kernels.private import forward_mode
@@ -27,16 +26,14 @@ BACKGROUND = 0.001  # weight of a broad component that every mixture has: one od
 NODES = 8  # of a logistic, for the mean of a column of numbers
 
 
-class PerColumn(Family):
+class PerColumn(KeepsTypes, Family):
     """Columns of a mixed table, as the codes of `pynade.tables.Schema` give them.
 
-    A column of levels has a probability for each (softmax). A column of numbers is mapped to normal scores z
-    by an increasing piecewise linear function, on which the distribution is a mixture of logistics (one of
-    them fixed and broad, so that no value is impossible). A value on a lattice has the probability between
-    k - 1/2 and k + 1/2 (to the end of the axis at the ends of its range), a real value the density, with the
-    slope of the map. A net sees levels as indexes, and numbers as normal scores, how far they are through
-    each of a few intervals of normal scores (so that it can tell values apart), and the phases of their
-    periods (dates).
+    A column of levels has a probability for each (softmax). A column of numbers is mapped to normal scores by
+    an increasing piecewise linear function, on which the distribution is a mixture of logistics (one of them
+    fixed and broad, so that no value is impossible). A value on a lattice has the probability between k - 1/2
+    and k + 1/2 (to the end of the axis at the ends of its range), a real value the density. A net sees levels
+    as indexes, and numbers as normal scores, how far they are through a few intervals, and phases of periods.
 
     Args:
         levels: of each column its number of levels; 0 for numbers.
@@ -74,23 +71,16 @@ class PerColumn(Family):
         self.n_components, self.n_knots, self.n_periods = int(n_components), int(n_knots), int(n_periods)
         self.sigma_floor = float(sigma_floor)
         self.axis = MixtureOfLogistics(n_components + 1, sigma_floor)  # with the fixed component
+        self.index = Categorical(max(2, *self.levels))
         self.n_params = max(3 * self.n_components if 0 in self.levels else 1, *self.levels, 1)
         self.n_features = 1 + INTERVALS + 2 * self.n_periods
-        D = len(self.levels)
-        counts = torch.tensor(self.levels)
-        self.register_buffer("counts", counts)
-        kinds = ([i for i, n in enumerate(self.levels) if bool(n) == wanted] for wanted in (True, False))
-        for name, columns in zip(("level_columns", "number_columns"), kinds, strict=True):
-            self.register_buffer(name, torch.tensor(columns, dtype=torch.long))
-        knots = torch.linspace(-1, 1, self.n_knots, dtype=torch.float64).expand(D, -1)
-        for name, value in (
-            ("knots", knots.clone()),
-            ("scores", knots.clone()),
-            ("step", torch.zeros(D, dtype=torch.bool)),
-            ("low", torch.full((D,), -(BEYOND**2), dtype=torch.float64)),
-            ("high", torch.full((D,), BEYOND**2, dtype=torch.float64)),
-            ("periods", torch.zeros(D, self.n_periods, dtype=torch.float64)),
-        ):
+        counts, far = torch.tensor(self.levels), torch.full((len(self.levels),), BEYOND**2).double()
+        knots = torch.linspace(-1, 1, self.n_knots, dtype=torch.float64).repeat(len(counts), 1)
+        buffers = {"counts": counts, "knots": knots, "scores": knots.clone(), "step": far < 0}
+        some, rest = ([i for i, n in enumerate(self.levels) if bool(n) == kind] for kind in (True, False))
+        buffers |= {"level_columns": torch.tensor(some).long(), "number_columns": torch.tensor(rest).long()}
+        buffers |= {"low": -far, "high": far, "periods": far.new_zeros(len(counts), self.n_periods)}
+        for name, value in buffers.items():
             self.register_buffer(name, value)
 
     @classmethod
@@ -107,31 +97,23 @@ class PerColumn(Family):
 
         Args:
             codes: training rows.
-            levels: of each column its number of levels; 0 for numbers.
+            levels, n_components: as of the class.
             step: which columns of numbers are on a lattice.
             ends: smallest and largest code of each lattice; None has none.
             periods: (D, C) lengths of periods, in codes.
-            n_components: of the mixtures.
         """
         used = np.zeros((len(levels), 0)) if periods is None else periods[:, (periods > 0).any(0)]
-        most = int(np.clip(math.sqrt(len(codes)), 8, 64))
-        maps = [
-            normal_scores(codes[:, i], bool(step[i]) if step else False, most) if n == 0 else None
-            for i, n in enumerate(levels)
-        ]
-        widest = max((len(x) for pair in maps if pair is not None for x in pair[:1]), default=2)
-        family = cls(levels, n_components, widest, used.shape[1])
-        for i, pair in enumerate(maps):
-            if pair is None:
-                continue
-            more = np.arange(1, widest - len(pair[0]) + 1)  # further knots on the line of the last two
-            for buffer, v in ((family.knots, pair[0]), (family.scores, pair[1])):
+        most, lattice = int(np.clip(math.sqrt(len(codes)), 8, 64)), step or [False] * len(levels)
+        maps = {i: normal_scores(codes[:, i], lattice[i], most) for i, n in enumerate(levels) if n == 0}
+        family = cls(levels, n_components, max((len(k) for k, _ in maps.values()), default=2), used.shape[1])
+        for i, pair in maps.items():
+            more = np.arange(1, family.n_knots - len(pair[0]) + 1)  # knots on the line of the last two
+            for buffer, v in zip((family.knots, family.scores), pair, strict=True):
                 buffer[i] = torch.from_numpy(np.concatenate([v, v[-1] + more * (v[-1] - v[-2])]))
-            if step and step[i]:
-                family.step[i] = True
-                low, high = ends[i] if ends else (None, None)
-                family.low[i] = float(family.low[i]) if low is None else low
-                family.high[i] = float(family.high[i]) if high is None else high
+            family.step[i] = bool(lattice[i])
+            for buffer, end in zip((family.low, family.high), ends[i] if ends else (), strict=False):
+                if lattice[i] and end is not None:
+                    buffer[i] = end
         family.periods.copy_(torch.from_numpy(used))
         return family
 
@@ -140,14 +122,6 @@ class PerColumn(Family):
         made = PerColumn(self.levels, n_components, self.n_knots, self.n_periods, self.sigma_floor)
         made.load_state_dict(self.state_dict())
         return made
-
-    def _apply(self, fn: object, recurse: bool = True) -> PerColumn:
-        """Move with the model, but keep the maps in float64."""
-        kept = {name: getattr(self, name) for name in ("knots", "scores", "low", "high", "periods")}
-        super()._apply(fn, recurse)
-        for name, before in kept.items():
-            self._buffers[name] = before.to(self.counts.device)
-        return self
 
     def check(self, x: Tensor) -> None:
         """Codes of levels are whole numbers from 0, the others finite."""
@@ -158,7 +132,7 @@ class PerColumn(Family):
 
     def encode(self, x: Tensor, i: Tensor | None = None) -> Tensor:
         """The index of a level; of a number its normal score, its way through intervals, and phases."""
-        z, level = self._score(x.double(), i)[0].clamp(-REACH, REACH), at(self.counts, i) > 0
+        z, level = self._score(x.double(), i)[0].clamp(-REACH, REACH), self._has_levels(i)
         ends = torch.special.ndtri((torch.arange(INTERVALS + 1, device=x.device) + 0.5) / (INTERVALS + 1))
         through = ((z.unsqueeze(-1) - ends[:-1]) / (ends[1:] - ends[:-1])).clamp(0, 1)
         parts = [torch.where(level, x.double(), z).unsqueeze(-1), through.masked_fill(level.unsqueeze(-1), 0)]
@@ -173,13 +147,13 @@ class PerColumn(Family):
         """Log-probability of a level or a value on a lattice, log-density of a real value (in codes)."""
         levels, numbers = self._kinds(i)
         if not numbers:
-            return self._levels_log_prob(x, eta, i)
+            return self.index.log_prob(x, self._logits(eta, i))
         if not levels:
             return self._axis_log_prob(x, eta, i, self.n_components)
         if i is None:
             return self.member_log_prob(x, eta, self.n_components)
-        level = at(self.counts, i) > 0
-        by_level = self._levels_log_prob(torch.where(level, x, 0), eta, i)
+        level = self._has_levels(i)
+        by_level = self.index.log_prob(torch.where(level, x, 0), self._logits(eta, i))
         by_axis = self._axis_log_prob(torch.where(level, 0, x), eta, i, self.n_components)
         return torch.where(level, by_level, by_axis)
 
@@ -188,17 +162,16 @@ class PerColumn(Family):
         some, rest = self.level_columns, self.number_columns  # each kind of column for itself
         out = torch.empty_like(eta[..., 0])
         if len(some):
-            out[..., some] = self._levels_log_prob(x[..., some], eta[..., some, :], some)
+            out[..., some] = self.index.log_prob(x[..., some], self._logits(eta[..., some, :], some))
         if len(rest):
             out[..., rest] = self._axis_log_prob(x[..., rest], eta[..., rest, :], rest, n_components)
         return out
 
     def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """An index, or a draw of the mixture, mapped back and rounded to the lattice."""
-        level = at(self.counts, i) > 0
-        drawn = self._value(self.axis.sample(self._axis_eta(eta), generator=generator), i)
-        index = pick(self._probabilities(eta, i), generator).to(eta.dtype)
-        return torch.where(level, index, drawn.to(eta.dtype))
+        drawn = self._value(self.axis.sample(self._axis_eta(eta), generator=generator), i).to(eta.dtype)
+        index = self.index.sample(self._logits(eta, i), generator=generator)
+        return torch.where(self._has_levels(i), index, drawn)
 
     def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Expected code."""
@@ -207,58 +180,49 @@ class PerColumn(Family):
 
     def nodes(self, eta: Tensor, i: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Codes and weights by which a function of a column is averaged, each (…, nodes)."""
-        level, (levels, numbers) = at(self.counts, i) > 0, self._kinds(i)
-        if not levels:
-            return self._axis_nodes(eta, i)
-        p = self._probabilities(eta, i)
-        index = torch.arange(p.shape[-1], device=eta.device, dtype=eta.dtype)
-        if not numbers:
-            return index.expand(p.shape), p
-        values, weights = self._axis_nodes(eta, i)
-        more = values.shape[-1] - p.shape[-1]
-        values, weights = (functional.pad(t, (0, max(0, -more))) for t in (values, weights))
-        index, p = functional.pad(index, (0, max(0, more))), functional.pad(p, (0, max(0, more)))
-        level = level.unsqueeze(-1)
-        return torch.where(level, index, values), torch.where(level, p, weights)
-
-    def _axis_nodes(self, eta: Tensor, i: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Of numbers: the middles of equally likely parts of every component."""
+        levels, numbers = self._kinds(i)
+        if levels:
+            p = self._probabilities(eta, i)
+            index = torch.arange(p.shape[-1], device=eta.device, dtype=eta.dtype).expand(p.shape)
+            if not numbers:
+                return index, p
+        # of numbers: the middles of equally likely parts of every component
         pi, mu, sigma = self.axis.parameters_of(self._axis_eta(eta))
         u = (torch.arange(NODES, device=eta.device, dtype=eta.dtype) + 0.5) / NODES
         z = (mu.unsqueeze(-1) + sigma.unsqueeze(-1) * torch.logit(u)).flatten(-2)
         here = torch.arange(len(self.levels), device=eta.device) if i is None else i
         values = self._value(z, here.unsqueeze(-1)).to(eta.dtype)
-        return values, (pi / NODES).repeat_interleave(NODES, -1)
+        weights = (pi / NODES).repeat_interleave(NODES, -1)
+        if not levels:
+            return values, weights
+        most, level = max(z.shape[-1], p.shape[-1]), self._has_levels(i).unsqueeze(-1)
+        a, b, c, d = (functional.pad(t, (0, most - t.shape[-1])) for t in (index, values, p, weights))
+        return torch.where(level, a, b), torch.where(level, c, d)
 
     def best_guess(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """The likeliest level; of a number the mean, on its lattice."""
-        level = at(self.counts, i) > 0
-        likeliest = self._logits(eta, i).argmax(-1).to(eta.dtype)
+        likeliest = self.index.best_guess(self._logits(eta, i))
         if not self._kinds(i)[1]:
             return likeliest
         mean = self.mean(eta, i)
-        return torch.where(level, likeliest, torch.where(at(self.step, i), mean.round(), mean))
+        number = torch.where(at(self.step, i), mean.round(), mean)
+        return torch.where(self._has_levels(i), likeliest, number)
 
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """P(code <= x)."""
-        level, lattice = at(self.counts, i) > 0, at(self.step, i)
+        lattice = at(self.step, i)
         edge = torch.where(lattice, x.double().floor() + 0.5, x.double())
         below = self.axis.cdf(self._score(edge, i)[0].to(eta.dtype), self._axis_eta(eta))
         below = torch.where(lattice & (x >= at(self.high, i)), 1.0, below)
         below = torch.where(lattice & (x < at(self.low, i)), 0.0, below)
-        sums = functional.pad(self._probabilities(eta, i).cumsum(-1), (1, 0))
-        place = (x.floor().clamp(-1, sums.shape[-1] - 2) + 1).long().unsqueeze(-1)
-        return torch.where(level, sums.gather(-1, place).squeeze(-1).clamp(max=1), below)
+        return torch.where(self._has_levels(i), self.index.cdf(x, self._logits(eta, i)), below)
 
     def quantile(self, q: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Smallest code whose cdf is at least q."""
-        level, lattice = at(self.counts, i) > 0, at(self.step, i)
         x = self._inverse(self.axis.quantile(q, self._axis_eta(eta)).double(), i)
         whole = torch.minimum(torch.maximum((x - 0.5).ceil(), at(self.low, i)), at(self.high, i))
-        sums = self._probabilities(eta, i).cumsum(-1)
-        index = (sums < q.unsqueeze(-1) - 1e-12).sum(-1)
-        index = torch.minimum(index, (at(self.counts, i) - 1).clamp(min=0))
-        return torch.where(level, index, torch.where(lattice, whole, x)).to(eta.dtype)
+        number = torch.where(at(self.step, i), whole, x).to(eta.dtype)
+        return torch.where(self._has_levels(i), self.index.quantile(q, self._logits(eta, i)), number)
 
     def p_value(self, x: Tensor, eta: Tensor, i: Tensor) -> Tensor:
         """Probability of a value at least as odd: of a level at most as likely; twice that of a tail."""
@@ -267,18 +231,15 @@ class PerColumn(Family):
         by_level = torch.where(p <= own * (1 + 1e-6), p, 0).sum(-1)
         below = torch.where(at(self.step, i), x - 1, x)
         tail = torch.minimum(self.cdf(x, eta, i), 1 - self.cdf(below, eta, i))
-        return torch.where(at(self.counts, i) > 0, by_level, 2 * tail).clamp(0, 1)
+        return torch.where(self._has_levels(i), by_level, 2 * tail).clamp(0, 1)
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
         """Log-shares of levels, one imaginary cell added to each; standard normal scores of numbers."""
-        eta = torch.zeros(len(self.levels), self.n_params, dtype=torch.float64)
-        K = self.n_components
+        eta, K = torch.zeros(len(self.levels), self.n_params, dtype=torch.float64), self.n_components
         for i, n in enumerate(self.levels):
-            column = x[:, i]
-            if n:
-                shares = torch.bincount(column[~torch.isnan(column)].long(), minlength=n).double() + 1
-                eta[i, :n] = torch.log(shares / shares.sum())
-            else:
+            if n > 1:
+                eta[i, :n] = Categorical(n).eta_from_marginal(x[:, i : i + 1])
+            elif n == 0:
                 eta[i, K : 2 * K] = torch.special.ndtri((torch.arange(K) + 0.5) / K)
                 eta[i, 2 * K : 3 * K] = math.log(0.35 if K > 1 else 0.55)
         return eta
@@ -287,22 +248,20 @@ class PerColumn(Family):
         """Whether some of the columns i have levels, and whether some have numbers."""
         if i is None:  # known without asking the device
             return any(self.levels), not all(self.levels)
-        level = at(self.counts, i) > 0
+        level = self._has_levels(i)
         return bool(level.any()), bool((~level).any())
+
+    def _has_levels(self, i: Tensor | None) -> Tensor:
+        return at(self.counts, i) > 0
 
     def _logits(self, eta: Tensor, i: Tensor | None) -> Tensor:
         """Of levels (…, L), as many as any column has."""
-        counts, levels = (
-            at(self.counts, i).unsqueeze(-1),
-            torch.arange(max(1, *self.levels), device=eta.device),
-        )
+        counts = at(self.counts, i).unsqueeze(-1)
+        levels = torch.arange(max(1, *self.levels), device=eta.device)
         return eta[..., : len(levels)].masked_fill((levels >= counts) & (counts > 0), -math.inf)
 
     def _probabilities(self, eta: Tensor, i: Tensor | None) -> Tensor:
         return self._logits(eta, i).softmax(-1)
-
-    def _levels_log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None) -> Tensor:
-        return self._logits(eta, i).log_softmax(-1).gather(-1, x.long().unsqueeze(-1)).squeeze(-1)
 
     def _axis_eta(self, eta: Tensor, n_components: int | None = None) -> Tensor:
         """Parameters of the mixture with its fixed component, from those of a net."""
@@ -312,11 +271,7 @@ class PerColumn(Family):
         return torch.cat([logits, functional.pad(mu, (0, 1)), functional.pad(raw, (0, 1))], -1)
 
     def _axis_log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None, n_components: int) -> Tensor:
-        """Log of Σ pi (σ(b) - σ(a)) of an interval a … b; a density is that of a short one, over its width.
-
-        σ(b) - σ(a) = σ(b) σ(-a) (1 - exp(a - b)), whose logarithm loses no digits however short or far out
-        the interval is.
-        """
+        """Log of Σ pi (σ(b) - σ(a)) of an interval a … b; a density: of a short one, over its width."""
         x, lattice = x.double(), at(self.step, i)
         half = torch.where(lattice, 0.5, 0.0).double()
         a, log_slope = self._score(x - half, i)
@@ -332,12 +287,7 @@ class PerColumn(Family):
 
             return fused(IntervalLogProb(self.sigma_floor, BACKGROUND), own, a, b, width) + more
         logits, mu, raw = self._axis_eta(eta, n_components).chunk(3, -1)
-        log_sigma = self.axis.log_scale(raw)
-        rate = torch.exp(-log_sigma)
-        a, b, width = (t.unsqueeze(-1) for t in (a, b, width))
-        each = functional.logsigmoid((b - mu) * rate) + functional.logsigmoid((mu - a) * rate)
-        each = each + torch.log(-torch.expm1(-(width * rate).clamp(min=1e-30)))
-        return torch.logsumexp(logits.log_softmax(-1) + each, -1) + more
+        return interval_log_prob((a, b, width), (logits, mu, self.axis.log_scale(raw))) + more
 
     def _value(self, z: Tensor, i: Tensor | None) -> Tensor:
         """Codes of normal scores, rounded where they are on a lattice."""
@@ -371,21 +321,12 @@ def _interpolate(x: Tensor, knots: Tensor, values: Tensor) -> tuple[Tensor, Tens
 
 
 def normal_scores(codes: np.ndarray, step: bool, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Knots of a map to normal scores: codes at about `most` quantiles, and their scores.
-
-    A value of a lattice with at least a 1 / `most` share has a knot at both of its edges, so that it gets as
-    wide an interval of scores as it has probability.
-
-    Args:
-        codes: of a column; NaN = missing.
-        step: whether the codes are on a lattice.
-        most: about how many.
-    """
+    """Knots of a column's map to normal scores: codes (NaN = missing) at about `most` quantiles; scores."""
     from scipy.special import ndtri
 
     x = np.sort(codes[~np.isnan(codes)])
     picked = np.unique(x[np.linspace(0, len(x) - 1, most).round().astype(int)])
-    if step:
+    if step:  # a frequent value has a knot at both edges: as wide an interval of scores as its probability
         left, right = (np.searchsorted(x, picked, side) for side in ("left", "right"))
         wide = picked[(right - left) * most >= len(x)]
         knots = np.unique(np.concatenate([np.setdiff1d(picked, wide), wide - 0.5, wide + 0.5]))
@@ -398,18 +339,14 @@ def normal_scores(codes: np.ndarray, step: bool, most: int) -> tuple[np.ndarray,
         knots = np.array([knots[0] - 1, knots[0] + 1])
     below = (np.searchsorted(x, knots, "left") + np.searchsorted(x, knots, "right")) / 2
     ramp = (knots - knots[0]) / (knots[-1] - knots[0])
-    share = (1 - RAMP) * (below + 0.5) / (len(x) + 1) + RAMP * (
-        0.5 / (len(x) + 1) + ramp * len(x) / (len(x) + 1)
-    )
+    share = ((1 - RAMP) * (below + 0.5) + RAMP * (0.5 + ramp * len(x))) / (len(x) + 1)
     scores = ndtri(share)
-    for end, side in ((-1, -1), (0, 1)):  # beyond the last value, the mean slope of the last tenth
-        inner = int(np.argmin(np.abs(share - (0.9 if end else 0.1))))
-        inner = inner if abs(knots[inner] - knots[end]) > 0 else end + side
-        reach = knots[end] - knots[inner]
-        slope = (scores[end] - scores[inner]) / reach
-        more = knots[end] + reach, scores[end] + reach * slope
-        knots, scores = (
-            np.concatenate([v, [m]] if end else [[m], v]) for v, m in zip((knots, scores), more, strict=True)
-        )
-        share = np.concatenate([share, [1.0]] if end else [[0.0], share])
+    for end, aim in (
+        (-1, 0.9),
+        (0, 0.1),
+    ):  # a knot beyond each end, by the mean slope of the last tenth
+        inner = int(np.argmin(np.abs(share - aim)))
+        inner = inner if knots[inner] != knots[end] else (-2 if end else 1)
+        more = [(v, 2 * v[end] - v[inner]) for v in (knots, scores, share)]
+        knots, scores, share = (np.insert(v, len(v) if end else 0, value) for v, value in more)
     return knots, scores

@@ -1,8 +1,4 @@
-"""Real-valued families: one distribution per variable with a location and a scale, and what mixtures share.
-
-Functions of standard distributions (location 0, scale 1) act on each element, keep the tensor's device and
-dtype, and are finite in value and gradient for |z| up to 1e12 in float32.
-"""
+"""Real-valued families: distributions with a location and a scale, and what mixtures of them share."""
 
 from __future__ import annotations
 
@@ -12,10 +8,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.nn import functional
+from torch.nn.functional import logsigmoid, pad, softplus
+from torch.special import ndtr, ndtri
 
 from pynade.arguments import check_positive
-from pynade.families.base import Family, refuse
+from pynade.families.base import Family, at, refuse
 
 Function = Callable[[Tensor], Tensor]
 _LOG_HALF = -math.log(2)
@@ -25,10 +22,9 @@ class Real(Family):
     """Abstract distribution of a real variable with a location and a scale.
 
     Args:
-        sigma_floor: smallest scale: sigma = sigma_floor + exp(raw), exactly exp(raw) when it is 0. It changes
-            likelihoods, so it is off by default and part of a saved model.
-        scale_mean_gradient: multiply the gradient of every location by its scale on the way back, as the
-            paper found useful with stochastic gradient descent (section "RNADE"). Values do not change.
+        sigma_floor: smallest scale: sigma = sigma_floor + exp(raw). It changes likelihoods.
+        scale_mean_gradient: multiply the gradient of every location by its scale, as the paper found useful
+            with stochastic gradient descent (section "RNADE"). Values do not change.
     """
 
     discrete = False
@@ -41,14 +37,10 @@ class Real(Family):
 
     def check(self, x: Tensor) -> None:
         """Every value must be a finite number."""
-        check_finite(x, type(self).__name__)
+        refuse(x, ~torch.isfinite(x), f"a {type(self).__name__} model needs finite numbers")
 
     def expectation(self, function: Function, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """E[function(X)], a numerical integral over the quantile function: (…, P) -> (…).
-
-        The tails beyond probabilities of 1e-16 are left out, so a function that grows too fast for the mean
-        to exist still gives a number.
-        """
+        """E[function(X)] by an integral over quantiles, without tails beyond 1e-16: (…, P) -> (…)."""
         exact = eta.double()  # in float32 a probability near 1 would round to it
         like = exact[..., 0]
         return expected(function, lambda u: self.quantile(torch.full_like(like, u), exact, i)).to(eta.dtype)
@@ -58,27 +50,26 @@ class Real(Family):
         if self.sigma_floor == 0:
             return raw
         log_floor = math.log(self.sigma_floor)
-        return log_floor + functional.softplus(raw - log_floor, threshold=40)
+        return log_floor + softplus(raw - log_floor, threshold=40)
 
     def raw_scale(self, scale: Tensor) -> Tensor:
         """The output of a net whose sigma is `scale`; where the floor forbids it, sigma is 1.001 floors."""
         return torch.log((scale - self.sigma_floor).clamp(min=1e-3 * self.sigma_floor))
 
     def standardise(self, x: Tensor, loc: Tensor, log_scale: Tensor) -> Tensor:
-        """z = (x - loc) / sigma.
-
-        With `scale_mean_gradient`, dz/dloc is -1 in place of -1/sigma: every gradient of a location then
-        comes out multiplied by its sigma. What is added is exactly zero, so z is the same to the last bit.
-        """
+        """z = (x - loc) / sigma; with `scale_mean_gradient`, dz/dloc is -1 in place of -1/sigma."""
         if not self.scale_mean_gradient:
             return (x - loc) * torch.exp(-log_scale)
         fixed = loc.detach()
-        return (x - fixed) * torch.exp(-log_scale) + (fixed - loc)
+        return (x - fixed) * torch.exp(-log_scale) + (fixed - loc)  # what is added is exactly zero
 
 
 @dataclass(frozen=True)
 class Standard:
-    """A standard distribution, used by itself and by mixtures of K of them."""
+    """A distribution with location 0 and scale 1, used by itself and by mixtures of K of them.
+
+    Functions act on each element, and are finite in value and gradient for |z| up to 1e12 in float32.
+    """
 
     name: str  # by which compiled loops know it
     log_kernel: Function  # the log-density without its constant, which a sum over components adds once
@@ -89,19 +80,13 @@ class Standard:
 
     def noise(self, like: Tensor, generator: Generator | None) -> Tensor:
         """Independent draws of the shape, dtype and device of `like`."""
-        if self is not NORMAL:
-            return self.quantile(uniforms(like, generator))
-        device = like.device if generator is None else generator.device
-        return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=device).to(like.device)
+        if self is NORMAL:
+            return drawn(torch.randn, like, generator)
+        return self.quantile(uniforms(like, generator))
 
 
 NORMAL = Standard(
-    "Normal",
-    log_kernel=lambda z: -0.5 * z.square(),
-    log_constant=-0.5 * math.log(2 * math.pi),
-    cdf=torch.special.ndtr,
-    quantile=torch.special.ndtri,
-    deviation=1.0,
+    "Normal", lambda z: -0.5 * z.square(), -0.5 * math.log(2 * math.pi), ndtr, ndtri, deviation=1.0
 )
 LAPLACE = Standard(
     "DoubleExponential",
@@ -111,21 +96,20 @@ LAPLACE = Standard(
     quantile=lambda q: torch.where(q < 0.5, torch.log(2 * q), -torch.log(2 - 2 * q)),
     deviation=math.sqrt(2),
 )
-LOGISTIC = Standard(
-    "StandardLogistic",
-    log_kernel=lambda z: 2 * functional.logsigmoid(z) - z,  # log sigm(z) + log sigm(-z), with one logarithm
-    log_constant=0.0,
-    cdf=torch.sigmoid,
-    quantile=torch.logit,
-    deviation=math.pi / math.sqrt(3),
+LOGISTIC = Standard(  # its kernel is log sigm(z) + log sigm(-z), with one logarithm
+    "StandardLogistic", lambda z: 2 * logsigmoid(z) - z, 0.0, torch.sigmoid, torch.logit, math.pi / 3**0.5
 )
 
 
 def uniforms(like: Tensor, generator: Generator | None) -> Tensor:
-    """Uniform draws strictly between 0 and 1, made on the generator's device and moved to that of `like`."""
+    """Uniform draws strictly between 0 and 1, of the shape, dtype and device of `like`."""
+    return drawn(torch.rand, like, generator).clamp_(min=torch.finfo(like.dtype).eps / 4)
+
+
+def drawn(draw: Callable[..., Tensor], like: Tensor, generator: Generator | None) -> Tensor:
+    """Random numbers of the shape and dtype of `like`, made on the generator's device and moved to it."""
     device = like.device if generator is None else generator.device
-    u = torch.rand(like.shape, generator=generator, dtype=like.dtype, device=device)
-    return u.clamp_(min=torch.finfo(u.dtype).eps / 4).to(like.device)
+    return draw(like.shape, generator=generator, dtype=like.dtype, device=device).to(like.device)
 
 
 def pick(probabilities: Tensor, generator: Generator | None) -> Tensor:
@@ -135,17 +119,8 @@ def pick(probabilities: Tensor, generator: Generator | None) -> Tensor:
     return (edges[..., :-1] < u).sum(-1)
 
 
-def check_finite(x: Tensor, name: str) -> None:
-    """Raise a ValueError that names the first cell which is no finite number."""
-    refuse(x, ~torch.isfinite(x), f"a {name} model needs finite numbers")
-
-
 def moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and population standard deviation of each column in float64, over the cells that are not NaN.
-
-    A column without spread (its deviation within rounding of zero) is given deviation 1, since its values
-    do not define a scale; one without any value is given mean 0 and deviation 1.
-    """
+    """Mean (no value: 0) and population deviation (no spread: 1) of each column in float64; NaN = missing."""
     x = x.double()
     mean = x.nanmean(0).nan_to_num(0.0)
     deviation = (x - mean).square().nanmean(0).sqrt()
@@ -157,7 +132,7 @@ def expected(function: Function, quantile: Callable[[float], Tensor]) -> Tensor:
     """∫ function(quantile(u)) du by a trapezoid rule in t with u = Φ(t), whose weights are φ(t)."""
     t = torch.arange(-131, 132, dtype=torch.float64) / 16
     weights = torch.exp(-0.5 * t.square())
-    nodes = zip(torch.special.ndtr(t).tolist(), (weights / weights.sum()).tolist(), strict=True)
+    nodes = zip(ndtr(t).tolist(), (weights / weights.sum()).tolist(), strict=True)
     return sum((weight * function(quantile(u)) for u, weight in nodes), torch.zeros((), dtype=torch.float64))
 
 
@@ -194,7 +169,8 @@ class LocationScale(Real):
     def eta_from_marginal(self, x: Tensor) -> Tensor:
         """From the mean and the deviation of each column (NaN: no row; no spread: sigma 1)."""
         loc, scale, *shape = self._fitted(x)
-        return torch.stack([loc, self.raw_scale(scale), *shape], -1)
+        eta = torch.stack([loc, self.raw_scale(scale), *shape], -1)
+        return pad(eta, (0, self.n_params - eta.shape[-1]))  # without the scale where that is no output
 
     def _parts(self, eta: Tensor, i: Tensor | None) -> tuple[Tensor, ...]:
         """mu, log sigma and the parameters of the shape."""
@@ -221,8 +197,7 @@ class Gaussian(LocationScale):
     """RNADE-Gaussian: eta = (mu, log sigma) (eqs. RNADE-outputs with one component).
 
     Args:
-        sigma_floor: sigma = sigma_floor + exp(·).
-        scale_mean_gradient: multiply the gradient of mu by sigma.
+        sigma_floor, scale_mean_gradient: as of `Real`.
 
     Example:
         >>> round(Gaussian().log_prob(torch.tensor([1.0]), torch.tensor([[1.0, 0.0]])).item(), 4)
@@ -237,8 +212,7 @@ class FixedVarianceGaussian(LocationScale):
 
     Args:
         n_variables: D.
-        sigma_floor: sigma = sigma_floor + exp(log_sigma).
-        scale_mean_gradient: multiply the gradient of mu by sigma.
+        sigma_floor, scale_mean_gradient: as of `Real`.
 
     Example:
         >>> family = FixedVarianceGaussian(2)
@@ -259,11 +233,7 @@ class FixedVarianceGaussian(LocationScale):
         self.log_sigma = nn.Parameter(torch.zeros(self.n_variables))
 
     def _parts(self, eta: Tensor, i: Tensor | None) -> tuple[Tensor, ...]:
-        return eta.squeeze(-1), self.log_scale(self.log_sigma if i is None else self.log_sigma[i])
-
-    def eta_from_marginal(self, x: Tensor) -> Tensor:
-        """Mean of each column (NaN: no row)."""
-        return moments(x)[0].unsqueeze(-1)
+        return eta.squeeze(-1), self.log_scale(at(self.log_sigma, i))
 
     def fit_constants(self, x: Tensor) -> None:
         """Start sigma at the standard deviation of each column (no spread: 1)."""
@@ -275,8 +245,7 @@ class Laplace(LocationScale):
     """RNADE-Laplace: eta = (mu, log b), density exp(-|x - mu| / b) / 2b.
 
     Args:
-        sigma_floor: b = sigma_floor + exp(·).
-        scale_mean_gradient: multiply the gradient of mu by b.
+        sigma_floor, scale_mean_gradient: as of `Real`.
 
     Example:
         >>> Laplace().log_prob(torch.tensor([3.0]), torch.tensor([[1.0, 0.0]])).exp().item()
@@ -298,12 +267,9 @@ class SinhArcsinh(LocationScale):
 
     Eta is (mu, log sigma, eps, log delta): eps > 0 leans to the right, delta < 1 has heavier and delta > 1
     lighter tails than a Gaussian, which is eps = 0, delta = 1. mu and sigma are not mean and deviation.
-    The density falls doubly exponentially: a value e³⁰ scales away under delta = 1.6 has
-    a log-density below the range of float32.
 
     Args:
-        sigma_floor: sigma = sigma_floor + exp(·).
-        scale_mean_gradient: multiply the gradient of mu by sigma.
+        sigma_floor, scale_mean_gradient: as of `Real`.
 
     Example:
         >>> family = SinhArcsinh()
@@ -316,14 +282,11 @@ class SinhArcsinh(LocationScale):
     def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """mu + sigma sinh(eps / delta) E[cosh(asinh(Z) / delta)].
 
-        The expectation is a sum of two Bessel functions; here it is ∫ cosh(t / delta) φ(sinh t) cosh t dt by
-        the trapezoid rule, which is exact to rounding for delta above 0.02 as the integrand falls
-        doubly exponentially.
+        The expectation is ∫ cosh(t / delta) φ(sinh t) cosh t dt by the trapezoid rule, which is exact to
+        rounding for delta above 0.02.
         """
         mu, log_sigma, eps, log_delta = self._parts(eta, i)
-        power = torch.exp(-log_delta)
-        step = 1 / 16
-        moment = torch.zeros_like(mu)
+        power, step, moment = torch.exp(-log_delta), 1 / 16, torch.zeros_like(mu)
         for t in (step * n for n in range(97)):
             log_weight = NORMAL.log_constant - 0.5 * math.sinh(t) ** 2 + math.log(math.cosh(t))
             log_cosh = torch.logaddexp(power * t, -(power * t)) + _LOG_HALF
@@ -344,17 +307,12 @@ class SinhArcsinh(LocationScale):
     def _plain(self, z: Tensor, *shape: Tensor) -> Tensor:
         return torch.sinh(torch.exp(shape[1]) * torch.asinh(z) - shape[0])
 
-    def _fitted(self, x: Tensor) -> tuple[Tensor, ...]:
-        mean, deviation = moments(x)
-        return mean, deviation, torch.zeros_like(mean), torch.zeros_like(mean)
-
 
 class StudentT(LocationScale):
     """X = mu + sigma T, T of Student's t distribution, nu degrees of freedom; eta = (mu, log sigma, log nu).
 
     Args:
-        sigma_floor: sigma = sigma_floor + exp(·).
-        scale_mean_gradient: multiply the gradient of mu by sigma.
+        sigma_floor, scale_mean_gradient: as of `Real`.
 
     Example:
         >>> import math, torch
@@ -390,9 +348,14 @@ class StudentT(LocationScale):
         return (mu + torch.exp(log_sigma) * t).to(eta)
 
     def _log_density(self, z: Tensor, log_sigma: Tensor, *shape: Tensor) -> Tensor:
-        """c(nu) - log sigma - (nu + 1)/2 log(1 + z²/nu)."""
+        """log Γ((nu + 1)/2) - log Γ(nu/2) - log(nu π)/2 - log sigma - (nu + 1)/2 log(1 + z²/nu)."""
         nu = torch.exp(shape[0])
-        return _log_constant(nu) - log_sigma - 0.5 * (nu + 1) * torch.log1p(z.square() / nu)
+        few, many = (0.5 * nu).clamp(max=20), 2 / nu.clamp(min=40)
+        exact = torch.lgamma(few + 0.5) - torch.lgamma(few) - 0.5 * torch.log(few)
+        s = many.square()  # beyond nu = 40 a series, which loses no digits
+        series = many * (-1 / 8 + s * (1 / 192 + s * (-1 / 640 + s * (17 / 14336 - s * (31 / 18432)))))
+        constant = torch.where(nu < 40, exact, series) + NORMAL.log_constant
+        return constant - log_sigma - 0.5 * (nu + 1) * torch.log1p(z.square() / nu)
 
     def _fitted(self, x: Tensor) -> tuple[Tensor, ...]:
         """Mean, variance and kurtosis of each column: nu = 4 + 6 / excess, at most 100 (NaN: no row)."""
@@ -400,17 +363,3 @@ class StudentT(LocationScale):
         excess = ((x.double() - mean) / deviation).pow(4).nanmean(0).nan_to_num(0.0) - 3
         nu = 4 + 6 / excess.clamp(min=6 / 96)
         return mean, deviation * torch.sqrt((nu - 2) / nu), torch.log(nu)
-
-
-def _log_constant(nu: Tensor) -> Tensor:
-    """log Γ((nu + 1)/2) - log Γ(nu/2) - log(nu π)/2.
-
-    The difference of two logarithms of Γ loses all digits for large nu (in float32 soon); beyond nu = 40
-    its expansion in 2/nu takes over, whose error there is below 1e-15.
-    """
-    a = 0.5 * nu
-    few, many = a.clamp(max=20), 1 / a.clamp(min=20)
-    exact = torch.lgamma(few + 0.5) - torch.lgamma(few) - 0.5 * torch.log(few)
-    s = many.square()
-    series = many * (-1 / 8 + s * (1 / 192 + s * (-1 / 640 + s * (17 / 14336 - s * (31 / 18432)))))
-    return torch.where(a < 20, exact, series) - 0.5 * math.log(2 * math.pi)

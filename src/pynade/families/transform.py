@@ -1,27 +1,24 @@
-"""Real-valued families of transformed variables, and the increasing maps that transform them.
-
-A map goes from the units of the data to those of a model, for each variable its own.
-"""
+"""Families of transformed real variables, and the maps from the units of the data to those of a model."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
-from pynade.families.base import Family, refuse
-from pynade.families.real import Real, check_finite, moments
+from pynade.families.base import Family, KeepsTypes, at, refuse
+from pynade.families.real import Real, moments
 
 Numbers = float | Sequence[float] | Tensor
+Columns = Sequence[int] | None
 
 
 class Bijection(nn.Module, ABC):
-    """Abstract increasing map y = f(x) of every variable, with its inverse and the logarithm of its slope.
-
-    Its constants are buffers of shape (D,), in the last axis of x or looked up by `i` (see `Family`).
+    """Abstract increasing map y = f(x) of every variable; its constants are buffers (D,) (see `Family`).
 
     Attributes:
         n_variables: D.
@@ -29,17 +26,17 @@ class Bijection(nn.Module, ABC):
     """
 
     affine = False
-    _double = False  # whether the constants are float64 whatever type the model has
 
     def __init__(self, n_variables: int | None, **constants: Numbers) -> None:
         super().__init__()
-        dtype = torch.float64 if self._double else torch.get_default_dtype()
+        dtype = torch.float64 if isinstance(self, KeepsTypes) else torch.get_default_dtype()
         rows = {k: torch.as_tensor(v, dtype=dtype) for k, v in constants.items()}
-        sizes = {v.shape[0] for v in rows.values() if v.ndim} | ({n_variables} if n_variables else set())
-        if len(sizes) != 1 or any(v.ndim > 1 for v in rows.values()):
+        shapes = [tuple(v.shape) for v in rows.values()]
+        sizes = {n for shape in (*shapes, (n_variables or 0,)) for n in shape if n}
+        if len(sizes) != 1 or any(len(shape) > 1 for shape in shapes):
             raise ValueError(
                 f"{type(self).__name__} needs one number for each variable: give vectors of one length, "
-                f"or n_variables, not shapes {[tuple(v.shape) for v in rows.values()]} and {n_variables}"
+                f"or n_variables, not shapes {shapes} and {n_variables}"
             )
         self.n_variables = int(sizes.pop())
         for name, value in rows.items():
@@ -62,11 +59,10 @@ class Bijection(nn.Module, ABC):
         return {"n_variables": self.n_variables}
 
 
-class Affine(Bijection):
+class Affine(KeepsTypes, Bijection):
     """y = (x - loc) / scale: standardisation.
 
-    Its constants stay float64 whatever type the model has, and the location is subtracted before anything is
-    rounded, so float64 data far from zero keep the digits they have.
+    Its constants stay float64, so that float64 data far from zero keep the digits they have.
 
     Args:
         loc: a number, or one for each variable.
@@ -79,7 +75,6 @@ class Affine(Bijection):
     """
 
     affine = True
-    _double = True
     loc: Tensor
     scale: Tensor
 
@@ -89,21 +84,15 @@ class Affine(Bijection):
 
     @classmethod
     def fitted(cls, x: Tensor) -> Affine:
-        """Mean and population standard deviation of each column of x (N, D); NaN is missing.
-
-        Raises:
-            ValueError: a column is constant or empty.
-        """
-        loc, scale = moments(x)
+        """By mean and deviation of each column of x (N, D), NaN = missing; constant ones are refused."""
         rows = x.double()
-        known = ~torch.isnan(rows)
-        low, high = rows.where(known, torch.inf).amin(0), rows.where(known, -torch.inf).amax(0)
-        constant = ~(low < high)
-        if constant.any():
-            column = int(constant.nonzero()[0, 0])
-            what = "has no value" if not known[:, column].any() else f"is always {low[column].item():g}"
+        filled = [rows.masked_fill(torch.isnan(rows), end) for end in (torch.inf, -torch.inf)]
+        low, high = filled[0].amin(0), filled[1].amax(0)
+        if not (low < high).all():
+            column = int((~(low < high)).nonzero()[0, 0])
+            what = "has no value" if low[column] > high[column] else f"is always {low[column].item():g}"
             raise ValueError(f"column {column} {what}, so it cannot be standardised; leave it out")
-        return cls(loc, scale)
+        return cls(*moments(x))
 
     def forward(self, x: Tensor, i: Tensor | None = None) -> Tensor:
         """(x - loc) / scale."""
@@ -117,21 +106,13 @@ class Affine(Bijection):
         """-log scale, the same for every x."""
         return -torch.log(at(self.scale, i)).to(x.dtype)
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Affine:
-        """Move with the model, but keep float64."""
-        before: Any = dict(self._buffers)
-        super()._apply(fn, recurse)
-        after: Any = self._buffers
-        after |= {n: before[n].to(t.device) for n, t in after.items() if t.dtype != before[n].dtype}
-        return self
-
 
 class Bounded(Bijection):
     """Abstract log((x - low) / (high - x)), or log(x - low) without an upper end; only of some columns."""
 
     active: Tensor
 
-    def __init__(self, columns: Sequence[int] | None, n_variables: int | None, **ends: Numbers) -> None:
+    def __init__(self, columns: Columns, n_variables: int | None, **ends: Numbers) -> None:
         super().__init__(n_variables, **ends)
         self._names, n = tuple(ends), self.n_variables
         wrong = [c for c in columns or () if not 0 <= c < n]
@@ -165,16 +146,12 @@ class Bounded(Bijection):
     def log_abs_det(self, x: Tensor, i: Tensor | None = None) -> Tensor:
         """log(high - low), if there is an upper end, less the logarithms of the distances from the ends."""
         low, *high = self._ends(i)
-        total = (
-            torch.log(torch.where(at(self.active, i), high[0] - low, 1)) if high else torch.zeros_like(low)
-        )
-        for gap in self._gaps(x, i):
-            total = total - torch.log(gap)
-        return total
+        width = torch.where(at(self.active, i), high[0] - low if high else 1, 1).to(low.dtype)
+        return torch.log(width) - sum(map(torch.log, self._gaps(x, i)))
 
     def inside(self, x: Tensor, i: Tensor | None = None) -> Tensor:
         """Where x is strictly inside the ends; NaN counts as such, so that it stays NaN."""
-        return ~torch.stack([gap <= 0 for gap in self._gaps(x, i)]).any(0)
+        return ~(torch.stack(self._gaps(x, i)) <= 0).any(0)
 
     def check(self, x: Tensor) -> None:
         """Raise a ValueError that names the first cell of x (B, D) outside its column's ends."""
@@ -200,7 +177,7 @@ class Log(Bounded):
     """
 
     def __init__(
-        self, offset: Numbers = 0.0, columns: Sequence[int] | None = None, n_variables: int | None = None
+        self, offset: Numbers = 0.0, columns: Columns = None, n_variables: int | None = None
     ) -> None:
         super().__init__(columns, n_variables, offset=offset)
 
@@ -211,8 +188,7 @@ class Logit(Bounded):
     Args:
         low: a number, or one for each variable: the excluded lower end.
         high: likewise, the excluded upper end.
-        columns: indexes of the columns that are mapped; None means all.
-        n_variables: D, where neither end is a vector.
+        columns, n_variables: as of `Log`.
 
     Example:
         >>> Logit(0.0, 10.0, n_variables=1)(torch.tensor([[5.0]])).item()
@@ -220,11 +196,7 @@ class Logit(Bounded):
     """
 
     def __init__(
-        self,
-        low: Numbers = 0.0,
-        high: Numbers = 1.0,
-        columns: Sequence[int] | None = None,
-        n_variables: int | None = None,
+        self, low: Numbers = 0.0, high: Numbers = 1.0, columns: Columns = None, n_variables: int | None = None
     ) -> None:
         super().__init__(columns, n_variables, low=low, high=high)
         lowest, highest = self._ends()
@@ -249,28 +221,24 @@ class Transformed(Family):
     """
 
     discrete = False
+    bijections: Any  # a ModuleList
 
     def __init__(self, base: Real, bijections: Bijection | Sequence[Bijection]) -> None:
         super().__init__()
         chain = [bijections] if isinstance(bijections, Bijection) else list(bijections)
         if not isinstance(base, Real) or base.discrete:
             raise TypeError(f"only real-valued families can be transformed, not {type(base).__name__}")
-        if len({b.n_variables for b in chain}) != 1:
-            raise ValueError(
-                "Transformed needs bijections of the same number of variables, "
-                f"not {[b.n_variables for b in chain]}"
-            )
+        sizes = [b.n_variables for b in chain]
+        if len(set(sizes)) != 1:
+            raise ValueError(f"Transformed needs bijections of the same number of variables, not {sizes}")
         self.base, self.bijections = base, nn.ModuleList(chain)
-        self.n_params, self.n_variables = base.n_params, chain[0].n_variables
+        self.n_params, self.n_variables = base.n_params, sizes[0]
         self.affine = all(b.affine for b in chain)
-        self.bounded = any(isinstance(b, Bounded) for b in chain)
 
     def check(self, x: Tensor) -> None:
         """Finite numbers in the domains of their columns; if rows are not D wide, finite numbers only."""
-        check_finite(x, type(self.base).__name__)
-        if x.shape[-1] != self.n_variables:
-            return
-        for bijection in self._chain():
+        Real.check(self.base, x)
+        for bijection in self.bijections if x.shape[-1] == self.n_variables else ():
             if isinstance(bijection, Bounded):
                 bijection.check(x)
             x = bijection(x)
@@ -289,11 +257,7 @@ class Transformed(Family):
         return self._from_base(self.base.sample(eta, i, generator), i)
 
     def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """Expected value: exact under affine maps, else a numerical integral (`Real.expectation`).
-
-        A map back that grows too fast for the base's tails (exp of a Laplace of scale 1) has no mean; what
-        comes out then means nothing.
-        """
+        """Expected value, if it exists: exact under affine maps, else an integral (`Real.expectation`)."""
         if self.affine:
             return self._from_base(self.base.mean(eta, i), i)
         return self.base.expectation(lambda y: self._from_base(y, i), eta, i)
@@ -316,8 +280,8 @@ class Transformed(Family):
 
     def fill(self, x: Tensor, keep: Tensor) -> Tensor:
         """Cells not kept become the value that is mapped to 0."""
-        constant = next(self.bijections.buffers())
-        return torch.where(keep, x, self._from_base(torch.zeros_like(constant), None).to(x))
+        zero = torch.zeros_like(next(self.bijections.buffers()))
+        return torch.where(keep, x, self._from_base(zero, None).to(x))
 
     @property
     def inner(self) -> Family:
@@ -334,13 +298,10 @@ class Transformed(Family):
         """Values (…, D) of the base's variables as values of the data, in float64."""
         return self._from_base(y.double(), None)
 
-    def _chain(self) -> list[Bijection]:
-        return [b for b in self.bijections if isinstance(b, Bijection)]
-
     def _to_base(self, x: Tensor, i: Tensor | None) -> tuple[Tensor, Tensor]:
         """f(x), and log f'(x), minus infinity outside the domain."""
         total = x.new_zeros(())
-        for bijection in self._chain():
+        for bijection in self.bijections:
             if not isinstance(bijection, Bounded):
                 total = total + bijection.log_abs_det(x, i)
             else:  # outside, a safe value keeps infinities out of the gradient
@@ -351,18 +312,16 @@ class Transformed(Family):
         return x, total
 
     def _from_base(self, y: Tensor, i: Tensor | None) -> Tensor:
-        for bijection in reversed(self._chain()):
-            y = bijection.inverse(y, i)
-        return y
+        return reduce(lambda x, bijection: bijection.inverse(x, i), reversed(self.bijections), y)
 
 
 def standardised(base: Real, x: Tensor, bijections: Sequence[Bijection] = ()) -> Transformed:
-    """`base` on the standardised columns of x (N, D), after any `bijections`; NaN is missing.
+    """`base` on the standardised columns of x (N, D), after any `bijections`, in the units of x.
 
-    Densities stay those of x in its own units.
-
-    Raises:
-        ValueError: a column is constant or has no value.
+    Args:
+        base: distribution of the mapped variable.
+        x: rows; NaN = missing. Constant columns and those without a value are refused.
+        bijections: maps before the standardisation.
 
     Example:
         >>> from pynade.families import Gaussian
@@ -373,11 +332,6 @@ def standardised(base: Real, x: Tensor, bijections: Sequence[Bijection] = ()) ->
     return Transformed(base, [*bijections, Affine.fitted(_mapped(x.double(), bijections))])
 
 
-def at(constants: Tensor, i: Tensor | None) -> Tensor:
-    """Constants (D,) of all variables, or those of the variables i."""
-    return constants if i is None else constants[i]
-
-
 def _just_above(end: Tensor) -> Tensor:
     """The next number, but none so small that a GPU may take it for zero."""
     following = torch.nextafter(end, torch.full_like(end, torch.inf))
@@ -385,14 +339,10 @@ def _just_above(end: Tensor) -> Tensor:
 
 
 def _require(right: Tensor, values: Tensor, rule: str) -> None:
-    if right.is_meta:  # a saved model is being built; its numbers come later
-        return
-    if not bool(right.all()):
+    if not right.is_meta and not right.all():  # (numbers of a saved model come later)
         column = int((~right).nonzero()[0, 0])
         raise ValueError(f"{rule}, but that of column {column} is {values[column].item():g}")
 
 
 def _mapped(x: Tensor, chain: Iterable[nn.Module], i: Tensor | None = None) -> Tensor:
-    for bijection in chain:
-        x = bijection(x, i)
-    return x
+    return reduce(lambda y, bijection: bijection(y, i), chain, x)

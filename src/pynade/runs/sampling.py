@@ -15,7 +15,6 @@ from pynade.estimators import RBM, DensityEstimator, ImageEstimator, TabularNADE
 from pynade.estimators.io import load_with_facts
 from pynade.estimators.questions import PARTICLES
 from pynade.models import Autoregressive, Density, Ensemble
-from pynade.particles import check_particles
 from pynade.runs.figures import completion_figure, image_panels, save_figure, table_figure
 from pynade.runs.summary import read_spec
 from pynade.runs.table import frame_figure, impute_table, parse_given, read_rows, with_polars
@@ -110,7 +109,7 @@ def impute_file(
     if particles is not None and not estimated:
         raise ValueError(f"{run} fills gaps without particles; only models with a fixed ordering need them")
     used = PARTICLES if particles is None else particles
-    check_particles(used)
+    check_positive(**{"the number of particles": used})
     check_destination(out, *(FRAME_ENDINGS if isinstance(model, TabularNADE) else TABLE_ENDINGS))
     check_positive(**{"the number of draws": 1 if draws is None else draws})
     if isinstance(model, TabularNADE):
