@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from pynade.likelihood import Estimate, log_likelihood, orderless_estimate
 from pynade.models import Orderless
 from pynade.nets import MaskedMLP
-from pynade.precision import computing_in
+from pynade.precision import computing_in, fast_matmul
 from pynade.store import save_density
 from pynade.training.checkpoint import Checkpoint, State, Tensors, save_checkpoint
 from pynade.training.history import History
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 Folder = Path | str | None
 Callbacks = Sequence[Callback]
+CHECK_EVERY = 50  # updates between looks at whether the loss is still finite
 #: Options in which the members of a population may differ.
 OWN = ("learning_rate", "gamma", "momentum", "weight_decay", "patience", "stop_at_train")
 
@@ -141,13 +142,7 @@ def train_log_likelihoods(members: Sequence[Member]) -> list[float]:
 
 
 class GradientLearner(Learner):
-    """Minibatch gradient descent on the loss of one model, or of a population with stacked parameters.
-
-    Args:
-        members: the models with their rows; their options differ only in numbers of their own.
-        population: the stack of several; those that have stopped leave it when they are half of it.
-        source: of fresh rows, for the only model.
-    """
+    """Minibatch gradient descent on one model (a source gives it fresh rows), or on a population."""
 
     advice = "Try a smaller learning rate or gradient clipping."
 
@@ -156,10 +151,11 @@ class GradientLearner(Learner):
     ) -> None:
         model, own = members[0].model, [m.options for m in members]
         self.members, self.population, self.source, self.epoch = members, population, source, 0
-        self.device, self.options, self.alone = model.device, own[0], population is None
-        self.model, self.raises, self.facts = model if self.alone else None, self.alone, dict[str, Any]()
-        named = dict(model.named_parameters()) if population is None else population.trained
-        self.trained: Tensors = {n: p for n, p in named.items() if p.requires_grad}
+        self.device, self.options, self.facts = model.device, own[0], dict[str, Any]()
+        self.alone = self.raises = population is None
+        self.model = model if self.alone else None
+        named = model.named_parameters() if population is None else population.trained.items()
+        self.trained: Tensors = {n: p for n, p in named if p.requires_grad}
         self.stopping = [Stopping(patience=o.patience, stop_at_train=o.stop_at_train) for o in own]
         rows, data_of = distinct_rows(model, [m.train for m in members])
         self.sizes, self.x = [len(r) for r in rows], torch.cat(rows)
@@ -176,7 +172,7 @@ class GradientLearner(Learner):
         self.rows: dict[str, Any] = {"train": self.x}
         if self.validated:
             self.rows["valid"] = distinct_rows(model, valid)[0][0] if self.alone else Scored(model, valid)
-        if population is not None and any(o.stop_at_train is not None for o in own):
+        if not self.alone and any(o.stop_at_train is not None for o in own):
             self.rows["train"] = Scored(model, [m.train for m in members])
 
     def _enter(self, members: list[int], generators: dict[tuple[int, int], Generator]) -> None:
@@ -186,14 +182,13 @@ class GradientLearner(Learner):
         if self.population is not None:
             self.population.set_streams([self.keys.index(self.key_of[m]) for m in members])
             self.stream = self.population.stream
-        decay = self._numbers("weight_decay")
-        some = any(self.members[m].options.weight_decay for m in members)
-        names = decays(self.members[0].model, self.trained, self.options.decay_on) if some else ()
-        decay = decay.to(self.device) if isinstance(decay, Tensor) else decay
+        decay, names = self._numbers("weight_decay"), list[str]()
+        if any(self.members[m].options.weight_decay for m in members):
+            names = decays(self.members[0].model, self.trained, self.options.decay_on)
+        decay = decay if self.alone else decay.to(self.device)
         optimizer = Optimizer(self.options.optimizer, self.trained, decay, names)
         drawn, count = [generators[key] for key in self.keys], None if self.alone else len(members)
-        model = self.model if self.population is None else self.population
-        self.step = Step(model, self.x, self.options, drawn, optimizer, members=count)
+        self.step = Step(self.population or self.model, self.x, self.options, drawn, optimizer, members=count)
 
     def _numbers(self, name: str) -> Any:
         """An option of the only model, or of each active member, (M,)."""
@@ -213,16 +208,25 @@ class GradientLearner(Learner):
             self.x.copy_(self.source.draw(len(self.x), step.generators[0]))
         self.epoch += 1
         momentum = self._numbers("momentum") * float(self.epoch > options.momentum_after)
-        rate, gamma = self._numbers("learning_rate"), self._numbers("gamma")
+        initial, gamma = self._numbers("learning_rate"), self._numbers("gamma")
         streams = []
         for (data, _), generator in zip(self.keys, step.generators, strict=True):
             rows = minibatches(self.sizes[data], options.batch_size, self.updates, self.one_pass, generator)
             streams.append(torch.cat(list(rows)) + sum(self.sizes[:data]))
-        parts = torch.stack(streams).split(options.batch_size, dim=1)
-        batches = (part[self.stream] for part in parts)  # each (B,), or (M, B)
-        train = step.epoch(batches, lambda t: options.rate(t, total, rate, gamma), momentum, report)
+        step.loss_sum.zero_()
+        seen = 0
+        for part in torch.stack(streams).split(options.batch_size, dim=1):
+            rate = options.rate(step.optimizer.t, total, initial, gamma)
+            with fast_matmul():
+                step(part[self.stream], rate, momentum)  # rows (B,), or (M, B)
+            seen, t = seen + part.shape[1], step.optimizer.t
+            if self.alone and t % CHECK_EVERY == 0 and not math.isfinite(float(step.loss_sum)):
+                break
+            one = rate if self.alone else math.nan
+            report(t, one, lambda seen=seen: -float(step.loss_sum.min()) / seen)  # type: ignore[misc]
         sound = [t.isfinite().reshape(len(t), -1).all(-1) for t in self.weights.values()]
-        return [*train.view(-1).masked_fill(~torch.stack(sound).all(0), math.nan).tolist()]
+        train = (-step.loss_sum / seen).view(-1)
+        return [*train.masked_fill(~torch.stack(sound).all(0), math.nan).tolist()]
 
     def score(self, epoch: int) -> list[Estimate] | None:
         """The score of each member's validation rows, with the averaged weights where there are any."""
@@ -292,14 +296,11 @@ class GradientLearner(Learner):
         for m, member in enumerate(self.members):
             member.model.load_state_dict({n: t[m] for n, t in self.best.items()}, strict=False)
 
-    def _tensors(self) -> Tensors:
-        """All tensors of the only model, or the parameters of the active members."""
-        return self.model.state_dict() if self.alone else self.trained
-
     def state(self) -> State:
-        """Weights, best weights, averages, optimizer, generators, and who is still trained."""
+        """Weights (of the only model with its buffers), best weights, averages, optimizer, generators."""
         drawn = {str(k): g.get_state() for k, g in enumerate(self.step.generators)}
-        own = {"trained": self._tensors(), "best": self.best, "generators": drawn}
+        trained = self.model.state_dict() if self.alone else self.trained
+        own = {"trained": trained, "best": self.best, "generators": drawn}
         return own | self.step.state(), {"active": self.active, "t": self.step.optimizer.t}
 
     def restore(self, state: State) -> None:
@@ -310,11 +311,11 @@ class GradientLearner(Learner):
         self.epoch, active = facts["epoch"], facts.get("active", [0])
         if self.population is not None:
             self.trained = self.population.keep(torch.tensor(active, device=self.device))
-        with torch.no_grad():
-            for group, own in (("trained", self._tensors()), ("best", self.best)):
-                for name, tensor in own.items():
-                    tensor.copy_(tensors[group][name].view_as(tensor))
         self._enter(active, {key: Generator(self.device) for key in self.key_of})
+        with torch.no_grad():
+            for group in ("trained", "best"):
+                for name, tensor in self.state()[0][group].items():
+                    tensor.copy_(tensors[group][name].view_as(tensor))
         self.step.restore(tensors, facts["t"])
         for k, generator in enumerate(self.step.generators):
             generator.set_state(tensors["generators"][str(k)])
@@ -333,12 +334,10 @@ def minibatches(
 
 def decays(model: Trainable, params: Tensors, where: str) -> list[str]:
     """Names of the parameters that decay: all of them, or the net's input weights only."""
-    names = set(params)
-    if where == "input":
-        names = {f"net.{n}" for n in getattr(getattr(model, "net", None), "input_weights", ())}
-    if not names:
+    inputs = {f"net.{n}" for n in getattr(getattr(model, "net", None), "input_weights", ())}
+    if where == "input" and not inputs:
         raise ValueError(f"{type(model).__name__} has no input matrix to decay; use decay_on='all'")
-    return [n for n in params if n in names]
+    return [n for n in params if where == "all" or n in inputs]
 
 
 def save_last_good(folder: Path, model: Trainable) -> Path:

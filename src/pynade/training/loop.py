@@ -118,10 +118,6 @@ class Learner(ABC):
         """After divergence in this epoch: put back the last good parameters; which these are, in words."""
         return "the last good parameters were kept"
 
-    def messages(self) -> list[str]:
-        """What else to know at the end."""
-        return []
-
     def finish(self) -> None:  # noqa: B027
         """Put the best parameters into the models."""
 
@@ -147,11 +143,10 @@ def run(
     objectives: list[Value] = [None] * len(histories)
     epoch, folder = 0, None if checkpoint is None else checkpoint.path.parent
     if checkpoint is not None and checkpoint.found is not None:
-        tensors, facts = checkpoint.found
-        learner.restore((tensors, facts))
+        learner.restore(checkpoint.found)
+        facts = checkpoint.found[1]
         histories = [History.from_json(h) for h in facts.get("histories", [facts.get("history")])]
-        objectives = facts.get("objectives", objectives)
-        epoch = facts["epoch"]
+        epoch, objectives = facts["epoch"], facts.get("objectives", objectives)
     if metrics is not None:
         lines = "".join(json.dumps(line) + "\n" for line in histories[0].epochs)
         write_atomically(metrics, lambda path: path.write_text(lines, encoding="utf-8"))
@@ -176,12 +171,11 @@ def run(
     while not all(history.stopped for history in histories):
         epoch += 1
         train = learner.advance(report)
-        sound = [value is None or math.isfinite(value) for value in train]
-        scores = learner.score(epoch) if any(sound) else None
-        if scores is not None:
-            sound = [ok and math.isfinite(s.mean) for ok, s in zip(sound, scores, strict=True)]
-        limits = [learner.stopping[m].stop_at_train for m in learner.active]
-        reached = learner.train_score(train) if any(v is not None for v in limits) and any(sound) else train
+        scores = learner.score(epoch) if any(map(_finite, train)) else None
+        valid = [None] * len(train) if scores is None else [score.mean for score in scores]
+        sound = [_finite(a) and _finite(b) for a, b in zip(train, valid, strict=True)]
+        limited = any(learner.stopping[m].stop_at_train is not None for m in learner.active)
+        reached = learner.train_score(train) if limited and any(sound) else train
         objective = learner.objective(train)
         seconds = time.monotonic() - began
 
@@ -189,14 +183,14 @@ def run(
         good = [k for k in running if sound[k]]
         better = []
         for k in good:
-            history, valid = histories[learner.active[k]], None if scores is None else scores[k].mean
+            history, now = histories[learner.active[k]], valid[k]
             best = not learner.validated
-            if valid is not None:
-                best = history.best_valid is None or valid > history.best_valid
+            if now is not None:
+                best = history.best_valid is None or now > history.best_valid
             if best:
                 better.append(learner.active[k])
-                history.best_epoch, history.best_valid = epoch, valid
-            line = {"epoch": epoch, "train": train[k], "valid": valid, **learner.line(k), "best": best}
+                history.best_epoch, history.best_valid = epoch, now
+            line = {"epoch": epoch, "train": train[k], "valid": now, **learner.line(k), "best": best}
             history.epochs.append(line | {"seconds": round(seconds, 3)})
             history.seconds = seconds
         if good:
@@ -205,7 +199,7 @@ def run(
             kept = learner.revert(epoch, folder)
             raise Diverged(f"training diverged in {learner.unit} {epoch}; {kept}. {learner.advice}".rstrip())
         leader = max(good, key=lambda k: scores[k].mean) if scores and good else None
-        known = [v for k in good if (v := train[k]) is not None and (leader is None or k == leader)]
+        known = [v for k in good if (v := train[k]) is not None and leader in (None, k)]
         score = None if scores is None or leader is None else scores[leader]
         call(epoch * learner.updates, max(known, default=math.nan), score, done=True)
         otherwise = f"all {learner.unit}s done" if epoch == epochs else ""
@@ -225,7 +219,6 @@ def run(
             learner.accept([m for m in learner.active if not histories[m].best_epoch and histories[m].epochs])
             for history in histories:
                 history.best_epoch = history.best_epoch or len(history.epochs)
-                history.messages = learner.messages()
         elif stopped:
             learner.drop(stopped)
         if checkpoint is not None and checkpoint.due(ended):
@@ -234,6 +227,10 @@ def run(
             checkpoint.save(tensors, facts)
     learner.finish()
     return histories
+
+
+def _finite(value: Value) -> bool:
+    return value is None or math.isfinite(value)
 
 
 def _reason(learner: Learner, rule: Stopping, history: History, change: Value, reached: Value) -> str:
