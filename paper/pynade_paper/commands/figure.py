@@ -24,14 +24,15 @@ Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders 
 Out = Annotated[Path, typer.Option(help="Picture to write (.png, .pdf, .svg).")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].")]
 Seed = Annotated[int, typer.Option(help="Of the rows and samples shown.")]
+OWN = "Picture to write (.png) [paper/results/figures/NAME.png]."
+OwnPicture = Annotated[Path | None, typer.Option(help=OWN)]
+RECORDS = Path("paper/results")
 
 
 @app.command("paper")
 def paper(
     name: Annotated[str | None, typer.Argument(help="Which figure.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Picture to write (.png) [paper/results/figures/NAME.png].")
-    ] = None,
+    out: OwnPicture = None,
     work: Annotated[Path, typer.Option(help="Folder of the models.")] = Path("runs/figures"),
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     again: Annotated[bool, typer.Option("--again", help="Train again what has been trained.")] = False,
@@ -62,7 +63,7 @@ def paper(
         return
     if name not in known:
         raise ValueError(f"unknown figure {name!r}; known: {', '.join(known)}")
-    out = Path("paper/results/figures") / f"{name}.png" if out is None else out
+    out = RECORDS / "figures" / f"{name}.png" if out is None else out
     check_destination(out, ".png")
     for words in known[name].commands(out, work, device, again):
         words += [] if data_dir is None or words[0] == "sample" else ["--data-dir", str(data_dir)]
@@ -144,59 +145,57 @@ Column = Annotated[str | None, typer.Option(help="One column; not needed where t
 
 
 @app.command("orderings")
-def orderings(
-    table: Table, out: Out, dataset: Column = None, results: Results = Path("paper/results")
-) -> None:
+def orderings(table: Table, out: Out, dataset: Column = None, results: Results = RECORDS) -> None:
     """Log-likelihood against the number of orderings in the ensemble, from the records.
 
     \b
     Example:
       pynade figure orderings mnist --dataset binarized_mnist --out orderings.png
     """
-    from pynade_paper.record_figures import ordering_curves, orderings_figure
-
-    shown, data = _column(table, dataset)
-    curves = ordering_curves(results, shown, data)
-    if not curves:
-        raise ValueError(f"no record of {data} in {results} has ensembles of several sizes")
-    _write(orderings_figure({"data": data, "curves": curves}), out)
-    next_commands(("report", "--results", results))
+    _draw("orderings", table, dataset, results, out, "no record of {} in {} has ensembles of several sizes")
 
 
 @app.command("training")
-def training(
-    table: Table, out: Out, dataset: Column = None, results: Results = Path("paper/results")
-) -> None:
+def training(table: Table, out: Out, dataset: Column = None, results: Results = RECORDS) -> None:
     """Training and validation curves of a table's records, where both were scored.
 
     \b
     Example:
       pynade figure training mnist --dataset binarized_mnist --out training.png
     """
-    from pynade_paper.record_figures import courses_figure, training_courses
-
-    shown, data = _column(table, dataset)
-    courses = training_courses(results, shown, data)
-    if not courses:
-        raise ValueError(f"no record of {data} in {results} has a curve of training and validation rows")
-    _write(courses_figure({"data": data, "courses": courses}), out)
-    next_commands(("report", "--results", results))
+    lack = "no record of {} in {} has a curve of training and validation rows"
+    _draw("training", table, dataset, results, out, lack)
 
 
 @app.command("time")
-def training_time(table: Table, out: Out, results: Results = Path("paper/results")) -> None:
+def training_time(table: Table, out: Out, results: Results = RECORDS) -> None:
     """Log-likelihood against training time of all recorded models of a table.
 
     \b
     Example:
       pynade figure time uci --out time.png
     """
-    from pynade_paper.record_figures import time_figure, time_points
+    _draw("time", table, None, results, out, "{1} has no two records of one data set of table {0}")
 
-    points = time_points(results, _one(table))
-    if not points:
-        raise ValueError(f"{results} has no two records of one data set of table {table}")
-    _write(time_figure(points), out)
+
+def _draw(kind: str, table: str, dataset: str | None, results: Path, out: Path, lack: str) -> None:
+    """Draw a figure of the records of one table, of one of its columns or (time) of all."""
+    from pynade_paper.cells import tables_named
+    from pynade_paper.record_figures import drawings
+
+    found = tables_named(table)
+    if len(found) != 1:
+        raise ValueError(f"a figure is of one table: give one of {', '.join(found)}")
+    (name, shown), *_ = found.items()
+    if kind != "time":
+        if dataset is None and len(shown.columns) > 1:
+            names = ", ".join(shown.columns)
+            raise ValueError(f"table {table} has several data sets: give --dataset, one of {names}")
+        name = dataset or shown.columns[0]
+    drawing = next((d for d in drawings(results, found) if d.name == f"{kind}-{name}"), None)
+    if drawing is None:
+        raise ValueError(lack.format(table if kind == "time" else name, results))
+    _write(drawing.draw(drawing.content), out)
     next_commands(("report", "--results", results))
 
 
@@ -206,6 +205,7 @@ Picture = Annotated[Path | None, typer.Option(help="Picture to write (.png, .pdf
 Record = Annotated[Path | None, typer.Option(help="Write the measurement here (.json).")]
 Split = Annotated[str, typer.Option(help="train, valid or test.")]
 Rows = Annotated[int, typer.Option(help="Number of rows to score.")]
+Note = Annotated[str | None, typer.Option(help="On the model, for the figure's title and caption.")]
 
 
 @app.command("cost")
@@ -218,9 +218,7 @@ def cost(
     rows: Rows = 1000,
     draws: Annotated[str, typer.Option(help="Draws per row of each estimate.")] = "2,4,8,16,32,64,128",
     orderings: Annotated[int, typer.Option(help="Size of the largest ensemble.")] = 16,
-    note: Annotated[
-        str | None, typer.Option(help="On the model, for the figure's title and caption.")
-    ] = None,
+    note: Note = None,
     data_dir: DataDir = None,
 ) -> None:
     """Measure the cost of an orderless model's log-likelihood, exact and estimated.
@@ -268,17 +266,9 @@ def per_step(
     measure = _benchmark("per_step", "measure_per_step", record)
     numbers = _numbers(per_step, "variables per step")
     with errors.status("measuring") as status:
-        measurement = measure(
-            run,
-            data,
-            numbers,
-            split=split,
-            rows=rows,
-            samples=samples,
-            precision=precision,
-            data_dir=data_dir,
-            progress=lambda task: status.update(f"measuring: {task}"),
-        )
+        how: dict[str, Any] = {"split": split, "rows": rows, "samples": samples, "precision": precision}
+        say = lambda task: status.update(f"measuring: {task}")  # noqa: E731
+        measurement = measure(run, data, numbers, **how, data_dir=data_dir, progress=say)
     shown = plain_table("per step", "nats lost", "±", "passes", f"s for {samples} samples")
     for line in measurement["lines"]:
         values = f"{0 - line['mean']:.3f}", f"{line['stderr']:.3f}", str(line["passes"])
@@ -297,21 +287,16 @@ def _benchmark(module: str, function: str, record: Path | None) -> Callable[...,
     if record is not None:
         check_destination(record, ".json")
     try:
-        measure: Callable[..., dict[str, Any]] = getattr(
-            import_module(f"pynade_benchmarks.{module}"), function
-        )
+        measure: Any = getattr(import_module(f"pynade_benchmarks.{module}"), function)
     except ModuleNotFoundError as error:
         if error.name != "pynade_benchmarks":
             raise
         raise ImportError("this command needs pynade-benchmarks: `pip install -e benchmarks`") from None
-    return measure
+    return measure  # type: ignore[no-any-return]
 
 
 def _write_measurement(
-    measurement: dict[str, Any],
-    record: Path | None,
-    draw: Callable[[dict[str, Any]], Figure],
-    out: Path | None,
+    measurement: dict[str, Any], record: Path | None, draw: Callable[..., Figure], out: Path | None
 ) -> None:
     """Write what was measured as a record, as a picture, or both."""
     from pynade.atomic import write_json
@@ -335,21 +320,3 @@ def _numbers(text: str, name: str) -> list[int]:
         return [int(word) for word in text.split(",")]
     except ValueError:
         raise ValueError(f"{name} are numbers separated by commas, not {text!r}") from None
-
-
-def _column(table: str, dataset: str | None) -> tuple[Any, str]:
-    """The table and one of its columns."""
-    shown = _one(table)
-    if dataset is None and len(shown.columns) > 1:
-        names = ", ".join(shown.columns)
-        raise ValueError(f"table {table} has several data sets: give --dataset, one of {names}")
-    return shown, dataset or shown.columns[0]
-
-
-def _one(table: str) -> Any:
-    from pynade_paper.cells import tables_named
-
-    found = tables_named(table)
-    if len(found) != 1:
-        raise ValueError(f"a figure is of one table: give one of {', '.join(found)}")
-    return next(iter(found.values()))
