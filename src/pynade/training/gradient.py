@@ -83,7 +83,7 @@ def fit(
             raise ValueError("rows that are drawn on the fly have no end: set updates_per_epoch")
         source, first = train.to(model.device), Generator(model.device).manual_seed(0)
         train = source.draw(options.updates_per_epoch * options.batch_size, first)
-    learner = GradientLearner([Member(model, train, valid, options, seed)], source=source)
+    learner = _Gradient([Member(model, train, valid, options, seed)], source=source)
     checkpoint = metrics = None
     if folder is not None:
         path, metrics = Path(folder) / "checkpoint.safetensors", Path(folder) / "metrics.jsonl"
@@ -127,7 +127,7 @@ def fit_population(
         raise ValueError(f"members of a population may differ only in {', '.join(OWN)}")
     if len({m.valid is None for m in members}) > 1:
         raise ValueError("either all members of a population have validation rows, or none has")
-    learner = GradientLearner(members, Population([m.model for m in members]))
+    learner = _Gradient(members, Population([m.model for m in members]))
     checkpoint = None if folder is None else Checkpoint(Path(folder) / "population.safetensors", resume)
     histories = run(learner, learner.options.epochs, checkpoint=checkpoint, callbacks=callbacks)
     if checkpoint is not None:
@@ -141,7 +141,7 @@ def train_log_likelihoods(members: Sequence[Member]) -> list[float]:
     return rows.score(Population([m.model for m in members]), range(len(members)))
 
 
-class GradientLearner(Learner):
+class _Gradient(Learner):
     """Minibatch gradient descent on one model (a source gives it fresh rows), or on a population."""
 
     advice = "Try a smaller learning rate or gradient clipping."
@@ -165,7 +165,7 @@ class GradientLearner(Learner):
         self.key_of = [(d, m.seed) for d, m in zip(data_of, members, strict=True)]  # (rows, seed)
         seeded = {key: Generator(self.device).manual_seed(key[1]) for key in self.key_of}
         self._enter(list(range(len(members))), seeded)
-        self.best = {n: t.clone() for n, t in self.weights.items()}
+        self.best = {n: t.clone() for n, t in self._weights.items()}
         self.good = self.best  # of the only model, after the last sound epoch
         valid = [m.valid for m in members if m.valid is not None]
         self.validated = bool(valid)
@@ -196,13 +196,12 @@ class GradientLearner(Learner):
         return own[0] if self.population is None else torch.tensor(own, dtype=self.population.dtype)
 
     @property
-    def weights(self) -> Tensors:
+    def _weights(self) -> Tensors:
         """The weights that are scored and kept, (M, …): the averages, where there are any."""
         own = self.step.average or self.trained
         return {n: t.detach()[None] if self.alone else t.detach() for n, t in own.items()}
 
     def advance(self, report: Report) -> list[float | None]:
-        """All updates of an epoch; the mean log-likelihood of each member's rows, NaN where it diverged."""
         options, step, total = self.options, self.step, self.options.epochs * self.updates
         if self.source is not None:  # into the same memory, which a captured update reads
             self.x.copy_(self.source.draw(len(self.x), step.generators[0]))
@@ -224,12 +223,11 @@ class GradientLearner(Learner):
                 break
             one = rate if self.alone else math.nan
             report(t, one, lambda seen=seen: -float(step.loss_sum.min()) / seen)  # type: ignore[misc]
-        sound = [t.isfinite().reshape(len(t), -1).all(-1) for t in self.weights.values()]
+        sound = [t.isfinite().reshape(len(t), -1).all(-1) for t in self._weights.values()]
         train = (-step.loss_sum / seen).view(-1)
         return [*train.masked_fill(~torch.stack(sound).all(0), math.nan).tolist()]
 
     def score(self, epoch: int) -> list[Estimate] | None:
-        """The score of each member's validation rows, with the averaged weights where there are any."""
         options, t = self.options, self.step.optimizer.t
         scores = self._scores("valid", options.precision, options.valid_draws) if self.validated else None
         if self.alone:
@@ -244,13 +242,12 @@ class GradientLearner(Learner):
         return scores
 
     def train_score(self, train: list[float | None]) -> list[float | None]:
-        """The log-likelihood of each member's training rows under its weights after the epoch."""
         return [score.mean for score in self._scores("train")]
 
     def _scores(self, name: str, precision: str = "float32", draws: int = 4) -> list[Estimate]:
         """Scores of the active members' rows of this name; of an orderless model, estimates."""
         if self.population is not None:
-            self.population.trained = self.weights
+            self.population.trained = self._weights
             scores = self.rows[name].score(self.population, self.active)
             self.population.trained = self.trained
             return [Estimate(score, math.nan, 0) for score in scores]
@@ -261,23 +258,20 @@ class GradientLearner(Learner):
                 return [log_likelihood(self.model, self.rows[name])]
 
     def line(self, position: int) -> dict[str, Any]:
-        """Of the only model: updates, learning rate, and the errors of the validation score."""
         return self.facts
 
     def accept(self, better: Sequence[int]) -> None:
-        """Copy the weights of these members to the best ones."""
         here = torch.tensor([self.active.index(m) for m in better], dtype=torch.long, device=self.device)
         there = torch.tensor(list(better), dtype=torch.long, device=self.device)
-        for name, tensor in self.weights.items():
+        for name, tensor in self._weights.items():
             self.best[name].index_copy_(0, there, tensor[here])
         if self.alone:
-            self.good = {n: t.clone() for n, t in self.weights.items()}
+            self.good = {n: t.clone() for n, t in self._weights.items()}
 
     def drop(self, members: Sequence[int]) -> None:
-        """Take the stopped members out of the stack when they are half of it."""
         running = [k for k, m in enumerate(self.active) if m not in members]
         if self.population is None or not running or 2 * len(running) > len(self.active):
-            return
+            return  # those that have stopped leave the stack when they are half of it
         old, chosen = self.step, torch.tensor(running, device=self.device)
         self.trained = self.population.keep(chosen)
         self._enter([self.active[k] for k in running], dict(zip(self.keys, old.generators, strict=True)))
@@ -285,26 +279,22 @@ class GradientLearner(Learner):
         self.step.restore(kept, old.optimizer.t)
 
     def revert(self, epoch: int, folder: Path | None) -> str:
-        """The weights after the last sound epoch, kept in a file where there is a folder."""
         self.best = self.good
         self.finish()
         kept = f"the weights of epoch {epoch - 1} were kept" if epoch > 1 else "the initial weights were kept"
         return kept if folder is None else f"{kept} in {save_last_good(folder, self.model)}"
 
     def finish(self) -> None:
-        """The best weights, back in the members' own models."""
         for m, member in enumerate(self.members):
             member.model.load_state_dict({n: t[m] for n, t in self.best.items()}, strict=False)
 
     def state(self) -> State:
-        """Weights (of the only model with its buffers), best weights, averages, optimizer, generators."""
         drawn = {str(k): g.get_state() for k, g in enumerate(self.step.generators)}
-        trained = self.model.state_dict() if self.alone else self.trained
+        trained = self.model.state_dict() if self.alone else self.trained  # (with its buffers)
         own = {"trained": trained, "best": self.best, "generators": drawn}
         return own | self.step.state(), {"active": self.active, "t": self.step.optimizer.t}
 
     def restore(self, state: State) -> None:
-        """Put everything back as it was; `trained` holds the active members, whose weights are sound."""
         tensors, facts = state
         if "model" in tensors:  # the older form, of one model
             tensors["trained"], tensors["generators"] = tensors["model"], {"0": tensors["generator"]["state"]}
@@ -381,6 +371,7 @@ def pretrain(
     generator, marginal = Generator().manual_seed(seed), net.bias.detach().clone()
     first, *rest = net.hidden
     grown = MaskedMLP(**(net.config() | {"hidden": [first]}), generator=generator).to(net.bias)
+    grown.set_output_bias(marginal)
     for depth, width in enumerate(rest, start=2):
         grown = grown.deeper(width, generator)
         grown.set_output_bias(marginal)
@@ -392,6 +383,4 @@ def pretrain(
                 raise
             kept = save_last_good(Path(folder), deeper)
             raise Diverged(f"in pretraining ({depth} layers) {error} They are in {kept}.") from None
-    if not rest:
-        grown.set_output_bias(marginal)
     return Orderless(grown, model.family, model.stratified)
