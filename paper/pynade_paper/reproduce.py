@@ -205,7 +205,7 @@ def _fit(cell: Cell, folder: Path, path: Path, options: Options, callbacks: list
     else:
         parameters |= {"device": options.device, "random_state": options.seed}
         start_run(folder, model, parameters, data, valid_rows=first, **where)
-    how = {"draws": draws, "precision": cell.row.precision, "every": every, "first": first}
+    how: dict[str, Any] = {"draws": draws, "precision": cell.row.precision, "every": every, "first": first}
     score = score_run(folder, data, "valid" if quick else "test", options.data_dir, orderings, **how)
     write_record(path, folder, score)
     if score.orderings is not None:

@@ -101,10 +101,7 @@ def protocols(folder: Path | None = None) -> Traversable:
 
 @cache
 def read_tables(folder: Path | None = None) -> Tables:
-    """All tables of a folder by name, in the order of the paper.
-
-    Args:
-        folder: with one .toml file for each table; the package's own when left out.
+    """All tables by name, in the order of the paper, from the .toml files of a folder or of this package.
 
     Example:
         >>> read_tables()["uci"].columns

@@ -267,8 +267,8 @@ def per_step(
     numbers = _numbers(per_step, "variables per step")
     with errors.status("measuring") as status:
         how: dict[str, Any] = {"split": split, "rows": rows, "samples": samples, "precision": precision}
-        say = lambda task: status.update(f"measuring: {task}")  # noqa: E731
-        measurement = measure(run, data, numbers, **how, data_dir=data_dir, progress=say)
+        how |= {"data_dir": data_dir, "progress": lambda task: status.update(f"measuring: {task}")}
+        measurement = measure(run, data, numbers, **how)
     shown = plain_table("per step", "nats lost", "±", "passes", f"s for {samples} samples")
     for line in measurement["lines"]:
         values = f"{0 - line['mean']:.3f}", f"{line['stderr']:.3f}", str(line["passes"])
@@ -292,7 +292,7 @@ def _benchmark(module: str, function: str, record: Path | None) -> Callable[...,
         if error.name != "pynade_benchmarks":
             raise
         raise ImportError("this command needs pynade-benchmarks: `pip install -e benchmarks`") from None
-    return measure  # type: ignore[no-any-return]
+    return measure
 
 
 def _write_measurement(

@@ -135,7 +135,7 @@ def train(
     history, earlier, device = state.history, replace(state.history), rows.device
     seed = how.seed + history.updates  # a run that goes on draws anew
     generator, shuffle = (torch.Generator(device).manual_seed(seed + k) for k in (0, 2))
-    params = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    params: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p.requires_grad}
     decayed = [n for n, p in params.items() if p.ndim > 1 and how.decay]
     optimizer = Optimizer(how.rule, params, how.decay, decayed)
     options = Gradient(batch_size=how.batch_size, clip=how.clip, ema=how.ema)

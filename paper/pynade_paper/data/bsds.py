@@ -98,7 +98,8 @@ def read_patches(path: Path, variant: str = "") -> Dataset:
         "draw_seeds": SEEDS,
     }
     schema = Schema.uniform("real", sources["train"].n_variables)
-    return Dataset("bsds300", *rows.values(), schema, provenance, source=sources["train"])
+    parts = rows["train"], rows["valid"], rows["test"]
+    return Dataset("bsds300", *parts, schema, provenance, source=sources["train"])
 
 
 def write_archive(files: Sequence[Path], path: Path) -> None:

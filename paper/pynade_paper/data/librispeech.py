@@ -27,8 +27,12 @@ FEATURES = "speech/librispeech_features.npz"
 DIGEST = "2b8686eff45cb1bbfa1bb5388a9d847d0927b47144e5c0964302d100f2e00741"
 
 #: The settings with which a file of frames must have been made.
-SETTINGS = {"frame": speech.FRAME, "hop": speech.HOP, "fft": speech.N_FFT, "filters": speech.N_FILTERS}
-SETTINGS |= {"pre_emphasis": speech.PRE_EMPHASIS, "dither_seed": speech.DITHER_SEED}
+SETTINGS: dict[str, float] = {"frame": speech.FRAME, "hop": speech.HOP, "fft": speech.N_FFT}
+SETTINGS |= {
+    "filters": speech.N_FILTERS,
+    "pre_emphasis": speech.PRE_EMPHASIS,
+    "dither_seed": speech.DITHER_SEED,
+}
 
 
 def read_archive(path: Path) -> Recordings:

@@ -56,8 +56,9 @@ class Patches(Places):
         areas = heights * widths
         ends = np.cumsum((heights - size + 1) * (widths - size + 1))
         pixels = np.concatenate([image.reshape(-1) for image in images])
-        rest = map(torch.from_numpy, (pixels, np.cumsum(areas) - areas, heights, widths))
-        return cls(torch.from_numpy(ends), int(ends[-1]), *rest, size)
+        arrays = {"pixels": pixels, "offsets": np.cumsum(areas) - areas, "heights": heights, "widths": widths}
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return cls(torch.from_numpy(ends), int(ends[-1]), **tensors, size=size)
 
     @property
     def n_variables(self) -> int:

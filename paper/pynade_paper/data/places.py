@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -27,7 +27,8 @@ class Places:
 
     def to(self, device: torch.device | str) -> Self:
         """Return the source on another device."""
-        return replace(self, **{n: t.to(device) for n, t in vars(self).items() if isinstance(t, Tensor)})
+        moved: dict[str, Any] = {n: t.to(device) for n, t in vars(self).items() if isinstance(t, Tensor)}
+        return replace(self, **moved)
 
     def places(self, n: int, generator: Generator) -> Tensor:
         """Return ``n`` places, uniform over all there are."""
