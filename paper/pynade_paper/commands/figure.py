@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from pynade.cli.screen import console, errors, next_commands, plain_table
 from pynade_paper.commands.reproduce import Protocols
@@ -20,22 +21,22 @@ app = typer.Typer(
     add_completion=False,
 )
 
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders or model files.")]
-Out = Annotated[Path, typer.Option(help="Picture to write (.png, .pdf, .svg).")]
-DataDir = Annotated[Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].")]
-Seed = Annotated[int, typer.Option(help="Of the rows and samples shown.")]
+Runs = Annotated[list[Path], Argument(metavar="RUN…", help="Run folders or model files.")]
+Out = Annotated[Path, Option(help="Picture to write (.png, .pdf, .svg).")]
+DataDir = Annotated[Path | None, Option(help="Folder of the data sets [$PYNADE_DATA].")]
+Seed = Annotated[int, Option(help="Of the rows and samples shown.")]
 OWN = "Picture to write (.png) [paper/results/figures/NAME.png]."
-OwnPicture = Annotated[Path | None, typer.Option(help=OWN)]
+OwnPicture = Annotated[Path | None, Option(help=OWN)]
 RECORDS = Path("paper/results")
 
 
 @app.command("paper")
 def paper(
-    name: Annotated[str | None, typer.Argument(help="Which figure.")] = None,
+    name: Annotated[str | None, Argument(help="Which figure.")] = None,
     out: OwnPicture = None,
-    work: Annotated[Path, typer.Option(help="Folder of the models.")] = Path("runs/figures"),
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    again: Annotated[bool, typer.Option("--again", help="Train again what has been trained.")] = False,
+    work: Annotated[Path, Option(help="Folder of the models.")] = Path("runs/figures"),
+    device: Annotated[str, Option(help="auto, cpu or cuda.")] = "auto",
+    again: Annotated[bool, Option("--again", help="Train again what has been trained.")] = False,
     data_dir: DataDir = None,
     protocols: Protocols = None,
 ) -> None:
@@ -75,10 +76,10 @@ def paper(
 @app.command("scatter")
 def scatter(
     runs: Runs,
-    data: Annotated[str, typer.Option(help="A registered data set or a file.")],
-    columns: Annotated[str, typer.Option(help="Two columns, by name or number: across,up.")],
+    data: Annotated[str, Option(help="A registered data set or a file.")],
+    columns: Annotated[str, Option(help="Two columns, by name or number: across,up.")],
     out: Out,
-    n: Annotated[int, typer.Option("-n", help="Rows and samples shown.")] = 1000,
+    n: Annotated[int, Option("-n", help="Rows and samples shown.")] = 1000,
     seed: Seed = 0,
     data_dir: DataDir = None,
 ) -> None:
@@ -103,9 +104,9 @@ def scatter(
 @app.command("samples")
 def samples(
     runs: Runs,
-    data: Annotated[str, typer.Option(help="bsds300, librispeech, or speech of your own.")],
+    data: Annotated[str, Option(help="bsds300, librispeech, or speech of your own.")],
     out: Out,
-    n: Annotated[int, typer.Option("-n", help="Rows shown of each.")] = 100,
+    n: Annotated[int, Option("-n", help="Rows shown of each.")] = 100,
     seed: Seed = 0,
     data_dir: DataDir = None,
 ) -> None:
@@ -139,9 +140,9 @@ def comparators(runs: Runs, out: Out) -> None:
     next_commands(("report",))
 
 
-Table = Annotated[str, typer.Argument(metavar="TABLE", help="binary, mnist, uci, patches or speech.")]
-Results = Annotated[Path, typer.Option(help="Folder of the records.")]
-Column = Annotated[str | None, typer.Option(help="One column; not needed where there is one.")]
+Table = Annotated[str, Argument(metavar="TABLE", help="binary, mnist, uci, patches or speech.")]
+Results = Annotated[Path, Option(help="Folder of the records.")]
+Column = Annotated[str | None, Option(help="One column; not needed where there is one.")]
 
 
 @app.command("orderings")
@@ -199,13 +200,13 @@ def _draw(kind: str, table: str, dataset: str | None, results: Path, out: Path, 
     next_commands(("report", "--results", results))
 
 
-OrderlessRun = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of an orderless model.")]
-Data = Annotated[str, typer.Argument(metavar="DATA", help="A registered data set or a file.")]
-Picture = Annotated[Path | None, typer.Option(help="Picture to write (.png, .pdf, .svg).")]
-Record = Annotated[Path | None, typer.Option(help="Write the measurement here (.json).")]
-Split = Annotated[str, typer.Option(help="train, valid or test.")]
-Rows = Annotated[int, typer.Option(help="Number of rows to score.")]
-Note = Annotated[str | None, typer.Option(help="On the model, for the figure's title and caption.")]
+OrderlessRun = Annotated[Path, Argument(metavar="RUN", help="Run folder of an orderless model.")]
+Data = Annotated[str, Argument(metavar="DATA", help="A registered data set or a file.")]
+Picture = Annotated[Path | None, Option(help="Picture to write (.png, .pdf, .svg).")]
+Record = Annotated[Path | None, Option(help="Write the measurement here (.json).")]
+Split = Annotated[str, Option(help="train, valid or test.")]
+Rows = Annotated[int, Option(help="Number of rows to score.")]
+Note = Annotated[str | None, Option(help="On the model, for the figure's title and caption.")]
 
 
 @app.command("cost")
@@ -216,8 +217,8 @@ def cost(
     record: Record = None,
     split: Split = "valid",
     rows: Rows = 1000,
-    draws: Annotated[str, typer.Option(help="Draws per row of each estimate.")] = "2,4,8,16,32,64,128",
-    orderings: Annotated[int, typer.Option(help="Size of the largest ensemble.")] = 16,
+    draws: Annotated[str, Option(help="Draws per row of each estimate.")] = "2,4,8,16,32,64,128",
+    orderings: Annotated[int, Option(help="Size of the largest ensemble.")] = 16,
     note: Note = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -247,11 +248,11 @@ def per_step(
     data: Data,
     out: Picture = None,
     record: Record = None,
-    per_step: Annotated[str, typer.Option(help="Variables drawn at once.")] = "1,4,16",
+    per_step: Annotated[str, Option(help="Variables drawn at once.")] = "1,4,16",
     split: Split = "valid",
     rows: Rows = 200,
-    samples: Annotated[int, typer.Option(help="Number of samples to time.")] = 100,
-    precision: Annotated[str, typer.Option(help="float32, tf32 or bf16 (on a GPU).")] = "float32",
+    samples: Annotated[int, Option(help="Number of samples to time.")] = 100,
+    precision: Annotated[str, Option(help="float32, tf32 or bf16 (on a GPU).")] = "float32",
     data_dir: DataDir = None,
 ) -> None:
     """Measure what drawing several variables at once loses in nats and saves in time.

@@ -7,7 +7,6 @@ given time or number of updates; a later one goes on from its `State`, with a ne
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pynade.arguments import Part
 from pynade.families import Bernoulli
 from pynade.precision import computing_in, fast_matmul
 from pynade.training.options import Gradient
@@ -28,7 +28,7 @@ CHECK_EVERY = 10  # updates between looks at the clock, for which the host waits
 CHUNK = 1000  # rows scored at once
 
 
-class Comparator(nn.Module):
+class Comparator(Part):
     """What a model must offer to be trained and scored."""
 
     kind = "exact"  # what its first score is: "exact", "estimate" or "bound"
@@ -58,11 +58,6 @@ class Comparator(nn.Module):
     def sample(self, n: int, generator: Random = None) -> Tensor:
         """Rows (n, D)."""
         raise NotImplementedError
-
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        names = inspect.signature(type(self).__init__).parameters
-        return {name: getattr(self, name) for name in names if name not in ("self", "generator")}
 
     def facts(self) -> dict[str, Any]:
         """What else belongs in the record of a result."""
@@ -122,14 +117,8 @@ def train(
 ) -> History:
     """Train a model in place; it ends with the averaged weights of the best validation.
 
-    Args:
-        model: what is trained.
-        rows: training rows (N, D) on the model's device, in its floating-point type.
-        valid: validation rows.
-        how: the settings.
-        log: called at each validation.
-        state: of an earlier run, to go on from.
-        keep: called with the state after each validation.
+    Rows (N, D) are on the model's device, in its floating-point type. A `state` of an earlier run is gone on
+    from; `keep` is called with the state after each validation.
     """
     state, began = state or State(), time.perf_counter()
     history, earlier, device = state.history, replace(state.history), rows.device

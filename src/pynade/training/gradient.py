@@ -182,11 +182,15 @@ class _Gradient(Learner):
         if self.population is not None:
             self.population.set_streams([self.keys.index(self.key_of[m]) for m in members])
             self.stream = self.population.stream
-        decay, names = self._numbers("weight_decay"), list[str]()
-        if any(self.members[m].options.weight_decay for m in members):
-            names = decays(self.members[0].model, self.trained, self.options.decay_on)
+        decay, model = self._numbers("weight_decay"), self.members[0].model
+        some, names = any(self.members[m].options.weight_decay for m in members), list(self.trained)
+        if some and self.options.decay_on == "input":
+            inputs = {f"net.{n}" for n in getattr(getattr(model, "net", None), "input_weights", ())}
+            if not inputs:
+                raise ValueError(f"{type(model).__name__} has no input matrix to decay; use decay_on='all'")
+            names = [n for n in names if n in inputs]
         decay = decay if self.alone else decay.to(self.device)
-        optimizer = Optimizer(self.options.optimizer, self.trained, decay, names)
+        optimizer = Optimizer(self.options.optimizer, self.trained, decay, names if some else ())
         drawn, count = [generators[key] for key in self.keys], None if self.alone else len(members)
         self.step = Step(self.population or self.model, self.x, self.options, drawn, optimizer, members=count)
 
@@ -320,14 +324,6 @@ def minibatches(
     here = device if generator is None else generator.device
     rows = torch.cat([torch.randperm(n, generator=generator, device=here) for _ in range(passes)])
     return rows.split(batch_size)[:count]
-
-
-def decays(model: Trainable, params: Tensors, where: str) -> list[str]:
-    """Names of the parameters that decay: all of them, or the net's input weights only."""
-    inputs = {f"net.{n}" for n in getattr(getattr(model, "net", None), "input_weights", ())}
-    if where == "input" and not inputs:
-        raise ValueError(f"{type(model).__name__} has no input matrix to decay; use decay_on='all'")
-    return [n for n in params if where == "all" or n in inputs]
 
 
 def save_last_good(folder: Path, model: Trainable) -> Path:
