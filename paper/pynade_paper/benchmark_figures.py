@@ -51,14 +51,8 @@ def cost_figure(record: dict[str, Any]) -> Figure:
         if not exact:
             right.plot(passes, error, **style)
     for point in record["ensembles"]:
-        left.annotate(
-            f"K = {point['orderings']}",
-            (point["passes"], point["mean"]),
-            textcoords="offset points",
-            xytext=(-7, 1),
-            ha="right",
-            fontsize=8,
-        )
+        style = {"textcoords": "offset points", "xytext": (-7, 1), "ha": "right", "fontsize": 8}
+        left.annotate(f"K = {point['orderings']}", (point["passes"], point["mean"]), **style)
     for axis in (left, right):
         axis.set_xscale("log")
         axis.set_xlabel("forward passes of the network per row")
@@ -68,10 +62,8 @@ def cost_figure(record: dict[str, Any]) -> Figure:
     right.yaxis.set_major_formatter("{x:g}")
     right.set_ylabel("standard error due to draws or orderings (nats)")
     note = f"\n({record['note']})" if record["note"] else ""
-    figure.suptitle(
-        f"{record['model']}; {record['rows']:,} {part_name(record)} rows of {record['data']}{note}",
-        fontsize=11,
-    )
+    rows = f"{record['rows']:,} {part_name(record)} rows of {record['data']}"
+    figure.suptitle(f"{record['model']}; {rows}{note}", fontsize=11)
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=9, frameon=False)
     return figure

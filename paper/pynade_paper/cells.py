@@ -59,21 +59,14 @@ class Cell:
 def tables_named(name: str, tables: Tables | None = None) -> Tables:
     """The tables that a name stands for: one, "table-2" as the paper counts them, or "all".
 
-    Args:
-        name: the name.
-        tables: those of the paper when left out.
-
     Example:
         >>> list(tables_named("table-6")), list(tables_named("uci"))
         (['uci'], ['uci'])
     """
     tables = read_tables() if tables is None else tables
     number = re.fullmatch(r"table-(\d+)", name)
-    found = {
-        n: table
-        for n, table in tables.items()
-        if name in (n, "all") or (number and int(number[1]) in table.number)
-    }
+    counted = int(number[1]) if number else None
+    found = {n: t for n, t in tables.items() if name in (n, "all") or counted in t.number}
     if not found:
         numbers = ", ".join(f"table-{k} ({n})" for n, table in tables.items() for k in table.number)
         raise ValueError(f"unknown table {name!r}; known: {', '.join(tables)}, all, or {numbers}")
@@ -81,12 +74,7 @@ def tables_named(name: str, tables: Tables | None = None) -> Tables:
 
 
 def cells(tables: Tables, model: str | None = None, data: str | None = None) -> list[Cell]:
-    """The cells of some tables, each record once.
-
-    Args:
-        tables: see `tables_named`.
-        model: only this row: its name, or the name of its record.
-        data: only this data set.
+    """The cells of some tables, each record once; of one row (its name, or its record's), of one data set.
 
     Example:
         >>> [cell.name for cell in cells(tables_named("uci"), model="rnade-mog", data="red_wine")]
@@ -118,14 +106,7 @@ def cells(tables: Tables, model: str | None = None, data: str | None = None) -> 
 
 
 def expected_minutes(cell: Cell, results: Path, device: str = "auto", quick: bool = False) -> float:
-    """How long a cell will take: as its record on the same kind of device took, else as its row says.
-
-    Args:
-        cell: which.
-        results: folder of the records.
-        device: "auto", "cpu" or "cuda"; rows have the time on an H200.
-        quick: the time of a trial run, on any device.
-    """
+    """How long a cell will take: as its record on the same kind of device took, else as its row says."""
     if quick:
         return TRIAL_MINUTES
     if device == "auto":

@@ -24,14 +24,9 @@ FRAMES = 11  # of a window of speech
 def scatter_figure(
     runs: Sequence[Path], data: Dataset, columns: tuple[str, str], n: int = 1000, seed: int = 0
 ) -> Figure:
-    """Samples of each model (red) over rows of the data (black), two columns: the paper's "UCI-thresholds".
+    """Samples of each model (red) over n training rows (black), two columns: the paper's "UCI-thresholds".
 
-    Args:
-        runs: run folders or model files, a panel each.
-        data: rows come from its training part.
-        columns: names (or numbers, from 0) of the columns across and upwards.
-        n: rows and samples shown.
-        seed: of rows and samples.
+    Each run folder or model file has a panel; columns across and upwards are names, or numbers from 0.
     """
     from matplotlib.figure import Figure
 
@@ -66,13 +61,8 @@ def sample_figure(runs: Sequence[Path], data: Dataset, n: int = 100, seed: int =
     With unbounded scales, one extreme value of a conditional can make the next more extreme. Such draws are
     left out of the picture and counted in its title.
 
-    These are the paper's "natimg-samples" (patches of images) and "speech-samples" (windows of speech).
-
-    Args:
-        runs: run folders or model files; the last one sorts.
-        data: patches of images or windows of speech; rows come from its test part.
-        n: rows shown of each.
-        seed: of rows and samples.
+    These are the paper's "natimg-samples" (patches of images) and "speech-samples" (windows of speech); n of
+    the test rows are shown.
     """
     from matplotlib.figure import Figure
 
@@ -93,22 +83,16 @@ def sample_figure(runs: Sequence[Path], data: Dataset, n: int = 100, seed: int =
     axes: Any = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
     for axis, (name, rows) in zip(axes, panels.items(), strict=True):
         ordered = rows[np.argsort(-models[-1].score_samples(rows))]
-        images = pictures(ordered)
-        images = _stretched(images)
-        axis.imshow(
-            tile(images.reshape(len(images), -1), images.shape[1:], across), cmap="gray", vmin=0, vmax=1
-        )
+        images = _stretched(pictures(ordered))
+        tiled = tile(images.reshape(len(images), -1), images.shape[1:], across)
+        axis.imshow(tiled, cmap="gray", vmin=0, vmax=1)
         axis.set_title(name, fontsize=11)
         axis.set_axis_off()
     return figure
 
 
 def comparator_figure(runs: Sequence[Path]) -> Figure:
-    """The images that `pynade_paper.comparators.train` drew from its models, a panel for each.
-
-    Args:
-        runs: folders that it wrote.
-    """
+    """The images that `pynade_paper.comparators.train` drew from its models, a panel for each folder."""
     from safetensors.numpy import load_file
 
     panels, names = {}, {row.record: row.model for row in read_tables()["mnist"].rows}

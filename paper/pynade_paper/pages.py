@@ -60,13 +60,7 @@ HIGHLIGHTS = (
 
 
 def sections(results: Path, link: str = "../paper/results", tables: Tables | None = None) -> Iterator[str]:
-    """The page's headings, paragraphs, tables, lists and pictures.
-
-    Args:
-        results: folder of the records.
-        link: that folder as seen from the page.
-        tables: those of the paper when left out.
-    """
+    """The page's headings, paragraphs, tables, lists and pictures; `link` leads from it to the records."""
     tables = read_tables() if tables is None else tables
     yield "# Results"
     yield INTRODUCTION
@@ -119,10 +113,8 @@ def markdown(results: Path, shown: Table, link: str) -> str:
     for row in shown.rows:
         ours = [measured(results, row, data) for data in shown.columns]
         if row.paper or any(ours):
-            cells = [
-                _cell(shown, row, data, cell, row.model in bold[data], link)
-                for data, cell in zip(shown.columns, ours, strict=True)
-            ]
+            pairs = zip(shown.columns, ours, strict=True)
+            cells = [_cell(shown, row, data, cell, row.model in bold[data], link) for data, cell in pairs]
             lines.append([row.model, *cells])
     return markdown_table(["model", *shown.columns], lines)
 
@@ -241,11 +233,8 @@ def _bests(results: Path, shown: Table) -> list[str]:
     trained_on = {row.model: (row.fit or {}).get("data") for row in shown.rows}
     for data in shown.columns:
         theirs = [row.paper[data] for row in shown.rows if data in row.paper]
-        cells = {
-            model: cell
-            for model, cell in column(results, shown, data).items()
-            if not trained_on[model] and math.isfinite(cell.valid)  # others have other validation rows
-        }
+        cells = {m: c for m, c in column(results, shown, data).items() if math.isfinite(c.valid)}
+        cells = {m: c for m, c in cells.items() if not trained_on[m]}  # others have other validation rows
         if not cells or not theirs:
             continue
         seen += 1

@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from pynade_paper.cells import cells, tables_named
@@ -29,11 +30,7 @@ class PaperFigure:
     def commands(self, out: Path, work: Path, device: str, again: bool = False) -> list[list[str]]:
         """The commands as lists of words; a finished `fit` is left out, an interrupted one is resumed.
 
-        Args:
-            out: the picture.
-            work: folder of the models.
-            device: where to compute.
-            again: train again what has been trained (a cell of which only the record is left always is).
+        With `again` both are trained again; a cell of which only the record is left always is.
         """
         commands = []
         for step in self.steps:
@@ -67,19 +64,15 @@ def _status(run: Path) -> str | None:
 
 def _only_records(words: list[str], work: Path) -> bool:
     """Whether a cell of a `reproduce` command has its record, but no models any more."""
-    model, data = (
-        words[words.index(option) + 1] if option in words else None for option in ("--model", "--dataset")
-    )
+    given = dict(pairwise(words))
+    model, data = given.get("--model"), given.get("--dataset")
     names = [cell.name for cell in cells(tables_named(words[1]), model, data)]
     return any((work / "results" / f"{n}.json").is_file() and not (work / "full" / n).exists() for n in names)
 
 
 @cache
 def read_figures(folder: Path | None = None) -> Mapping[str, PaperFigure]:
-    """All figures of samples by name.
-
-    Args:
-        folder: with a file figures.toml; the package's own when left out.
+    """All figures of samples by name, from the file figures.toml of a folder or of this package.
 
     Example:
         >>> read_figures()["mnist-samples-nade"].commands(Path("a.png"), Path("runs"), "cpu")[-1]

@@ -45,12 +45,7 @@ class Drawing:
 
 
 def drawings(results: Path, tables: Tables | None = None) -> Iterator[Drawing]:
-    """All figures for which there are records.
-
-    Args:
-        results: folder of the records.
-        tables: those of the paper when left out.
-    """
+    """All figures for which there are records, of the paper's tables when none are given."""
     for name, shown in (read_tables() if tables is None else tables).items():
         for data in shown.columns:
             curves = ordering_curves(results, shown, data)
@@ -104,13 +99,9 @@ def write_figures(
     tables: Tables | None = None,
     samples: Mapping[str, PaperFigure] | None = None,
 ) -> list[Path]:
-    """Draw the figures that are missing or have other numbers, write all captions; returns the new pictures.
+    """Draw the figures that are missing or have other numbers, or all; returns the new pictures.
 
-    Args:
-        results: folder of the records, with the pictures in its folder `figures`.
-        redraw: draw all figures of records again.
-        tables: those of the paper when left out.
-        samples: figures of samples, which get their captions here; those of the paper when left out.
+    All get their captions here, figures of samples too. Tables and samples are the paper's when left out.
     """
     written = []
     for drawing in drawings(results, tables):
@@ -153,15 +144,9 @@ def ordering_curves(results: Path, shown: Table, data: str) -> list[dict[str, An
             if data in row.paper and (row.entry[0] == "ensembles" or row.entry == ("test",))
         }
         papers = {k: value for k, value in papers.items() if k in record["ensembles"]}
-        curves.append(
-            {
-                "model": _net(rows[0].model),
-                "orderings": [k for k, _ in sizes],
-                "mean": [value["mean"] for _, value in sizes],
-                "stderr": sizes[-1][1]["stderr"],
-                "paper": {int(k): value for k, value in papers.items()},
-            }
-        )
+        curve = {"model": _net(rows[0].model), "orderings": [k for k, _ in sizes]}
+        curve |= {"mean": [value["mean"] for _, value in sizes], "stderr": sizes[-1][1]["stderr"]}
+        curves.append(curve | {"paper": {int(k): value for k, value in papers.items()}})
     return curves
 
 
@@ -212,16 +197,10 @@ def training_courses(results: Path, shown: Table, data: str) -> list[dict[str, A
         record = read_record(results / file.format(data=data))
         if record is None or "curve" not in record:
             continue
-        curve = record["curve"]
-        courses.append(
-            {
-                "model": _net(row.model),
-                "updates": curve["updates"],
-                "train": [-nll for nll in curve["train_scored_nll"]],
-                "valid": [-nll for nll in curve["valid_nll"]],
-                "kept": max(0, record["best_epoch"] - 1),
-            }
-        )
+        curve, kept = record["curve"], max(0, record["best_epoch"] - 1)
+        train, valid = ([-nll for nll in curve[name]] for name in ("train_scored_nll", "valid_nll"))
+        course = {"model": _net(row.model), "updates": curve["updates"], "train": train, "valid": valid}
+        courses.append(course | {"kept": kept})
     return courses[::-1]
 
 
@@ -253,20 +232,14 @@ def courses_figure(content: dict[str, Any]) -> Figure:
 
 def time_points(results: Path, shown: Table) -> dict[str, Any]:
     """Each measured cell of a table: seconds of training, log-likelihood, standard error, device."""
-    columns = {
-        data: {
-            model + (" (a bound)" if cell.kind == "bound" else ""): {
-                "seconds": cell.seconds,
-                "mean": cell.mean,
-                "stderr": cell.stderr,
-                "gpu": cell.device.startswith("cuda"),
-            }
-            for model, cell in column(results, shown, data).items()
-            if cell.seconds > 0
-        }
-        for data in shown.columns
-    }
-    return {data: cells for data, cells in columns.items() if len(cells) > 1}
+    points: dict[str, Any] = {}
+    for data in shown.columns:
+        timed = {model: cell for model, cell in column(results, shown, data).items() if cell.seconds > 0}
+        for model, cell in timed.items() if len(timed) > 1 else ():
+            point = {"seconds": cell.seconds, "mean": cell.mean, "stderr": cell.stderr}
+            name = model + (" (a bound)" if cell.kind == "bound" else "")
+            points.setdefault(data, {})[name] = point | {"gpu": cell.device.startswith("cuda")}
+    return points
 
 
 def time_figure(content: dict[str, Any]) -> Figure:
@@ -280,20 +253,13 @@ def time_figure(content: dict[str, Any]) -> Figure:
     models = list(dict.fromkeys(model for cells in content.values() for model in cells))
     beside = len(content) == across * down  # is the legend
     height = max(0.9 * size * down, 0.19 * (len(models) + 2) if beside else 0)
-    figure = Figure(figsize=(size * across + (3.2 if beside else 0), height))
-    figure.set_layout_engine("constrained")
+    figure = Figure(figsize=(size * across + (3.2 if beside else 0), height), layout="constrained")
     axes: list[Any] = list(figure.subplots(down, across, squeeze=False).flat)
     styles = _styles(models)
     for axis, (data, cells) in zip(axes, content.items(), strict=False):
         for model, cell in cells.items():
-            axis.errorbar(
-                cell["seconds"],
-                cell["mean"],
-                yerr=cell["stderr"],
-                elinewidth=1,
-                capsize=2,
-                **_marker(*styles[model], cell["gpu"]),
-            )
+            style = _marker(*styles[model], cell["gpu"]) | {"elinewidth": 1, "capsize": 2}
+            axis.errorbar(cell["seconds"], cell["mean"], yerr=cell["stderr"], **style)
         axis.set_xscale("log")
         seconds = [cell["seconds"] for cell in cells.values()]
         dense = max(seconds) < 30 * min(seconds)
@@ -306,13 +272,10 @@ def time_figure(content: dict[str, Any]) -> Figure:
             _widen_near_best(axis, values, best["stderr"])
         axis.set_title(data, fontsize=11)
         axis.grid(alpha=0.3)
-    _legend(
-        figure, axes[len(content) :], styles, {c["gpu"] for cells in content.values() for c in cells.values()}
-    )
-    if len(content) == 1:
-        axes[0].set_xlabel("training time (s)", fontsize=11)
-    else:
-        figure.supxlabel("training time (s)", fontsize=11)
+    kinds = {cell["gpu"] for cells in content.values() for cell in cells.values()}
+    _legend(figure, axes[len(content) :], styles, kinds)
+    across_label = axes[0].set_xlabel if len(content) == 1 else figure.supxlabel
+    across_label("training time (s)", fontsize=11)
     figure.supylabel(LABEL, fontsize=11)
     return figure
 
@@ -352,10 +315,7 @@ def _styles(models: list[str]) -> dict[str, tuple[str, str]]:
 
 
 def _widen_near_best(axis: Any, values: list[float], stderr: float) -> None:
-    """Scale values by minus the logarithm of their distance from a point a little above the best.
-
-    Differences are of several orders of magnitude: the worst is a hundred nats below, the best a tenth apart.
-    """
+    """Scale values by minus the logarithm of their distance from a point a little above the best."""
     top, low = max(values), min(values)
     ceiling = top + max(0.04 * (top - low), 2 * stderr)
 

@@ -18,35 +18,20 @@ ODD = 3.0  # a fold is named if the standard deviation of the others is this man
 
 @dataclass(frozen=True)
 class Measured:
-    """One number of a record.
-
-    Attributes:
-        mean: the number.
-        stderr: its standard error.
-        kind: "exact", "estimate" or "bound".
-        file: the record, below the folder of records.
-        folds: the mean of each fold.
-        present: whether it was made by the protocol that is in the table today.
-        seconds: of training, including the choice of settings.
-        scoring: seconds of scoring.
-        device: on which it was trained.
-        valid: validation score (see `_validation`), used to choose among models.
-        beside: numbers of other kinds in the record: mean and standard error.
-        note: on how it was made.
-    """
+    """One number of a record."""
 
     mean: float
     stderr: float
-    kind: str
-    file: str
-    folds: tuple[float, ...] = ()
-    present: bool = True
-    seconds: float = 0.0
-    scoring: float = 0.0
-    device: str = ""
-    valid: float = -math.inf
-    beside: dict[str, tuple[float, float]] = field(default_factory=dict)
-    note: str = ""
+    kind: str  # "exact", "estimate" or "bound"
+    file: str  # the record, below the folder of records
+    folds: tuple[float, ...] = ()  # the mean of each
+    present: bool = True  # whether it was made by the protocol that is in the table today
+    seconds: float = 0.0  # of training, including the choice of settings
+    scoring: float = 0.0  # seconds of scoring
+    device: str = ""  # on which it was trained
+    valid: float = -math.inf  # validation score (see `_validation`), used to choose among models
+    beside: dict[str, tuple[float, float]] = field(default_factory=dict)  # other kinds: mean and error
+    note: str = ""  # on how it was made
 
 
 def measured(results: Path, row: Row, data: str) -> Measured | None:
@@ -133,18 +118,12 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 def _of_comparator(record: dict[str, Any]) -> dict[str, Any]:
-    """A result of `pynade_paper.comparators` in the form of other records.
-
-    Its scores are negative log-likelihoods by name; its seconds are those of one of several runs.
-    """
-    names = {"nll": "exact"}
-    parts = {
-        part: {
-            (kind := names.get(name, name)): {"mean": -v["mean"], "stderr": v["stderr"], "kind": kind}
-            for name, v in record[part].items()
-        }
-        for part in ("valid", "test")
-    }
+    """A result of `pynade_paper.comparators`, which has negative log-likelihoods, as another record."""
+    parts: dict[str, Any] = {"valid": {}, "test": {}}
+    for part, found in parts.items():
+        for name, v in record[part].items():
+            kind = "exact" if name == "nll" else name
+            found[kind] = {"mean": -v["mean"], "stderr": v["stderr"], "kind": kind}
     training = sum(stage["seconds"] for stage in record["stages"])
     runs = [run["seconds"] for run in (record, *record.get("earlier", ()))]
     whole = sum(run["all"] if isinstance(run, dict) else run for run in runs)

@@ -48,10 +48,8 @@ def write_report(
         tables: those of the paper when left out.
     """
     written = write_figures(results, redraw, tables)
-    pages = {
-        markdown: results_page(results, _relative(results, markdown.parent), tables),
-        page: html_page(results, _relative(results, page.parent), tables),
-    }
+    pages = {markdown: results_page(results, _relative(results, markdown.parent), tables)}
+    pages[page] = html_page(results, _relative(results, page.parent), tables)
     if readme is not None:
         pages[readme] = with_highlights(readme.read_text(encoding="utf-8"), results)
     for path, text in pages.items():
@@ -64,13 +62,7 @@ def _relative(path: Path, start: Path) -> str:
 
 
 def html_page(results: Path, link: str = "../paper/results", tables: Tables | None = None) -> str:
-    """The page of results as HTML: pictures are inside it, links lead to the records.
-
-    Args:
-        results: folder of the records.
-        link: that folder as seen from the page.
-        tables: those of the paper when left out.
-    """
+    """The page of results as HTML: pictures are inside it, links lead to the records."""
     renderer = MarkdownIt("js-default")
     tokens = renderer.parse(results_page(results, link, tables))
     for token, content in pairwise(tokens):

@@ -1,9 +1,7 @@
-"""Making the paper's tables again, cell by cell.
+"""Making the paper's tables again, cell by cell: each by its `fit` (one run) or its `sweep` (a grid).
 
-A cell is a row of `protocols/*.toml` on one data set. Its record is made by its `fit` (one run) or its
-`sweep` (a grid of settings chosen on validation). Runs in progress are in a folder of their own, so that an
-interrupted cell is resumed. A finished cell leaves its record in the folder of records and is skipped the
-next time.
+Runs in progress are in a folder of their own, so that an interrupted cell is resumed. A finished cell leaves
+its record in the folder of records and is skipped the next time.
 """
 
 from __future__ import annotations
@@ -35,28 +33,16 @@ class OutOfTime(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    """How cells are made.
+    """How cells are made."""
 
-    Attributes:
-        device: where to compute.
-        quick: a trial run with a few epochs; its record stays in the work folder and is marked as not
-            comparable.
-        again: make it again from the start, even if it has a record.
-        outdated: make it again; what was started by the protocol of today is resumed.
-        keep: leave the run (model, metrics) in the work folder when its record is written.
-        data_dir: folder of the data sets.
-        seed: of everything random; the seeds of a grid are counted from it.
-        deadline: in seconds since 1970; a cell that would not be done by then is not started.
-    """
-
-    device: str = "auto"
-    quick: bool = False
-    again: bool = False
-    outdated: bool = False
-    keep: bool = False
-    data_dir: Path | None = None
-    seed: int = 0
-    deadline: float | None = None
+    device: str = "auto"  # where to compute
+    quick: bool = False  # a trial run; its record stays in the work folder, marked as not comparable
+    again: bool = False  # make it again from the start, even if it has a record
+    outdated: bool = False  # make it again; what was started by the protocol of today is resumed
+    keep: bool = False  # leave the run (model, metrics) in the work folder when its record is written
+    data_dir: Path | None = None  # folder of the data sets
+    seed: int = 0  # of everything random; the seeds of a grid are counted from it
+    deadline: float | None = None  # in seconds since 1970; a cell that takes longer is not started
 
 
 def reproduce(
@@ -142,14 +128,9 @@ def _on_one_thread(cell: Cell, results: Path, work: Path, options: Options) -> O
 
 
 def attempt(cell: Cell, results: Path, work: Path, options: Options = Options(), **watch: Any) -> Outcome:
-    """Make one cell: its record or the error (so that others go on), and the seconds it took.
+    """`reproduce` one cell: its record or the error (so that others go on), and the seconds it took.
 
-    Args:
-        cell: which.
-        results: folder of the records.
-        work: folder of runs in progress.
-        options: how; past their deadline the outcome is `OutOfTime`.
-        **watch: `callbacks` and `progress` of `reproduce`.
+    A cell that would not be done by the deadline has the outcome `OutOfTime`.
     """
     begin = time.monotonic()
     minutes = expected_minutes(cell, results, options.device, options.quick)
@@ -175,21 +156,11 @@ def _sweep(
     few = _few(spec["model"], spec["fixed"]) if quick else {}
     fixed = {**spec["fixed"], "device": options.device} | {k: v for k, v in few.items() if k not in grid}
     repeats = spec.get("repeats", 1)
+    how: dict[str, Any] = {"seed": seed, "data_dir": options.data_dir, "retrain": spec["retrain"]}
+    how |= {"repeats": min(repeats, 2) if quick else repeats, "quick": quick, "report": progress}
 
     def sweep() -> dict[str, Any]:
-        return Sweep(
-            folder,
-            spec["model"],
-            cell.data,
-            fixed,
-            grid,
-            seed=seed,
-            data_dir=options.data_dir,
-            retrain=spec["retrain"],
-            repeats=min(repeats, 2) if quick else repeats,
-            quick=quick,
-            report=progress,
-        ).run()
+        return Sweep(folder, spec["model"], cell.data, fixed, grid, **how).run()
 
     try:
         record = sweep()
@@ -234,17 +205,8 @@ def _fit(cell: Cell, folder: Path, path: Path, options: Options, callbacks: list
     else:
         parameters |= {"device": options.device, "random_state": options.seed}
         start_run(folder, model, parameters, data, valid_rows=first, **where)
-    score = score_run(
-        folder,
-        data,
-        "valid" if quick else "test",
-        options.data_dir,
-        orderings,
-        draws=draws,
-        precision=cell.row.precision,
-        every=every,
-        first=first,
-    )
+    how: dict[str, Any] = {"draws": draws, "precision": cell.row.precision, "every": every, "first": first}
+    score = score_run(folder, data, "valid" if quick else "test", options.data_dir, orderings, **how)
     write_record(path, folder, score)
     if score.orderings is not None:
         forget_chunks(folder, score)

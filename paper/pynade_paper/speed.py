@@ -7,11 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-OTHERS = {
-    "loop": "× the plain loop",
-    "cumulative": "× the cumulative sum",
-    "zuko MAF": "× zuko's MAF",
-}
+OTHERS = {"loop": "× the plain loop", "cumulative": "× the cumulative sum", "zuko MAF": "× zuko's MAF"}
 
 
 def speed_sections(results: Path) -> Iterator[str]:
@@ -56,53 +52,33 @@ def kernel_table(records: list[dict[str, Any]]) -> str:
         for measured in record["shapes"]:
             for task, timing in measured["tasks"].items():
                 ratios, share = timing["ratios"], timing.get("share_of_ceiling")
-                lines.append(
-                    [
-                        _machine(record),
-                        _sizes(measured["shape"]),
-                        task,
-                        f"{1e3 * timing['ours']['median']:.2f}",
-                        *(f"{ratios[name]:.1f}" if name in ratios else "–" for name in OTHERS),
-                        "–" if share is None else f"{share:.0%}",
-                    ]
-                )
+                others = [f"{ratios[name]:.1f}" if name in ratios else "–" for name in OTHERS]
+                others.append("–" if share is None else f"{share:.0%}")
+                ours = f"{1e3 * timing['ours']['median']:.2f}"
+                lines.append([_machine(record), _sizes(measured["shape"]), task, ours, *others])
     return markdown_table(head, lines)
 
 
 def baseline_table(records: list[dict[str, Any]]) -> str:
     """One line for every contender at every problem on every machine."""
-    head = ["machine", "problem", "contender", "ms", "× ours"]
-    lines = [
-        [
-            _machine(record),
-            problem["problem"],
-            contender,
-            f"{1e3 * timed['median']:,.1f}",
-            f"{problem['ratios'][contender]:.1f}" if contender in problem["ratios"] else "–",
-        ]
-        for record in records
-        for problem in record["problems"]
-        for contender, timed in problem["contenders"].items()
-    ]
-    return markdown_table(head, lines)
+    lines = []
+    for record in records:
+        for problem in record["problems"]:
+            for name, timed in problem["contenders"].items():
+                ratio = f"{problem['ratios'][name]:.1f}" if name in problem["ratios"] else "–"
+                ms = f"{1e3 * timed['median']:,.1f}"
+                lines.append([_machine(record), problem["problem"], name, ms, ratio])
+    return markdown_table(["machine", "problem", "contender", "ms", "× ours"], lines)
 
 
 def population_table(records: list[dict[str, Any]]) -> str:
     """One line for every number of components on every machine."""
-    head = ["machine", "K", "members", "alone, ms", "together, ms", "gain"]
-    lines = [
-        [
-            _machine(record),
-            str(line["K"]),
-            str(line["members"]),
-            f"{1e3 * line['alone']:.2f}",
-            f"{1e3 * line['together']:.3f}",
-            f"{line['ratio']:.1f}×",
-        ]
-        for record in records
-        for line in record["lines"]
-    ]
-    return markdown_table(head, lines)
+    lines = []
+    for record in records:
+        for line in record["lines"]:
+            times = f"{1e3 * line['alone']:.2f}", f"{1e3 * line['together']:.3f}", f"{line['ratio']:.1f}×"
+            lines.append([_machine(record), str(line["K"]), str(line["members"]), *times])
+    return markdown_table(["machine", "K", "members", "alone, ms", "together, ms", "gain"], lines)
 
 
 def _machine(record: dict[str, Any]) -> str:

@@ -17,41 +17,23 @@ ORDER = ("binary", "orderings", "mnist", "uci", "patches", "speech")
 
 @dataclass(frozen=True)
 class Row:
-    """One model of a table: the paper's values by data set, and where ours are recorded.
+    """One model of a table: the paper's values by data set, and where ours are recorded."""
 
-    Attributes:
-        model: the name in the table.
-        record: file under the folder of records, with {data} for the data set.
-        paper: the paper's value for each data set.
-        kind: what the paper's values are: "exact", "estimate" or "bound".
-        bold: data sets for which the paper prints the value in bold.
-        entry: where in the record the number is.
-        fit: how the record is made by one run: model, parameters and perhaps data; or …
-        sweep: … by a grid of settings chosen on validation.
-        orderings: number of orderings under which a run is scored.
-        draws: with it, exact scores on some rows only, and estimates with this many draws on all rows.
-        every: the rows with exact scores are every n-th.
-        precision: of the nets while they are scored.
-        quick: what a trial run uses instead: parameters, grid, every.
-        minutes: about how long it takes on an H200.
-        why: the reason why `pynade reproduce` does not measure it, other than time.
-    """
-
-    model: str
-    record: str
-    paper: dict[str, float] = field(default_factory=dict)
-    kind: str = "exact"
-    bold: list[str] = field(default_factory=list)
-    entry: tuple[str, ...] = ("test",)
-    fit: dict[str, Any] | None = None
-    sweep: dict[str, Any] | None = None
-    orderings: int | None = None
-    draws: int | None = None
-    every: int = 10
-    precision: str = "tf32"
-    quick: dict[str, Any] = field(default_factory=dict)
-    minutes: float = 5.0
-    why: str | None = None
+    model: str  # the name in the table
+    record: str  # file under the folder of records, with {data} for the data set
+    paper: dict[str, float] = field(default_factory=dict)  # the paper's value for each data set
+    kind: str = "exact"  # what the paper's values are: "exact", "estimate" or "bound"
+    bold: list[str] = field(default_factory=list)  # data sets for which the paper prints it in bold
+    entry: tuple[str, ...] = ("test",)  # where in the record the number is
+    fit: dict[str, Any] | None = None  # how the record is made by one run: model, parameters, perhaps data
+    sweep: dict[str, Any] | None = None  # or by a grid of settings chosen on validation
+    orderings: int | None = None  # under which a run is scored
+    draws: int | None = None  # then exact scores on some rows only, and estimates by so many draws on all
+    every: int = 10  # the rows with exact scores are every n-th
+    precision: str = "tf32"  # of the nets while they are scored
+    quick: dict[str, Any] = field(default_factory=dict)  # of a trial run instead: parameters, grid, every
+    minutes: float = 5.0  # about how long it takes on an H200
+    why: str | None = None  # the reason why `pynade reproduce` does not measure it, other than time
 
     def sweep_on(self, data: str) -> dict[str, Any]:
         """The sweep on one data set: `own` settings for that data set replace those of the row."""
@@ -85,30 +67,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """One table of the paper.
+    """One table of the paper."""
 
-    Attributes:
-        title: heading on the page of results.
-        about: paragraph below it.
-        columns: the data sets.
-        rows: the models.
-        bold_by: how the best are found: "overlap" of two standard errors, "paired" t-test over folds, or
-            "none".
-        number: the table's numbers in the paper.
-        unavailable: data sets that are not available, and why.
-        compare: False where our data are other data than the paper's.
-        papers_data: the name of the paper's data there.
-    """
-
-    title: str
-    about: str
-    columns: list[str]
-    rows: list[Row]
-    bold_by: str
-    number: list[int]
-    unavailable: dict[str, str] = field(default_factory=dict)
-    compare: bool = True
-    papers_data: str = "TIMIT"
+    title: str  # heading on the page of results
+    about: str  # paragraph below it
+    columns: list[str]  # the data sets
+    rows: list[Row]  # the models
+    bold_by: str  # which are best: "overlap" of two standard errors, "paired" t-test over folds, or "none"
+    number: list[int]  # the table's numbers in the paper
+    unavailable: dict[str, str] = field(default_factory=dict)  # data sets, and why
+    compare: bool = True  # False where our data are other data than the paper's
+    papers_data: str = "TIMIT"  # the name of the paper's data there
 
     @property
     def deviations(self) -> bool:
@@ -132,10 +101,7 @@ def protocols(folder: Path | None = None) -> Traversable:
 
 @cache
 def read_tables(folder: Path | None = None) -> Tables:
-    """All tables of a folder by name, in the order of the paper.
-
-    Args:
-        folder: with one .toml file for each table; the package's own when left out.
+    """All tables by name, in the order of the paper, from the .toml files of a folder or of this package.
 
     Example:
         >>> read_tables()["uci"].columns

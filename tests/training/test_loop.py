@@ -65,9 +65,6 @@ class Given(Learner):
     def line(self, position):
         return {"member": self.active[position]}
 
-    def messages(self):
-        return ["a note"]
-
     def finish(self):
         self.finished = True
 
@@ -99,7 +96,6 @@ def test_all_epochs_are_done_and_the_history_has_a_line_for_each():
     assert history.seconds == pytest.approx(history.epochs[-1]["seconds"], abs=1e-3)
     assert (history.stopped, history.best_epoch, history.best_valid) == ("all epochs done", 3, None)
     assert history.train_log_likelihood == -8.0
-    assert history.messages == ["a note"]
     assert learner.finished
     assert learner.best.tolist() == [3]
 

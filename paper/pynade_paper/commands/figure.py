@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from pynade.cli.screen import console, errors, next_commands, plain_table
 from pynade_paper.commands.reproduce import Protocols
@@ -20,21 +21,22 @@ app = typer.Typer(
     add_completion=False,
 )
 
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders or model files.")]
-Out = Annotated[Path, typer.Option(help="Picture to write (.png, .pdf, .svg).")]
-DataDir = Annotated[Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].")]
-Seed = Annotated[int, typer.Option(help="Of the rows and samples shown.")]
+Runs = Annotated[list[Path], Argument(metavar="RUN…", help="Run folders or model files.")]
+Out = Annotated[Path, Option(help="Picture to write (.png, .pdf, .svg).")]
+DataDir = Annotated[Path | None, Option(help="Folder of the data sets [$PYNADE_DATA].")]
+Seed = Annotated[int, Option(help="Of the rows and samples shown.")]
+OWN = "Picture to write (.png) [paper/results/figures/NAME.png]."
+OwnPicture = Annotated[Path | None, Option(help=OWN)]
+RECORDS = Path("paper/results")
 
 
 @app.command("paper")
 def paper(
-    name: Annotated[str | None, typer.Argument(help="Which figure.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Picture to write (.png) [paper/results/figures/NAME.png].")
-    ] = None,
-    work: Annotated[Path, typer.Option(help="Folder of the models.")] = Path("runs/figures"),
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    again: Annotated[bool, typer.Option("--again", help="Train again what has been trained.")] = False,
+    name: Annotated[str | None, Argument(help="Which figure.")] = None,
+    out: OwnPicture = None,
+    work: Annotated[Path, Option(help="Folder of the models.")] = Path("runs/figures"),
+    device: Annotated[str, Option(help="auto, cpu or cuda.")] = "auto",
+    again: Annotated[bool, Option("--again", help="Train again what has been trained.")] = False,
     data_dir: DataDir = None,
     protocols: Protocols = None,
 ) -> None:
@@ -62,7 +64,7 @@ def paper(
         return
     if name not in known:
         raise ValueError(f"unknown figure {name!r}; known: {', '.join(known)}")
-    out = Path("paper/results/figures") / f"{name}.png" if out is None else out
+    out = RECORDS / "figures" / f"{name}.png" if out is None else out
     check_destination(out, ".png")
     for words in known[name].commands(out, work, device, again):
         words += [] if data_dir is None or words[0] == "sample" else ["--data-dir", str(data_dir)]
@@ -74,10 +76,10 @@ def paper(
 @app.command("scatter")
 def scatter(
     runs: Runs,
-    data: Annotated[str, typer.Option(help="A registered data set or a file.")],
-    columns: Annotated[str, typer.Option(help="Two columns, by name or number: across,up.")],
+    data: Annotated[str, Option(help="A registered data set or a file.")],
+    columns: Annotated[str, Option(help="Two columns, by name or number: across,up.")],
     out: Out,
-    n: Annotated[int, typer.Option("-n", help="Rows and samples shown.")] = 1000,
+    n: Annotated[int, Option("-n", help="Rows and samples shown.")] = 1000,
     seed: Seed = 0,
     data_dir: DataDir = None,
 ) -> None:
@@ -102,9 +104,9 @@ def scatter(
 @app.command("samples")
 def samples(
     runs: Runs,
-    data: Annotated[str, typer.Option(help="bsds300, librispeech, or speech of your own.")],
+    data: Annotated[str, Option(help="bsds300, librispeech, or speech of your own.")],
     out: Out,
-    n: Annotated[int, typer.Option("-n", help="Rows shown of each.")] = 100,
+    n: Annotated[int, Option("-n", help="Rows shown of each.")] = 100,
     seed: Seed = 0,
     data_dir: DataDir = None,
 ) -> None:
@@ -138,74 +140,73 @@ def comparators(runs: Runs, out: Out) -> None:
     next_commands(("report",))
 
 
-Table = Annotated[str, typer.Argument(metavar="TABLE", help="binary, mnist, uci, patches or speech.")]
-Results = Annotated[Path, typer.Option(help="Folder of the records.")]
-Column = Annotated[str | None, typer.Option(help="One column; not needed where there is one.")]
+Table = Annotated[str, Argument(metavar="TABLE", help="binary, mnist, uci, patches or speech.")]
+Results = Annotated[Path, Option(help="Folder of the records.")]
+Column = Annotated[str | None, Option(help="One column; not needed where there is one.")]
 
 
 @app.command("orderings")
-def orderings(
-    table: Table, out: Out, dataset: Column = None, results: Results = Path("paper/results")
-) -> None:
+def orderings(table: Table, out: Out, dataset: Column = None, results: Results = RECORDS) -> None:
     """Log-likelihood against the number of orderings in the ensemble, from the records.
 
     \b
     Example:
       pynade figure orderings mnist --dataset binarized_mnist --out orderings.png
     """
-    from pynade_paper.record_figures import ordering_curves, orderings_figure
-
-    shown, data = _column(table, dataset)
-    curves = ordering_curves(results, shown, data)
-    if not curves:
-        raise ValueError(f"no record of {data} in {results} has ensembles of several sizes")
-    _write(orderings_figure({"data": data, "curves": curves}), out)
-    next_commands(("report", "--results", results))
+    _draw("orderings", table, dataset, results, out, "no record of {} in {} has ensembles of several sizes")
 
 
 @app.command("training")
-def training(
-    table: Table, out: Out, dataset: Column = None, results: Results = Path("paper/results")
-) -> None:
+def training(table: Table, out: Out, dataset: Column = None, results: Results = RECORDS) -> None:
     """Training and validation curves of a table's records, where both were scored.
 
     \b
     Example:
       pynade figure training mnist --dataset binarized_mnist --out training.png
     """
-    from pynade_paper.record_figures import courses_figure, training_courses
-
-    shown, data = _column(table, dataset)
-    courses = training_courses(results, shown, data)
-    if not courses:
-        raise ValueError(f"no record of {data} in {results} has a curve of training and validation rows")
-    _write(courses_figure({"data": data, "courses": courses}), out)
-    next_commands(("report", "--results", results))
+    lack = "no record of {} in {} has a curve of training and validation rows"
+    _draw("training", table, dataset, results, out, lack)
 
 
 @app.command("time")
-def training_time(table: Table, out: Out, results: Results = Path("paper/results")) -> None:
+def training_time(table: Table, out: Out, results: Results = RECORDS) -> None:
     """Log-likelihood against training time of all recorded models of a table.
 
     \b
     Example:
       pynade figure time uci --out time.png
     """
-    from pynade_paper.record_figures import time_figure, time_points
+    _draw("time", table, None, results, out, "{1} has no two records of one data set of table {0}")
 
-    points = time_points(results, _one(table))
-    if not points:
-        raise ValueError(f"{results} has no two records of one data set of table {table}")
-    _write(time_figure(points), out)
+
+def _draw(kind: str, table: str, dataset: str | None, results: Path, out: Path, lack: str) -> None:
+    """Draw a figure of the records of one table, of one of its columns or (time) of all."""
+    from pynade_paper.cells import tables_named
+    from pynade_paper.record_figures import drawings
+
+    found = tables_named(table)
+    if len(found) != 1:
+        raise ValueError(f"a figure is of one table: give one of {', '.join(found)}")
+    (name, shown), *_ = found.items()
+    if kind != "time":
+        if dataset is None and len(shown.columns) > 1:
+            names = ", ".join(shown.columns)
+            raise ValueError(f"table {table} has several data sets: give --dataset, one of {names}")
+        name = dataset or shown.columns[0]
+    drawing = next((d for d in drawings(results, found) if d.name == f"{kind}-{name}"), None)
+    if drawing is None:
+        raise ValueError(lack.format(table if kind == "time" else name, results))
+    _write(drawing.draw(drawing.content), out)
     next_commands(("report", "--results", results))
 
 
-OrderlessRun = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of an orderless model.")]
-Data = Annotated[str, typer.Argument(metavar="DATA", help="A registered data set or a file.")]
-Picture = Annotated[Path | None, typer.Option(help="Picture to write (.png, .pdf, .svg).")]
-Record = Annotated[Path | None, typer.Option(help="Write the measurement here (.json).")]
-Split = Annotated[str, typer.Option(help="train, valid or test.")]
-Rows = Annotated[int, typer.Option(help="Number of rows to score.")]
+OrderlessRun = Annotated[Path, Argument(metavar="RUN", help="Run folder of an orderless model.")]
+Data = Annotated[str, Argument(metavar="DATA", help="A registered data set or a file.")]
+Picture = Annotated[Path | None, Option(help="Picture to write (.png, .pdf, .svg).")]
+Record = Annotated[Path | None, Option(help="Write the measurement here (.json).")]
+Split = Annotated[str, Option(help="train, valid or test.")]
+Rows = Annotated[int, Option(help="Number of rows to score.")]
+Note = Annotated[str | None, Option(help="On the model, for the figure's title and caption.")]
 
 
 @app.command("cost")
@@ -216,11 +217,9 @@ def cost(
     record: Record = None,
     split: Split = "valid",
     rows: Rows = 1000,
-    draws: Annotated[str, typer.Option(help="Draws per row of each estimate.")] = "2,4,8,16,32,64,128",
-    orderings: Annotated[int, typer.Option(help="Size of the largest ensemble.")] = 16,
-    note: Annotated[
-        str | None, typer.Option(help="On the model, for the figure's title and caption.")
-    ] = None,
+    draws: Annotated[str, Option(help="Draws per row of each estimate.")] = "2,4,8,16,32,64,128",
+    orderings: Annotated[int, Option(help="Size of the largest ensemble.")] = 16,
+    note: Note = None,
     data_dir: DataDir = None,
 ) -> None:
     """Measure the cost of an orderless model's log-likelihood, exact and estimated.
@@ -249,11 +248,11 @@ def per_step(
     data: Data,
     out: Picture = None,
     record: Record = None,
-    per_step: Annotated[str, typer.Option(help="Variables drawn at once.")] = "1,4,16",
+    per_step: Annotated[str, Option(help="Variables drawn at once.")] = "1,4,16",
     split: Split = "valid",
     rows: Rows = 200,
-    samples: Annotated[int, typer.Option(help="Number of samples to time.")] = 100,
-    precision: Annotated[str, typer.Option(help="float32, tf32 or bf16 (on a GPU).")] = "float32",
+    samples: Annotated[int, Option(help="Number of samples to time.")] = 100,
+    precision: Annotated[str, Option(help="float32, tf32 or bf16 (on a GPU).")] = "float32",
     data_dir: DataDir = None,
 ) -> None:
     """Measure what drawing several variables at once loses in nats and saves in time.
@@ -268,17 +267,9 @@ def per_step(
     measure = _benchmark("per_step", "measure_per_step", record)
     numbers = _numbers(per_step, "variables per step")
     with errors.status("measuring") as status:
-        measurement = measure(
-            run,
-            data,
-            numbers,
-            split=split,
-            rows=rows,
-            samples=samples,
-            precision=precision,
-            data_dir=data_dir,
-            progress=lambda task: status.update(f"measuring: {task}"),
-        )
+        how: dict[str, Any] = {"split": split, "rows": rows, "samples": samples, "precision": precision}
+        how |= {"data_dir": data_dir, "progress": lambda task: status.update(f"measuring: {task}")}
+        measurement = measure(run, data, numbers, **how)
     shown = plain_table("per step", "nats lost", "±", "passes", f"s for {samples} samples")
     for line in measurement["lines"]:
         values = f"{0 - line['mean']:.3f}", f"{line['stderr']:.3f}", str(line["passes"])
@@ -297,9 +288,7 @@ def _benchmark(module: str, function: str, record: Path | None) -> Callable[...,
     if record is not None:
         check_destination(record, ".json")
     try:
-        measure: Callable[..., dict[str, Any]] = getattr(
-            import_module(f"pynade_benchmarks.{module}"), function
-        )
+        measure: Any = getattr(import_module(f"pynade_benchmarks.{module}"), function)
     except ModuleNotFoundError as error:
         if error.name != "pynade_benchmarks":
             raise
@@ -308,10 +297,7 @@ def _benchmark(module: str, function: str, record: Path | None) -> Callable[...,
 
 
 def _write_measurement(
-    measurement: dict[str, Any],
-    record: Path | None,
-    draw: Callable[[dict[str, Any]], Figure],
-    out: Path | None,
+    measurement: dict[str, Any], record: Path | None, draw: Callable[..., Figure], out: Path | None
 ) -> None:
     """Write what was measured as a record, as a picture, or both."""
     from pynade.atomic import write_json
@@ -335,21 +321,3 @@ def _numbers(text: str, name: str) -> list[int]:
         return [int(word) for word in text.split(",")]
     except ValueError:
         raise ValueError(f"{name} are numbers separated by commas, not {text!r}") from None
-
-
-def _column(table: str, dataset: str | None) -> tuple[Any, str]:
-    """The table and one of its columns."""
-    shown = _one(table)
-    if dataset is None and len(shown.columns) > 1:
-        names = ", ".join(shown.columns)
-        raise ValueError(f"table {table} has several data sets: give --dataset, one of {names}")
-    return shown, dataset or shown.columns[0]
-
-
-def _one(table: str) -> Any:
-    from pynade_paper.cells import tables_named
-
-    found = tables_named(table)
-    if len(found) != 1:
-        raise ValueError(f"a figure is of one table: give one of {', '.join(found)}")
-    return next(iter(found.values()))

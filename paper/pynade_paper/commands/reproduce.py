@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from pynade.cli.screen import console, errors, next_commands, plain_table
 
@@ -16,38 +16,36 @@ if TYPE_CHECKING:
     from pynade_paper.reproduce import Options, Outcome
 
 Protocols = Annotated[
-    Path | None, typer.Option(help="Folder of other tables and figures (.toml) instead of the paper's.")
+    Path | None, Option(help="Folder of other tables and figures (.toml) instead of the paper's.")
 ]
 
 
 def reproduce(
-    tables: Annotated[str, typer.Argument(metavar="TABLE", help="Which table, or all.")],
-    model: Annotated[str | None, typer.Option(help="One row: its name, or the name of its record.")] = None,
-    dataset: Annotated[str | None, typer.Option(help="One column.")] = None,
+    tables: Annotated[str, Argument(metavar="TABLE", help="Which table, or all.")],
+    model: Annotated[str | None, Option(help="One row: its name, or the name of its record.")] = None,
+    dataset: Annotated[str | None, Option(help="One column.")] = None,
     budget: Annotated[
-        str | None, typer.Option(help="Do what fits into this time (90m, 2h), the largest gap first.")
+        str | None, Option(help="Do what fits into this time (90m, 2h), the largest gap first.")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A trial run of about a minute; its numbers are not comparable.")
+        bool, Option("--quick", help="A trial run of about a minute; its numbers are not comparable.")
     ] = False,
-    again: Annotated[
-        bool, typer.Option("--again", help="Make finished cells again, from the start.")
-    ] = False,
+    again: Annotated[bool, Option("--again", help="Make finished cells again, from the start.")] = False,
     outdated: Annotated[
-        bool, typer.Option("--outdated", help="Make cells of an earlier protocol (†) again.")
+        bool, Option("--outdated", help="Make cells of an earlier protocol (†) again.")
     ] = False,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave finished runs (model, metrics) in the work folder.")
+        bool, Option("--keep", help="Leave finished runs (model, metrics) in the work folder.")
     ] = False,
-    show: Annotated[bool, typer.Option("--list", help="Only list what would be done.")] = False,
+    show: Annotated[bool, Option("--list", help="Only list what would be done.")] = False,
     workers: Annotated[
-        int, typer.Option(help="Cells made at a time, a process each (on a GPU more than two rarely help).")
+        int, Option(help="Cells made at a time, a process each (on a GPU more than two rarely help).")
     ] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    results: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("paper/results"),
-    work: Annotated[Path, typer.Option(help="Folder of runs in progress.")] = Path("runs/reproduce"),
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the data sets [$PYNADE_DATA].")] = None,
+    device: Annotated[str, Option(help="auto, cpu or cuda.")] = "auto",
+    seed: Annotated[int, Option(help="Of everything random.")] = 0,
+    results: Annotated[Path, Option(help="Folder of the records.")] = Path("paper/results"),
+    work: Annotated[Path, Option(help="Folder of runs in progress.")] = Path("runs/reproduce"),
+    data_dir: Annotated[Path | None, Option(help="Folder of the data sets [$PYNADE_DATA].")] = None,
     protocols: Protocols = None,
 ) -> None:
     """Make the paper's numbers again: train, choose on validation, test once, write a record.
@@ -76,11 +74,9 @@ def reproduce(
     todo = cells(tables_named(tables, read_tables(protocols)), model, dataset)
     if outdated or not (again or quick):
         old = [c for c in todo if (ours := measured(results, c.row, c.data)) and not ours.present]
-        todo = [
-            c
-            for c in todo
-            if not (results / f"{c.name}.json").is_file() or (outdated and c in old) or in_progress(c, work)
-        ]
+        missing = [c for c in todo if not (results / f"{c.name}.json").is_file()]
+        again_too = [c for c in todo if (outdated and c in old) or in_progress(c, work)]
+        todo = [c for c in todo if c in missing or c in again_too]
         if old and not outdated:
             count = "1 cell was" if len(old) == 1 else f"{len(old)} cells were"
             errors.print(f"{count} made by an earlier protocol: --outdated makes them again")
@@ -123,12 +119,8 @@ def reproduce(
     if failed:
         raise ValueError(f"{len(failed)} of {len(taken)} cells failed: {', '.join(c.name for c in failed)}")
     if show:
-        chosen = [
-            word
-            for name, value in (("--model", model), ("--dataset", dataset))
-            if value
-            for word in (name, value)
-        ]
+        chosen = ["--model", model] if model else []
+        chosen += ["--dataset", dataset] if dataset else []
         next_commands(("reproduce", tables, *chosen))
     else:
         next_commands(("report", "--results", results))
@@ -173,14 +165,14 @@ def _line(cell: Cell, record: dict[str, Any], seconds: float, quick: bool) -> tu
 
 
 def report(
-    results: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("paper/results"),
-    markdown: Annotated[Path, typer.Option(help="Markdown page to write.")] = Path("docs/results.md"),
-    out: Annotated[Path, typer.Option(help="HTML page to write.")] = Path("docs/results.html"),
+    results: Annotated[Path, Option(help="Folder of the records.")] = Path("paper/results"),
+    markdown: Annotated[Path, Option(help="Markdown page to write.")] = Path("docs/results.md"),
+    out: Annotated[Path, Option(help="HTML page to write.")] = Path("docs/results.html"),
     readme: Annotated[
         Path | None,
-        typer.Option(help="File with a table of highlights [README.md, for the records in paper/results]."),
+        Option(help="File with a table of highlights [README.md, for the records in paper/results]."),
     ] = None,
-    redraw: Annotated[bool, typer.Option("--redraw", help="Draw all figures of the records again.")] = False,
+    redraw: Annotated[bool, Option("--redraw", help="Draw all figures of the records again.")] = False,
 ) -> None:
     """Write docs/results.md, an HTML page and figures: every table beside the paper's.
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pynade_paper.comparators.training import Comparator, Random, bound_and_estimate, copies
+from pynade_paper.comparators.training import Comparator, Random, base_logits, drawn, importance, log_prob
 
 ROWS_AT_ONCE = 20000  # copies of rows in one pass of an estimate
 FIRST_LOG_SD = -4.0  # of the adaptive noise
@@ -80,9 +80,7 @@ class DARN(Comparator):
         """Count the rows, and start from the pixels' base rates."""
         self.n_rows = len(rows)
         if not self.biases["pixels"].any():
-            p = (rows.mean(0) * len(rows) + 1) / (len(rows) + 2)
-            with torch.no_grad():
-                self.biases["pixels"].copy_(torch.log(p) - torch.log1p(-p))
+            self.biases["pixels"].data.copy_(base_logits(rows))
 
     def _mask(self, name: str) -> Tensor | None:
         return {"prior": self.units_before, "pixels": self.rows_before}.get(name)
@@ -101,11 +99,9 @@ class DARN(Comparator):
 
     def _infer(self, x: Tensor, noisy: bool, generator: Random) -> tuple[Tensor, Tensor]:
         """Logits of q(h | x), and draws of it."""
-        logits = self._linear(
-            torch.tanh(self._linear(x, "encoder", noisy, generator)), "posterior", noisy, generator
-        )
-        u = torch.rand(logits.shape, generator=generator, device=x.device, dtype=x.dtype)
-        return logits, (u < torch.sigmoid(logits)).to(x)
+        units = torch.tanh(self._linear(x, "encoder", noisy, generator))
+        logits = self._linear(units, "posterior", noisy, generator)
+        return logits, drawn(logits, generator)
 
     def _length(self, x: Tensor, h: Tensor, noisy: bool, generator: Random) -> Tensor:
         """−log p(x, h): (B,)."""
@@ -140,19 +136,18 @@ class DARN(Comparator):
     @torch.no_grad()
     def scores(self, x: Tensor, generator: Random = None, samples: int = 1) -> dict[str, Tensor]:
         """{"bound": (B,), "estimate": (B,)}: description length, and −log of the mean weight."""
-        logs = []
-        for many in copies(x, samples, ROWS_AT_ONCE):
+
+        def log_weights(many: Tensor) -> Tensor:
             logits, h = self._infer(many, False, generator)
-            log_q = -functional.softplus((1 - 2 * h) * logits).sum(-1)
-            logs.append(-(self._length(many, h, False, None) + log_q).double().view(-1, len(x)))
-        return bound_and_estimate(torch.cat(logs))
+            return -self._length(many, h, False, None) - log_prob(h, logits)
+
+        return importance(log_weights, x, samples, ROWS_AT_ONCE)
 
     @torch.no_grad()
     def sample(self, n: int, generator: Random = None) -> Tensor:
         """Rows (n, pixels), exact draws: unit by unit, then pixel by pixel."""
-        h = self._drawn(
-            self.biases["prior"].expand(n, -1), self.weights["prior"] * self.units_before, generator
-        )
+        prior = self.biases["prior"].expand(n, -1)
+        h = self._drawn(prior, self.weights["prior"] * self.units_before, generator)
         d = torch.tanh(self._linear(h, "decoder", False, None))
         known = self._linear(d, "output", False, None) + self.biases["pixels"]
         return self._drawn(known, self.weights["pixels"] * self.rows_before, generator)

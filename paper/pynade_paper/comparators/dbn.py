@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pynade.classical.rbm import RBM, PartitionEstimate
-from pynade_paper.comparators.training import Comparator, Random, bound_and_estimate, copies
+from pynade_paper.comparators.training import Comparator, Random, base_logits, drawn, importance, log_prob
 
 ROWS_AT_ONCE = 20000  # copies of rows in one pass of an estimate
 GIBBS_STEPS = 1000  # rounds before a sample is taken
@@ -74,9 +74,8 @@ class DBN(Comparator):
     ) -> None:
         super().__init__()
         if top_units < height * width:
-            raise ValueError(
-                "the top layer takes over the weights of all pixels, so it has at least as many units"
-            )
+            why = "takes over the weights of all pixels, so it has at least as many units"
+            raise ValueError(f"the top layer {why}")
         self.height, self.width, self.units, self.top_units = height, width, units, top_units
         self.gibbs, self.n_chains, self.ais_chains, self.ais_steps = gibbs, chains, ais_chains, ais_steps
         self.bottom = RBM(height * width, units, generator=generator)
@@ -104,20 +103,20 @@ class DBN(Comparator):
         self.stage = stage
         some = rows[torch.arange(self.n_chains, device=rows.device) % len(rows)]
         if stage == 0:
-            self.pixel_base = _logit(rows.mean(0), len(rows))
+            self.pixel_base = base_logits(rows)
             if not self.bottom.b.any():
                 self.bottom.b.copy_(self.pixel_base)
             self.chains = some.to(self.bottom.W)
         else:
             up = torch.cat([torch.sigmoid(_inputs(self.bottom, part)) for part in rows.split(5000)])
-            self.base = _logit(up.mean(0), len(rows))
+            self.base = base_logits(up)
             if not self.turned:
                 pixels = self.height * self.width
                 self.top.W[:pixels] = self.bottom.W.T
                 self.top.b.copy_(self.bottom.c)
                 self.top.c[:pixels] = self.bottom.b
                 self.turned.fill_(1)
-            self.chains = _draw(_inputs(self.bottom, some), torch.Generator(rows.device).manual_seed(0))
+            self.chains = drawn(_inputs(self.bottom, some), torch.Generator(rows.device).manual_seed(0))
         for number, rbm in enumerate((self.bottom, self.top)):
             rbm.requires_grad_(number == stage)
 
@@ -126,10 +125,10 @@ class DBN(Comparator):
         rbm = self.top if self.stage else self.bottom
         with torch.no_grad():
             if self.stage:
-                x = _draw(_inputs(self.bottom, x), generator)
+                x = drawn(_inputs(self.bottom, x), generator)
             v = self.chains
             for _ in range(self.gibbs):
-                v = _draw(_draw(_inputs(rbm, v), generator) @ rbm.W + rbm.b, generator)
+                v = drawn(drawn(_inputs(rbm, v), generator) @ rbm.W + rbm.b, generator)
             self.chains.copy_(v)
         return free_energy(rbm, x) - free_energy(rbm, v).mean()
 
@@ -143,37 +142,32 @@ class DBN(Comparator):
         start = self.chains[torch.arange(chains, device=base.device) % len(self.chains)]
         start = rbm.gibbs(chains, steps // 10, generator, start)
         back = log_partition_backward(rbm, start, steps, generator, base)
-        self.log_z = {
-            "forward": z.log_z,
-            "stderr": z.stderr,
-            "backward": back,
-            "chains": chains,
-            "steps": steps,
-        }
+        self.log_z = {"forward": z.log_z, "stderr": z.stderr, "backward": back}
+        self.log_z |= {"chains": chains, "steps": steps}
         self.partition = replace(z, log_z=max(z.log_z, back))
 
     @torch.no_grad()
     def scores(self, x: Tensor, generator: Random = None, samples: int = 1) -> dict[str, Tensor]:
         """{"estimate": (B,), "bound": (B,)} of −log p; in stage 0 the bottom RBM's −log p as the estimate."""
         assert self.partition is not None, "log Z was not estimated: call ready first"
+        log_z = self.partition.log_z
         if self.stage == 0:
-            return {"estimate": free_energy(self.bottom, x).double() + self.partition.log_z}
-        logs = []
-        for many in copies(x, samples, ROWS_AT_ONCE):
+            return {"estimate": free_energy(self.bottom, x).double() + log_z}
+
+        def log_weights(many: Tensor) -> Tensor:
             inputs = _inputs(self.bottom, many)
-            h = _draw(inputs, generator)
-            log_q = -functional.softplus((1 - 2 * h) * inputs).sum(-1)
-            logits = h @ self.bottom.W + self.bottom.b
-            log_p = -functional.softplus((1 - 2 * many) * logits).sum(-1)
-            logs.append((log_p - free_energy(self.top, h) - log_q).double().view(-1, len(x)))
-        found = bound_and_estimate(torch.cat(logs) - self.partition.log_z)
+            h = drawn(inputs, generator)
+            log_p = log_prob(many, h @ self.bottom.W + self.bottom.b)
+            return (log_p - free_energy(self.top, h) - log_prob(h, inputs)).double() - log_z
+
+        found = importance(log_weights, x, samples, ROWS_AT_ONCE)
         return {name: found[name] for name in ("estimate", "bound")}
 
     @torch.no_grad()
     def sample(self, n: int, generator: Random = None) -> Tensor:
         """Rows (n, pixels) after rounds of Gibbs sampling in the top RBM: near the model, not exact draws."""
         h = self.top.gibbs(n, GIBBS_STEPS, generator)
-        return _draw(h @ self.bottom.W + self.bottom.b, generator)
+        return drawn(h @ self.bottom.W + self.bottom.b, generator)
 
 
 @torch.no_grad()
@@ -186,8 +180,8 @@ def log_partition_backward(rbm: RBM, x: Tensor, steps: int, generator: Random, b
     log_w = x.new_zeros(len(x))
     betas = torch.linspace(1, 0, steps + 1, dtype=torch.float64).tolist()
     for beta, after in pairwise(betas):
-        h = _draw(beta * (x @ W.T + c), generator)
-        x = _draw((1 - beta) * start + beta * (h @ W + b), generator)
+        h = drawn(beta * (x @ W.T + c), generator)
+        x = drawn((1 - beta) * start + beta * (h @ W + b), generator)
         a = x @ W.T + c
         rise = functional.logsigmoid(-beta * a) - functional.logsigmoid(-after * a)
         log_w += (after - beta) * (x @ (b - start)) + rise.sum(-1)
@@ -203,15 +197,3 @@ def free_energy(rbm: RBM, x: Tensor) -> Tensor:
 def _inputs(rbm: RBM, x: Tensor) -> Tensor:
     """Logits (B, H) of the hidden units given rows (B, D)."""
     return x @ rbm.W.T + rbm.c
-
-
-def _draw(logits: Tensor, generator: Random) -> Tensor:
-    """Zeros and ones of these logits."""
-    u = torch.rand(logits.shape, generator=generator, device=logits.device, dtype=logits.dtype)
-    return (u < torch.sigmoid(logits)).to(logits)
-
-
-def _logit(mean: Tensor, n: int) -> Tensor:
-    """Logits of base rates from n rows, one more of each value added."""
-    p = (mean * n + 1) / (n + 2)
-    return torch.log(p) - torch.log1p(-p)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pynade_paper.comparators.training import Comparator, Random, bound_and_estimate, copies
+from pynade_paper.comparators.training import Comparator, Random, drawn, gaussian, importance
 
 ROWS_AT_ONCE = 5000  # copies of rows in one pass of an estimate
 PLACE = 5  # numbers that place a grid of filters: centre x and y, log variance, log stride, log intensity
@@ -69,9 +69,7 @@ class DRAW(Comparator):
         pixels = height * width
 
         def normal(inputs: int, outputs: int, scale: float = 1.0) -> nn.Parameter:
-            return nn.Parameter(
-                torch.empty(inputs, outputs).normal_(generator=generator) * scale * inputs**-0.5
-            )
+            return gaussian(inputs, outputs, inputs=inputs / scale**2, generator=generator)
 
         forget = torch.zeros(4, units)
         forget[1] = 1.0
@@ -134,9 +132,8 @@ class DRAW(Comparator):
             return error
         filters, intensity = self._filters(place, self.read)
         images = torch.stack([x, error], 1).view(len(x), 2, 1, self.height, self.width)
-        lines = (filters[:, None, 1, :, :, None] * images).sum(
-            3
-        )  # sums, not products, compile into few kernels
+        # sums, not products, compile into few kernels
+        lines = (filters[:, None, 1, :, :, None] * images).sum(3)
         patches = (lines[:, :, :, None] * filters[:, None, None, 0]).sum(-1)
         return patches.flatten(1) * intensity
 
@@ -232,15 +229,17 @@ class DRAW(Comparator):
     @torch.no_grad()
     def scores(self, x: Tensor, generator: Random = None, samples: int = 1) -> dict[str, Tensor]:
         """{"bound": (B,), "estimate": (B,)}: mean of the bound, and −log of the mean importance weight."""
-        bounds, logs = [], []
-        for many in copies(x, samples, ROWS_AT_ONCE):
+        bounds = []
+
+        def log_weights(many: Tensor) -> Tensor:
             noise = self._noise(many, generator)
             found = self._unrolled(many, noise, self._inputs(many), self._weights(), self._step)
             misfit, exact, _, _, posterior, z, _ = found
-            drawn = (0.5 * (z**2 - noise**2) - posterior[..., self.latent :]).sum((0, 2))
+            divergence = (0.5 * (z**2 - noise**2) - posterior[..., self.latent :]).sum((0, 2))
             bounds.append((misfit + exact).double().view(-1, len(x)))
-            logs.append(-(misfit.double() + drawn.double()).view(-1, len(x)))
-        return bound_and_estimate(torch.cat(logs)) | {"bound": torch.cat(bounds).mean(0)}
+            return -(misfit.double() + divergence.double())
+
+        return importance(log_weights, x, samples, ROWS_AT_ONCE) | {"bound": torch.cat(bounds).mean(0)}
 
     def decode(self, z: Tensor) -> Tensor:
         """Logits (n, pixels) of the images that z (steps, n, latent) draw."""
@@ -253,5 +252,4 @@ class DRAW(Comparator):
     def sample(self, n: int, generator: Random = None) -> Tensor:
         """Rows (n, pixels)."""
         z = self.canvas.new_empty(self.steps, n, self.latent).normal_(generator=generator)
-        p = torch.sigmoid(self.decode(z))
-        return (torch.rand(p.shape, generator=generator, device=p.device) < p).to(p)
+        return drawn(self.decode(z), generator)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from pynade_paper.comparators.diagonal_lstm import diagonal_lstm
-from pynade_paper.comparators.training import Comparator, Random
+from pynade_paper.comparators.training import Comparator, Random, drawn, gaussian, log_prob
 
 FILTER = 7  # side of the first convolution
 
@@ -43,20 +45,13 @@ class PixelRNN(Comparator):
     mask: Tensor
 
     def __init__(
-        self,
-        height: int = 28,
-        width: int = 28,
-        layers: int = 7,
-        units: int = 16,
-        generator: Random = None,
+        self, height: int = 28, width: int = 28, layers: int = 7, units: int = 16, generator: Random = None
     ) -> None:
         super().__init__()
         self.height, self.width, self.layers, self.units = height, width, layers, units
         maps = 2 * units
 
-        def normal(*shape: int, inputs: int) -> nn.Parameter:
-            return nn.Parameter(torch.empty(shape).normal_(generator=generator) * inputs**-0.5)
-
+        normal = partial(gaussian, generator=generator)
         self.first_weight = normal(maps, 1, FILTER, FILTER, inputs=FILTER * FILTER // 2)
         self.first_bias = nn.Parameter(torch.zeros(maps))
         self.input_weight = normal(layers, maps, 8 * units, inputs=maps)
@@ -89,8 +84,7 @@ class PixelRNN(Comparator):
 
     def log_prob(self, x: Tensor) -> Tensor:
         """log p of rows (B, H · W): (B,), exact."""
-        logits = self.logits(x).double()
-        return -functional.softplus((1 - 2 * x.double()) * logits).sum(-1)
+        return log_prob(x.double(), self.logits(x).double())
 
     def loss(self, x: Tensor, generator: Random = None) -> Tensor:
         """−log p of rows: (B,); what training minimises."""
@@ -107,6 +101,5 @@ class PixelRNN(Comparator):
         """Rows (n, H · W), drawn pixel by pixel: one pass of the whole net for each pixel."""
         x = self.out_bias.new_zeros(n, self.height * self.width)
         for d in range(x.shape[1]):
-            p = torch.sigmoid(self.logits(x)[:, d])
-            x[:, d] = (torch.rand(n, generator=generator, device=x.device) < p).to(x)
+            x[:, d] = drawn(self.logits(x)[:, d], generator)
         return x

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import math
 import platform
 import sys
 import time
@@ -28,6 +27,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from pynade.likelihood import Estimate
 from pynade_paper.comparators.darn import DARN
 from pynade_paper.comparators.dbn import DBN
 from pynade_paper.comparators.draw import DRAW
@@ -44,74 +44,37 @@ PROVENANCE = ("settings", "code", "torch", "device", "seconds", "command")
 
 @dataclass(frozen=True)
 class Recipe:
-    """A model and how it is trained.
+    """A model and how it is trained."""
 
-    Attributes:
-        build: makes the model from the height, the width, a generator and further arguments.
-        spec: those arguments.
-        smoke: others for `--smoke`.
-        how: settings of its training.
-        samples: draws for each row when the final scores are estimates.
-    """
-
-    build: Callable[..., Comparator]
-    spec: dict[str, Any]
-    smoke: dict[str, Any]
-    how: Settings
-    samples: int = 1
+    build: Callable[..., Comparator]  # from the height, the width, a generator and further arguments
+    spec: dict[str, Any]  # those arguments
+    smoke: dict[str, Any]  # others for `--smoke`
+    how: Settings  # of its training
+    samples: int = 1  # draws for each row when the final scores are estimates
 
 
+_DRAW, _TINY = {"steps": 64, "units": 256, "latent": 100}, {"steps": 2, "units": 4, "latent": 2}
+_DBN = {"units": 500, "top_units": 2000, "gibbs": 10, "chains": 1000}
+_TINY_DBN = {"units": 8, "top_units": 40, "gibbs": 2, "chains": 10, "ais_chains": 20, "ais_steps": 200}
+_DBN_HOW = Settings("sgd", rate=0.1, batch_size=500, decay=2e-4, clip=None, validations=6, samples=20)
+_ATTENTION_HOW = Settings(rate=2e-3, batch_size=512, decay=0.01, ema=0.9995, validations=40)
+_DARN_HOW = Settings(rate=1e-3, batch_size=200)
+_PIXEL, _TINY_PIXEL = {"layers": 7, "units": 16}, {"layers": 2, "units": 4}
+_NOISE = {"units": 500, "noise": True, "price": 0.1}
 RECIPES = {
-    "pixel-rnn": Recipe(
-        PixelRNN,
-        {"layers": 7, "units": 16},
-        {"layers": 2, "units": 4},
-        Settings(rate=2e-3, batch_size=256, ema=0.9995),
-    ),
-    "draw": Recipe(
-        DRAW,
-        {"steps": 64, "units": 256, "latent": 100},
-        {"steps": 2, "units": 4, "latent": 2},
-        Settings(rate=2e-3, batch_size=256, decay=0.01),
-        samples=100,
-    ),
+    "pixel-rnn": Recipe(PixelRNN, _PIXEL, _TINY_PIXEL, Settings(rate=2e-3, batch_size=256, ema=0.9995)),
+    "draw": Recipe(DRAW, _DRAW, _TINY, Settings(rate=2e-3, batch_size=256, decay=0.01), 100),
     "draw-attention": Recipe(
-        DRAW,
-        {"steps": 64, "units": 256, "latent": 100, "read": 2, "write": 5},
-        {"steps": 2, "units": 4, "latent": 2, "read": 2, "write": 3},
-        Settings(rate=2e-3, batch_size=512, decay=0.01, ema=0.9995, validations=40),
-        samples=100,
+        DRAW, _DRAW | {"read": 2, "write": 5}, _TINY | {"read": 2, "write": 3}, _ATTENTION_HOW, 100
     ),
-    "dbn": Recipe(
-        DBN,
-        {"units": 500, "top_units": 2000, "gibbs": 10, "chains": 1000},
-        {"units": 8, "top_units": 40, "gibbs": 2, "chains": 10, "ais_chains": 20, "ais_steps": 200},
-        Settings("sgd", rate=0.1, batch_size=500, decay=2e-4, clip=None, validations=6, samples=20),
-        samples=5000,
-    ),
-    "darn": Recipe(
-        DARN,
-        {"units": 500},
-        {"units": 6},
-        Settings(rate=1e-3, batch_size=200, decay=0.1),
-        samples=10000,
-    ),
-    "darn-noise": Recipe(
-        DARN,
-        {"units": 500, "noise": True, "price": 0.1},
-        {"units": 6, "noise": True},
-        Settings(rate=1e-3, batch_size=200),
-        samples=10000,
-    ),
+    "dbn": Recipe(DBN, _DBN, _TINY_DBN, _DBN_HOW, 5000),
+    "darn": Recipe(DARN, {"units": 500}, {"units": 6}, replace(_DARN_HOW, decay=0.1), 10000),
+    "darn-noise": Recipe(DARN, _NOISE, {"units": 6, "noise": True}, _DARN_HOW, 10000),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Run the command line; the result that was written.
-
-    Args:
-        arguments: of the command line; those of the process when not given.
-    """
+    """Run the command line, with these arguments or those of the process; the result that was written."""
     asked = parsed(arguments)
     recipe, began, out = RECIPES[asked.model], time.perf_counter(), Path(asked.out)
     device = torch.device("cpu" if asked.smoke or not torch.cuda.is_available() else "cuda")
@@ -212,9 +175,8 @@ def remaking(result: dict[str, Any]) -> str:
     words = [f"--{name.replace('_', '-')} {value}" for name, value in given.items()]
     other = [f"{n}={json.dumps(v)}" for n, v in result["spec"].items() if spec.get(n, v) != v]
     words += ["--set", *other] if other else []
-    return " ".join(
-        [PROGRAM, result["model"], *words, "--test --data binarized_mnist.npz --out", result["model"]]
-    )
+    words += ["--test --data binarized_mnist.npz --out", result["model"]]
+    return " ".join([PROGRAM, result["model"], *words])
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -287,10 +249,8 @@ def stripes() -> tuple[dict[str, Tensor], str]:
 
 def summary(found: dict[str, Tensor]) -> dict[str, dict[str, float]]:
     """Mean over the rows and its standard error, for each score."""
-    return {
-        name: {"mean": float(v.double().mean()), "stderr": float(v.double().std()) / math.sqrt(len(v))}
-        for name, v in found.items()
-    }
+    each = {name: Estimate.from_rows(v.cpu()) for name, v in found.items()}
+    return {name: {"mean": score.mean, "stderr": score.stderr} for name, score in each.items()}
 
 
 def log(line: str) -> None:

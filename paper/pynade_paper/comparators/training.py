@@ -7,33 +7,32 @@ given time or number of updates; a later one goes on from its `State`, with a ne
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
+from pynade.arguments import Part
+from pynade.families import Bernoulli
 from pynade.precision import computing_in, fast_matmul
-from pynade.training.step import Optimizer, averaged, captured, clip
+from pynade.training.options import Gradient
+from pynade.training.step import Optimizer, Step, averaged
 
 Random = torch.Generator | None
 CHECK_EVERY = 10  # updates between looks at the clock, for which the host waits for the GPU
 CHUNK = 1000  # rows scored at once
 
 
-class Comparator(nn.Module):
-    """What a model must offer to be trained and scored.
+class Comparator(Part):
+    """What a model must offer to be trained and scored."""
 
-    Attributes:
-        kind: what its first score is: "exact", "estimate" or "bound".
-        stages: its stages of training, one after another: share of the budget, and factor of the rate.
-    """
-
-    kind = "exact"
+    kind = "exact"  # what its first score is: "exact", "estimate" or "bound"
+    # stages of training, one after another: share of the budget, and factor of the rate
     stages: tuple[tuple[float, float], ...] = ((1.0, 1.0),)
 
     def begin(self, stage: int, rows: Tensor) -> None:
@@ -60,11 +59,6 @@ class Comparator(nn.Module):
         """Rows (n, D)."""
         raise NotImplementedError
 
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments."""
-        names = inspect.signature(type(self).__init__).parameters
-        return {name: getattr(self, name) for name in names if name not in ("self", "generator")}
-
     def facts(self) -> dict[str, Any]:
         """What else belongs in the record of a result."""
         return {}
@@ -72,59 +66,34 @@ class Comparator(nn.Module):
 
 @dataclass(frozen=True)
 class Settings:
-    """How a model is trained.
+    """How a model is trained."""
 
-    Attributes:
-        rule: of the update, "adamw" or "sgd".
-        rate: highest learning rate.
-        batch_size: rows of an update.
-        seconds: budget of time of this run, validation included; None for a budget of updates.
-        updates: budget of updates, where there is none of time.
-        until: share of the schedule at which this run ends.
-        warm_up: share of the schedule over which the rate rises linearly; then it falls along a half cosine.
-        decay: weight decay of matrices; biases are not decayed.
-        clip: largest norm of the gradient, None for any.
-        ema: decay of the running average of the weights, which is what is validated and kept.
-        validations: how often, at equal shares of the schedule, the validation rows are scored.
-        samples: draws for each row when validation scores are estimates.
-        seed: of batches and of what the loss draws.
-    """
-
-    rule: str = "adamw"
-    rate: float = 1e-3
-    batch_size: int = 256
-    seconds: float | None = None
-    updates: int = 1000
-    until: float = 1.0
-    warm_up: float = 0.02
-    decay: float = 0.0
-    clip: float | None = 1.0
-    ema: float = 0.999
-    validations: int = 20
-    samples: int = 1
-    seed: int = 0
+    rule: str = "adamw"  # of the update, or "sgd"
+    rate: float = 1e-3  # highest learning rate
+    batch_size: int = 256  # rows of an update
+    seconds: float | None = None  # budget of this run, validation included; None for a budget of updates
+    updates: int = 1000  # budget of updates, where there is none of time
+    until: float = 1.0  # share of the schedule at which this run ends
+    warm_up: float = 0.02  # share over which the rate rises linearly; then it falls along a half cosine
+    decay: float = 0.0  # weight decay of matrices; biases are not decayed
+    clip: float | None = 1.0  # largest norm of the gradient, None for any
+    ema: float = 0.999  # decay of the running average of the weights, which is what is validated and kept
+    validations: int = 20  # how often, at equal shares of the schedule, the validation rows are scored
+    samples: int = 1  # draws for each row when validation scores are estimates
+    seed: int = 0  # of batches and of what the loss draws
 
 
 @dataclass
 class History:
-    """What happened in training.
+    """What happened in training."""
 
-    Attributes:
-        updates: made.
-        seconds: taken, validation included.
-        share: of the schedule that is done.
-        best: lowest validation score; its weights are the ones kept.
-        best_at: update of it.
-        stopped: why training ended.
-        curve: rows of update, seconds, mean training loss since the row before, validation score.
-    """
-
-    updates: int = 0
-    seconds: float = 0.0
-    share: float = 0.0
-    best: float = math.inf
-    best_at: int = 0
-    stopped: str = "budget spent"
+    updates: int = 0  # made
+    seconds: float = 0.0  # taken, validation included
+    share: float = 0.0  # of the schedule that is done
+    best: float = math.inf  # lowest validation score; its weights are the ones kept
+    best_at: int = 0  # update of it
+    stopped: str = "budget spent"  # why training ended
+    # update, seconds, mean training loss since the row before, validation score
     curve: list[tuple[int, float, float, float]] = field(default_factory=list)
 
 
@@ -148,21 +117,24 @@ def train(
 ) -> History:
     """Train a model in place; it ends with the averaged weights of the best validation.
 
-    Args:
-        model: what is trained.
-        rows: training rows (N, D) on the model's device, in its floating-point type.
-        valid: validation rows.
-        how: the settings.
-        log: called at each validation.
-        state: of an earlier run, to go on from.
-        keep: called with the state after each validation.
+    Rows (N, D) are on the model's device, in its floating-point type. A `state` of an earlier run is gone on
+    from; `keep` is called with the state after each validation.
     """
     state, began = state or State(), time.perf_counter()
     history, earlier, device = state.history, replace(state.history), rows.device
     seed = how.seed + history.updates  # a run that goes on draws anew
     generator, shuffle = (torch.Generator(device).manual_seed(seed + k) for k in (0, 2))
-    step = _Update(model, rows, how, generator)
-    step.restore(state.tensors, history.updates)
+    params: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    decayed = [n for n, p in params.items() if p.ndim > 1 and how.decay]
+    optimizer = Optimizer(how.rule, params, how.decay, decayed)
+    options = Gradient(batch_size=how.batch_size, clip=how.clip, ema=how.ema)
+    step = _Update(model, rows, options, [generator], optimizer)
+    if step.capture:
+        step.prepare(torch.arange(how.batch_size, device=device))
+    optimizer.t, groups = history.updates, {"weights": params} | step.state()
+    own = {f"{group}/{n}": t.detach() for group, tensors in groups.items() for n, t in tensors.items()}
+    for name, tensor in state.tensors.items():
+        own[name].copy_(tensor)
     prepared = time.perf_counter() - began  # of the budget, but not of the schedule
     log(f"prepared in {prepared:.1f} s")
 
@@ -191,15 +163,15 @@ def train(
                 log(history.stopped)
                 break
             losses, done = float(step.loss_sum), history.updates
-            with averaged(model, step.average):  # type: ignore[arg-type]
+            with averaged(model, step.average):
                 found = score()
                 if found < history.best:
                     history.best, history.best_at = found, history.updates
-                    state.best = {n: p.detach().clone() for n, p in step.params.items()}
+                    state.best = {n: p.detach().clone() for n, p in params.items()}
             history.seconds = earlier.seconds + time.perf_counter() - began
             history.curve.append((done, round(history.seconds, 2), round(mean, 4), round(found, 4)))
             log(f"update {done}, {history.seconds:.0f} s: training {mean:.3f}, validation {found:.3f}")
-            state.tensors = {n: t.clone() for n, t in step.state().items()}
+            state.tensors = {n: t.clone() for n, t in own.items()}
             keep(state)
         if history.share >= how.until:
             break
@@ -235,73 +207,45 @@ def scores(
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def copies(x: Tensor, samples: int, most: int) -> Iterator[Tensor]:
-    """The rows repeated `samples` times in all, in passes of about `most` rows."""
+def importance(
+    log_weights: Callable[[Tensor], Tensor], x: Tensor, samples: int, most: int
+) -> dict[str, Tensor]:
+    """From log importance weights of rows, drawn so often for each, −mean and −log of the mean weight: (B,).
+
+    The weights are computed in passes of about `most` rows.
+    """
     each = max(1, most // len(x))
-    for done in range(0, samples, each):
-        yield x.repeat(min(samples - done, each), 1)
+    passes = (x.repeat(min(samples - done, each), 1) for done in range(0, samples, each))
+    log_w = torch.cat([log_weights(many).double().view(-1, len(x)) for many in passes])
+    return {"bound": -log_w.mean(0), "estimate": math.log(samples) - torch.logsumexp(log_w, 0)}
 
 
-def bound_and_estimate(log_w: Tensor) -> dict[str, Tensor]:
-    """From log importance weights (samples, B): −mean, and −log of the mean weight."""
-    log_mean = torch.logsumexp(log_w, 0) - math.log(len(log_w))
-    return {"bound": -log_w.mean(0), "estimate": -log_mean}
+def drawn(logits: Tensor, generator: Random) -> Tensor:
+    """Zeros and ones of these logits."""
+    u = torch.rand(logits.shape, generator=generator, device=logits.device, dtype=logits.dtype)
+    return (u < torch.sigmoid(logits)).to(logits)
 
 
-class _Update:
-    """One update: loss, gradient, AdamW, average of the weights; a CUDA graph on a GPU."""
+def log_prob(x: Tensor, logits: Tensor) -> Tensor:
+    """log p of zeros and ones (B, n) of these logits: (B,)."""
+    return -functional.softplus((1 - 2 * x) * logits).sum(-1)
 
-    def __init__(self, model: Comparator, rows: Tensor, how: Settings, generator: torch.Generator) -> None:
-        self.model, self.rows, self.how, self.generator = model, rows, how, generator
-        self.params = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        decayed = [n for n, p in self.params.items() if p.ndim > 1 and how.decay]
-        own = {n: p.detach() for n, p in self.params.items()}
-        self.optimizer = Optimizer(how.rule, own, how.decay, decayed)
-        self.average = {n: p.detach().clone() for n, p in self.params.items()}
-        self.loss_sum = torch.zeros((), dtype=torch.float64, device=rows.device)
-        self.graph: torch.cuda.CUDAGraph | None = None
-        if rows.is_cuda:
-            self._capture(torch.arange(how.batch_size, device=rows.device))
 
-    def __call__(self, batch: Tensor, rate: float) -> None:
-        self.optimizer.t += 1
-        t = self.optimizer.t
-        move = 1 - min(self.how.ema, (1 + t) / (10 + t))
-        numbers = (rate, 0.0, *Optimizer.corrections(t), move)
-        if self.graph is None:
-            self._update(batch, numbers)
-            return
-        self._batch.copy_(batch)
-        self._numbers.copy_(torch.tensor(numbers), non_blocking=True)
-        self.graph.replay()
+def base_logits(rows: Tensor) -> Tensor:
+    """Logits (D,) of the means of rows (N, D) in [0, 1], one more of each value added."""
+    return Bernoulli().eta_from_marginal(rows)[:, 0].to(rows)
 
-    def _update(self, batch: Tensor, numbers: Any) -> None:
+
+def gaussian(*shape: int, inputs: float, generator: Random) -> nn.Parameter:
+    """Initial weights with variance 1 / (number of inputs)."""
+    return nn.Parameter(torch.empty(shape).normal_(generator=generator) * inputs**-0.5)
+
+
+class _Update(Step):
+    """One update by the model's own gradients."""
+
+    def gradients(self, x: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+        """The loss of rows, and its derivatives."""
         with fast_matmul():
-            loss, found = self.model.gradients(self.rows[batch], self.generator)
-        grads = {n: found[n].contiguous() for n in self.params}
-        if self.how.clip is not None:
-            clip(grads, self.how.clip)
-        self.optimizer.apply(grads, numbers, self.average)
-        self.loss_sum += loss.sum()
-
-    def state(self) -> dict[str, Tensor]:
-        """Weights, their averages and the optimizer's tensors."""
-        groups = {
-            "weights": self.optimizer.params,
-            "average": self.average,
-            "optimizer": self.optimizer.state,
-        }
-        return {f"{group}/{n}": t for group, tensors in groups.items() for n, t in tensors.items()}
-
-    def restore(self, tensors: dict[str, Tensor], t: int) -> None:
-        """Copy back what `state` gave after t updates."""
-        self.optimizer.t = t
-        for name, own in self.state().items() if tensors else ():
-            own.copy_(tensors[name])
-
-    def _capture(self, batch: Tensor) -> None:
-        self._batch = batch
-        self._numbers = torch.tensor([0.0, 0.0, 1.0, 1.0, 0.0], device=batch.device)  # a rate of zero
-        changed = [*self.optimizer.params.values(), *self.optimizer.state.values(), *self.average.values()]
-        changed += [self.loss_sum, *self.model.buffers()]
-        self.graph = captured(lambda: self._update(self._batch, self._numbers), changed, [self.generator])
+            loss, found = self.model.gradients(x, self.generators[0])
+        return loss, [found[n] for n in self.optimizer.params]

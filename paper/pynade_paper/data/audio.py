@@ -13,18 +13,10 @@ RATE = 16_000
 
 
 def read_audio(content: bytes, where: str) -> np.ndarray:
-    """Return the samples of a recording, int16.
+    """Return the samples of a recording, int16; `where` names the file in error messages.
 
     The format is recognised by the first bytes, not by the file's name: many copies of TIMIT have SPHERE
     files that end in ``.WAV``.
-
-    Args:
-        content: The bytes of the file.
-        where: Name of the file for error messages.
-
-    Raises:
-        ValueError: The bytes are no recording of one channel at 16 kHz.
-        ImportError: The file needs soundfile, which is not installed.
 
     Example:
         >>> stream = io.BytesIO()
@@ -100,9 +92,8 @@ def _read_other(content: bytes, where: str) -> tuple[np.ndarray, int, int]:
     try:
         import soundfile
     except ImportError as error:
-        raise ImportError(
-            f"reading {where} needs soundfile; install it with `pip install soundfile`"
-        ) from error
+        missing = f"reading {where} needs soundfile; install it with `pip install soundfile`"
+        raise ImportError(missing) from error
     try:
         samples, rate = soundfile.read(io.BytesIO(content), dtype="int16", always_2d=True)
     except RuntimeError as error:  # the base of soundfile's own errors

@@ -36,11 +36,7 @@ def grey(colours: np.ndarray) -> np.ndarray:
 
 
 def read_images(path: Path) -> dict[str, dict[int, np.ndarray]]:
-    """Return the grey images of the prepared archive, by part (``train``, ``test``) and by number, ascending.
-
-    Args:
-        path: A tar archive with members ``train/<number>.jpg`` and ``test/<number>.jpg``.
-    """
+    """Return the grey images of the prepared tar archive, by part (``train``, ``test``) and by number."""
     from PIL import Image
 
     parts: dict[str, dict[int, np.ndarray]] = {"train": {}, "test": {}}
@@ -74,10 +70,7 @@ def split_images(numbers: Sequence[int], n_valid: int = N_VALID_IMAGES) -> tuple
 def read_patches(path: Path, variant: str = "") -> Dataset:
     """Return fixed draws of patches as the parts, and a source of fresh training patches.
 
-    Args:
-        path: The prepared archive, see `read_images`.
-        variant: ``"all"`` to train on all training images; the validation patches are then of images that are
-            also trained on.
+    With the variant ``"all"`` the validation patches are of images that are also trained on.
     """
     from pynade_paper.data.patches import Patches
     from pynade_paper.data.places import fixed_rows
@@ -105,15 +98,8 @@ def read_patches(path: Path, variant: str = "") -> Dataset:
         "draw_seeds": SEEDS,
     }
     schema = Schema.uniform("real", sources["train"].n_variables)
-    return Dataset(
-        "bsds300",
-        rows["train"],
-        rows["valid"],
-        rows["test"],
-        schema,
-        provenance,
-        source=sources["train"],
-    )
+    parts = rows["train"], rows["valid"], rows["test"]
+    return Dataset("bsds300", *parts, schema, provenance, source=sources["train"])
 
 
 def write_archive(files: Sequence[Path], path: Path) -> None:

@@ -14,83 +14,47 @@ from pynade_paper.data.convert import Converter
 
 @dataclass(frozen=True)
 class Upstream:
-    """A published file: its address, and its SHA-256 if it is known.
-
-    Example:
-        >>> Upstream("https://example.org/a5a").sha256 is None
-        True
-    """
+    """A published file."""
 
     address: str
-    sha256: str | None = None
+    sha256: str | None = None  # if it is known
 
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """How a data set is stored that is not a table of packed bits: its file, and how it is read.
+    """How a data set is stored that is not a table of packed bits: its file, and how it is read."""
 
-    Attributes:
-        files: Paths of the prepared file in the data directory. The first that exists is read; downloads
-            are written to the last, and users put their copies there.
-        read: Makes the data set from the prepared file and a variant.
-        check: Raises ValueError if a file is not the expected one.
-        write: Makes the prepared file from the published ones; None if nothing is published.
-        variants: What may follow the name after a slash, such as the number of a fold; the name alone means
-            the first.
-
-    Example:
-        >>> form = Form(("toy/rows.csv",), lambda path, variant: None, lambda path: None)
-        >>> form.variants
-        ('',)
-    """
-
+    # paths of the prepared file in the data directory: the first that exists is read, the last is written
     files: tuple[str, ...]
-    read: Callable[[Path, str], Dataset]
-    check: Callable[[Path], object]
+    read: Callable[[Path, str], Dataset]  # makes the data set from the prepared file and a variant
+    check: Callable[[Path], object]  # raises ValueError if a file is not the expected one
+    # makes the prepared file from the published ones; None if nothing is published
     write: Callable[[Sequence[Path], Path], object] | None = None
+    # what may follow the name after a slash, such as the number of a fold; the name alone means the first
     variants: tuple[str, ...] = ("",)
 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A named data set.
+    """A named data set: of zeros and ones with a `convert`, stored as packed bits; others have a `form`."""
 
-    A set of zeros and ones has a ``convert`` and is stored as packed bits; any other has a ``form``.
-
-    Attributes:
-        name: Its name, which is also the name of its prepared file.
-        title: One line about it.
-        D: Number of variables.
-        sizes: Rows of each part of the loaded data set (of the first fold, where there are folds).
-        citation: Where it comes from, and its licence as far as one is stated.
-        upstream: The published files, in the order the converter expects.
-        convert: Makes the parts from the published files.
-        content: Order-free digests (see `packed.content_digest`) of parts, or of parts together
-            (``"train+valid"``), that every copy must match.
-        partitions: Digests of a train part, where more than one partition is in use, and a note on each.
-        notes: What a user should know; part of the provenance of the loaded data set.
-        image_shape: Shape of a row seen as an image.
-        stored: Rows of each part in the prepared file, where it is cut differently from ``sizes``.
-        kind: What every column holds.
-        form: How the set is stored, if not as packed bits.
-        by_hand: What to do where nothing can be downloaded, as the end of a sentence.
-    """
-
-    name: str
-    title: str
-    D: int
-    sizes: Mapping[str, int]
-    citation: str
-    upstream: tuple[Upstream, ...]
-    convert: Converter | None = None
+    name: str  # also of its prepared file
+    title: str  # one line about it
+    D: int  # number of variables
+    sizes: Mapping[str, int]  # rows of each part of the loaded data set (of the first fold, if any)
+    citation: str  # where it comes from, and its licence as far as one is stated
+    upstream: tuple[Upstream, ...]  # the published files, in the order the converter expects
+    convert: Converter | None = None  # makes the parts from the published files
+    # digests that every copy must match, of parts or of parts together ("train+valid")
     content: Mapping[str, str] = field(default_factory=dict)
+    # digests of a train part, where more than one partition is in use, and a note on each
     partitions: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    image_shape: tuple[int, ...] | None = None
-    stored: Mapping[str, int] | None = None
-    kind: Kind = "binary"
-    form: Form | None = None
-    by_hand: str = ""
+    notes: tuple[str, ...] = ()  # what a user should know; part of the provenance of the loaded data set
+    image_shape: tuple[int, ...] | None = None  # of a row seen as an image
+    stored: Mapping[str, int] | None = None  # rows in the prepared file, where it is cut differently
+    kind: Kind = "binary"  # what every column holds
+    form: Form | None = None  # how the set is stored, if not as packed bits
+    by_hand: str = ""  # what to do where nothing can be downloaded, as the end of a sentence
 
     def __post_init__(self) -> None:
         if (self.convert is None) == (self.form is None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,16 +36,14 @@ def libsvm_parts(files: Sequence[Path], n_features: int, sizes: Mapping[str, int
     return {part: read_libsvm(file, n_features) for part, file in zip(sizes, files, strict=True)}
 
 
-def amat_parts(files: Sequence[Path], n_features: int, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Read one dense text file for each part."""
-    return {part: read_amat(file) for part, file in zip(sizes, files, strict=True)}
-
-
-def amat_parts_with_target(
-    files: Sequence[Path], n_features: int, sizes: Mapping[str, int]
+def amat_parts(
+    files: Sequence[Path], n_features: int, sizes: Mapping[str, int], target: bool = False
 ) -> dict[str, np.ndarray]:
-    """Read one dense text file for each part, without the target in the last column."""
-    return {part: read_amat(file, drop_last=True) for part, file in zip(sizes, files, strict=True)}
+    """Read one dense text file for each part, without the target in the last column if there is one."""
+    return {part: read_amat(file, drop_last=target) for part, file in zip(sizes, files, strict=True)}
+
+
+amat_parts_with_target: Converter = partial(amat_parts, target=True)
 
 
 def letters_parts(files: Sequence[Path], n_features: int, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:

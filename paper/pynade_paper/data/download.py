@@ -42,10 +42,6 @@ def fetch(
         progress: Called during the download, see `pynade.tables.registry.Progress`.
         timeout: Seconds to wait for the server before giving up.
 
-    Raises:
-        DownloadError: No such host or file, a transfer that was cut off, a wrong checksum, or a folder that
-            cannot be written.
-
     Example:
         >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp())

@@ -18,16 +18,6 @@ def read_libsvm(path: Path, n_features: int) -> np.ndarray:
     A line is ``label index:value …`` with indexes counted from 1. A line with a label alone is a row of
     zeros; an empty line is skipped.
 
-    Args:
-        path: The text file.
-        n_features: Number of columns, which is not in the file.
-
-    Returns:
-        Rows of zeros and ones, ``uint8``.
-
-    Raises:
-        ValueError: A line has another format; the message has the file and the line.
-
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "toy"
@@ -43,20 +33,15 @@ def read_libsvm(path: Path, n_features: int) -> np.ndarray:
             if not tokens:
                 continue
             if b":" in tokens[0]:
-                raise ValueError(
-                    f"{path}, line {number}: expected a label first, but {_show(tokens[0])} was found"
-                )
+                raise _unexpected(path, number, "a label first", tokens[0])
             start = n_rows * n_features - 1
             for token in tokens[1:]:
                 index, colon, value = token.partition(b":")
                 if not colon or not index.isdigit():
-                    raise ValueError(
-                        f"{path}, line {number}: expected index:value, but {_show(token)} was found"
-                    )
+                    raise _unexpected(path, number, "index:value", token)
                 if not 1 <= int(index) <= n_features:
-                    raise ValueError(
-                        f"{path}, line {number}: index {int(index)} is outside 1 to {n_features}"
-                    )
+                    where = f"{path}, line {number}"
+                    raise ValueError(f"{where}: index {int(index)} is outside 1 to {n_features}")
                 if value == b"1" or _zero_or_one(value, path, number, token):
                     ones.append(start + int(index))
             n_rows += 1
@@ -68,17 +53,7 @@ def read_libsvm(path: Path, n_features: int) -> np.ndarray:
 
 
 def read_amat(path: Path, drop_last: bool = False) -> np.ndarray:
-    """Read a dense text matrix of zeros and ones, one row per line, values separated by spaces.
-
-    Args:
-        path: The text file.
-        drop_last: Leave out the last value of each line, a label or a dummy.
-
-    Returns:
-        Rows of zeros and ones, ``uint8``.
-
-    Raises:
-        ValueError: A line has another format; the message has the file and the line.
+    """Read a dense text matrix of zeros and ones, one row per line, perhaps without the last value of each.
 
     Example:
         >>> import tempfile
@@ -95,10 +70,7 @@ def read_amat(path: Path, drop_last: bool = False) -> np.ndarray:
             if not tokens or tokens[0].startswith(b"#"):
                 continue
             width = width or len(tokens)
-            if len(tokens) != width:
-                raise ValueError(
-                    f"{path}, line {number}: expected {width} values, but {len(tokens)} were found"
-                )
+            _check_width(path, number, width, tokens)
             kept = tokens[:-1] if drop_last else tokens
             row = b"".join(kept)
             if len(row) != len(kept) or row.strip(b"01"):  # such as 1.0, which is rare and may be slow
@@ -111,18 +83,9 @@ def read_amat(path: Path, drop_last: bool = False) -> np.ndarray:
 
 
 def read_letters(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Read the OCR letters file: tab-separated text, compressed with gzip or plain.
+    """Read the pixels and the fold of each row of the OCR letters file: text, compressed with gzip or plain.
 
-    A line is id, letter, next id, word id, position, fold, and 128 pixels.
-
-    Args:
-        path: ``letter.data.gz`` or its decompressed text.
-
-    Returns:
-        The pixels, ``uint8`` with 128 columns, and the fold of each row.
-
-    Raises:
-        ValueError: A line has another format, or the compressed file is damaged; the message has the file.
+    A line is id, letter, next id, word id, position, fold, and 128 pixels, separated by tabs.
 
     Example:
         >>> import tempfile
@@ -143,18 +106,12 @@ def read_letters(path: Path) -> tuple[np.ndarray, np.ndarray]:
         tokens = line.strip(b"\t ").split(b"\t")
         if tokens == [b""]:
             continue
-        expected = LETTER_FIELDS + LETTER_PIXELS
-        if len(tokens) != expected:
-            raise ValueError(
-                f"{path}, line {number}: expected {expected} values, but {len(tokens)} were found"
-            )
+        _check_width(path, number, LETTER_FIELDS + LETTER_PIXELS, tokens)
         row = b"".join(tokens[LETTER_FIELDS:])
         if len(row) != LETTER_PIXELS or row.strip(b"01"):
             raise ValueError(f"{path}, line {number}: expected pixels that are 0 or 1")
         if not tokens[5].isdigit():
-            raise ValueError(
-                f"{path}, line {number}: expected a fold number, but {_show(tokens[5])} was found"
-            )
+            raise _unexpected(path, number, "a fold number", tokens[5])
         pixels += row
         folds.append(int(tokens[5]))
     if not folds:
@@ -169,10 +126,16 @@ def _zero_or_one(value: bytes, path: Path, number: int, token: bytes) -> bool:
     except ValueError:
         parsed = float("nan")
     if parsed not in (0.0, 1.0):
-        raise ValueError(f"{path}, line {number}: expected a value of 0 or 1, but {_show(token)} was found")
+        raise _unexpected(path, number, "a value of 0 or 1", token)
     return parsed == 1.0
 
 
-def _show(token: bytes) -> str:
+def _check_width(path: Path, number: int, width: int, tokens: list[bytes]) -> None:
+    if len(tokens) != width:
+        raise ValueError(f"{path}, line {number}: expected {width} values, but {len(tokens)} were found")
+
+
+def _unexpected(path: Path, number: int, expected: str, token: bytes) -> ValueError:
     text = token.decode("utf-8", errors="replace")
-    return repr(text if len(text) <= 40 else text[:40] + "…")
+    shown = repr(text if len(text) <= 40 else text[:40] + "…")
+    return ValueError(f"{path}, line {number}: expected {expected}, but {shown} was found")

@@ -27,10 +27,8 @@ FEATURES = "speech/librispeech_features.npz"
 DIGEST = "2b8686eff45cb1bbfa1bb5388a9d847d0927b47144e5c0964302d100f2e00741"
 
 #: The settings with which a file of frames must have been made.
-SETTINGS = {
-    "frame": speech.FRAME,
-    "hop": speech.HOP,
-    "fft": speech.N_FFT,
+SETTINGS: dict[str, float] = {"frame": speech.FRAME, "hop": speech.HOP, "fft": speech.N_FFT}
+SETTINGS |= {
     "filters": speech.N_FILTERS,
     "pre_emphasis": speech.PRE_EMPHASIS,
     "dither_seed": speech.DITHER_SEED,
@@ -53,18 +51,11 @@ def read_archive(path: Path) -> Recordings:
 def write_features(
     path: str | os.PathLike[str] | None = None, data_dir: str | os.PathLike[str] | None = None
 ) -> Path:
-    """Write the frames of the recordings, so that a machine without soundfile can use them.
+    """Write the frames of the recordings, so that a machine without soundfile can use them; returns the path.
 
-    If the file is at ``speech/librispeech_features.npz`` in the data directory, it is read instead of the
-    archive and gives the same data set. It holds ``frames`` (float32, not normalised), the ``lengths``
-    and ``parts`` of the recordings, the ``digest`` of the archive, and the features' ``settings``.
-
-    Args:
-        path: Where to write; its usual place in the data directory when left out.
-        data_dir: Folder of the data sets, with the archive of recordings.
-
-    Returns:
-        Where it was written.
+    At ``speech/librispeech_features.npz`` in the data directory (the path when left out) the file is read
+    instead of the archive and gives the same data set. It holds ``frames`` (float32, not normalised), the
+    ``lengths`` and ``parts`` of the recordings, the archive's ``digest``, and the features' ``settings``.
     """
     archive = data_directory(data_dir) / ARCHIVE
     if not archive.exists():
@@ -100,9 +91,8 @@ def read_features(path: Path) -> tuple[Recordings, str]:
         raise ValueError(f"the data file {path} is damaged or holds no frames ({error})") from error
     if settings != SETTINGS:
         raise ValueError(f"the data file {path} was made with other settings of the features; make it again")
-    if corpus.frames.shape != (corpus.lengths.sum(), speech.N_FEATURES) or len(corpus.parts) != len(
-        corpus.lengths
-    ):
+    fits = corpus.frames.shape == (corpus.lengths.sum(), speech.N_FEATURES)
+    if not fits or len(corpus.parts) != len(corpus.lengths):
         raise ValueError(
             f"the data file {path} is damaged: its frames and its recordings do not fit together"
         )

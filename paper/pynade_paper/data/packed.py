@@ -18,30 +18,17 @@ from pynade.tables.files import DAMAGE as DAMAGE
 
 
 def pack(rows: np.ndarray) -> np.ndarray:
-    """Return rows of zeros and ones with eight columns to a byte.
-
-    Example:
-        >>> pack(np.array([[1, 0, 0, 0, 0, 0, 0, 1, 1]], dtype=np.uint8)).tolist()
-        [[129, 128]]
-    """
+    """Return rows of zeros and ones with eight columns to a byte."""
     return np.packbits(rows, axis=1)
 
 
 def unpack(packed: np.ndarray, n_features: int) -> np.ndarray:
-    """Return the zeros and ones that `pack` packed.
-
-    Example:
-        >>> unpack(np.array([[129, 128]], dtype=np.uint8), 9).tolist()
-        [[1, 0, 0, 0, 0, 0, 0, 1, 1]]
-    """
+    """Return the zeros and ones that `pack` packed."""
     return np.unpackbits(packed, axis=1, count=n_features)
 
 
 def read_packed(path: Path) -> tuple[dict[str, np.ndarray], int]:
     """Read a prepared file: its packed parts and the number of columns.
-
-    Raises:
-        ValueError: The file is damaged or has another layout; the sentence names it.
 
     Example:
         >>> import tempfile
@@ -71,13 +58,7 @@ def read_packed(path: Path) -> tuple[dict[str, np.ndarray], int]:
 
 
 def write_packed(path: Path, parts: Mapping[str, np.ndarray], n_features: int) -> None:
-    """Write a prepared file; a reader sees either the whole file or none.
-
-    Args:
-        path: Where to write; missing folders are made.
-        parts: Packed rows by part.
-        n_features: Number of columns.
-    """
+    """Write a prepared file of packed parts; a reader sees either the whole file or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
 
     def write(file: Path) -> None:
@@ -88,10 +69,7 @@ def write_packed(path: Path, parts: Mapping[str, np.ndarray], n_features: int) -
 
 
 def content_digest(packed: Iterable[np.ndarray], n_features: int) -> str:
-    """Return the SHA-256 of a collection of rows, whatever their order.
-
-    The digest takes the line ``"<n_features>\\n"`` and then the packed rows of all arrays together, sorted
-    byte by byte; a row that occurs twice counts twice.
+    """Return the SHA-256 of the line ``"<n_features>\\n"`` and the packed rows, sorted byte by byte.
 
     Example:
         >>> rows = pack(np.eye(3, dtype=np.uint8))

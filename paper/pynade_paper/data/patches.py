@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 import torch
+from torch import Generator, Tensor
 
-from pynade_paper.data.places import uniform_places
+from pynade_paper.data.places import Places
 
 #: Side of the paper's patches, in pixels.
 SIZE = 8
@@ -19,23 +20,11 @@ LEVELS = 256
 
 
 @dataclass(frozen=True, eq=False)
-class Patches:
-    """A source of patches from a set of grey images, see `pynade.tables.dataset.RowSource`.
+class Patches(Places):
+    """A source of patches from a set of grey images, in which an image counts by its number of places.
 
-    A row is a patch of ``size × size`` pixels at a place uniform over all places of all images (an
-    image counts by its number of places), plus noise uniform in [0, 1) on every pixel, divided by 256, less
-    the mean of the patch, in raster order and without its last pixel, which the others determine.
-
-    Everything happens on the device of ``pixels``, with shapes that depend on ``n`` alone.
-
-    Attributes:
-        pixels: The pixels of all images, one image after the other, row by row; uint8.
-        offsets: Where each image begins in ``pixels``.
-        heights: Rows of each image.
-        widths: Columns of each image.
-        ends: Number of places in each image and those before it.
-        n_places: Number of places altogether.
-        size: Side of a patch.
+    A row is a patch of ``size × size`` pixels, plus noise uniform in [0, 1) on every pixel, divided by 256,
+    less the mean of the patch, in raster order and without its last pixel, which the others determine.
 
     Example:
         >>> image = np.arange(20 * 30).reshape(20, 30).astype(np.uint8)
@@ -46,25 +35,15 @@ class Patches:
         torch.Size([5, 63])
     """
 
-    pixels: torch.Tensor
-    offsets: torch.Tensor
-    heights: torch.Tensor
-    widths: torch.Tensor
-    ends: torch.Tensor
-    n_places: int
-    size: int = SIZE
+    pixels: Tensor  # of all images, one image after the other, row by row; uint8
+    offsets: Tensor  # where each image begins in `pixels`
+    heights: Tensor  # rows of each image
+    widths: Tensor  # columns of each image
+    size: int = SIZE  # side of a patch
 
     @classmethod
     def of(cls, images: Sequence[np.ndarray], size: int = SIZE) -> Self:
-        """Return a source of patches of the images.
-
-        Args:
-            images: Grey images, 2-D uint8, of any shapes.
-            size: Side of a patch.
-
-        Raises:
-            ValueError: There is no image, or one of another type, or one smaller than a patch.
-        """
+        """Return a source of patches of grey images, 2-D uint8, of any shapes not smaller than a patch."""
         if len(images) == 0:
             raise ValueError("patches need at least one image, but none was given")
         for number, image in enumerate(images):
@@ -73,53 +52,28 @@ class Patches:
                     f"image {number} has shape {image.shape} and type {image.dtype};"
                     f" expected a grey uint8 image of at least {size} × {size} pixels"
                 )
-        heights, widths = np.array([image.shape for image in images], dtype=np.int64).T
+        heights, widths = np.array([image.shape for image in images], dtype=np.int64).T.copy()
         areas = heights * widths
         ends = np.cumsum((heights - size + 1) * (widths - size + 1))
-        return cls(
-            torch.from_numpy(np.concatenate([image.reshape(-1) for image in images])),
-            torch.from_numpy(np.cumsum(areas) - areas),
-            torch.from_numpy(heights.copy()),
-            torch.from_numpy(widths.copy()),
-            torch.from_numpy(ends),
-            int(ends[-1]),
-            size,
-        )
+        pixels = np.concatenate([image.reshape(-1) for image in images])
+        arrays = {"pixels": pixels, "offsets": np.cumsum(areas) - areas, "heights": heights, "widths": widths}
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return cls(torch.from_numpy(ends), int(ends[-1]), **tensors, size=size)
 
     @property
     def n_variables(self) -> int:
         """Number of columns of a row: all pixels of a patch but the last."""
         return self.size**2 - 1
 
-    def to(self, device: torch.device | str) -> Self:
-        """Return the source on another device."""
-        return replace(
-            self,
-            pixels=self.pixels.to(device),
-            offsets=self.offsets.to(device),
-            heights=self.heights.to(device),
-            widths=self.widths.to(device),
-            ends=self.ends.to(device),
-        )
-
-    def draw(self, n: int, generator: torch.Generator) -> torch.Tensor:
-        """Return ``n`` patches as rows, (n, size² − 1) float32.
-
-        Args:
-            n: Number of rows.
-            generator: The only source of randomness; on the device of the source.
-        """
-        device = self.pixels.device
-        grey = self.at(uniform_places(n, self.n_places, generator, device))
-        noise = torch.rand(n, self.size**2, generator=generator, device=device)
+    def draw(self, n: int, generator: Generator) -> Tensor:
+        """Return ``n`` patches as rows, (n, size² − 1) float32."""
+        grey = self.at(self.places(n, generator))
+        noise = torch.rand(n, self.size**2, generator=generator, device=grey.device)
         values = noise.add_(grey).div_(LEVELS)
         return (values - values.mean(dim=1, keepdim=True))[:, :-1].contiguous()
 
-    def at(self, places: torch.Tensor) -> torch.Tensor:
-        """Return the grey values of whole patches, (n, size²) uint8.
-
-        Args:
-            places: Whole numbers below ``n_places``: places row by row, image after image.
+    def at(self, places: Tensor) -> Tensor:
+        """Return the grey values of whole patches, (n, size²) uint8, at places row by row, image after image.
 
         Example:
             >>> source = Patches.of([np.arange(12, dtype=np.uint8).reshape(3, 4)], size=2)
@@ -137,7 +91,7 @@ class Patches:
         return self.pixels[index.flatten(1)]
 
 
-def whole_patches(rows: np.ndarray | torch.Tensor) -> np.ndarray:
+def whole_patches(rows: np.ndarray | Tensor) -> np.ndarray:
     """Put the last pixel back: patches of mean zero, shape (N, size, size), from rows of size² − 1 columns.
 
     Example:

@@ -1,33 +1,50 @@
-"""Drawing from a source of rows: uniform places, and a fixed sample."""
+"""Sources of rows that have places, such as patches of images: uniform draws, and a fixed sample."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
+import torch
+from torch import Generator, Tensor
 
 from pynade.tables.dataset import RowSource
 
-if TYPE_CHECKING:
-    import torch
-
-#: Rows drawn at a time when a fixed sample is made, so that index tensors stay small.
+#: Rows made at a time, so that index tensors stay small.
 CHUNK = 1 << 16
 
 
-def uniform_places(n: int, total: int, generator: torch.Generator, device: torch.device) -> torch.Tensor:
+@dataclass(frozen=True, eq=False)
+class Places:
+    """What sources of rows share (see `pynade.tables.dataset.RowSource`): places, numbered from 0.
+
+    Everything happens on one device, with shapes that depend on the number of rows alone.
+    """
+
+    ends: Tensor  # number of places in each image or recording and those before it
+    n_places: int  # altogether
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return the source on another device."""
+        moved: dict[str, Any] = {n: t.to(device) for n, t in vars(self).items() if isinstance(t, Tensor)}
+        return replace(self, **moved)
+
+    def places(self, n: int, generator: Generator) -> Tensor:
+        """Return ``n`` places, uniform over all there are."""
+        return uniform_places(n, self.n_places, generator, self.ends.device)
+
+
+def uniform_places(n: int, total: int, generator: Generator, device: torch.device) -> Tensor:
     """Return ``n`` whole numbers, uniform over 0 … total−1, without waiting for the device.
 
     A double has 53 random bits, which leaves no bias worth the name; 32 bits modulo some ten million places
     would favour the first of them by almost one per cent.
 
     Example:
-        >>> import torch
         >>> uniform_places(4, 10, torch.Generator().manual_seed(0), torch.device("cpu")).shape
         torch.Size([4])
     """
-    import torch
-
     u = torch.rand(n, generator=generator, dtype=torch.float64, device=device)
     return (u * total).long().clamp_(max=total - 1)  # rounding may reach the end
 
@@ -41,8 +58,6 @@ def fixed_rows(source: RowSource, n: int, seed: int) -> np.ndarray:
         >>> fixed_rows(source, 3, seed=0).shape
         (3, 63)
     """
-    import torch
-
     generator = torch.Generator().manual_seed(seed)
     rows = np.empty((n, source.n_variables), dtype=np.float32)
     for start in range(0, n, CHUNK):

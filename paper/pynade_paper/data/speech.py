@@ -49,13 +49,7 @@ SUFFIXES = (".wav", ".flac")
 
 
 def filter_bank() -> np.ndarray:
-    """Return the weights of the mel filters on the power spectrum, shape (20, 257).
-
-    Example:
-        >>> bank = filter_bank()
-        >>> bank.shape, bool(np.all(bank.max(axis=1) > 0.5))
-        ((20, 257), True)
-    """
+    """Return the weights of the mel filters on the power spectrum, shape (20, 257)."""
     mel = 2595 * np.log10(1 + np.fft.rfftfreq(N_FFT, 1 / RATE) / 700)
     step = mel[-1] / (N_FILTERS + 1)
     centres = step * np.arange(1, N_FILTERS + 1)
@@ -65,10 +59,7 @@ def filter_bank() -> np.ndarray:
 def frame_features(samples: np.ndarray, name: str, seed: int = DITHER_SEED) -> np.ndarray:
     """Return the features of every frame of a recording, (frames, 21) float32, not normalised.
 
-    Args:
-        samples: The recording, 16-bit whole numbers at 16 kHz.
-        name: Name of the recording; it determines the dither together with the seed.
-        seed: Seed of the dither.
+    The samples are 16-bit whole numbers at 16 kHz; the recording's name and the seed determine the dither.
 
     Example:
         >>> frame_features(np.zeros(16000, dtype=np.int16), "silence").shape
@@ -89,20 +80,15 @@ def frame_features(samples: np.ndarray, name: str, seed: int = DITHER_SEED) -> n
 class Recordings:
     """The frames of a corpus, not normalised.
 
-    Attributes:
-        frames: The frames of all recordings, one recording after the other, (F, 21) float32.
-        lengths: Number of frames of each recording.
-        parts: The part each recording belongs to: ``train``, ``valid`` or ``test``.
-
     Example:
         >>> corpus = Recordings.of([("a", "train", np.zeros(16000, dtype=np.int16))])
         >>> corpus.lengths.tolist(), corpus.parts
         ([98], ('train',))
     """
 
-    frames: np.ndarray
-    lengths: np.ndarray
-    parts: tuple[str, ...]
+    frames: np.ndarray  # of all recordings, one recording after the other, (F, 21) float32
+    lengths: np.ndarray  # number of frames of each recording
+    parts: tuple[str, ...]  # to which each recording belongs: "train", "valid" or "test"
 
     @classmethod
     def of(cls, files: Iterable[tuple[str, str, np.ndarray]], seed: int = DITHER_SEED) -> Recordings:
@@ -123,11 +109,6 @@ def windows_dataset(name: str, corpus: Recordings, provenance: dict[str, Any]) -
 
     The rows of a part are all its windows in order. Of train and valid, if they have more than 200,000 and
     20,000, they are a draw of as many by a fixed seed; test is always complete.
-
-    Args:
-        name: Name of the data set.
-        corpus: The recordings; some must be for training.
-        provenance: Where they came from.
 
     Example:
         >>> noise = np.random.default_rng(0).integers(-99, 99, 16000)
@@ -164,15 +145,9 @@ def windows_dataset(name: str, corpus: Recordings, provenance: dict[str, Any]) -
         "mean": mean.tolist(),
         "std": std.tolist(),
     }
-    return Dataset(
-        name,
-        rows["train"],
-        rows.get("valid"),
-        rows.get("test"),
-        Schema.uniform("real", len(columns), columns),
-        provenance | facts,
-        source=sources["train"],
-    )
+    schema = Schema.uniform("real", len(columns), columns)
+    parts = rows["train"], rows.get("valid"), rows.get("test")
+    return Dataset(name, *parts, schema, provenance | facts, source=sources["train"])
 
 
 def speech_dataset(folder: str | Path, name: str | None = None) -> Dataset:
@@ -184,10 +159,6 @@ def speech_dataset(folder: str | Path, name: str | None = None) -> Dataset:
             recordings in one part. Without a folder ``valid``, a seeded tenth of the recordings of ``train``
             is for validation.
         name: Name of the data set; that of the folder when left out.
-
-    Raises:
-        FileNotFoundError: There is no such folder.
-        ValueError: There are no recordings to train on, or one is not at 16 kHz.
 
     Example:
         >>> import tempfile, wave
@@ -204,9 +175,8 @@ def speech_dataset(folder: str | Path, name: str | None = None) -> Dataset:
         raise FileNotFoundError(f"there is no folder {folder}")
     files = [(part, path) for part in PARTS for path in _recordings(folder / part)]
     if "train" not in (part for part, _ in files):
-        raise ValueError(
-            f"{folder} has no recordings in a folder 'train'; expected {' or '.join(SUFFIXES)} files"
-        )
+        wanted = f"expected {' or '.join(SUFFIXES)} files"
+        raise ValueError(f"{folder} has no recordings in a folder 'train'; {wanted}")
     if not any(part == "valid" for part, _ in files):  # whole recordings, since windows of one overlap
         trained = [k for k, (part, _) in enumerate(files) if part == "train"]
         order = np.random.Generator(np.random.PCG64(0)).permutation(len(trained))

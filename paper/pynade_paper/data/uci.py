@@ -26,19 +26,8 @@ FOLD_SEED = 0
 MAX_CORRELATION = 0.98
 
 #: The columns of the wine files, apart from the last, ``quality``; the authors' folds do not name theirs.
-WINE_COLUMNS = (
-    "fixed acidity",
-    "volatile acidity",
-    "citric acid",
-    "residual sugar",
-    "chlorides",
-    "free sulfur dioxide",
-    "total sulfur dioxide",
-    "density",
-    "pH",
-    "sulphates",
-    "alcohol",
-)
+WINE_COLUMNS = ["fixed acidity", "volatile acidity", "citric acid", "residual sugar", "chlorides"]
+WINE_COLUMNS += ["free sulfur dioxide", "total sulfur dioxide", "density", "pH", "sulphates", "alcohol"]
 
 #: Nine training parts, the last of which is for validation, and the test part.
 Fold = tuple[list[np.ndarray], np.ndarray]
@@ -50,10 +39,6 @@ def continuous_columns(rows: np.ndarray, limit: float = MAX_CORRELATION) -> np.n
     Columns that hold whole numbers only are dropped, and of every remaining pair with a Pearson correlation
     beyond ``limit`` in absolute value the earlier column. (The paper drops "an attribute from every pair";
     that it is the earlier one is what leaves its 15 columns of parkinsons.)
-
-    Args:
-        rows: The table, shape (N, D).
-        limit: The largest correlation allowed.
 
     Example:
         >>> a = np.array([0.5, 1.5, 1.0, 3.5])
@@ -72,11 +57,6 @@ def cut_folds(rows: np.ndarray, seed: int = FOLD_SEED, n: int = FOLDS) -> list[F
     most. Piece k is the test part of fold k; its training parts are the pieces after it, in a circle, so that
     piece k−1 is its ninth and serves for validation.
 
-    Args:
-        rows: The table, shape (N, D).
-        seed: Seed of the permutation.
-        n: Number of folds.
-
     Example:
         >>> training, test = cut_folds(np.arange(20.0)[:, None])[0]
         >>> len(training), len(test)
@@ -88,13 +68,9 @@ def cut_folds(rows: np.ndarray, seed: int = FOLD_SEED, n: int = FOLDS) -> list[F
 
 
 def fold_dataset(fold: Fold, names: Sequence[str], number: str, seed: int | None) -> Dataset:
-    """Return a fold as a data set, normalised by its nine training parts.
+    """Return a fold of raw parts as a data set, normalised by its nine training parts.
 
-    Args:
-        fold: The parts, raw.
-        names: Column names.
-        number: The fold's number, from ``"1"``.
-        seed: Seed of the permutation behind the folds; None for folds that were published.
+    Its number counts from ``"1"``; the seed made the permutation behind the folds, None for published ones.
 
     Example:
         >>> rows = np.random.default_rng(0).normal(5.0, 2.0, (40, 2))
@@ -109,14 +85,8 @@ def fold_dataset(fold: Fold, names: Sequence[str], number: str, seed: int | None
         column = names[int(np.flatnonzero(std == 0)[0])]
         raise ValueError(f"column {column!r} is constant in the training rows of fold {number}")
     train, valid, test = ((rows - mean) / std for rows in (np.concatenate(training[:-1]), training[-1], test))
-    provenance = {
-        "units": "normalised: these are the data",
-        "fold": int(number),
-        "folds": FOLDS,
-        "fold_seed": seed,
-        "mean": mean.tolist(),
-        "std": std.tolist(),
-    }
+    provenance = {"units": "normalised: these are the data", "fold": int(number), "folds": FOLDS}
+    provenance |= {"fold_seed": seed, "mean": mean.tolist(), "std": std.tolist()}
     return Dataset("fold", train, valid, test, Schema.uniform("real", len(names), names), provenance)
 
 
@@ -133,13 +103,7 @@ def table_fold(path: Path, number: str) -> Dataset:
 
 
 def published_fold(path: Path, number: str) -> Dataset:
-    """Read one of the authors' own folds of red wine.
-
-    Fold k is ``folds/k/training/{1..9}/data`` and ``folds/k/tests/1/data``, rows of raw values.
-
-    Raises:
-        ImportError: h5py is not installed.
-    """
+    """Read one of the authors' own folds of red wine, rows of raw values."""
     try:
         import h5py
     except ImportError as error:

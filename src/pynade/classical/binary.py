@@ -287,21 +287,16 @@ class BinaryEM(EM):
         each = [self.mixture.component_log_probs(x, o).logsumexp(-1) for _, x, o in self.chunks(self.valid)]
         return [Estimate(float(torch.cat(each).mean()), math.nan, len(self.valid[0]))]
 
-    def objective(self, train: list[float | None]) -> list[float | None]:
+    def line(self, position: int) -> dict[str, float]:
         """Log-likelihood plus s times the log-prior Σ_k log w_k + Σ (log θ + log(1 − θ)), per row."""
         log_prior = torch.log_softmax(self.mixture.log_weights.double(), 0).sum()
         for table in self.tables():
             log_prior = log_prior + (functional.logsigmoid(table) + functional.logsigmoid(-table)).sum()
-        self.last_objective = (train[0] or 0.0) + self.strength * float(log_prior) / len(self.x)
-        return [self.last_objective]
+        return {"objective": float(self.log_p.mean()) + self.strength * float(log_prior) / len(self.x)}
 
     def converged(self, change: float, tol: float) -> bool:
         """Whether the objective rises by less; not where a component was placed again."""
         return change < tol and not self.placed_now
-
-    def line(self, position: int) -> dict[str, float]:
-        """The objective."""
-        return {"objective": self.last_objective}
 
     def chunks(self, cells: Cells) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
         """Which rows, and these rows in the model's dtype, some at a time."""

@@ -181,14 +181,13 @@ class Ensemble(Ordered):
 
     def loss(self, x: Tensor, generator: Generator | None = None) -> Tensor:
         """Minus log p(x | o) of each row (B,), for a member drawn uniformly, or (`fresh`) any ordering."""
-        return self.loss_given(x, self.draw(len(x), generator), generator)
+        return self.loss_given(x, self.draw(x, generator), generator)
 
-    def draw(self, rows: int, generator: Generator | None = None) -> Tensor:
-        """What an update draws, where the generator is: the number (1,) of a member; `fresh`: (rows, D)."""
+    def draw(self, x: Tensor, generator: Generator | None = None) -> Tensor:
+        """What an update draws, where the generator is: the number (1,) of a member; `fresh`: (B, D)."""
         where = "cpu" if generator is None else generator.device
         if self.fresh:
-            size = rows, self.n_variables
-            return torch.rand(size, generator=generator, device=where, dtype=torch.float64).argsort(1)
+            return torch.rand(x.shape, generator=generator, device=where, dtype=torch.float64).argsort(1)
         return torch.randint(len(self.order), (1,), generator=generator, device=where)
 
     def loss_given(self, x: Tensor, drawn: Tensor, noise: Generator | None = None) -> Tensor:

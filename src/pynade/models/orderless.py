@@ -75,11 +75,13 @@ class Orderless(Model):
 
         Missing cells (NaN) are never conditioned on and never predicted.
         """
+        return self.loss_given(x, self.draw(x, generator), generator)
+
+    def draw(self, x: Tensor, generator: Generator | None = None) -> Tensor:
+        """What an update on rows x (B, D) draws: prefixes (B, D)."""
         exists = ~torch.isnan(x) if x.is_floating_point() else None
-        observed = random_observed(
-            len(x), self.n_variables, generator, exists=exists, stratified=self.stratified, device=x.device
-        )
-        return self.loss_given(x, observed, generator)
+        how: dict[str, Any] = {"exists": exists, "stratified": self.stratified, "device": x.device}
+        return random_observed(len(x), self.n_variables, generator, **how)
 
     def loss_given(self, x: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
         """The loss for a given prefix: D / (D - n) Σ_{i not observed} -log p(x_i | observed), n = |observed|.

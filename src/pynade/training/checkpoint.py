@@ -26,9 +26,8 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensors], facts: dict[str, An
     """Write groups of tensors and plain facts."""
     named = {f"{group}|{name}": t for group, own in tensors.items() for name, t in own.items()}
     flat = {name: t.detach().cpu().contiguous().clone() for name, t in named.items()}
-    metadata = {"checkpoint": json.dumps(facts)}
     try:
-        write_atomically(path, lambda p: save_file(flat, p, metadata))
+        write_atomically(path, lambda p: save_file(flat, p, {"checkpoint": json.dumps(facts)}))
     except SafetensorError as error:  # a full disk, for example
         raise OSError(f"{path} cannot be written: {error}") from error
 
@@ -45,8 +44,8 @@ def load_checkpoint(path: Path) -> State:
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no checkpoint at {path}") from None
     except (SafetensorError, KeyError, ValueError) as error:
-        fault = "is damaged or no checkpoint of pynade (remove it to begin anew)"
-        raise ValueError(f"{path} {fault}: {error}") from None
+        fault = f"is damaged or no checkpoint of pynade (remove it to begin anew): {error}"
+        raise ValueError(f"{path} {fault}") from None
     return groups, facts
 
 
@@ -56,12 +55,9 @@ def numbered_checkpoints(folder: Path) -> list[Path]:
 
 
 class Checkpoint:
-    """A file with the state of one training, written now and then and at its end.
+    """A file with the state of one training: `found` in it at a start with `resume`, else it is removed.
 
-    Args:
-        path: the file; ValueError if it is damaged.
-        resume: go on from what it holds (`found`; None at a beginning); otherwise it is removed.
-        identity: what is trained on what, as JSON; ValueError if the file belongs to another training.
+    Its `identity` says what is trained on what; ValueError if the file belongs to another training.
     """
 
     def __init__(self, path: Path, resume: bool = False, identity: dict[str, Any] | None = None) -> None:

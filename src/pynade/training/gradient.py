@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from pynade.likelihood import Estimate, log_likelihood, orderless_estimate
 from pynade.models import Orderless
 from pynade.nets import MaskedMLP
-from pynade.precision import computing_in
+from pynade.precision import computing_in, fast_matmul
 from pynade.store import save_density
 from pynade.training.checkpoint import Checkpoint, State, Tensors, save_checkpoint
 from pynade.training.history import History
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 Folder = Path | str | None
 Callbacks = Sequence[Callback]
+CHECK_EVERY = 50  # updates between looks at whether the loss is still finite
 #: Options in which the members of a population may differ.
 OWN = ("learning_rate", "gamma", "momentum", "weight_decay", "patience", "stop_at_train")
 
@@ -82,7 +83,7 @@ def fit(
             raise ValueError("rows that are drawn on the fly have no end: set updates_per_epoch")
         source, first = train.to(model.device), Generator(model.device).manual_seed(0)
         train = source.draw(options.updates_per_epoch * options.batch_size, first)
-    learner = GradientLearner([Member(model, train, valid, options, seed)], source=source)
+    learner = _Gradient([Member(model, train, valid, options, seed)], source=source)
     checkpoint = metrics = None
     if folder is not None:
         path, metrics = Path(folder) / "checkpoint.safetensors", Path(folder) / "metrics.jsonl"
@@ -126,7 +127,7 @@ def fit_population(
         raise ValueError(f"members of a population may differ only in {', '.join(OWN)}")
     if len({m.valid is None for m in members}) > 1:
         raise ValueError("either all members of a population have validation rows, or none has")
-    learner = GradientLearner(members, Population([m.model for m in members]))
+    learner = _Gradient(members, Population([m.model for m in members]))
     checkpoint = None if folder is None else Checkpoint(Path(folder) / "population.safetensors", resume)
     histories = run(learner, learner.options.epochs, checkpoint=checkpoint, callbacks=callbacks)
     if checkpoint is not None:
@@ -140,14 +141,8 @@ def train_log_likelihoods(members: Sequence[Member]) -> list[float]:
     return rows.score(Population([m.model for m in members]), range(len(members)))
 
 
-class GradientLearner(Learner):
-    """Minibatch gradient descent on the loss of one model, or of a population with stacked parameters.
-
-    Args:
-        members: the models with their rows; their options differ only in numbers of their own.
-        population: the stack of several; those that have stopped leave it when they are half of it.
-        source: of fresh rows, for the only model.
-    """
+class _Gradient(Learner):
+    """Minibatch gradient descent on one model (a source gives it fresh rows), or on a population."""
 
     advice = "Try a smaller learning rate or gradient clipping."
 
@@ -156,10 +151,11 @@ class GradientLearner(Learner):
     ) -> None:
         model, own = members[0].model, [m.options for m in members]
         self.members, self.population, self.source, self.epoch = members, population, source, 0
-        self.device, self.options, self.alone = model.device, own[0], population is None
-        self.model, self.raises, self.facts = model if self.alone else None, self.alone, dict[str, Any]()
-        named = dict(model.named_parameters()) if population is None else population.trained
-        self.trained: Tensors = {n: p for n, p in named.items() if p.requires_grad}
+        self.device, self.options, self.facts = model.device, own[0], dict[str, Any]()
+        self.alone = self.raises = population is None
+        self.model = model if self.alone else None
+        named = model.named_parameters() if population is None else population.trained.items()
+        self.trained: Tensors = {n: p for n, p in named if p.requires_grad}
         self.stopping = [Stopping(patience=o.patience, stop_at_train=o.stop_at_train) for o in own]
         rows, data_of = distinct_rows(model, [m.train for m in members])
         self.sizes, self.x = [len(r) for r in rows], torch.cat(rows)
@@ -169,14 +165,14 @@ class GradientLearner(Learner):
         self.key_of = [(d, m.seed) for d, m in zip(data_of, members, strict=True)]  # (rows, seed)
         seeded = {key: Generator(self.device).manual_seed(key[1]) for key in self.key_of}
         self._enter(list(range(len(members))), seeded)
-        self.best = {n: t.clone() for n, t in self.weights.items()}
+        self.best = {n: t.clone() for n, t in self._weights.items()}
         self.good = self.best  # of the only model, after the last sound epoch
         valid = [m.valid for m in members if m.valid is not None]
         self.validated = bool(valid)
         self.rows: dict[str, Any] = {"train": self.x}
         if self.validated:
             self.rows["valid"] = distinct_rows(model, valid)[0][0] if self.alone else Scored(model, valid)
-        if population is not None and any(o.stop_at_train is not None for o in own):
+        if not self.alone and any(o.stop_at_train is not None for o in own):
             self.rows["train"] = Scored(model, [m.train for m in members])
 
     def _enter(self, members: list[int], generators: dict[tuple[int, int], Generator]) -> None:
@@ -186,14 +182,17 @@ class GradientLearner(Learner):
         if self.population is not None:
             self.population.set_streams([self.keys.index(self.key_of[m]) for m in members])
             self.stream = self.population.stream
-        decay = self._numbers("weight_decay")
-        some = any(self.members[m].options.weight_decay for m in members)
-        names = decays(self.members[0].model, self.trained, self.options.decay_on) if some else ()
-        decay = decay.to(self.device) if isinstance(decay, Tensor) else decay
-        optimizer = Optimizer(self.options.optimizer, self.trained, decay, names)
+        decay, model = self._numbers("weight_decay"), self.members[0].model
+        some, names = any(self.members[m].options.weight_decay for m in members), list(self.trained)
+        if some and self.options.decay_on == "input":
+            inputs = {f"net.{n}" for n in getattr(getattr(model, "net", None), "input_weights", ())}
+            if not inputs:
+                raise ValueError(f"{type(model).__name__} has no input matrix to decay; use decay_on='all'")
+            names = [n for n in names if n in inputs]
+        decay = decay if self.alone else decay.to(self.device)
+        optimizer = Optimizer(self.options.optimizer, self.trained, decay, names if some else ())
         drawn, count = [generators[key] for key in self.keys], None if self.alone else len(members)
-        model = self.model if self.population is None else self.population
-        self.step = Step(model, self.x, self.options, drawn, optimizer, members=count)
+        self.step = Step(self.population or self.model, self.x, self.options, drawn, optimizer, members=count)
 
     def _numbers(self, name: str) -> Any:
         """An option of the only model, or of each active member, (M,)."""
@@ -201,31 +200,38 @@ class GradientLearner(Learner):
         return own[0] if self.population is None else torch.tensor(own, dtype=self.population.dtype)
 
     @property
-    def weights(self) -> Tensors:
+    def _weights(self) -> Tensors:
         """The weights that are scored and kept, (M, …): the averages, where there are any."""
         own = self.step.average or self.trained
         return {n: t.detach()[None] if self.alone else t.detach() for n, t in own.items()}
 
     def advance(self, report: Report) -> list[float | None]:
-        """All updates of an epoch; the mean log-likelihood of each member's rows, NaN where it diverged."""
         options, step, total = self.options, self.step, self.options.epochs * self.updates
         if self.source is not None:  # into the same memory, which a captured update reads
             self.x.copy_(self.source.draw(len(self.x), step.generators[0]))
         self.epoch += 1
         momentum = self._numbers("momentum") * float(self.epoch > options.momentum_after)
-        rate, gamma = self._numbers("learning_rate"), self._numbers("gamma")
+        initial, gamma = self._numbers("learning_rate"), self._numbers("gamma")
         streams = []
         for (data, _), generator in zip(self.keys, step.generators, strict=True):
             rows = minibatches(self.sizes[data], options.batch_size, self.updates, self.one_pass, generator)
             streams.append(torch.cat(list(rows)) + sum(self.sizes[:data]))
-        parts = torch.stack(streams).split(options.batch_size, dim=1)
-        batches = (part[self.stream] for part in parts)  # each (B,), or (M, B)
-        train = step.epoch(batches, lambda t: options.rate(t, total, rate, gamma), momentum, report)
-        sound = [t.isfinite().reshape(len(t), -1).all(-1) for t in self.weights.values()]
-        return [*train.view(-1).masked_fill(~torch.stack(sound).all(0), math.nan).tolist()]
+        step.loss_sum.zero_()
+        seen = 0
+        for part in torch.stack(streams).split(options.batch_size, dim=1):
+            rate = options.rate(step.optimizer.t, total, initial, gamma)
+            with fast_matmul():
+                step(part[self.stream], rate, momentum)  # rows (B,), or (M, B)
+            seen, t = seen + part.shape[1], step.optimizer.t
+            if self.alone and t % CHECK_EVERY == 0 and not math.isfinite(float(step.loss_sum)):
+                break
+            one = rate if self.alone else math.nan
+            report(t, one, lambda seen=seen: -float(step.loss_sum.min()) / seen)  # type: ignore[misc]
+        sound = [t.isfinite().reshape(len(t), -1).all(-1) for t in self._weights.values()]
+        train = (-step.loss_sum / seen).view(-1)
+        return [*train.masked_fill(~torch.stack(sound).all(0), math.nan).tolist()]
 
     def score(self, epoch: int) -> list[Estimate] | None:
-        """The score of each member's validation rows, with the averaged weights where there are any."""
         options, t = self.options, self.step.optimizer.t
         scores = self._scores("valid", options.precision, options.valid_draws) if self.validated else None
         if self.alone:
@@ -240,13 +246,12 @@ class GradientLearner(Learner):
         return scores
 
     def train_score(self, train: list[float | None]) -> list[float | None]:
-        """The log-likelihood of each member's training rows under its weights after the epoch."""
         return [score.mean for score in self._scores("train")]
 
     def _scores(self, name: str, precision: str = "float32", draws: int = 4) -> list[Estimate]:
         """Scores of the active members' rows of this name; of an orderless model, estimates."""
         if self.population is not None:
-            self.population.trained = self.weights
+            self.population.trained = self._weights
             scores = self.rows[name].score(self.population, self.active)
             self.population.trained = self.trained
             return [Estimate(score, math.nan, 0) for score in scores]
@@ -257,23 +262,20 @@ class GradientLearner(Learner):
                 return [log_likelihood(self.model, self.rows[name])]
 
     def line(self, position: int) -> dict[str, Any]:
-        """Of the only model: updates, learning rate, and the errors of the validation score."""
         return self.facts
 
     def accept(self, better: Sequence[int]) -> None:
-        """Copy the weights of these members to the best ones."""
         here = torch.tensor([self.active.index(m) for m in better], dtype=torch.long, device=self.device)
         there = torch.tensor(list(better), dtype=torch.long, device=self.device)
-        for name, tensor in self.weights.items():
+        for name, tensor in self._weights.items():
             self.best[name].index_copy_(0, there, tensor[here])
         if self.alone:
-            self.good = {n: t.clone() for n, t in self.weights.items()}
+            self.good = {n: t.clone() for n, t in self._weights.items()}
 
     def drop(self, members: Sequence[int]) -> None:
-        """Take the stopped members out of the stack when they are half of it."""
         running = [k for k, m in enumerate(self.active) if m not in members]
         if self.population is None or not running or 2 * len(running) > len(self.active):
-            return
+            return  # those that have stopped leave the stack when they are half of it
         old, chosen = self.step, torch.tensor(running, device=self.device)
         self.trained = self.population.keep(chosen)
         self._enter([self.active[k] for k in running], dict(zip(self.keys, old.generators, strict=True)))
@@ -281,40 +283,33 @@ class GradientLearner(Learner):
         self.step.restore(kept, old.optimizer.t)
 
     def revert(self, epoch: int, folder: Path | None) -> str:
-        """The weights after the last sound epoch, kept in a file where there is a folder."""
         self.best = self.good
         self.finish()
         kept = f"the weights of epoch {epoch - 1} were kept" if epoch > 1 else "the initial weights were kept"
         return kept if folder is None else f"{kept} in {save_last_good(folder, self.model)}"
 
     def finish(self) -> None:
-        """The best weights, back in the members' own models."""
         for m, member in enumerate(self.members):
             member.model.load_state_dict({n: t[m] for n, t in self.best.items()}, strict=False)
 
-    def _tensors(self) -> Tensors:
-        """All tensors of the only model, or the parameters of the active members."""
-        return self.model.state_dict() if self.alone else self.trained
-
     def state(self) -> State:
-        """Weights, best weights, averages, optimizer, generators, and who is still trained."""
         drawn = {str(k): g.get_state() for k, g in enumerate(self.step.generators)}
-        own = {"trained": self._tensors(), "best": self.best, "generators": drawn}
+        trained = self.model.state_dict() if self.alone else self.trained  # (with its buffers)
+        own = {"trained": trained, "best": self.best, "generators": drawn}
         return own | self.step.state(), {"active": self.active, "t": self.step.optimizer.t}
 
     def restore(self, state: State) -> None:
-        """Put everything back as it was; `trained` holds the active members, whose weights are sound."""
         tensors, facts = state
         if "model" in tensors:  # the older form, of one model
             tensors["trained"], tensors["generators"] = tensors["model"], {"0": tensors["generator"]["state"]}
         self.epoch, active = facts["epoch"], facts.get("active", [0])
         if self.population is not None:
             self.trained = self.population.keep(torch.tensor(active, device=self.device))
-        with torch.no_grad():
-            for group, own in (("trained", self._tensors()), ("best", self.best)):
-                for name, tensor in own.items():
-                    tensor.copy_(tensors[group][name].view_as(tensor))
         self._enter(active, {key: Generator(self.device) for key in self.key_of})
+        with torch.no_grad():
+            for group in ("trained", "best"):
+                for name, tensor in self.state()[0][group].items():
+                    tensor.copy_(tensors[group][name].view_as(tensor))
         self.step.restore(tensors, facts["t"])
         for k, generator in enumerate(self.step.generators):
             generator.set_state(tensors["generators"][str(k)])
@@ -329,16 +324,6 @@ def minibatches(
     here = device if generator is None else generator.device
     rows = torch.cat([torch.randperm(n, generator=generator, device=here) for _ in range(passes)])
     return rows.split(batch_size)[:count]
-
-
-def decays(model: Trainable, params: Tensors, where: str) -> list[str]:
-    """Names of the parameters that decay: all of them, or the net's input weights only."""
-    names = set(params)
-    if where == "input":
-        names = {f"net.{n}" for n in getattr(getattr(model, "net", None), "input_weights", ())}
-    if not names:
-        raise ValueError(f"{type(model).__name__} has no input matrix to decay; use decay_on='all'")
-    return [n for n in params if n in names]
 
 
 def save_last_good(folder: Path, model: Trainable) -> Path:
@@ -382,6 +367,7 @@ def pretrain(
     generator, marginal = Generator().manual_seed(seed), net.bias.detach().clone()
     first, *rest = net.hidden
     grown = MaskedMLP(**(net.config() | {"hidden": [first]}), generator=generator).to(net.bias)
+    grown.set_output_bias(marginal)
     for depth, width in enumerate(rest, start=2):
         grown = grown.deeper(width, generator)
         grown.set_output_bias(marginal)
@@ -393,6 +379,4 @@ def pretrain(
                 raise
             kept = save_last_good(Path(folder), deeper)
             raise Diverged(f"in pretraining ({depth} layers) {error} They are in {kept}.") from None
-    if not rest:
-        grown.set_output_bias(marginal)
     return Orderless(grown, model.family, model.stratified)

@@ -95,10 +95,6 @@ class Learner(ABC):
         """Validation scores of the active members after this epoch; None where it is not validated."""
         return None
 
-    def objective(self, train: list[Value]) -> list[Value]:
-        """What `tol` is compared with: the training log-likelihood, unless there is a prior."""
-        return train
-
     def converged(self, change: float, tol: float) -> bool:
         """Whether this change of the objective in an epoch is so small that training may end."""
         return abs(change) < tol
@@ -108,7 +104,10 @@ class Learner(ABC):
         return train
 
     def line(self, position: int) -> dict[str, Any]:
-        """Further entries for the history's line of the member at this position of `active`."""
+        """Further entries for the history's line of the member at this position of `active`.
+
+        An `objective` (where there is a prior) is what `tol` is compared with, instead of `train`.
+        """
         return {}
 
     def drop(self, members: Sequence[int]) -> None:  # noqa: B027
@@ -117,10 +116,6 @@ class Learner(ABC):
     def revert(self, epoch: int, folder: Path | None) -> str:
         """After divergence in this epoch: put back the last good parameters; which these are, in words."""
         return "the last good parameters were kept"
-
-    def messages(self) -> list[str]:
-        """What else to know at the end."""
-        return []
 
     def finish(self) -> None:  # noqa: B027
         """Put the best parameters into the models."""
@@ -144,13 +139,11 @@ def run(
         callbacks: called with a `Progress`; one that returns True ends training after the epoch.
     """
     histories = [History() for _ in learner.stopping]
-    objectives: list[Value] = [None] * len(histories)
     epoch, folder = 0, None if checkpoint is None else checkpoint.path.parent
     if checkpoint is not None and checkpoint.found is not None:
-        tensors, facts = checkpoint.found
-        learner.restore((tensors, facts))
+        learner.restore(checkpoint.found)
+        facts = checkpoint.found[1]
         histories = [History.from_json(h) for h in facts.get("histories", [facts.get("history")])]
-        objectives = facts.get("objectives", objectives)
         epoch = facts["epoch"]
     if metrics is not None:
         lines = "".join(json.dumps(line) + "\n" for line in histories[0].epochs)
@@ -176,27 +169,25 @@ def run(
     while not all(history.stopped for history in histories):
         epoch += 1
         train = learner.advance(report)
-        sound = [value is None or math.isfinite(value) for value in train]
-        scores = learner.score(epoch) if any(sound) else None
-        if scores is not None:
-            sound = [ok and math.isfinite(s.mean) for ok, s in zip(sound, scores, strict=True)]
-        limits = [learner.stopping[m].stop_at_train for m in learner.active]
-        reached = learner.train_score(train) if any(v is not None for v in limits) and any(sound) else train
-        objective = learner.objective(train)
+        scores = learner.score(epoch) if any(map(_finite, train)) else None
+        valid = [None] * len(train) if scores is None else [score.mean for score in scores]
+        sound = [_finite(a) and _finite(b) for a, b in zip(train, valid, strict=True)]
+        limited = any(learner.stopping[m].stop_at_train is not None for m in learner.active)
+        reached = learner.train_score(train) if limited and any(sound) else train
         seconds = time.monotonic() - began
 
         running = [k for k, m in enumerate(learner.active) if not histories[m].stopped]
         good = [k for k in running if sound[k]]
         better = []
         for k in good:
-            history, valid = histories[learner.active[k]], None if scores is None else scores[k].mean
+            history, now = histories[learner.active[k]], valid[k]
             best = not learner.validated
-            if valid is not None:
-                best = history.best_valid is None or valid > history.best_valid
+            if now is not None:
+                best = history.best_valid is None or now > history.best_valid
             if best:
                 better.append(learner.active[k])
-                history.best_epoch, history.best_valid = epoch, valid
-            line = {"epoch": epoch, "train": train[k], "valid": valid, **learner.line(k), "best": best}
+                history.best_epoch, history.best_valid = epoch, now
+            line = {"epoch": epoch, "train": train[k], "valid": now, **learner.line(k), "best": best}
             history.epochs.append(line | {"seconds": round(seconds, 3)})
             history.seconds = seconds
         if good:
@@ -205,17 +196,15 @@ def run(
             kept = learner.revert(epoch, folder)
             raise Diverged(f"training diverged in {learner.unit} {epoch}; {kept}. {learner.advice}".rstrip())
         leader = max(good, key=lambda k: scores[k].mean) if scores and good else None
-        known = [v for k in good if (v := train[k]) is not None and (leader is None or k == leader)]
+        known = [v for k in good if (v := train[k]) is not None and leader in (None, k)]
         score = None if scores is None or leader is None else scores[leader]
         call(epoch * learner.updates, max(known, default=math.nan), score, done=True)
         otherwise = f"all {learner.unit}s done" if epoch == epochs else ""
         otherwise = "a callback stopped it" if stop else otherwise
         for k in running:
-            m, now = learner.active[k], objective[k]
-            change = None if (before := objectives[m]) is None or now is None else now - before
-            reason = _reason(learner, learner.stopping[m], histories[m], change, reached[k])
-            histories[m].stopped = reason or otherwise if sound[k] else "diverged"
-            objectives[m] = now
+            m = learner.active[k]
+            reason = _reason(learner, learner.stopping[m], histories[m], reached[k]) or otherwise
+            histories[m].stopped = reason if sound[k] else "diverged"
         if metrics is not None and any(learner.active[k] == 0 for k in good):
             with open(metrics, "a", encoding="utf-8") as file:
                 file.write(json.dumps(histories[0].epochs[-1]) + "\n")
@@ -225,21 +214,26 @@ def run(
             learner.accept([m for m in learner.active if not histories[m].best_epoch and histories[m].epochs])
             for history in histories:
                 history.best_epoch = history.best_epoch or len(history.epochs)
-                history.messages = learner.messages()
         elif stopped:
             learner.drop(stopped)
         if checkpoint is not None and checkpoint.due(ended):
             tensors, facts = learner.state()
-            facts |= {"epoch": epoch, "histories": [asdict(h) for h in histories], "objectives": objectives}
+            facts |= {"epoch": epoch, "histories": [asdict(h) for h in histories]}
             checkpoint.save(tensors, facts)
     learner.finish()
     return histories
 
 
-def _reason(learner: Learner, rule: Stopping, history: History, change: Value, reached: Value) -> str:
-    """Why a member stops after this epoch, or nothing, given the change of its objective."""
+def _finite(value: Value) -> bool:
+    return value is None or math.isfinite(value)
+
+
+def _reason(learner: Learner, rule: Stopping, history: History, reached: Value) -> str:
+    """Why a member stops after this epoch, or nothing."""
     if rule.stop_at_train is not None and reached is not None and reached >= rule.stop_at_train:
         return "training likelihood reached the given value"
+    values = [line.get("objective", line["train"]) for line in history.epochs[-2:]]
+    change = None if len(values) < 2 or None in values else values[1] - values[0]
     if change is not None and rule.tol is not None and learner.converged(change, rule.tol):
         return "converged"
     if rule.patience is not None and learner.validated:

@@ -1,9 +1,8 @@
 """Many models of one architecture as one program: folds × learning rates × weight decays × seeds.
 
-The members' parameters are stacked on a leading axis, and every update is one batched computation. A member
-ends as it would have ended alone (up to rounding), because its shuffling and its prefixes come from a
-generator seeded as `fit` seeds it; members with the same rows and the same seed share one generator.
-(Dropout is the exception: its noise is drawn for all members at once.)
+A member ends as it would have ended alone (up to rounding): its shuffling and its prefixes come from a
+generator seeded as `fit` seeds it, which it shares with members of the same rows and seed. (Dropout is the
+exception: its noise is drawn for all members at once.)
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from pynade.likelihood import at_most, prefixes
 from pynade.models import Ensemble, Orderless
-from pynade.ordering import random_observed
 from pynade.precision import fast_matmul
 from pynade.store import describe
 from pynade.training.checkpoint import Tensors
@@ -61,17 +59,9 @@ class Population(nn.Module):
         """Every member's loss of its own rows: (M, B, D) -> (M, B)."""
         drawn = None
         if isinstance(self.model, Orderless | Ensemble):
-            own = [self._draw(rows[m], g) for m, g in zip(self.first, generators, strict=True)]
+            own = [self.model.draw(rows[m], g) for m, g in zip(self.first, generators, strict=True)]
             drawn = torch.stack(own)[self.stream]
         return self.row_loss(rows, drawn, generators[0])
-
-    def _draw(self, x: Tensor, generator: Generator) -> Tensor:
-        """What an update on rows x (B, D) draws: prefixes (B, D), or the ordering(s) of an ensemble."""
-        if isinstance(self.model, Ensemble):
-            return self.model.draw(len(x), generator)
-        exists = ~torch.isnan(x) if x.is_floating_point() else None
-        kind = {"exists": exists, "stratified": self.model.stratified, "device": x.device}
-        return random_observed(len(x), x.shape[1], generator, **kind)
 
     def row_loss(self, rows: Tensor, drawn: Tensor | None = None, noise: Generator | None = None) -> Tensor:
         """The loss of rows (M, B, D), given what was drawn (of an ensemble None: all orderings)."""
@@ -105,14 +95,13 @@ class Population(nn.Module):
 class Scored:
     """Rows on which members are scored: distinct sets padded to one length, with prefixes if orderless."""
 
-    def __init__(self, model: Trainable, arrays: Sequence[Any]) -> None:
+    def __init__(self, model: Trainable, arrays: Sequence[Rows]) -> None:
         sets, self.set_of = distinct_rows(model, arrays)
         self.seen: Tensor | None = None
         if isinstance(model, Orderless):
             sets = [x if x.is_floating_point() else x.to(model.dtype) for x in sets]
-            parts = [list(prefixes(x, DRAWS, seed=0)) for x in sets]
-            sets = [torch.cat([rows for rows, _ in part]) for part in parts]
-            seen = [torch.cat([observed for _, observed in part]) for part in parts]
+            drawn = [map(torch.cat, zip(*prefixes(x, DRAWS, seed=0), strict=True)) for x in sets]
+            sets, seen = map(list, zip(*drawn, strict=True))
             self.seen = pad_sequence(seen, batch_first=True)
         self.counts = torch.tensor([len(x) for x in sets], device=model.device)
         self.rows = pad_sequence(sets, batch_first=True)
