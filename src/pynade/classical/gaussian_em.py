@@ -60,13 +60,10 @@ def full_task(
 
 
 class GaussianEM(EM):
-    """EM of mixtures of Gaussians, in standardised units; tasks of like size are computed together.
+    """EM of mixtures of Gaussians (full covariances) in standardised units, those of like size together.
 
-    Parameters are `weights` (K,), `means` (K, D) and what `covariances` needs, padded to the largest number
-    of components (and factors) in the batch; `floor` is name and value of the option that keeps covariances
-    from being singular. This class is of full covariances (tasks have no factors); one that stores them
-    otherwise gives its own `covariances`, `shaped`, `given`, `m_step` and `model`. They have a leading axis
-    of members, (M, K, …), where a method takes those of a batch.
+    Parameters are `weights` (K,), `means` (K, D) and what `covariances` needs, padded to the largest sizes of
+    a batch, and (M, K, …) where a method takes those of a batch. `floor` is name and value of an option.
     """
 
     zero_means = False  # keep all means at zero
@@ -83,19 +80,16 @@ class GaussianEM(EM):
             raise ValueError(f"{floor[0]} must be at least 0, not {floor[1]}")
 
         @cache  # the same tensors give the same rows
-        def rows(x: Tensor) -> Rows:
-            x = x.double()
-            scale = standardise if isinstance(standardise, Scale) else Scale.of(x, standardise)
-            return Rows(x, scale, self.keep)
-
-        @cache
-        def held(x: Tensor, valid: Tensor) -> Rows:
-            scale = rows(x).scale
-            return Rows(checked(valid.to(x.device), 1, "valid", every_column=False).double(), scale)
+        def rows(x: Tensor, valid: Tensor | None = None) -> Rows:
+            if valid is not None:
+                valid = checked(valid.to(x.device), 1, "valid", every_column=False)
+                return Rows(valid.double(), rows(x).scale)
+            scale = standardise if isinstance(standardise, Scale) else Scale.of(x.double(), standardise)
+            return Rows(x.double(), scale, self.keep)
 
         self.tasks, self.floor, self.validated = tasks, floor, tasks[0].valid is not None
         self.tables = [
-            (rows(checked(t.x, t.n_components)), None if t.valid is None else held(t.x, t.valid))
+            (rows(checked(t.x, t.n_components)), None if t.valid is None else rows(t.x, t.valid))
             for t in tasks
         ]
         self.floors = [floor[1] / table.scale.unit for table, _ in self.tables]  # (D,) each
@@ -114,14 +108,13 @@ class GaussianEM(EM):
         return params["covariances"]
 
     def shaped(self, covariances: Tensor, m: int) -> Parameters:
-        """Parameters of components of a member with covariances near these (..., D, D)."""
+        """What covariances need, of components of a member with covariances near these (..., D, D)."""
         return {"covariances": covariances + torch.diag(self.floors[m])}
 
-    def given(self, model: Any, scale: Scale, floor: Tensor) -> Parameters:
-        """Means and what covariances need, of a model to start from."""
-        _, means, covariances = (t.to(floor) for t in model.components())
-        covariances = covariances / scale.scale / scale.scale[:, None]
-        return {"means": (means - scale.shift) / scale.scale, "covariances": covariances}
+    def given(self, model: Any, m: int) -> Parameters:
+        """What covariances need, of a model from which a member starts."""
+        scale = self.tables[m][0].scale.scale
+        return {"covariances": model.components()[2].to(scale) / scale / scale[:, None]}
 
     def m_step(self, params: Parameters, moments: Moments, floors: Tensor) -> Parameters:
         """Means, and what covariances need, from the moments; floors (M, 1, D)."""
@@ -134,20 +127,15 @@ class GaussianEM(EM):
         return GaussianMixture.from_moments(own["weights"], *moments)
 
     def start(self, m: int) -> Parameters:
-        """Where a member begins: at a model, or from moments of its rows.
-
-        "rows": K random rows as means, all with the covariance of the data. "k-means++": K centres spread out
-        by D² sampling, each with the moments of the rows near it, the covariance as if D rows of the pooled
-        one were among them.
-        """
+        """Where a member begins: at a model, at random rows, or with the moments of rows near centres."""
         task, rows, floor = self.tasks[m], self.tables[m][0], self.floors[m]
         K, D, init, generator = task.n_components, len(floor), task.init, task.generator
         if not isinstance(init, str):
             has = _sizes(init.n_components, init.n_variables, getattr(init, "n_factors", 0))
             if has != (wanted := _sizes(K, D, task.n_factors)):
                 raise ValueError(f"init has {has}, expected {wanted}")
-            own = {"weights": init.log_weights.to(floor).exp(), **self.given(init, rows.scale, floor)}
-            return own | {"means": own["means"] * (not self.zero_means)}
+            means = (init.means.to(floor) - rows.scale.shift) / rows.scale.scale * (not self.zero_means)
+            return {"weights": init.log_weights.to(floor).exp(), "means": means, **self.given(init, m)}
         if init not in ("k-means++", "rows"):
             raise ValueError(f"unknown init {init!r}; known: 'k-means++', 'rows' or a model")
         pooled = rows.pooled()
@@ -164,7 +152,7 @@ class GaussianEM(EM):
         narrow = 0.1 * torch.diag(one).expand(1, K, D, D)
         given = Components.of(centres.new_zeros(1, K), centres[None], narrow)
         found = Rows(some, Scale(0 * one, one, one), keep=False).moments(given)
-        n = found.counts[0, :, None]
+        n = found.counts[0, :, None]  # as if D rows of the pooled covariance were among them
         near = (n[..., None] * found.covariances(self.zero_means)[0] + D * pooled) / (n[..., None] + D)
         means = torch.where(n > 0, found.means()[0], centres) * (not self.zero_means)
         return {"weights": (n[:, 0] + 1) / (len(some) + K), "means": means, **self.shaped(near, m)}
@@ -206,11 +194,6 @@ class GaussianEM(EM):
             for k in lost.any(-1).nonzero()[:, 0].tolist():
                 self.start_anew(active[k], lost[k])
 
-    def accept(self, better: Sequence[int]) -> None:
-        """Keep the parameters of these members, which are never changed in place."""
-        for m in better:
-            self.best[m] = self.params[m]
-
     def update(self, params: Parameters, moments: Moments, floors: Tensor) -> tuple[Parameters, Tensor]:
         """Parameters after an M-step, and which components (M, K) have lost their rows."""
         seen, new = moments.seen(), {"weights": moments.counts / moments.counts.sum(-1, keepdim=True)}
@@ -219,10 +202,7 @@ class GaussianEM(EM):
         return new, ~seen & (params["weights"] > 0)
 
     def start_anew(self, m: int, lost: Tensor) -> None:
-        """Put components of a member at random rows with the covariance of all.
-
-        Without means, they are put at the scale of a row.
-        """
+        """Put components at random rows (without means: at their scale), with the pooled covariance."""
         (rows, _), task, own = self.tables[m], self.tasks[m], self.params[m]
         some, near = random_rows(rows.filled, int(lost.sum()), task.generator), rows.pooled()
         if self.zero_means:
@@ -263,10 +243,7 @@ def em_factors(
 
     Everything runs in float64 on the device of the rows. Missing values (NaN) are integrated out exactly. A
     component that no row belongs to any more starts anew at a random row, and `history.messages` says so.
-
-    Members of like size are computed together, padded to the largest number of components and of factors
-    among them: a padded component has weight zero and a padded factor loadings of zero, which EM leaves at
-    zero. Each member stops for itself; its result does not depend on the others.
+    Members of like size are computed together; each stops for itself, and its result is as if it were alone.
 
     Args:
         tasks: what to fit; all have validation rows, or none has.
@@ -315,12 +292,10 @@ class _FactorEM(GaussianEM):
         noise = torch.maximum(noise, torch.maximum(0.1 * rest, self.floors[m]))
         return {"loadings": loadings, "noise": noise}
 
-    def given(self, model: FactorAnalysers, scale: Scale, floor: Tensor) -> Parameters:
-        return {
-            "means": (model.means.to(floor) - scale.shift) / scale.scale,
-            "loadings": model.loadings.to(floor) / scale.scale[:, None],
-            "noise": torch.maximum(model.noise.to(floor) / scale.scale.square(), floor),
-        }
+    def given(self, model: FactorAnalysers, m: int) -> Parameters:
+        scale = self.tables[m][0].scale.scale
+        noise = torch.maximum(model.noise.to(scale) / scale.square(), self.floors[m])
+        return {"loadings": model.loadings.to(scale) / scale[:, None], "noise": noise}
 
     def model(self, own: Parameters, m: int) -> FactorAnalysers:
         scale = self.tables[m][0].scale
@@ -329,17 +304,14 @@ class _FactorEM(GaussianEM):
         return FactorAnalysers.from_parts(own["weights"], means, loadings, noise)
 
     def m_step(self, params: Parameters, moments: Moments, floors: Tensor) -> Parameters:
-        """One M-step of Ghahramani & Hinton, from moments instead of rows.
+        """From a component's weighted mean m and covariance S, since E[s | x] = β (x - μ) is linear in x.
 
-        E[s | x] = β (x - μ) with β = Λᵀ(ΛΛᵀ + Ψ)⁻¹ is linear in x, so each component's weighted mean m and
-        covariance S are all that is needed. The joint regression of x on (s, 1) is, with the means taken out,
-        Λ' = S βᵀ (I - βΛ + β S βᵀ)⁻¹, μ' = μ + (I - Λ'β)(m - μ), Ψ' = diag(S - Λ'β S).
+        Λ' = S βᵀ (I - βΛ + β S βᵀ)⁻¹, μ' = μ + (I - Λ'β)(m - μ), Ψ' = diag(S - Λ'β S); β = Λᵀ(ΛΛᵀ + Ψ)⁻¹.
         """
         loadings, means = params["loadings"], params["means"]
         Q = loadings.shape[-1]
-        beta = torch.cholesky_solve(
-            loadings, torch.linalg.cholesky(self.covariances(params))
-        ).mT  # (M, K, Q, D)
+        roots = torch.linalg.cholesky(self.covariances(params))
+        beta = torch.cholesky_solve(loadings, roots).mT  # (M, K, Q, D)
         eye = torch.eye(means.shape[-1], dtype=means.dtype, device=means.device)
         covariance = torch.where(moments.seen()[..., None, None], moments.covariances(), eye)
         cross = covariance @ beta.mT  # S βᵀ
@@ -352,8 +324,8 @@ class _FactorEM(GaussianEM):
 
 
 def _sizes(n_components: int, n_variables: int, n_factors: int) -> str:
-    words = f"{n_components} components in {n_variables} variables"
-    return words if n_factors == 0 else f"{words} with {n_factors} factors"
+    more = f" with {n_factors} factors" if n_factors else ""
+    return f"{n_components} components in {n_variables} variables{more}"
 
 
 def _batches(tasks: Sequence[FactorTask]) -> list[list[int]]:

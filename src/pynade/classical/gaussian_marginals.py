@@ -14,6 +14,7 @@ from pynade.arguments import check_positive
 from pynade.classical.em import Random
 from pynade.classical.moments import BUDGET, Conditioned, by_pattern, condition, inverse_of
 from pynade.families import Family, Gaussian, MixtureOfGaussians
+from pynade.families.real import NORMAL
 from pynade.models.density import Marginalisable, check_columns
 
 BLOCK = {"cpu": 1 << 20, "cuda": 1 << 28}  # numbers in the (rows, K·D) block that scoring fills
@@ -25,8 +26,7 @@ Model = TypeVar("Model", bound="GaussianMarginals")
 class GaussianMarginals(Marginalisable):
     """Abstract density that is a mixture of K Gaussians, however it stores them.
 
-    Its parameters are buffers: they are learned by EM, not by gradients. Marginals and conditionals are
-    computed in float64 whatever the dtype of the parameters.
+    Its parameters are buffers. Marginals and conditionals are computed in float64 whatever their dtype.
     """
 
     n_components: int
@@ -84,7 +84,7 @@ class GaussianMarginals(Marginalisable):
             drawn, which = [], torch.arange(len(rows), device=x.device).repeat(n)
             some = max(1, BUDGET // D**2)  # draws whose factors are gathered at a time
             for s, c in zip(which.split(some), k.T.flatten().split(some), strict=True):
-                normal = draw_normal((len(s), D, 1), generator, means)
+                normal = NORMAL.noise(means.new_empty(len(s), D, 1), generator)
                 drawn.append(means[s, c] + (factors[p[s], c] @ normal)[..., 0])
             cells = torch.cat(drawn).to(out.dtype).view(n, len(rows), D)
             out[:, rows] = torch.where(observed[rows], out[:, rows], cells)
@@ -127,6 +127,11 @@ class GaussianComponents(GaussianMarginals):
         self.register_buffer("log_weights", torch.full((n_components,), -math.log(n_components)))
         self.register_buffer("means", torch.zeros(n_components, n_variables))
 
+    def _filled(self: Model, weights: Tensor, means: Tensor, **parts: Tensor) -> Model:
+        weights = weights.double()
+        log_weights = (weights / weights.sum()).log()
+        return filled(self, means.dtype, log_weights=log_weights, means=means, **parts)
+
     @abstractmethod
     def _residuals(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """log w_k less the log-normaliser, (K,), and what gives |whitened residuals|² of rows, (B, K)."""
@@ -141,9 +146,9 @@ class GaussianComponents(GaussianMarginals):
         if n == 0:
             return self.means[:0]
         k = draw_components(self.log_weights.double().exp(), n, generator)
-        s, x = draw_normal((n, factors.shape[-1]), generator, self.means), self.means[k]
+        x, s = self.means[k], NORMAL.noise(self.means.new_empty(n, factors.shape[-1]), generator)
         if noise is not None:
-            x = x + draw_normal((n, self.n_variables), generator, self.means) * noise[k].sqrt()
+            x = x + NORMAL.noise(x, generator) * noise[k].sqrt()
         for component in k.unique().tolist():
             rows = (k == component).nonzero()[:, 0]
             x[rows] += s[rows] @ factors[component].mT
@@ -204,14 +209,11 @@ class MultivariateGaussian(GaussianMarginals):
     @torch.no_grad()
     def sample(self, n: int, generator: Random = None) -> Tensor:
         """mean + L z with z standard normal."""
-        return self.mean + draw_normal((n, self.n_variables), generator, self.mean) @ self.factor.mT
+        return self.mean + NORMAL.noise(self.mean.expand(n, -1), generator) @ self.factor.mT
 
 
 class GaussianMixture(GaussianComponents):
-    """p(x) = Σ_k w_k N(x; μ_k, Σ_k), every Σ_k full.
-
-    Stored are log w, μ and A_k = L_k⁻¹, the inverse of the Cholesky factor of Σ_k, so that the residuals
-    A_k (x - μ_k) of all rows under all components are one matrix product.
+    """p(x) = Σ_k w_k N(x; μ_k, Σ_k), every Σ_k full; stored by the inverses of their Cholesky factors.
 
     A new mixture is K equal standard normals; `em_gaussian` and `minibatch_em` fit one.
 
@@ -237,8 +239,7 @@ class GaussianMixture(GaussianComponents):
     def from_moments(cls, weights: Tensor, means: Tensor, covariances: Tensor) -> GaussianMixture:
         """From weights (K,), means (K, D) and covariances (K, D, D), in the dtype of the means."""
         inverse = inverse_of(positive_factor(covariances, "the covariance of component"))
-        parts = {"log_weights": log_normalised(weights), "means": means, "inverse_factors": inverse}
-        return filled(cls(means.shape[1], len(means)), means.dtype, **parts)
+        return cls(means.shape[1], len(means))._filled(weights, means, inverse_factors=inverse)
 
     def components(self) -> tuple[Tensor, Tensor, Tensor]:
         """Log weights (K,), means (K, D) and covariances (K, D, D), float64."""
@@ -268,10 +269,8 @@ class GaussianMixture(GaussianComponents):
 class FactorAnalysers(GaussianComponents):
     """p(x) = Σ_k w_k N(x; μ_k, Λ_k Λ_kᵀ + Ψ_k), Λ_k of shape (D, Q) and Ψ_k diagonal.
 
-    In each component x = μ + Λ s + noise with Q standard normal factors s (Ghahramani & Hinton, 1996). With
-    Q = D it contains every mixture of full-covariance Gaussians.
-
-    A new one is K standard normals without loadings; `em_factors` fits one.
+    In each component x = μ + Λ s + noise with Q standard normal factors s (Ghahramani & Hinton, 1996). A new
+    one is K standard normals without loadings; `em_factors` fits one.
 
     Args:
         n_variables: D.
@@ -307,8 +306,8 @@ class FactorAnalysers(GaussianComponents):
         """From weights (K,), means (K, D), loadings (K, D, Q) and noise variances (K, D)."""
         if not bool((noise > 0).all()):
             raise ValueError("every noise variance must be positive")
-        parts = {"log_weights": log_normalised(weights), "means": means, "loadings": loadings, "noise": noise}
-        return filled(cls(means.shape[1], len(means), loadings.shape[2]), means.dtype, **parts)
+        new = cls(means.shape[1], len(means), loadings.shape[2])
+        return new._filled(weights, means, loadings=loadings, noise=noise)
 
     def covariances(self) -> Tensor:
         """Λ Λᵀ + Ψ of each component, (K, D, D)."""
@@ -320,11 +319,9 @@ class FactorAnalysers(GaussianComponents):
         return self.log_weights.double(), self.means.double(), covariances
 
     def _residuals(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """By the Woodbury identity, in Q × Q matrices.
+        """With y = Ψ^{-½}(x - μ) and B = Ψ^{-½}Λ: min_s |y - B s|² + |s|², taken at s = (I + BᵀB)⁻¹Bᵀy.
 
-        With y = Ψ^{-½}(x - μ) and B = Ψ^{-½}Λ, the quadratic form is min_s |y - B s|² + |s|², taken at the
-        posterior mean s = (I + BᵀB)⁻¹Bᵀy: a sum of squares, where the textbook difference of two loses digits
-        as Ψ → 0.
+        A sum of squares, where the textbook difference of two loses digits as Ψ → 0.
         """
         noise = self.noise.double()
         scaled = self.loadings.double() / noise.sqrt()[..., None]  # B
@@ -354,30 +351,14 @@ def factor_covariances(loadings: Tensor, noise: Tensor) -> Tensor:
     return loadings @ loadings.mT + torch.diag_embed(noise)
 
 
-def log_normalised(weights: Tensor) -> Tensor:
-    """Logarithms of weights (K,) divided by their sum, float64."""
-    weights = weights.double()
-    return (weights / weights.sum()).log()
-
-
 def draw_components(weights: Tensor, n: int, generator: Random) -> Tensor:
     """n components for each row of weights (..., K) -> (..., n), drawn on the generator's device."""
     where = weights.device if generator is None else generator.device
     return torch.multinomial(weights.to(where), n, replacement=True, generator=generator).to(weights.device)
 
 
-def draw_normal(shape: tuple[int, ...], generator: Random, like: Tensor) -> Tensor:
-    """Standard normal numbers in the dtype and on the device of `like`, drawn on the generator's device."""
-    where = like.device if generator is None else generator.device
-    return torch.randn(shape, generator=generator, dtype=like.dtype, device=where).to(like.device)
-
-
 def filled(model: Model, dtype: torch.dtype, **parts: Tensor) -> Model:
-    """The model with these buffers, each a copy with the memory layout of a loaded tensor.
-
-    LAPACK's factors are stored column by column, and the layout can change how products are rounded: this
-    way a model and its saved copy score the same to the last bit.
-    """
+    """The model with these buffers, in the memory layout of loaded ones: both score the same to the bit."""
     for name, t in parts.items():
         setattr(model, name, t.detach().to(dtype).clone(memory_format=torch.contiguous_format))
     return model

@@ -226,24 +226,21 @@ def by_pattern(observed: Tensor, n_components: int, budget: int = BUDGET) -> Ite
         return
     D = observed.shape[1]
     patterns, which, counts = torch.unique(observed, dim=0, return_inverse=True, return_counts=True)
-    order = which.argsort(stable=True)
+    order, starts = which.argsort(stable=True), counts.cumsum(0) - counts
     most = max(D, budget // (n_components * D))
-    pieces, start = [], 0
-    for p, n in enumerate(counts.tolist()):
-        pieces += [(min(most, n - j), p, start + j) for j in range(0, n, most)]
-        start += n
     buckets: dict[int, list[tuple[int, int, int]]] = {}
-    for piece in pieces:
-        buckets.setdefault((piece[0] - 1).bit_length(), []).append(piece)
+    for p, (n, start) in enumerate(zip(counts.tolist(), starts.tolist(), strict=True)):
+        for j in range(0, n, most):
+            length = min(most, n - j)
+            buckets.setdefault((length - 1).bit_length(), []).append((length, p, start + j))
     for bucket in buckets.values():
-        longest = max(length for length, _, _ in bucket)
+        longest = max(bucket)[0]
         together = max(1, budget // (n_components * D * max(D, longest)))
-        for first in range(0, len(bucket), together):
-            table = torch.tensor(bucket[first : first + together], device=observed.device)
-            length, pattern, begin = table.T
+        for some in torch.tensor(bucket, device=observed.device).split(together):
+            length, pattern, begin = some[:, :, None].unbind(1)
             steps = torch.arange(longest, device=observed.device)
-            real = steps < length[:, None]
-            yield patterns[pattern], order[begin[:, None] + torch.where(real, steps, 0)], real
+            real = steps < length
+            yield patterns[pattern[:, 0]], order[begin + torch.where(real, steps, 0)], real
 
 
 class Conditioned(NamedTuple):
