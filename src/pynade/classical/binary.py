@@ -26,10 +26,7 @@ Cells = tuple[Tensor, Tensor | None]  # binary rows, and which of their cells ar
 
 
 class BinaryMarginalisable(Marginalisable):
-    """Abstract density of D binary variables that computes p(observed) and every p(x_i = 1 | observed).
-
-    A subclass gives `_marginal`, `_logits_given` and `_draw_given`; everything else follows.
-    """
+    """Abstract density of D binary variables that computes p(observed) and every p(x_i = 1 | observed)."""
 
     def __init__(self, n_variables: int) -> None:
         super().__init__()
@@ -43,10 +40,7 @@ class BinaryMarginalisable(Marginalisable):
 
     @abstractmethod
     def _logits_given(self, x: Tensor, observed: Tensor, only: int | None = None) -> Tensor:
-        """Logits (B, D) of p(x_i = 1 | observed cells), float64; x is clean.
-
-        Where i is observed they may be anything; with `only`, also where i is another variable.
-        """
+        """Logits (B, D) of p(x_i = 1 | observed cells), float64, of `only` one or all others; x is clean."""
 
     @abstractmethod
     def _draw_given(self, x: Tensor, observed: Tensor, n: int, generator: Random) -> Tensor:
@@ -114,9 +108,7 @@ class BinaryMixture(BinaryMarginalisable):
 
 def bernoulli_draws(logits: Tensor, generator: Random) -> Tensor:
     """1 with probability sigm(logits), as float64 of the same shape."""
-    p = torch.sigmoid(logits.double())
-    uniform = torch.rand(p.shape, generator=generator, dtype=p.dtype, device=p.device)
-    return (uniform < p).to(p.dtype)
+    return Bernoulli().sample(logits.double().unsqueeze(-1), generator=generator)
 
 
 def choose(log_weights: Tensor, n: int, generator: Random) -> Tensor:
@@ -155,15 +147,14 @@ def binary_rows(
 class BernoulliMixture(BinaryMixture):
     """p(x) = Σ_k w_k Π_d θ_kd^x_d (1 − θ_kd)^(1−x_d).
 
-    Weights are the softmax of `log_weights` (K,), θ the sigmoid of `logits` (K, D), so every value of the
-    parameters is a density. `em_bernoulli` fits one; a new one has K equal, fair components.
+    Weights are the softmax of `log_weights` (K,), θ the sigmoid of `logits` (K, D). `em_bernoulli` fits one;
+    a new one has K equal, fair components.
 
     Args:
         n_variables: D.
         n_components: K.
 
     Example:
-        >>> import torch
         >>> model = BernoulliMixture(2, 3)
         >>> round(model.log_prob(torch.tensor([[0.0, 1.0]])).exp().item(), 6)
         0.25
@@ -225,7 +216,6 @@ def em_bernoulli(
         options: see `EMOptions`; by default epochs=201, patience=10, tol=1e-6.
 
     Example:
-        >>> import torch
         >>> x = torch.tensor([[0, 0, 0], [1, 1, 1]]).repeat(50, 1)
         >>> model, history = em_bernoulli(x, 2, generator=torch.Generator().manual_seed(0))
         >>> bool(model.log_prob(x).mean() > -0.75)  # the entropy is log 2 = 0.693
@@ -243,11 +233,7 @@ def em_bernoulli(
 
 @dataclass(eq=False)
 class BinaryEM(EM):
-    """Abstract EM of one mixture of binary densities, which is changed in place.
-
-    It never decreases Σ_n log p(x_n) + s times a log-prior, s being `strength`, except where it places again
-    a component that is empty (explains fewer rows than `empty_below`), once for each.
-    """
+    """Abstract EM of one mixture of binary densities, changed in place; `strength` is that of the prior."""
 
     mixture: BinaryMixture
     train: Cells

@@ -11,15 +11,9 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from pynade.classical.em import EM, Array, EMOptions, Parameters, Random
-from pynade.classical.gaussian_marginals import (
-    FactorAnalysers,
-    GaussianComponents,
-    GaussianMixture,
-    draw_components,
-    factor_covariances,
-)
-from pynade.classical.moments import Components, Moments, Rows, Scale, cholesky
+from pynade.classical.em import EM, Array, EMOptions, Parameters, Random, draw_components, random_rows
+from pynade.classical.gaussian_marginals import FactorAnalysers, GaussianComponents, GaussianMixture
+from pynade.classical.moments import Components, Moments, Rows, Scale, cholesky, factor_covariances
 from pynade.likelihood import Estimate
 from pynade.training.history import History
 
@@ -253,11 +247,7 @@ def em_factors(
         options: see `EMOptions`; by default epochs=501, patience=20, tol=1e-4. Tasks have their own
             generators, and may have their own `stop_at_train`.
 
-    Raises:
-        ValueError: fewer rows than components, or a covariance that is singular in spite of the floor.
-
     Example:
-        >>> import torch
         >>> g = torch.Generator().manual_seed(0)
         >>> x = torch.randn(500, 1, generator=g) * torch.ones(3) + 0.1 * torch.randn(500, 3, generator=g)
         >>> tasks = [FactorTask(x, k, 1, generator=torch.Generator().manual_seed(0)) for k in (1, 2)]
@@ -366,12 +356,6 @@ def checked(x: Array, n_components: int = 1, word: str = "x", *, every_column: b
         if empty.any():
             raise ValueError(f"{name} {int(empty.nonzero()[0, 0])} of {word} has no value at all")
     return x
-
-
-def random_rows(x: Tensor, n: int, generator: Random) -> Tensor:
-    """n rows of x, with replacement, drawn on the generator's device."""
-    where = x.device if generator is None else generator.device
-    return x[torch.randint(len(x), (n,), generator=generator, device=where).to(x.device)]
 
 
 def _spread(x: Tensor, n_components: int, generator: Random) -> Tensor:

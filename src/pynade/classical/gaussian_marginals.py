@@ -11,8 +11,15 @@ import torch
 from torch import Tensor
 
 from pynade.arguments import check_positive
-from pynade.classical.em import Random
-from pynade.classical.moments import BUDGET, Conditioned, by_pattern, condition, inverse_of
+from pynade.classical.em import Random, draw_components
+from pynade.classical.moments import (
+    BUDGET,
+    Conditioned,
+    by_pattern,
+    condition,
+    factor_covariances,
+    inverse_of,
+)
 from pynade.families import Family, Gaussian, MixtureOfGaussians
 from pynade.families.real import NORMAL
 from pynade.models.density import Marginalisable, check_columns
@@ -164,7 +171,6 @@ class MultivariateGaussian(GaussianMarginals):
         n_variables: D.
 
     Example:
-        >>> import torch
         >>> covariance = torch.tensor([[2.0, 1.0], [1.0, 2.0]])
         >>> model = MultivariateGaussian.from_moments(torch.zeros(2), covariance)
         >>> round(model.log_prob(torch.zeros(1, 2)).item(), 4)  # -log(2π √3)
@@ -222,7 +228,6 @@ class GaussianMixture(GaussianComponents):
         n_components: K.
 
     Example:
-        >>> import torch
         >>> means = torch.tensor([[-3.0], [3.0]])
         >>> model = GaussianMixture.from_moments(torch.tensor([0.25, 0.75]), means, torch.ones(2, 1, 1))
         >>> round(model.log_prob(torch.tensor([[3.0]])).exp().item(), 4)  # 0.75 φ(0)
@@ -278,7 +283,6 @@ class FactorAnalysers(GaussianComponents):
         n_factors: Q, from 1 to D.
 
     Example:
-        >>> import torch
         >>> model = FactorAnalysers(3, n_components=1, n_factors=1)
         >>> _ = model.loadings.fill_(1.0)
         >>> model.covariances()[0].tolist()
@@ -344,17 +348,6 @@ class FactorAnalysers(GaussianComponents):
     def sample(self, n: int, generator: Random = None) -> Tensor:
         """A component for each row, then μ + Λ s + Ψ^½ e."""
         return self._draw(n, generator, self.loadings, self.noise)
-
-
-def factor_covariances(loadings: Tensor, noise: Tensor) -> Tensor:
-    """Λ Λᵀ + Ψ of each component, (…, D, D)."""
-    return loadings @ loadings.mT + torch.diag_embed(noise)
-
-
-def draw_components(weights: Tensor, n: int, generator: Random) -> Tensor:
-    """n components for each row of weights (..., K) -> (..., n), drawn on the generator's device."""
-    where = weights.device if generator is None else generator.device
-    return torch.multinomial(weights.to(where), n, replacement=True, generator=generator).to(weights.device)
 
 
 def filled(model: Model, dtype: torch.dtype, **parts: Tensor) -> Model:

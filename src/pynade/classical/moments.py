@@ -210,6 +210,11 @@ def cholesky(covariances: Tensor, floor: tuple[str, float] | None = None) -> Any
     )
 
 
+def factor_covariances(loadings: Tensor, noise: Tensor) -> Tensor:
+    """Λ Λᵀ + Ψ of each component, (…, D, D)."""
+    return loadings @ loadings.mT + torch.diag_embed(noise)
+
+
 def inverse_of(factors: Tensor) -> Tensor:
     """Inverses of lower triangular matrices (..., D, D)."""
     eye = torch.eye(factors.shape[-1], dtype=factors.dtype, device=factors.device)
