@@ -11,15 +11,8 @@ import torch
 from torch import Tensor
 
 from pynade.arguments import check_positive
+from pynade.classical import moments
 from pynade.classical.em import Random, draw_components
-from pynade.classical.moments import (
-    BUDGET,
-    Conditioned,
-    by_pattern,
-    condition,
-    factor_covariances,
-    inverse_of,
-)
 from pynade.families import Family, Gaussian, MixtureOfGaussians
 from pynade.families.real import NORMAL
 from pynade.models.density import Marginalisable, check_columns
@@ -27,6 +20,7 @@ from pynade.models.density import Marginalisable, check_columns
 BLOCK = {"cpu": 1 << 20, "cuda": 1 << 28}  # numbers in the (rows, K·D) block that scoring fills
 LEAST_ROWS = 256  # in a block: fewer would read the components' matrices too often
 
+Part = tuple[Tensor, Tensor, Tensor, Tensor, moments.Conditioned]
 Model = TypeVar("Model", bound="GaussianMarginals")
 
 
@@ -61,35 +55,31 @@ class GaussianMarginals(Marginalisable):
         """log p of the observed cells of each row: (B,), float64; complete rows go through `log_prob`."""
         out = torch.empty(len(x), dtype=torch.float64, device=x.device)
         complete = observed.all(-1)
+        gaps = (~complete).nonzero()[:, 0]
         if complete.any():
             out[complete] = self._log_prob(x[complete].to(self.dtype))
-        if not complete.all():
-            rows = (~complete).nonzero()[:, 0]
-            for index, real, log_joint, _ in self._conditioned(x[rows], observed[rows]):
-                out[rows[index[real]]] = torch.logsumexp(log_joint, -1)[real]
+        for rows, _, _, log_joint, _ in self._conditioned(x[gaps], observed[gaps]):
+            out[gaps[rows]] = torch.logsumexp(log_joint, -1)
         return out
 
     @torch.no_grad()
     def best_guess(self, x: Tensor, observed: Tensor) -> Tensor:
         """Rows with each unobserved cell at its conditional mean: (B, D)."""
         out = torch.where(observed, x, 0).to(self.dtype)
-        for index, real, log_joint, given in self._conditioned(x, observed):
-            mean = torch.einsum("prk,pkrd->prd", log_joint.softmax(-1), given.mean())
-            rows = index[real]
-            out[rows] = torch.where(observed[rows], out[rows], mean[real].to(out.dtype))
+        for rows, p, r, log_joint, given in self._conditioned(x, observed):
+            mean = torch.einsum("sk,skd->sd", log_joint.softmax(-1), given.mean()[p, :, r])
+            out[rows] = torch.where(observed[rows], out[rows], mean.to(out.dtype))
         return out
 
     @torch.no_grad()
     def sample_given(self, x: Tensor, observed: Tensor, n: int = 1, generator: Random = None) -> Tensor:
         """n joint draws of the unobserved cells of each row, (n, B, D): a component first, then the cells."""
         D, out = self.n_variables, torch.where(observed, x, 0).to(self.dtype).repeat(n, 1, 1)
-        for index, real, log_joint, given in self._conditioned(x, observed):
-            p, r = real.nonzero().T
-            rows = index[p, r]
-            k = draw_components(log_joint[p, r].softmax(-1), n, generator)  # (S, n)
+        for rows, p, r, log_joint, given in self._conditioned(x, observed):
+            k = draw_components(log_joint.softmax(-1), n, generator)  # (S, n)
             means, factors = given.mean()[p, :, r], given.factor()
             drawn, which = [], torch.arange(len(rows), device=x.device).repeat(n)
-            some = max(1, BUDGET // D**2)  # draws whose factors are gathered at a time
+            some = max(1, moments.BUDGET // D**2)  # draws whose factors are gathered at a time
             for s, c in zip(which.split(some), k.T.flatten().split(some), strict=True):
                 normal = NORMAL.noise(means.new_empty(len(s), D, 1), generator)
                 drawn.append(means[s, c] + (factors[p[s], c] @ normal)[..., 0])
@@ -102,23 +92,19 @@ class GaussianMarginals(Marginalisable):
         """p(x_i | observed cells): a mixture of K one-dimensional Gaussians, or one Gaussian where K = 1."""
         K = self.n_components
         eta = torch.empty(len(x), 3 * K, dtype=torch.float64, device=x.device)
-        for index, real, log_joint, given in self._conditioned(x, observed):
+        for rows, p, r, log_joint, given in self._conditioned(x, observed):
             scale = given.factor()[..., i, :].square().sum(-1).sqrt().log()  # (P, K)
-            scale = scale[:, None].expand_as(log_joint)
-            parts = torch.cat([log_joint.log_softmax(-1), given.mean()[..., i].mT, scale], -1)
-            eta[index[real]] = parts[real]
+            eta[rows] = torch.cat([log_joint.log_softmax(-1), given.mean()[p, :, r, i], scale[p]], -1)
         eta = eta.to(self.dtype)
         return (Gaussian(), eta[:, 1:]) if K == 1 else (MixtureOfGaussians(K), eta)
 
-    def _conditioned(
-        self, x: Tensor, observed: Tensor
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Conditioned]]:
-        """Rows of a group, log p(k, observed cells), (P, R, K), and the components given these cells."""
+    def _conditioned(self, x: Tensor, observed: Tensor) -> Iterator[Part]:
+        """S rows, their places in P patterns of R rows, log p(k, observed cells), (S, K), the components."""
         log_weights, means, covariances = self.components()
         filled = torch.where(observed, x, 0).double()
-        for patterns, index, real in by_pattern(observed, self.n_components):
-            given = condition(means, covariances, filled[index], patterns)
-            yield index, real, given.log_density.mT + log_weights, given
+        for patterns, index, real in moments.by_pattern(observed, self.n_components):
+            given, (p, r) = moments.condition(means, covariances, filled[index], patterns), real.nonzero().T
+            yield index[p, r], p, r, given.log_density[p, :, r] + log_weights, given
 
 
 class GaussianComponents(GaussianMarginals):
@@ -243,12 +229,12 @@ class GaussianMixture(GaussianComponents):
     @classmethod
     def from_moments(cls, weights: Tensor, means: Tensor, covariances: Tensor) -> GaussianMixture:
         """From weights (K,), means (K, D) and covariances (K, D, D), in the dtype of the means."""
-        inverse = inverse_of(positive_factor(covariances, "the covariance of component"))
+        inverse = moments.inverse_of(positive_factor(covariances, "the covariance of component"))
         return cls(means.shape[1], len(means))._filled(weights, means, inverse_factors=inverse)
 
     def components(self) -> tuple[Tensor, Tensor, Tensor]:
         """Log weights (K,), means (K, D) and covariances (K, D, D), float64."""
-        factors = inverse_of(self.inverse_factors.double())
+        factors = moments.inverse_of(self.inverse_factors.double())
         return self.log_weights.double(), self.means.double(), factors @ factors.mT
 
     def _residuals(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
@@ -268,7 +254,7 @@ class GaussianMixture(GaussianComponents):
     @torch.no_grad()
     def sample(self, n: int, generator: Random = None) -> Tensor:
         """A component for each row, then μ_k + L_k z."""
-        return self._draw(n, generator, inverse_of(self.inverse_factors))
+        return self._draw(n, generator, moments.inverse_of(self.inverse_factors))
 
 
 class FactorAnalysers(GaussianComponents):
@@ -315,11 +301,11 @@ class FactorAnalysers(GaussianComponents):
 
     def covariances(self) -> Tensor:
         """Λ Λᵀ + Ψ of each component, (K, D, D)."""
-        return factor_covariances(self.loadings, self.noise)
+        return moments.factor_covariances(self.loadings, self.noise)
 
     def components(self) -> tuple[Tensor, Tensor, Tensor]:
         """Log weights (K,), means (K, D) and covariances (K, D, D), float64."""
-        covariances = factor_covariances(self.loadings.double(), self.noise.double())
+        covariances = moments.factor_covariances(self.loadings.double(), self.noise.double())
         return self.log_weights.double(), self.means.double(), covariances
 
     def _residuals(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:

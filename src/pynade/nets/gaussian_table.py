@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -183,29 +184,19 @@ class TableBlend(AnyOrderNet):
         logs = [math.log(w) for w in self.weights]
         return merged(etas, logs, self.sizes, counts, self.most, self.n_params)
 
-    def start(self, groups: int, rows: int) -> State:
+    def start(self, groups: int, rows: int) -> Any:
         """The states of all parts."""
-        return {
-            f"{k}.{n}": t for k, part in enumerate(self._nets()) for n, t in part.start(groups, rows).items()
-        }
+        return [part.start(groups, rows) for part in self._nets()]
 
-    def select(self, state: State, group: Tensor, rows: Tensor) -> State:
+    def select(self, state: Any, group: Tensor, rows: Tensor) -> Any:
         """Every part selects its own."""
-        states = [part.select(self._own(state, k), group, rows) for k, part in enumerate(self._nets())]
-        return {f"{k}.{n}": t for k, own in enumerate(states) for n, t in own.items()}
+        return [part.select(own, group, rows) for part, own in zip(self._nets(), state, strict=True)]
 
-    def _own(self, state: State, k: int) -> State:
-        return {n.split(".", 1)[1]: t for n, t in state.items() if n.startswith(f"{k}.")}
-
-    def predict(self, state: State, i: Tensor) -> Tensor:
+    def predict(self, state: Any, i: Tensor) -> Tensor:
         """Eta (G, N, P) of the average."""
-        etas = [part.predict(self._own(state, k), i) for k, part in enumerate(self._nets())]
+        etas = [part.predict(own, i) for part, own in zip(self._nets(), state, strict=True)]
         return self._merged(etas, self.counts[i].unsqueeze(1))
 
-    def observe(self, state: State, i: Tensor, features: Tensor) -> State:
+    def observe(self, state: Any, i: Tensor, features: Tensor) -> Any:
         """Every part observes it."""
-        return {
-            f"{k}.{n}": t
-            for k, part in enumerate(self._nets())
-            for n, t in part.observe(self._own(state, k), i, features).items()
-        }
+        return [part.observe(own, i, features) for part, own in zip(self._nets(), state, strict=True)]
