@@ -71,8 +71,6 @@ class BinaryMarginalisable(Marginalisable):
     def sample(self, n: int, generator: Random = None) -> Tensor:
         """n exact draws (n, D): completions of a row without observed cells."""
         nothing = torch.zeros(1, self.n_variables, dtype=self.dtype, device=self.device)
-        if n == 0:
-            return nothing[:0]
         return self.sample_given(nothing, torch.zeros_like(nothing, dtype=torch.bool), n, generator)[:, 0]
 
     def check_cells(self, x: Tensor, observed: Tensor) -> None:
@@ -99,11 +97,10 @@ class BinaryMixture(BinaryMarginalisable):
     def component_log_probs(self, x: Tensor, observed: Tensor | None = None) -> Tensor:
         """log w_k + log p_k(observed cells), (B, K), float64; x is clean, `observed` None means all."""
 
-    def _log_prob(self, x: Tensor) -> Tensor:
-        return torch.logsumexp(self.component_log_probs(x), -1)
-
-    def _marginal(self, x: Tensor, observed: Tensor) -> Tensor:
+    def _log_prob(self, x: Tensor, observed: Tensor | None = None) -> Tensor:
         return torch.logsumexp(self.component_log_probs(x, observed), -1)
+
+    _marginal = _log_prob
 
 
 def bernoulli_draws(logits: Tensor, generator: Random) -> Tensor:
@@ -203,7 +200,7 @@ def em_bernoulli(
     """Fit a `BernoulliMixture` by EM, on the device of the rows; validation rows stop it early.
 
     Never decreases Σ_n log p(x_n) + s Σ_k (log w_k + Σ_d (log θ_kd + log(1 − θ_kd))), s being `smoothing`
-    (`objective` in the history, per row). Missing cells (NaN) are integrated out exactly in both steps.
+    (`objective` in the history, per row). Missing cells (NaN) are integrated out exactly.
 
     Args:
         x: training rows (N, D), values exactly 0 or 1.
@@ -270,7 +267,7 @@ class BinaryEM(EM):
         """Mean log-likelihood of the validation rows."""
         if self.valid is None:
             return None
-        each = [self.mixture.component_log_probs(x, o).logsumexp(-1) for _, x, o in self.chunks(self.valid)]
+        each = [self.mixture._log_prob(x, observed) for _, x, observed in self.chunks(self.valid)]
         return [Estimate(float(torch.cat(each).mean()), math.nan, len(self.valid[0]))]
 
     def objective(self, train: list[float | None]) -> list[float | None]:
@@ -305,9 +302,8 @@ class BinaryEM(EM):
         worst = self.log_p.topk(len(which) * each, largest=False).indices
         if self.placed_now:
             names, rows = (", ".join(map(str, t.tolist())) for t in (which, worst))
-            source = f"rows {rows}" if each == 1 else f"{each} rows each"
-            place = f"iteration {self.steps + 1}: components {names}"
-            self.notes[0].append(f"{place} were empty and start anew from {source}")
+            said = f"iteration {self.steps + 1}: components {names} were empty and start anew from "
+            self.notes[0].append(said + (f"rows {rows}" if each == 1 else f"{each} rows each"))
         return which, worst
 
 

@@ -282,8 +282,8 @@ class TreeMixture(binary.BinaryMixture):
     def _logits_given(self, x: Tensor, observed: Tensor, only: int | None = None) -> Tensor:
         weights = torch.log_softmax(self.component_log_probs(x, observed), -1)
         one = zero = torch.full(x.shape, -torch.inf, dtype=torch.float64, device=x.device)
-        for k, tree in enumerate(self.trees):
-            logits, weight = tree._logits_given(x, observed), weights[:, k : k + 1]
+        for tree, weight in zip(self.trees, weights.split(1, -1), strict=True):
+            logits = tree._logits_given(x, observed)
             one = torch.logaddexp(one, weight + functional.logsigmoid(logits))
             zero = torch.logaddexp(zero, weight + functional.logsigmoid(-logits))
         return one - zero

@@ -18,7 +18,7 @@ from pynade.classical.rbm_sum import MOST_UNITS
 from pynade.families import Bernoulli
 from pynade.kernels import backends
 from pynade.likelihood import Estimate
-from pynade.training.checkpoint import Checkpoint, State
+from pynade.training.checkpoint import Checkpoint
 from pynade.training.gradient import minibatches
 from pynade.training.history import History
 from pynade.training.loop import Callback, Report, Stopping, run
@@ -29,17 +29,11 @@ SCHEDULES = ("constant", "linear")
 
 
 class TrainedRBM(NamedTuple):
-    """What training gave for one machine.
+    """What training gave for one machine."""
 
-    Attributes:
-        history: what happened; the training log-likelihood is known where the machine was scored.
-        log_z: logarithm of the partition function of the parameters that were kept.
-        log_z_stderr: its standard error; 0 where it is exact.
-    """
-
-    history: History
-    log_z: float
-    log_z_stderr: float
+    history: History  # what happened; the training log-likelihood is known where the machine was scored
+    log_z: float  # logarithm of the partition function of the parameters that were kept
+    log_z_stderr: float  # its standard error; 0 where it is exact
 
 
 @torch.no_grad()
@@ -115,7 +109,7 @@ def contrastive_divergence(
     trained = []
     for m, history in enumerate(run(learner, epochs, callbacks=callbacks, checkpoint=checkpoint)):
         found = learner.kept[m]
-        if found is None:  # no validation rows, or ended before the first score
+        if found is None:  # no validation rows, ended before the first score, or resumed
             found = learner.evaluate(rbms[m], None)
             if history.epochs:
                 history.epochs[history.best_epoch - 1]["train"] = found["train"]
@@ -146,7 +140,7 @@ class _Contrastive(Members):
     def __post_init__(self) -> None:
         rbms, generator, device = self.rbms, self.generator, self.rbms[0].device
         self.base = Bernoulli().eta_from_marginal(self.x).squeeze(-1)  # logits from which AIS starts
-        self.first = None if generator is None else generator.get_state()
+        self.first = generator and generator.clone_state()
         self.exact = min(rbms[0].W.shape) <= MOST_UNITS
         self.x, self.valid = self.x.to(device), None if self.valid is None else self.valid.to(device)
         self.updates = self.updates_per_epoch or -(-len(self.x) // self.batch_size)
@@ -182,17 +176,14 @@ class _Contrastive(Members):
             for m in self.finite:
                 blank.load_state_dict(self.params[m])
                 self.scored[m] = self.evaluate(blank, self.valid)
-        known = {m: scored["train"] for m, scored in self.scored.items()}
-        return [known.get(m) if m in self.finite else math.nan for m in self.active]
+        return [self.scored.get(m, {}).get("train") if m in self.finite else math.nan for m in self.active]
 
     def evaluate(self, machine: RBM, valid: Tensor | None) -> dict[str, float]:
         """log Z, its error, and mean log-likelihoods of the training rows and of validation rows, if any."""
         if self.exact:
             found = {"log_z": machine.log_partition(), "stderr": 0.0}
         else:
-            same = None
-            if self.generator is not None and self.first is not None:
-                same = torch.Generator(self.generator.device).set_state(self.first)
+            same = self.first and self.first.clone_state()
             estimate = machine.log_partition_ais(*self.ais, same, base=self.base)
             found = {"log_z": estimate.log_z, "stderr": estimate.stderr}
         for name, rows in (("train", self.x), ("valid", valid)):
@@ -204,7 +195,7 @@ class _Contrastive(Members):
     def score(self, epoch: int) -> list[Estimate] | None:
         if self.valid is None or not self.scored:
             return None
-        values = [self.scored[m]["valid"] if m in self.scored else math.nan for m in self.active]
+        values = [self.scored.get(m, {}).get("valid", math.nan) for m in self.active]
         return [Estimate(value, math.nan, len(self.valid)) for value in values]
 
     def accept(self, better: Sequence[int]) -> None:
@@ -223,14 +214,6 @@ class _Contrastive(Members):
             self.best[m] = {name: self.memory[name][m].view_as(t) for name, t in own.items()}
         self.finish()
         return f"the parameters of epoch {epoch - 1} were kept" if epoch > 1 else "the initial ones were kept"
-
-    def state(self) -> State:
-        tensors, facts = super().state()
-        return tensors, facts | {"kept": self.kept}
-
-    def restore(self, state: State) -> None:
-        super().restore(state)
-        self.kept = state[1]["kept"]
 
     def step(self, x: Tensor, rate: Tensor, replay: bool) -> None:
         """One update in place on rows x (B, D); on a GPU full batches are replayed from a CUDA graph."""

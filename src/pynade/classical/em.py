@@ -67,7 +67,7 @@ class Members(Learner):
         self.active = [m for m in self.active if m not in members]
 
     def state(self) -> State:
-        """Parameters, random numbers and notes; what an E-step gathers is computed again."""
+        """Parameters, random numbers and notes."""
         random = {str(k): g.get_state() for k, g in enumerate(self.generators)}
         groups = {"memory": self.memory, "generators": random}
         for m in range(len(self.params)):

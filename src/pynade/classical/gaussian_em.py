@@ -49,8 +49,8 @@ def full_task(
     x: Array, n_components: int, valid: Array | None, init: str | GaussianComponents, options: EMOptions
 ) -> FactorTask:
     """A mixture of full covariances to fit: it has no factors."""
-    x, valid = torch.as_tensor(x), None if valid is None else torch.as_tensor(valid)
-    return FactorTask(x, n_components, 0, valid, init, generator=options.get("generator"))
+    valid = None if valid is None else torch.as_tensor(valid)
+    return FactorTask(torch.as_tensor(x), n_components, 0, valid, init, generator=options.get("generator"))
 
 
 class GaussianEM(EM):

@@ -236,10 +236,7 @@ def gaussian(
 
 
 class _OneGaussianEM(GaussianEM):
-    """EM of one Gaussian with Anderson acceleration, since plain EM is slow where many values are missing.
-
-    An M-step is followed by an extrapolation from the last few, unless that lowers the likelihood.
-    """
+    """EM with Anderson acceleration: an M-step is followed by an extrapolation, unless that lowers log p."""
 
     def __init__(self, regularised: Callable[[Tensor], Tensor], *common: Any) -> None:
         self.regularised = regularised

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -85,17 +85,14 @@ class Components(NamedTuple):
     coefficients: Tensor  # (S, K, F)
 
     @classmethod
-    def of(
-        cls, log_weights: Tensor, means: Tensor, factors: Tensor, levels: Tensor | None = None
-    ) -> Components:
+    def of(cls, log_weights: Tensor, means: Tensor, factors: Tensor, levels: Tensor | None = None) -> Self:
         """From their parameters, without levels where none are given."""
         levels, D = means[..., :0] if levels is None else levels, means.shape[-1]
         inverse = inverse_of(factors)
         precision = inverse.mT @ inverse
         i, j = torch.triu_indices(D, D, device=means.device)
         quadratic = precision[..., i, j] * torch.where(i == j, -0.5, -1.0)
-        linear = (precision @ means[..., None])[..., 0]
-        z = (inverse @ means[..., None])[..., 0]
+        linear, z = ((matrix @ means[..., None])[..., 0] for matrix in (precision, inverse))
         scales = inverse.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         constant = log_weights + scales - 0.5 * z.square().sum(-1) - 0.5 * D * math.log(2 * math.pi)
         coefficients = torch.cat([quadratic, linear, levels, constant[..., None]], -1)
@@ -202,12 +199,12 @@ def cholesky(covariances: Tensor, floor: tuple[str, float] | None = None) -> Any
     factors, info = torch.linalg.cholesky_ex(covariances)
     if bool((info == 0).all() & (factors.diagonal(dim1=-2, dim2=-1).square() > SINGULAR).all()):
         return factors
-    if floor is None:
-        return None
-    raise ValueError(
-        f"the covariance of a component is singular (a constant column, columns that determine each "
-        f"other, repeated rows or too few rows): give a larger {floor[0]} than {floor[1]:g}"
-    )
+    if floor is not None:
+        raise ValueError(
+            f"the covariance of a component is singular (a constant column, columns that determine each "
+            f"other, repeated rows or too few rows): give a larger {floor[0]} than {floor[1]:g}"
+        )
+    return None
 
 
 def factor_covariances(loadings: Tensor, noise: Tensor) -> Tensor:

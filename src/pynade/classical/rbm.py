@@ -36,20 +36,13 @@ class PartitionEstimate:
     """An estimate of log Z: log-likelihoods computed with it are estimates too, and tend to be too good.
 
     By Jensen's inequality log Z is underestimated on average; do not trust one with an error near 1.
-
-    Attributes:
-        log_z: logarithm of the mean of the chains' weights.
-        stderr: its standard error, by the delta method.
-        n_chains: independent chains.
-        n_steps: intermediate distributions.
-        exact: always False.
     """
 
-    log_z: float
-    stderr: float
-    n_chains: int
-    n_steps: int
-    exact: bool = False
+    log_z: float  # logarithm of the mean of the chains' weights
+    stderr: float  # its standard error, by the delta method
+    n_chains: int  # independent chains
+    n_steps: int  # intermediate distributions
+    exact: bool = False  # always
 
     def __str__(self) -> str:
         return f"log Z = {self.log_z:.3f} ± {self.stderr:.3f} nats (estimate, {self.n_chains} chains)"
@@ -104,13 +97,11 @@ class RBM(Model):
             generator: source of randomness.
             start: rows (n, D) to start from; fair coins when not given.
         """
-        if start is None:
-            x = bernoulli_draws(self.b.new_zeros(n, self.n_visible), generator).to(self.dtype)
-        else:
-            self.check(start)
-            if len(start) != n:
-                raise ValueError(f"{len(start)} rows to start from were given for {n} chains")
-            x = start.to(self.W)
+        x = bernoulli_draws(self.b.new_zeros(n, self.n_visible), generator) if start is None else start
+        self.check(x)
+        if len(x) != n:
+            raise ValueError(f"{len(x)} rows to start from were given for {n} chains")
+        x = x.to(self.W)
         for _ in range(steps):
             h = bernoulli_draws(x @ self.W.T + self.c, generator).to(self.dtype)
             x = bernoulli_draws(h @ self.W + self.b, generator).to(self.dtype)

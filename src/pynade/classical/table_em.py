@@ -1,8 +1,4 @@
-"""A mixture of Gaussians with levels, fitted by EM to a mixed table with gaps.
-
-Within a component the numbers of a row are jointly Gaussian, and the variables with levels independent. It is
-the simple model beside the nets of `TabularNADE`: quick to fit, and hard to beat on a few hundred rows.
-"""
+"""EM of a mixture of Gaussians with levels on a mixed table with gaps: the simple model of `TabularNADE`."""
 
 from __future__ import annotations
 
@@ -34,7 +30,7 @@ def em_table(
     sigma_floor: float = 0.001,
     seed: int = 0,
 ) -> GaussianTableNet:
-    """The mixture as an any-order net.
+    """The mixture as an any-order net: jointly Gaussian numbers and independent levels in each component.
 
     Args:
         x: rows (N, D): indexes of levels, and numbers of about unit variance; NaN = missing.
@@ -95,11 +91,7 @@ def _split(x: np.ndarray, levels: Sequence[int]) -> tuple[Tensor, Tensor]:
 
 
 class TableEM(EM):
-    """EM of one mixture with `n_components`, on rows (N, D) as `em_table` takes them.
-
-    Covariances are drawn towards their mean over the components, and that towards a diagonal one, as if a few
-    more rows were known; shares of levels towards those of all rows.
-    """
+    """EM of one mixture; covariances are drawn towards their mean and a diagonal, levels towards all rows."""
 
     def __init__(self, x: np.ndarray, levels: Sequence[int], n_components: int, seed: int) -> None:
         self.levels, self.C = list(levels), n_components
