@@ -103,9 +103,9 @@ def contrastive_divergence(
     if len(learning_rates) != len(rbms) or not all(r > 0 and math.isfinite(r) for r in learning_rates):
         raise ValueError(f"{len(rbms)} RBMs need as many positive learning rates, not {list(learning_rates)}")
     (train, _), held = binary_rows(x, valid, rbms[0].n_visible)
-    chains = (generator, k, persistent, (ais_chains, ais_steps))
-    batches = (epochs, batch_size, updates_per_epoch, schedule, evaluate_every)
-    learner = _Contrastive(rbms, train, held and held[0], learning_rates, *chains, *batches)
+    ais = ais_chains, ais_steps
+    how = (k, persistent, ais, epochs, batch_size, updates_per_epoch, schedule, evaluate_every)
+    learner = _Contrastive(rbms, train, held and held[0], learning_rates, generator, *how)
     trained = []
     for m, history in enumerate(run(learner, epochs, callbacks=callbacks, checkpoint=checkpoint)):
         found = learner.kept[m]

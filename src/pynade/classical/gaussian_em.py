@@ -92,9 +92,10 @@ class GaussianEM(EM):
         for batch in self.batches:
             _pad([starts[m] for m in batch])
         super().__init__(starts, options, [t.generator for t in tasks])
-        for m, task in enumerate(tasks):
-            at = options.get("stop_at_train") if task.stop_at_train is None else task.stop_at_train
-            self.stopping[m] = replace(self.stopping[m], stop_at_train=at)
+        limits = [
+            self.stopping[0].stop_at_train if t.stop_at_train is None else t.stop_at_train for t in tasks
+        ]
+        self.stopping = [replace(self.stopping[0], stop_at_train=limit) for limit in limits]
         self.moments: dict[int, tuple[Tensor, ...]] = {}  # of each active member
 
     def covariances(self, params: Parameters) -> Tensor:

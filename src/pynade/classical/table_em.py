@@ -100,10 +100,8 @@ class TableEM(EM):
         self.rows = Rows(z, Scale(0 * one, one, one), levels=there)
         self.valid = torch.arange(max(1, *levels)) < torch.tensor(self.levels).unsqueeze(-1)  # (D, most)
         r, filled = self._start(there, seed), self.rows.filled
-        missing = torch.diag_embed(
-            r.T @ torch.isnan(z).double()
-        )  # at first a gap is zero, with unit variance
-        second = torch.einsum("nc,ni,nj->cij", r, filled, filled) + missing
+        missing = r.T @ torch.isnan(z).double()  # at first a gap is zero, with unit variance
+        second = torch.einsum("nc,ni,nj->cij", r, filled, filled) + torch.diag_embed(missing)
         self.moments = Moments(r.new_zeros(1), r.sum(0), r.T @ filled, second, r.T @ there)
         self.shares = self._table(there.sum(0)) + self.valid
         self.shares /= self.shares.sum(-1, keepdim=True).clamp(min=1)  # of all rows
