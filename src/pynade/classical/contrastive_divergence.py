@@ -172,10 +172,9 @@ class _Contrastive(Members):
         self.scored, epoch = {}, self.steps + 1
         every = self.exact and epoch % self.evaluate_every == 0
         if self.valid is not None and (every or epoch == self.epochs):
-            blank = RBM(W.shape[2], W.shape[1], scale=0.0).to(W)
             for m in self.finite:
-                blank.load_state_dict(self.params[m])
-                self.scored[m] = self.evaluate(blank, self.valid)
+                self.rbms[m].load_state_dict(self.params[m])
+                self.scored[m] = self.evaluate(self.rbms[m], self.valid)
         return [self.scored.get(m, {}).get("train") if m in self.finite else math.nan for m in self.active]
 
     def evaluate(self, machine: RBM, valid: Tensor | None) -> dict[str, float]:

@@ -261,9 +261,7 @@ def em_factors(
         FactorAnalysers(task.x.shape[-1], task.n_components, task.n_factors)  # raises for impossible sizes
     if len({task.valid is None for task in tasks}) > 1:
         raise ValueError("either all tasks have validation rows or none has")
-    if not tasks:
-        return []
-    return _FactorEM(tasks, options, ("noise_floor", noise_floor), standardise).fit()
+    return _FactorEM(tasks, options, ("noise_floor", noise_floor), standardise).fit() if tasks else []
 
 
 class _FactorEM(GaussianEM):

@@ -25,10 +25,7 @@ Model = TypeVar("Model", bound="GaussianMarginals")
 
 
 class GaussianMarginals(Marginalisable):
-    """Abstract density that is a mixture of K Gaussians, however it stores them.
-
-    Its parameters are buffers. Marginals and conditionals are computed in float64 whatever their dtype.
-    """
+    """Abstract mixture of K Gaussians, however it stores them; marginals and conditionals are in float64."""
 
     n_components: int
 

@@ -100,11 +100,7 @@ class Components(NamedTuple):
 
 
 class Rows:
-    """Rows (N, D), float64, NaN where a value is missing, prepared for many E-steps.
-
-    With `keep`, the features of complete rows are kept between E-steps if there is room. Rows may also have
-    levels, indicators (N, L), which are independent of all else within a component.
-    """
+    """Rows (N, D), float64, NaN = missing, perhaps with indicators of levels (N, L), for many E-steps."""
 
     def __init__(self, x: Tensor, scale: Scale, keep: bool = True, levels: Tensor | None = None) -> None:
         x, levels = (x - scale.shift) / scale.scale, x[:, :0] if levels is None else levels
@@ -123,7 +119,7 @@ class Rows:
         self._packed[i, j] = self._packed[j, i] = torch.arange(len(i), device=x.device)
         self._n_features = len(i) + len(self._columns) + 1
         numbers, room = self._n_features * self._columns.shape[1], CACHE.get(x.device.type, CACHE["cpu"])
-        self._kept = self._features(self._columns) if keep and numbers <= room else None
+        self._kept = self._features(self._columns) if keep and numbers <= room else None  # between E-steps
         self._groups: dict[int, list[Group]] = {}
 
     def moments(self, given: Components, likelihood_only: bool = False) -> Moments:
@@ -219,18 +215,14 @@ def inverse_of(factors: Tensor) -> Tensor:
 
 
 def by_pattern(observed: Tensor, n_components: int, budget: int = BUDGET) -> Iterator[Group]:
-    """Group rows by which of their cells are observed: P patterns, padded to R rows each.
-
-    Patterns of about as many rows (up to a factor of two) go together: few programs, little padding. Its
-    arrays (P, K, D, D) and (P, K, R, D) have at most `budget` numbers (those of one pattern may have more).
-    """
+    """Group rows by their observed cells: P patterns of R rows, padded; (P, K, R, D) is at most `budget`."""
     if len(observed) == 0:
         return
     D = observed.shape[1]
     patterns, which, counts = torch.unique(observed, dim=0, return_inverse=True, return_counts=True)
     order, starts = which.argsort(stable=True), counts.cumsum(0) - counts
     most = max(D, budget // (n_components * D))
-    buckets: dict[int, list[tuple[int, int, int]]] = {}
+    buckets: dict[int, list[tuple[int, int, int]]] = {}  # of about as many rows, up to a factor of two
     for p, (n, start) in enumerate(zip(counts.tolist(), starts.tolist(), strict=True)):
         for j in range(0, n, most):
             length = min(most, n - j)

@@ -33,13 +33,10 @@ States = HiddenStates | VisibleStates
 
 @dataclass(frozen=True)
 class PartitionEstimate:
-    """An estimate of log Z: log-likelihoods computed with it are estimates too, and tend to be too good.
-
-    By Jensen's inequality log Z is underestimated on average; do not trust one with an error near 1.
-    """
+    """An estimate of log Z, on average too low: log-likelihoods computed with it tend to be too good."""
 
     log_z: float  # logarithm of the mean of the chains' weights
-    stderr: float  # its standard error, by the delta method
+    stderr: float  # its standard error, by the delta method; near 1 the estimate is not to be trusted
     n_chains: int  # independent chains
     n_steps: int  # intermediate distributions
     exact: bool = False  # always

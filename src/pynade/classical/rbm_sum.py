@@ -171,8 +171,7 @@ class VisibleStates:
         for r, row in enumerate(c):
             weights = self._weights(row)
             for j, d in enumerate(which.tolist()):
-                zero, one = weights.view(2**d, 2, -1).transpose(0, 1).flatten(1).logsumexp(1)
-                out[r, j] = one - zero
+                out[r, j] = weights.view(2**d, 2, -1).logsumexp((0, 2)).diff()
         return out
 
     def _weights(self, c: Tensor) -> Tensor:
