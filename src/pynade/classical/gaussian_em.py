@@ -92,10 +92,9 @@ class GaussianEM(EM):
         for batch in self.batches:
             _pad([starts[m] for m in batch])
         super().__init__(starts, options, [t.generator for t in tasks])
-        limits = [
-            self.stopping[0].stop_at_train if t.stop_at_train is None else t.stop_at_train for t in tasks
-        ]
-        self.stopping = [replace(self.stopping[0], stop_at_train=limit) for limit in limits]
+        rule = self.stopping[0]
+        limits = [rule.stop_at_train if t.stop_at_train is None else t.stop_at_train for t in tasks]
+        self.stopping = [replace(rule, stop_at_train=limit) for limit in limits]
         self.moments: dict[int, tuple[Tensor, ...]] = {}  # of each active member
 
     def covariances(self, params: Parameters) -> Tensor:
