@@ -281,7 +281,9 @@ class FactorAnalysers(GaussianComponents):
         super().__init__(n_variables, n_components)
         check_positive(n_factors=n_factors)
         if n_factors > n_variables:
-            raise ValueError(f"n_factors must be at most n_variables, {n_variables}, not {n_factors}")
+            raise ValueError(
+                f"n_factors must be at most the number of variables, {n_variables}, not {n_factors}"
+            )
         self.n_factors = n_factors
         self.register_buffer("loadings", torch.zeros(n_components, n_variables, n_factors))
         self.register_buffer("noise", torch.ones(n_components, n_variables))
