@@ -96,7 +96,7 @@ def test_chains_in_one_kernel_have_the_distribution_of_chains_in_many():
     for each in machines:
         each.requires_grad_(False)
     rows = torch.zeros(9, 40, dtype=torch.uint8)
-    options = (3, False, 1, 9, None, "constant", 1, (2, 1))
+    options = (3, False, (2, 1), 1, 9, None, "constant", 1)
     members = _Contrastive(machines, rows, None, [0.1, 0.1], generator(1), *options)
     start = (torch.rand(1, 40, generator=generator(3), device="cuda") < 0.5).float().expand(2, 50_000, 40)
     moved, above = members._moved(start, None, 3)

@@ -57,6 +57,10 @@ def net(request):
     return NETS[request.param]()
 
 
+def log_likelihoods(learner, x):
+    return torch.tensor([learner.log_likelihood(row[None]) for row in x], dtype=torch.float64)
+
+
 def features(n=7):
     return torch.as_tensor(rows(n, seed=5)).unsqueeze(-1)
 
@@ -181,7 +185,7 @@ def test_em_never_lowers_its_objective_and_finds_structure(gaps):
     other = TableEM(x, LEVELS, 1, 0)
     other.run()
     fresh = rows(500, gaps, seed=9)
-    assert learner.log_likelihoods(fresh).mean() > other.log_likelihoods(fresh).mean() + 0.1
+    assert learner.log_likelihood(fresh) / 500 > other.log_likelihood(fresh) / 500 + 0.1
 
 
 def test_log_likelihoods_are_marginals():
@@ -193,15 +197,15 @@ def test_log_likelihoods_are_marginals():
     without[0, 0] = np.nan
     each = np.repeat(row, 3, 0)
     each[:, 0] = range(3)
-    total = torch.logsumexp(learner.log_likelihoods(each), 0)
-    torch.testing.assert_close(total, learner.log_likelihoods(without)[0])
+    total = torch.logsumexp(log_likelihoods(learner, each), 0)
+    torch.testing.assert_close(total, log_likelihoods(learner, without)[0])
     grid = np.linspace(-12, 12, 2001)
     many = np.repeat(row, len(grid), 0)
     many[:, 3] = grid
     without = row.copy()
     without[0, 3] = np.nan
-    mass = learner.log_likelihoods(many).exp().sum() * (grid[1] - grid[0])
-    torch.testing.assert_close(mass.log(), learner.log_likelihoods(without)[0], rtol=1e-6, atol=1e-6)
+    mass = log_likelihoods(learner, many).exp().sum() * (grid[1] - grid[0])
+    torch.testing.assert_close(mass.log(), log_likelihoods(learner, without)[0], rtol=1e-6, atol=1e-6)
 
 
 def test_the_number_of_components_is_chosen():

@@ -26,10 +26,7 @@ Cells = tuple[Tensor, Tensor | None]  # binary rows, and which of their cells ar
 
 
 class BinaryMarginalisable(Marginalisable):
-    """Abstract density of D binary variables that computes p(observed) and every p(x_i = 1 | observed).
-
-    A subclass gives `_marginal`, `_logits_given` and `_draw_given`; everything else follows.
-    """
+    """Abstract density of D binary variables that computes p(observed) and every p(x_i = 1 | observed)."""
 
     def __init__(self, n_variables: int) -> None:
         super().__init__()
@@ -43,10 +40,7 @@ class BinaryMarginalisable(Marginalisable):
 
     @abstractmethod
     def _logits_given(self, x: Tensor, observed: Tensor, only: int | None = None) -> Tensor:
-        """Logits (B, D) of p(x_i = 1 | observed cells), float64; x is clean.
-
-        Where i is observed they may be anything; with `only`, also where i is another variable.
-        """
+        """Logits (B, D) of p(x_i = 1 | observed cells), float64, of `only` one or all others; x is clean."""
 
     @abstractmethod
     def _draw_given(self, x: Tensor, observed: Tensor, n: int, generator: Random) -> Tensor:
@@ -77,8 +71,6 @@ class BinaryMarginalisable(Marginalisable):
     def sample(self, n: int, generator: Random = None) -> Tensor:
         """n exact draws (n, D): completions of a row without observed cells."""
         nothing = torch.zeros(1, self.n_variables, dtype=self.dtype, device=self.device)
-        if n == 0:
-            return nothing[:0]
         return self.sample_given(nothing, torch.zeros_like(nothing, dtype=torch.bool), n, generator)[:, 0]
 
     def check_cells(self, x: Tensor, observed: Tensor) -> None:
@@ -105,18 +97,15 @@ class BinaryMixture(BinaryMarginalisable):
     def component_log_probs(self, x: Tensor, observed: Tensor | None = None) -> Tensor:
         """log w_k + log p_k(observed cells), (B, K), float64; x is clean, `observed` None means all."""
 
-    def _log_prob(self, x: Tensor) -> Tensor:
-        return torch.logsumexp(self.component_log_probs(x), -1)
-
-    def _marginal(self, x: Tensor, observed: Tensor) -> Tensor:
+    def _log_prob(self, x: Tensor, observed: Tensor | None = None) -> Tensor:
         return torch.logsumexp(self.component_log_probs(x, observed), -1)
+
+    _marginal = _log_prob
 
 
 def bernoulli_draws(logits: Tensor, generator: Random) -> Tensor:
     """1 with probability sigm(logits), as float64 of the same shape."""
-    p = torch.sigmoid(logits.double())
-    uniform = torch.rand(p.shape, generator=generator, dtype=p.dtype, device=p.device)
-    return (uniform < p).to(p.dtype)
+    return Bernoulli().sample(logits.double().unsqueeze(-1), generator=generator)
 
 
 def choose(log_weights: Tensor, n: int, generator: Random) -> Tensor:
@@ -155,15 +144,14 @@ def binary_rows(
 class BernoulliMixture(BinaryMixture):
     """p(x) = Σ_k w_k Π_d θ_kd^x_d (1 − θ_kd)^(1−x_d).
 
-    Weights are the softmax of `log_weights` (K,), θ the sigmoid of `logits` (K, D), so every value of the
-    parameters is a density. `em_bernoulli` fits one; a new one has K equal, fair components.
+    Weights are the softmax of `log_weights` (K,), θ the sigmoid of `logits` (K, D). `em_bernoulli` fits one;
+    a new one has K equal, fair components.
 
     Args:
         n_variables: D.
         n_components: K.
 
     Example:
-        >>> import torch
         >>> model = BernoulliMixture(2, 3)
         >>> round(model.log_prob(torch.tensor([[0.0, 1.0]])).exp().item(), 6)
         0.25
@@ -212,7 +200,7 @@ def em_bernoulli(
     """Fit a `BernoulliMixture` by EM, on the device of the rows; validation rows stop it early.
 
     Never decreases Σ_n log p(x_n) + s Σ_k (log w_k + Σ_d (log θ_kd + log(1 − θ_kd))), s being `smoothing`
-    (`objective` in the history, per row). Missing cells (NaN) are integrated out exactly in both steps.
+    (`objective` in the history, per row). Missing cells (NaN) are integrated out exactly.
 
     Args:
         x: training rows (N, D), values exactly 0 or 1.
@@ -225,7 +213,6 @@ def em_bernoulli(
         options: see `EMOptions`; by default epochs=201, patience=10, tol=1e-6.
 
     Example:
-        >>> import torch
         >>> x = torch.tensor([[0, 0, 0], [1, 1, 1]]).repeat(50, 1)
         >>> model, history = em_bernoulli(x, 2, generator=torch.Generator().manual_seed(0))
         >>> bool(model.log_prob(x).mean() > -0.75)  # the entropy is log 2 = 0.693
@@ -243,11 +230,7 @@ def em_bernoulli(
 
 @dataclass(eq=False)
 class BinaryEM(EM):
-    """Abstract EM of one mixture of binary densities, which is changed in place.
-
-    It never decreases Σ_n log p(x_n) + s times a log-prior, s being `strength`, except where it places again
-    a component that is empty (explains fewer rows than `empty_below`), once for each.
-    """
+    """Abstract EM of one mixture of binary densities, changed in place; `strength` is that of the prior."""
 
     mixture: BinaryMixture
     train: Cells
@@ -284,7 +267,7 @@ class BinaryEM(EM):
         """Mean log-likelihood of the validation rows."""
         if self.valid is None:
             return None
-        each = [self.mixture.component_log_probs(x, o).logsumexp(-1) for _, x, o in self.chunks(self.valid)]
+        each = [self.mixture._log_prob(x, observed) for _, x, observed in self.chunks(self.valid)]
         return [Estimate(float(torch.cat(each).mean()), math.nan, len(self.valid[0]))]
 
     def line(self, position: int) -> dict[str, float]:
@@ -314,9 +297,8 @@ class BinaryEM(EM):
         worst = self.log_p.topk(len(which) * each, largest=False).indices
         if self.placed_now:
             names, rows = (", ".join(map(str, t.tolist())) for t in (which, worst))
-            source = f"rows {rows}" if each == 1 else f"{each} rows each"
-            place = f"iteration {self.steps + 1}: components {names}"
-            self.notes[0].append(f"{place} were empty and start anew from {source}")
+            said = f"iteration {self.steps + 1}: components {names} were empty and start anew from "
+            self.notes[0].append(said + (f"rows {rows}" if each == 1 else f"{each} rows each"))
         return which, worst
 
 

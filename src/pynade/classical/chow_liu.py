@@ -10,17 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pynade.classical.binary import (
-    CHUNK,
-    CHUNK_ROWS,
-    BinaryEM,
-    BinaryMarginalisable,
-    BinaryMixture,
-    bernoulli_draws,
-    binary_rows,
-    choose,
-    em_bernoulli,
-)
+from pynade.classical import binary
 from pynade.classical.em import Array, EMOptions, Random
 from pynade.models.mixture import checked_components
 from pynade.training.history import History
@@ -29,22 +19,18 @@ ALPHAS = (1e-20, 0.001, 0.01, 0.1, 1.0)  # the paper's grid, and 1, which its re
 START_EPOCHS = 11  # of a mixture of Bernoullis, whose responsibilities the trees start from
 
 
-class ChowLiuTree(BinaryMarginalisable):
+class ChowLiuTree(binary.BinaryMarginalisable):
     """p(x) = Π_d p(x_d | x_parent(d)), a tree or a forest over the variables.
 
     `parent` (D,) holds the parent of each variable, -1 for a root; `logits` (D, 2) the logit of
-    p(x_d = 1 | x_parent = z) in column z. A root reads column 0 only. Logits stay finite where a smoothed
-    probability is as small as 1e-20, so nothing has to be floored. `chow_liu` fits one.
-
-    Marginals and conditionals go by messages from the leaves to the roots and back, one step for each depth
-    of the tree, all rows at once whatever each has observed.
+    p(x_d = 1 | x_parent = z) in column z. A root reads column 0 only. Marginals and conditionals go by
+    messages, all rows at once whatever each has observed. `chow_liu` fits one.
 
     Args:
         n_variables: D.
         parent: D integers; None makes all variables roots, that is independent.
 
     Example:
-        >>> import torch
         >>> chain = ChowLiuTree(3, parent=[-1, 0, 1])
         >>> round(chain.log_prob(torch.zeros(1, 3)).exp().item(), 6)
         0.125
@@ -93,15 +79,11 @@ class ChowLiuTree(BinaryMarginalisable):
         table, out = self._table().double(), x.expand(n, -1, -1).double().clone()
         for level in self.levels():  # of a root both columns are equal
             own = torch.where(out[..., self.parent[level]] > 0, table[level, 1], table[level, 0])
-            out[..., level] = bernoulli_draws(logit[..., level] + own, generator)
+            out[..., level] = binary.bernoulli_draws(logit[..., level] + own, generator)
         return out.to(x.dtype)
 
     def levels(self) -> list[Tensor]:
-        """The variables of each depth, roots first; a parent is always one level above its children.
-
-        Raises:
-            ValueError: the parents are no forest.
-        """
+        """The variables of each depth, roots first, or a ValueError where the parents are no forest."""
         above, n = self.parent.cpu().numpy(), self.n_variables
         if above.shape != (n,):
             raise ValueError(f"a tree of {n} variables has as many parents, not {above.shape}")
@@ -110,9 +92,7 @@ class ChowLiuTree(BinaryMarginalisable):
         levels, found = [], np.flatnonzero(above < 0)
         while len(found):
             levels.append(torch.as_tensor(found, device=self.parent.device))
-            here = np.zeros(n + 1, dtype=bool)  # a root looks at the last place, which is never set
-            here[found] = True
-            found = np.flatnonzero(here[above])
+            found = np.flatnonzero(np.isin(above, found))
         if sum(map(len, levels)) < n:
             raise ValueError("the parents of a tree must not run in a circle")
         return levels
@@ -151,21 +131,17 @@ def _check_loaded(tree: ChowLiuTree, _: Any = None) -> None:
 
 
 def pair_counts(x: Tensor, weights: Tensor | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
-    """How often x_i = v and x_j = w in (weighted) rows x (N, D) of zeros and ones: (v, w, D, D), float64.
-
-    XᵀX, or Xᵀ diag(w) X: products in `dtype`, a chunk of rows at a time, sums in float64; counts without
-    weights are exact, those with weights are rounded but never below zero.
-    """
+    """How often x_i = v and x_j = w in (weighted) rows x (N, D) of zeros and ones: (v, w, D, D), float64."""
     both = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64, device=x.device)
-    size = max(1, CHUNK // x.shape[1])
-    for start in range(0, len(x), size):
-        part = x[start : start + size].to(dtype)
-        other = part if weights is None else part * weights[start : start + size, None].to(dtype)
-        both += (part.T @ other).double()
+    weights = x.new_ones(len(x), dtype=dtype) if weights is None else weights
+    size = max(1, binary.CHUNK // x.shape[1])
+    for part, weight in zip(x.split(size), weights.split(size), strict=True):
+        rows = part.to(dtype)
+        both += (rows.T @ (rows * weight[:, None].to(dtype))).double()
     both = (both + both.T) / 2
-    ones, rows = both.diagonal(), float(len(x)) if weights is None else weights.sum(dtype=torch.float64)
+    ones, total = both.diagonal(), weights.sum(dtype=torch.float64)
     only = ones[:, None] - both  # x_i = 1 and x_j = 0
-    neither = rows - ones[:, None] - ones + both
+    neither = total - ones[:, None] - ones + both
     return torch.stack([neither, only.T, only, both]).clamp(min=0).unflatten(0, (2, 2))
 
 
@@ -184,10 +160,8 @@ def chow_liu(
 ) -> ChowLiuTree:
     """The tree of maximum likelihood, its tables smoothed by `alpha` (the paper's "Chow–Liu").
 
-    The structure is the spanning tree of largest mutual information, from plain training counts; only
-    then are the tables estimated by p(x_d = 1 | z) = (count(1, z) + α) / (count(z) + 2α), the root's alike
-    with the number of rows. (Smoothing the mutual information too would be as good or better, but is not
-    what gives the paper's numbers: on nips-0-12 it gives −280.90 for −281.01.)
+    The structure is the spanning tree of largest mutual information, from plain training counts (as in the
+    paper); then the tables are p(x_d = 1 | z) = (count(1, z) + α) / (count(z) + 2α), the root's alike.
 
     Args:
         x: rows (N, D), values exactly 0 or 1.
@@ -196,12 +170,11 @@ def chow_liu(
         dtype: of the tree's parameters.
 
     Example:
-        >>> import torch
         >>> x = torch.tensor([[0, 1, 0], [1, 0, 1], [1, 1, 1], [0, 0, 0]])
         >>> chow_liu(x).edges()  # 0 and 2 always agree
         [(0, 1), (0, 2)]
     """
-    counts = pair_counts(binary_rows(x)[0][0])
+    counts = pair_counts(binary.binary_rows(x)[0][0])
     return smoothed_tree(counts, spanning_tree(mutual_information(counts), root), alpha, alpha, dtype)
 
 
@@ -214,7 +187,7 @@ def chow_liu_chosen(
     root: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[ChowLiuTree, dict[float, float]]:
-    """A tree with the smoothing that suits the validation rows best, and the score of each.
+    """A tree with the smoothing that suits the validation rows best, and the mean score (nats) for each α.
 
     Args:
         x: rows (N, D) that give structure and counts.
@@ -223,11 +196,7 @@ def chow_liu_chosen(
         root: as for `chow_liu`.
         dtype: of the tree's parameters.
 
-    Returns:
-        The tree, and the mean validation log-likelihood for every α.
-
     Example:
-        >>> import torch
         >>> x = torch.eye(3, dtype=torch.uint8).repeat(9, 1)
         >>> tree, scores = chow_liu_chosen(x, x)
         >>> max(scores, key=scores.get)
@@ -235,14 +204,15 @@ def chow_liu_chosen(
     """
     if not len(alphas):
         raise ValueError("there is no alpha to choose from")
-    (train, _), held = binary_rows(x, valid)
+    (train, _), held = binary.binary_rows(x, valid)
     assert held is not None
     counts = pair_counts(train)
     parent = spanning_tree(mutual_information(counts), root)
     scores = {}
     for alpha in alphas:
         tree = smoothed_tree(counts, parent, alpha, alpha, torch.float64)
-        scores[alpha] = float(torch.cat([tree.log_prob(part) for part in held[0].split(CHUNK_ROWS)]).mean())
+        each = [tree.log_prob(part) for part in held[0].split(binary.CHUNK_ROWS)]
+        scores[alpha] = float(torch.cat(each).mean())
     best = max(scores, key=scores.__getitem__)
     return smoothed_tree(counts, parent, best, best, dtype), scores
 
@@ -265,10 +235,7 @@ def spanning_tree(information: Tensor, root: int = 0) -> Tensor:
 def smoothed_tree(
     counts: Tensor, parent: Tensor, alpha: float, root_alpha: float, dtype: torch.dtype
 ) -> ChowLiuTree:
-    """A tree with these parents (D,): α added to the counts of each table, `root_alpha` to those of a root.
-
-    Logits are differences of logs of counts, so exact.
-    """
+    """A tree with these parents (D,): α added to the counts of each table, `root_alpha` to a root's."""
     if not alpha > 0:
         raise ValueError(f"alpha must be above 0 (1e-20 is as good as none), not {alpha}")
     child = torch.arange(len(parent), device=parent.device)
@@ -281,7 +248,7 @@ def smoothed_tree(
     return tree
 
 
-class TreeMixture(BinaryMixture):
+class TreeMixture(binary.BinaryMixture):
     """p(x) = Σ_k w_k T_k(x), each T_k a tree with a structure of its own.
 
     Weights are the softmax of `log_weights` (K,). `em_trees` fits one.
@@ -291,7 +258,6 @@ class TreeMixture(BinaryMixture):
         weights: positive, normalised here; equal when not given.
 
     Example:
-        >>> import torch
         >>> model = TreeMixture([ChowLiuTree(2, [-1, 0]), ChowLiuTree(2, [1, -1])], weights=[3, 1])
         >>> round(model.log_prob(torch.ones(1, 2)).exp().item(), 6)
         0.25
@@ -316,15 +282,15 @@ class TreeMixture(BinaryMixture):
     def _logits_given(self, x: Tensor, observed: Tensor, only: int | None = None) -> Tensor:
         weights = torch.log_softmax(self.component_log_probs(x, observed), -1)
         one = zero = torch.full(x.shape, -torch.inf, dtype=torch.float64, device=x.device)
-        for k, tree in enumerate(self.trees):
-            logits, weight = tree._logits_given(x, observed), weights[:, k : k + 1]
+        for tree, weight in zip(self.trees, weights.split(1, -1), strict=True):
+            logits = tree._logits_given(x, observed)
             one = torch.logaddexp(one, weight + functional.logsigmoid(logits))
             zero = torch.logaddexp(zero, weight + functional.logsigmoid(-logits))
         return one - zero
 
     def _draw_given(self, x: Tensor, observed: Tensor, n: int, generator: Random) -> Tensor:
         """A tree from its posterior, then the unobserved cells from it: (n, B, D)."""
-        component = choose(self.component_log_probs(x, observed), n, generator)  # (n, B)
+        component = binary.choose(self.component_log_probs(x, observed), n, generator)  # (n, B)
         out = x.expand(n, -1, -1).clone()
         for k, tree in enumerate(self.trees):
             draw, row = (component == k).nonzero(as_tuple=True)
@@ -352,9 +318,8 @@ def em_trees(
 
     Each M-step is a Chow–Liu tree for every component, from weighted counts. It never decreases
     Σ_n log p(x_n) plus a log-prior (`objective` in the history, per row): that of 4α imaginary rows per
-    component, spread evenly over all states (and α for each weight). Its effect on the tables is the add-α
-    rule of `chow_liu`, on a root add-2α; because these rows also enter the mutual information, structure and
-    tables together maximise the same objective. It starts from a mixture of Bernoullis.
+    component, spread evenly over all states (and α for each weight), which add α to the counts of a table
+    (2α to a root's) and enter the mutual information. It starts from a mixture of Bernoullis.
 
     Args:
         x: training rows (N, D), values exactly 0 or 1.
@@ -367,15 +332,14 @@ def em_trees(
         options: see `EMOptions`; by default epochs=51, patience=5, tol=1e-6.
 
     Example:
-        >>> import torch
         >>> x = torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0], [0, 1, 0, 1], [1, 0, 1, 0]]).repeat(25, 1)
         >>> model, history = em_trees(x, 2, generator=torch.Generator().manual_seed(0))
         >>> bool(model.log_prob(x).mean() > -1.45)  # the entropy is log 4 = 1.386
         True
     """
-    train, held = binary_rows(x, valid)
-    generator = options.get("generator")
-    start, _ = em_bernoulli(train[0], n_components, epochs=START_EPOCHS, generator=generator, dtype=dtype)
+    train, held = binary.binary_rows(x, valid)
+    first = EMOptions(epochs=START_EPOCHS, generator=options.get("generator"))
+    start, _ = binary.em_bernoulli(train[0], n_components, dtype=dtype, **first)
     trees = [ChowLiuTree(train[0].shape[1]) for _ in range(n_components)]
     model = TreeMixture(trees).to(train[0].device, dtype)
     options = EMOptions(epochs=51, patience=5, tol=1e-6) | options
@@ -384,10 +348,10 @@ def em_trees(
     return model, learner.run()[0]
 
 
-class _TreeEM(BinaryEM):
+class _TreeEM(binary.BinaryEM):
     mixture: TreeMixture
 
-    def start(self, start: BinaryMixture) -> None:
+    def start(self, start: binary.BinaryMixture) -> None:
         """Trees of the rows that each component of another mixture is responsible for."""
         each = [start.component_log_probs(x, o).softmax(-1) for _, x, o in self.chunks(self.train)]
         self.share = torch.cat(each)

@@ -18,7 +18,7 @@ from pynade.classical.rbm_sum import MOST_UNITS
 from pynade.families import Bernoulli
 from pynade.kernels import backends
 from pynade.likelihood import Estimate
-from pynade.training.checkpoint import Checkpoint, State
+from pynade.training.checkpoint import Checkpoint
 from pynade.training.gradient import minibatches
 from pynade.training.history import History
 from pynade.training.loop import Callback, Report, Stopping, run
@@ -29,17 +29,11 @@ SCHEDULES = ("constant", "linear")
 
 
 class TrainedRBM(NamedTuple):
-    """What training gave for one machine.
+    """What training gave for one machine."""
 
-    Attributes:
-        history: what happened; the training log-likelihood is known where the machine was scored.
-        log_z: logarithm of the partition function of the parameters that were kept.
-        log_z_stderr: its standard error; 0 where it is exact.
-    """
-
-    history: History
-    log_z: float
-    log_z_stderr: float
+    history: History  # what happened; the training log-likelihood is known where the machine was scored
+    log_z: float  # logarithm of the partition function of the parameters that were kept
+    log_z_stderr: float  # its standard error; 0 where it is exact
 
 
 @torch.no_grad()
@@ -62,15 +56,12 @@ def contrastive_divergence(
     callbacks: Sequence[Callback] = (),
     checkpoint: Checkpoint | None = None,
 ) -> list[TrainedRBM]:
-    """Train M RBMs of one shape in place, all on the same batches and the same random numbers.
+    """Train M RBMs of one shape in place, on the same batches and random numbers, each as if it were alone.
 
     An update follows ⟨h xᵀ⟩ of the batch minus ⟨h xᵀ⟩ after k rounds of Gibbs sampling that start from the
-    batch (CD-k) or go on from the last update (persistent CD). Shared random numbers make a machine's
-    training the same as its training alone, and a comparison of learning rates less noisy. With validation
-    rows every machine ends with the parameters that scored best.
-
-    Scores are exact where the smaller layer has at most 25 units. Larger machines are scored only after the
-    last epoch, with a partition function estimated by annealed importance sampling (AIS).
+    batch (CD-k) or go on from the last update (persistent CD). With validation rows every machine ends with
+    the parameters that scored best. Scores are exact where the smaller layer has at most 25 units; larger
+    machines are scored only after the last epoch, by annealed importance sampling (AIS).
 
     Args:
         rbms: the machines, with the same number of units, on one device.
@@ -82,8 +73,7 @@ def contrastive_divergence(
         epochs: passes over the training rows.
         batch_size: rows of an update, and chains.
         updates_per_epoch: make an epoch so many updates instead of a pass, whatever the number of rows.
-        schedule: of the learning rates: "constant", or "linear" down to zero, which removes the noise that
-            large rates leave in the parameters.
+        schedule: of the learning rates: "constant", or "linear" down to zero.
         evaluate_every: epochs between scores; the last epoch is always scored.
         ais_chains: chains of AIS.
         ais_steps: intermediate distributions of AIS.
@@ -96,7 +86,6 @@ def contrastive_divergence(
         Diverged: no machine has finite parameters any more; each was given its last finite ones.
 
     Example:
-        >>> import torch
         >>> x = torch.tensor([[0, 0, 0, 0], [1, 1, 1, 1]]).repeat(50, 1)
         >>> g = torch.Generator().manual_seed(0)
         >>> options = {"learning_rates": [0.2], "k": 3, "batch_size": 10, "generator": g}
@@ -114,22 +103,13 @@ def contrastive_divergence(
     if len(learning_rates) != len(rbms) or not all(r > 0 and math.isfinite(r) for r in learning_rates):
         raise ValueError(f"{len(rbms)} RBMs need as many positive learning rates, not {list(learning_rates)}")
     (train, _), held = binary_rows(x, valid, rbms[0].n_visible)
-    batches = (epochs, batch_size, updates_per_epoch, schedule, evaluate_every)
-    learner = _Contrastive(
-        rbms,
-        train,
-        held and held[0],
-        learning_rates,
-        generator,
-        k,
-        persistent,
-        *batches,
-        (ais_chains, ais_steps),
-    )
+    ais = ais_chains, ais_steps
+    how = (k, persistent, ais, epochs, batch_size, updates_per_epoch, schedule, evaluate_every)
+    learner = _Contrastive(rbms, train, held and held[0], learning_rates, generator, *how)
     trained = []
     for m, history in enumerate(run(learner, epochs, callbacks=callbacks, checkpoint=checkpoint)):
         found = learner.kept[m]
-        if found is None:  # no validation rows, or ended before the first score
+        if found is None:  # no validation rows, ended before the first score, or resumed
             found = learner.evaluate(rbms[m], None)
             if history.epochs:
                 history.epochs[history.best_epoch - 1]["train"] = found["train"]
@@ -139,11 +119,7 @@ def contrastive_divergence(
 
 @dataclass(eq=False)
 class _Contrastive(Members):
-    """The learner; see `contrastive_divergence` for the options.
-
-    W (M, H, D), b (M, 1, D) and c (M, 1, H) are those of all machines; `memory` has the last finite ones, and
-    persistent chains (M, C, D) if any.
-    """
+    """Of W (M, H, D), b (M, 1, D), c (M, 1, H); `memory` has the last finite ones, and chains (M, C, D)."""
 
     rbms: Sequence[RBM]
     x: Tensor
@@ -152,26 +128,26 @@ class _Contrastive(Members):
     generator: Random
     k: int
     persistent: bool
+    ais: tuple[int, int]
     epochs: int
     batch_size: int
     updates_per_epoch: int | None
     schedule: str
     evaluate_every: int
-    ais: tuple[int, int]
 
     advice = "Try a smaller learning rate."
 
     def __post_init__(self) -> None:
         rbms, generator, device = self.rbms, self.generator, self.rbms[0].device
         self.base = Bernoulli().eta_from_marginal(self.x).squeeze(-1)  # logits from which AIS starts
-        self.first = None if generator is None else generator.get_state()
+        self.first = generator and generator.clone_state()
         self.exact = min(rbms[0].W.shape) <= MOST_UNITS
         self.x, self.valid = self.x.to(device), None if self.valid is None else self.valid.to(device)
         self.updates = self.updates_per_epoch or -(-len(self.x) // self.batch_size)
         stacked = {name: torch.stack([torch.atleast_2d(getattr(r, name)) for r in rbms]) for name in "Wbc"}
         self.W, self.b, self.c = stacked.values()
         views = [{"W": self.W[m], "b": self.b[m, 0], "c": self.c[m, 0]} for m in range(len(rbms))]
-        super().__init__(views, [Stopping() for _ in rbms], [generator])
+        super().__init__(views, Stopping(), [generator])
         self.validated = self.valid is not None
         self.memory = {name: t.clone() for name, t in stacked.items()}
         self.scored: dict[int, dict[str, float]] = {}  # members scored in this epoch
@@ -196,21 +172,17 @@ class _Contrastive(Members):
         self.scored, epoch = {}, self.steps + 1
         every = self.exact and epoch % self.evaluate_every == 0
         if self.valid is not None and (every or epoch == self.epochs):
-            blank = RBM(W.shape[2], W.shape[1], scale=0.0).to(W)
             for m in self.finite:
-                blank.load_state_dict(self.params[m])
-                self.scored[m] = self.evaluate(blank, self.valid)
-        known = {m: scored["train"] for m, scored in self.scored.items()}
-        return [known.get(m) if m in self.finite else math.nan for m in self.active]
+                self.rbms[m].load_state_dict(self.params[m])
+                self.scored[m] = self.evaluate(self.rbms[m], self.valid)
+        return [self.scored.get(m, {}).get("train") if m in self.finite else math.nan for m in self.active]
 
     def evaluate(self, machine: RBM, valid: Tensor | None) -> dict[str, float]:
         """log Z, its error, and mean log-likelihoods of the training rows and of validation rows, if any."""
         if self.exact:
             found = {"log_z": machine.log_partition(), "stderr": 0.0}
         else:
-            same = None
-            if self.generator is not None and self.first is not None:
-                same = torch.Generator(self.generator.device).set_state(self.first)
+            same = self.first and self.first.clone_state()
             estimate = machine.log_partition_ais(*self.ais, same, base=self.base)
             found = {"log_z": estimate.log_z, "stderr": estimate.stderr}
         for name, rows in (("train", self.x), ("valid", valid)):
@@ -222,7 +194,7 @@ class _Contrastive(Members):
     def score(self, epoch: int) -> list[Estimate] | None:
         if self.valid is None or not self.scored:
             return None
-        values = [self.scored[m]["valid"] if m in self.scored else math.nan for m in self.active]
+        values = [self.scored.get(m, {}).get("valid", math.nan) for m in self.active]
         return [Estimate(value, math.nan, len(self.valid)) for value in values]
 
     def accept(self, better: Sequence[int]) -> None:
@@ -237,27 +209,13 @@ class _Contrastive(Members):
             rbm.load_state_dict(best)
 
     def revert(self, epoch: int, folder: object) -> str:
-        self.best = [
-            {name: self.memory[name][m].view_as(t) for name, t in own.items()}
-            for m, own in enumerate(self.best)
-        ]
+        for m, own in enumerate(self.best):
+            self.best[m] = {name: self.memory[name][m].view_as(t) for name, t in own.items()}
         self.finish()
         return f"the parameters of epoch {epoch - 1} were kept" if epoch > 1 else "the initial ones were kept"
 
-    def state(self) -> State:
-        tensors, facts = super().state()
-        return tensors, facts | {"kept": self.kept}
-
-    def restore(self, state: State) -> None:
-        super().restore(state)
-        self.kept = state[1]["kept"]
-
     def step(self, x: Tensor, rate: Tensor, replay: bool) -> None:
-        """One update in place on rows x (B, D); on a GPU full batches are replayed from a CUDA graph.
-
-        An update is some ten small kernels for each round of Gibbs sampling, and most of its time would go
-        into launching them.
-        """
+        """One update in place on rows x (B, D); on a GPU full batches are replayed from a CUDA graph."""
         if not (x.is_cuda and replay):
             self.update(x, rate)
             return
@@ -283,11 +241,8 @@ class _Contrastive(Members):
             chains.copy_(v)
 
     def _moved(self, v: Tensor, p: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
-        """Chains v (M, C, D) after k rounds, and p(h | v) there; p is p(h | v) of the start, where known.
-
-        One kernel on a GPU, for machines with few hidden units.
-        """
-        if v.is_cuda and backends.available("triton"):
+        """Chains v (M, C, D) after k rounds, and p(h | v) there; p is p(h | v) of the start, where known."""
+        if v.is_cuda and backends.available("triton"):  # one kernel, for machines with few hidden units
             from pynade.kernels.gpu_random import gibbs, suits_gibbs
 
             if suits_gibbs(self.W):

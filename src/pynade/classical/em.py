@@ -46,22 +46,14 @@ class EMOptions(TypedDict, total=False):
 
 
 class Members(Learner):
-    """Abstract learner of one or more members, each with its own parameters.
+    """Abstract learner of one or more members, each with its parameters: the present ones, and the best."""
 
-    `params` are the present parameters of each member, `best` those to keep; `memory` holds further tensors
-    that the next epoch depends on, `generators` are those it draws from.
-    """
-
-    stopping: list[Stopping]
-
-    def __init__(
-        self, params: list[Parameters], stopping: list[Stopping], generators: Sequence[Random] = ()
-    ) -> None:
-        self.params, self.stopping = params, stopping
+    def __init__(self, params: list[Parameters], rule: Stopping, generators: Sequence[Random] = ()) -> None:
+        self.params, self.stopping = params, [rule for _ in params]
         self.best = [{name: t.clone() for name, t in own.items()} for own in params]
         self.active = list(range(len(params)))
         self.generators = [g for g in generators if g is not None]
-        self.memory: Parameters = {}
+        self.memory: Parameters = {}  # further tensors that the next epoch depends on
         self.notes: list[list[str]] = [[] for _ in params]  # components that were placed again
         self.steps = -1  # epochs done, less one: in EM, M-steps
 
@@ -75,7 +67,7 @@ class Members(Learner):
         self.active = [m for m in self.active if m not in members]
 
     def state(self) -> State:
-        """Parameters, random numbers and notes; what an E-step gathers is computed again."""
+        """Parameters, random numbers and notes."""
         random = {str(k): g.get_state() for k, g in enumerate(self.generators)}
         groups = {"memory": self.memory, "generators": random}
         for m in range(len(self.params)):
@@ -107,7 +99,7 @@ class EM(Members):
         patience = options["patience"]
         check_positive(epochs=options["epochs"], patience=1 if patience is None else patience)
         rule = Stopping(patience, options["tol"] or None, options.get("stop_at_train"))
-        super().__init__(params, [rule for _ in params], generators)
+        super().__init__(params, rule, generators)
         self.options = options
 
     @abstractmethod
@@ -143,3 +135,15 @@ class EM(Members):
             counts = Counter(notes).items()
             history.messages = [text + (f", {times} times" if times > 1 else "") for text, times in counts]
         return histories
+
+
+def random_rows(x: Tensor, n: int, generator: Random) -> Tensor:
+    """n rows of x, with replacement, drawn on the generator's device."""
+    where = x.device if generator is None else generator.device
+    return x[torch.randint(len(x), (n,), generator=generator, device=where).to(x.device)]
+
+
+def draw_components(weights: Tensor, n: int, generator: Random) -> Tensor:
+    """n components for each row of weights (..., K) -> (..., n), drawn on the generator's device."""
+    where = weights.device if generator is None else generator.device
+    return torch.multinomial(weights.to(where), n, replacement=True, generator=generator).to(weights.device)

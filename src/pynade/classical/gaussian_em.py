@@ -11,15 +11,9 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from pynade.classical.em import EM, Array, EMOptions, Parameters, Random
-from pynade.classical.gaussian_marginals import (
-    FactorAnalysers,
-    GaussianComponents,
-    GaussianMixture,
-    draw_components,
-    factor_covariances,
-)
-from pynade.classical.moments import Components, Moments, Rows, Scale, cholesky
+from pynade.classical.em import EM, Array, EMOptions, Parameters, Random, draw_components, random_rows
+from pynade.classical.gaussian_marginals import FactorAnalysers, GaussianComponents, GaussianMixture
+from pynade.classical.moments import Components, Moments, Rows, Scale, cholesky, factor_covariances
 from pynade.likelihood import Estimate
 from pynade.training.history import History
 
@@ -55,18 +49,15 @@ def full_task(
     x: Array, n_components: int, valid: Array | None, init: str | GaussianComponents, options: EMOptions
 ) -> FactorTask:
     """A mixture of full covariances to fit: it has no factors."""
-    x, valid = torch.as_tensor(x), None if valid is None else torch.as_tensor(valid)
-    return FactorTask(x, n_components, 0, valid, init, generator=options.get("generator"))
+    valid = None if valid is None else torch.as_tensor(valid)
+    return FactorTask(torch.as_tensor(x), n_components, 0, valid, init, generator=options.get("generator"))
 
 
 class GaussianEM(EM):
-    """EM of mixtures of Gaussians, in standardised units; tasks of like size are computed together.
+    """EM of mixtures of Gaussians (full covariances) in standardised units, those of like size together.
 
-    Parameters are `weights` (K,), `means` (K, D) and what `covariances` needs, padded to the largest number
-    of components (and factors) in the batch; `floor` is name and value of the option that keeps covariances
-    from being singular. This class is of full covariances (tasks have no factors); one that stores them
-    otherwise gives its own `covariances`, `shaped`, `given`, `m_step` and `model`. They have a leading axis
-    of members, (M, K, …), where a method takes those of a batch.
+    Parameters are `weights` (K,), `means` (K, D) and what `covariances` needs, padded to the largest sizes of
+    a batch, and (M, K, …) where a method takes those of a batch. `floor` is name and value of an option.
     """
 
     zero_means = False  # keep all means at zero
@@ -83,19 +74,16 @@ class GaussianEM(EM):
             raise ValueError(f"{floor[0]} must be at least 0, not {floor[1]}")
 
         @cache  # the same tensors give the same rows
-        def rows(x: Tensor) -> Rows:
-            x = x.double()
-            scale = standardise if isinstance(standardise, Scale) else Scale.of(x, standardise)
-            return Rows(x, scale, self.keep)
-
-        @cache
-        def held(x: Tensor, valid: Tensor) -> Rows:
-            scale = rows(x).scale
-            return Rows(checked(valid.to(x.device), 1, "valid", every_column=False).double(), scale)
+        def rows(x: Tensor, valid: Tensor | None = None) -> Rows:
+            if valid is not None:
+                valid = checked(valid.to(x.device), 1, "valid", every_column=False)
+                return Rows(valid.double(), rows(x).scale)
+            scale = standardise if isinstance(standardise, Scale) else Scale.of(x.double(), standardise)
+            return Rows(x.double(), scale, self.keep)
 
         self.tasks, self.floor, self.validated = tasks, floor, tasks[0].valid is not None
         self.tables = [
-            (rows(checked(t.x, t.n_components)), None if t.valid is None else held(t.x, t.valid))
+            (rows(checked(t.x, t.n_components)), None if t.valid is None else rows(t.x, t.valid))
             for t in tasks
         ]
         self.floors = [floor[1] / table.scale.unit for table, _ in self.tables]  # (D,) each
@@ -104,9 +92,9 @@ class GaussianEM(EM):
         for batch in self.batches:
             _pad([starts[m] for m in batch])
         super().__init__(starts, options, [t.generator for t in tasks])
-        for m, task in enumerate(tasks):
-            at = options.get("stop_at_train") if task.stop_at_train is None else task.stop_at_train
-            self.stopping[m] = replace(self.stopping[m], stop_at_train=at)
+        rule = self.stopping[0]
+        limits = [rule.stop_at_train if t.stop_at_train is None else t.stop_at_train for t in tasks]
+        self.stopping = [replace(rule, stop_at_train=limit) for limit in limits]
         self.moments: dict[int, tuple[Tensor, ...]] = {}  # of each active member
 
     def covariances(self, params: Parameters) -> Tensor:
@@ -114,14 +102,13 @@ class GaussianEM(EM):
         return params["covariances"]
 
     def shaped(self, covariances: Tensor, m: int) -> Parameters:
-        """Parameters of components of a member with covariances near these (..., D, D)."""
+        """What covariances need, of components of a member with covariances near these (..., D, D)."""
         return {"covariances": covariances + torch.diag(self.floors[m])}
 
-    def given(self, model: Any, scale: Scale, floor: Tensor) -> Parameters:
-        """Means and what covariances need, of a model to start from."""
-        _, means, covariances = (t.to(floor) for t in model.components())
-        covariances = covariances / scale.scale / scale.scale[:, None]
-        return {"means": (means - scale.shift) / scale.scale, "covariances": covariances}
+    def given(self, model: Any, m: int) -> Parameters:
+        """What covariances need, of a model from which a member starts."""
+        scale = self.tables[m][0].scale.scale
+        return {"covariances": model.components()[2].to(scale) / scale / scale[:, None]}
 
     def m_step(self, params: Parameters, moments: Moments, floors: Tensor) -> Parameters:
         """Means, and what covariances need, from the moments; floors (M, 1, D)."""
@@ -134,20 +121,15 @@ class GaussianEM(EM):
         return GaussianMixture.from_moments(own["weights"], *moments)
 
     def start(self, m: int) -> Parameters:
-        """Where a member begins: at a model, or from moments of its rows.
-
-        "rows": K random rows as means, all with the covariance of the data. "k-means++": K centres spread out
-        by D² sampling, each with the moments of the rows near it, the covariance as if D rows of the pooled
-        one were among them.
-        """
+        """Where a member begins: at a model, at random rows, or with the moments of rows near centres."""
         task, rows, floor = self.tasks[m], self.tables[m][0], self.floors[m]
         K, D, init, generator = task.n_components, len(floor), task.init, task.generator
         if not isinstance(init, str):
             has = _sizes(init.n_components, init.n_variables, getattr(init, "n_factors", 0))
             if has != (wanted := _sizes(K, D, task.n_factors)):
                 raise ValueError(f"init has {has}, expected {wanted}")
-            own = {"weights": init.log_weights.to(floor).exp(), **self.given(init, rows.scale, floor)}
-            return own | {"means": own["means"] * (not self.zero_means)}
+            means = (init.means.to(floor) - rows.scale.shift) / rows.scale.scale * (not self.zero_means)
+            return {"weights": init.log_weights.to(floor).exp(), "means": means, **self.given(init, m)}
         if init not in ("k-means++", "rows"):
             raise ValueError(f"unknown init {init!r}; known: 'k-means++', 'rows' or a model")
         pooled = rows.pooled()
@@ -164,7 +146,7 @@ class GaussianEM(EM):
         narrow = 0.1 * torch.diag(one).expand(1, K, D, D)
         given = Components.of(centres.new_zeros(1, K), centres[None], narrow)
         found = Rows(some, Scale(0 * one, one, one), keep=False).moments(given)
-        n = found.counts[0, :, None]
+        n = found.counts[0, :, None]  # as if D rows of the pooled covariance were among them
         near = (n[..., None] * found.covariances(self.zero_means)[0] + D * pooled) / (n[..., None] + D)
         means = torch.where(n > 0, found.means()[0], centres) * (not self.zero_means)
         return {"weights": (n[:, 0] + 1) / (len(some) + K), "means": means, **self.shaped(near, m)}
@@ -206,11 +188,6 @@ class GaussianEM(EM):
             for k in lost.any(-1).nonzero()[:, 0].tolist():
                 self.start_anew(active[k], lost[k])
 
-    def accept(self, better: Sequence[int]) -> None:
-        """Keep the parameters of these members, which are never changed in place."""
-        for m in better:
-            self.best[m] = self.params[m]
-
     def update(self, params: Parameters, moments: Moments, floors: Tensor) -> tuple[Parameters, Tensor]:
         """Parameters after an M-step, and which components (M, K) have lost their rows."""
         seen, new = moments.seen(), {"weights": moments.counts / moments.counts.sum(-1, keepdim=True)}
@@ -219,10 +196,7 @@ class GaussianEM(EM):
         return new, ~seen & (params["weights"] > 0)
 
     def start_anew(self, m: int, lost: Tensor) -> None:
-        """Put components of a member at random rows with the covariance of all.
-
-        Without means, they are put at the scale of a row.
-        """
+        """Put components at random rows (without means: at their scale), with the pooled covariance."""
         (rows, _), task, own = self.tables[m], self.tasks[m], self.params[m]
         some, near = random_rows(rows.filled, int(lost.sum()), task.generator), rows.pooled()
         if self.zero_means:
@@ -263,10 +237,7 @@ def em_factors(
 
     Everything runs in float64 on the device of the rows. Missing values (NaN) are integrated out exactly. A
     component that no row belongs to any more starts anew at a random row, and `history.messages` says so.
-
-    Members of like size are computed together, padded to the largest number of components and of factors
-    among them: a padded component has weight zero and a padded factor loadings of zero, which EM leaves at
-    zero. Each member stops for itself; its result does not depend on the others.
+    Members of like size are computed together; each stops for itself, and its result is as if it were alone.
 
     Args:
         tasks: what to fit; all have validation rows, or none has.
@@ -276,11 +247,7 @@ def em_factors(
         options: see `EMOptions`; by default epochs=501, patience=20, tol=1e-4. Tasks have their own
             generators, and may have their own `stop_at_train`.
 
-    Raises:
-        ValueError: fewer rows than components, or a covariance that is singular in spite of the floor.
-
     Example:
-        >>> import torch
         >>> g = torch.Generator().manual_seed(0)
         >>> x = torch.randn(500, 1, generator=g) * torch.ones(3) + 0.1 * torch.randn(500, 3, generator=g)
         >>> tasks = [FactorTask(x, k, 1, generator=torch.Generator().manual_seed(0)) for k in (1, 2)]
@@ -293,9 +260,7 @@ def em_factors(
         FactorAnalysers(task.x.shape[-1], task.n_components, task.n_factors)  # raises for impossible sizes
     if len({task.valid is None for task in tasks}) > 1:
         raise ValueError("either all tasks have validation rows or none has")
-    if not tasks:
-        return []
-    return _FactorEM(tasks, options, ("noise_floor", noise_floor), standardise).fit()
+    return _FactorEM(tasks, options, ("noise_floor", noise_floor), standardise).fit() if tasks else []
 
 
 class _FactorEM(GaussianEM):
@@ -315,12 +280,10 @@ class _FactorEM(GaussianEM):
         noise = torch.maximum(noise, torch.maximum(0.1 * rest, self.floors[m]))
         return {"loadings": loadings, "noise": noise}
 
-    def given(self, model: FactorAnalysers, scale: Scale, floor: Tensor) -> Parameters:
-        return {
-            "means": (model.means.to(floor) - scale.shift) / scale.scale,
-            "loadings": model.loadings.to(floor) / scale.scale[:, None],
-            "noise": torch.maximum(model.noise.to(floor) / scale.scale.square(), floor),
-        }
+    def given(self, model: FactorAnalysers, m: int) -> Parameters:
+        scale = self.tables[m][0].scale.scale
+        noise = torch.maximum(model.noise.to(scale) / scale.square(), self.floors[m])
+        return {"loadings": model.loadings.to(scale) / scale[:, None], "noise": noise}
 
     def model(self, own: Parameters, m: int) -> FactorAnalysers:
         scale = self.tables[m][0].scale
@@ -329,17 +292,14 @@ class _FactorEM(GaussianEM):
         return FactorAnalysers.from_parts(own["weights"], means, loadings, noise)
 
     def m_step(self, params: Parameters, moments: Moments, floors: Tensor) -> Parameters:
-        """One M-step of Ghahramani & Hinton, from moments instead of rows.
+        """From a component's weighted mean m and covariance S, since E[s | x] = β (x - μ) is linear in x.
 
-        E[s | x] = β (x - μ) with β = Λᵀ(ΛΛᵀ + Ψ)⁻¹ is linear in x, so each component's weighted mean m and
-        covariance S are all that is needed. The joint regression of x on (s, 1) is, with the means taken out,
-        Λ' = S βᵀ (I - βΛ + β S βᵀ)⁻¹, μ' = μ + (I - Λ'β)(m - μ), Ψ' = diag(S - Λ'β S).
+        Λ' = S βᵀ (I - βΛ + β S βᵀ)⁻¹, μ' = μ + (I - Λ'β)(m - μ), Ψ' = diag(S - Λ'β S); β = Λᵀ(ΛΛᵀ + Ψ)⁻¹.
         """
         loadings, means = params["loadings"], params["means"]
         Q = loadings.shape[-1]
-        beta = torch.cholesky_solve(
-            loadings, torch.linalg.cholesky(self.covariances(params))
-        ).mT  # (M, K, Q, D)
+        roots = torch.linalg.cholesky(self.covariances(params))
+        beta = torch.cholesky_solve(loadings, roots).mT  # (M, K, Q, D)
         eye = torch.eye(means.shape[-1], dtype=means.dtype, device=means.device)
         covariance = torch.where(moments.seen()[..., None, None], moments.covariances(), eye)
         cross = covariance @ beta.mT  # S βᵀ
@@ -352,8 +312,8 @@ class _FactorEM(GaussianEM):
 
 
 def _sizes(n_components: int, n_variables: int, n_factors: int) -> str:
-    words = f"{n_components} components in {n_variables} variables"
-    return words if n_factors == 0 else f"{words} with {n_factors} factors"
+    more = f" with {n_factors} factors" if n_factors else ""
+    return f"{n_components} components in {n_variables} variables{more}"
 
 
 def _batches(tasks: Sequence[FactorTask]) -> list[list[int]]:
@@ -394,12 +354,6 @@ def checked(x: Array, n_components: int = 1, word: str = "x", *, every_column: b
         if empty.any():
             raise ValueError(f"{name} {int(empty.nonzero()[0, 0])} of {word} has no value at all")
     return x
-
-
-def random_rows(x: Tensor, n: int, generator: Random) -> Tensor:
-    """n rows of x, with replacement, drawn on the generator's device."""
-    where = x.device if generator is None else generator.device
-    return x[torch.randint(len(x), (n,), generator=generator, device=where).to(x.device)]
 
 
 def _spread(x: Tensor, n_components: int, generator: Random) -> Tensor:

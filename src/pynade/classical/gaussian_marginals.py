@@ -11,23 +11,21 @@ import torch
 from torch import Tensor
 
 from pynade.arguments import check_positive
-from pynade.classical.em import Random
-from pynade.classical.moments import BUDGET, Conditioned, by_pattern, condition, inverse_of
+from pynade.classical import moments
+from pynade.classical.em import Random, draw_components
 from pynade.families import Family, Gaussian, MixtureOfGaussians
+from pynade.families.real import NORMAL
 from pynade.models.density import Marginalisable, check_columns
 
 BLOCK = {"cpu": 1 << 20, "cuda": 1 << 28}  # numbers in the (rows, K·D) block that scoring fills
 LEAST_ROWS = 256  # in a block: fewer would read the components' matrices too often
 
+Part = tuple[Tensor, Tensor, Tensor, Tensor, moments.Conditioned]
 Model = TypeVar("Model", bound="GaussianMarginals")
 
 
 class GaussianMarginals(Marginalisable):
-    """Abstract density that is a mixture of K Gaussians, however it stores them.
-
-    Its parameters are buffers: they are learned by EM, not by gradients. Marginals and conditionals are
-    computed in float64 whatever the dtype of the parameters.
-    """
+    """Abstract mixture of K Gaussians, however it stores them; marginals and conditionals are in float64."""
 
     n_components: int
 
@@ -54,37 +52,33 @@ class GaussianMarginals(Marginalisable):
         """log p of the observed cells of each row: (B,), float64; complete rows go through `log_prob`."""
         out = torch.empty(len(x), dtype=torch.float64, device=x.device)
         complete = observed.all(-1)
+        gaps = (~complete).nonzero()[:, 0]
         if complete.any():
             out[complete] = self._log_prob(x[complete].to(self.dtype))
-        if not complete.all():
-            rows = (~complete).nonzero()[:, 0]
-            for index, real, log_joint, _ in self._conditioned(x[rows], observed[rows]):
-                out[rows[index[real]]] = torch.logsumexp(log_joint, -1)[real]
+        for rows, _, _, log_joint, _ in self._conditioned(x[gaps], observed[gaps]):
+            out[gaps[rows]] = torch.logsumexp(log_joint, -1)
         return out
 
     @torch.no_grad()
     def best_guess(self, x: Tensor, observed: Tensor) -> Tensor:
         """Rows with each unobserved cell at its conditional mean: (B, D)."""
         out = torch.where(observed, x, 0).to(self.dtype)
-        for index, real, log_joint, given in self._conditioned(x, observed):
-            mean = torch.einsum("prk,pkrd->prd", log_joint.softmax(-1), given.mean())
-            rows = index[real]
-            out[rows] = torch.where(observed[rows], out[rows], mean[real].to(out.dtype))
+        for rows, p, r, log_joint, given in self._conditioned(x, observed):
+            mean = torch.einsum("sk,skd->sd", log_joint.softmax(-1), given.mean()[p, :, r])
+            out[rows] = torch.where(observed[rows], out[rows], mean.to(out.dtype))
         return out
 
     @torch.no_grad()
     def sample_given(self, x: Tensor, observed: Tensor, n: int = 1, generator: Random = None) -> Tensor:
         """n joint draws of the unobserved cells of each row, (n, B, D): a component first, then the cells."""
         D, out = self.n_variables, torch.where(observed, x, 0).to(self.dtype).repeat(n, 1, 1)
-        for index, real, log_joint, given in self._conditioned(x, observed):
-            p, r = real.nonzero().T
-            rows = index[p, r]
-            k = draw_components(log_joint[p, r].softmax(-1), n, generator)  # (S, n)
+        for rows, p, r, log_joint, given in self._conditioned(x, observed):
+            k = draw_components(log_joint.softmax(-1), n, generator)  # (S, n)
             means, factors = given.mean()[p, :, r], given.factor()
             drawn, which = [], torch.arange(len(rows), device=x.device).repeat(n)
-            some = max(1, BUDGET // D**2)  # draws whose factors are gathered at a time
+            some = max(1, moments.BUDGET // D**2)  # draws whose factors are gathered at a time
             for s, c in zip(which.split(some), k.T.flatten().split(some), strict=True):
-                normal = draw_normal((len(s), D, 1), generator, means)
+                normal = NORMAL.noise(means.new_empty(len(s), D, 1), generator)
                 drawn.append(means[s, c] + (factors[p[s], c] @ normal)[..., 0])
             cells = torch.cat(drawn).to(out.dtype).view(n, len(rows), D)
             out[:, rows] = torch.where(observed[rows], out[:, rows], cells)
@@ -95,23 +89,19 @@ class GaussianMarginals(Marginalisable):
         """p(x_i | observed cells): a mixture of K one-dimensional Gaussians, or one Gaussian where K = 1."""
         K = self.n_components
         eta = torch.empty(len(x), 3 * K, dtype=torch.float64, device=x.device)
-        for index, real, log_joint, given in self._conditioned(x, observed):
+        for rows, p, r, log_joint, given in self._conditioned(x, observed):
             scale = given.factor()[..., i, :].square().sum(-1).sqrt().log()  # (P, K)
-            scale = scale[:, None].expand_as(log_joint)
-            parts = torch.cat([log_joint.log_softmax(-1), given.mean()[..., i].mT, scale], -1)
-            eta[index[real]] = parts[real]
+            eta[rows] = torch.cat([log_joint.log_softmax(-1), given.mean()[p, :, r, i], scale[p]], -1)
         eta = eta.to(self.dtype)
         return (Gaussian(), eta[:, 1:]) if K == 1 else (MixtureOfGaussians(K), eta)
 
-    def _conditioned(
-        self, x: Tensor, observed: Tensor
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Conditioned]]:
-        """Rows of a group, log p(k, observed cells), (P, R, K), and the components given these cells."""
+    def _conditioned(self, x: Tensor, observed: Tensor) -> Iterator[Part]:
+        """S rows, their places in P patterns of R rows, log p(k, observed cells), (S, K), the components."""
         log_weights, means, covariances = self.components()
         filled = torch.where(observed, x, 0).double()
-        for patterns, index, real in by_pattern(observed, self.n_components):
-            given = condition(means, covariances, filled[index], patterns)
-            yield index, real, given.log_density.mT + log_weights, given
+        for patterns, index, real in moments.by_pattern(observed, self.n_components):
+            given, (p, r) = moments.condition(means, covariances, filled[index], patterns), real.nonzero().T
+            yield index[p, r], p, r, given.log_density[p, :, r] + log_weights, given
 
 
 class GaussianComponents(GaussianMarginals):
@@ -127,6 +117,11 @@ class GaussianComponents(GaussianMarginals):
         self.register_buffer("log_weights", torch.full((n_components,), -math.log(n_components)))
         self.register_buffer("means", torch.zeros(n_components, n_variables))
 
+    def _filled(self: Model, weights: Tensor, means: Tensor, **parts: Tensor) -> Model:
+        weights = weights.double()
+        log_weights = (weights / weights.sum()).log()
+        return filled(self, means.dtype, log_weights=log_weights, means=means, **parts)
+
     @abstractmethod
     def _residuals(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """log w_k less the log-normaliser, (K,), and what gives |whitened residuals|² of rows, (B, K)."""
@@ -141,9 +136,9 @@ class GaussianComponents(GaussianMarginals):
         if n == 0:
             return self.means[:0]
         k = draw_components(self.log_weights.double().exp(), n, generator)
-        s, x = draw_normal((n, factors.shape[-1]), generator, self.means), self.means[k]
+        x, s = self.means[k], NORMAL.noise(self.means.new_empty(n, factors.shape[-1]), generator)
         if noise is not None:
-            x = x + draw_normal((n, self.n_variables), generator, self.means) * noise[k].sqrt()
+            x = x + NORMAL.noise(x, generator) * noise[k].sqrt()
         for component in k.unique().tolist():
             rows = (k == component).nonzero()[:, 0]
             x[rows] += s[rows] @ factors[component].mT
@@ -159,7 +154,6 @@ class MultivariateGaussian(GaussianMarginals):
         n_variables: D.
 
     Example:
-        >>> import torch
         >>> covariance = torch.tensor([[2.0, 1.0], [1.0, 2.0]])
         >>> model = MultivariateGaussian.from_moments(torch.zeros(2), covariance)
         >>> round(model.log_prob(torch.zeros(1, 2)).item(), 4)  # -log(2π √3)
@@ -204,14 +198,11 @@ class MultivariateGaussian(GaussianMarginals):
     @torch.no_grad()
     def sample(self, n: int, generator: Random = None) -> Tensor:
         """mean + L z with z standard normal."""
-        return self.mean + draw_normal((n, self.n_variables), generator, self.mean) @ self.factor.mT
+        return self.mean + NORMAL.noise(self.mean.expand(n, -1), generator) @ self.factor.mT
 
 
 class GaussianMixture(GaussianComponents):
-    """p(x) = Σ_k w_k N(x; μ_k, Σ_k), every Σ_k full.
-
-    Stored are log w, μ and A_k = L_k⁻¹, the inverse of the Cholesky factor of Σ_k, so that the residuals
-    A_k (x - μ_k) of all rows under all components are one matrix product.
+    """p(x) = Σ_k w_k N(x; μ_k, Σ_k), every Σ_k full; stored by the inverses of their Cholesky factors.
 
     A new mixture is K equal standard normals; `em_gaussian` and `minibatch_em` fit one.
 
@@ -220,7 +211,6 @@ class GaussianMixture(GaussianComponents):
         n_components: K.
 
     Example:
-        >>> import torch
         >>> means = torch.tensor([[-3.0], [3.0]])
         >>> model = GaussianMixture.from_moments(torch.tensor([0.25, 0.75]), means, torch.ones(2, 1, 1))
         >>> round(model.log_prob(torch.tensor([[3.0]])).exp().item(), 4)  # 0.75 φ(0)
@@ -236,13 +226,12 @@ class GaussianMixture(GaussianComponents):
     @classmethod
     def from_moments(cls, weights: Tensor, means: Tensor, covariances: Tensor) -> GaussianMixture:
         """From weights (K,), means (K, D) and covariances (K, D, D), in the dtype of the means."""
-        inverse = inverse_of(positive_factor(covariances, "the covariance of component"))
-        parts = {"log_weights": log_normalised(weights), "means": means, "inverse_factors": inverse}
-        return filled(cls(means.shape[1], len(means)), means.dtype, **parts)
+        inverse = moments.inverse_of(positive_factor(covariances, "the covariance of component"))
+        return cls(means.shape[1], len(means))._filled(weights, means, inverse_factors=inverse)
 
     def components(self) -> tuple[Tensor, Tensor, Tensor]:
         """Log weights (K,), means (K, D) and covariances (K, D, D), float64."""
-        factors = inverse_of(self.inverse_factors.double())
+        factors = moments.inverse_of(self.inverse_factors.double())
         return self.log_weights.double(), self.means.double(), factors @ factors.mT
 
     def _residuals(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
@@ -262,16 +251,14 @@ class GaussianMixture(GaussianComponents):
     @torch.no_grad()
     def sample(self, n: int, generator: Random = None) -> Tensor:
         """A component for each row, then μ_k + L_k z."""
-        return self._draw(n, generator, inverse_of(self.inverse_factors))
+        return self._draw(n, generator, moments.inverse_of(self.inverse_factors))
 
 
 class FactorAnalysers(GaussianComponents):
     """p(x) = Σ_k w_k N(x; μ_k, Λ_k Λ_kᵀ + Ψ_k), Λ_k of shape (D, Q) and Ψ_k diagonal.
 
-    In each component x = μ + Λ s + noise with Q standard normal factors s (Ghahramani & Hinton, 1996). With
-    Q = D it contains every mixture of full-covariance Gaussians.
-
-    A new one is K standard normals without loadings; `em_factors` fits one.
+    In each component x = μ + Λ s + noise with Q standard normal factors s (Ghahramani & Hinton, 1996). A new
+    one is K standard normals without loadings; `em_factors` fits one.
 
     Args:
         n_variables: D.
@@ -279,7 +266,6 @@ class FactorAnalysers(GaussianComponents):
         n_factors: Q, from 1 to D.
 
     Example:
-        >>> import torch
         >>> model = FactorAnalysers(3, n_components=1, n_factors=1)
         >>> _ = model.loadings.fill_(1.0)
         >>> model.covariances()[0].tolist()
@@ -307,24 +293,22 @@ class FactorAnalysers(GaussianComponents):
         """From weights (K,), means (K, D), loadings (K, D, Q) and noise variances (K, D)."""
         if not bool((noise > 0).all()):
             raise ValueError("every noise variance must be positive")
-        parts = {"log_weights": log_normalised(weights), "means": means, "loadings": loadings, "noise": noise}
-        return filled(cls(means.shape[1], len(means), loadings.shape[2]), means.dtype, **parts)
+        new = cls(means.shape[1], len(means), loadings.shape[2])
+        return new._filled(weights, means, loadings=loadings, noise=noise)
 
     def covariances(self) -> Tensor:
         """Λ Λᵀ + Ψ of each component, (K, D, D)."""
-        return factor_covariances(self.loadings, self.noise)
+        return moments.factor_covariances(self.loadings, self.noise)
 
     def components(self) -> tuple[Tensor, Tensor, Tensor]:
         """Log weights (K,), means (K, D) and covariances (K, D, D), float64."""
-        covariances = factor_covariances(self.loadings.double(), self.noise.double())
+        covariances = moments.factor_covariances(self.loadings.double(), self.noise.double())
         return self.log_weights.double(), self.means.double(), covariances
 
     def _residuals(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """By the Woodbury identity, in Q × Q matrices.
+        """With y = Ψ^{-½}(x - μ) and B = Ψ^{-½}Λ: min_s |y - B s|² + |s|², taken at s = (I + BᵀB)⁻¹Bᵀy.
 
-        With y = Ψ^{-½}(x - μ) and B = Ψ^{-½}Λ, the quadratic form is min_s |y - B s|² + |s|², taken at the
-        posterior mean s = (I + BᵀB)⁻¹Bᵀy: a sum of squares, where the textbook difference of two loses digits
-        as Ψ → 0.
+        A sum of squares, where the textbook difference of two loses digits as Ψ → 0.
         """
         noise = self.noise.double()
         scaled = self.loadings.double() / noise.sqrt()[..., None]  # B
@@ -349,35 +333,8 @@ class FactorAnalysers(GaussianComponents):
         return self._draw(n, generator, self.loadings, self.noise)
 
 
-def factor_covariances(loadings: Tensor, noise: Tensor) -> Tensor:
-    """Λ Λᵀ + Ψ of each component, (…, D, D)."""
-    return loadings @ loadings.mT + torch.diag_embed(noise)
-
-
-def log_normalised(weights: Tensor) -> Tensor:
-    """Logarithms of weights (K,) divided by their sum, float64."""
-    weights = weights.double()
-    return (weights / weights.sum()).log()
-
-
-def draw_components(weights: Tensor, n: int, generator: Random) -> Tensor:
-    """n components for each row of weights (..., K) -> (..., n), drawn on the generator's device."""
-    where = weights.device if generator is None else generator.device
-    return torch.multinomial(weights.to(where), n, replacement=True, generator=generator).to(weights.device)
-
-
-def draw_normal(shape: tuple[int, ...], generator: Random, like: Tensor) -> Tensor:
-    """Standard normal numbers in the dtype and on the device of `like`, drawn on the generator's device."""
-    where = like.device if generator is None else generator.device
-    return torch.randn(shape, generator=generator, dtype=like.dtype, device=where).to(like.device)
-
-
 def filled(model: Model, dtype: torch.dtype, **parts: Tensor) -> Model:
-    """The model with these buffers, each a copy with the memory layout of a loaded tensor.
-
-    LAPACK's factors are stored column by column, and the layout can change how products are rounded: this
-    way a model and its saved copy score the same to the last bit.
-    """
+    """The model with these buffers, in the memory layout of loaded ones: both score the same to the bit."""
     for name, t in parts.items():
         setattr(model, name, t.detach().to(dtype).clone(memory_format=torch.contiguous_format))
     return model

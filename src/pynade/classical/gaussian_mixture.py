@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 from torch import Tensor
 
-from pynade.classical.em import Array, EMOptions, Parameters
-from pynade.classical.gaussian_em import FactorTask, GaussianEM, checked, full_task, random_rows
+from pynade.classical.em import Array, EMOptions, Parameters, random_rows
+from pynade.classical.gaussian_em import FactorTask, GaussianEM, checked, full_task
 from pynade.classical.gaussian_marginals import GaussianMixture, MultivariateGaussian
 from pynade.classical.moments import Moments, Rows, Scale, cholesky
 from pynade.likelihood import Estimate
@@ -55,11 +55,7 @@ def em_gaussian(
             units of the data.
         options: see `EMOptions`; by default epochs=201, patience=10, tol=1e-4.
 
-    Raises:
-        ValueError: fewer rows than components, or a covariance that is singular in spite of the floor.
-
     Example:
-        >>> import torch
         >>> g = torch.Generator().manual_seed(0)
         >>> x = torch.cat([torch.randn(500, 2, generator=g) - 4, torch.randn(500, 2, generator=g) + 4])
         >>> model, history = em_gaussian(x, 2, generator=g)
@@ -88,13 +84,11 @@ def minibatch_em(
     """Fit a mixture of K full-covariance Gaussians as the paper did for patches and speech.
 
     Every iteration draws fresh rows and steps towards the parameters of their EM update (weights, means,
-    covariances): θ_t = (1 - η) θ_{t-1} + η θ_EM, with η falling linearly from `step_size` to 0. A covariance
-    is then a convex combination of covariances and stays positive definite; a component without rows in the
-    batch keeps its mean and covariance. One that has lost its rows (its weight says fewer than a thousandth
-    of a row in a batch, or it expected twenty rows since it had any) starts anew at a random row, in the
-    first half of the updates, after which steps are too short to bring it back; `history.messages` says so.
-    Everything runs in float64 on the device of the rows. Training log-likelihoods are those of the minibatch
-    (in the last iteration, which draws none, of the one before).
+    covariances): θ_t = (1 - η) θ_{t-1} + η θ_EM, with η falling linearly from `step_size` to 0. A component
+    without rows in the batch keeps its mean and covariance. In the first half of the updates one that has
+    lost its rows (its weight says fewer than a thousandth of a row in a batch, or it expected twenty rows
+    since it had any) starts anew at a random row; `history.messages` says so. Everything runs in float64 on
+    the device of the rows. Training log-likelihoods are those of the minibatch.
 
     Args:
         source: rows (N, D), or an object with `draw(n, generator) -> (n, D)`.
@@ -102,7 +96,7 @@ def minibatch_em(
         valid: validation rows, scored every ten iterations and at the last; the best parameters are returned.
         batch_size: rows per update.
         step_size: η at the first update.
-        zero_means: keep all means at zero (Zoran and Weiss); the rows are then not centred either.
+        zero_means: keep all means at zero (Zoran and Weiss).
         covariance_floor: added to the diagonal of every covariance at every update.
         init: as for `em_gaussian`.
         standardise: the floor is in units in which each column of the source has standard deviation 1 (about
@@ -111,11 +105,7 @@ def minibatch_em(
         options: see `EMOptions`; by default epochs=1001, and neither `patience` nor `tol`. The generator is
             on the device of the rows or on the CPU, and must be given where a checkpoint is.
 
-    Raises:
-        ValueError: a covariance is singular in spite of the floor.
-
     Example:
-        >>> import torch
         >>> g = torch.Generator().manual_seed(0)
         >>> x = torch.cat([torch.randn(500, 2, generator=g) - 4, torch.randn(500, 2, generator=g) + 4])
         >>> model, history = minibatch_em(x, 2, epochs=21, batch_size=200, generator=g)
@@ -138,10 +128,8 @@ def minibatch_em(
         return source.draw(batch_size, generator)  # type: ignore[arg-type]
 
     first = draw()
-    for _ in range(FIRST):  # a column may have few values
-        if not bool(torch.isnan(first).all(0).any()):
-            break
-        first = torch.cat([first, draw()])
+    while bool(torch.isnan(first).all(0).any()) and len(first) <= FIRST * batch_size:
+        first = torch.cat([first, draw()])  # a column may have few values
     first = checked(first, n_components, "the first batches").double()
     scale = Scale.of(first, standardise is not False, centred=not zero_means)
     units = standardise if isinstance(standardise, Tensor) else source
@@ -211,11 +199,7 @@ def gaussian(
         standardise: shrinkage and floor are in units in which each column has standard deviation 1;
             otherwise in the units of the data.
 
-    Raises:
-        ValueError: the covariance is singular in spite of `covariance_floor`.
-
     Example:
-        >>> import torch
         >>> model = gaussian(torch.tensor([[0.0, 0.0], [2.0, 1.0], [4.0, -1.0]]))
         >>> model.mean.tolist()
         [2.0, 0.0]
@@ -227,9 +211,7 @@ def gaussian(
     standardised, gaps = (x - scale.shift) / scale.scale, bool(torch.isnan(x).any())
     if shrinkage == "ledoit-wolf":
         if gaps:
-            raise ValueError(
-                "Ledoit-Wolf shrinkage needs complete rows; give a number where values are missing"
-            )
+            raise ValueError("Ledoit-Wolf shrinkage needs complete rows; give a number for rows with gaps")
         from sklearn.covariance import ledoit_wolf_shrinkage
 
         shrinkage = float(ledoit_wolf_shrinkage((standardised * scale.unit.sqrt()).cpu().numpy()))
@@ -254,10 +236,7 @@ def gaussian(
 
 
 class _OneGaussianEM(GaussianEM):
-    """EM of one Gaussian with Anderson acceleration, since plain EM is slow where many values are missing.
-
-    An M-step is followed by an extrapolation from the last few, unless that lowers the likelihood.
-    """
+    """EM with Anderson acceleration: an M-step is followed by an extrapolation, unless that lowers log p."""
 
     def __init__(self, regularised: Callable[[Tensor], Tensor], *common: Any) -> None:
         self.regularised = regularised

@@ -1,16 +1,8 @@
 """The E-step that all Gaussian mixtures share: log-likelihood and expected moments of the rows.
 
-For complete rows log w_k N(x; μ_k, Σ_k) is linear in the features [x_i x_j for i ≤ j, x_i, 1], so the E-step
-is one matrix product of the components' coefficients with the features, and the weighted counts, sums and
-scatter matrices of all components are one more of the responsibilities with the same features: half the
-arithmetic of a product per component, and nothing of shape (rows, K, D). It must run in float64, because the
-terms of the quadratic form cancel; a data-centre GPU multiplies doubles about as fast as singles, and TF32
-would not do.
-
-Rows with gaps are conditioned on what they have, pattern by pattern, and add their expected moments: EM
-stays exact. One Cholesky factor of each component's covariance, its variables permuted so that the observed
-ones come first, gives everything: L = [[L_oo, 0], [L_mo, L_mm]] gives the marginal density (from
-z = L_oo⁻¹ (x_o - μ_o)), the conditional mean μ_m + L_mo z and a factor L_mm of the conditional covariance.
+Complete rows are two matrix products with the features [x_i x_j for i ≤ j, x_i, levels, 1], in which every
+log w_k N(x; μ_k, Σ_k) is linear; in float64, because the terms of the quadratic form cancel. Rows with gaps
+are conditioned on what they have, pattern by pattern, and add their expected moments: EM stays exact.
 """
 
 from __future__ import annotations
@@ -18,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -41,11 +33,7 @@ class Scale(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor, standardise: bool = True, centred: bool = True) -> Scale:
-        """Mean and standard deviation of the values of each column; a constant column keeps its scale.
-
-        Floors and shrinkage are in units in which each column has standard deviation 1 (`standardise`), or
-        in the units of the data. Where `centred` is False nothing is subtracted from the rows.
-        """
+        """Mean (zero unless `centred`) and deviation of each column; a constant column keeps its scale."""
         infinite = ~torch.isfinite(x.square().nanmean(0))
         if bool(infinite.any()):
             raise ValueError(
@@ -70,24 +58,21 @@ class Moments(NamedTuple):
     counts: Tensor  # (S, K)
     first: Tensor  # (S, K, D)
     second: Tensor  # (S, K, D, D), about the origin
+    levels: Tensor  # (S, K, L), how often each level was there
 
     def means(self) -> Tensor:
         """Weighted mean of each component (zero where it has no rows)."""
-        return self.first / self._safe[..., None]
+        return self.first / torch.where(self.counts > 0, self.counts, 1.0)[..., None]
 
     def covariances(self, about_zero: bool = False) -> Tensor:
         """Weighted covariance of each component, about its mean or about zero."""
-        second = self.second / self._safe[..., None, None]
+        second = self.second / torch.where(self.counts > 0, self.counts, 1.0)[..., None, None]
         means = torch.zeros_like(self.first) if about_zero else self.means()
         return second - means[..., :, None] * means[..., None, :]
 
     def seen(self) -> Tensor:
         """Which components have rows, bool (S, K)."""
         return self.counts > EMPTY * self.counts.sum(-1, keepdim=True)
-
-    @property
-    def _safe(self) -> Tensor:
-        return torch.where(self.counts > 0, self.counts, 1.0)
 
 
 class Components(NamedTuple):
@@ -96,48 +81,45 @@ class Components(NamedTuple):
     log_weights: Tensor  # (S, K)
     means: Tensor  # (S, K, D)
     factors: Tensor  # Cholesky factors of the covariances, (S, K, D, D)
+    levels: Tensor  # log-probabilities of levels, (S, K, L)
     coefficients: Tensor  # (S, K, F)
 
     @classmethod
-    def of(cls, log_weights: Tensor, means: Tensor, factors: Tensor) -> Components:
-        """From their parameters."""
-        D = means.shape[-1]
+    def of(cls, log_weights: Tensor, means: Tensor, factors: Tensor, levels: Tensor | None = None) -> Self:
+        """From their parameters, without levels where none are given."""
+        levels, D = means[..., :0] if levels is None else levels, means.shape[-1]
         inverse = inverse_of(factors)
         precision = inverse.mT @ inverse
         i, j = torch.triu_indices(D, D, device=means.device)
         quadratic = precision[..., i, j] * torch.where(i == j, -0.5, -1.0)
-        linear = (precision @ means[..., None])[..., 0]
-        z = (inverse @ means[..., None])[..., 0]
+        linear, z = ((matrix @ means[..., None])[..., 0] for matrix in (precision, inverse))
         scales = inverse.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         constant = log_weights + scales - 0.5 * z.square().sum(-1) - 0.5 * D * math.log(2 * math.pi)
-        return cls(log_weights, means, factors, torch.cat([quadratic, linear, constant[..., None]], -1))
+        coefficients = torch.cat([quadratic, linear, levels, constant[..., None]], -1)
+        return cls(log_weights, means, factors, levels, coefficients)
 
 
 class Rows:
-    """Rows (N, D), float64, NaN where a value is missing, prepared for many E-steps.
+    """Rows (N, D), float64, NaN = missing, perhaps with indicators of levels (N, L), for many E-steps."""
 
-    With `keep`, the features of complete rows are kept between E-steps if there is room.
-    """
-
-    def __init__(self, x: Tensor, scale: Scale, keep: bool = True) -> None:
-        x = (x - scale.shift) / scale.scale
+    def __init__(self, x: Tensor, scale: Scale, keep: bool = True, levels: Tensor | None = None) -> None:
+        x, levels = (x - scale.shift) / scale.scale, x[:, :0] if levels is None else levels
         missing = torch.isnan(x)
         gaps = missing.any(-1)
-        (self.n, D), self.scale = x.shape, scale
+        (self.n, self._D), self.scale = x.shape, scale
         complete = not bool(gaps.any())
         self.filled = x if complete else x.masked_fill(missing, 0.0)
-        self.observed, self.with_gaps = ~missing[gaps], self.filled[gaps]
-        self._columns = (x if complete else x[~gaps]).T.contiguous()  # (D, n)
+        self.observed, self.with_gaps, self.levels_there = ~missing[gaps], self.filled[gaps], levels[gaps]
+        both = torch.cat([x, levels], 1) if levels.shape[1] else x
+        self._columns = (both if complete else both[~gaps]).T.contiguous()  # (D + L, n)
         # densities of the data = densities of standardised rows less this, summed over the cells there are
         self.log_scale = scale.scale.log() @ (~missing).sum(0).double()
-        i, j = torch.triu_indices(D, D, device=x.device)
-        self._packed = torch.empty(
-            D, D, dtype=torch.long, device=x.device
-        )  # place of x_i x_j in the features
+        i, j = torch.triu_indices(self._D, self._D, device=x.device)
+        self._packed = i.new_empty(self._D, self._D)  # place of x_i x_j in the features
         self._packed[i, j] = self._packed[j, i] = torch.arange(len(i), device=x.device)
-        self._n_features = len(i) + D + 1
+        self._n_features = len(i) + len(self._columns) + 1
         numbers, room = self._n_features * self._columns.shape[1], CACHE.get(x.device.type, CACHE["cpu"])
-        self._kept = self._features(self._columns) if keep and numbers <= room else None
+        self._kept = self._features(self._columns) if keep and numbers <= room else None  # between E-steps
         self._groups: dict[int, list[Group]] = {}
 
     def moments(self, given: Components, likelihood_only: bool = False) -> Moments:
@@ -153,13 +135,16 @@ class Rows:
             if not likelihood_only:
                 sums.addmm_(joint.div_(total).view(S * K, -1), phi.T)
         second = sums[:, self._packed].view(S, K, D, D)
-        first, counts = sums[:, -D - 1 : -1].reshape(S, K, D), sums[:, -1].reshape(S, K)
+        linear = sums[:, -len(self._columns) - 1 :].reshape(S, K, -1)
+        first, levels, counts = linear[..., :D], linear[..., D:-1], linear[..., -1]
         if K not in self._groups:
             self._groups[K] = list(by_pattern(self.observed, K))
         covariances = given.factors @ given.factors.mT if self._groups[K] else given.factors
         for s, (patterns, index, real) in itertools.product(range(S), self._groups[K]):
             found = condition(given.means[s], covariances[s], self.with_gaps[index], patterns)
-            joint = torch.where(real[:, None], found.log_density + given.log_weights[s, :, None], 0.0)
+            there = self.levels_there[index]
+            joint = found.log_density + given.log_weights[s, :, None] + given.levels[s] @ there.mT
+            joint = torch.where(real[:, None], joint, 0.0)
             log_likelihood[s] += (torch.logsumexp(joint, 1) * real).sum()
             if not likelihood_only:
                 r = joint.softmax(1) * real[:, None]  # (P, K, R)
@@ -167,9 +152,10 @@ class Rows:
                 weighted = mean * r[..., None]
                 counts[s] += r.sum((0, 2))
                 first[s] += weighted.sum((0, 2))
+                levels[s] += (r @ there).sum(0)
                 spread = factor @ factor.mT * r.sum(-1)[..., None, None]
                 second[s] += (weighted.mT @ mean + spread).sum(0)
-        return Moments(log_likelihood, counts, first, second)
+        return Moments(log_likelihood, counts, first, second, levels)
 
     def per_row(self, moments: Moments) -> Tensor:
         """Mean log-likelihood per row of each member, (S,), in the units of the data."""
@@ -192,12 +178,12 @@ class Rows:
             yield room
 
     def _features(self, columns: Tensor, out: Tensor | None = None) -> Tensor:
-        """[x_i x_j for i ≤ j, x_i, 1] of rows given as columns (D, n): (F, n), into the memory of `out`."""
-        D, n = columns.shape
+        """[x_i x_j for i ≤ j, x_i, levels, 1] of rows given as columns: (F, n), into the memory of `out`."""
+        D, n = self._D, columns.shape[1]
         out = columns.new_empty(self._n_features, n) if out is None else out[:, :n]
         start = 0
         for i in range(D):
-            torch.mul(columns[i:], columns[i], out=out[start : start + D - i])
+            torch.mul(columns[i:D], columns[i], out=out[start : start + D - i])
             start += D - i
         out[start:-1] = columns
         out[-1] = 1.0
@@ -205,20 +191,21 @@ class Rows:
 
 
 def cholesky(covariances: Tensor, floor: tuple[str, float] | None = None) -> Any:
-    """Cholesky factors of standardised covariances (..., D, D).
-
-    Where one is singular, a ValueError that names the option and value to be larger, or None without any.
-    """
+    """Cholesky factors; where a matrix is singular an error that names the floor, or None without a floor."""
     factors, info = torch.linalg.cholesky_ex(covariances)
-    pivots = factors.diagonal(dim1=-2, dim2=-1)
-    if not bool(((info != 0) | ~(pivots.square().amin(-1) > SINGULAR)).any()):
+    if bool((info == 0).all() & (factors.diagonal(dim1=-2, dim2=-1).square() > SINGULAR).all()):
         return factors
-    if floor is None:
-        return None
-    raise ValueError(
-        f"the covariance of a component is singular (a constant column, columns that determine each "
-        f"other, repeated rows or too few rows): give a larger {floor[0]} than {floor[1]:g}"
-    )
+    if floor is not None:
+        raise ValueError(
+            f"the covariance of a component is singular (a constant column, columns that determine each "
+            f"other, repeated rows or too few rows): give a larger {floor[0]} than {floor[1]:g}"
+        )
+    return None
+
+
+def factor_covariances(loadings: Tensor, noise: Tensor) -> Tensor:
+    """Λ Λᵀ + Ψ of each component, (…, D, D)."""
+    return loadings @ loadings.mT + torch.diag_embed(noise)
 
 
 def inverse_of(factors: Tensor) -> Tensor:
@@ -228,34 +215,26 @@ def inverse_of(factors: Tensor) -> Tensor:
 
 
 def by_pattern(observed: Tensor, n_components: int, budget: int = BUDGET) -> Iterator[Group]:
-    """Group rows by which of their cells are observed: P patterns, padded to R rows each.
-
-    Patterns shared by about as many rows (up to a factor of two) go together, so that a thousand patterns
-    are a few batched programs and padding at most doubles the work. A group's arrays are (P, K, D, D) and
-    (P, K, R, D), of at most `budget` numbers (a single pattern's matrices may exceed it).
-    """
+    """Group rows by their observed cells: P patterns of R rows, padded; (P, K, R, D) is at most `budget`."""
     if len(observed) == 0:
         return
     D = observed.shape[1]
     patterns, which, counts = torch.unique(observed, dim=0, return_inverse=True, return_counts=True)
-    order = which.argsort(stable=True)
+    order, starts = which.argsort(stable=True), counts.cumsum(0) - counts
     most = max(D, budget // (n_components * D))
-    pieces, start = [], 0
-    for p, n in enumerate(counts.tolist()):
-        pieces += [(min(most, n - j), p, start + j) for j in range(0, n, most)]
-        start += n
-    buckets: dict[int, list[tuple[int, int, int]]] = {}
-    for piece in pieces:
-        buckets.setdefault((piece[0] - 1).bit_length(), []).append(piece)
+    buckets: dict[int, list[tuple[int, int, int]]] = {}  # of about as many rows, up to a factor of two
+    for p, (n, start) in enumerate(zip(counts.tolist(), starts.tolist(), strict=True)):
+        for j in range(0, n, most):
+            length = min(most, n - j)
+            buckets.setdefault((length - 1).bit_length(), []).append((length, p, start + j))
     for bucket in buckets.values():
-        longest = max(length for length, _, _ in bucket)
+        longest = max(bucket)[0]
         together = max(1, budget // (n_components * D * max(D, longest)))
-        for first in range(0, len(bucket), together):
-            table = torch.tensor(bucket[first : first + together], device=observed.device)
-            length, pattern, begin = table.T
+        for some in torch.tensor(bucket, device=observed.device).split(together):
+            length, pattern, begin = some[:, :, None].unbind(1)
             steps = torch.arange(longest, device=observed.device)
-            real = steps < length[:, None]
-            yield patterns[pattern], order[begin[:, None] + torch.where(real, steps, 0)], real
+            real = steps < length
+            yield patterns[pattern[:, 0]], order[begin + torch.where(real, steps, 0)], real
 
 
 class Conditioned(NamedTuple):
@@ -281,7 +260,11 @@ class Conditioned(NamedTuple):
 
 
 def condition(means: Tensor, covariances: Tensor, x: Tensor, observed: Tensor) -> Conditioned:
-    """K Gaussians, means (K, D) and covariances (K, D, D), given the observed (P, D) cells of x (P, R, D)."""
+    """K Gaussians, means (K, D) and covariances (K, D, D), given the observed (P, D) cells of x (P, R, D).
+
+    With the observed variables first, the Cholesky factor [[L_oo, 0], [L_mo, L_mm]] gives the density (from
+    z = L_oo⁻¹ (x_o - μ_o)), the conditional mean μ_m + L_mo z and a factor L_mm of its covariance.
+    """
     order = (~observed).to(torch.uint8).argsort(dim=-1, stable=True)
     known = observed.gather(-1, order)
     permuted = covariances[:, order[:, :, None], order[:, None, :]].transpose(0, 1)

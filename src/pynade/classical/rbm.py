@@ -1,8 +1,6 @@
 """Restricted Boltzmann machines: an energy, and where it is small enough an exact density.
 
-The sums of a density are over all states of the smaller layer. A row with some cells observed leaves an RBM
-of its free variables, with biases c + W x of the hidden units. Rows in which the same cells are observed
-share everything else, so its table is computed once.
+A row with some cells observed leaves an RBM of its free variables, with biases c + W x of the hidden units.
 """
 
 from __future__ import annotations
@@ -30,27 +28,18 @@ from pynade.ordering import Ordering
 
 ROWS = 256  # whose states are computed together
 
+States = HiddenStates | VisibleStates
+
 
 @dataclass(frozen=True)
 class PartitionEstimate:
-    """An estimate of log Z: log-likelihoods computed with it are estimates too, and tend to be too good.
+    """An estimate of log Z, on average too low: log-likelihoods computed with it tend to be too good."""
 
-    E[Z estimate] = Z, so by Jensen's inequality log Z is underestimated on average, the more so the larger
-    the spread of the chains; a standard error near one says that the number is not to be trusted.
-
-    Attributes:
-        log_z: logarithm of the mean of the chains' weights.
-        stderr: its standard error, by the delta method.
-        n_chains: independent chains.
-        n_steps: intermediate distributions.
-        exact: always False.
-    """
-
-    log_z: float
-    stderr: float
-    n_chains: int
-    n_steps: int
-    exact: bool = False
+    log_z: float  # logarithm of the mean of the chains' weights
+    stderr: float  # its standard error, by the delta method; near 1 the estimate is not to be trusted
+    n_chains: int  # independent chains
+    n_steps: int  # intermediate distributions
+    exact: bool = False  # always
 
     def __str__(self) -> str:
         return f"log Z = {self.log_z:.3f} ± {self.stderr:.3f} nats (estimate, {self.n_chains} chains)"
@@ -59,9 +48,9 @@ class PartitionEstimate:
 class RBM(Model):
     """E(x, h) = −hᵀW x − bᵀx − cᵀh with binary x (D,) and h (H,) (section "Relationship with the RBM").
 
-    It gives free energies, −log Σ_h exp(−E), and Gibbs samples; probabilities need the partition function,
-    a sum over 2^min(H, D) states. Where that is feasible `normalised()` is a density like any other;
-    where it is not, `log_partition_ais` estimates it.
+    It gives free energies, −log Σ_h exp(−E), and Gibbs samples; probabilities need the partition function, a
+    sum over 2^min(H, D) states: `normalised()` is a density like any other where that is feasible, and
+    `log_partition_ais` is an estimate.
 
     Args:
         n_visible: D.
@@ -70,7 +59,6 @@ class RBM(Model):
         generator: source of the initial weights.
 
     Example:
-        >>> import torch
         >>> rbm = RBM(4, n_hidden=2, scale=0.0)
         >>> round(rbm.log_partition(), 6)  # 2⁶ states of energy zero: 6 log 2
         4.158883
@@ -106,13 +94,11 @@ class RBM(Model):
             generator: source of randomness.
             start: rows (n, D) to start from; fair coins when not given.
         """
-        if start is None:
-            x = bernoulli_draws(self.b.new_zeros(n, self.n_visible), generator).to(self.dtype)
-        else:
-            self.check(start)
-            if len(start) != n:
-                raise ValueError(f"{len(start)} rows to start from were given for {n} chains")
-            x = start.to(self.W)
+        x = bernoulli_draws(self.b.new_zeros(n, self.n_visible), generator) if start is None else start
+        self.check(x)
+        if len(x) != n:
+            raise ValueError(f"{len(x)} rows to start from were given for {n} chains")
+        x = x.to(self.W)
         for _ in range(steps):
             h = bernoulli_draws(x @ self.W.T + self.c, generator).to(self.dtype)
             x = bernoulli_draws(h @ self.W + self.b, generator).to(self.dtype)
@@ -120,11 +106,7 @@ class RBM(Model):
 
     @torch.no_grad()
     def log_partition(self) -> float:
-        """log Z, exact: the sum over all states of the smaller layer, at most 25 units.
-
-        Raises:
-            ValueError: both layers are larger; `log_partition_ais` gives an estimate.
-        """
+        """log Z, exact: the sum over all states of the smaller layer, at most 25 units."""
         if (smaller := min(self.n_hidden, self.n_visible)) > rbm_sum.MOST_UNITS:
             raise ValueError(
                 f"the exact partition function sums over all states of the smaller layer, which has "
@@ -145,10 +127,8 @@ class RBM(Model):
     ) -> PartitionEstimate:
         """Estimate log Z by annealed importance sampling (Salakhutdinov and Murray, 2008).
 
-        Chains go from independent variables to the RBM: distribution β is
-        ∝ exp((1 − β) baseᵀx + β bᵀx) Π_k (1 + exp(β (c_k + W_k x))); at β = 0 its sum is
-        2^H Π_d (1 + exp(base_d)), and β rises to 1 in equal steps. Each step weighs all chains and moves them
-        by one round of Gibbs sampling.
+        As β rises from 0 to 1, chains go from independent variables to the RBM, by a round of Gibbs sampling
+        at each step: distribution β is ∝ exp((1 − β) baseᵀx + β bᵀx) Π_k (1 + exp(β (c_k + W_k x))).
 
         Args:
             n_chains: independent chains, computed together; at least 2.
@@ -157,16 +137,13 @@ class RBM(Model):
             base: logits (D,) of the start, best the data's base rates; the RBM's own b when not given.
 
         Example:
-            >>> import torch
             >>> rbm = RBM(6, 3, scale=1.0, generator=torch.Generator().manual_seed(0))
             >>> estimate = rbm.log_partition_ais(200, 200, torch.Generator().manual_seed(1))
             >>> estimate.exact, abs(estimate.log_z - rbm.log_partition()) < 0.2
             (False, True)
         """
         if n_chains < 2 or n_steps < 1:
-            raise ValueError(
-                f"an estimate takes at least 2 chains and 1 step, not n_chains={n_chains}, n_steps={n_steps}"
-            )
+            raise ValueError(f"an estimate takes at least 2 chains and 1 step, not {n_chains=}, {n_steps=}")
         W, b, c = (p.double() for p in (self.W, self.b, self.c))
         start = b if base is None else base.to(b)
         if start.shape != b.shape or not torch.isfinite(start).all():
@@ -198,18 +175,13 @@ class RBM(Model):
 class NormalisedRBM(BinaryMarginalisable):
     """log p(x) = −F(x) − log Z of an RBM whose smaller layer has at most 25 units (the paper uses 23).
 
-    Exact throughout: draws choose a state of the smaller layer from all 2^H by its probability, and what
-    is not observed is summed out analytically given the hidden units. Scoring complete rows costs O(HD);
-    anything else costs a sum over all states for each pattern of observed cells and some passes over its
-    table: nothing at H = 10, about a second at H = 23, and about ten seconds for all D distributions at once.
-
-    Its parameters are frozen copies, since log Z belongs to them.
+    Exact throughout. Anything but scores of complete rows costs a sum over all states for each pattern of
+    observed cells: about a second at H = 23. Its parameters are frozen copies, since log Z belongs to them.
 
     Args:
         rbm: the machine.
 
     Example:
-        >>> import torch
         >>> model = NormalisedRBM(RBM(3, 2, scale=1.0, generator=torch.Generator().manual_seed(0)))
         >>> model.sample(4, torch.Generator().manual_seed(0)).shape
         torch.Size([4, 3])
@@ -248,9 +220,7 @@ class NormalisedRBM(BinaryMarginalisable):
             out[:, rows[:, None], free] = states.draw(c, n, generator).to(x.dtype)
         return out
 
-    def _groups(
-        self, x: Tensor, observed: Tensor
-    ) -> Iterator[tuple[Tensor, Tensor, HiddenStates | VisibleStates, Tensor]]:
+    def _groups(self, x: Tensor, observed: Tensor) -> Iterator[tuple[Tensor, Tensor, States, Tensor]]:
         """Rows with the same observed cells, their free variables, the states, and hidden biases (R, H)."""
         W, b, c = (p.double() for p in (self.rbm.W, self.rbm.b, self.rbm.c))
         kind = HiddenStates if self.rbm.n_hidden <= self.rbm.n_visible else VisibleStates

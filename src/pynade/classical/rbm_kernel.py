@@ -15,12 +15,7 @@ UNROLL = 4  # variables for each time a tile's products are loaded and stored
 def products(outer, inner, table, first, last):
     """table[u, l] = Σ_g log Π_d (1 + outer[u, g, d] inner[l, g, d]) for outer states first … last - 1.
 
-    Args:
-        outer: (2^high, groups, width), the width a multiple of UNROLL.
-        inner: (tiles, groups, width, TILE), the inner states in tiles.
-        table: (2^high, tiles · TILE), the result.
-        first: outer state.
-        last: outer state, exclusive.
+    Shapes: outer (2^high, groups, width), the width a multiple of UNROLL; inner (tiles, groups, width, TILE).
     """
     tiles, n_groups, width, _ = inner.shape
     product = np.empty(TILE)

@@ -1,13 +1,7 @@
 """Sums over all 2^H states of binary units: exact, in blocks, in float64.
 
-States are numbered as they are written, the first unit being the most significant bit, so that a table of
-2^H values can be viewed with shape (2, …, 2) and indexed by the units' values.
-
-The work is Σ_d log(1 + e^a_d(h)) for every state h. Cut the units in two parts: a_d = u_d + l_d, one of a few
-thousand values from each part, so e^a_d = e^u_d e^l_d needs no exponential of its own. The CPU kernel then
-multiplies the factors 1 + U_d L_d of several variables before it takes one logarithm: a fused multiply-add
-and a product for each of the 2^H D terms. How many factors fit is known beforehand from the largest value
-each can have. Weights too large for that, and other devices, go by log(1 + e^a) itself.
+States are numbered with the first unit as the most significant bit. Units are cut in two parts, so that
+e^a_d = e^u_d e^l_d needs no exponential of its own, and one logarithm serves factors 1 + e^a_d of several d.
 """
 
 from __future__ import annotations
@@ -161,8 +155,7 @@ class VisibleStates:
     """Sums over the free visible units, the hidden ones summed out; arguments as for `HiddenStates`."""
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        self.weight, self.free = weight, len(bias)
-        self.linear = linear_table(bias)
+        self.weight, self.free, self.linear = weight, len(bias), linear_table(bias)
 
     def log_sum(self, c: Tensor) -> Tensor:
         """log Σ_x exp(b · x) Π_k (1 + exp(c_k + W_k · x)): (R, H) -> (R,)."""
@@ -170,8 +163,7 @@ class VisibleStates:
 
     def draw(self, c: Tensor, n: int, generator: Random) -> Tensor:
         """Free variables (n, R, free)."""
-        states = torch.cat([choose(self._weights(row)[None], n, generator) for row in c], 1)
-        return bits(states, self.free)
+        return bits(torch.cat([choose(self._weights(r)[None], n, generator) for r in c], 1), self.free)
 
     def logits(self, c: Tensor, which: Tensor) -> Tensor:
         """Logits (R, which) of p(x_d = 1) of some free variables."""
@@ -179,8 +171,7 @@ class VisibleStates:
         for r, row in enumerate(c):
             weights = self._weights(row)
             for j, d in enumerate(which.tolist()):
-                zero, one = weights.view(2**d, 2, -1).transpose(0, 1).flatten(1).logsumexp(1)
-                out[r, j] = one - zero
+                out[r, j] = weights.view(2**d, 2, -1).logsumexp((0, 2)).diff()
         return out
 
     def _weights(self, c: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -21,9 +22,8 @@ class GaussianTableNet(AnyOrderNet):
     """The conditionals of a mixture of C components, in each of which numbers are jointly Gaussian.
 
     Within a component the variables with levels are independent of all others. Given any observed variables,
-    a variable of numbers is a mixture of C Gaussians, a variable with levels a weighted mean of C
-    distributions. A Gaussian is given as two logistics side by side, of which `families.PerColumn` makes its
-    distributions. Nothing here is trained by gradients: `pynade.classical.em_table` fits it.
+    a variable of numbers is a mixture of C Gaussians, each given as two logistics side by side, a variable
+    with levels a weighted mean of C distributions. `pynade.classical.table_em.em_table` fits it.
 
     Args:
         levels: of each variable its number of levels; 0 for numbers, whose first feature it models.
@@ -72,16 +72,14 @@ class GaussianTableNet(AnyOrderNet):
     def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, taken up one after the other."""
         at_once = max(1, CPU_MEMORY // (8 * self.row_floats))
-        parts = zip(features[..., 0].split(at_once), observed.split(at_once), strict=True)
-        return torch.cat([self._given(x, known) for x, known in parts])
-
-    def _given(self, x: Tensor, known: Tensor) -> Tensor:
-        state, variables = self.start(len(x), 1), torch.arange(self.n_variables, device=x.device)
-        for i in variables:
-            value = torch.where(known[:, i], x[:, i], 0).unsqueeze(1)
-            state = self._condition(state, i.expand(len(x)), value, known[:, i])
-        etas = [self.predict(state, i.expand(len(x)))[:, 0] for i in variables]
-        return torch.stack(etas, 1)
+        variables, etas = torch.arange(self.n_variables, device=features.device), []
+        for x, known in zip(features[..., 0].split(at_once), observed.split(at_once), strict=True):
+            state = self.start(len(x), 1)
+            for i in variables:
+                value = torch.where(known[:, i], x[:, i], 0).unsqueeze(1)
+                state = self._condition(state, i.expand(len(x)), value, known[:, i])
+            etas.append(torch.stack([self.predict(state, i.expand(len(x)))[:, 0] for i in variables], 1))
+        return torch.cat(etas)
 
     def start(self, groups: int, rows: int) -> State:
         """Weights and means of rows; covariances of the groups, which share one as long as they are equal."""
@@ -183,29 +181,19 @@ class TableBlend(AnyOrderNet):
         logs = [math.log(w) for w in self.weights]
         return merged(etas, logs, self.sizes, counts, self.most, self.n_params)
 
-    def start(self, groups: int, rows: int) -> State:
+    def start(self, groups: int, rows: int) -> Any:
         """The states of all parts."""
-        return {
-            f"{k}.{n}": t for k, part in enumerate(self._nets()) for n, t in part.start(groups, rows).items()
-        }
+        return [part.start(groups, rows) for part in self._nets()]
 
-    def select(self, state: State, group: Tensor, rows: Tensor) -> State:
+    def select(self, state: Any, group: Tensor, rows: Tensor) -> Any:
         """Every part selects its own."""
-        states = [part.select(self._own(state, k), group, rows) for k, part in enumerate(self._nets())]
-        return {f"{k}.{n}": t for k, own in enumerate(states) for n, t in own.items()}
+        return [part.select(own, group, rows) for part, own in zip(self._nets(), state, strict=True)]
 
-    def _own(self, state: State, k: int) -> State:
-        return {n.split(".", 1)[1]: t for n, t in state.items() if n.startswith(f"{k}.")}
-
-    def predict(self, state: State, i: Tensor) -> Tensor:
+    def predict(self, state: Any, i: Tensor) -> Tensor:
         """Eta (G, N, P) of the average."""
-        etas = [part.predict(self._own(state, k), i) for k, part in enumerate(self._nets())]
+        etas = [part.predict(own, i) for part, own in zip(self._nets(), state, strict=True)]
         return self._merged(etas, self.counts[i].unsqueeze(1))
 
-    def observe(self, state: State, i: Tensor, features: Tensor) -> State:
+    def observe(self, state: Any, i: Tensor, features: Tensor) -> Any:
         """Every part observes it."""
-        return {
-            f"{k}.{n}": t
-            for k, part in enumerate(self._nets())
-            for n, t in part.observe(self._own(state, k), i, features).items()
-        }
+        return [part.observe(own, i, features) for part, own in zip(self._nets(), state, strict=True)]
