@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 __all__ = ["path", "penguins"]
 
-FOLDER = Path(__file__).parent
-FRAMES = ("pandas", "polars")
 NAMES = ("penguins",)
 
 
@@ -28,17 +27,10 @@ def penguins(frame: Literal["pandas", "polars"] | None = None) -> Any:
         >>> table.shape, sum(column.null_count() for column in table)
         ((344, 8), 19)
     """
-    if frame is None:
-        frame = "pandas" if find_spec("pandas") else "polars"
-    if frame not in FRAMES:
+    frame = frame or ("pandas" if find_spec("pandas") else "polars")
+    if frame not in ("pandas", "polars"):
         raise ValueError(f"frame is 'pandas' or 'polars', not {frame!r}")
-    if frame == "pandas":
-        import pandas
-
-        return pandas.read_csv(path("penguins"))
-    import polars
-
-    return polars.read_csv(path("penguins"))
+    return import_module(frame).read_csv(path("penguins"))
 
 
 def path(name: str = "penguins") -> Path:
@@ -50,4 +42,4 @@ def path(name: str = "penguins") -> Path:
     """
     if name not in NAMES:
         raise ValueError(f"there is no table {name!r} in pynade.datasets; there is: {', '.join(NAMES)}")
-    return FOLDER / f"{name}.csv"
+    return Path(__file__).with_name(f"{name}.csv")

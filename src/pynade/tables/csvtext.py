@@ -11,16 +11,13 @@ import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from pynade.tables.frames import default_names
+from pynade.tables.frames import MISSING, default_names
+from pynade.tables.modules import polars
 
-if TYPE_CHECKING:
-    from polars import DataFrame, Series
-
-MISSING = ("", "na", "n/a", "nan", "null", "none", "?")  # cells, in lower case, that mean "missing"
 #: Patterns of texts that are numbers, and of dates with their formats.
 WHOLE, NUMBER = r"^[+-]?[0-9]{1,18}$", r"^[+-]?(([0-9]+\.[0-9]*|\.?[0-9]+)(e[+-]?[0-9]+)?|inf(inity)?)$"
 DAYS = {
@@ -56,93 +53,80 @@ class CsvText:
 
     def numbers(self) -> np.ndarray:
         """Return the cells as numbers; a ValueError names the line and the column of the first fault."""
-        try:
-            polars = import_polars(f"reading {self.path.name}")
-        except ImportError:
-            with suppress(ValueError):  # numpy reads numbers without gaps
-                return np.array(self._rows(), dtype=np.float64)
-            raise
         frame = self._frame(polars.Float64)
         if frame is None and (cells := self._frame(polars.String)) is not None:
-            text = polars.all().str.strip_chars()
-            missing = text.is_null() | text.str.to_lowercase().is_in(MISSING)
-            number = text.cast(polars.Float64, strict=False)
-            frame = cells.select(polars.when(~missing).then(number).otherwise(math.nan))
-            frame = None if any(frame.null_count().row(0)) else frame
+            texts = cells.select(_known(polars.all(), MISSING))
+            frame = texts.cast(polars.Float64, strict=False)
+            frame = frame if frame.null_count().equals(texts.null_count()) else None
         if frame is not None and not np.isinf(found := frame.to_numpy(order="c")).any():
             return np.array(found, dtype=np.float64)
         return np.array(self._rows(numbers=True))
 
-    def frame(self, missing: Sequence[str]) -> DataFrame:
+    def frame(self, missing: Sequence[str]) -> polars.DataFrame:
         """Return the columns with the types they have; a ValueError names a row of another width."""
-        import polars
-
-        twice = [
-            c for c, name in zip(self.cells, self.names or self.cells, strict=True) if c not in ("", name)
-        ]
-        if twice:
-            raise ValueError(
-                f"{self.path}: column name {twice[0]!r} occurs more than once; names must differ"
-            )
+        for k, cell in enumerate(self.cells):
+            if self.names and cell and cell in self.cells[:k]:
+                raise ValueError(
+                    f"{self.path}: column name {cell!r} occurs more than once; names must differ"
+                )
         names, frame = self.names or default_names(len(self.cells)), self._frame(polars.String)
-        if frame is None:
-            frame = polars.DataFrame(self._rows(), [str(i) for i in range(len(names))], orient="row")
-        return polars.DataFrame([typed(c.alias(n), missing) for c, n in zip(frame, names, strict=True)])
+        frame = polars.DataFrame(self._rows(), names, orient="row") if frame is None else frame
+        columns = frame.select(_known(polars.all(), missing))
+        return polars.DataFrame([typed(c.alias(n)) for c, n in zip(columns, names, strict=True)])
 
     def _frame(self, kind: Any) -> Any:
-        """Return cells of one type; None where polars reads them in another way than Python, or cannot."""
-        import polars
-
+        """Cells of one type; None where polars reads them in another way than Python, or cannot."""
         width, quoted = len(self.cells), 0
         if width == 1:  # of which blank lines are no rows
             return None
-        read: Any = {"has_header": False, "separator": self.delimiter}
+        schema: Any = {str(i): kind for i in range(width)}
         try:
-            frame = polars.read_csv(self.body.encode(), schema={str(i): kind for i in range(width)}, **read)
+            frame = polars.read_csv(
+                self.body.encode(), schema=schema, has_header=False, separator=self.delimiter
+            )
         except polars.exceptions.PolarsError:
             return None
         if kind == polars.String:
-            quoted = sum(
-                frame.select(polars.all().str.count_matches(self.delimiter, literal=True).sum()).row(0)
-            )
+            inside = polars.all().str.count_matches(self.delimiter, literal=True)
+            quoted = sum(frame.select(inside.sum()).row(0))
         # polars fills short rows and refuses long ones, so the number of delimiters says that all are full
         return frame if self.body.count(self.delimiter) - quoted == len(frame) * (width - 1) else None
 
     def _rows(self, numbers: bool = False) -> list[list[Any]]:
-        """Return the cells as text or as numbers; a ValueError names the first fault."""
+        """The cells as text or as numbers; a ValueError names the first fault."""
         rows: list[list[Any]] = []
+        columns = self.names or range(1, len(self.cells) + 1)
         reader = csv.reader(io.StringIO(self.body), delimiter=self.delimiter)
         try:
             for cells in reader:
-                where = f"{self.path}, line {self.line + reader.line_num - 1}"
                 if not cells or (len(cells) == 1 and cells[0].isspace()):
                     continue
                 if len(cells) != len(self.cells):
-                    found = f"expected {len(self.cells)} columns, but {len(cells)} were found"
-                    raise ValueError(f"{where}: {found}")
-                rows.append(self._as_numbers(cells, where) if numbers else cells)
-        except csv.Error as error:
-            raise ValueError(f"{self.path}, line {self.line + reader.line_num - 1}: {error}") from None
+                    raise csv.Error(f"expected {len(self.cells)} columns, but {len(cells)} were found")
+                rows.append([*map(self._number, cells, columns)] if numbers else cells)
+        except (csv.Error, ValueError) as error:
+            mark = "," if isinstance(error, ValueError) else ":"
+            place = f"{self.path}, line {self.line + reader.line_num - 1}"
+            raise ValueError(f"{place}{mark} {error}") from None
         return rows
 
-    def _as_numbers(self, cells: list[str], where: str) -> list[float]:
-        row: list[float] = []
-        for cell in map(str.strip, cells):
-            number = is_number(cell)
-            row.append(math.nan if not number or cell.lower() in MISSING else float(cell))
-            if not number or math.isinf(row[-1]):
-                column = repr(self.names[len(row) - 1]) if self.names else len(row)
-                expected = "a finite number" if number else "a number"
-                raise ValueError(f"{where}, column {column}: expected {expected}, but {cell!r} was found")
-        return row
+    def _number(self, cell: str, column: str | int) -> float:
+        number = is_number(cell := cell.strip())
+        found = math.nan if not number or cell.lower() in MISSING else float(cell)
+        if not number or math.isinf(found):
+            expected = "a finite number" if number else "a number"
+            raise ValueError(f"column {column!r}: expected {expected}, but {cell!r} was found")
+        return found
 
 
-def typed(cells: Series, missing: Sequence[str]) -> Series:
-    """Return a column of text with the type that all its cells have."""
-    import polars
-
+def _known(cells: Any, missing: Sequence[str]) -> Any:
+    """Texts without the blanks around them; null where they mean "missing"."""
     text = cells.str.strip_chars()
-    text = text.set(text.str.to_lowercase().is_in(missing), None)
+    return polars.when(~text.str.to_lowercase().is_in(missing)).then(text)
+
+
+def typed(text: polars.Series) -> polars.Series:
+    """Return a column of text with the type that all its cells have."""
     known = text.drop_nulls().unique()
     if known.is_empty():
         return text
@@ -164,11 +148,10 @@ def is_number(cell: str) -> bool:
     """Return whether a cell reads as a number ("1_000" does not), or as missing."""
     if cell.lower() in MISSING:
         return True
-    try:
+    with suppress(ValueError):
         float(cell)
-    except ValueError:
-        return False
-    return cell.isascii() and "_" not in cell
+        return cell.isascii() and "_" not in cell
+    return False
 
 
 def unique_names(cells: Sequence[str]) -> tuple[str, ...]:
@@ -180,12 +163,3 @@ def unique_names(cells: Sequence[str]) -> tuple[str, ...]:
             name += "_"
         names.append(name)
     return tuple(names)
-
-
-def import_polars(purpose: str) -> Any:
-    """Import polars when it is needed; an ImportError says for what."""
-    try:
-        import polars
-    except ImportError as error:
-        raise ImportError(f"{purpose} needs polars; install it with `pip install polars`") from error
-    return polars

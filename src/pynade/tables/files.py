@@ -6,25 +6,23 @@ import hashlib
 import io
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pynade.atomic import write_atomically
-from pynade.tables.csvtext import MISSING, CsvText, import_polars, is_number, unique_names
+from pynade.tables.csvtext import CsvText, is_number, unique_names
 from pynade.tables.dataset import PARTS, Dataset, Kind, Schema
-from pynade.tables.frames import default_names
-
-if TYPE_CHECKING:
-    from polars import DataFrame
+from pynade.tables.frames import MISSING, default_names
+from pynade.tables.modules import polars
 
 #: What numpy and zipfile raise on a damaged archive.
 DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 SUFFIXES = (".npy", ".npz", ".csv", ".parquet", ".csv.gz")
-FRAME_ENDINGS = (".csv", ".parquet")  # of the files that `write_frame` writes
 TABLE_ENDINGS = (".csv", ".npy", ".parquet")  # of the files that `write_table` writes
+FRAME_ENDINGS = (".csv", ".parquet")  # likewise, of frames
 Names = tuple[str, ...] | None
 
 
@@ -83,15 +81,13 @@ def dataset_from_file(
     """
     path = Path(path)
     if frames and ending(path) in FRAME_ENDINGS:
-        table = {"train": read_frame(path, missing)}
-        return Dataset.of_frames(stem(path), table, _origin(path))
+        return Dataset.of_frames(stem(path), {"train": read_frame(path, missing)}, _origin(path))
     parts, names = _read_parts(path)
     tables = parts.values()
     bits = np.all([np.all(np.isnan(rows) | (rows == 0) | (rows == 1), axis=0) for rows in tables], axis=0)
     seen = np.any([~np.isnan(rows).all(axis=0) for rows in tables], axis=0)
     kinds: list[Kind] = ["binary" if binary else "real" for binary in bits & seen]
-    schema, (train, valid, test) = Schema.from_kinds(kinds, names), map(parts.get, PARTS)
-    return Dataset(stem(path), train, valid, test, schema, _origin(path))
+    return Dataset(stem(path), *map(parts.get, PARTS), Schema.from_kinds(kinds, names), _origin(path))
 
 
 def _origin(path: Path) -> dict[str, Any]:
@@ -117,13 +113,19 @@ def ending(path: Path) -> str:
 
 
 def _read_parts(path: Path) -> tuple[dict[str, np.ndarray], Names]:
-    """Return the rows of each part of a file (a single table is all "train"), and the column names."""
+    """The rows of each part of a file (a single table is all "train"), and the column names."""
     suffix, names = ending(path), None
     if suffix == ".csv":
         text = CsvText(path)
         parts, names = {"train": text.numbers()}, text.names
     elif suffix == ".parquet":
-        parts, names = _read_parquet(path)
+        frame = _parquet_frame(path)
+        for column in frame:
+            if not (column.dtype.is_numeric() or column.dtype in (polars.Boolean, polars.Null)):
+                cells = ((f"in row {i} (counted from 0)", cell) for i, cell in enumerate(column))
+                raise _no_numbers(f"{path}, column {column.name!r}", column.dtype, cells)
+        parts = {"train": frame.select(polars.all().cast(polars.Float64)).to_numpy(order="c")}
+        names = tuple(frame.columns)
     else:
         parts = _read_numpy(path)
     for part, rows in parts.items():
@@ -133,6 +135,12 @@ def _read_parts(path: Path) -> tuple[dict[str, np.ndarray], Names]:
         raise ValueError(f"the parts of {path} differ in their number of columns: {sorted(widths)}")
     bits = all(np.all((rows == 0) | (rows == 1)) for rows in parts.values())
     return {part: rows.astype(np.uint8 if bits else np.float64) for part, rows in parts.items()}, names
+
+
+def _no_numbers(where: str, kind: Any, cells: Iterable[tuple[str, Any]]) -> ValueError:
+    """The sentence about cells, each after its place, that are no numbers."""
+    words = (f", such as {str(cell)!r} {place}" for place, cell in cells if not is_number(str(cell)))
+    return ValueError(f"{where}: expected numbers, but values of type {kind} were found{next(words, '')}")
 
 
 def _check_table(rows: np.ndarray, where: str, names: Names) -> None:
@@ -145,9 +153,7 @@ def _check_table(rows: np.ndarray, where: str, names: Names) -> None:
         return f"in row {place[0]}, column {column} (counted from 0)"
 
     if rows.dtype.kind not in "buif":
-        words = ((place, cell) for place, cell in np.ndenumerate(rows) if not is_number(str(cell)))
-        example = next((f", such as {str(cell)!r} {at(place)}" for place, cell in words), "")
-        raise ValueError(f"{where}: expected numbers, but values of type {rows.dtype} were found{example}")
+        raise _no_numbers(where, rows.dtype, ((at(place), cell) for place, cell in np.ndenumerate(rows)))
     if rows.ndim != 2:
         raise ValueError(f"{where}: expected rows and columns, but an array of shape {rows.shape} was found")
     if rows.size == 0:
@@ -162,10 +168,7 @@ def _read_numpy(path: Path) -> dict[str, np.ndarray]:
     try:
         with path.open("rb") as stream:
             loaded = np.load(stream, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                return {"train": loaded}
-            with loaded as archive:
-                arrays = {name: archive[name] for name in archive.files}
+            arrays = {"train": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
     except PermissionError:
         raise
     except DAMAGE as error:
@@ -185,9 +188,9 @@ def _read_numpy(path: Path) -> dict[str, np.ndarray]:
     return {part: np.unpackbits(rows, axis=1, count=n) for part, rows in parts.items()}
 
 
-def _parquet_frame(path: Path) -> Any:
+def _parquet_frame(path: Path) -> polars.DataFrame:
     try:
-        return import_polars(f"reading {path.name}").read_parquet(path)
+        return polars.read_parquet(path)
     except (ImportError, PermissionError):
         raise
     except Exception as error:  # polars has its own family of errors, which changes between versions
@@ -195,21 +198,7 @@ def _parquet_frame(path: Path) -> Any:
         raise ValueError(f"{path} could not be read as a parquet file ({reason})") from error
 
 
-def _read_parquet(path: Path) -> tuple[dict[str, np.ndarray], Names]:
-    frame = _parquet_frame(path)
-    import polars
-
-    for name, kind in frame.schema.items():
-        if not (kind.is_numeric() or kind in (polars.Boolean, polars.Null)):
-            words = ((i, cell) for i, cell in enumerate(frame[name]) if not is_number(str(cell)))
-            example = next((f", such as {cell!r} in row {i} (counted from 0)" for i, cell in words), "")
-            found = f"values of type {kind} were found{example}"
-            raise ValueError(f"{path}, column {name!r}: expected numbers, but {found}")
-    rows = frame.select(polars.all().cast(polars.Float64)).to_numpy(order="c")
-    return {"train": np.array(rows, dtype=np.float64)}, tuple(frame.columns)
-
-
-def read_frame(path: str | Path, missing: Sequence[str] | None = None) -> DataFrame:
+def read_frame(path: str | Path, missing: Sequence[str] | None = None) -> polars.DataFrame:
     """Read a table of columns of any type as a polars frame.
 
     The types of the columns of a ``.csv`` file follow from all of its cells: whole numbers, numbers, true and
@@ -219,7 +208,7 @@ def read_frame(path: str | Path, missing: Sequence[str] | None = None) -> DataFr
     Args:
         path: A ``.csv``, ``.csv.gz`` or ``.parquet`` file, or one of those of `read_file`.
         missing: Texts that mean "missing" in a ``.csv`` file, in upper or lower case; a blank cell always
-            does. None takes ``NA``, ``N/A``, ``NaN``, ``null``, ``none`` and ``?``.
+            does. None takes ``NA``, ``N/A``, ``NaN``, ``null``, ``none``, ``?``, ``NaT`` and ``<NA>``.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -233,7 +222,7 @@ def read_frame(path: str | Path, missing: Sequence[str] | None = None) -> DataFr
         ['Date', 'Int64', 'String']
     """
     path = Path(path)
-    polars, suffix = import_polars(f"reading {path.name}"), ending(path)
+    suffix = ending(path)
     if suffix == ".csv":
         tokens = MISSING if missing is None else ("", *(token.strip().lower() for token in missing))
         frame = CsvText(path).frame(tokens)
@@ -266,8 +255,8 @@ def write_table(path: Path, header: Sequence[str] | None, rows: Any) -> None:
     Args:
         path: A ``.csv``, ``.parquet`` or ``.npy`` file, by its ending. An ``.npy`` file has no names.
         header: The column names; None takes ``x1``, ``x2``, …
-        rows: Numbers, (N, columns) or (N,) of one column, for ``.npy`` of any shape; or a polars frame, which
-            has names of its own.
+        rows: Numbers, (N, columns) or (N,) of one column, for ``.npy`` of any shape; or a polars frame, whose
+            columns keep their names and types.
 
     Example:
         >>> import tempfile
@@ -276,30 +265,13 @@ def write_table(path: Path, header: Sequence[str] | None, rows: Any) -> None:
         >>> path.read_text().split()
         ['a,b', '0.5,1.0', 'NaN,2.0']
     """
-    if not isinstance(rows, np.ndarray):
-        return write_frame(path, rows)
-    check_destination(path, *TABLE_ENDINGS)
+    check_destination(path, *(TABLE_ENDINGS if isinstance(rows, np.ndarray) else FRAME_ENDINGS))
     if path.suffix == ".npy":
         stream = io.BytesIO()  # np.save adds an ending to the name of a file without one
         np.save(stream, rows)
         return write_atomically(path, lambda file: file.write_bytes(stream.getbuffer()))
-    polars = import_polars(f"writing {path.name}")
-    if rows.dtype.kind == "f":
-        rows = rows.astype(np.float64)  # so that the text of a float32 number reads as the same number
-    columns = np.atleast_2d(rows.T)
-    names = unique_names(default_names(len(columns)) if header is None else [str(name) for name in header])
-    write_frame(path, polars.DataFrame(dict(zip(names, columns, strict=True))))
-
-
-def write_frame(path: Path, frame: DataFrame) -> None:
-    """Write a polars frame as a ``.csv`` or ``.parquet`` file, by its ending; columns keep their types.
-
-    Example:
-        >>> import polars, tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "toy.csv"
-        >>> write_frame(path, polars.DataFrame({"n": [3, None], "city": ["Paris", "Rome"]}))
-        >>> path.read_text().split()
-        ['n,city', '3,Paris', ',Rome']
-    """
-    check_destination(path, *FRAME_ENDINGS)
-    write_atomically(path, frame.write_csv if path.suffix == ".csv" else frame.write_parquet)
+    if isinstance(rows, np.ndarray):  # float64, so that the text of a float32 number reads as the same number
+        columns = np.atleast_2d(rows.T.astype(np.float64) if rows.dtype.kind == "f" else rows.T)
+        names = unique_names(default_names(len(columns)) if header is None else [*map(str, header)])
+        rows = polars.DataFrame(dict(zip(names, columns, strict=True)))
+    write_atomically(path, rows.write_csv if path.suffix == ".csv" else rows.write_parquet)

@@ -1,4 +1,4 @@
-"""Tables in Python: arrays and data frames as matrices of numbers, columns in the order of a model."""
+"""Tables in Python, arrays and data frames: as matrices or frames of narwhals, columns in a model's order."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from pynade.tables.modules import narwhals, polars
+
+MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "nat", "<na>")  # texts, in lower case
+FRAMES = ("pandas", "polars", "pyarrow")
 Names = Sequence[str] | None
 
 
@@ -31,41 +35,23 @@ def as_matrix(X: Any) -> tuple[Any, list[str] | None]:
         >>> as_matrix(polars.DataFrame({"a": [1, None], "b": [True, False]}))
         (array([[ 1.,  1.], [nan,  0.]]), ['a', 'b'])
     """
-    if isinstance(X, list | tuple):
-        rows = np.asarray(X)
-        X = np.asarray(X, dtype=object) if rows.dtype.kind in "US" else rows  # a word turns all cells to text
-    if isinstance(X, np.ndarray):
-        if X.ndim == 2 and X.dtype.kind in "OUSMm":
-            return _stack([_numbers(X[:, i], i) for i in range(X.shape[1])], len(X)), None
+    X = rows_of(X) if isinstance(X, list | tuple) else X
+    if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "OUSMm":
+        names, columns, n = None, [_numbers(X[:, i], i) for i in range(X.shape[1])], len(X)
+    elif frame_kind(X) is None:
         return X, None
-    if not hasattr(X, "collect_schema") and not hasattr(X, "columns"):
-        return X, None
-    import narwhals
-
-    try:
-        frame = narwhals.from_native(X, pass_through=True)
-    except narwhals.exceptions.DuplicateError:
-        check_names([str(name) for name in X.columns])
-        raise
-    if isinstance(frame, narwhals.LazyFrame):
-        frame = frame.collect()
-    if not isinstance(frame, narwhals.DataFrame):
-        return X, None
-    names = list(frame.columns)
-    rows = _stack([_numbers(column.to_numpy(), column.name) for column in frame.iter_columns()], len(frame))
-    return rows, names if all(isinstance(name, str) for name in names) else None
-
-
-def _stack(columns: list[np.ndarray], n: int) -> np.ndarray:
-    return np.stack(columns, axis=1) if columns else np.empty((n, 0))
+    else:
+        frame, _ = _eager(X)
+        names, n = list(frame.columns), len(frame)
+        columns = [_numbers(column.to_numpy(), column.name) for column in frame.iter_columns()]
+        names = names if all(isinstance(name, str) for name in names) else None
+    return np.stack(columns, axis=1) if columns else np.empty((n, 0)), names
 
 
 def _numbers(cells: np.ndarray, name: str | int) -> np.ndarray:
-    """Return the numbers of a column, or raise a sentence that names it and a value."""
-    if cells.dtype.kind == "b":
-        return cells.astype(np.uint8)
+    """The numbers of a column, or a sentence that names it and a value."""
     if cells.dtype.kind not in "OUSMm":
-        return cells
+        return cells.astype(np.uint8) if cells.dtype.kind == "b" else cells
     numbers = np.full(len(cells), np.nan)
     for i, cell in enumerate(cells.tolist() if cells.dtype.kind in "US" else cells):
         if is_missing(cell):
@@ -79,6 +65,12 @@ def _numbers(cells: np.ndarray, name: str | int) -> np.ndarray:
     return numbers
 
 
+def rows_of(X: Any) -> np.ndarray:
+    """An array of rows; a list with words becomes one of objects, since a word turns all cells to text."""
+    rows = np.asarray(X)
+    return np.asarray(X, dtype=object) if rows.dtype.kind in "US" and isinstance(X, list | tuple) else rows
+
+
 def is_missing(cell: Any) -> bool:
     """Whether a cell is None, NaN, or the missing value of pandas or NumPy."""
     return (
@@ -87,6 +79,85 @@ def is_missing(cell: Any) -> bool:
         or (isinstance(cell, float | np.floating) and bool(cell != cell))
         or (isinstance(cell, np.datetime64 | np.timedelta64) and bool(np.isnat(cell)))
     )
+
+
+def frame_kind(X: Any) -> str | None:
+    """Return what a frame is of: pandas, polars or pyarrow; None for anything else, such as an array.
+
+    Example:
+        >>> import polars
+        >>> frame_kind(polars.DataFrame({"a": [1]}))
+        'polars'
+    """
+    homes = (base.__module__.partition(".")[0] for base in type(X).__mro__)
+    return next((home for home in homes if home in FRAMES), None) if hasattr(type(X), "columns") else None
+
+
+def native_frame(X: Any, names: Names = None) -> tuple[Any, str]:
+    """Return a table as a frame of narwhals, and what it was: pandas, polars, pyarrow or numpy.
+
+    Args:
+        X: A frame of pandas, polars or pyarrow, a dictionary of columns, an array or a list of rows; a masked
+            array has missing cells where its mask is set.
+        names: The names of the columns of an array; ``x1``, ``x2``, … when left out.
+
+    Raises:
+        ValueError: It is no table, or two columns have the same name.
+    """
+    if isinstance(X, np.ndarray | list | tuple):
+        return narwhals.from_native(_array_frame(X, names)), "numpy"
+    if isinstance(X, dict):
+        if len(lengths := {len(values) for values in X.values()}) > 1:
+            raise ValueError(f"the columns of a table have one length, not {sorted(lengths)}")
+        X = polars.DataFrame([_series(str(name), values) for name, values in X.items()])
+    frame, kind = _eager(X)
+    if any(not isinstance(name, str) for name in frame.columns):
+        frame = narwhals.from_native(X.rename(columns={name: str(name) for name in X.columns}))
+    return frame, kind
+
+
+def _eager(X: Any) -> tuple[Any, str]:
+    """A frame of narwhals with the names that X has, and its kind; a sentence about anything else."""
+    X = X.collect() if hasattr(type(X), "collect") else X  # a lazy frame
+    columns = "column_names" if frame_kind(X) == "pyarrow" else "columns"
+    check_names([str(name) for name in getattr(X, columns, ())])
+    try:
+        frame: Any = narwhals.from_native(X)
+    except TypeError:
+        expected = "expected a data frame (pandas, polars, pyarrow) or an array"
+        raise ValueError(f"{expected}, not {type(X).__name__}") from None
+    kind = frame.implementation.name.lower()
+    if kind not in FRAMES:
+        raise ValueError(f"frames of {kind} are not supported; convert it to pandas, polars or pyarrow")
+    return frame, kind
+
+
+def _array_frame(X: Any, names: Names) -> Any:
+    """A polars frame of an array's columns."""
+    rows, hidden = rows_of(X), np.ma.getmask(X)
+    if rows.ndim != 2:
+        raise ValueError(f"expected a table of rows and columns, not an array of shape {rows.shape}")
+    if rows.dtype.kind == "c":
+        raise ValueError("Complex data not supported: expected real numbers, text or dates")
+    rows = rows.astype("datetime64[us]") if rows.dtype.kind == "M" else rows
+    rows = rows if hidden is np.ma.nomask else np.where(hidden, None, rows)
+    names = default_names(rows.shape[1]) if names is None or len(names) != rows.shape[1] else names
+    columns = [column.tolist() if rows.dtype == object else np.ascontiguousarray(column) for column in rows.T]
+    return polars.DataFrame([_series(name, column) for name, column in zip(names, columns, strict=True)])
+
+
+def _series(name: str, values: Any) -> Any:
+    """A polars series of values, of which some may be missing."""
+    if isinstance(values, list | tuple):
+        values = one_type([None if is_missing(v) else v for v in values])
+    return polars.Series(name, values, strict=False)
+
+
+def one_type(values: list[Any]) -> list[Any]:
+    """The values, all as text where some are; None stays."""
+    if len({isinstance(v, str) for v in values if v is not None}) > 1:
+        return [None if v is None else str(v) for v in values]
+    return values
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -130,30 +201,20 @@ def align(rows: np.ndarray, names: Names, wanted: Names, dropped: Sequence[str] 
     found, wanted = [names[k] for k in kept], list(wanted)
     if found == wanted or any(side == default_names(len(side)) for side in (found, wanted)):
         return rows[:, kept] if len(kept) < len(names) else rows
-    missing = [name for name in wanted if name not in found]
-    extra = [name for name in found if name not in wanted]
-    faults = []
-    if missing:
-        faults.append(f"there {'is no column' if len(missing) == 1 else 'are no columns'} {_listed(missing)}")
+    check_columns(found, wanted, [name for name in found if name not in wanted])
+    return rows[:, [kept[found.index(name)] for name in wanted]]
+
+
+def check_columns(found: Sequence[str], wanted: Sequence[str], extra: Sequence[str] = ()) -> None:
+    """Raise a ValueError that names the wanted columns that were not found, and those that are none."""
+    known, faults = set(found), []
+    if lacking := [name for name in wanted if name not in known]:
+        faults.append(f"there {'is no column' if len(lacking) == 1 else 'are no columns'} {_listed(lacking)}")
     if extra:
         faults.append(f"{_listed(extra)} {'is not one' if len(extra) == 1 else 'are none'} of its columns")
     if faults:
         raise ValueError(f"the model was trained on other columns: {', and '.join(faults)}")
-    return rows[:, [kept[found.index(name)] for name in wanted]]
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(map(repr, names[:most])) + more
-
-
-def frame_kind(X: Any) -> str | None:
-    """Return what a frame is of: pandas, polars or pyarrow; None for anything else, such as an array.
-
-    Example:
-        >>> import polars
-        >>> frame_kind(polars.DataFrame({"a": [1]}))
-        'polars'
-    """
-    kind = type(X).__module__.partition(".")[0]
-    return kind if kind in ("pandas", "polars", "pyarrow") and hasattr(X, "columns") else None
+    return ", ".join(map(repr, names[:most])) + f" and {len(names) - most} more" * (len(names) > most)
