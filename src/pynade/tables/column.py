@@ -1,16 +1,14 @@
-"""One column of a table: what its values are, and how they become numbers for a model and values again.
+"""One column of a table: how its values become numbers for a model, and values again.
 
-A model sees a *code* for each cell: of a column of levels the index of the level, of numbers on a lattice
-(integers, rounded reals, dates) the number of steps from the first value, of a real column its standardised
-value. What the code leaves out of a cell's probability is its *offset*, a logarithm that is added to the
-model's: log p(cell) = log p(code) + offset.
+A model sees a *code* for each cell. What the code leaves out of a cell's probability is its *offset*, a
+logarithm that is added to the model's: log p(cell) = log p(code) + offset.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, Literal, get_args
 
@@ -23,15 +21,17 @@ FAR = 1e6  # a real value this many deviations away is scored by the rule for va
 FAR_STEPS = 1e8  # likewise of a lattice without an end
 LARGEST = 2.0**63 - 1024  # whole number of a column that has no lattice
 WORDS = {"true": True, "false": False, "yes": True, "no": False}
-MOST_DECIMALS = 15  # values of a lattice are then not rounded
+UNROUNDED = 15  # decimals: values of a lattice are then not rounded
 DAY = 86_400_000_000  # microseconds
+Codes = tuple[np.ndarray, np.ndarray]  # codes and offsets
 
 
 @dataclass(frozen=True)
 class Column:
     """One column: a name and the kind of values it holds; with more fields, how they become codes.
 
-    Probabilities of cells that training rows cannot tell about:
+    The code of a level is its index; of a number on a lattice (integers, rounded reals, dates) the number of
+    steps from the origin; of a real value its standardised value. Cells that training rows do not tell about:
 
     - A level that did not occur in training has probability 1 / (n + 1), where n is the number of training
       cells; the known levels share the rest. Its cell is then treated as missing for the other columns.
@@ -39,45 +39,28 @@ class Column:
     - Values outside the range of an integer column or beyond the ends of another (without an end: a million
       deviations, a hundred million steps away) have probability 1 / (n + 1) in all, half of it on each side,
       spread over the distance with a heavy tail. Such a cell is treated as missing likewise.
-
-    Attributes:
-        name: of the column.
-        kind: binary, category, ordinal, constant; integer, rounded, date; real.
-        reason: why it was understood so, in words.
-        n: training cells that are not missing.
-        levels: values of the codes 0, 1, …; of a column with rare levels, these come after the last one.
-        rare: rare levels with their shares of the last code, most frequent first.
-        resolution: step of the lattice, in units of the data (of dates: microseconds).
-        origin: value of code 0 of a lattice.
-        low: smallest code, or lower end of a real column; None has none.
-        high: largest code, or upper end of a real column; None has none.
-        loc: of a real column, after the logarithm or logit that its ends ask for.
-        scale: likewise.
-        decimals: that a value of a lattice is rounded to.
-        per_step: values in a step: 1, but of integers with too wide a range for a code each. These are
-            equally likely within their step, and draws are the first of them.
-        dtype: the type of the column in the frame, as `pynade.tables.native` describes it.
     """
 
     name: str
     kind: Kind
-    reason: str = ""
-    n: int = 0
-    levels: tuple[Any, ...] = ()
-    rare: tuple[tuple[Any, float], ...] = ()
-    resolution: float = 0.0
-    origin: float = 0.0
-    low: float | None = None
-    high: float | None = None
-    loc: float = 0.0
-    scale: float = 1.0
-    decimals: int = 0
-    per_step: int = 1
-    dtype: dict[str, Any] = field(default_factory=dict, compare=False)
+    reason: str = ""  # why it was understood so, in words
+    n: int = 0  # training cells that are not missing
+    levels: tuple[Any, ...] = ()  # values of the codes 0, 1, …; after them comes the code of the rare levels
+    rare: tuple[tuple[Any, float], ...] = ()  # with their shares of the last code, most frequent first
+    resolution: float = 0.0  # step of a lattice, in units of the data (of dates: microseconds); else 0
+    origin: float = 0.0  # value of code 0 of a lattice
+    low: float | None = None  # smallest code of a lattice, or lower end of a real column; None has none
+    high: float | None = None  # largest code, or upper end, likewise
+    loc: float = 0.0  # of a real column, after the logarithm or logit that its ends ask for
+    scale: float = 1.0  # likewise
+    decimals: int = 0  # that a value of a lattice is rounded to
+    per_step: int = 1  # values in a step: more of integers whose range is too wide for a code each; equally
+    # likely, and draws are the first of them
+    dtype: dict[str, Any] = field(default_factory=dict, compare=False)  # the type, as `native.cells` says it
 
     def __post_init__(self) -> None:
-        if self.kind not in (kinds := get_args(Kind)):
-            expected = ", ".join(kinds)
+        if self.kind not in get_args(Kind):
+            expected = ", ".join(get_args(Kind))
             raise ValueError(f"column {self.name!r} has kind {self.kind!r}; expected one of: {expected}")
         object.__setattr__(self, "levels", tuple(self.levels))
         object.__setattr__(self, "rare", tuple((value, float(share)) for value, share in self.rare))
@@ -97,9 +80,7 @@ class Column:
         """The rare levels."""
         return tuple(value for value, _ in self.rare)
 
-    def encode(
-        self, values: np.ndarray | Sequence[Any], density: bool = False
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def encode(self, values: np.ndarray | Sequence[Any], density: bool = False) -> Codes:
         """Codes (NaN where missing or out of range) and offsets (0 where missing).
 
         Args:
@@ -112,13 +93,10 @@ class Column:
         x = np.asarray(values, dtype=np.float64)
         return self._encode_real(x) if self.resolution == 0 else self._encode_lattice(x, density)
 
-    def _encode_levels(self, values: Any) -> tuple[np.ndarray, np.ndarray]:
-        last, unseen = len(self.levels), math.log(1 / (self.n + 1))
-        seen = math.log1p(-1 / (self.n + 1))
-        table: dict[Any, tuple[float, float]] = {
-            value: (code, seen) for code, value in enumerate(self.levels)
-        }
-        table |= {value: (last, seen + math.log(share)) for value, share in self.rare}
+    def _encode_levels(self, values: Any) -> Codes:
+        seen, unseen = math.log1p(-1 / (self.n + 1)), math.log(1 / (self.n + 1))
+        table: dict[Any, Any] = {value: (code, seen) for code, value in enumerate(self.levels)}
+        table |= {value: (len(self.levels), seen + math.log(share)) for value, share in self.rare}
         table[None] = (math.nan, 0.0)
         try:
             pairs = [table.get(value, (math.nan, unseen)) for value in values]
@@ -127,7 +105,7 @@ class Column:
         both = np.array(pairs, dtype=np.float64).reshape(-1, 2)
         return both[:, 0], both[:, 1]
 
-    def _encode_lattice(self, x: np.ndarray, density: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _encode_lattice(self, x: np.ndarray, density: bool) -> Codes:
         low, high = self._ends()
         with np.errstate(all="ignore"):
             codes = (x - self.origin) / self.resolution
@@ -138,7 +116,7 @@ class Column:
         each = self.resolution if density else float(self.per_step)
         return codes, np.where(np.isnan(x), 0.0, offset - math.log(each))
 
-    def _encode_real(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _encode_real(self, x: np.ndarray) -> Codes:
         low, high = self._ends()
         with np.errstate(all="ignore"):
             below, above = np.log(np.maximum(x - low, 0)), np.log(np.maximum(high - x, 0))
@@ -155,15 +133,14 @@ class Column:
         return codes, np.where(np.isnan(codes), offset, log_slope - math.log(self.scale) + offset)
 
     def _offsets(self, codes: np.ndarray, beyond: np.ndarray, unit: float, step: float) -> np.ndarray:
-        """Offsets of values by their distance beyond the range (< 0: inside), where codes become missing.
+        """Offsets by the distance d beyond the range (< 0: inside), where codes become missing.
 
         Each side has half of 1 / (n + 1): unit / (unit + d) is left beyond a distance d.
         """
-        outside, missing = beyond >= 0, np.isnan(beyond)
+        outside, missing, share = beyond >= 0, np.isnan(beyond), 1 / (self.n + 1)
         d = np.clip(np.nan_to_num(beyond), 0, 1e300)
         tail = math.log(unit) - np.log(unit + d) - np.log(unit + d + step)
         codes[outside] = math.nan
-        share = 1 / (self.n + 1)
         return np.where(outside, math.log(share / 2) + tail, np.where(missing, 0.0, math.log1p(-share)))
 
     @property
@@ -186,25 +163,18 @@ class Column:
         """
         codes = np.asarray(codes, dtype=np.float64)
         if self.kind in LEVELS:
-            values = np.empty(self.n_levels, dtype=object)
-            values[: len(self.levels)] = list(self.levels)
-            if self.rare:
-                values[-1] = self.rare[0][0]
-            found = values[codes.astype(np.int64)]
+            values, places = np.empty(len(self.levels) + len(self.rare), object), codes.astype(np.int64)
+            values[:] = [*self.levels, *self.known_rare]
             if self.rare and rng is not None:
-                rows = np.flatnonzero(codes == len(self.levels))
-                which = rng.choice(len(self.rare), size=len(rows), p=_normalised(s for _, s in self.rare))
-                for row, k in zip(rows, which, strict=True):
-                    found[row] = self.rare[k][0]
-            return found
+                rows = np.flatnonzero(places == len(self.levels))
+                shares = np.array([share for _, share in self.rare])
+                places[rows] += rng.choice(len(shares), size=len(rows), p=shares / shares.sum())
+            return values[places]
         if self.resolution:
             if self.kind in ("integer", "date") and self.resolution == int(self.resolution):
                 return int(self.origin) + np.round(codes).astype(np.int64) * int(self.resolution)
             x = self.origin + codes * self.resolution
-            return np.round(x, self.decimals) if self.decimals < MOST_DECIMALS else x
-        return self._decode_real(codes)
-
-    def _decode_real(self, codes: np.ndarray) -> np.ndarray:
+            return np.round(x, self.decimals) if self.decimals < UNROUNDED else x
         x = self._axis(codes)
         if self.low is not None:
             x = np.clip(x, np.nextafter(self.low, math.inf), np.nextafter(self._ends()[1], -math.inf))
@@ -233,37 +203,30 @@ class Column:
         known = (*self.levels, *self.known_rare)
         if value in known:
             return known[known.index(value)]
-        matches = [level for level in known if str(level) == str(value).strip()]
-        with_words = WORDS.get(str(value).strip().lower())
-        matches += [level for level in known if isinstance(level, bool) and level == with_words]
-        if not matches and is_number(value_of(value)):
-            matches = [level for level in known if is_number(level) and level == value_of(value)]
+        text, number = str(value).strip(), as_float(value)
+        matches = [level for level in known if str(level) == text]
+        matches += [level for level in known if isinstance(level, bool) and level == WORDS.get(text.lower())]
+        matches += [level for level in known if is_number(level) and level == number]
         if not matches:
-            some = ", ".join(map(str, known[:8])) + (", …" if len(known) > 8 else "")
+            some = ", ".join(map(str, known[:8])) + ", …" * (len(known) > 8)
             raise ValueError(f"column {self.name!r} has no level {value!r}; its levels are: {some}")
         return matches[0]
 
     def domain(self) -> str:
         """The values, in words."""
         if self.kind in LEVELS:
-            shown = ", ".join(map(str, self.levels[:6])) + (", …" if len(self.levels) > 6 else "")
+            shown = ", ".join(map(str, self.levels[:6])) + ", …" * (len(self.levels) > 6)
             return f"{shown} + {len(self.rare)} rare" if self.rare else shown
-        low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
-        if self.resolution:
-            low, high = (self.origin + end * self.resolution for end in (low, high))
+        step = self.resolution
         if self.kind == "date":
-            step = self.resolution / DAY
-            steps = f"{step:g} days" if step >= 1 else f"{self.resolution / 1e6:g} s"
+            steps = f"{step / DAY:g} days" if step >= DAY else f"{step / 1e6:g} s"
             return f"steps of {steps}" if step else "any time"
-        steps = f", steps of {self.resolution:g}" if self.resolution else ""
-        low, high = (round(end, 12) + 0.0 if math.isfinite(end) else end for end in (low, high))
+        low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
+        low, high = (round(self.origin + end * (step or 1), 12) + 0.0 for end in (low, high))
+        steps = f", steps of {step:g}" if step else ""
         if math.isinf(high):
             return ("any number" if math.isinf(low) else f"at least {low:g}") + steps
         return f"{low:g} … {high:g}{steps}"
-
-    def with_type(self, dtype: dict[str, Any]) -> Column:
-        """The same column, of a frame with another type for it."""
-        return replace(self, dtype=dtype)
 
 
 def is_number(value: Any) -> bool:
@@ -271,17 +234,12 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool) and value == value
 
 
-def value_of(text: Any) -> Any:
-    """The number a text stands for, or the text."""
+def as_float(value: Any) -> float:
+    """The number that a value or a text stands for; NaN if there is none."""
     try:
-        return float(text)
+        return float(value)
     except (TypeError, ValueError):
-        return text
-
-
-def _normalised(shares: Any) -> np.ndarray:
-    p = np.array(list(shares))
-    return p / p.sum()
+        return math.nan
 
 
 def _microseconds(value: Any, name: str) -> int:
@@ -291,13 +249,10 @@ def _microseconds(value: Any, name: str) -> int:
             value = datetime.fromisoformat(value.strip())
         if isinstance(value, np.datetime64):
             return int(value.astype("datetime64[us]").astype(np.int64))
-        if hasattr(value, "to_pydatetime"):
-            value = value.to_pydatetime()
         if isinstance(value, date) and not isinstance(value, datetime):
             value = datetime(value.year, value.month, value.day)
         value = value.replace(tzinfo=UTC) if value.tzinfo is None else value
         return round(value.timestamp() * 1e6)
     except (ValueError, AttributeError, TypeError):
-        raise ValueError(
-            f"column {name!r} is given as {value!r}, which is no date such as 2024-05-31"
-        ) from None
+        given = f"column {name!r} is given as {value!r}"
+        raise ValueError(f"{given}, which is no date such as 2024-05-31") from None

@@ -11,25 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from pynade.tables.column import (
-    DAY,
-    FAR_STEPS,
-    LARGEST,
-    LEVELS,
-    MAX_STEPS,
-    MOST_DECIMALS,
-    Column,
-    Kind,
-    is_number,
-    value_of,
-)
+from pynade.tables.column import DAY, FAR_STEPS, LARGEST, LEVELS, MAX_STEPS, UNROUNDED, Column, Kind, as_float
 
+Cells = np.ndarray | Sequence[Any]  # numbers with NaN, or a list with None
 MOST_LEVELS = 100  # of a category; others are rare
 FEW_CODES = 10  # whole numbers with at most so many values are ordered levels
 TIES = 0.95  # share of different values below which a column of reals is rounded
 TEXT = 20  # at least so many different texts make a column of identifiers or free text
 CODE = re.compile(r"\s*[+-]?0\d")  # text such as 00123, which is no number
 IDENTIFIER = re.compile(r"(^|[_\s])(id|uuid|guid|key|index|number|nr|no)$|^(id|uuid)([_\s]|$)", re.IGNORECASE)
+UNITS = (DAY, 3_600_000_000, 60_000_000, 1_000_000, 1000)  # usual steps of dates, in microseconds
 
 
 class Unsuitable(Exception):
@@ -37,11 +28,7 @@ class Unsuitable(Exception):
 
 
 def infer(
-    name: str,
-    values: np.ndarray | Sequence[Any],
-    sort: str,
-    wanted: Kind | None = None,
-    ordered: Sequence[Any] = (),
+    name: str, values: Cells, sort: str, wanted: Kind | None = None, dtype: Mapping[str, Any] | None = None
 ) -> Column:
     """What a column is.
 
@@ -50,46 +37,47 @@ def infer(
         values: numbers as float64 with NaN (of dates: microseconds), anything else as a list with None.
         sort: "number", "text", "boolean" or "date": what the frame says the cells are.
         wanted: the kind that a user asks for; None finds it out.
-        ordered: the levels of a frame's own ordered or unordered category, in their order.
+        dtype: the type of the column in the frame, as `pynade.tables.native.cells` describes it.
 
     Raises:
         Unsuitable: an identifier, free text, or a column without a value.
         ValueError: the values cannot be of the kind that is wanted.
     """
+    return replace(_inferred(name, values, sort, wanted, dtype or {}), dtype=dict(dtype or {}))
+
+
+def _inferred(name: str, values: Cells, sort: str, wanted: Kind | None, dtype: Mapping[str, Any]) -> Column:
     if sort in ("number", "date"):
         known = np.asarray(values, dtype=np.float64)
         known = known[~np.isnan(known)]
         if not len(known):
             raise Unsuitable("every cell is missing")
         if wanted in LEVELS:
-            numbers = [int(v) if v == round(v) else v for v in known.tolist()]
-            return _levels(name, numbers, wanted, "as asked")
+            return _levels(name, [int(v) if v == round(v) else v for v in known.tolist()], wanted, "as asked")
         return _date(name, known) if sort == "date" else _number(name, known, wanted)
     cells = [value for value in values if value is not None]
     if not cells:
         raise Unsuitable("every cell is missing")
-    counts = Counter(cells)
-    if wanted in ("integer", "rounded", "real") or (wanted is None and sort == "text" and not ordered):
-        numbers = [value_of(value) for value in counts]
-        coded = wanted is None and any(CODE.match(str(value)) for value in counts)
-        if not coded and all(is_number(v) and math.isfinite(v) for v in numbers):
+    counts, order = Counter(cells), dtype.get("categories", ())
+    if wanted is None and dtype.get("ordered") and 2 < len(order) <= MOST_LEVELS:
+        wanted = "ordinal"
+    if wanted in ("integer", "rounded", "real") or (wanted is None and sort == "text" and not order):
+        odd = [value for value in counts if not math.isfinite(as_float(value))]
+        if not odd and (wanted is not None or not any(CODE.match(str(value)) for value in counts)):
             found = _number(name, np.array([float(value) for value in cells]), wanted)
             return replace(found, reason=f"text that holds numbers: {found.reason}")
         if wanted is not None:
-            odd = next(value for value in counts if not is_number(value_of(value)))
-            raise ValueError(f"column {name!r} cannot be {wanted}: it holds {odd!r}")
-    if ordered:
-        kind: Kind = wanted or ("binary" if len(ordered) == 2 else "category")
-        return _levels(name, cells, kind, "categories of the frame", ordered)
+            raise ValueError(f"column {name!r} cannot be {wanted}: it holds {odd[0]!r}")
+    if order:
+        kind: Kind = wanted or ("binary" if len(order) == 2 else "category")
+        return _levels(name, cells, kind, "categories of the frame", order)
     if wanted is None and len(counts) > max(TEXT, 0.5 * len(cells)):
         example = str(next(iter(counts)))[:30]
         raise Unsuitable(f"{len(counts):,} different texts in {len(cells):,} rows, such as {example!r}")
     return _levels(name, cells, wanted, "true or false" if sort == "boolean" else "text")
 
 
-def _levels(
-    name: str, cells: list[Any], wanted: Kind | None, reason: str, order: Sequence[Any] = ()
-) -> Column:
+def _levels(name: str, cells: list[Any], wanted: Kind | None, why: str, order: Sequence[Any] = ()) -> Column:
     counts = Counter(cells)
     kinds: Mapping[int, Kind] = {1: "constant", 2: "binary"}
     kind = wanted or kinds.get(len(counts), "category")
@@ -100,67 +88,49 @@ def _levels(
     if kind == "ordinal" or (few and len(counts) <= MOST_LEVELS):
         frequent, rare = set(counts), []
     place = {value: k for k, value in enumerate(order)}
-    levels = sorted(
-        frequent, key=lambda v: (place.get(v, len(place)), is_number(v), v if is_number(v) else str(v))
-    )
+    levels = sorted(frequent, key=lambda value: (place.get(value, len(place)), value))
     total = sum(count for _, count in rare)
-    reason = f"{reason}, {len(counts):,} level{'s' * (len(counts) > 1)}"
-    reason += (
-        f", {len(rare):,} of them in fewer than {least} rows or not among the {MOST_LEVELS} most frequent"
-        * bool(rare)
-    )
-    shares = [(value, count / total) for value, count in rare]
-    return Column(name, kind, reason, len(cells), tuple(levels), tuple(shares))
+    why += f", {len(counts):,} level{'s' * (len(counts) > 1)}"
+    if rare:
+        why += f", {len(rare):,} of them in fewer than {least} rows"
+        why += f" or not among the {MOST_LEVELS} most frequent"
+    shares = tuple((value, count / total) for value, count in rare)
+    return Column(name, kind, why, len(cells), tuple(levels), shares)
 
 
 def _number(name: str, known: np.ndarray, wanted: Kind | None) -> Column:
     distinct, repeats = np.unique(known, return_counts=True)
-    n, spike = len(known), repeats.max() >= max(5, 0.01 * len(known))
+    n, spike = len(known), bool(repeats.max() >= max(5, 0.01 * len(known)))
     whole = bool((distinct == np.round(distinct)).all()) and bool((np.abs(distinct) < LARGEST).all())
-    cells = [int(v) for v in known] if whole and len(distinct) <= FEW_CODES else known.tolist()
+    few, origin = whole and len(distinct) <= FEW_CODES, float(distinct[0])
+    cells = [int(v) for v in known] if few else known.tolist()
     if wanted is None and len(distinct) <= 2:
         return _levels(name, cells, None, "always the same" if len(distinct) == 1 else "two values")
-    if wanted is None and whole and len(distinct) <= FEW_CODES and n >= 5 * len(distinct):
+    if wanted is None and few and n >= 5 * len(distinct):
         return _levels(name, cells, "ordinal", f"whole numbers with at most {FEW_CODES} values")
     if wanted is None and whole and len(distinct) > 0.9 * n and n > TEXT:
         if len(distinct) == n and (np.diff(known) == 1).all():
             raise Unsuitable("it counts the rows")
         if IDENTIFIER.search(name):
             raise Unsuitable("an identifier by its name, and hardly a value occurs twice")
-    step, decimals = lattice(distinct, n, whole, bool(spike)) if wanted != "real" else (0.0, 0)
-    if wanted in ("integer", "rounded") and not step:
-        step, decimals = _fine(distinct), MOST_DECIMALS
     if wanted == "integer" and not whole:
         odd = distinct[distinct != np.round(distinct)][0]
         raise ValueError(f"column {name!r} cannot be integer: it holds {odd:g}")
-    if not step or ((distinct[-1] - distinct[0]) / step > MAX_STEPS and wanted is None and not whole):
+    step, decimals = _lattice(distinct, n, whole, spike) if wanted != "real" else (0.0, 0)
+    if wanted in ("integer", "rounded") and not step:
+        step, decimals = _fine(distinct), UNROUNDED
+    span = float((distinct[-1] - origin) / step) if step else 0.0  # in steps
+    if not step or (span > MAX_STEPS and wanted is None and not whole):
         return _real(name, known, f"{len(distinct):,} different values in {n:,} rows")
     if whole and wanted in (None, "integer"):
-        reason = "whole numbers" + (f", multiples of {step:g} apart" if step > 1 else "")
-        return _integer(name, known, distinct, step, reason)
-    origin = float(distinct[0])
+        wide = max(1, math.ceil(span / MAX_STEPS))  # steps to a code, where there are more steps than codes
+        ends = {"resolution": step * wide, "origin": origin, "low": 0.0, "high": span // wide}
+        why = "whole numbers" + f", multiples of {step:g} apart" * (step > 1)
+        return Column(name, "integer", why + f", {wide} to a step" * (wide > 1), n, **ends, per_step=wide)
     steps = np.floor(origin / step + 1e-9)  # from 0 to the first value
     low = None if origin < 0 or steps > FAR_STEPS else -float(steps)
-    why = f"values repeat, and are multiples of {step:g}" if decimals < MOST_DECIMALS else "values repeat"
+    why = f"values repeat, and are multiples of {step:g}" if decimals < UNROUNDED else "values repeat"
     return Column(name, "rounded", why, n, resolution=step, origin=origin, low=low, decimals=decimals)
-
-
-def _integer(name: str, known: np.ndarray, distinct: np.ndarray, step: float, reason: str) -> Column:
-    span, wide = float((distinct[-1] - distinct[0]) / step), 1
-    if span > MAX_STEPS:  # more steps than codes
-        wide = math.ceil(span / MAX_STEPS)
-        reason += f", {wide} to a step"
-    return Column(
-        name,
-        "integer",
-        reason,
-        len(known),
-        resolution=step * wide,
-        origin=float(distinct[0]),
-        low=0.0,
-        high=span // wide,
-        per_step=wide,
-    )
 
 
 def _real(name: str, known: np.ndarray, reason: str) -> Column:
@@ -187,33 +157,19 @@ def _moments(y: np.ndarray) -> tuple[float, float]:
 def _date(name: str, known: np.ndarray) -> Column:
     distinct = np.unique(known).astype(np.int64)
     step = int(np.gcd.reduce(np.diff(distinct))) if len(distinct) > 1 else DAY
-    for unit in (DAY, 3_600_000_000, 60_000_000, 1_000_000, 1000):  # a usual step, not 3 days by chance
-        if step % unit == 0:
-            step = unit
-            break
+    step = next((unit for unit in UNITS if step % unit == 0), step)  # a usual one, not 3 days by chance
     n, span = len(known), int(distinct[-1] - distinct[0])
     if span / step > MAX_STEPS:
         loc, scale = _moments(known)
         return Column(name, "date", "dates", n, loc=loc, scale=scale)
-    return Column(
-        name, "date", "dates", n, resolution=float(step), origin=float(distinct[0]), low=0.0, high=span / step
-    )
+    lattice = {"resolution": float(step), "origin": float(distinct[0]), "low": 0.0, "high": span / step}
+    return Column(name, "date", "dates", n, **lattice)
 
 
-def lattice(distinct: np.ndarray, n: int, whole: bool, spike: bool = False) -> tuple[float, int]:
-    """The step of the lattice that nearly all values are on, and its decimals; (0, 0) where there is none.
+def _lattice(distinct: np.ndarray, n: int, whole: bool, spike: bool) -> tuple[float, int]:
+    """The step of the lattice that nearly all of the different values are on, and its decimals; or (0, 0).
 
-    Args:
-        distinct: the different values, ascending.
-        n: number of values.
-        whole: whether all are whole numbers.
-        spike: whether one value is so frequent that it has a probability of its own.
-
-    Example:
-        >>> lattice(np.array([0.5, 1.0, 2.5]), 10, False)
-        (0.5, 1)
-        >>> lattice(np.array([0.1, 0.23, 0.377]), 3, False)  # no value repeats
-        (0.0, 0)
+    A spike, a value so frequent that it has a probability of its own, makes one of a column without ties.
     """
     if whole:
         step = int(np.gcd.reduce(np.diff(distinct.astype(np.int64))))
@@ -226,15 +182,14 @@ def lattice(distinct: np.ndarray, n: int, whole: bool, spike: bool = False) -> t
         near &= np.abs(scaled) < 2**53
         if near.mean() >= 0.99:
             steps = np.diff(np.unique(np.round(scaled[near]).astype(np.int64)))
-            step = int(np.gcd.reduce(steps)) / 10**decimals
-            if step and (distinct[-1] - distinct[0]) / step <= MAX_STEPS:
-                return step, decimals
+            size = int(np.gcd.reduce(steps)) / 10**decimals
+            if size and (distinct[-1] - distinct[0]) / size <= MAX_STEPS:
+                return size, decimals
             break
-    return _fine(distinct), MOST_DECIMALS
+    return _fine(distinct), UNROUNDED
 
 
 def _fine(distinct: np.ndarray) -> float:
     """The smallest difference between values, but no finer than the codes of a lattice."""
-    if len(distinct) == 1:
-        return 1.0
-    return float(max(np.diff(distinct).min(), (distinct[-1] - distinct[0]) / MAX_STEPS))
+    span = distinct[-1] - distinct[0]
+    return float(max(np.diff(distinct).min(), span / MAX_STEPS)) if len(distinct) > 1 else 1.0
