@@ -20,11 +20,7 @@ from pynade.tables.modules import polars
 
 #: Patterns of texts that are numbers, and of dates with their formats.
 WHOLE, NUMBER = r"^[+-]?[0-9]{1,18}$", r"^[+-]?(([0-9]+\.[0-9]*|\.?[0-9]+)(e[+-]?[0-9]+)?|inf(inity)?)$"
-DAYS = {
-    r"^\d{4}-\d\d?-\d\d?": "%Y-%m-%d",
-    r"^\d{4}/\d\d?/\d\d?": "%Y/%m/%d",
-    r"^\d\d?\.\d\d?\.\d{4}": "%d.%m.%Y",
-}
+DAYS = {r"^\d{4}(-\d\d?){2}": "%Y-%m-%d", r"^\d{4}(/\d\d?){2}": "%Y/%m/%d", r"^(\d\d?\.){2}\d{4}": "%d.%m.%Y"}
 TIMES = ("", " %H:%M:%S%.f", "T%H:%M:%S%.f", " %H:%M", "T%H:%M", " %H:%M:%S%.f%#z", "T%H:%M:%S%.f%#z")
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
-from pynade.tables.column import Column as Column
-from pynade.tables.column import Kind as Kind
-from pynade.tables.schema import Schema as Schema
+from pynade.tables.column import Kind
+from pynade.tables.modules import polars
+from pynade.tables.schema import Schema
 
 if TYPE_CHECKING:  # torch takes a second to import, and a list of names should not wait for it
     import torch
@@ -21,10 +21,7 @@ Rows = Any  # a 2-D array, or a polars frame
 
 
 class RowSource(Protocol):
-    """Something that draws training rows for as long as they are wanted.
-
-    It draws on one device, without waiting for it: `draw` can be captured in a CUDA graph.
-    """
+    """Something that draws training rows on one device; `draw` can be captured in a CUDA graph."""
 
     @property
     def n_variables(self) -> int:
@@ -114,8 +111,6 @@ class Dataset:
         """Return the data set with polars frames as its parts."""
         if self.framed:
             return self
-        import polars
-
         parts: Any = {k: polars.DataFrame(v, list(self.schema.names)) for k, v in self.parts.items()}
         return replace(self, **parts, source=None)
 
@@ -163,10 +158,9 @@ class Dataset:
         for part, rows in self.parts.items():
             kind = "frame" if self.framed else rows.dtype.name
             digest.update(f"{part} {kind} {rows.shape[0]}x{rows.shape[1]}\n".encode("ascii"))
-            if self.framed:
-                for column in rows:
-                    digest.update(_column_bytes(column))
-            else:
+            for column in rows if self.framed else ():
+                digest.update(_column_bytes(column))
+            if not self.framed:
                 digest.update(np.ascontiguousarray(rows, dtype=rows.dtype.newbyteorder("<")).data)
         return digest.hexdigest()
 
@@ -190,15 +184,16 @@ class Dataset:
         if len(rows) < 2 * n:
             few = f"data set {self.name!r} has {len(rows)} rows"
             raise ValueError(f"{few}, too few for {n} folds of two rows or more")
-        order = np.random.Generator(np.random.PCG64(seed)).permutation(len(rows))
+        order, folds = np.random.Generator(np.random.PCG64(seed)).permutation(len(rows)), []
         pieces = [rows[part] for part in np.array_split(order, n)]
-        folds = []
         for k, test in enumerate(pieces):
             *train, valid = pieces[k + 1 :] + pieces[:k]
-            facts = {**self.provenance, "fold": k + 1, "folds": n, "fold_seed": seed}
-            parts: Any = {"train": _stack(train), "valid": valid, "test": test, "provenance": facts}
-            folds.append(replace(self, **parts, source=None))
+            facts = {"fold": k + 1, "folds": n, "fold_seed": seed}
+            folds.append(self._cut(facts, train=_stack(train), valid=valid, test=test))
         return folds
+
+    def _cut(self, facts: dict[str, Any], **parts: Any) -> Dataset:
+        return replace(self, **parts, provenance=self.provenance | facts, source=None)
 
     def with_validation(self, fraction: float, seed: int) -> Dataset:
         """Return a data set that has a validation part: this one, or one cut at random from train.
@@ -217,18 +212,13 @@ class Dataset:
         if self.valid is not None:
             return self
         train, valid = validation_rows(len(self.train), fraction, seed)
-        facts = {**self.provenance, "validation": {"fraction": fraction, "seed": seed}}
-        parts: Any = {"train": self.train[train], "valid": self.train[valid], "provenance": facts}
-        return replace(self, **parts, source=None)
+        facts = {"validation": {"fraction": fraction, "seed": seed}}
+        return self._cut(facts, train=self.train[train], valid=self.train[valid])
 
 
 def _stack(parts: list[Any]) -> Any:
     """Rows of several parts, one after the other."""
-    if isinstance(parts[0], np.ndarray):
-        return np.concatenate(parts)
-    import polars
-
-    return polars.concat(parts)
+    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else polars.concat(parts)
 
 
 def _kind(dtype: Any) -> Kind:
@@ -242,8 +232,6 @@ def _kind(dtype: Any) -> Kind:
 
 def _column_bytes(column: Any) -> bytes:
     """Name, kind, missing cells and values of a column of a polars frame, whatever its width in memory is."""
-    import polars
-
     kind = _kind(column.dtype)
     if kind == "real":
         column = column.cast(polars.Float64).fill_nan(None)

@@ -24,6 +24,7 @@ SUFFIXES = (".npy", ".npz", ".csv", ".parquet", ".csv.gz")
 TABLE_ENDINGS = (".csv", ".npy", ".parquet")  # of the files that `write_table` writes
 FRAME_ENDINGS = (".csv", ".parquet")  # likewise, of frames
 Names = tuple[str, ...] | None
+Words = Sequence[str] | None  # texts that mean "missing"
 
 
 def read_file(path: str | Path) -> tuple[np.ndarray, Names]:
@@ -39,10 +40,6 @@ def read_file(path: str | Path) -> tuple[np.ndarray, Names]:
     Returns:
         The rows, 2-D (``uint8`` if every value is 0 or 1, else ``float64``), and the column names or None.
 
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The file holds no table of finite numbers; the sentence names the line and the column.
-
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "toy.csv"
@@ -57,9 +54,7 @@ def read_file(path: str | Path) -> tuple[np.ndarray, Names]:
     return parts["train"], names
 
 
-def dataset_from_file(
-    path: str | Path, frames: bool = False, missing: Sequence[str] | None = None
-) -> Dataset:
+def dataset_from_file(path: str | Path, frames: bool = False, missing: Words = None) -> Dataset:
     """Read a file as a data set: its parts if it has any, else all rows as ``train``.
 
     A column whose values are all 0 or 1, apart from missing ones, is binary in the schema; any other is real.
@@ -198,7 +193,7 @@ def _parquet_frame(path: Path) -> polars.DataFrame:
         raise ValueError(f"{path} could not be read as a parquet file ({reason})") from error
 
 
-def read_frame(path: str | Path, missing: Sequence[str] | None = None) -> polars.DataFrame:
+def read_frame(path: str | Path, missing: Words = None) -> polars.DataFrame:
     """Read a table of columns of any type as a polars frame.
 
     The types of the columns of a ``.csv`` file follow from all of its cells: whole numbers, numbers, true and
@@ -209,10 +204,6 @@ def read_frame(path: str | Path, missing: Sequence[str] | None = None) -> polars
         path: A ``.csv``, ``.csv.gz`` or ``.parquet`` file, or one of those of `read_file`.
         missing: Texts that mean "missing" in a ``.csv`` file, in upper or lower case; a blank cell always
             does. None takes ``NA``, ``N/A``, ``NaN``, ``null``, ``none``, ``?``, ``NaT`` and ``<NA>``.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is damaged, empty, ragged, or has two columns of one name; the sentence names the file.
 
     Example:
         >>> import tempfile
@@ -237,12 +228,7 @@ def read_frame(path: str | Path, missing: Sequence[str] | None = None) -> polars
 
 
 def check_destination(path: Path, *endings: str) -> None:
-    """Raise a ValueError if a file cannot be written, before any work is done for it.
-
-    Args:
-        path: The file.
-        *endings: The endings that are allowed, such as ``".csv"``; any if none is given.
-    """
+    """Raise a ValueError if a file of one of these endings (none: any) cannot be written."""
     if endings and path.suffix not in endings:
         raise ValueError(f"cannot write {path.name}: its ending must be {' or '.join(endings)}")
     if not path.parent.is_dir():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from datetime import date, time, timedelta
+from datetime import date, datetime, time, timedelta
 from typing import Any
 
 import numpy as np
@@ -21,14 +22,8 @@ def as_matrix(X: Any) -> tuple[Any, list[str] | None]:
     Booleans become 0 and 1; None and the missing values of pandas, polars and pyarrow become NaN.
 
     Args:
-        X: A NumPy array, a list of rows, or a frame of pandas, polars or pyarrow. Anything else (a sparse
-            matrix, a tensor, a Series) is returned as it is.
-
-    Returns:
-        The array, and the column names: None for an array, and for a frame whose names are not all strings.
-
-    Raises:
-        ValueError: A column holds text or dates, or two columns have the same name; the sentence names it.
+        X: A NumPy array, a list of rows, or a frame of pandas, polars or pyarrow (names that are not all
+            strings are none). Anything else (a sparse matrix, a tensor, a Series) is returned as it is.
 
     Example:
         >>> import polars
@@ -73,12 +68,9 @@ def rows_of(X: Any) -> np.ndarray:
 
 def is_missing(cell: Any) -> bool:
     """Whether a cell is None, NaN, or the missing value of pandas or NumPy."""
-    return (
-        cell is None
-        or type(cell).__name__ in ("NAType", "NaTType")  # of pandas, which need not be installed
-        or (isinstance(cell, float | np.floating) and bool(cell != cell))
-        or (isinstance(cell, np.datetime64 | np.timedelta64) and bool(np.isnat(cell)))
-    )
+    if isinstance(cell, float | datetime | np.generic):
+        return bool(cell != cell)
+    return cell is None or type(cell).__name__ == "NAType"  # of pandas, which need not be installed
 
 
 def frame_kind(X: Any) -> str | None:
@@ -100,9 +92,6 @@ def native_frame(X: Any, names: Names = None) -> tuple[Any, str]:
         X: A frame of pandas, polars or pyarrow, a dictionary of columns, an array or a list of rows; a masked
             array has missing cells where its mask is set.
         names: The names of the columns of an array; ``x1``, ``x2``, … when left out.
-
-    Raises:
-        ValueError: It is no table, or two columns have the same name.
     """
     if isinstance(X, np.ndarray | list | tuple):
         return narwhals.from_native(_array_frame(X, names)), "numpy"
@@ -162,9 +151,9 @@ def one_type(values: list[Any]) -> list[Any]:
 
 def check_names(names: Sequence[str]) -> None:
     """Raise a ValueError if a column name occurs twice."""
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"column name {twice!r} occurs more than once; column names must differ") from None
+    for name, n in Counter(names).items():
+        if n > 1:
+            raise ValueError(f"column name {name!r} occurs more than once; column names must differ")
 
 
 def default_names(n: int) -> list[str]:
@@ -182,9 +171,6 @@ def align(rows: np.ndarray, names: Names, wanted: Names, dropped: Sequence[str] 
         names: The column names of the table; None if it has none.
         wanted: The column names of the model; None if it has none.
         dropped: Columns that were left out before training, and are left out here too.
-
-    Raises:
-        ValueError: Columns are missing, or the model does not know some; the sentence names them.
 
     Example:
         >>> align(np.array([[1, 0]]), ["b", "a"], ["a", "b"]).tolist()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,9 @@ def is_images(path: Path) -> bool:
 
 
 def images_dataset(path: str | Path) -> Dataset:
-    """Read a folder of PNG files, or an ``.npy`` stack, as a data set of images.
+    """Read images as rows, in the order (channels, height, width).
 
-    A row is an image in the order (channels, height, width). Where every pixel is black or white the rows are
-    zeros and ones; otherwise they are grey levels 0 … 255 (see `binarized`).
+    Where every pixel is black or white they are zeros and ones, else grey levels 0 … 255 (see `binarized`).
 
     Args:
         path: A folder of PNG files of one size, taken in the order of their names, or with such files in
@@ -148,14 +146,3 @@ def _levels(stack: np.ndarray, path: Path) -> np.ndarray:
         expected = f"whole grey levels from 0 to {LEVELS - 1}, or numbers from 0 to 1"
         raise ValueError(f"{path}: expected {expected}, found numbers from {least:g} to {most:g}")
     return stack.astype(np.uint8)
-
-
-def channels_height_width(shape: Sequence[int]) -> tuple[int, int, int]:
-    """The three sides of an image shape (height, width) or (channels, height, width).
-
-    Example:
-        >>> channels_height_width((28, 28)), channels_height_width((3, 8, 9))
-        ((1, 28, 28), (3, 8, 9))
-    """
-    channels, height, width = (1, *map(int, shape))[-3:]
-    return channels, height, width

@@ -24,7 +24,7 @@ UNITS = (DAY, 3_600_000_000, 60_000_000, 1_000_000, 1000)  # usual steps of date
 
 
 class Unsuitable(Exception):
-    """A column that cannot be modelled; the message says why."""
+    """A column that cannot be modelled: identifiers, free text, or no value; the message says why."""
 
 
 def infer(
@@ -38,10 +38,6 @@ def infer(
         sort: "number", "text", "boolean" or "date": what the frame says the cells are.
         wanted: the kind that a user asks for; None finds it out.
         dtype: the type of the column in the frame, as `pynade.tables.native.cells` describes it.
-
-    Raises:
-        Unsuitable: an identifier, free text, or a column without a value.
-        ValueError: the values cannot be of the kind that is wanted.
     """
     return replace(_inferred(name, values, sort, wanted, dtype or {}), dtype=dict(dtype or {}))
 

@@ -23,16 +23,12 @@ Type = dict[str, Any]  # what is known of a column's type, as JSON values
 def cells(series: Any, missing: Sequence[str] | None = None) -> tuple[Any, str, Type]:
     """Return the values of a column of a frame, what they are, and the type of the column.
 
+    Values are float64 with NaN of a "number" and a "date" (microseconds since 1970), a list with None of a
+    "boolean" and a "text". From the type `build_frame` makes the column again.
+
     Args:
         series: A series of narwhals.
         missing: Texts, in lower case, that mean "missing"; None takes the usual ones.
-
-    Returns:
-        Numbers as float64 with NaN, dates as microseconds since 1970 likewise, anything else as a list with
-        None; "number", "date", "boolean" or "text"; and the type, from which `build_frame` makes it again.
-
-    Raises:
-        ValueError: The column holds durations, lists or other things that are no single values.
     """
     dtype, native, column = series.dtype, series.to_native(), f"column {series.name!r}"
     facts: Type = {"type": type(dtype).__name__, "native": str(getattr(native, "dtype", ""))}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pynade.tables.column import DAY, Codes, Column, Kind
-from pynade.tables.frames import check_columns, check_names, default_names, native_frame
+from pynade.tables.frames import Names, check_columns, check_names, default_names, native_frame
 from pynade.tables.inference import Unsuitable, infer
 from pynade.tables.native import DATES, build_frame, cells
 
@@ -46,7 +46,7 @@ class Schema:
         return len(self.columns)
 
     @classmethod
-    def from_kinds(cls, kinds: Sequence[Kind], names: Sequence[str] | None = None) -> Schema:
+    def from_kinds(cls, kinds: Sequence[Kind], names: Names = None) -> Schema:
         """Return a schema from one kind for each column.
 
         Args:
@@ -59,12 +59,12 @@ class Schema:
         return cls(tuple(Column(str(name), kind) for name, kind in zip(names, kinds, strict=True)))
 
     @classmethod
-    def uniform(cls, kind: Kind, n: int, names: Sequence[str] | None = None) -> Schema:
+    def uniform(cls, kind: Kind, n: int, names: Names = None) -> Schema:
         """Return a schema of ``n`` columns of one kind; `names` as in `from_kinds`."""
         return cls.from_kinds([kind] * n, names)
 
     @classmethod
-    def binary(cls, n: int, names: Sequence[str] | None = None) -> Schema:
+    def binary(cls, n: int, names: Names = None) -> Schema:
         """Return a schema of ``n`` columns of zeros and ones; `names` as in `from_kinds`."""
         return cls.uniform("binary", n, names)
 
@@ -73,9 +73,9 @@ class Schema:
         cls,
         X: Any,
         overrides: Mapping[str, Any] | None = None,
-        missing: Sequence[str] | None = None,
+        missing: Names = None,
         drop: Sequence[str] = (),
-        names: Sequence[str] | None = None,
+        names: Names = None,
     ) -> Schema:
         """What the columns of a table are, from its cells.
 
@@ -86,9 +86,6 @@ class Schema:
             missing: texts that mean "missing"; by default blank, NA, NaN, null, none and ?.
             drop: columns to leave out.
             names: of the columns of an array.
-
-        Raises:
-            ValueError: an unknown kind or column, or a table without a column that can be modelled.
         """
         frame, kind = native_frame(X, names)
         overrides, found, ignored = dict(overrides or {}), [], []
@@ -144,9 +141,6 @@ class Schema:
             X: a table that has the model's columns, in any order; others are passed over.
             density: divide the probabilities of values on a lattice by its resolution.
             without: the place of a column that is not looked at, and need not be there.
-
-        Raises:
-            ValueError: a column is missing, occurs twice, or holds something else than in training.
         """
         frame, _ = native_frame(X, self.order or self.names)
         used = [(i, column) for i, column in enumerate(self.columns) if i != without]
