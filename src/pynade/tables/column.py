@@ -31,14 +31,15 @@ class Column:
     """One column: a name and the kind of values it holds; with more fields, how they become codes.
 
     The code of a level is its index; of a number on a lattice (integers, rounded reals, dates) the number of
-    steps from the origin; of a real value its standardised value. Cells that training rows do not tell about:
+    steps from the origin; of a real value its standardised value. With n training cells:
 
-    - A level that did not occur in training has probability 1 / (n + 1), where n is the number of training
-      cells; the known levels share the rest. Its cell is then treated as missing for the other columns.
+    - A level that did not occur in training has probability 1 / (n + 1); the known levels share the rest.
     - Rare levels share one code; given this code, each has its share of their training cells.
     - Values outside the range of an integer column or beyond the ends of another (without an end: a million
       deviations, a hundred million steps away) have probability 1 / (n + 1) in all, half of it on each side,
-      spread over the distance with a heavy tail. Such a cell is treated as missing likewise.
+      spread over the distance with a heavy tail.
+
+    A cell that training has not seen is treated as missing for the other columns.
     """
 
     name: str

@@ -37,10 +37,7 @@ class RowSource(Protocol):
 def validation_rows(n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return which of n rows are for training and which for validation, at random, in ascending order.
 
-    Args:
-        n: Number of rows, at least 2.
-        fraction: Share of the rows that become validation rows, between 0 and 1; each part gets at least one.
-        seed: Seed of the draw.
+    A share `fraction` of the rows is for validation, but each part gets at least one.
 
     Example:
         >>> train, valid = validation_rows(10, 0.2, seed=0)
@@ -96,11 +93,10 @@ class Dataset:
             raise ValueError(f"{name} has {n} variables, which do not fill an image of shape {shape}")
 
     @classmethod
-    def of_frames(cls, name: str, parts: dict[str, Any], provenance: dict[str, Any]) -> Dataset:
-        """Return a data set whose parts are polars frames of the same columns."""
-        train, valid, test = (parts.get(part) for part in PARTS)
-        schema = Schema.from_kinds([_kind(column.dtype) for column in parts["train"]], parts["train"].columns)
-        return cls(name, train, valid, test, schema, provenance)
+    def of_frame(cls, name: str, train: polars.DataFrame, provenance: dict[str, Any]) -> Dataset:
+        """Return a data set of one part, a polars frame."""
+        schema = Schema.from_kinds([_kind(column.dtype) for column in train], train.columns)
+        return cls(name, train, None, None, schema, provenance)
 
     @property
     def framed(self) -> bool:
@@ -158,9 +154,10 @@ class Dataset:
         for part, rows in self.parts.items():
             kind = "frame" if self.framed else rows.dtype.name
             digest.update(f"{part} {kind} {rows.shape[0]}x{rows.shape[1]}\n".encode("ascii"))
-            for column in rows if self.framed else ():
-                digest.update(_column_bytes(column))
-            if not self.framed:
+            if self.framed:
+                for column in rows:
+                    digest.update(_column_bytes(column))
+            else:
                 digest.update(np.ascontiguousarray(rows, dtype=rows.dtype.newbyteorder("<")).data)
         return digest.hexdigest()
 
@@ -223,11 +220,10 @@ def _stack(parts: list[Any]) -> Any:
 
 def _kind(dtype: Any) -> Kind:
     """What the type of a column of a polars frame suggests."""
-    if str(dtype).startswith("Date"):  # or Datetime
-        return "date"
     if dtype.is_numeric():
         return "integer" if dtype.is_integer() else "real"
-    return "binary" if str(dtype) == "Boolean" else "category"
+    dates = dtype in (polars.Date, polars.Datetime)
+    return "date" if dates else "binary" if dtype == polars.Boolean else "category"
 
 
 def _column_bytes(column: Any) -> bytes:

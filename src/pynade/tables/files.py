@@ -76,7 +76,7 @@ def dataset_from_file(path: str | Path, frames: bool = False, missing: Words = N
     """
     path = Path(path)
     if frames and ending(path) in FRAME_ENDINGS:
-        return Dataset.of_frames(stem(path), {"train": read_frame(path, missing)}, _origin(path))
+        return Dataset.of_frame(stem(path), read_frame(path, missing), _origin(path))
     parts, names = _read_parts(path)
     tables = parts.values()
     bits = np.all([np.all(np.isnan(rows) | (rows == 0) | (rows == 1), axis=0) for rows in tables], axis=0)

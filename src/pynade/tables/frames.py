@@ -168,8 +168,7 @@ def align(rows: np.ndarray, names: Names, wanted: Names, dropped: Sequence[str] 
 
     Args:
         rows: The table, (N, columns).
-        names: The column names of the table; None if it has none.
-        wanted: The column names of the model; None if it has none.
+        names, wanted: The column names of the table and of the model; None if it has none.
         dropped: Columns that were left out before training, and are left out here too.
 
     Example:

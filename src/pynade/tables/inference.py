@@ -30,19 +30,16 @@ class Unsuitable(Exception):
 def infer(
     name: str, values: Cells, sort: str, wanted: Kind | None = None, dtype: Mapping[str, Any] | None = None
 ) -> Column:
-    """What a column is.
+    """What a column is, from what `native.cells` says of it.
 
     Args:
         name: of the column.
         values: numbers as float64 with NaN (of dates: microseconds), anything else as a list with None.
         sort: "number", "text", "boolean" or "date": what the frame says the cells are.
         wanted: the kind that a user asks for; None finds it out.
-        dtype: the type of the column in the frame, as `pynade.tables.native.cells` describes it.
+        dtype: the type of the column in the frame.
     """
-    return replace(_inferred(name, values, sort, wanted, dtype or {}), dtype=dict(dtype or {}))
-
-
-def _inferred(name: str, values: Cells, sort: str, wanted: Kind | None, dtype: Mapping[str, Any]) -> Column:
+    dtype = dtype or {}
     if sort in ("number", "date"):
         known = np.asarray(values, dtype=np.float64)
         known = known[~np.isnan(known)]

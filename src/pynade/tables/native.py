@@ -84,19 +84,17 @@ def _plain(value: Any) -> Any:
 
 
 def build_frame(columns: dict[str, Any], types: dict[str, Type], kind: str) -> Any:
-    """Return a table from arrays of values, of the kind and with the types that `cells` described.
+    """Return a table (pandas, polars, pyarrow or numpy) of the types that `cells` described.
 
     Args:
         columns: The values by column name: dates as microseconds since 1970, no missing cells.
         types: What `cells` said about each column; an empty one leaves the type to the values.
         kind: pandas, polars, pyarrow or numpy.
     """
+    made = {name: _column(kind, values, types.get(name, {})) for name, values in columns.items()}
     if kind == "numpy":
-        arrays = [_array_column(values, types.get(name, {})) for name, values in columns.items()]
-        dtype: Any = np.float64 if all(map(_numeric, arrays)) else object
-        return np.stack([values.astype(dtype) for values in arrays], axis=1)
-    make = {"pandas": _pandas_column, "polars": _polars_column, "pyarrow": _arrow_column}[kind]
-    made = {name: make(values, types.get(name, {})) for name, values in columns.items()}
+        dtype: Any = np.float64 if all(map(_numeric, made.values())) else object
+        return np.stack([values.astype(dtype) for values in made.values()], axis=1)
     return pa.table(made) if kind == "pyarrow" else import_module(kind).DataFrame(made)
 
 
@@ -104,36 +102,38 @@ def _numeric(values: np.ndarray) -> bool:
     return values.dtype.kind in "iufb" or all(isinstance(v, int | float | np.number) for v in values)
 
 
-def _array_column(values: np.ndarray, facts: Type) -> np.ndarray:
-    """Values for an array: dates as Python's own."""
-    if facts.get("type") not in DATES:
-        return values
-    unit = "D" if facts["type"] == "Date" else "us"
-    return values.astype(np.int64).astype("datetime64[us]").astype(f"datetime64[{unit}]").astype(object)
+def _column(kind: str, values: np.ndarray, facts: Type) -> Any:
+    """A column of a table of this kind."""
+    if facts.get("type") in DATES:
+        values = values.astype(np.int64).astype("datetime64[us]")
+    make = {"numpy": _to_numpy, "pandas": _to_pandas, "polars": _to_polars, "pyarrow": _to_arrow}
+    return make[kind](values, facts)
 
 
-def _pandas_column(values: np.ndarray, facts: Type) -> Any:
+def _to_numpy(values: np.ndarray, facts: Type) -> np.ndarray:
+    """Values of an array, of which dates are Python's own."""
+    values = values.astype("datetime64[D]") if facts.get("type") == "Date" else values
+    return values.astype(object) if values.dtype.kind == "M" else values
+
+
+def _to_pandas(values: np.ndarray, facts: Type) -> Any:
     if "arrow" in facts:
-        return pandas.arrays.ArrowExtensionArray(_arrow_column(values, facts))
+        return pandas.arrays.ArrowExtensionArray(_to_arrow(values, facts))
     if "categories" in facts:
         known = [*facts["categories"], *sorted(set(values.tolist()) - set(facts["categories"]), key=str)]
         return pandas.Categorical(values, categories=known, ordered=facts.get("ordered", False))
-    if facts.get("type") in DATES:
-        series = pandas.Series(pandas.to_datetime(values, unit="us", utc=True))
-        series = series if facts.get("zone") else series.dt.tz_localize(None)
-    else:
-        series = pandas.Series(values if values.dtype.kind != "O" else values.tolist())
+    series = pandas.Series(values if values.dtype.kind != "O" else values.tolist())
+    series = series.dt.tz_localize("UTC") if facts.get("zone") else series
     return series.astype(facts["native"]) if "native" in facts else series
 
 
-def _polars_column(values: np.ndarray, facts: Type) -> Any:
+def _to_polars(values: np.ndarray, facts: Type) -> Any:
     kind, zone = facts.get("type"), facts.get("zone")
-    if kind in DATES:
-        stamps = polars.Series(values.astype(np.int64)).cast(polars.Datetime("us", "UTC"))
-        unit: Any = "ms" if facts.get("unit") == "s" else facts.get("unit", "us")
-        stamps = stamps.dt.convert_time_zone(zone) if zone else stamps.dt.replace_time_zone(None)
-        return stamps.cast(polars.Date if kind == "Date" else polars.Datetime(unit, zone))
     series = polars.Series(values if values.dtype.kind != "O" else values.tolist(), strict=False)
+    if kind == "Datetime":
+        unit: Any = "ms" if facts.get("unit") == "s" else facts.get("unit", "us")
+        series = series.dt.replace_time_zone("UTC").dt.convert_time_zone(zone) if zone else series
+        return series.cast(polars.Datetime(unit, zone))
     if kind == "Enum":
         return series.cast(polars.Enum(facts["categories"]))
     if kind == "Decimal":
@@ -142,19 +142,18 @@ def _polars_column(values: np.ndarray, facts: Type) -> Any:
     return series if wanted is None else series.cast(wanted)
 
 
-def _arrow_column(values: np.ndarray, facts: Type) -> Any:
-    dates = facts.get("type") in DATES
-    listed: Any = values.astype(np.int64) if dates else values.tolist()
-    wanted: Any = pa.timestamp("us", facts.get("zone")) if dates else None
+def _to_arrow(values: np.ndarray, facts: Type) -> Any:
+    listed: Any = values if values.dtype.kind == "M" else values.tolist()
     if "arrow" not in facts:
-        return pa.array(listed).cast(wanted) if dates else pa.array(listed)
-    stored = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(facts["arrow"]))).field(0).type
-    if pa.types.is_dictionary(stored):
-        return pa.array(listed, stored)
-    if pa.types.is_decimal(stored):
-        unit = Decimal(1).scaleb(-stored.scale)
-        return pa.array([Decimal(str(v)).quantize(unit) for v in listed], stored)
-    return (pa.array(listed).cast(wanted) if dates else pa.array(listed)).cast(stored, safe=False)
+        made = pa.array(listed)
+        return made.cast(pa.timestamp("us", facts["zone"])) if facts.get("zone") else made
+    wanted = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(facts["arrow"]))).field(0).type
+    if pa.types.is_dictionary(wanted):
+        return pa.array(listed, wanted)
+    if pa.types.is_decimal(wanted):
+        unit = Decimal(1).scaleb(-wanted.scale)
+        return pa.array([Decimal(str(v)).quantize(unit) for v in listed], wanted)
+    return pa.array(listed).cast(wanted, safe=False)
 
 
 def fill_cells(
@@ -177,17 +176,18 @@ def fill_cells(
         untyped = facts["type"] in ("Null", "Unknown") or facts["native"] == "object"
         if untyped and (kind == "pyarrow" or "arrow" not in facts) and frame[name].is_null().all():
             facts = types.get(name, {})
+        made = _column(kind, values, facts)
         if kind == "pandas":
-            made, old = pandas.Series(_pandas_column(values, facts)), X.iloc[:, at]
+            made, old = pandas.Series(made), X.iloc[:, at]
             old = old.astype(made.dtype) if "categories" in facts else old.copy()
             old.iloc[where] = (made.astype(object) if old.dtype == object else made).array
             native.isetitem(at, old)
         elif kind == "polars":
-            made, old = _polars_column(values, facts), native.to_series(at)
+            old = native.to_series(at)
             old = old.cast(made.dtype) if old.dtype == polars.Null else old
             native = native.with_columns(old.scatter(where.tolist(), made))
         else:
-            made, old, index = _arrow_column(values, facts), native.column(at), np.arange(len(native))
+            old, index = native.column(at), np.arange(len(native))
             index[where] = len(native) + np.arange(len(where))
             both = pa.chunked_array([*old.cast(made.type).chunks, made], made.type).unify_dictionaries()
             native = native.set_column(at, native.field(at).with_type(made.type), both.take(pa.array(index)))
@@ -197,7 +197,7 @@ def fill_cells(
 def _fill_array(X: Any, places: dict[str, Any], types: dict[str, Type], order: list[str]) -> np.ndarray:
     """An array of the same type; of one that cannot hold a value, floats or objects."""
     rows = np.ma.getdata(X) if isinstance(X, np.ndarray) else rows_of(X)
-    made = {name: _array_column(values, types.get(name, {})) for name, (_, values) in places.items()}
+    made = {name: _column("numpy", values, types.get(name, {})) for name, (_, values) in places.items()}
     kind, wanted = rows.dtype.kind, rows.dtype
     if kind in "US" or (kind in "iufb" and not all(map(_numeric, made.values()))):
         wanted = np.dtype(object)

@@ -95,7 +95,7 @@ class Penguins(Entry):
 
     def load(self, *args: Any, **kwargs: Any) -> Dataset:
         """The penguins, as a polars frame."""
-        return Dataset.of_frames(self.name, {"train": datasets.penguins("polars")}, _provenance(self))
+        return Dataset.of_frame(self.name, datasets.penguins("polars"), _provenance(self))
 
 
 def _provenance(item: Entry) -> dict[str, Any]:

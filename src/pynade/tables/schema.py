@@ -47,12 +47,7 @@ class Schema:
 
     @classmethod
     def from_kinds(cls, kinds: Sequence[Kind], names: Names = None) -> Schema:
-        """Return a schema from one kind for each column.
-
-        Args:
-            kinds: The kinds.
-            names: The names of the columns; ``x1``, ``x2``, … when left out.
-        """
+        """Return a schema from a kind and a name (``x1``, ``x2``, … when left out) of each column."""
         names = default_names(len(kinds)) if names is None else names
         if len(names) != len(kinds):
             raise ValueError(f"{len(names)} column names were given for {len(kinds)} columns")
@@ -103,7 +98,7 @@ class Schema:
             ends = dict(given) if isinstance(given, Mapping) else {"kind": given}
             wanted = _kind(name, ends.pop("kind", None))
             try:
-                found.append(_with_ends(infer(name, values, sort, wanted, dtype), ends))
+                found.append(replace(_with_ends(infer(name, values, sort, wanted, dtype), ends), dtype=dtype))
             except Unsuitable as reason:
                 ignored.append((name, str(reason)))
         if not found:
