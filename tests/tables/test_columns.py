@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 from pynade.tables import Schema
-from pynade.tables.column import FAR_STEPS, Column
-from pynade.tables.inference import MOST_LEVELS, Unsuitable, infer
+from pynade.tables.column import FAR_STEPS, MOST_LEVELS, Column, Unsuitable, infer
 
 RNG = np.random.default_rng(0)
 NORMAL = RNG.normal(size=60)

@@ -9,8 +9,6 @@ from typing import Any, Literal
 
 __all__ = ["path", "penguins"]
 
-NAMES = ("penguins",)
-
 
 def penguins(frame: Literal["pandas", "polars"] | None = None) -> Any:
     """The Palmer penguins: 344 birds of three species, 8 columns, 19 missing cells.
@@ -40,6 +38,6 @@ def path(name: str = "penguins") -> Path:
         >>> path("penguins").name
         'penguins.csv'
     """
-    if name not in NAMES:
-        raise ValueError(f"there is no table {name!r} in pynade.datasets; there is: {', '.join(NAMES)}")
+    if name != "penguins":
+        raise ValueError(f"there is no table {name!r} in pynade.datasets; there is: penguins")
     return Path(__file__).with_name(f"{name}.csv")

@@ -60,11 +60,10 @@ class CsvText:
 
     def frame(self, missing: Sequence[str]) -> polars.DataFrame:
         """Return the columns with the types they have; a ValueError names a row of another width."""
-        for k, cell in enumerate(self.cells):
-            if self.names and cell and cell in self.cells[:k]:
-                raise ValueError(
-                    f"{self.path}: column name {cell!r} occurs more than once; names must differ"
-                )
+        for k, cell in enumerate(self.cells if self.names else ()):
+            if cell and cell in self.cells[:k]:
+                again = f"column name {cell!r} occurs more than once"
+                raise ValueError(f"{self.path}: {again}; names must differ")
         names, frame = self.names or default_names(len(self.cells)), self._frame(polars.String)
         frame = polars.DataFrame(self._rows(), names, orient="row") if frame is None else frame
         columns = frame.select(_known(polars.all(), missing))
@@ -75,11 +74,9 @@ class CsvText:
         width, quoted = len(self.cells), 0
         if width == 1:  # of which blank lines are no rows
             return None
-        schema: Any = {str(i): kind for i in range(width)}
+        options: Any = {"schema": {str(i): kind for i in range(width)}, "has_header": False}
         try:
-            frame = polars.read_csv(
-                self.body.encode(), schema=schema, has_header=False, separator=self.delimiter
-            )
+            frame = polars.read_csv(self.body.encode(), separator=self.delimiter, **options)
         except polars.exceptions.PolarsError:
             return None
         if kind == polars.String:

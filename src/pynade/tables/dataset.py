@@ -162,9 +162,7 @@ class Dataset:
         return digest.hexdigest()
 
     def folds(self, n: int, seed: int) -> list[Dataset]:
-        """Return n data sets for cross-validation: each piece of the rows is the test part once.
-
-        All rows are permuted together and cut into n pieces; of a fold's other pieces, one is for validation.
+        """Return n data sets: of n pieces of all rows each is the test part once, another for validation.
 
         Args:
             n: Number of folds, at least 3.
@@ -193,9 +191,7 @@ class Dataset:
         return replace(self, **parts, provenance=self.provenance | facts, source=None)
 
     def with_validation(self, fraction: float, seed: int) -> Dataset:
-        """Return a data set that has a validation part: this one, or one cut at random from train.
-
-        Rows keep their order. The new data set has no source, which would also draw validation rows.
+        """Return this data set, or without a validation part one that has it, cut at random from train.
 
         Args:
             fraction: Share of the training rows that become validation rows, between 0 and 1.

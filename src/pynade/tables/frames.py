@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pynade.tables.modules import narwhals, polars
+from pynade.tables.modules import nw, polars
 
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "nat", "<na>")  # texts, in lower case
 FRAMES = ("pandas", "polars", "pyarrow")
@@ -88,20 +88,18 @@ def frame_kind(X: Any) -> str | None:
 def native_frame(X: Any, names: Names = None) -> tuple[Any, str]:
     """Return a table as a frame of narwhals, and what it was: pandas, polars, pyarrow or numpy.
 
-    Args:
-        X: A frame of pandas, polars or pyarrow, a dictionary of columns, an array or a list of rows; a masked
-            array has missing cells where its mask is set.
-        names: The names of the columns of an array; ``x1``, ``x2``, … when left out.
+    It is a frame, a dictionary of columns, an array or a list of rows, whose columns have the `names`, or
+    ``x1``, ``x2``, …; a masked array has missing cells where its mask is set.
     """
     if isinstance(X, np.ndarray | list | tuple):
-        return narwhals.from_native(_array_frame(X, names)), "numpy"
+        return nw.from_native(_array_frame(X, names)), "numpy"
     if isinstance(X, dict):
         if len(lengths := {len(values) for values in X.values()}) > 1:
             raise ValueError(f"the columns of a table have one length, not {sorted(lengths)}")
         X = polars.DataFrame([_series(str(name), values) for name, values in X.items()])
     frame, kind = _eager(X)
     if any(not isinstance(name, str) for name in frame.columns):
-        frame = narwhals.from_native(X.rename(columns={name: str(name) for name in X.columns}))
+        frame = nw.from_native(X.rename(columns={name: str(name) for name in X.columns}))
     return frame, kind
 
 
@@ -111,7 +109,7 @@ def _eager(X: Any) -> tuple[Any, str]:
     columns = "column_names" if frame_kind(X) == "pyarrow" else "columns"
     check_names([str(name) for name in getattr(X, columns, ())])
     try:
-        frame: Any = narwhals.from_native(X)
+        frame: Any = nw.from_native(X)
     except TypeError:
         expected = "expected a data frame (pandas, polars, pyarrow) or an array"
         raise ValueError(f"{expected}, not {type(X).__name__}") from None
@@ -164,12 +162,8 @@ def default_names(n: int) -> list[str]:
 def align(rows: np.ndarray, names: Names, wanted: Names, dropped: Sequence[str] = ()) -> np.ndarray:
     """Return the columns of a model, in its order.
 
-    Columns are taken as they stand where one side has no names, or only ``x1``, ``x2``, …
-
-    Args:
-        rows: The table, (N, columns).
-        names, wanted: The column names of the table and of the model; None if it has none.
-        dropped: Columns that were left out before training, and are left out here too.
+    Columns are taken as they stand where `names` (of the table) or `wanted` (of the model) is None or ``x1``,
+    ``x2``, … Columns that were left out before training are `dropped` here too.
 
     Example:
         >>> align(np.array([[1, 0]]), ["b", "a"], ["a", "b"]).tolist()

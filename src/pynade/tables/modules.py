@@ -4,12 +4,11 @@ from typing import TYPE_CHECKING
 
 from pynade._lazy import LazyModule
 
-__all__ = ["narwhals", "pandas", "polars", "pyarrow"]
-
 if TYPE_CHECKING:
-    import narwhals
+    import narwhals as nw
     import pandas
     import polars
-    import pyarrow
+    import pyarrow as pa
 else:
-    globals().update({name: LazyModule(name) for name in __all__})
+    nw, pandas, polars, pa = map(LazyModule, ("narwhals", "pandas", "polars", "pyarrow"))
+__all__ = ["nw", "pa", "pandas", "polars"]

@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 
 from pynade.tables.frames import MISSING, is_missing, native_frame, one_type, rows_of
-from pynade.tables.modules import narwhals as nw
-from pynade.tables.modules import pandas, polars
-from pynade.tables.modules import pyarrow as pa
+from pynade.tables.modules import nw, pa, pandas, polars
 
 DATES = ("Date", "Datetime")
 Type = dict[str, Any]  # what is known of a column's type, as JSON values
@@ -24,11 +22,8 @@ def cells(series: Any, missing: Sequence[str] | None = None) -> tuple[Any, str, 
     """Return the values of a column of a frame, what they are, and the type of the column.
 
     Values are float64 with NaN of a "number" and a "date" (microseconds since 1970), a list with None of a
-    "boolean" and a "text". From the type `build_frame` makes the column again.
-
-    Args:
-        series: A series of narwhals.
-        missing: Texts, in lower case, that mean "missing"; None takes the usual ones.
+    "boolean" and a "text", where `missing` (None: the usual ones) has the texts, in lower case, that mean
+    missing. From the type `build_frame` makes the column again.
     """
     dtype, native, column = series.dtype, series.to_native(), f"column {series.name!r}"
     facts: Type = {"type": type(dtype).__name__, "native": str(getattr(native, "dtype", ""))}
@@ -51,9 +46,8 @@ def cells(series: Any, missing: Sequence[str] | None = None) -> tuple[Any, str, 
         held = f"{column} holds values of type {facts['type'].lower()}"
         raise ValueError(f"{held}; turn them into numbers, or leave it out (drop)")
     if dtype in (nw.Categorical, nw.Enum):
-        pandas_own = native.cat.categories if hasattr(native, "iloc") else None
-        levels = series.drop_nulls().unique().sort().to_list() if pandas_own is None else pandas_own
-        facts["categories"] = [_plain(level) for level in getattr(dtype, "categories", levels)]
+        levels = native.cat.categories if hasattr(native, "iloc") else series.drop_nulls().unique().sort()
+        facts["categories"] = list(getattr(dtype, "categories", levels.to_list()))
         facts["ordered"] = bool(getattr(getattr(native, "dtype", None), "ordered", dtype == nw.Enum))
     listed = [None if is_missing(v) else v for v in series.to_list()]
     kinds = {type(v) for v in listed if v is not None}
@@ -76,20 +70,14 @@ def cells(series: Any, missing: Sequence[str] | None = None) -> tuple[Any, str, 
             )
     tokens = MISSING if missing is None else missing
     gaps = (v is None or (isinstance(v, str) and v.strip().lower() in tokens) for v in listed)
-    return one_type([None if gap else _plain(v) for v, gap in zip(listed, gaps, strict=True)]), "text", facts
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    plain = [v.item() if isinstance(v, np.generic) else v for v in listed]
+    return one_type([None if gap else v for v, gap in zip(plain, gaps, strict=True)]), "text", facts
 
 
 def build_frame(columns: dict[str, Any], types: dict[str, Type], kind: str) -> Any:
     """Return a table (pandas, polars, pyarrow or numpy) of the types that `cells` described.
 
-    Args:
-        columns: The values by column name: dates as microseconds since 1970, no missing cells.
-        types: What `cells` said about each column; an empty one leaves the type to the values.
-        kind: pandas, polars, pyarrow or numpy.
+    The columns have no missing cells; dates are microseconds since 1970. Values of no type keep their own.
     """
     made = {name: _column(kind, values, types.get(name, {})) for name, values in columns.items()}
     if kind == "numpy":
@@ -161,11 +149,8 @@ def fill_cells(
 ) -> Any:
     """Return a copy of a table with new values in some cells; everything else, index and types, stays.
 
-    Args:
-        X: The table; it is not modified.
-        places: By column name, the rows and their values (dates as microseconds since 1970).
-        types: What `cells` said about the columns in training.
-        order: The names of the columns of an array.
+    For each column that is filled, `places` has the rows and their values (dates as microseconds since 1970).
+    A column without a type of its own takes that of training; `order` has the names of an array's columns.
     """
     if isinstance(X, np.ndarray | list | tuple):
         return _fill_array(X, places, types, list(order))

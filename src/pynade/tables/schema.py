@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pynade.tables.column import DAY, Codes, Column, Kind
+from pynade.tables.column import DAY, Codes, Column, Kind, Unsuitable, infer
 from pynade.tables.frames import Names, check_columns, check_names, default_names, native_frame
-from pynade.tables.inference import Unsuitable, infer
 from pynade.tables.native import DATES, build_frame, cells
 
 #: Other words for the kinds.
