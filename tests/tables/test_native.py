@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from pynade.tables.native import build_frame, cells, fill_cells, native_frame
+from pynade.tables.frames import build_frame, cells, fill_cells, native_frame
 from pynade.tables.schema import Schema
 
 N = 60

@@ -67,7 +67,7 @@ class Column:
     decimals: int = 0  # that a value of a lattice is rounded to
     per_step: int = 1  # values in a step: more of integers whose range is too wide for a code each; equally
     # likely, and draws are the first of them
-    dtype: dict[str, Any] = field(default_factory=dict, compare=False)  # the type, as `native.cells` says it
+    dtype: dict[str, Any] = field(default_factory=dict, compare=False)  # the type, as `frames.cells` says it
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -274,7 +274,7 @@ class Unsuitable(Exception):
 def infer(
     name: str, values: Cells, sort: str, wanted: Kind | None = None, dtype: Mapping[str, Any] | None = None
 ) -> Column:
-    """What a column is, from the values, their sort and the type that `native.cells` gives.
+    """What a column is, from the values, their sort and the type that `frames.cells` gives.
 
     A kind that is wanted is that which a user asks for; None finds it out.
     """

@@ -60,8 +60,8 @@ class CsvText:
 
     def frame(self, missing: Sequence[str]) -> polars.DataFrame:
         """Return the columns with the types they have; a ValueError names a row of another width."""
-        for k, cell in enumerate(self.cells if self.names else ()):
-            if cell and cell in self.cells[:k]:
+        for cell, name in zip(self.cells, self.names or self.cells, strict=True):
+            if cell not in ("", name):
                 again = f"column name {cell!r} occurs more than once"
                 raise ValueError(f"{self.path}: {again}; names must differ")
         names, frame = self.names or default_names(len(self.cells)), self._frame(polars.String)

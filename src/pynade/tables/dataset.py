@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
-from pynade.tables.column import Kind
+from pynade.tables.column import Kind as Kind
 from pynade.tables.modules import polars
-from pynade.tables.schema import Schema
+from pynade.tables.schema import Schema as Schema
 
 if TYPE_CHECKING:  # torch takes a second to import, and a list of names should not wait for it
     import torch

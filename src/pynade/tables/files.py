@@ -82,7 +82,8 @@ def dataset_from_file(path: str | Path, frames: bool = False, missing: Words = N
     bits = np.all([np.all(np.isnan(rows) | (rows == 0) | (rows == 1), axis=0) for rows in tables], axis=0)
     seen = np.any([~np.isnan(rows).all(axis=0) for rows in tables], axis=0)
     kinds: list[Kind] = ["binary" if binary else "real" for binary in bits & seen]
-    return Dataset(stem(path), *map(parts.get, PARTS), Schema.from_kinds(kinds, names), _origin(path))
+    train, valid, test = map(parts.get, PARTS)
+    return Dataset(stem(path), train, valid, test, Schema.from_kinds(kinds, names), _origin(path))
 
 
 def _origin(path: Path) -> dict[str, Any]:

@@ -81,8 +81,8 @@ class Digits(Entry):
         from sklearn.datasets import load_digits
 
         pixels = (load_digits().data >= 8).astype(np.uint8)
-        parts = np.split(pixels[shuffled(len(pixels), seed=0)], [1197, 1497])
-        return Dataset(self.name, *parts, Schema.binary(self.D), _provenance(self), (8, 8))
+        train, valid, test = np.split(pixels[shuffled(len(pixels), seed=0)], [1197, 1497])
+        return Dataset(self.name, train, valid, test, Schema.binary(self.D), _provenance(self), (8, 8))
 
 
 class Penguins(Entry):

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from pynade.tables.column import DAY, Codes, Column, Kind, Unsuitable, infer
-from pynade.tables.frames import Names, check_columns, check_names, default_names, native_frame
-from pynade.tables.native import DATES, build_frame, cells
+from pynade.tables.frames import build_frame, cells, check_columns, check_names, default_names, native_frame
 
 #: Other words for the kinds.
 KINDS = {"categorical": "category", "boolean": "binary", "count": "integer", "ordered": "ordinal"}
@@ -45,7 +44,7 @@ class Schema:
         return len(self.columns)
 
     @classmethod
-    def from_kinds(cls, kinds: Sequence[Kind], names: Names = None) -> Schema:
+    def from_kinds(cls, kinds: Sequence[Kind], names: Sequence[str] | None = None) -> Schema:
         """Return a schema from a kind and a name (``x1``, ``x2``, … when left out) of each column."""
         names = default_names(len(kinds)) if names is None else names
         if len(names) != len(kinds):
@@ -53,12 +52,12 @@ class Schema:
         return cls(tuple(Column(str(name), kind) for name, kind in zip(names, kinds, strict=True)))
 
     @classmethod
-    def uniform(cls, kind: Kind, n: int, names: Names = None) -> Schema:
+    def uniform(cls, kind: Kind, n: int, names: Sequence[str] | None = None) -> Schema:
         """Return a schema of ``n`` columns of one kind; `names` as in `from_kinds`."""
         return cls.from_kinds([kind] * n, names)
 
     @classmethod
-    def binary(cls, n: int, names: Names = None) -> Schema:
+    def binary(cls, n: int, names: Sequence[str] | None = None) -> Schema:
         """Return a schema of ``n`` columns of zeros and ones; `names` as in `from_kinds`."""
         return cls.uniform("binary", n, names)
 
@@ -67,9 +66,9 @@ class Schema:
         cls,
         X: Any,
         overrides: Mapping[str, Any] | None = None,
-        missing: Names = None,
+        missing: Sequence[str] | None = None,
         drop: Sequence[str] = (),
-        names: Names = None,
+        names: Sequence[str] | None = None,
     ) -> Schema:
         """What the columns of a table are, from its cells.
 
@@ -149,7 +148,7 @@ class Schema:
         values, sort, _ = cells(frame[column.name], self.missing)
         if all(v is None for v in values) if isinstance(values, list) else np.isnan(values).all():
             return [None] * len(values) if column.n_levels else np.full(len(values), np.nan)
-        dates = column.kind == "date" or column.dtype.get("type") in DATES
+        dates = column.kind == "date" or column.dtype.get("type") in ("Date", "Datetime")
         if (sort == "date") != dates and sort in ("date", "number"):
             was = "dates" if dates else "levels" if column.n_levels else "numbers"
             raise ValueError(f"column {column.name!r} held {was} in training, but holds {sort}s")
@@ -219,5 +218,5 @@ def _with_ends(column: Column, ends: dict[str, Any]) -> Column:
         raise ValueError(f"column {column.name!r} is {column.kind}; {expected}")
     if not column.resolution:
         raise ValueError(f"column {column.name!r} is real: its ends follow from its values")
-    codes = {k: round((float(v) - column.origin) / column.resolution) for k, v in ends.items()}
+    codes: Any = {k: round((float(v) - column.origin) / column.resolution) for k, v in ends.items()}
     return replace(column, **codes)
