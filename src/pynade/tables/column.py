@@ -33,6 +33,8 @@ CODE = re.compile(r"\s*[+-]?0\d")  # text such as 00123, which is no number
 IDENTIFIER = re.compile(r"(^|[_\s])(id|uuid|guid|key|index|number|nr|no)$|^(id|uuid)([_\s]|$)", re.IGNORECASE)
 UNITS = (DAY, 3_600_000_000, 60_000_000, 1_000_000, 1000)  # usual steps of dates, in microseconds
 Codes = tuple[np.ndarray, np.ndarray]  # codes and offsets
+Wanted = Kind | None  # the kind that a user asks for; None finds it out
+Type = dict[str, Any]  # what `frames.cells` knows of the type of a column, as JSON values
 Cells = np.ndarray | Sequence[Any]  # numbers with NaN, or a list with None
 
 
@@ -65,9 +67,8 @@ class Column:
     loc: float = 0.0  # of a real column, after the logarithm or logit that its ends ask for
     scale: float = 1.0  # likewise
     decimals: int = 0  # that a value of a lattice is rounded to
-    per_step: int = 1  # values in a step: more of integers whose range is too wide for a code each; equally
-    # likely, and draws are the first of them
-    dtype: dict[str, Any] = field(default_factory=dict, compare=False)  # the type, as `frames.cells` says it
+    per_step: int = 1  # equally likely values in a step: more of integers with too wide a range for codes
+    dtype: Type = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -144,12 +145,10 @@ class Column:
         return codes, np.where(np.isnan(codes), offset, log_slope - math.log(self.scale) + offset)
 
     def _offsets(self, codes: np.ndarray, beyond: np.ndarray, unit: float, step: float) -> np.ndarray:
-        """Offsets by the distance d beyond the range (< 0: inside), where codes become missing.
-
-        Each side has half of 1 / (n + 1): unit / (unit + d) is left beyond a distance d.
-        """
+        """Offsets of values by their distance beyond the range (< 0: inside), where codes become missing."""
         outside, missing, share = beyond >= 0, np.isnan(beyond), 1 / (self.n + 1)
         d = np.clip(np.nan_to_num(beyond), 0, 1e300)
+        # each side has half of 1 / (n + 1), of which unit / (unit + d) is left beyond a distance d
         tail = math.log(unit) - np.log(unit + d) - np.log(unit + d + step)
         codes[outside] = math.nan
         return np.where(outside, math.log(share / 2) + tail, np.where(missing, 0.0, math.log1p(-share)))
@@ -271,13 +270,8 @@ class Unsuitable(Exception):
     """A column that cannot be modelled: identifiers, free text, or no value; the message says why."""
 
 
-def infer(
-    name: str, values: Cells, sort: str, wanted: Kind | None = None, dtype: Mapping[str, Any] | None = None
-) -> Column:
-    """What a column is, from the values, their sort and the type that `frames.cells` gives.
-
-    A kind that is wanted is that which a user asks for; None finds it out.
-    """
+def infer(name: str, values: Cells, sort: str, wanted: Wanted = None, dtype: Type | None = None) -> Column:
+    """What a column is, from what `frames.cells` says of it, and from the kind that a user wants."""
     dtype = dtype or {}
     if sort in ("number", "date"):
         known = np.asarray(values, dtype=np.float64)
@@ -309,7 +303,7 @@ def infer(
     return _levels(name, cells, wanted, "true or false" if sort == "boolean" else "text")
 
 
-def _levels(name: str, cells: list[Any], wanted: Kind | None, why: str, order: Sequence[Any] = ()) -> Column:
+def _levels(name: str, cells: list[Any], wanted: Wanted, why: str, order: Sequence[Any] = ()) -> Column:
     counts = Counter(cells)
     kinds: Mapping[int, Kind] = {1: "constant", 2: "binary"}
     kind = wanted or kinds.get(len(counts), "category")
@@ -330,7 +324,7 @@ def _levels(name: str, cells: list[Any], wanted: Kind | None, why: str, order: S
     return Column(name, kind, why, len(cells), tuple(levels), shares)
 
 
-def _number(name: str, known: np.ndarray, wanted: Kind | None) -> Column:
+def _number(name: str, known: np.ndarray, wanted: Wanted) -> Column:
     distinct, repeats = np.unique(known, return_counts=True)
     n, spike = len(known), bool(repeats.max() >= max(5, 0.01 * len(known)))
     whole = bool((distinct == np.round(distinct)).all()) and bool((np.abs(distinct) < LARGEST).all())
@@ -398,10 +392,7 @@ def _date(name: str, known: np.ndarray) -> Column:
 
 
 def _lattice(distinct: np.ndarray, n: int, whole: bool, spike: bool) -> tuple[float, int]:
-    """The step of the lattice that nearly all of the different values are on, and its decimals; or (0, 0).
-
-    A spike, a value so frequent that it has a probability of its own, makes one of a column without ties.
-    """
+    """The step and decimals of the lattice that nearly all values are on, if there are ties or a spike."""
     if whole:
         step = int(np.gcd.reduce(np.diff(distinct.astype(np.int64))))
         return float(step if len(distinct) >= 10 else 1), 0

@@ -35,15 +35,7 @@ class RowSource(Protocol):
 
 
 def validation_rows(n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return which of n rows are for training and which for validation, at random, in ascending order.
-
-    A share `fraction` of the rows is for validation, but each part gets at least one.
-
-    Example:
-        >>> train, valid = validation_rows(10, 0.2, seed=0)
-        >>> train.tolist(), valid.tolist()
-        ([0, 1, 2, 3, 5, 7, 8, 9], [4, 6])
-    """
+    """Return which of n rows are for training and which, a share but at least one, for validation; ascending."""
     if not 0 < fraction < 1:
         raise ValueError(f"the validation fraction must lie between 0 and 1, but {fraction} was given")
     if n < 2:

@@ -22,8 +22,7 @@ from pynade.tables.dataset import Dataset, Schema
 from pynade.tables.files import Words, dataset_from_file
 from pynade.tables.images import images_dataset, is_images
 
-#: Called during a download as ``progress(done_bytes, total_bytes, file_name)``.
-Progress = Callable[[int, int | None, str], None] | None
+Progress = Callable[[int, int | None, str], None] | None  # of (done_bytes, total_bytes, file_name)
 Place = str | os.PathLike[str]
 Folder = Place | None
 
@@ -103,12 +102,7 @@ def _provenance(item: Entry) -> dict[str, Any]:
 
 
 def shuffled(n: int, seed: int) -> np.ndarray:
-    """The numbers 0 … n−1 in the order of Python 2's ``random.shuffle``, by which published splits were made.
-
-    Example:
-        >>> sorted(shuffled(5, seed=1).tolist())
-        [0, 1, 2, 3, 4]
-    """
+    """The numbers 0 … n−1 in the order of Python 2's ``random.shuffle``, which made published splits."""
     stream, order = random.Random(seed), list(range(n))
     for i in range(n - 1, 0, -1):
         j = int(stream.random() * (i + 1))

@@ -94,7 +94,9 @@ class Schema:
             values, sort, dtype = cells(frame[name], tokens)
             given = overrides.get(name)
             ends = dict(given) if isinstance(given, Mapping) else {"kind": given}
-            wanted = _kind(name, ends.pop("kind", None))
+            wanted = ends.pop("kind", None)
+            word: Any = KINDS.get(str(wanted).lower(), str(wanted).lower())
+            wanted = None if wanted is None else Column(name, word).kind  # refuses an unknown kind
             try:
                 found.append(replace(_with_ends(infer(name, values, sort, wanted, dtype), ends), dtype=dtype))
             except Unsuitable as reason:
@@ -202,11 +204,6 @@ class Schema:
         widths = [min(40, max(len(row[k]) for row in rows)) for k in range(3)]
         lines = ([cell[:40].ljust(w) for cell, w in zip(row, widths, strict=False)] for row in rows)
         return "\n".join("  ".join([*line, row[3]]).rstrip() for line, row in zip(lines, rows, strict=True))
-
-
-def _kind(name: str, wanted: Any) -> Kind | None:
-    word: Any = str(wanted).lower()
-    return None if wanted is None else Column(name, KINDS.get(word, word)).kind  # refuses an unknown kind
 
 
 def _with_ends(column: Column, ends: dict[str, Any]) -> Column:
