@@ -35,7 +35,7 @@ class RowSource(Protocol):
 
 
 def validation_rows(n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return which of n rows are for training and which, a share but at least one, for validation; ascending."""
+    """Return which of n rows are for training, and which share, at least one, for validation; ascending."""
     if not 0 < fraction < 1:
         raise ValueError(f"the validation fraction must lie between 0 and 1, but {fraction} was given")
     if n < 2:

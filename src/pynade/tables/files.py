@@ -299,7 +299,7 @@ class CsvText:
         """Return the cells as numbers; a ValueError names the line and the column of the first fault."""
         frame = self._frame(polars.Float64)
         if frame is None and (cells := self._frame(polars.String)) is not None:
-            texts = cells.select(_known(polars.all(), MISSING))
+            texts = polars.DataFrame([_known(column, MISSING) for column in cells])
             frame = texts.cast(polars.Float64, strict=False)
             frame = frame if frame.null_count().equals(texts.null_count()) else None
         if frame is not None and not np.isinf(found := frame.to_numpy(order="c")).any():
@@ -314,8 +314,8 @@ class CsvText:
                 raise ValueError(f"{self.path}: {again}; names must differ")
         names, frame = self.names or default_names(len(self.cells)), self._frame(polars.String)
         frame = polars.DataFrame(self._rows(), names, orient="row") if frame is None else frame
-        columns = frame.select(_known(polars.all(), missing))
-        return polars.DataFrame([typed(c.alias(n)) for c, n in zip(columns, names, strict=True)])
+        columns = (typed(_known(column, missing)) for column in frame)
+        return polars.DataFrame([c.alias(name) for c, name in zip(columns, names, strict=True)])
 
     def _frame(self, kind: Any) -> Any:
         """Cells of one type; None where polars reads them in another way than Python, or cannot."""
@@ -360,10 +360,10 @@ class CsvText:
         return found
 
 
-def _known(cells: Any, missing: Sequence[str]) -> Any:
+def _known(cells: polars.Series, missing: Sequence[str]) -> polars.Series:
     """Texts without the blanks around them; null where they mean "missing"."""
     text = cells.str.strip_chars()
-    return polars.when(~text.str.to_lowercase().is_in(missing)).then(text)
+    return text.set(text.str.to_lowercase().is_in(missing), None)
 
 
 def typed(text: polars.Series) -> polars.Series:

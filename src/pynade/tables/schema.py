@@ -83,10 +83,10 @@ class Schema:
         frame, kind = native_frame(X, names)
         overrides, found, ignored = dict(overrides or {}), [], []
         tokens = None if missing is None else tuple(str(token).strip().lower() for token in missing)
-        for word, some in (("schema", overrides), ("drop", drop)):
+        for option, some in (("schema", overrides), ("drop", drop)):
             for name in some:
                 if name not in frame.columns:
-                    raise ValueError(f"{word} names a column {name!r} that the table does not have")
+                    raise ValueError(f"{option} names a column {name!r} that the table does not have")
         for name in frame.columns:
             if name in drop:
                 ignored.append((name, "left out as asked"))
