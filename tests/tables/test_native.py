@@ -206,6 +206,12 @@ def test_columns_without_a_value_get_the_type_of_training():
     )
 
 
+def test_names_of_columns_are_not_taken_for_methods():
+    X = pd.DataFrame({"collect": gaps(REAL), "column_names": TEXT, "columns": WHOLE})
+    assert native_frame(X)[0].columns == list(X)
+    assert list(filled(X)[0]) == list(X)
+
+
 def test_names_that_are_no_text_stay():
     X = pd.DataFrame({0: gaps(REAL), 1: TEXT})
     assert list(filled(X)[0].columns) == [0, 1]

@@ -43,7 +43,7 @@ def read_file(path: str | Path) -> tuple[np.ndarray, Names]:
 
     Args:
         path: A ``.npy`` file, an ``.npz`` file with one array, a ``.csv`` file (or ``.csv.gz``) or a
-            ``.parquet`` file. Cells that are blank, ``NA``, ``nan``, ``null``, ``none`` or ``?`` become NaN.
+            ``.parquet`` file. Blank, ``NA``, ``NaN``, ``NaT``, ``null``, ``none`` and ``?`` become NaN.
 
     Returns:
         The rows, 2-D (``uint8`` if every value is 0 or 1, else ``float64``), and the column names or None.
