@@ -14,7 +14,7 @@ import pynade
 from pynade.runs.run import as_command
 from pynade.runs.table import comma_separated, parse_given, parse_question
 from pynade.tables import Schema, resolve
-from pynade.tables.files import read_frame, write_frame
+from pynade.tables.files import read_frame, write_table
 
 SMALL = ["--epochs", "2", "--hidden", "16"]
 
@@ -56,7 +56,7 @@ def table(tmp_path):
 def model(tmp_path_factory):
     """A small model of the table, fitted once."""
     folder = tmp_path_factory.mktemp("model")
-    write_frame(folder / "people.csv", people())
+    write_table(folder / "people.csv", None, people())
     estimator = pynade.TabularNADE(hidden=16, epochs=2, drop=("id",), random_state=0)
     estimator.fit(read_frame(folder / "people.csv"))
     estimator.save(folder / "m.safetensors")
@@ -243,7 +243,7 @@ def test_samples_are_a_table_with_its_types(run, table, tmp_path, model, kind):
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_impute_keeps_everything_that_is_known(run, table, tmp_path, model, kind):
     mixed = table.select("height", polars.lit("x").alias("extra"), polars.exclude("height"))
-    write_frame(tmp_path / f"gaps.{kind}", mixed)
+    write_table(tmp_path / f"gaps.{kind}", None, mixed)
     code, out, err = run("impute", model, f"gaps.{kind}", "--out", f"filled.{kind}")
     assert code == 0, err
     gaps = sum(mixed.null_count().row(0))
@@ -371,12 +371,12 @@ def test_types_of_columns_in_a_csv(tmp_path):
     assert frame["word"].to_list() == ["a", None]
     assert frame["none"].null_count() == 2
     assert read_frame(tmp_path / "t.csv", missing=["na"])["word"].to_list() == ["a", "None"]
-    write_frame(tmp_path / "again.csv", frame)
+    write_table(tmp_path / "again.csv", None, frame)
     assert read_frame(tmp_path / "again.csv").equals(frame)
 
 
 def test_parts_and_folds_of_a_table(tmp_path):
-    write_frame(tmp_path / "t.parquet", people())
+    write_table(tmp_path / "t.parquet", None, people())
     data = resolve(str(tmp_path / "t.parquet"), frames=True)
     folds = data.folds(4, seed=0)
     assert [fold.sizes for fold in folds] == [{"train": 60, "valid": 30, "test": 30}] * 4

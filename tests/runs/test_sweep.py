@@ -13,13 +13,11 @@ from pynade.estimators.registry import estimator_named
 from pynade.runs import sweep as populations
 from pynade.runs.sweep import Sweep, settings
 from pynade.runs.sweep_record import by_setting
-from pynade.tables import Dataset, Schema
-
-KNOWN = {}  # the registry of these tests
+from pynade.tables import Dataset, Schema, entries
 
 
 def run_sweep(*args, **options):
-    return Sweep(*args, known=KNOWN, **options).run()
+    return Sweep(*args, **options).run()
 
 
 FIXED = {
@@ -56,7 +54,7 @@ class Toy:
 @pytest.fixture
 def registered(monkeypatch):
     """Registers data as "toy" for the time of a test."""
-    return lambda *parts: monkeypatch.setitem(KNOWN, "toy", Toy(*parts))
+    return lambda *parts: monkeypatch.setitem(entries(), "toy", Toy(*parts))
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 from pynade.tables import Schema
-from pynade.tables.column import FAR_STEPS, Column
-from pynade.tables.inference import MOST_LEVELS, Unsuitable, infer
+from pynade.tables.column import FAR_STEPS, MOST_LEVELS, Column, Unsuitable, infer
 
 RNG = np.random.default_rng(0)
 NORMAL = RNG.normal(size=60)
@@ -160,8 +159,9 @@ def test_overrides():
     X = pd.DataFrame(
         {"zip": RNG.integers(0, 50, 80), "price": np.round(np.abs(NORMAL[:1]) + RNG.random(80), 1)}
     )
+    X["size"] = ["1", "inf", "2", "3"] * 20
     schema = Schema.inferred(X, {"zip": "categorical", "price": {"kind": "rounded", "low": 0, "high": 5}})
-    assert schema.kinds == ("category", "rounded")
+    assert schema.kinds == ("category", "rounded", "category")
     column = schema.columns[1]
     assert np.isnan(column.encode([5.2])[0][0])
     assert not np.isnan(column.encode([4.9])[0][0])
@@ -169,6 +169,7 @@ def test_overrides():
         ({"zip": "colour"}, "column 'zip' has kind 'colour'; expected one of: binary"),
         ({"zap": "real"}, "schema names a column 'zap' that the table does not have"),
         ({"price": "integer"}, "column 'price' cannot be integer: it holds"),
+        ({"size": "real"}, "column 'size' cannot be real: it holds 'inf'"),
         (
             {"zip": {"kind": "category", "low": 0}},
             "column 'zip' is category; a column of numbers takes a kind",

@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from pynade.tables.native import build_frame, cells, fill_cells, native_frame
+from pynade.tables.frames import build_frame, cells, fill_cells, native_frame
 from pynade.tables.schema import Schema
 
 N = 60
@@ -204,6 +204,12 @@ def test_columns_without_a_value_get_the_type_of_training():
     assert fill_cells(pd.DataFrame({"a": [None, None]}), places, types, ())["a"][1] == pd.Timestamp(
         "1970-01-02"
     )
+
+
+def test_names_of_columns_are_not_taken_for_methods():
+    X = pd.DataFrame({"collect": gaps(REAL), "column_names": TEXT, "columns": WHOLE})
+    assert native_frame(X)[0].columns == list(X)
+    assert list(filled(X)[0]) == list(X)
 
 
 def test_names_that_are_no_text_stay():

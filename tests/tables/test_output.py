@@ -35,7 +35,7 @@ def test_an_array_of_any_shape_needs_no_polars(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "polars", None)
     write_table(tmp_path / "t.npy", [], np.zeros((2, 3, 4)))
     assert np.load(tmp_path / "t.npy").shape == (2, 3, 4)
-    with pytest.raises(ImportError, match=r"writing t\.csv needs polars"):
+    with pytest.raises(ImportError, match="polars"):
         write_table(tmp_path / "t.csv", ["a"], np.zeros((1, 1)))
 
 

@@ -32,13 +32,13 @@ def predict(
       pynade predict runs/people people.csv --target income --proba --out probabilities.csv
     """
     from pynade.runs.table import load_table, predict_table, read_rows
-    from pynade.tables.files import FRAME_ENDINGS, check_destination, write_frame
+    from pynade.tables.files import FRAME_ENDINGS, check_destination, write_table
 
     check_destination(out, *FRAME_ENDINGS)
     model = load_table(run)
     with errors.status("predicting"):
         made = predict_table(model, read_rows(model, data), target, proba)
-    write_frame(out, made)
+    write_table(out, None, made)
     what = f"probabilities of {made.width} levels" if proba else "best guesses"
     console.print(f"{what} of {target} in {made.height:,} rows -> {out}")
     next_commands(("query", run, target), ("surprise", run, data, "--top", 20))
@@ -62,7 +62,7 @@ def surprise(
     """
     from pynade.arguments import check_positive
     from pynade.runs.table import load_table, read_rows
-    from pynade.tables.files import FRAME_ENDINGS, check_destination, write_frame
+    from pynade.tables.files import FRAME_ENDINGS, check_destination, write_table
 
     check_positive(**{"--top": top})
     if out is not None:
@@ -71,7 +71,7 @@ def surprise(
     with errors.status("scoring cells"):
         cells = model.surprise(read_rows(model, data), top)
     if out is not None:
-        write_frame(out, cells)
+        write_table(out, None, cells)
     table = plain_table("row", "column", "value", "p-value", "-log p", "expected", "90 % interval")
     shown = cells.select("row", "column", "p_value", "surprise", *TEXTS).head(50)
     for row, column, p, nats, *texts in shown.iter_rows():

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 __all__ = ["path", "penguins"]
-
-FOLDER = Path(__file__).parent
-FRAMES = ("pandas", "polars")
-NAMES = ("penguins",)
 
 
 def penguins(frame: Literal["pandas", "polars"] | None = None) -> Any:
@@ -28,17 +25,10 @@ def penguins(frame: Literal["pandas", "polars"] | None = None) -> Any:
         >>> table.shape, sum(column.null_count() for column in table)
         ((344, 8), 19)
     """
-    if frame is None:
-        frame = "pandas" if find_spec("pandas") else "polars"
-    if frame not in FRAMES:
+    frame = frame or ("pandas" if find_spec("pandas") else "polars")
+    if frame not in ("pandas", "polars"):
         raise ValueError(f"frame is 'pandas' or 'polars', not {frame!r}")
-    if frame == "pandas":
-        import pandas
-
-        return pandas.read_csv(path("penguins"))
-    import polars
-
-    return polars.read_csv(path("penguins"))
+    return import_module(frame).read_csv(path("penguins"))
 
 
 def path(name: str = "penguins") -> Path:
@@ -48,6 +38,6 @@ def path(name: str = "penguins") -> Path:
         >>> path("penguins").name
         'penguins.csv'
     """
-    if name not in NAMES:
-        raise ValueError(f"there is no table {name!r} in pynade.datasets; there is: {', '.join(NAMES)}")
-    return FOLDER / f"{name}.csv"
+    if name != "penguins":
+        raise ValueError(f"there is no table {name!r} in pynade.datasets; there is: penguins")
+    return Path(__file__).with_name(f"{name}.csv")

@@ -209,7 +209,7 @@ class JointConditional:
 
     def sample(self, n: int = 1, random_state: Any = None) -> Any:
         """n joint draws, as a table of these columns."""
-        from pynade.tables.native import native_frame
+        from pynade.tables.frames import native_frame
 
         drawn = self.model.sample(n, random_state, given=self.given or None)
         if isinstance(drawn, np.ndarray):

@@ -22,8 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from pynade.device import torch_device
 from pynade.estimators.modules import evaluation, likelihood, models, ordering, queries, torch
-from pynade.tables.frames import frame_kind
-from pynade.tables.native import build_frame, fill_cells
+from pynade.tables.frames import build_frame, fill_cells, frame_kind
 
 Orders: TypeAlias = "int | ordering.Ordering"  # a number or a batch of orderings
 Folder = Path | str | None

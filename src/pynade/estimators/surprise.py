@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from pynade.tables.native import build_frame, native_frame
+from pynade.tables.frames import build_frame, native_frame
 
 if TYPE_CHECKING:
     from pynade.estimators.table_questions import TableQuestions

@@ -16,7 +16,7 @@ from pynade.device import torch_device
 from pynade.estimators.answers import ColumnConditional, JointConditional
 from pynade.estimators.net import OrderlessEstimator
 from pynade.estimators.questions import checked_count
-from pynade.tables.native import fill_cells
+from pynade.tables.frames import fill_cells
 from pynade.tables.schema import Schema
 
 if TYPE_CHECKING:

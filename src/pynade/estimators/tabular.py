@@ -17,7 +17,7 @@ from pynade.estimators.base import FitRequest
 from pynade.estimators.net import OWN
 from pynade.estimators.parameters import documented
 from pynade.estimators.table_questions import TableQuestions
-from pynade.tables.native import native_frame
+from pynade.tables.frames import native_frame
 from pynade.tables.schema import Schema
 from pynade.training.options import Gradient
 

@@ -21,7 +21,7 @@ from pynade.runs.table import frame_figure, impute_table, parse_given, read_rows
 from pynade.tables import read_file, resolve
 from pynade.tables.files import FRAME_ENDINGS, TABLE_ENDINGS, check_destination, write_table
 from pynade.tables.frames import align, default_names
-from pynade.tables.images import binarized, channels_height_width
+from pynade.tables.images import binarized
 
 
 def sample_run(
@@ -151,7 +151,7 @@ def inpaint_run(
     shape = facts.get("image_shape") or dataset.image_shape
     if shape is None:
         raise ValueError(f"the data {data!r} have no image shape, so there is no hole to cut")
-    channels, height, width = channels_height_width(shape)
+    channels, height, width = (1, *map(int, shape))[-3:]
     high, wide = hole or (min(10, max(1, height // 2)), min(10, max(1, width // 2)))
     if not (1 <= high <= height and 1 <= wide <= width):
         raise ValueError(f"a hole of {high}x{wide} does not fit into images of {height}x{width}")

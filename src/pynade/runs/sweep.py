@@ -86,7 +86,6 @@ class Sweep:
     repeats: int = 1
     quick: bool = False  # a trial, see `pynade sweep --help`; the record has `valid` and no `test`
     report: Callable[[SweepProgress], None] | None = None  # called after every epoch
-    known: registry.Known = None  # the named data sets; None takes those that are registered
 
     def __post_init__(self) -> None:
         self.fixed = {PARAMETERS.get(name, name): value for name, value in self.fixed.items()}
@@ -131,12 +130,11 @@ class Sweep:
 
     def _parts(self) -> list[Dataset]:
         """The data set, or its folds."""
-        named = self.data in (self.known or registry.entries())
-        if named and registry.fold_names(registry.entry(self.data, self.known)):
+        if self.data in registry.entries() and registry.fold_names(registry.entry(self.data)):
             if self.folds is not None:
                 raise ValueError(f"data set {self.data!r} has folds of its own; give no number of folds")
-            return registry.folds(self.data, self.data_dir, known=self.known)
-        whole = resolve(self.data, self.data_dir, known=self.known)
+            return registry.folds(self.data, self.data_dir)
+        whole = resolve(self.data, self.data_dir)
         parts = [whole] if self.folds is None else whole.folds(self.folds, self.seed)
         if parts[0].test is None:
             cut = "cut them with --folds, such as 10"

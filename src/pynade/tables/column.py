@@ -1,17 +1,17 @@
-"""One column of a table: what its values are, and how they become numbers for a model and values again.
+"""One column of a table: what it is, how its values become numbers for a model, and values again.
 
-A model sees a *code* for each cell: of a column of levels the index of the level, of numbers on a lattice
-(integers, rounded reals, dates) the number of steps from the first value, of a real column its standardised
-value. What the code leaves out of a cell's probability is its *offset*, a logarithm that is added to the
-model's: log p(cell) = log p(code) + offset.
+A model sees a *code* for each cell. What the code leaves out of a cell's probability is its *offset*, a
+logarithm that is added to the model's: log p(cell) = log p(code) + offset.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -23,61 +23,56 @@ FAR = 1e6  # a real value this many deviations away is scored by the rule for va
 FAR_STEPS = 1e8  # likewise of a lattice without an end
 LARGEST = 2.0**63 - 1024  # whole number of a column that has no lattice
 WORDS = {"true": True, "false": False, "yes": True, "no": False}
-MOST_DECIMALS = 15  # values of a lattice are then not rounded
+UNROUNDED = 15  # decimals: values of a lattice are then not rounded
 DAY = 86_400_000_000  # microseconds
+MOST_LEVELS = 100  # of a category; others are rare
+FEW_CODES = 10  # whole numbers with at most so many values are ordered levels
+TIES = 0.95  # share of different values below which a column of reals is rounded
+TEXT = 20  # at least so many different texts make a column of identifiers or free text
+CODE = re.compile(r"\s*[+-]?0\d")  # text such as 00123, which is no number
+IDENTIFIER = re.compile(r"(^|[_\s])(id|uuid|guid|key|index|number|nr|no)$|^(id|uuid)([_\s]|$)", re.IGNORECASE)
+UNITS = (DAY, 3_600_000_000, 60_000_000, 1_000_000, 1000)  # usual steps of dates, in microseconds
+Codes = tuple[np.ndarray, np.ndarray]  # codes and offsets
+Wanted = Kind | None  # the kind that a user asks for; None finds it out
+Type = dict[str, Any]  # what `frames.cells` knows of the type of a column, as JSON values
+Cells = np.ndarray | Sequence[Any]  # numbers with NaN, or a list with None
 
 
 @dataclass(frozen=True)
 class Column:
     """One column: a name and the kind of values it holds; with more fields, how they become codes.
 
-    Probabilities of cells that training rows cannot tell about:
+    The code of a level is its index; of a number on a lattice (integers, rounded reals, dates) the number of
+    steps from the origin; of a real value its standardised value. With n training cells:
 
-    - A level that did not occur in training has probability 1 / (n + 1), where n is the number of training
-      cells; the known levels share the rest. Its cell is then treated as missing for the other columns.
+    - A level that did not occur in training has probability 1 / (n + 1); the known levels share the rest.
     - Rare levels share one code; given this code, each has its share of their training cells.
     - Values outside the range of an integer column or beyond the ends of another (without an end: a million
       deviations, a hundred million steps away) have probability 1 / (n + 1) in all, half of it on each side,
-      spread over the distance with a heavy tail. Such a cell is treated as missing likewise.
+      spread over the distance with a heavy tail.
 
-    Attributes:
-        name: of the column.
-        kind: binary, category, ordinal, constant; integer, rounded, date; real.
-        reason: why it was understood so, in words.
-        n: training cells that are not missing.
-        levels: values of the codes 0, 1, …; of a column with rare levels, these come after the last one.
-        rare: rare levels with their shares of the last code, most frequent first.
-        resolution: step of the lattice, in units of the data (of dates: microseconds).
-        origin: value of code 0 of a lattice.
-        low: smallest code, or lower end of a real column; None has none.
-        high: largest code, or upper end of a real column; None has none.
-        loc: of a real column, after the logarithm or logit that its ends ask for.
-        scale: likewise.
-        decimals: that a value of a lattice is rounded to.
-        per_step: values in a step: 1, but of integers with too wide a range for a code each. These are
-            equally likely within their step, and draws are the first of them.
-        dtype: the type of the column in the frame, as `pynade.tables.native` describes it.
+    A cell that training has not seen is treated as missing for the other columns.
     """
 
     name: str
     kind: Kind
-    reason: str = ""
-    n: int = 0
-    levels: tuple[Any, ...] = ()
-    rare: tuple[tuple[Any, float], ...] = ()
-    resolution: float = 0.0
-    origin: float = 0.0
-    low: float | None = None
-    high: float | None = None
-    loc: float = 0.0
-    scale: float = 1.0
-    decimals: int = 0
-    per_step: int = 1
-    dtype: dict[str, Any] = field(default_factory=dict, compare=False)
+    reason: str = ""  # why it was understood so, in words
+    n: int = 0  # training cells that are not missing
+    levels: tuple[Any, ...] = ()  # values of the codes 0, 1, …; after them comes the code of the rare levels
+    rare: tuple[tuple[Any, float], ...] = ()  # with their shares of the last code, most frequent first
+    resolution: float = 0.0  # step of a lattice, in units of the data (of dates: microseconds); else 0
+    origin: float = 0.0  # value of code 0 of a lattice
+    low: float | None = None  # smallest code of a lattice, or lower end of a real column; None has none
+    high: float | None = None  # largest code, or upper end, likewise
+    loc: float = 0.0  # of a real column, after the logarithm or logit that its ends ask for
+    scale: float = 1.0  # likewise
+    decimals: int = 0  # that a value of a lattice is rounded to
+    per_step: int = 1  # equally likely values in a step: more of integers with too wide a range for codes
+    dtype: Type = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        if self.kind not in (kinds := get_args(Kind)):
-            expected = ", ".join(kinds)
+        if self.kind not in get_args(Kind):
+            expected = ", ".join(get_args(Kind))
             raise ValueError(f"column {self.name!r} has kind {self.kind!r}; expected one of: {expected}")
         object.__setattr__(self, "levels", tuple(self.levels))
         object.__setattr__(self, "rare", tuple((value, float(share)) for value, share in self.rare))
@@ -97,9 +92,7 @@ class Column:
         """The rare levels."""
         return tuple(value for value, _ in self.rare)
 
-    def encode(
-        self, values: np.ndarray | Sequence[Any], density: bool = False
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def encode(self, values: Cells, density: bool = False) -> Codes:
         """Codes (NaN where missing or out of range) and offsets (0 where missing).
 
         Args:
@@ -112,13 +105,10 @@ class Column:
         x = np.asarray(values, dtype=np.float64)
         return self._encode_real(x) if self.resolution == 0 else self._encode_lattice(x, density)
 
-    def _encode_levels(self, values: Any) -> tuple[np.ndarray, np.ndarray]:
-        last, unseen = len(self.levels), math.log(1 / (self.n + 1))
-        seen = math.log1p(-1 / (self.n + 1))
-        table: dict[Any, tuple[float, float]] = {
-            value: (code, seen) for code, value in enumerate(self.levels)
-        }
-        table |= {value: (last, seen + math.log(share)) for value, share in self.rare}
+    def _encode_levels(self, values: Any) -> Codes:
+        seen, unseen = math.log1p(-1 / (self.n + 1)), math.log(1 / (self.n + 1))
+        table: dict[Any, Any] = {value: (code, seen) for code, value in enumerate(self.levels)}
+        table |= {value: (len(self.levels), seen + math.log(share)) for value, share in self.rare}
         table[None] = (math.nan, 0.0)
         try:
             pairs = [table.get(value, (math.nan, unseen)) for value in values]
@@ -127,7 +117,7 @@ class Column:
         both = np.array(pairs, dtype=np.float64).reshape(-1, 2)
         return both[:, 0], both[:, 1]
 
-    def _encode_lattice(self, x: np.ndarray, density: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _encode_lattice(self, x: np.ndarray, density: bool) -> Codes:
         low, high = self._ends()
         with np.errstate(all="ignore"):
             codes = (x - self.origin) / self.resolution
@@ -138,7 +128,7 @@ class Column:
         each = self.resolution if density else float(self.per_step)
         return codes, np.where(np.isnan(x), 0.0, offset - math.log(each))
 
-    def _encode_real(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _encode_real(self, x: np.ndarray) -> Codes:
         low, high = self._ends()
         with np.errstate(all="ignore"):
             below, above = np.log(np.maximum(x - low, 0)), np.log(np.maximum(high - x, 0))
@@ -155,15 +145,12 @@ class Column:
         return codes, np.where(np.isnan(codes), offset, log_slope - math.log(self.scale) + offset)
 
     def _offsets(self, codes: np.ndarray, beyond: np.ndarray, unit: float, step: float) -> np.ndarray:
-        """Offsets of values by their distance beyond the range (< 0: inside), where codes become missing.
-
-        Each side has half of 1 / (n + 1): unit / (unit + d) is left beyond a distance d.
-        """
-        outside, missing = beyond >= 0, np.isnan(beyond)
+        """Offsets of values by their distance beyond the range (< 0: inside), where codes become missing."""
+        outside, missing, share = beyond >= 0, np.isnan(beyond), 1 / (self.n + 1)
         d = np.clip(np.nan_to_num(beyond), 0, 1e300)
+        # each side has half of 1 / (n + 1), of which unit / (unit + d) is left beyond a distance d
         tail = math.log(unit) - np.log(unit + d) - np.log(unit + d + step)
         codes[outside] = math.nan
-        share = 1 / (self.n + 1)
         return np.where(outside, math.log(share / 2) + tail, np.where(missing, 0.0, math.log1p(-share)))
 
     @property
@@ -186,25 +173,18 @@ class Column:
         """
         codes = np.asarray(codes, dtype=np.float64)
         if self.kind in LEVELS:
-            values = np.empty(self.n_levels, dtype=object)
-            values[: len(self.levels)] = list(self.levels)
-            if self.rare:
-                values[-1] = self.rare[0][0]
-            found = values[codes.astype(np.int64)]
+            values, places = np.empty(len(self.levels) + len(self.rare), object), codes.astype(np.int64)
+            values[:] = [*self.levels, *self.known_rare]
             if self.rare and rng is not None:
-                rows = np.flatnonzero(codes == len(self.levels))
-                which = rng.choice(len(self.rare), size=len(rows), p=_normalised(s for _, s in self.rare))
-                for row, k in zip(rows, which, strict=True):
-                    found[row] = self.rare[k][0]
-            return found
+                rows = np.flatnonzero(places == len(self.levels))
+                shares = np.array([share for _, share in self.rare])
+                places[rows] += rng.choice(len(shares), size=len(rows), p=shares / shares.sum())
+            return values[places]
         if self.resolution:
             if self.kind in ("integer", "date") and self.resolution == int(self.resolution):
                 return int(self.origin) + np.round(codes).astype(np.int64) * int(self.resolution)
             x = self.origin + codes * self.resolution
-            return np.round(x, self.decimals) if self.decimals < MOST_DECIMALS else x
-        return self._decode_real(codes)
-
-    def _decode_real(self, codes: np.ndarray) -> np.ndarray:
+            return np.round(x, self.decimals) if self.decimals < UNROUNDED else x
         x = self._axis(codes)
         if self.low is not None:
             x = np.clip(x, np.nextafter(self.low, math.inf), np.nextafter(self._ends()[1], -math.inf))
@@ -233,37 +213,30 @@ class Column:
         known = (*self.levels, *self.known_rare)
         if value in known:
             return known[known.index(value)]
-        matches = [level for level in known if str(level) == str(value).strip()]
-        with_words = WORDS.get(str(value).strip().lower())
-        matches += [level for level in known if isinstance(level, bool) and level == with_words]
-        if not matches and is_number(value_of(value)):
-            matches = [level for level in known if is_number(level) and level == value_of(value)]
+        text, number = str(value).strip(), as_float(value)
+        matches = [level for level in known if str(level) == text]
+        matches += [level for level in known if isinstance(level, bool) and level == WORDS.get(text.lower())]
+        matches += [level for level in known if is_number(level) and level == number]
         if not matches:
-            some = ", ".join(map(str, known[:8])) + (", …" if len(known) > 8 else "")
+            some = ", ".join(map(str, known[:8])) + ", …" * (len(known) > 8)
             raise ValueError(f"column {self.name!r} has no level {value!r}; its levels are: {some}")
         return matches[0]
 
     def domain(self) -> str:
         """The values, in words."""
         if self.kind in LEVELS:
-            shown = ", ".join(map(str, self.levels[:6])) + (", …" if len(self.levels) > 6 else "")
+            shown = ", ".join(map(str, self.levels[:6])) + ", …" * (len(self.levels) > 6)
             return f"{shown} + {len(self.rare)} rare" if self.rare else shown
-        low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
-        if self.resolution:
-            low, high = (self.origin + end * self.resolution for end in (low, high))
+        step = self.resolution
         if self.kind == "date":
-            step = self.resolution / DAY
-            steps = f"{step:g} days" if step >= 1 else f"{self.resolution / 1e6:g} s"
+            steps = f"{step / DAY:g} days" if step >= DAY else f"{step / 1e6:g} s"
             return f"steps of {steps}" if step else "any time"
-        steps = f", steps of {self.resolution:g}" if self.resolution else ""
-        low, high = (round(end, 12) + 0.0 if math.isfinite(end) else end for end in (low, high))
+        low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
+        low, high = (round(self.origin + end * (step or 1), 12) + 0.0 for end in (low, high))
+        steps = f", steps of {step:g}" if step else ""
         if math.isinf(high):
             return ("any number" if math.isinf(low) else f"at least {low:g}") + steps
         return f"{low:g} … {high:g}{steps}"
-
-    def with_type(self, dtype: dict[str, Any]) -> Column:
-        """The same column, of a frame with another type for it."""
-        return replace(self, dtype=dtype)
 
 
 def is_number(value: Any) -> bool:
@@ -271,33 +244,174 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool) and value == value
 
 
-def value_of(text: Any) -> Any:
-    """The number a text stands for, or the text."""
+def as_float(value: Any) -> float:
+    """The number that a value or a text stands for; NaN if there is none."""
     try:
-        return float(text)
+        return float(value)
     except (TypeError, ValueError):
-        return text
-
-
-def _normalised(shares: Any) -> np.ndarray:
-    p = np.array(list(shares))
-    return p / p.sum()
+        return math.nan
 
 
 def _microseconds(value: Any, name: str) -> int:
     """Microseconds since 1970 of a date in any of its forms; without a time zone, UTC."""
     try:
-        if isinstance(value, str):
-            value = datetime.fromisoformat(value.strip())
         if isinstance(value, np.datetime64):
             return int(value.astype("datetime64[us]").astype(np.int64))
-        if hasattr(value, "to_pydatetime"):
-            value = value.to_pydatetime()
-        if isinstance(value, date) and not isinstance(value, datetime):
-            value = datetime(value.year, value.month, value.day)
-        value = value.replace(tzinfo=UTC) if value.tzinfo is None else value
-        return round(value.timestamp() * 1e6)
+        value = datetime.fromisoformat(value.strip()) if isinstance(value, str) else value
+        moment = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+        return round(moment.timestamp() * 1e6)
     except (ValueError, AttributeError, TypeError):
-        raise ValueError(
-            f"column {name!r} is given as {value!r}, which is no date such as 2024-05-31"
-        ) from None
+        given = f"column {name!r} is given as {value!r}"
+        raise ValueError(f"{given}, which is no date such as 2024-05-31") from None
+
+
+class Unsuitable(Exception):
+    """A column that cannot be modelled: identifiers, free text, or no value; the message says why."""
+
+
+def infer(name: str, values: Cells, sort: str, wanted: Wanted = None, dtype: Type | None = None) -> Column:
+    """What a column is, from what `frames.cells` says of it, and from the kind that a user wants."""
+    dtype = dtype or {}
+    if sort in ("number", "date"):
+        known = np.asarray(values, dtype=np.float64)
+        known = known[~np.isnan(known)]
+        if not len(known):
+            raise Unsuitable("every cell is missing")
+        if wanted in LEVELS:
+            return _levels(name, [int(v) if v == round(v) else v for v in known.tolist()], wanted, "as asked")
+        return _date(name, known) if sort == "date" else _number(name, known, wanted)
+    cells = [value for value in values if value is not None]
+    if not cells:
+        raise Unsuitable("every cell is missing")
+    counts, order = Counter(cells), dtype.get("categories", ())
+    if wanted is None and dtype.get("ordered") and 2 < len(order) <= MOST_LEVELS:
+        wanted = "ordinal"
+    if wanted in ("integer", "rounded", "real") or (wanted is None and sort == "text" and not order):
+        odd = [value for value in counts if not math.isfinite(as_float(value))]
+        if not odd and (wanted is not None or not any(CODE.match(str(value)) for value in counts)):
+            found = _number(name, np.array([float(value) for value in cells]), wanted)
+            return replace(found, reason=f"text that holds numbers: {found.reason}")
+        if wanted is not None:
+            raise ValueError(f"column {name!r} cannot be {wanted}: it holds {odd[0]!r}")
+    if order:
+        kind: Kind = wanted or ("binary" if len(order) == 2 else "category")
+        return _levels(name, cells, kind, "categories of the frame", order)
+    if wanted is None and len(counts) > max(TEXT, 0.5 * len(cells)):
+        example = str(next(iter(counts)))[:30]
+        raise Unsuitable(f"{len(counts):,} different texts in {len(cells):,} rows, such as {example!r}")
+    return _levels(name, cells, wanted, "true or false" if sort == "boolean" else "text")
+
+
+def _levels(name: str, cells: list[Any], wanted: Wanted, why: str, order: Sequence[Any] = ()) -> Column:
+    counts = Counter(cells)
+    kinds: Mapping[int, Kind] = {1: "constant", 2: "binary"}
+    kind = wanted or kinds.get(len(counts), "category")
+    least = min(5, max(2, len(cells) // 100))
+    frequent = {value for value, count in counts.most_common(MOST_LEVELS) if count >= least}
+    rare = [(value, count) for value, count in counts.most_common() if value not in frequent]
+    few = kind in ("binary", "constant") or len(rare) < 2 or len(frequent) < 2
+    if kind == "ordinal" or (few and len(counts) <= MOST_LEVELS):
+        frequent, rare = set(counts), []
+    place = {value: k for k, value in enumerate(order)}
+    levels = sorted(frequent, key=lambda value: (place.get(value, len(place)), value))
+    total = sum(count for _, count in rare)
+    why += f", {len(counts):,} level{'s' * (len(counts) > 1)}"
+    if rare:
+        why += f", {len(rare):,} of them in fewer than {least} rows"
+        why += f" or not among the {MOST_LEVELS} most frequent"
+    shares = tuple((value, count / total) for value, count in rare)
+    return Column(name, kind, why, len(cells), tuple(levels), shares)
+
+
+def _number(name: str, known: np.ndarray, wanted: Wanted) -> Column:
+    distinct, repeats = np.unique(known, return_counts=True)
+    n, spike = len(known), bool(repeats.max() >= max(5, 0.01 * len(known)))
+    whole = bool((distinct == np.round(distinct)).all()) and bool((np.abs(distinct) < LARGEST).all())
+    few, origin = whole and len(distinct) <= FEW_CODES, float(distinct[0])
+    cells = [int(v) for v in known] if few else known.tolist()
+    if wanted is None and len(distinct) <= 2:
+        return _levels(name, cells, None, "always the same" if len(distinct) == 1 else "two values")
+    if wanted is None and few and n >= 5 * len(distinct):
+        return _levels(name, cells, "ordinal", f"whole numbers with at most {FEW_CODES} values")
+    if wanted is None and whole and len(distinct) > 0.9 * n and n > TEXT:
+        if len(distinct) == n and (np.diff(known) == 1).all():
+            raise Unsuitable("it counts the rows")
+        if IDENTIFIER.search(name):
+            raise Unsuitable("an identifier by its name, and hardly a value occurs twice")
+    if wanted == "integer" and not whole:
+        odd = distinct[distinct != np.round(distinct)][0]
+        raise ValueError(f"column {name!r} cannot be integer: it holds {odd:g}")
+    step, decimals = _lattice(distinct, n, whole, spike) if wanted != "real" else (0.0, 0)
+    if wanted in ("integer", "rounded") and not step:
+        step, decimals = _fine(distinct), UNROUNDED
+    span = float((distinct[-1] - origin) / step) if step else 0.0  # in steps
+    if not step or (span > MAX_STEPS and wanted is None and not whole):
+        return _real(name, known, f"{len(distinct):,} different values in {n:,} rows")
+    if whole and wanted in (None, "integer"):
+        wide = max(1, math.ceil(span / MAX_STEPS))  # steps to a code, where there are more steps than codes
+        ends: Any = {"resolution": step * wide, "origin": origin, "low": 0.0, "high": span // wide}
+        why = "whole numbers" + f", multiples of {step:g} apart" * (step > 1)
+        return Column(name, "integer", why + f", {wide} to a step" * (wide > 1), n, **ends, per_step=wide)
+    steps = np.floor(origin / step + 1e-9)  # from 0 to the first value
+    low = None if origin < 0 or steps > FAR_STEPS else -float(steps)
+    why = f"values repeat, and are multiples of {step:g}" if decimals < UNROUNDED else "values repeat"
+    return Column(name, "rounded", why, n, resolution=step, origin=origin, low=low, decimals=decimals)
+
+
+def _real(name: str, known: np.ndarray, reason: str) -> Column:
+    ends: dict[str, Any] = {}
+    y = known
+    if known.min() > 0 and known.max() - known.min() > 1e-4 * known.max():  # else a logarithm loses digits
+        ends = {"low": 0.0, "high": 1.0} if (known < 1).all() else {"low": 0.0}
+        reason += ", all between 0 and 1" if "high" in ends else ", all above 0"
+        y = np.log(known) - (np.log1p(-known) if "high" in ends else 0.0)
+    loc, scale = _moments(y)
+    return Column(name, "real", reason, len(known), **ends, loc=loc, scale=scale)
+
+
+def _moments(y: np.ndarray) -> tuple[float, float]:
+    """Mean and deviation, which overflow at no number; a deviation of 0 is 1."""
+    largest = max(float(np.abs(y).max()), 1e-300)
+    mean = float((y / largest).mean()) * largest
+    half = 0.5 * y - 0.5 * mean
+    reach = max(float(np.abs(half).max()), 1e-300)
+    return mean, 2 * float(np.std(half / reach)) * reach or 1.0
+
+
+def _date(name: str, known: np.ndarray) -> Column:
+    distinct = np.unique(known).astype(np.int64)
+    step = int(np.gcd.reduce(np.diff(distinct))) if len(distinct) > 1 else DAY
+    step = next((unit for unit in UNITS if step % unit == 0), step)  # a usual one, not 3 days by chance
+    n, span = len(known), int(distinct[-1] - distinct[0])
+    if span / step > MAX_STEPS:
+        loc, scale = _moments(known)
+        return Column(name, "date", "dates", n, loc=loc, scale=scale)
+    lattice: Any = {"resolution": float(step), "origin": float(distinct[0]), "low": 0.0, "high": span / step}
+    return Column(name, "date", "dates", n, **lattice)
+
+
+def _lattice(distinct: np.ndarray, n: int, whole: bool, spike: bool) -> tuple[float, int]:
+    """The step and decimals of the lattice that nearly all values are on, if there are ties or a spike."""
+    if whole:
+        step = int(np.gcd.reduce(np.diff(distinct.astype(np.int64))))
+        return float(step if len(distinct) >= 10 else 1), 0
+    if (len(distinct) > TIES * n and not spike) or np.abs(distinct).max() > 1e300:
+        return 0.0, 0
+    for decimals in range(1, 7):
+        scaled = distinct * 10**decimals
+        near = np.abs(scaled - np.round(scaled)) < 1e-6 * np.maximum(1, np.abs(scaled) * 1e-6)
+        near &= np.abs(scaled) < 2**53
+        if near.mean() >= 0.99:
+            steps = np.diff(np.unique(np.round(scaled[near]).astype(np.int64)))
+            size = int(np.gcd.reduce(steps)) / 10**decimals
+            if size and (distinct[-1] - distinct[0]) / size <= MAX_STEPS:
+                return size, decimals
+            break
+    return _fine(distinct), UNROUNDED
+
+
+def _fine(distinct: np.ndarray) -> float:
+    """The smallest difference between values, but no finer than the codes of a lattice."""
+    span = distinct[-1] - distinct[0]
+    return float(max(np.diff(distinct).min(), span / MAX_STEPS)) if len(distinct) > 1 else 1.0

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
-from pynade.tables.column import Column as Column
 from pynade.tables.column import Kind as Kind
+from pynade.tables.modules import polars
 from pynade.tables.schema import Schema as Schema
 
 if TYPE_CHECKING:  # torch takes a second to import, and a list of names should not wait for it
@@ -21,10 +21,7 @@ Rows = Any  # a 2-D array, or a polars frame
 
 
 class RowSource(Protocol):
-    """Something that draws training rows for as long as they are wanted.
-
-    It draws on one device, without waiting for it: `draw` can be captured in a CUDA graph.
-    """
+    """Something that draws training rows on one device; `draw` can be captured in a CUDA graph."""
 
     @property
     def n_variables(self) -> int:
@@ -38,18 +35,7 @@ class RowSource(Protocol):
 
 
 def validation_rows(n: int, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return which of n rows are for training and which for validation, at random, in ascending order.
-
-    Args:
-        n: Number of rows, at least 2.
-        fraction: Share of the rows that become validation rows, between 0 and 1; each part gets at least one.
-        seed: Seed of the draw.
-
-    Example:
-        >>> train, valid = validation_rows(10, 0.2, seed=0)
-        >>> train.tolist(), valid.tolist()
-        ([0, 1, 2, 3, 5, 7, 8, 9], [4, 6])
-    """
+    """Return which of n rows are for training, and which share, at least one, for validation; ascending."""
     if not 0 < fraction < 1:
         raise ValueError(f"the validation fraction must lie between 0 and 1, but {fraction} was given")
     if n < 2:
@@ -99,11 +85,10 @@ class Dataset:
             raise ValueError(f"{name} has {n} variables, which do not fill an image of shape {shape}")
 
     @classmethod
-    def of_frames(cls, name: str, parts: dict[str, Any], provenance: dict[str, Any]) -> Dataset:
-        """Return a data set whose parts are polars frames of the same columns."""
-        train, valid, test = (parts.get(part) for part in PARTS)
-        schema = Schema.from_kinds([_kind(column.dtype) for column in parts["train"]], parts["train"].columns)
-        return cls(name, train, valid, test, schema, provenance)
+    def of_frame(cls, name: str, train: polars.DataFrame, provenance: dict[str, Any]) -> Dataset:
+        """Return a data set of one part, a polars frame."""
+        schema = Schema.from_kinds([_kind(column.dtype) for column in train], train.columns)
+        return cls(name, train, None, None, schema, provenance)
 
     @property
     def framed(self) -> bool:
@@ -114,8 +99,6 @@ class Dataset:
         """Return the data set with polars frames as its parts."""
         if self.framed:
             return self
-        import polars
-
         parts: Any = {k: polars.DataFrame(v, list(self.schema.names)) for k, v in self.parts.items()}
         return replace(self, **parts, source=None)
 
@@ -171,9 +154,7 @@ class Dataset:
         return digest.hexdigest()
 
     def folds(self, n: int, seed: int) -> list[Dataset]:
-        """Return n data sets for cross-validation: each piece of the rows is the test part once.
-
-        All rows are permuted together and cut into n pieces; of a fold's other pieces, one is for validation.
+        """Return n data sets: of n pieces of all rows each is the test part once, another for validation.
 
         Args:
             n: Number of folds, at least 3.
@@ -190,20 +171,19 @@ class Dataset:
         if len(rows) < 2 * n:
             few = f"data set {self.name!r} has {len(rows)} rows"
             raise ValueError(f"{few}, too few for {n} folds of two rows or more")
-        order = np.random.Generator(np.random.PCG64(seed)).permutation(len(rows))
+        order, folds = np.random.Generator(np.random.PCG64(seed)).permutation(len(rows)), []
         pieces = [rows[part] for part in np.array_split(order, n)]
-        folds = []
         for k, test in enumerate(pieces):
             *train, valid = pieces[k + 1 :] + pieces[:k]
-            facts = {**self.provenance, "fold": k + 1, "folds": n, "fold_seed": seed}
-            parts: Any = {"train": _stack(train), "valid": valid, "test": test, "provenance": facts}
-            folds.append(replace(self, **parts, source=None))
+            facts = {"fold": k + 1, "folds": n, "fold_seed": seed}
+            folds.append(self._cut(facts, train=_stack(train), valid=valid, test=test))
         return folds
 
-    def with_validation(self, fraction: float, seed: int) -> Dataset:
-        """Return a data set that has a validation part: this one, or one cut at random from train.
+    def _cut(self, facts: dict[str, Any], **parts: Any) -> Dataset:
+        return replace(self, **parts, provenance=self.provenance | facts, source=None)
 
-        Rows keep their order. The new data set has no source, which would also draw validation rows.
+    def with_validation(self, fraction: float, seed: int) -> Dataset:
+        """Return this data set, or without a validation part one that has it, cut at random from train.
 
         Args:
             fraction: Share of the training rows that become validation rows, between 0 and 1.
@@ -217,33 +197,25 @@ class Dataset:
         if self.valid is not None:
             return self
         train, valid = validation_rows(len(self.train), fraction, seed)
-        facts = {**self.provenance, "validation": {"fraction": fraction, "seed": seed}}
-        parts: Any = {"train": self.train[train], "valid": self.train[valid], "provenance": facts}
-        return replace(self, **parts, source=None)
+        facts = {"validation": {"fraction": fraction, "seed": seed}}
+        return self._cut(facts, train=self.train[train], valid=self.train[valid])
 
 
 def _stack(parts: list[Any]) -> Any:
     """Rows of several parts, one after the other."""
-    if isinstance(parts[0], np.ndarray):
-        return np.concatenate(parts)
-    import polars
-
-    return polars.concat(parts)
+    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else polars.concat(parts)
 
 
 def _kind(dtype: Any) -> Kind:
     """What the type of a column of a polars frame suggests."""
-    if str(dtype).startswith("Date"):  # or Datetime
-        return "date"
     if dtype.is_numeric():
         return "integer" if dtype.is_integer() else "real"
-    return "binary" if str(dtype) == "Boolean" else "category"
+    dates = dtype in (polars.Date, polars.Datetime)
+    return "date" if dates else "binary" if dtype == polars.Boolean else "category"
 
 
 def _column_bytes(column: Any) -> bytes:
     """Name, kind, missing cells and values of a column of a polars frame, whatever its width in memory is."""
-    import polars
-
     kind = _kind(column.dtype)
     if kind == "real":
         column = column.cast(polars.Float64).fill_nan(None)

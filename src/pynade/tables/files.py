@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 import hashlib
 import io
+import math
+import re
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pynade.atomic import write_atomically
-from pynade.tables.csvtext import MISSING, CsvText, import_polars, is_number, unique_names
 from pynade.tables.dataset import PARTS, Dataset, Kind, Schema
-from pynade.tables.frames import default_names
-
-if TYPE_CHECKING:
-    from polars import DataFrame
+from pynade.tables.frames import MISSING, default_names
+from pynade.tables.modules import polars
 
 #: What numpy and zipfile raise on a damaged archive.
 DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 SUFFIXES = (".npy", ".npz", ".csv", ".parquet", ".csv.gz")
-FRAME_ENDINGS = (".csv", ".parquet")  # of the files that `write_frame` writes
 TABLE_ENDINGS = (".csv", ".npy", ".parquet")  # of the files that `write_table` writes
+FRAME_ENDINGS = (".csv", ".parquet")  # likewise, of frames
 Names = tuple[str, ...] | None
+Words = Sequence[str] | None  # texts that mean "missing"
+#: Patterns of texts that are numbers, and of dates with their formats.
+WHOLE, NUMBER = r"^[+-]?[0-9]{1,18}$", r"^[+-]?(([0-9]+\.[0-9]*|\.?[0-9]+)(e[+-]?[0-9]+)?|inf(inity)?)$"
+DAYS = {r"^\d{4}(-\d\d?){2}": "%Y-%m-%d", r"^\d{4}(/\d\d?){2}": "%Y/%m/%d", r"^(\d\d?\.){2}\d{4}": "%d.%m.%Y"}
+TIMES = ("", " %H:%M:%S%.f", "T%H:%M:%S%.f", " %H:%M", "T%H:%M", " %H:%M:%S%.f%#z", "T%H:%M:%S%.f%#z")
 
 
 def read_file(path: str | Path) -> tuple[np.ndarray, Names]:
@@ -36,14 +43,10 @@ def read_file(path: str | Path) -> tuple[np.ndarray, Names]:
 
     Args:
         path: A ``.npy`` file, an ``.npz`` file with one array, a ``.csv`` file (or ``.csv.gz``) or a
-            ``.parquet`` file. Cells that are blank, ``NA``, ``nan``, ``null``, ``none`` or ``?`` become NaN.
+            ``.parquet`` file. Blank, ``NA``, ``NaN``, ``NaT``, ``null``, ``none`` and ``?`` become NaN.
 
     Returns:
         The rows, 2-D (``uint8`` if every value is 0 or 1, else ``float64``), and the column names or None.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The file holds no table of finite numbers; the sentence names the line and the column.
 
     Example:
         >>> import tempfile
@@ -59,9 +62,7 @@ def read_file(path: str | Path) -> tuple[np.ndarray, Names]:
     return parts["train"], names
 
 
-def dataset_from_file(
-    path: str | Path, frames: bool = False, missing: Sequence[str] | None = None
-) -> Dataset:
+def dataset_from_file(path: str | Path, frames: bool = False, missing: Words = None) -> Dataset:
     """Read a file as a data set: its parts if it has any, else all rows as ``train``.
 
     A column whose values are all 0 or 1, apart from missing ones, is binary in the schema; any other is real.
@@ -83,15 +84,14 @@ def dataset_from_file(
     """
     path = Path(path)
     if frames and ending(path) in FRAME_ENDINGS:
-        table = {"train": read_frame(path, missing)}
-        return Dataset.of_frames(stem(path), table, _origin(path))
+        return Dataset.of_frame(stem(path), read_frame(path, missing), _origin(path))
     parts, names = _read_parts(path)
     tables = parts.values()
     bits = np.all([np.all(np.isnan(rows) | (rows == 0) | (rows == 1), axis=0) for rows in tables], axis=0)
     seen = np.any([~np.isnan(rows).all(axis=0) for rows in tables], axis=0)
     kinds: list[Kind] = ["binary" if binary else "real" for binary in bits & seen]
-    schema, (train, valid, test) = Schema.from_kinds(kinds, names), map(parts.get, PARTS)
-    return Dataset(stem(path), train, valid, test, schema, _origin(path))
+    train, valid, test = map(parts.get, PARTS)
+    return Dataset(stem(path), train, valid, test, Schema.from_kinds(kinds, names), _origin(path))
 
 
 def _origin(path: Path) -> dict[str, Any]:
@@ -117,13 +117,19 @@ def ending(path: Path) -> str:
 
 
 def _read_parts(path: Path) -> tuple[dict[str, np.ndarray], Names]:
-    """Return the rows of each part of a file (a single table is all "train"), and the column names."""
+    """The rows of each part of a file (a single table is all "train"), and the column names."""
     suffix, names = ending(path), None
     if suffix == ".csv":
         text = CsvText(path)
         parts, names = {"train": text.numbers()}, text.names
     elif suffix == ".parquet":
-        parts, names = _read_parquet(path)
+        frame = _parquet_frame(path)
+        for column in frame:
+            if not (column.dtype.is_numeric() or column.dtype in (polars.Boolean, polars.Null)):
+                cells = ((f"in row {i} (counted from 0)", cell) for i, cell in enumerate(column))
+                raise _no_numbers(f"{path}, column {column.name!r}", column.dtype, cells)
+        parts = {"train": frame.select(polars.all().cast(polars.Float64)).to_numpy(order="c")}
+        names = tuple(frame.columns)
     else:
         parts = _read_numpy(path)
     for part, rows in parts.items():
@@ -133,6 +139,12 @@ def _read_parts(path: Path) -> tuple[dict[str, np.ndarray], Names]:
         raise ValueError(f"the parts of {path} differ in their number of columns: {sorted(widths)}")
     bits = all(np.all((rows == 0) | (rows == 1)) for rows in parts.values())
     return {part: rows.astype(np.uint8 if bits else np.float64) for part, rows in parts.items()}, names
+
+
+def _no_numbers(where: str, kind: Any, cells: Iterable[tuple[str, Any]]) -> ValueError:
+    """The sentence about cells, each after its place, that are no numbers."""
+    words = (f", such as {str(cell)!r} {place}" for place, cell in cells if not is_number(str(cell)))
+    return ValueError(f"{where}: expected numbers, but values of type {kind} were found{next(words, '')}")
 
 
 def _check_table(rows: np.ndarray, where: str, names: Names) -> None:
@@ -145,9 +157,7 @@ def _check_table(rows: np.ndarray, where: str, names: Names) -> None:
         return f"in row {place[0]}, column {column} (counted from 0)"
 
     if rows.dtype.kind not in "buif":
-        words = ((place, cell) for place, cell in np.ndenumerate(rows) if not is_number(str(cell)))
-        example = next((f", such as {str(cell)!r} {at(place)}" for place, cell in words), "")
-        raise ValueError(f"{where}: expected numbers, but values of type {rows.dtype} were found{example}")
+        raise _no_numbers(where, rows.dtype, ((at(place), cell) for place, cell in np.ndenumerate(rows)))
     if rows.ndim != 2:
         raise ValueError(f"{where}: expected rows and columns, but an array of shape {rows.shape} was found")
     if rows.size == 0:
@@ -162,10 +172,7 @@ def _read_numpy(path: Path) -> dict[str, np.ndarray]:
     try:
         with path.open("rb") as stream:
             loaded = np.load(stream, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                return {"train": loaded}
-            with loaded as archive:
-                arrays = {name: archive[name] for name in archive.files}
+            arrays = {"train": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
     except PermissionError:
         raise
     except DAMAGE as error:
@@ -185,9 +192,9 @@ def _read_numpy(path: Path) -> dict[str, np.ndarray]:
     return {part: np.unpackbits(rows, axis=1, count=n) for part, rows in parts.items()}
 
 
-def _parquet_frame(path: Path) -> Any:
+def _parquet_frame(path: Path) -> polars.DataFrame:
     try:
-        return import_polars(f"reading {path.name}").read_parquet(path)
+        return polars.read_parquet(path)
     except (ImportError, PermissionError):
         raise
     except Exception as error:  # polars has its own family of errors, which changes between versions
@@ -195,21 +202,7 @@ def _parquet_frame(path: Path) -> Any:
         raise ValueError(f"{path} could not be read as a parquet file ({reason})") from error
 
 
-def _read_parquet(path: Path) -> tuple[dict[str, np.ndarray], Names]:
-    frame = _parquet_frame(path)
-    import polars
-
-    for name, kind in frame.schema.items():
-        if not (kind.is_numeric() or kind in (polars.Boolean, polars.Null)):
-            words = ((i, cell) for i, cell in enumerate(frame[name]) if not is_number(str(cell)))
-            example = next((f", such as {cell!r} in row {i} (counted from 0)" for i, cell in words), "")
-            found = f"values of type {kind} were found{example}"
-            raise ValueError(f"{path}, column {name!r}: expected numbers, but {found}")
-    rows = frame.select(polars.all().cast(polars.Float64)).to_numpy(order="c")
-    return {"train": np.array(rows, dtype=np.float64)}, tuple(frame.columns)
-
-
-def read_frame(path: str | Path, missing: Sequence[str] | None = None) -> DataFrame:
+def read_frame(path: str | Path, missing: Words = None) -> polars.DataFrame:
     """Read a table of columns of any type as a polars frame.
 
     The types of the columns of a ``.csv`` file follow from all of its cells: whole numbers, numbers, true and
@@ -219,11 +212,7 @@ def read_frame(path: str | Path, missing: Sequence[str] | None = None) -> DataFr
     Args:
         path: A ``.csv``, ``.csv.gz`` or ``.parquet`` file, or one of those of `read_file`.
         missing: Texts that mean "missing" in a ``.csv`` file, in upper or lower case; a blank cell always
-            does. None takes ``NA``, ``N/A``, ``NaN``, ``null``, ``none`` and ``?``.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is damaged, empty, ragged, or has two columns of one name; the sentence names the file.
+            does. None takes ``NA``, ``N/A``, ``NaN``, ``null``, ``none``, ``?``, ``NaT`` and ``<NA>``.
 
     Example:
         >>> import tempfile
@@ -233,7 +222,7 @@ def read_frame(path: str | Path, missing: Sequence[str] | None = None) -> DataFr
         ['Date', 'Int64', 'String']
     """
     path = Path(path)
-    polars, suffix = import_polars(f"reading {path.name}"), ending(path)
+    suffix = ending(path)
     if suffix == ".csv":
         tokens = MISSING if missing is None else ("", *(token.strip().lower() for token in missing))
         frame = CsvText(path).frame(tokens)
@@ -248,12 +237,7 @@ def read_frame(path: str | Path, missing: Sequence[str] | None = None) -> DataFr
 
 
 def check_destination(path: Path, *endings: str) -> None:
-    """Raise a ValueError if a file cannot be written, before any work is done for it.
-
-    Args:
-        path: The file.
-        *endings: The endings that are allowed, such as ``".csv"``; any if none is given.
-    """
+    """Raise a ValueError if a file of one of these endings (none: any) cannot be written."""
     if endings and path.suffix not in endings:
         raise ValueError(f"cannot write {path.name}: its ending must be {' or '.join(endings)}")
     if not path.parent.is_dir():
@@ -266,8 +250,8 @@ def write_table(path: Path, header: Sequence[str] | None, rows: Any) -> None:
     Args:
         path: A ``.csv``, ``.parquet`` or ``.npy`` file, by its ending. An ``.npy`` file has no names.
         header: The column names; None takes ``x1``, ``x2``, …
-        rows: Numbers, (N, columns) or (N,) of one column, for ``.npy`` of any shape; or a polars frame, which
-            has names of its own.
+        rows: Numbers, (N, columns) or (N,) of one column, for ``.npy`` of any shape; or a polars frame, whose
+            columns keep their names and types.
 
     Example:
         >>> import tempfile
@@ -276,30 +260,147 @@ def write_table(path: Path, header: Sequence[str] | None, rows: Any) -> None:
         >>> path.read_text().split()
         ['a,b', '0.5,1.0', 'NaN,2.0']
     """
-    if not isinstance(rows, np.ndarray):
-        return write_frame(path, rows)
-    check_destination(path, *TABLE_ENDINGS)
+    check_destination(path, *(TABLE_ENDINGS if isinstance(rows, np.ndarray) else FRAME_ENDINGS))
     if path.suffix == ".npy":
         stream = io.BytesIO()  # np.save adds an ending to the name of a file without one
         np.save(stream, rows)
         return write_atomically(path, lambda file: file.write_bytes(stream.getbuffer()))
-    polars = import_polars(f"writing {path.name}")
-    if rows.dtype.kind == "f":
-        rows = rows.astype(np.float64)  # so that the text of a float32 number reads as the same number
-    columns = np.atleast_2d(rows.T)
-    names = unique_names(default_names(len(columns)) if header is None else [str(name) for name in header])
-    write_frame(path, polars.DataFrame(dict(zip(names, columns, strict=True))))
+    if isinstance(rows, np.ndarray):  # float64, so that the text of a float32 number reads as the same number
+        columns = np.atleast_2d(rows.T.astype(np.float64) if rows.dtype.kind == "f" else rows.T)
+        names = unique_names(default_names(len(columns)) if header is None else [*map(str, header)])
+        rows = polars.DataFrame(dict(zip(names, columns, strict=True)))
+    write_atomically(path, rows.write_csv if path.suffix == ".csv" else rows.write_parquet)
 
 
-def write_frame(path: Path, frame: DataFrame) -> None:
-    """Write a polars frame as a ``.csv`` or ``.parquet`` file, by its ending; columns keep their types.
+class CsvText:
+    """The text of a CSV file: its delimiter, its column names, and the lines that follow them."""
 
-    Example:
-        >>> import polars, tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "toy.csv"
-        >>> write_frame(path, polars.DataFrame({"n": [3, None], "city": ["Paris", "Rome"]}))
-        >>> path.read_text().split()
-        ['n,city', '3,Paris', ',Rome']
-    """
-    check_destination(path, *FRAME_ENDINGS)
-    write_atomically(path, frame.write_csv if path.suffix == ".csv" else frame.write_parquet)
+    def __init__(self, path: Path) -> None:
+        try:
+            raw = path.read_bytes()
+            text = (gzip.decompress(raw) if path.suffix.lower() == ".gz" else raw).decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is no UTF-8 text ({error.reason} at byte {error.start})") from error
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise ValueError(f"{path} is damaged ({error})") from error
+        if (start := re.search(r"\S", text)) is None:
+            raise ValueError(f"{path} is empty; expected rows and columns")
+        begin = text.rfind("\n", 0, start.start()) + 1
+        first = text[begin:].partition("\n")[0]
+        self.path, self.delimiter = path, ";" if first.count(";") > first.count(",") else ","
+        self.cells = [cell.strip() for cell in next(csv.reader([first], delimiter=self.delimiter))]
+        self.names = None if all(map(is_number, self.cells)) else unique_names(self.cells)
+        begin += len(first) + 1 if self.names else 0
+        self.body, self.line = text[begin:].rstrip(), text.count("\n", 0, begin) + 1
+        if not self.body:
+            raise ValueError(f"{path} has column names but no rows")
+
+    def numbers(self) -> np.ndarray:
+        """Return the cells as numbers; a ValueError names the line and the column of the first fault."""
+        frame = self._frame(polars.Float64)
+        if frame is None and (cells := self._frame(polars.String)) is not None:
+            texts = polars.DataFrame([_known(column, MISSING) for column in cells])
+            frame = texts.cast(polars.Float64, strict=False)
+            frame = frame if frame.null_count().equals(texts.null_count()) else None
+        if frame is not None and not np.isinf(found := frame.to_numpy(order="c")).any():
+            return np.array(found, dtype=np.float64)
+        return np.array(self._rows(numbers=True))
+
+    def frame(self, missing: Sequence[str]) -> polars.DataFrame:
+        """Return the columns with the types they have; a ValueError names a row of another width."""
+        for cell, name in zip(self.cells, self.names or self.cells, strict=True):
+            if cell not in ("", name):
+                again = f"column name {cell!r} occurs more than once"
+                raise ValueError(f"{self.path}: {again}; names must differ")
+        names, frame = self.names or default_names(len(self.cells)), self._frame(polars.String)
+        frame = polars.DataFrame(self._rows(), names, orient="row") if frame is None else frame
+        columns = (typed(_known(column, missing)) for column in frame)
+        return polars.DataFrame([c.alias(name) for c, name in zip(columns, names, strict=True)])
+
+    def _frame(self, kind: Any) -> Any:
+        """Cells of one type; None where polars reads them in another way than Python, or cannot."""
+        width, quoted = len(self.cells), 0
+        if width == 1:  # of which blank lines are no rows
+            return None
+        options: Any = {"schema": {str(i): kind for i in range(width)}, "has_header": False}
+        try:
+            frame = polars.read_csv(self.body.encode(), separator=self.delimiter, **options)
+        except polars.exceptions.PolarsError:
+            return None
+        if kind == polars.String:
+            inside = polars.all().str.count_matches(self.delimiter, literal=True)
+            quoted = sum(frame.select(inside.sum()).row(0))
+        # polars fills short rows and refuses long ones, so the number of delimiters says that all are full
+        return frame if self.body.count(self.delimiter) - quoted == len(frame) * (width - 1) else None
+
+    def _rows(self, numbers: bool = False) -> list[list[Any]]:
+        """The cells as text or as numbers; a ValueError names the first fault."""
+        rows: list[list[Any]] = []
+        columns = self.names or range(1, len(self.cells) + 1)
+        reader = csv.reader(io.StringIO(self.body), delimiter=self.delimiter)
+        try:
+            for cells in reader:
+                if not cells or (len(cells) == 1 and cells[0].isspace()):
+                    continue
+                if len(cells) != len(self.cells):
+                    raise csv.Error(f"expected {len(self.cells)} columns, but {len(cells)} were found")
+                rows.append([*map(self._number, cells, columns)] if numbers else cells)
+        except (csv.Error, ValueError) as error:
+            mark = "," if isinstance(error, ValueError) else ":"
+            place = f"{self.path}, line {self.line + reader.line_num - 1}"
+            raise ValueError(f"{place}{mark} {error}") from None
+        return rows
+
+    def _number(self, cell: str, column: str | int) -> float:
+        number = is_number(cell := cell.strip())
+        found = math.nan if not number or cell.lower() in MISSING else float(cell)
+        if not number or math.isinf(found):
+            expected = "a finite number" if number else "a number"
+            raise ValueError(f"column {column!r}: expected {expected}, but {cell!r} was found")
+        return found
+
+
+def _known(cells: polars.Series, missing: Sequence[str]) -> polars.Series:
+    """Texts without the blanks around them; null where they mean "missing"."""
+    text = cells.str.strip_chars()
+    return text.set(text.str.to_lowercase().is_in(missing), None)
+
+
+def typed(text: polars.Series) -> polars.Series:
+    """Return a column of text with the type that all its cells have."""
+    known = text.drop_nulls().unique()
+    if known.is_empty():
+        return text
+    if known.is_in(["true", "false"]).all():
+        return text == "true"
+    if known.str.contains(WHOLE).all() and not known.str.contains(r"^[+-]?0\d").any():
+        return text.cast(polars.Int64)
+    if known.str.contains(f"(?i){NUMBER}").all() and not known.str.contains(r"^[+-]?(0\d|\d{19,}$)").any():
+        return text.cast(polars.Float64)
+    for pattern, day in DAYS.items():
+        for time in TIMES if known.str.contains(pattern).all() else ():
+            kind: Any = polars.Datetime("us") if time else polars.Date
+            with suppress(polars.exceptions.PolarsError):
+                return text.str.strptime(kind, day + time)
+    return text
+
+
+def is_number(cell: str) -> bool:
+    """Return whether a cell reads as a number ("1_000" does not), or as missing."""
+    if cell.lower() in MISSING:
+        return True
+    with suppress(ValueError):
+        float(cell)
+        return cell.isascii() and "_" not in cell
+    return False
+
+
+def unique_names(cells: Sequence[str]) -> tuple[str, ...]:
+    """Return the names with "x3" for an empty third one, and with "_" after a name that occurs again."""
+    names: list[str] = []
+    for i, cell in enumerate(cells):
+        name = cell or f"x{i + 1}"
+        while name in names:
+            name += "_"
+        names.append(name)
+    return tuple(names)

@@ -1,14 +1,25 @@
-"""Tables in Python: arrays and data frames as matrices of numbers, columns in the order of a model."""
+"""Tables in Python, arrays and data frames: as numbers, as cells, and of the same types again."""
 
 from __future__ import annotations
 
+import base64
+from collections import Counter
 from collections.abc import Sequence
-from datetime import date, time, timedelta
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
+from pynade.tables.column import Type
+from pynade.tables.modules import nw, pa, pandas, polars
+
+MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "nat", "<na>")  # texts, in lower case
+FRAMES = ("pandas", "polars", "pyarrow")
+DATES = ("Date", "Datetime")
 Names = Sequence[str] | None
+Places = dict[str, tuple[np.ndarray, np.ndarray]]  # rows and their values, by column name
 
 
 def as_matrix(X: Any) -> tuple[Any, list[str] | None]:
@@ -17,55 +28,30 @@ def as_matrix(X: Any) -> tuple[Any, list[str] | None]:
     Booleans become 0 and 1; None and the missing values of pandas, polars and pyarrow become NaN.
 
     Args:
-        X: A NumPy array, a list of rows, or a frame of pandas, polars or pyarrow. Anything else (a sparse
-            matrix, a tensor, a Series) is returned as it is.
-
-    Returns:
-        The array, and the column names: None for an array, and for a frame whose names are not all strings.
-
-    Raises:
-        ValueError: A column holds text or dates, or two columns have the same name; the sentence names it.
+        X: A NumPy array, a list of rows, or a frame of pandas, polars or pyarrow (names that are not all
+            strings are none). Anything else (a sparse matrix, a tensor, a Series) is returned as it is.
 
     Example:
         >>> import polars
         >>> as_matrix(polars.DataFrame({"a": [1, None], "b": [True, False]}))
         (array([[ 1.,  1.], [nan,  0.]]), ['a', 'b'])
     """
-    if isinstance(X, list | tuple):
-        rows = np.asarray(X)
-        X = np.asarray(X, dtype=object) if rows.dtype.kind in "US" else rows  # a word turns all cells to text
-    if isinstance(X, np.ndarray):
-        if X.ndim == 2 and X.dtype.kind in "OUSMm":
-            return _stack([_numbers(X[:, i], i) for i in range(X.shape[1])], len(X)), None
+    X = rows_of(X) if isinstance(X, list | tuple) else X
+    if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "OUSMm":
+        names, columns = None, [_numbers(X[:, i], i) for i in range(X.shape[1])]
+    elif frame_kind(X) is None:
         return X, None
-    if not hasattr(X, "collect_schema") and not hasattr(X, "columns"):
-        return X, None
-    import narwhals
-
-    try:
-        frame = narwhals.from_native(X, pass_through=True)
-    except narwhals.exceptions.DuplicateError:
-        check_names([str(name) for name in X.columns])
-        raise
-    if isinstance(frame, narwhals.LazyFrame):
-        frame = frame.collect()
-    if not isinstance(frame, narwhals.DataFrame):
-        return X, None
-    names = list(frame.columns)
-    rows = _stack([_numbers(column.to_numpy(), column.name) for column in frame.iter_columns()], len(frame))
-    return rows, names if all(isinstance(name, str) for name in names) else None
-
-
-def _stack(columns: list[np.ndarray], n: int) -> np.ndarray:
-    return np.stack(columns, axis=1) if columns else np.empty((n, 0))
+    else:
+        X, _ = _eager(X)
+        columns = [_numbers(column.to_numpy(), column.name) for column in X.iter_columns()]
+        names = list(X.columns) if all(isinstance(name, str) for name in X.columns) else None
+    return np.stack(columns, axis=1) if columns else np.empty((len(X), 0)), names
 
 
 def _numbers(cells: np.ndarray, name: str | int) -> np.ndarray:
-    """Return the numbers of a column, or raise a sentence that names it and a value."""
-    if cells.dtype.kind == "b":
-        return cells.astype(np.uint8)
+    """The numbers of a column, or a sentence that names it and a value."""
     if cells.dtype.kind not in "OUSMm":
-        return cells
+        return cells.astype(np.uint8) if cells.dtype.kind == "b" else cells
     numbers = np.full(len(cells), np.nan)
     for i, cell in enumerate(cells.tolist() if cells.dtype.kind in "US" else cells):
         if is_missing(cell):
@@ -79,21 +65,265 @@ def _numbers(cells: np.ndarray, name: str | int) -> np.ndarray:
     return numbers
 
 
+def rows_of(X: Any) -> np.ndarray:
+    """An array of rows; a list with words becomes one of objects, since a word turns all cells to text."""
+    rows = np.asarray(X)
+    return np.asarray(X, dtype=object) if rows.dtype.kind in "US" and isinstance(X, list | tuple) else rows
+
+
 def is_missing(cell: Any) -> bool:
     """Whether a cell is None, NaN, or the missing value of pandas or NumPy."""
-    return (
-        cell is None
-        or type(cell).__name__ in ("NAType", "NaTType")  # of pandas, which need not be installed
-        or (isinstance(cell, float | np.floating) and bool(cell != cell))
-        or (isinstance(cell, np.datetime64 | np.timedelta64) and bool(np.isnat(cell)))
-    )
+    if isinstance(cell, float | datetime | np.generic):
+        return bool(cell != cell)
+    return cell is None or type(cell).__name__ == "NAType"  # of pandas, which need not be installed
+
+
+def frame_kind(X: Any) -> str | None:
+    """Return what a frame is of: pandas, polars or pyarrow; None for anything else, such as an array."""
+    homes = (base.__module__.partition(".")[0] for base in type(X).__mro__)
+    return next((home for home in homes if home in FRAMES), None) if hasattr(type(X), "columns") else None
+
+
+def native_frame(X: Any, names: Names = None) -> tuple[Any, str]:
+    """Return a table as a frame of narwhals, and what it was: pandas, polars, pyarrow or numpy.
+
+    It is a frame, a dictionary of columns, an array or a list of rows, whose columns have the `names`, or
+    ``x1``, ``x2``, …; a masked array has missing cells where its mask is set.
+    """
+    if isinstance(X, np.ndarray | list | tuple):
+        return nw.from_native(_array_frame(X, names)), "numpy"
+    if isinstance(X, dict):
+        if len(lengths := {len(values) for values in X.values()}) > 1:
+            raise ValueError(f"the columns of a table have one length, not {sorted(lengths)}")
+        X = polars.DataFrame([_series(str(name), values) for name, values in X.items()])
+    frame, kind = _eager(X)
+    if any(not isinstance(name, str) for name in frame.columns):
+        frame = nw.from_native(X.rename(columns={name: str(name) for name in X.columns}))
+    return frame, kind
+
+
+def _eager(X: Any) -> tuple[Any, str]:
+    """A frame of narwhals with the names that X has, and its kind; a sentence about anything else."""
+    X = X.collect() if hasattr(type(X), "collect") else X  # a lazy frame
+    columns = "column_names" if frame_kind(X) == "pyarrow" else "columns"
+    check_names([str(name) for name in getattr(X, columns, ())])
+    try:
+        frame: Any = nw.from_native(X)
+    except TypeError:
+        expected = "expected a data frame (pandas, polars, pyarrow) or an array"
+        raise ValueError(f"{expected}, not {type(X).__name__}") from None
+    kind = frame.implementation.name.lower()
+    if kind not in FRAMES:
+        raise ValueError(f"frames of {kind} are not supported; convert it to pandas, polars or pyarrow")
+    return frame, kind
+
+
+def _array_frame(X: Any, names: Names) -> Any:
+    """A polars frame of an array's columns."""
+    rows: Any = rows_of(X)
+    hidden: Any = np.ma.getmask(X)
+    if rows.ndim != 2:
+        raise ValueError(f"expected a table of rows and columns, not an array of shape {rows.shape}")
+    if rows.dtype.kind == "c":
+        raise ValueError("Complex data not supported: expected real numbers, text or dates")
+    rows = rows.astype("datetime64[us]") if rows.dtype.kind == "M" else rows
+    rows = rows if hidden is np.ma.nomask else np.where(hidden, None, rows)
+    names = default_names(rows.shape[1]) if names is None or len(names) != rows.shape[1] else names
+    columns = [column.tolist() if rows.dtype == object else np.ascontiguousarray(column) for column in rows.T]
+    return polars.DataFrame([_series(name, column) for name, column in zip(names, columns, strict=True)])
+
+
+def _series(name: str, values: Any) -> Any:
+    """A polars series of values, of which some may be missing."""
+    if isinstance(values, list | tuple):
+        values = one_type([None if is_missing(v) else v for v in values])
+    return polars.Series(name, values, strict=False)
+
+
+def one_type(values: list[Any]) -> list[Any]:
+    """The values, all as text where some are; None stays."""
+    if len({isinstance(v, str) for v in values if v is not None}) > 1:
+        return [None if v is None else str(v) for v in values]
+    return values
+
+
+def cells(series: Any, missing: Names = None) -> tuple[Any, str, Type]:
+    """Return the values of a column of a frame, what they are, and the type of the column.
+
+    Values are float64 with NaN of a "number" and a "date" (microseconds since 1970), a list with None of a
+    "boolean" and a "text", where `missing` (None: the usual ones) has the texts, in lower case, that mean
+    missing. From the type `build_frame` makes the column again.
+    """
+    dtype, native, column = series.dtype, series.to_native(), f"column {series.name!r}"
+    facts: Type = {"type": type(dtype).__name__, "native": str(getattr(native, "dtype", ""))}
+    arrow = getattr(getattr(native, "dtype", native), "pyarrow_dtype", getattr(native, "type", None))
+    if arrow is not None:
+        facts["arrow"] = base64.b64encode(pa.schema([("", arrow)]).serialize()).decode()
+    if dtype.is_numeric():
+        if dtype == nw.Decimal and arrow is None:
+            facts |= {"scale": native.dtype.scale, "precision": [native.dtype.precision, native.dtype.scale]}
+        numbers = series.cast(nw.Float64).to_numpy().astype(np.float64)
+        if np.isinf(numbers).any():
+            raise ValueError(f"{column} holds an infinite value; expected finite numbers")
+        return numbers, "number", facts
+    if dtype in (nw.Datetime, nw.Date):
+        if dtype == nw.Datetime:
+            facts |= {"unit": dtype.time_unit, "zone": dtype.time_zone}
+        stamps = series.dt.timestamp("us").cast(nw.Float64).to_numpy().astype(np.float64)
+        return np.where(series.is_null().to_numpy(), np.nan, stamps), "date", facts
+    if dtype in (nw.Duration, nw.Time, nw.List, nw.Struct, nw.Array, nw.Binary):
+        held = f"{column} holds values of type {facts['type'].lower()}"
+        raise ValueError(f"{held}; turn them into numbers, or leave it out (drop)")
+    if dtype in (nw.Categorical, nw.Enum):
+        levels = native.cat.categories if hasattr(native, "iloc") else series.drop_nulls().unique().sort()
+        facts["categories"] = list(getattr(dtype, "categories", levels.to_list()))
+        facts["ordered"] = bool(getattr(getattr(native, "dtype", None), "ordered", dtype == nw.Enum))
+    listed = [None if is_missing(v) else v for v in series.to_list()]
+    kinds = {type(v) for v in listed if v is not None}
+
+    def hold(*types: type) -> bool:
+        return bool(kinds) and all(issubclass(kind, types) for kind in kinds)
+
+    if dtype == nw.Boolean or hold(bool, np.bool_):
+        return listed, "boolean", facts
+    if hold(date, np.datetime64):
+        advice = "turn it into a column of dates (to_datetime)"
+        raise ValueError(f"{column} holds dates as Python objects; {advice}")
+    if hold(int, float, np.number) and "categories" not in facts:
+        return np.array([np.nan if v is None else float(v) for v in listed]), "number", facts
+    for kind in kinds:
+        if not issubclass(kind, str | bool | int | float | np.generic):
+            held = f"{column} holds values of type {kind.__name__}"
+            raise ValueError(f"{held}; expected numbers, text or dates")
+    tokens = MISSING if missing is None else missing
+    gaps = (v is None or (isinstance(v, str) and v.strip().lower() in tokens) for v in listed)
+    plain = [v.item() if isinstance(v, np.generic) else v for v in listed]
+    return one_type([None if gap else v for v, gap in zip(plain, gaps, strict=True)]), "text", facts
+
+
+def build_frame(columns: dict[str, Any], types: dict[str, Type], kind: str) -> Any:
+    """Return a table (pandas, polars, pyarrow or numpy) of the types that `cells` described.
+
+    The columns have no missing cells; dates are microseconds since 1970. Values of no type keep their own.
+    """
+    made = {name: _column(kind, values, types.get(name, {})) for name, values in columns.items()}
+    if kind == "numpy":
+        dtype: Any = np.float64 if all(map(_numeric, made.values())) else object
+        return np.stack([values.astype(dtype) for values in made.values()], axis=1)
+    return pa.table(made) if kind == "pyarrow" else import_module(kind).DataFrame(made)
+
+
+def _numeric(values: np.ndarray) -> bool:
+    return values.dtype.kind in "iufb" or all(isinstance(v, int | float | np.number) for v in values)
+
+
+def _column(kind: str, values: np.ndarray, facts: Type) -> Any:
+    """A column of a table of this kind."""
+    if facts.get("type") in DATES:
+        values = values.astype(np.int64).astype("datetime64[us]")
+    make = {"numpy": _to_numpy, "pandas": _to_pandas, "polars": _to_polars, "pyarrow": _to_arrow}
+    return make[kind](values, facts)
+
+
+def _to_numpy(values: np.ndarray, facts: Type) -> np.ndarray:
+    """Values of an array, of which dates are Python's own."""
+    values = values.astype("datetime64[D]") if facts.get("type") == "Date" else values
+    return values.astype(object) if values.dtype.kind == "M" else values
+
+
+def _to_pandas(values: np.ndarray, facts: Type) -> Any:
+    if "arrow" in facts:
+        return pandas.arrays.ArrowExtensionArray(_to_arrow(values, facts))
+    if "categories" in facts:
+        known = [*facts["categories"], *sorted(set(values.tolist()) - set(facts["categories"]), key=str)]
+        return pandas.Categorical(values, categories=known, ordered=facts.get("ordered", False))
+    series = pandas.Series(values if values.dtype.kind != "O" else values.tolist())
+    series = series.dt.tz_localize("UTC") if facts.get("zone") else series
+    return series.astype(facts["native"]) if "native" in facts else series
+
+
+def _to_polars(values: np.ndarray, facts: Type) -> Any:
+    kind, zone = facts.get("type"), facts.get("zone")
+    series = polars.Series(values if values.dtype.kind != "O" else values.tolist(), strict=False)
+    if kind == "Datetime":
+        unit: Any = "ms" if facts.get("unit") == "s" else facts.get("unit", "us")
+        series = series.dt.replace_time_zone("UTC").dt.convert_time_zone(zone) if zone else series
+        return series.cast(polars.Datetime(unit, zone))
+    if kind == "Enum":
+        return series.cast(polars.Enum(facts["categories"]))
+    if kind == "Decimal":
+        return series.cast(polars.Decimal(38, facts["scale"])).cast(polars.Decimal(*facts["precision"]))
+    wanted = getattr(polars, kind or "", None)
+    return series if wanted is None else series.cast(wanted)
+
+
+def _to_arrow(values: np.ndarray, facts: Type) -> Any:
+    listed: Any = values if values.dtype.kind == "M" else values.tolist()
+    if "arrow" not in facts:
+        made = pa.array(listed)
+        return made.cast(pa.timestamp("us", facts["zone"])) if facts.get("zone") else made
+    wanted = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(facts["arrow"]))).field(0).type
+    if pa.types.is_dictionary(wanted):
+        return pa.array(listed, wanted)
+    if pa.types.is_decimal(wanted):
+        unit = Decimal(1).scaleb(-wanted.scale)
+        return pa.array([Decimal(str(v)).quantize(unit) for v in listed], wanted)
+    return pa.array(listed).cast(wanted, safe=False)
+
+
+def fill_cells(X: Any, places: Places, types: dict[str, Type], order: Sequence[str]) -> Any:
+    """Return a copy of a table with new values in some cells; everything else, index and types, stays.
+
+    For each column that is filled, `places` has the rows and their values (dates as microseconds since 1970).
+    A column without a type of its own takes that of training; `order` has the names of an array's columns.
+    """
+    if isinstance(X, np.ndarray | list | tuple):
+        return _fill_array(X, places, types, list(order))
+    frame, kind = native_frame(X)
+    native = X.copy(deep=False) if kind == "pandas" else frame.to_native()
+    for name, (where, values) in places.items():
+        facts, at = cells(frame[name])[2], frame.columns.index(name)
+        untyped = facts["type"] in ("Null", "Unknown") or facts["native"] == "object"
+        if untyped and (kind == "pyarrow" or "arrow" not in facts) and frame[name].is_null().all():
+            facts = types.get(name, {})
+        made = _column(kind, values, facts)
+        if kind == "pandas":
+            made, old = pandas.Series(made), X.iloc[:, at]
+            old = old.astype(made.dtype) if "categories" in facts else old.copy()
+            old.iloc[where] = (made.astype(object) if old.dtype == object else made).array
+            native.isetitem(at, old)
+        elif kind == "polars":
+            old = native.to_series(at)
+            old = old.cast(made.dtype) if old.dtype == polars.Null else old
+            native = native.with_columns(old.scatter(where.tolist(), made))
+        else:
+            old, index = native.column(at), np.arange(len(native))
+            index[where] = len(native) + np.arange(len(where))
+            both = pa.chunked_array([*old.cast(made.type).chunks, made], made.type).unify_dictionaries()
+            native = native.set_column(at, native.field(at).with_type(made.type), both.take(pa.array(index)))
+    return native
+
+
+def _fill_array(X: Any, places: Places, types: dict[str, Type], order: list[str]) -> np.ndarray:
+    """An array of the same type; of one that cannot hold a value, floats or objects."""
+    rows = np.ma.getdata(X) if isinstance(X, np.ndarray) else rows_of(X)
+    made = {name: _column("numpy", values, types.get(name, {})) for name, (_, values) in places.items()}
+    kind, wanted = rows.dtype.kind, rows.dtype
+    if kind in "US" or (kind in "iufb" and not all(map(_numeric, made.values()))):
+        wanted = np.dtype(object)
+    elif kind in "iub" and not all(float(v).is_integer() for values in made.values() for v in values):
+        wanted = np.dtype(np.float64)
+    rows = rows.astype(wanted)
+    for name, values in made.items():
+        rows[places[name][0], order.index(name)] = values.astype("datetime64[us]") if kind == "M" else values
+    return rows
 
 
 def check_names(names: Sequence[str]) -> None:
     """Raise a ValueError if a column name occurs twice."""
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"column name {twice!r} occurs more than once; column names must differ") from None
+    for name, n in Counter(names).items():
+        if n > 1:
+            raise ValueError(f"column name {name!r} occurs more than once; column names must differ")
 
 
 def default_names(n: int) -> list[str]:
@@ -104,23 +334,12 @@ def default_names(n: int) -> list[str]:
 def align(rows: np.ndarray, names: Names, wanted: Names, dropped: Sequence[str] = ()) -> np.ndarray:
     """Return the columns of a model, in its order.
 
-    Columns are taken as they stand where one side has no names, or only ``x1``, ``x2``, …
-
-    Args:
-        rows: The table, (N, columns).
-        names: The column names of the table; None if it has none.
-        wanted: The column names of the model; None if it has none.
-        dropped: Columns that were left out before training, and are left out here too.
-
-    Raises:
-        ValueError: Columns are missing, or the model does not know some; the sentence names them.
+    Columns are taken as they stand where `names` (of the table) or `wanted` (of the model) is None or ``x1``,
+    ``x2``, … Columns that were left out before training are `dropped` here too.
 
     Example:
         >>> align(np.array([[1, 0]]), ["b", "a"], ["a", "b"]).tolist()
         [[0, 1]]
-        >>> align(np.array([[1]]), ["b"], ["a", "b"])
-        Traceback (most recent call last):
-        ValueError: the model was trained on other columns: there is no column 'a'
     """
     if dropped and names is None:
         names = default_names(rows.shape[1])
@@ -130,30 +349,20 @@ def align(rows: np.ndarray, names: Names, wanted: Names, dropped: Sequence[str] 
     found, wanted = [names[k] for k in kept], list(wanted)
     if found == wanted or any(side == default_names(len(side)) for side in (found, wanted)):
         return rows[:, kept] if len(kept) < len(names) else rows
-    missing = [name for name in wanted if name not in found]
-    extra = [name for name in found if name not in wanted]
-    faults = []
-    if missing:
-        faults.append(f"there {'is no column' if len(missing) == 1 else 'are no columns'} {_listed(missing)}")
+    check_columns(found, wanted, [name for name in found if name not in wanted])
+    return rows[:, [kept[found.index(name)] for name in wanted]]
+
+
+def check_columns(found: Sequence[str], wanted: Sequence[str], extra: Sequence[str] = ()) -> None:
+    """Raise a ValueError that names the wanted columns that were not found, and those that are none."""
+    known, faults = set(found), []
+    if lacking := [name for name in wanted if name not in known]:
+        faults.append(f"there {'is no column' if len(lacking) == 1 else 'are no columns'} {_listed(lacking)}")
     if extra:
         faults.append(f"{_listed(extra)} {'is not one' if len(extra) == 1 else 'are none'} of its columns")
     if faults:
         raise ValueError(f"the model was trained on other columns: {', and '.join(faults)}")
-    return rows[:, [kept[found.index(name)] for name in wanted]]
 
 
 def _listed(names: Sequence[str], most: int = 5) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(map(repr, names[:most])) + more
-
-
-def frame_kind(X: Any) -> str | None:
-    """Return what a frame is of: pandas, polars or pyarrow; None for anything else, such as an array.
-
-    Example:
-        >>> import polars
-        >>> frame_kind(polars.DataFrame({"a": [1]}))
-        'polars'
-    """
-    kind = type(X).__module__.partition(".")[0]
-    return kind if kind in ("pandas", "polars", "pyarrow") and hasattr(X, "columns") else None
+    return ", ".join(map(repr, names[:most])) + f" and {len(names) - most} more" * (len(names) > most)

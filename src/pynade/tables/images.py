@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,9 @@ def is_images(path: Path) -> bool:
 
 
 def images_dataset(path: str | Path) -> Dataset:
-    """Read a folder of PNG files, or an ``.npy`` stack, as a data set of images.
+    """Read images as rows, in the order (channels, height, width).
 
-    A row is an image in the order (channels, height, width). Where every pixel is black or white the rows are
-    zeros and ones; otherwise they are grey levels 0 … 255 (see `binarized`).
+    Where every pixel is black or white they are zeros and ones, else grey levels 0 … 255 (see `binarized`).
 
     Args:
         path: A folder of PNG files of one size, taken in the order of their names, or with such files in
@@ -47,9 +45,8 @@ def images_dataset(path: str | Path) -> Dataset:
     folders = {part: path / part for part in PARTS if (path / part).is_dir()} or {"train": path}
     if "train" not in folders:
         raise ValueError(f"{path} has the folders {', '.join(folders)}, but no folder train")
-    stacks = {part: _read_pngs(place) for part, place in folders.items() if path.is_dir()}
-    if not path.is_dir():
-        stacks["train"] = _levels(np.load(path, allow_pickle=False), path)
+    read = _read_pngs if path.is_dir() else _read_stack
+    stacks = {part: read(place) for part, place in folders.items()}
     shapes = {stack.shape[1:] for stack in stacks.values()}
     if len(shapes) > 1:
         raise ValueError(f"the parts of {path} differ in the size of their images: {sorted(shapes)}")
@@ -99,14 +96,14 @@ def binarized(dataset: Dataset, rule: float | str | None) -> Dataset:
         return dataset
     parts: dict[str, Any] = {}
     for part, rows in dataset.parts.items():
-        drawn = rng and rng.integers(0, LEVELS - 1, rows.shape, dtype=np.uint8)
-        white = rows > float(rule) * (LEVELS - 1) if drawn is None else drawn < rows
-        parts[part] = white.astype(np.uint8)
+        limits = rng.integers(0, LEVELS - 1, rows.shape, np.uint8) if rng else float(rule) * (LEVELS - 1)
+        parts[part] = (rows > limits).astype(np.uint8)
     facts = {k: v for k, v in dataset.provenance.items() if k != "levels"} | {"binarize": rule}
     return replace(dataset, **parts, schema=Schema.binary(dataset.n_variables), provenance=facts, source=None)
 
 
 def _read_pngs(folder: Path) -> np.ndarray:
+    """Grey levels (N, H, W) or colours (N, H, W, 3), 0 … 255, of the images of a folder."""
     from PIL import Image, UnidentifiedImageError
 
     files = sorted(f for f in folder.iterdir() if f.suffix.lower() == ".png")
@@ -116,7 +113,10 @@ def _read_pngs(folder: Path) -> np.ndarray:
     for file in files:
         try:
             with Image.open(file) as image:
-                images.append(_pixels(image))
+                if image.mode.startswith("I"):  # 16 bits a pixel; 65535 = 257 * 255
+                    images.append(np.rint(np.asarray(image, dtype=np.float64) / 257).astype(np.uint8))
+                else:
+                    images.append(np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")))
         except (UnidentifiedImageError, OSError, ValueError) as error:
             raise ValueError(f"{file} cannot be read as a PNG image ({error})") from None
         if images[-1].shape != images[0].shape:
@@ -126,15 +126,9 @@ def _read_pngs(folder: Path) -> np.ndarray:
     return np.stack(images)
 
 
-def _pixels(image: Any) -> np.ndarray:
-    """Grey levels (H, W) or colours (H, W, 3) of an opened image, 0 … 255."""
-    if image.mode.startswith("I"):  # 16 bits a pixel
-        return np.rint(np.asarray(image, dtype=np.float64) * ((LEVELS - 1) / 65535)).astype(np.uint8)
-    return np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
-
-
-def _levels(stack: np.ndarray, path: Path) -> np.ndarray:
+def _read_stack(path: Path) -> np.ndarray:
     """Grey levels 0 … 255 (0 and 255 of zeros and ones) from a stack of numbers."""
+    stack = np.load(path, allow_pickle=False)
     if stack.ndim not in (3, 4) or stack.size == 0:
         raise ValueError(f"{path}: expected images (N, H, W) or (N, H, W, C), found shape {stack.shape}")
     if stack.dtype.kind not in "buif":
@@ -148,14 +142,3 @@ def _levels(stack: np.ndarray, path: Path) -> np.ndarray:
         expected = f"whole grey levels from 0 to {LEVELS - 1}, or numbers from 0 to 1"
         raise ValueError(f"{path}: expected {expected}, found numbers from {least:g} to {most:g}")
     return stack.astype(np.uint8)
-
-
-def channels_height_width(shape: Sequence[int]) -> tuple[int, int, int]:
-    """The three sides of an image shape (height, width) or (channels, height, width).
-
-    Example:
-        >>> channels_height_width((28, 28)), channels_height_width((3, 8, 9))
-        ((1, 28, 28), (3, 8, 9))
-    """
-    channels, height, width = (1, *map(int, shape))[-3:]
-    return channels, height, width

@@ -8,32 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from pynade.tables.column import DAY, Column, Kind
-from pynade.tables.frames import check_names, default_names
-from pynade.tables.inference import MOST_LEVELS, Unsuitable, infer
-from pynade.tables.native import build_frame, cells, native_frame
+from pynade.tables.column import DAY, Codes, Column, Kind, Unsuitable, infer
+from pynade.tables.frames import build_frame, cells, check_columns, check_names, default_names, native_frame
 
 #: Other words for the kinds.
-KINDS: dict[str, Kind] = {
-    "categorical": "category",
-    "boolean": "binary",
-    "count": "integer",
-    "ordered": "ordinal",
-    "datetime": "date",
-}
+KINDS = {"categorical": "category", "boolean": "binary", "count": "integer", "ordered": "ordinal"}
+KINDS |= {"datetime": "date"}
 PERIODS = (DAY, 7 * DAY, 365.2425 * DAY)  # of dates, in microseconds
 
 
 @dataclass(frozen=True)
 class Schema:
     """The columns of a table, in order.
-
-    Attributes:
-        columns: those that a model has.
-        ignored: names of the others, with the reason.
-        names: of all columns of the table, in its order; by default those of `columns`.
-        frame: what tables are given back as: pandas, polars, pyarrow or numpy.
-        missing: texts that mean "missing", in lower case.
 
     Example:
         >>> schema = Schema.binary(3)
@@ -45,11 +31,11 @@ class Schema:
         t       binary  a, b    text, 2 levels
     """
 
-    columns: tuple[Column, ...]
-    ignored: tuple[tuple[str, str], ...] = ()
-    order: tuple[str, ...] = ()
-    frame: str = "numpy"
-    missing: tuple[str, ...] | None = None
+    columns: tuple[Column, ...]  # those that a model has
+    ignored: tuple[tuple[str, str], ...] = ()  # names of the others, with the reason
+    order: tuple[str, ...] = ()  # names of all columns of the table, in its order
+    frame: str = "numpy"  # what tables are given back as: pandas, polars, pyarrow or numpy
+    missing: tuple[str, ...] | None = None  # texts that mean "missing", in lower case; None: the usual ones
 
     def __post_init__(self) -> None:
         check_names(self.names)
@@ -59,12 +45,7 @@ class Schema:
 
     @classmethod
     def from_kinds(cls, kinds: Sequence[Kind], names: Sequence[str] | None = None) -> Schema:
-        """Return a schema from one kind for each column.
-
-        Args:
-            kinds: The kinds.
-            names: The names of the columns; ``x1``, ``x2``, … when left out.
-        """
+        """Return a schema from a kind and a name (``x1``, ``x2``, … when left out) of each column."""
         names = default_names(len(kinds)) if names is None else names
         if len(names) != len(kinds):
             raise ValueError(f"{len(names)} column names were given for {len(kinds)} columns")
@@ -98,17 +79,14 @@ class Schema:
             missing: texts that mean "missing"; by default blank, NA, NaN, null, none and ?.
             drop: columns to leave out.
             names: of the columns of an array.
-
-        Raises:
-            ValueError: an unknown kind or column, or a table without a column that can be modelled.
         """
         frame, kind = native_frame(X, names)
         overrides, found, ignored = dict(overrides or {}), [], []
         tokens = None if missing is None else tuple(str(token).strip().lower() for token in missing)
-        for word, some in (("schema", overrides), ("drop", drop)):
+        for option, some in (("schema", overrides), ("drop", drop)):
             for name in some:
                 if name not in frame.columns:
-                    raise ValueError(f"{word} names a column {name!r} that the table does not have")
+                    raise ValueError(f"{option} names a column {name!r} that the table does not have")
         for name in frame.columns:
             if name in drop:
                 ignored.append((name, "left out as asked"))
@@ -116,15 +94,13 @@ class Schema:
             values, sort, dtype = cells(frame[name], tokens)
             given = overrides.get(name)
             ends = dict(given) if isinstance(given, Mapping) else {"kind": given}
-            wanted = _kind(name, ends.pop("kind", None))
-            if wanted is None and dtype.get("ordered") and 2 < len(dtype["categories"]) <= MOST_LEVELS:
-                wanted = "ordinal"
+            wanted = ends.pop("kind", None)
+            word: Any = KINDS.get(str(wanted).lower(), str(wanted).lower())
+            wanted = None if wanted is None else Column(name, word).kind  # refuses an unknown kind
             try:
-                column = infer(name, values, sort, wanted, dtype.get("categories", ()))
+                found.append(replace(_with_ends(infer(name, values, sort, wanted, dtype), ends), dtype=dtype))
             except Unsuitable as reason:
                 ignored.append((name, str(reason)))
-                continue
-            found.append(_with_ends(column, ends).with_type(dtype))
         if not found:
             reasons = "; ".join(f"{name!r}: {reason}" for name, reason in ignored[:3])
             raise ValueError(f"the table has no column that can be modelled ({reasons or 'it has none'})")
@@ -153,44 +129,30 @@ class Schema:
             raise ValueError(f"there is no column {name}: the model has columns 0 … {len(self) - 1}")
         return int(name)
 
-    def encode(
-        self, X: Any, density: bool = False, without: int | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def encode(self, X: Any, density: bool = False, without: int | None = None) -> Codes:
         """Codes (N, D), NaN where a cell is missing, and offsets (N, D); see `pynade.tables.column`.
 
         Args:
             X: a table that has the model's columns, in any order; others are passed over.
             density: divide the probabilities of values on a lattice by its resolution.
             without: the place of a column that is not looked at, and need not be there.
-
-        Raises:
-            ValueError: a column is missing, occurs twice, or holds something else than in training.
         """
-        names = self.order or self.names
-        frame, _ = native_frame(X, names if getattr(X, "ndim", 0) == 2 or isinstance(X, list) else None)
-        used, there = [i for i in range(len(self)) if i != without], set(frame.columns)
-        lacking = [self.columns[i].name for i in used if self.columns[i].name not in there]
-        if lacking:
-            some = ", ".join(map(repr, lacking[:5])) + (
-                f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
-            )
-            what = "is no column" if len(lacking) == 1 else "are no columns"
-            raise ValueError(f"the model was trained on other columns: there {what} {some}")
+        frame, _ = native_frame(X, self.order or self.names)
+        used = [(i, column) for i, column in enumerate(self.columns) if i != without]
+        check_columns(frame.columns, [column.name for _, column in used])
         codes, offsets = np.full((len(frame), len(self)), np.nan), np.zeros((len(frame), len(self)))
-        for i in used:
-            values = self._values(frame, self.columns[i])
-            codes[:, i], offsets[:, i] = self.columns[i].encode(values, density)
+        for i, column in used:
+            codes[:, i], offsets[:, i] = column.encode(self._values(frame, column), density)
         return codes, offsets
 
     def _values(self, frame: Any, column: Column) -> Any:
         """The cells of a column of a frame, as `Column.encode` takes them."""
         values, sort, _ = cells(frame[column.name], self.missing)
-        empty = all(v is None for v in values) if isinstance(values, list) else bool(np.isnan(values).all())
-        if empty:
+        if all(v is None for v in values) if isinstance(values, list) else np.isnan(values).all():
             return [None] * len(values) if column.n_levels else np.full(len(values), np.nan)
-        held = {"Date": "date", "Datetime": "date"}.get(column.dtype.get("type", ""), "")
-        was = "dates" if "date" in (held, column.kind) else "levels" if column.n_levels else "numbers"
-        if (sort == "date") != (was == "dates") and sort in ("date", "number"):
+        dates = column.kind == "date" or column.dtype.get("type") in ("Date", "Datetime")
+        if (sort == "date") != dates and sort in ("date", "number"):
+            was = "dates" if dates else "levels" if column.n_levels else "numbers"
             raise ValueError(f"column {column.name!r} held {was} in training, but holds {sort}s")
         if column.n_levels:
             if sort in ("number", "date"):
@@ -199,8 +161,7 @@ class Schema:
             if any(isinstance(v, str) for v in known) != any(isinstance(v, str) for v in values):
                 same = {str(level).lower(): level for level in known}
                 values = [None if v is None else same.get(str(v).lower(), v) for v in values]
-            return values
-        if sort in ("text", "boolean"):
+        elif sort in ("text", "boolean"):
             return np.array([np.nan if v is None else column.parse(v) for v in values])
         return values
 
@@ -215,11 +176,9 @@ class Schema:
         for i, column in enumerate(self.columns):
             if column.kind == "date":
                 step = column.resolution or column.scale
-                span = (column.high if column.high is not None else 4.0) * step
-                for k, period in enumerate(PERIODS):
-                    found[i, k] = (
-                        period / step if column.resolution <= period / 2 and span > 2 * period else 0
-                    )
+                span = (4.0 if column.high is None else column.high) * step
+                shown = [column.resolution <= period / 2 and span > 2 * period for period in PERIODS]
+                found[i] = np.where(shown, np.divide(PERIODS, step), 0)
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -231,14 +190,9 @@ class Schema:
         """The schema that `to_json` gave."""
         known = {f.name for f in fields(Column)}
         columns = tuple(Column(**{k: v for k, v in c.items() if k in known}) for c in facts["columns"])
-        missing = facts.get("missing")
-        return cls(
-            columns,
-            tuple((name, reason) for name, reason in facts["ignored"]),
-            tuple(facts["order"]),
-            facts["frame"],
-            None if missing is None else tuple(missing),
-        )
+        ignored: Any = tuple(map(tuple, facts["ignored"]))
+        missing = None if facts.get("missing") is None else tuple(facts["missing"])
+        return cls(columns, ignored, tuple(facts["order"]), facts["frame"], missing)
 
     def table(self) -> list[tuple[str, str, str, str]]:
         """Name, kind, values and reason of every column, the ignored ones last."""
@@ -248,18 +202,8 @@ class Schema:
     def __str__(self) -> str:
         rows = [("column", "kind", "values", "why"), *self.table()]
         widths = [min(40, max(len(row[k]) for row in rows)) for k in range(3)]
-        lines = [
-            "  ".join([*(cell[:40].ljust(w) for cell, w in zip(row, widths, strict=False)), row[3]])
-            for row in rows
-        ]
-        return "\n".join(line.rstrip() for line in lines)
-
-
-def _kind(name: str, wanted: Any) -> Kind | None:
-    if wanted is None:
-        return None
-    word: Any = str(wanted).lower()
-    return Column(name, KINDS.get(word, word)).kind  # refuses an unknown kind
+        lines = ([cell[:40].ljust(w) for cell, w in zip(row, widths, strict=False)] for row in rows)
+        return "\n".join("  ".join([*line, row[3]]).rstrip() for line, row in zip(lines, rows, strict=True))
 
 
 def _with_ends(column: Column, ends: dict[str, Any]) -> Column:
@@ -267,10 +211,9 @@ def _with_ends(column: Column, ends: dict[str, Any]) -> Column:
     if not ends:
         return column
     if set(ends) - {"low", "high"} or column.n_levels:
-        raise ValueError(
-            f"column {column.name!r} is {column.kind}; a column of numbers takes a kind, low and high"
-        )
-    if column.resolution:
-        ends = {k: round((float(v) - column.origin) / column.resolution) for k, v in ends.items()}
-        return replace(column, **ends)
-    raise ValueError(f"column {column.name!r} is real: its ends follow from its values")
+        expected = "a column of numbers takes a kind, low and high"
+        raise ValueError(f"column {column.name!r} is {column.kind}; {expected}")
+    if not column.resolution:
+        raise ValueError(f"column {column.name!r} is real: its ends follow from its values")
+    codes: Any = {k: round((float(v) - column.origin) / column.resolution) for k, v in ends.items()}
+    return replace(column, **codes)
