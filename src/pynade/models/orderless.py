@@ -1,22 +1,18 @@
-"""One network for every ordering, trained on random prefixes; samples, a few variables at a time.
-
-Sampling one variable per step is exact. Several at once are drawn independently given those observed so far,
-which ignores their dependence on each other: an approximation that costs D / k forward passes instead of D.
-What it loses is measured by `pynade figure per-step`.
-"""
+"""One network for every ordering, trained on random prefixes; samples, a few variables at a time."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from pynade.families import Family
 from pynade.models.autoregressive import Autoregressive, check_parts, row_sums
 from pynade.models.density import Model, check_columns
 from pynade.models.mixture import Ensemble
 from pynade.nets import AnyOrderNet, TableNet
+from pynade.nets.base import Random
 from pynade.ordering import Ordering, random_observed
 from pynade.precision import computing_in
 
@@ -70,7 +66,7 @@ class Orderless(Model):
         x = x.to(self.dtype)
         return self.net.conditionals(self.family.encode(self.family.fill(x, ~torch.isnan(x))), observed)
 
-    def loss(self, x: Tensor, generator: Generator | None = None) -> Tensor:
+    def loss(self, x: Tensor, generator: Random = None) -> Tensor:
         """An unbiased estimate of each row's mean negative log-likelihood over all orderings (eq. hatloss).
 
         Missing cells (NaN) are never conditioned on and never predicted.
@@ -81,7 +77,7 @@ class Orderless(Model):
         )
         return self.loss_given(x, observed, generator)
 
-    def loss_given(self, x: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
+    def loss_given(self, x: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """The loss for a given prefix: D / (D - n) Σ_{i not observed} -log p(x_i | observed), n = |observed|.
 
         With missing cells, D is the number of cells that exist and the sum runs over those.
@@ -115,16 +111,13 @@ class Orderless(Model):
 
 
 def block_sample(
-    model: Orderless,
-    n: int,
-    per_step: int = 1,
-    generator: Generator | None = None,
-    precision: str = "float32",
+    model: Orderless, n: int, per_step: int = 1, generator: Random = None, precision: str = "float32"
 ) -> Tensor:
     """n rows (n, D), each along a random ordering of its own, `per_step` variables at a time.
 
-    With `per_step=1` these are exact draws from the uniform mixture of all D! orderings; with more they are
-    an approximation (see this module).
+    With `per_step=1` these are exact draws from the uniform mixture of all D! orderings. Several at once are
+    drawn independently given those before them: an approximation in D / k passes instead of D, whose loss
+    `pynade figure per-step` measures.
 
     Args:
         model: the orderless model.
@@ -148,7 +141,7 @@ def draw_blocks(
     model: Orderless,
     n: int,
     per_step: int = 1,
-    generator: Generator | None = None,
+    generator: Random = None,
     precision: str = "float32",
     means: bool = False,
 ) -> tuple[Tensor, Tensor | None]:

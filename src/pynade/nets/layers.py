@@ -1,7 +1,4 @@
-"""Parts that several nets share; initial weights come from a generator and nowhere else.
-
-A norm and what surrounds it are one kernel on a GPU, plain torch elsewhere.
-"""
+"""Parts that several nets share; initial weights come from a generator and nowhere else."""
 
 from __future__ import annotations
 
@@ -9,14 +6,14 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pynade.arguments import check_positive
 from pynade.kernels import backends
 from pynade.kernels.private import mapped
-from pynade.nets.base import AnyOrderNet, glorot
+from pynade.nets.base import AnyOrderNet, Random, glorot
 
 EIGHT = 8
 EPSILON = 1e-5  # added to every variance
@@ -26,7 +23,7 @@ class Linear(nn.Linear):
     """A linear layer with weights drawn by Glorot's rule, times `scale` (0 starts a silent layer)."""
 
     def __init__(
-        self, n_in: int, n_out: int, generator: Generator | None, scale: float = 1.0, bias: bool = True
+        self, n_in: int, n_out: int, generator: Random, scale: float = 1.0, bias: bool = True
     ) -> None:
         super().__init__(n_in, n_out, bias, device="meta")  # draws nothing
         self.weight = glorot(n_out, n_in, generator=generator)
@@ -36,25 +33,14 @@ class Linear(nn.Linear):
 
 
 class Conv(nn.Module):
-    """Convolution with an odd square filter, zeros around the map, weights as in `Linear`, without a bias.
-
-    A side of N becomes N, or with stride 2 the half of N rounded up. The filters of a map lie side by side
-    in memory like the maps (`side_by_side`).
-    """
+    """Convolution with an odd square filter, zeros around the map, weights as in `Linear`, without a bias."""
 
     def __init__(
-        self,
-        n_in: int,
-        n_out: int,
-        generator: Generator | None,
-        size: int = 3,
-        stride: int = 1,
-        scale: float = 1,
+        self, n_in: int, n_out: int, generator: Random, size: int = 3, stride: int = 1, scale: float = 1
     ) -> None:
         super().__init__()
-        fans = (n_in + n_out) * size * size
-        weight = glorot(n_out, n_in, size, size, fans=fans, generator=generator).detach() * scale
-        self.weight = nn.Parameter(weight.contiguous(memory_format=torch.channels_last))
+        weight = glorot(n_out, n_in, size, size, generator=generator).detach() * scale
+        self.weight = nn.Parameter(weight.contiguous(memory_format=torch.channels_last))  # like the maps
         self.stride, self.padding = stride, size // 2
 
     def forward(self, x: Tensor) -> Tensor:
@@ -73,13 +59,7 @@ def convolved(
 ) -> Tensor:
     """`functional.conv2d`, with maps filled up to multiples of `EIGHT` (`fill`; None: where it is faster).
 
-    The matrix units of a GPU take eight numbers of bfloat16 at a time, and a convolution that reads an
-    image and its flags, or writes one map, would be done without them.
-
-    Example:
-        >>> x, weight = torch.ones(1, 2, 4, 4), torch.ones(1, 2, 3, 3)
-        >>> torch.equal(convolved(x, weight), convolved(x, weight, fill=True))
-        True
+    The matrix units of a GPU take eight numbers of bfloat16 at a time; other convolutions do without them.
     """
     n_out, n_in = weight.shape[:2]
     if fill is None:
@@ -95,14 +75,11 @@ def convolved(
     return functional.conv2d(x, weight, bias, stride=stride, padding=padding)[:, :n_out]
 
 
-def dropped(h: Tensor, rate: float | Tensor, noise: Generator | None) -> Tensor:
-    """Activations with a share `rate` set to zero and the others scaled up; unchanged without noise.
-
-    A rate that is a tensor is a member's own, in a population.
-    """
+def dropped(h: Tensor, rate: float | Tensor, noise: Random) -> Tensor:
+    """Activations with a share `rate` set to zero and the others scaled up; unchanged without noise."""
     if noise is None or (not isinstance(rate, Tensor) and rate == 0):
         return h
-    if isinstance(rate, Tensor):
+    if isinstance(rate, Tensor):  # a member's own, in a population
         keep = torch.rand(h.shape, generator=noise, dtype=h.dtype, device=h.device) >= rate
     else:
         keep = torch.empty_like(h, dtype=torch.bool).bernoulli_(1 - rate, generator=noise)
@@ -127,30 +104,18 @@ def attend(
 
 
 def norm_silu(
-    h: Tensor,
-    affine: Tensor,
-    groups: int,
-    *,
-    silu: bool = True,
-    dropout: float = 0.0,
-    noise: Generator | None = None,
+    h: Tensor, affine: Tensor, groups: int, *, silu: bool = True, dropout: float = 0.0, noise: Random = None
 ) -> Tensor:
     """Maps h (B, C, H, W) after a group norm, a scale and a shift, SiLU and dropout.
 
-    `affine` (2 · C,), or (B, 2 · C) for each row its own, is how far every map's scale is from 1, then the
-    shifts. On CUDA, for float32 and bfloat16, this is one fused kernel (`pynade.kernels.norm`); its sums are
-    float32 whatever h is, and its dropout draws other activations than torch's with the same generator.
-
-    Example:
-        >>> norm_silu(torch.ones(2, 4, 3, 3), torch.zeros(8), groups=2).abs().max().item()
-        0.0
+    `affine` (2 · C,), or (B, 2 · C), is how far every map's scale is from 1, then the shifts. On CUDA this is
+    one fused kernel (`pynade.kernels.norm`), whose dropout draws other activations than torch's.
     """
     if _fused(h):
         from pynade.kernels.norm import NormSiLU
 
-        seed = None
-        if noise is not None and dropout > 0:
-            seed = torch.randint(1 << 31, (1,), generator=noise, device=h.device)
+        drops = noise is not None and dropout > 0
+        seed = torch.randint(1 << 31, (1,), generator=noise, device=h.device) if drops else None
         y: Tensor = NormSiLU.apply(h, affine, seed, groups, EPSILON, silu, dropout)
         return y
     scale, shift = affine.unflatten(-1, (2, -1, 1, 1)).unbind(-4)
@@ -166,12 +131,7 @@ def norm_silu(
 def add_norm(h: Tensor, more: Tensor | None = None, *, exact: bool = False) -> tuple[Tensor, Tensor]:
     """Tokens h (…, width) plus `more`, and the sum with mean 0 and variance 1 in every token.
 
-    The second result has the type of h (`exact`), or the one of matrix products. On CUDA, for float32 tokens,
-    this is one fused kernel (`pynade.kernels.norm`).
-
-    Example:
-        >>> add_norm(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0]))
-        (tensor([1., 3.]), tensor([-1.0000,  1.0000]))
+    The second result has the type of h (`exact`), or the one of matrix products. On CUDA: one fused kernel.
     """
     if _fused(h) and h.dtype == torch.float32:
         from pynade.kernels.norm import AddNorm

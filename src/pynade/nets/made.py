@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
-from pynade.nets.base import Net, State, activation_named, glorot, layer_sizes, of_variables
+from pynade.nets.base import Net, Random, State, activation_named, glorot, layer_sizes, of_variables
 from pynade.nets.layers import check_dropout, dropped
 from pynade.ordering import Ordering
 
@@ -93,7 +93,7 @@ class MADENet(Net):
         direct: bool = False,
         input_observed: bool = False,
         dropout: float = 0.0,
-        generator: Generator | None = None,
+        generator: Random = None,
     ) -> None:
         super().__init__(n_variables, n_params, n_features)
         self.hidden = layer_sizes(hidden)
@@ -120,7 +120,7 @@ class MADENet(Net):
         inputs = ("weights.0", "direct_weight", "observed_weight", "direct_observed")
         self.input_weights = tuple(n for n, _ in self.named_parameters() if n in inputs)
 
-    def parallel(self, features: Tensor, ordering: Ordering, noise: Generator | None = None) -> Tensor:
+    def parallel(self, features: Tensor, ordering: Ordering, noise: Random = None) -> Tensor:
         """Eta (B, D, P): one masked matrix product per layer."""
         rank = ordering.rank.to(features.device)
         eta: Tensor = self.bias

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torch.nn import functional
 
-from pynade.nets.base import AnyOrderNet, State, activation_named, glorot
-from pynade.nets.blueprint import PAPER_BLUEPRINT, Layer, Shape, infer_shapes, layers_for
+from pynade.nets.base import AnyOrderNet, Random, State, activation_named, glorot, of_variables
+from pynade.nets.blueprint import PAPER_BLUEPRINT, Layer, Shape, layers_for
 from pynade.nets.layers import ImageNet, convolved, dropped, side_by_side
 
 
@@ -20,14 +21,13 @@ class MaskedConv(ImageNet):
 
         H⁰ = concat(X ⊙ observed, observed),   Hˡ_j = act(bˡ_j + Σ_i Hˡ⁻¹_i ⊛ Wˡ_ij)
 
-    The last layer has no activation, and instead of one bias per map the `bias` per variable that every
-    net has. Filters are not flipped (they are learnt, so this is a matter of names). Variables are the
-    pixels of a (channels, height, width) image, flattened in that order.
+    The last layer has no activation, and instead of one bias per map one per variable. Filters are not
+    flipped. Variables are the pixels of a (channels, height, width) image, flattened in that order.
 
     Args:
         image_shape: (height, width).
         n_params: P, parameters per variable.
-        blueprint: the layers, see `pynade.nets.blueprint`; the default is the paper's, for 28 × 28.
+        blueprint: the layers, see `blueprint.parse_blueprint`; the default is the paper's, for 28 × 28.
         channels: C, so that D = C · height · width.
         n_features: F, inputs per variable.
         activation: "relu", "tanh", "sigmoid" or "silu", after every convolution but the last.
@@ -56,38 +56,30 @@ class MaskedConv(ImageNet):
         activation: str = "relu",
         input_observed: bool = True,
         dropout: float = 0.0,
-        generator: Generator | None = None,
+        generator: Random = None,
     ) -> None:
         super().__init__(image_shape, n_params, channels, n_features, input_observed, dropout)
         self.activation, self._act = activation, activation_named(activation)
-        maps = channels * (n_features + int(input_observed))
-        first = (maps, *self.image_shape)
-        self.layers = layers_for(blueprint, first, channels * n_params)
+        inputs = (channels * (n_features + int(input_observed)), *self.image_shape)
+        self.layers, shapes = layers_for(blueprint, inputs, channels * n_params)
         self.blueprint = "->".join(map(str, self.layers))
-        self.windows = _windows(self.layers, first)
-        sizes = [math.prod(shape) for shape in (first, *infer_shapes(self.layers, first))]
+        self.windows = _windows(self.layers, shapes)
+        sizes = [math.prod(shape) for shape in shapes]
         sizes += [window.maps * math.prod(window.size) for window in self.windows]
         self.row_floats = 4 * max(sizes)  # a layer's input and output, and what the convolution needs
-        self.weights, self.hidden_bias = nn.ParameterList(), nn.ParameterList()
-        for n, layer in enumerate(self.layers, start=1):
-            if layer.convolves:
-                fans = (maps + layer.maps) * layer.height * layer.width
-                shape = (layer.maps, maps, layer.height, layer.width)
-                self.weights.append(glorot(*shape, fans=fans, generator=generator))
-                if n < len(self.layers):
-                    self.hidden_bias.append(nn.Parameter(torch.zeros(layer.maps)))
-                maps = layer.maps
+        self.weights = nn.ParameterList(
+            glorot(layer.maps, maps, layer.height, layer.width, generator=generator)
+            for layer, (maps, *_) in zip(self.layers, shapes, strict=False)
+            if layer.convolves
+        )
+        self.hidden_bias = nn.ParameterList(torch.zeros(len(weight)) for weight in self.weights[:-1])
 
-    def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
+    def conditionals(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
         return self.from_maps(self._below(features, observed, len(self.layers), noise))
 
     def predict(self, state: State, i: Tensor) -> Tensor:
-        """As the whole net, but the last layers only where variable i looks.
-
-        One pixel depends on a window of the maps below it, which grows with every filter; as long as it is
-        smaller than the maps, that is all that is computed. With the paper's blueprint it is a third less.
-        """
+        """As the whole net, but of the last maps only the windows on which variable i depends."""
         features, observed = state["features"], state["observed"]
         groups, rows = observed.shape[:2]
         first, (bottom, *above) = len(self.layers) - len(self.windows), self.windows
@@ -106,39 +98,33 @@ class MaskedConv(ImageNet):
             h = (h * window.places(at)[1][:, None, None]).flatten(0, 1)  # the next layer's zeros
             n += 1
         eta = convolved(h, self.weights[n]).reshape(groups, rows, self.n_params, self.channels)
-        return eta[torch.arange(groups, device=i.device), :, :, channel] + self.bias[i].unsqueeze(1)
+        return of_variables(eta.mT, channel) + self.bias[i].unsqueeze(1)
 
-    def _below(self, features: Tensor, observed: Tensor, end: int, noise: Generator | None = None) -> Tensor:
+    def _below(self, features: Tensor, observed: Tensor, end: int, noise: Random = None) -> Tensor:
         """The maps below layer `end`."""
         h, flags = self.to_maps(features, observed)
         if self.input_observed:
             h = torch.cat((h, flags), dim=1)
-        h = side_by_side(h)
-        n = 0  # convolutions so far
+        h, filters = side_by_side(h), zip_longest(self.weights, self.hidden_bias)
         for layer in self.layers[:end]:
-            if layer.convolves:
-                bias = self.hidden_bias[n] if n < len(self.hidden_bias) else None
-                zeros = layer.zeros
-                if layer.type == "same":  # an even filter's odd zero goes to the right and to the bottom
-                    top, left = zeros
-                    h = functional.pad(h, (left, layer.width - 1 - left, top, layer.height - 1 - top))
-                    zeros = (0, 0)
-                h = convolved(h, self.weights[n], bias, padding=zeros)
-                if bias is not None:
-                    h = dropped(self._act(h), self.dropout, noise)
-                n += 1
-            elif layer.type == "pool":
-                h = functional.max_pool2d(h, (layer.height, layer.width))
+            height, width = layer.height, layer.width
+            if layer.type == "pool":
+                h = functional.max_pool2d(h, (height, width))
+            elif layer.type == "up":
+                h = h.repeat_interleave(height, dim=2).repeat_interleave(width, dim=3)
             else:
-                h = h.repeat_interleave(layer.height, dim=2).repeat_interleave(layer.width, dim=3)
+                if layer.type == "same":  # an even filter's odd zero goes to the right and to the bottom
+                    h = functional.pad(h, (0, 1 - width % 2, 0, 1 - height % 2))
+                weight, bias = next(filters)
+                h = convolved(h, weight, bias, padding=layer.zeros)
+                h = h if bias is None else dropped(self._act(h), self.dropout, noise)
         return h
 
 
 class Hybrid(AnyOrderNet):
     """The sum of two nets' eta, taken before the output non-linearity (eq. convnade-hybrid:last-hidden).
 
-    There is one output bias, the hybrid's own `bias`: it starts as the sum of the parts' biases, which become
-    constant zeros, so that the function is the sum of the two and no parameter is counted twice.
+    Its output bias starts as the sum of the parts' biases, which become constant zeros.
 
     Args:
         first: any-order net, such as a `MaskedConv`.
@@ -152,13 +138,11 @@ class Hybrid(AnyOrderNet):
     """
 
     def __init__(self, first: AnyOrderNet, second: AnyOrderNet) -> None:
-        shapes = [(net.n_variables, net.n_params, net.n_features) for net in (first, second)]
-        if shapes[0] != shapes[1]:
-            raise ValueError(
-                "the parts of a hybrid need the same n_variables, n_params and n_features, "
-                f"not {shapes[0]} and {shapes[1]}"
-            )
-        super().__init__(*shapes[0])
+        one, two = ((net.n_variables, net.n_params, net.n_features) for net in (first, second))
+        if one != two:
+            same = "the same n_variables, n_params and n_features"
+            raise ValueError(f"the parts of a hybrid need {same}, not {one} and {two}")
+        super().__init__(*one)
         self.first, self.second = first, second
         parts = {"first": first, "second": second}
         self.input_weights = tuple(f"{name}.{w}" for name, net in parts.items() for w in net.input_weights)
@@ -168,20 +152,18 @@ class Hybrid(AnyOrderNet):
             del net.bias
             net.register_buffer("bias", torch.zeros_like(self.bias))
 
-    def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
+    def conditionals(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """Eta (B, D, P): the parts' and the bias, added up."""
         first = self.first.conditionals(features, observed, noise)
         return first + self.second.conditionals(features, observed, noise) + self.bias
 
     def predict(self, state: State, i: Tensor) -> Tensor:
         """The parts', each in its own way if that needs no more than the values and flags observed so far."""
-        first, second = (
-            net.predict(state, i)
-            if type(net).start is AnyOrderNet.start
-            else AnyOrderNet.predict(net, state, i)
-            for net in (self.first, self.second)
-        )
-        return first + second + self.bias[i].unsqueeze(1)
+        eta = self.bias[i].unsqueeze(1)
+        for net in (self.first, self.second):
+            own = type(net) if type(net).start is AnyOrderNet.start else AnyOrderNet
+            eta = eta + own.predict(net, state, i)
+        return eta
 
 
 @dataclass(frozen=True)
@@ -195,21 +177,17 @@ class _Window:
 
     def places(self, at: Tensor) -> tuple[Tensor, Tensor]:
         """Where in a flattened map the windows of pixels at (G, 2) are, (G, h, w), and what is inside it."""
-        steps = (
-            torch.arange(n, device=at.device) + first for n, first in zip(self.size, self.offset, strict=True)
+        r, c = (
+            at[:, side, None] + self.offset[side] + torch.arange(self.size[side], device=at.device)
+            for side in (0, 1)
         )
-        r, c = (at[:, side, None] + step for side, step in enumerate(steps))
         r, c, (height, width) = r[:, :, None], c[:, None, :], self.map
         inside = (r >= 0) & (r < height) & (c >= 0) & (c < width)
         return r.clamp(0, height - 1) * width + c.clamp(0, width - 1), inside
 
 
-def _windows(layers: Sequence[Layer], inputs: Shape) -> list[_Window]:
-    """The windows of the maps below the last convolutions, lowest first, as long as they save work.
-
-    A layer saves work if its window is smaller than its map.
-    """
-    shapes = [inputs, *infer_shapes(layers, inputs)]
+def _windows(layers: Sequence[Layer], shapes: Sequence[Shape]) -> list[_Window]:
+    """The windows of the maps below the last convolutions, lowest first, as long as they are the smaller."""
     top, left, height, width = 0, 0, 1, 1
     found: list[_Window] = []
     for n in reversed(range(len(layers))):

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torch.nn import functional
 
-from pynade.nets.base import AnyOrderNet, State, activation_named, glorot, layer_sizes
+from pynade.nets.base import AnyOrderNet, Random, State, activation_named, glorot, layer_sizes
 from pynade.nets.layers import check_dropout, dropped
 
 
@@ -54,7 +54,7 @@ class MaskedMLP(AnyOrderNet):
         residual: bool = False,
         layer_norm: bool = False,
         dropout: float = 0.0,
-        generator: Generator | None = None,
+        generator: Random = None,
     ) -> None:
         super().__init__(n_variables, n_params, n_features)
         self.hidden = layer_sizes(hidden)
@@ -73,7 +73,7 @@ class MaskedMLP(AnyOrderNet):
         fans = n_variables * n_params + last
         self.output = glorot(n_variables, n_params, last, fans=fans, generator=generator)
 
-    def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
+    def conditionals(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
         flags = observed.unsqueeze(-1).to(features.dtype)
         inputs = features.masked_fill(~observed.unsqueeze(-1), 0)
@@ -97,14 +97,14 @@ class MaskedMLP(AnyOrderNet):
             features = functional.pad(features, (0, 1), value=1.0)
         return {"a": torch.baddbmm(state["a"], features, self.weight[i])}
 
-    def deeper(self, hidden: int, generator: Generator | None = None) -> MaskedMLP:
+    def deeper(self, hidden: int, generator: Random = None) -> MaskedMLP:
         """This net with its output layer removed, a fresh hidden layer and a fresh output layer added."""
         new = MaskedMLP(**self.config() | {"hidden": [*self.hidden, hidden]}, generator=generator)
         kept = {n: p for n, p in self.state_dict().items() if n not in ("output", "bias")}
         new.load_state_dict(new.state_dict() | kept)
         return new.to(self.bias)
 
-    def _above(self, a: Tensor, noise: Generator | None) -> Tensor:
+    def _above(self, a: Tensor, noise: Random) -> Tensor:
         """From the first layer's pre-activation (…, H) to the last hidden layer."""
         h = a
         for n in range(len(self.hidden)):

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from pynade.arguments import check_positive
-from pynade.kernels import Uniforms, recurrence
-from pynade.nets.base import Net, State, activation_named, glorot
+from pynade.kernels import recurrence
+from pynade.nets.base import Net, Random, State, activation_named, glorot
 from pynade.ordering import Ordering
-
-if TYPE_CHECKING:
-    from pynade.families import Family
 
 
 class NADENet(Net):
-    """Weights W, V and biases c, b shared by all D conditionals (eqs. 2–5).
+    """Weights W, V and biases c, b shared by all D conditionals, for use along any ordering (eqs. 2–5).
 
         h_d = act(W[:, o_<d] x_{o_<d} + c),   eta_{o_d} = V[o_d] h_d + b_{o_d}
-
-    The weights belong to variables, not to steps, so the same net can be used along any ordering.
 
     Args:
         n_variables: D.
@@ -50,7 +43,7 @@ class NADENet(Net):
         n_features: int = 1,
         activation: str = "sigmoid",
         kernel: str = "auto",
-        generator: Generator | None = None,
+        generator: Random = None,
     ) -> None:
         super().__init__(n_variables, n_params, n_features)
         check_positive(hidden=hidden)
@@ -83,13 +76,3 @@ class NADENet(Net):
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
         """a + W[:, i] x_i (eq. 5), O(H)."""
         return {"a": state["a"] + features @ self.weight[i]}
-
-    def fused_sample(
-        self, family: Family, order: Tensor, n: int, generator: Generator | None
-    ) -> Tensor | None:
-        """Ancestral sampling in one compiled loop, O(HD) a row, where the family has one."""
-        if type(self) is not NADENet or self.n_features > 1:  # a subclass may compute something else
-            return None
-        uniforms = Uniforms.draw(n, self.n_variables, generator)
-        weights = (self.weight, self.hidden_bias, self.output, self.bias, order)
-        return family.sample_nade(weights, self.activation, uniforms, generator)

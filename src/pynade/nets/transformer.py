@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from pynade.arguments import check_positive
-from pynade.nets.base import AnyOrderNet, Net, State, glorot
+from pynade.nets.base import AnyOrderNet, Net, Random, State, glorot
 from pynade.nets.layers import Linear, add_norm, attend, check_dropout, dropped
 from pynade.ordering import Ordering
 
@@ -17,14 +17,11 @@ from pynade.ordering import Ordering
 class Block(nn.Module):
     """h + attention(norm(h)), then h + net(norm(h)), over tokens (B, T, width).
 
-    What the net adds is added by the next `add_norm`. Norms have no weights, since a matrix follows each of
-    them, and matrices no biases: on a GPU the gradients of both would take a fifth of the time. `scale` is
-    that of the initial weights of what is added to h; many blocks add small things.
+    What the net adds is added by the next `add_norm`. Norms have no weights and matrices no biases, whose
+    gradients would take a fifth of the time. `scale`: of the initial weights of what is added to h.
     """
 
-    def __init__(
-        self, width: int, heads: int, mlp_ratio: int, scale: float, generator: Generator | None
-    ) -> None:
+    def __init__(self, width: int, heads: int, mlp_ratio: int, scale: float, generator: Random) -> None:
         super().__init__()
         self.heads = heads
         self.queries_keys_values = Linear(width, 3 * width, generator, bias=False)
@@ -40,12 +37,11 @@ class Block(nn.Module):
         past: tuple[Tensor, Tensor] | None = None,
         causal: bool = False,
         dropout: float = 0.0,
-        noise: Generator | None = None,
+        noise: Random = None,
     ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Every token h + more given all tokens, or (causal) given itself and those before it.
+        """Tokens h + more after attention, to all or (causal) to those before; what the net adds; the cache.
 
-        `past` holds the keys and values (B, heads, t, d) of tokens before these. Returns the tokens after
-        attention, what the net adds to them, and all keys and values.
+        `past` holds the keys and values (B, heads, t, d) of tokens before these, the cache those of all.
         """
         h, normal = add_norm(h, more)
         seen, kept = attend(self.queries_keys_values(normal), self.heads, past, causal)
@@ -92,7 +88,7 @@ class TokenNet(Net):
         heads: int = 8,
         mlp_ratio: int = 4,
         dropout: float = 0.0,
-        generator: Generator | None = None,
+        generator: Random = None,
     ) -> None:
         super().__init__(n_variables, n_params, n_features)
         check_positive(width=width, depth=depth, heads=heads, mlp_ratio=mlp_ratio)
@@ -111,7 +107,7 @@ class TokenNet(Net):
         )
         self.output = nn.Parameter(torch.zeros(n_params, width))
 
-    def _read(self, h: Tensor, noise: Generator | None, causal: bool = False) -> Tensor:
+    def _read(self, h: Tensor, noise: Random, causal: bool = False) -> Tensor:
         """Eta of tokens h (B, T, width), but for the biases: (B, T, P)."""
         more = None
         for layer in self.layers:
@@ -144,7 +140,7 @@ class Transformer(TokenNet, AnyOrderNet):
     position: nn.Parameter
     flag: nn.Parameter
 
-    def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
+    def conditionals(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
         known = observed.unsqueeze(-1)
         h = _embedded(features.masked_fill(~known, 0), self.value)
@@ -182,7 +178,7 @@ class CausalTransformer(TokenNet):
     asked: nn.Parameter
     beginning: nn.Parameter
 
-    def parallel(self, features: Tensor, ordering: Ordering, noise: Generator | None = None) -> Tensor:
+    def parallel(self, features: Tensor, ordering: Ordering, noise: Random = None) -> Tensor:
         """Eta (B, D, P): tokens in the given order(s), one causal pass, outputs put back in place."""
         order = ordering.order.to(features.device)
         # data and parameters are put in order, not activations, whose gradients would have to be put back

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from pynade.arguments import check_positive
+from pynade.nets.base import Random
 from pynade.nets.layers import Conv, ImageNet, Linear, attend, norm_silu, side_by_side
 
 WAVES = 32  # frequencies in which the number of observed variables is written
@@ -76,7 +77,7 @@ class UNet(ImageNet):
         signed: bool = True,
         coordinates: bool = True,
         count_embedding: bool = True,
-        generator: Generator | None = None,
+        generator: Random = None,
     ) -> None:
         super().__init__(image_shape, n_params, channels, n_features, input_observed, dropout)
         self.width, self.blocks, self.heads, self.groups = width, blocks, heads, groups
@@ -127,7 +128,7 @@ class UNet(ImageNet):
         if count_embedding:  # of all blocks at once
             self.modulation = Linear(condition, sum(self._sizes()), generator, scale=0)
 
-    def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
+    def conditionals(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
         modulations = self._modulations(observed, features.dtype)
         h = self.stem(side_by_side(self._inputs(features, observed)))
@@ -182,7 +183,7 @@ class UNet(ImageNet):
 class _Block(nn.Module):
     """x + conv(drop(silu(modulated norm(conv(silu(norm(x))))))), then self-attention if it has heads."""
 
-    def __init__(self, net: UNet, n_in: int, n_out: int, attends: bool, generator: Generator | None) -> None:
+    def __init__(self, net: UNet, n_in: int, n_out: int, attends: bool, generator: Random) -> None:
         super().__init__()
         self.n_out, self.groups, self.dropout = n_out, net.groups, net.dropout
         self.heads = net.heads if attends else 0
@@ -196,7 +197,7 @@ class _Block(nn.Module):
             self.queries_keys_values = Linear(n_out, 3 * n_out, generator, bias=False)
             self.attended = Linear(n_out, n_out, generator, scale=0, bias=False)
 
-    def forward(self, x: Tensor, modulation: Tensor | None, noise: Generator | None) -> Tensor:
+    def forward(self, x: Tensor, modulation: Tensor | None, noise: Random) -> Tensor:
         modulation = self.own if modulation is None else modulation
         assert modulation is not None
         h = self.first(norm_silu(x, self.affine, self.groups))
