@@ -87,20 +87,21 @@ def dropped(h: Tensor, rate: float | Tensor, noise: Random) -> Tensor:
 
 
 def attend(
-    qkv: Tensor, heads: int, past: tuple[Tensor, Tensor] | None = None, causal: bool = False
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    qkv: Tensor, heads: int, causal: bool = False, past: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
     """Attention (B, T, width) of tokens with queries, keys and values side by side (B, T, 3 · width).
 
-    `past` holds the keys and values (B, heads, t, d) of tokens before these; all of them are returned too.
+    `past` has the keys and values (B, 2, heads, t, d) of tokens before these, and is returned with theirs.
     """
     # (split before heads and tokens change places: gradients then lie in memory as qkv does)
     q, k, v = (part.transpose(1, 2) for part in qkv.unflatten(-1, (3, heads, -1)).unbind(2))
     if past is not None:
-        k, v = torch.cat((past[0], k), dim=2), torch.cat((past[1], v), dim=2)
+        past = torch.cat((past, torch.stack((k, v), dim=1)), dim=3)
+        k, v = past.unbind(1)
     plain = mapped() and q.device.type == "cpu"  # whose fused kernel does not support `vmap`, and warns
     with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
         out = functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    return out.transpose(1, 2).flatten(2), (k, v)
+    return out.transpose(1, 2).flatten(2), past
 
 
 def norm_silu(

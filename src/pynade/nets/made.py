@@ -16,8 +16,13 @@ from pynade.ordering import Ordering
 class FVSBNNet(Net):
     """Fully visible sigmoid belief network: eta_i = b_i + Σ_{j before i} W[i, j] x_j.
 
-    With Bernoulli conditionals this is one logistic regression per variable; training is convex and
-    starts at zero. W holds all D × D blocks, of which an ordering uses those with j before i.
+    With Bernoulli conditionals this is one logistic regression per variable; W starts at zero. It has all
+    D × D blocks, of which an ordering uses those with j before i.
+
+    Args:
+        n_variables: D.
+        n_params: P, parameters per variable.
+        n_features: F, inputs per variable.
 
     Example:
         >>> FVSBNNet(3)(torch.zeros(2, 3, 1), Ordering.natural(3)).shape
@@ -53,11 +58,8 @@ class MADENet(Net):
 
     Every hidden unit is assigned to a variable (`homes`), and along an ordering depends on the variables up
     to and including that one; outputs depend on the units of the variables before them. So the masks are a
-    function of the ordering alone, and nothing is drawn again. Units are assigned evenly to the variables.
-    (Those of the variable that comes last in an ordering are not used by it: one in D.)
-
-    The sequential view costs as much per sample as *one* parallel pass, not D of them: a unit is final as
-    soon as its variable has been observed, and is then propagated through the layers once.
+    function of the ordering alone. The D steps of the stepper cost as much as *one* parallel pass: a unit is
+    final as soon as its variable has been observed, and is then propagated through the layers once.
 
     Args:
         n_variables: D.
@@ -67,9 +69,8 @@ class MADENet(Net):
         activation: "relu", "sigmoid" or "tanh".
         direct: add direct input-to-output connections.
         input_observed: give the first layer and the direct connections which variables they see, by a second
-            set of weights V: a unit adds Σ_j V[j] over the inputs j it sees (Germain et al. condition on
-            their masks so). It matters where one net serves many orderings: a zero is then not the same as a
-            variable that comes later. Starts at zero.
+            set of weights V, from zero: a unit adds Σ_j V[j] over the inputs j it sees, so that a zero is not
+            the same as a variable that comes later (for one net of many orderings).
         dropout: share of hidden activations dropped in training.
         generator: source of the units' variables and the initial weights.
 

@@ -18,9 +18,6 @@ class MaskedMLP(AnyOrderNet):
 
         h⁰ = concat(x ⊙ observed, observed),   hˡ = act(Wˡ hˡ⁻¹ + bˡ),   eta_i = V_i hᴸ + b_i
 
-    The flag is one more feature of its variable, so the first layer is one matrix, and observing one more
-    variable adds one of its rows: the stepper does O(H) work before the second layer.
-
     Args:
         n_variables: D.
         n_params: P, parameters per variable.
@@ -75,10 +72,10 @@ class MaskedMLP(AnyOrderNet):
 
     def conditionals(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
-        flags = observed.unsqueeze(-1).to(features.dtype)
-        inputs = features.masked_fill(~observed.unsqueeze(-1), 0)
+        known = observed.unsqueeze(-1)
+        inputs = features.masked_fill(~known, 0)
         if self.input_observed:
-            inputs = torch.cat((inputs, flags), dim=-1)
+            inputs = torch.cat((inputs, known.to(features.dtype)), dim=-1)
         a = torch.addmm(self.hidden_bias[0], inputs.flatten(1), self.weight.flatten(0, 1))
         h = self._above(a, noise)
         return torch.addmm(self.bias.flatten(), h, self.output.flatten(0, 1).mT).view(-1, *self.bias.shape)

@@ -77,9 +77,7 @@ class TableNet(AnyOrderNet):
         self.first, self.level, self.number, self.number_inputs, self.counts = (
             nn.Buffer(torch.tensor(x, dtype=torch.long)) for x in (first, level, number, inputs, self.levels)
         )
-        used = zip(
-            columns, self.outputs, strict=True
-        )  # columns of `output`; parameters not used have the last
+        used = zip(columns, self.outputs, strict=True)  # of `output`; parameters not used have the last
         places = [[*range(start, start + n), *[n_outputs] * (n_params - n)] for start, n in used]
         self.place = nn.Buffer(torch.tensor(places))
         M, layers, width = members, len(self.hidden), self.hidden[0]

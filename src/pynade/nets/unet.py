@@ -22,10 +22,8 @@ class UNet(ImageNet):
     """Any-order residual U-Net (Ronneberger et al., 2015; blocks as in Ho et al., 2020).
 
     Level by level the map is halved by a convolution of stride 2 and widened, then doubled again by
-    repeating pixels, with the maps of the way down given to the way up. A side that is odd is halved upwards
-    (7 → 4 → 2 → 1), and on the way up a map is brought to exactly the size it had on the way down, so
-    images of any size work without padding or cropping. Every block and the output start silent: before
-    training eta is the output bias. Convolutions have no biases, since a norm with a shift follows each.
+    repeating pixels, with the maps of the way down given to the way up. An odd side is halved upwards
+    (7 → 4 → 2 → 1) and gets its size back on the way up. Before training eta is the output bias.
 
     Variables are the pixels of a (channels, height, width) image, flattened in that order.
 
@@ -37,14 +35,13 @@ class UNet(ImageNet):
         width: maps at the first level.
         multipliers: maps at each level, as a multiple of `width`; as many levels as numbers.
         blocks: residual blocks per level on the way down (one more on the way up).
-        attention: levels, counted from 0, whose blocks are followed by self-attention; None is every level
-            but the first. The block in the middle, at the lowest level, always has it.
+        attention: levels, from 0, whose blocks are followed by self-attention, as is the middle block; None:
+            all but the first.
         dropout: share of activations dropped in training, inside every block.
         heads: attention heads.
         groups: groups of maps that are normalised together; `width` is a larger multiple of it.
         input_observed: give the net the flags too.
-        signed: show the features 0 and 1 as -1 and +1, and what is not observed as 0, which marks observed
-            pixels even without flags.
+        signed: show the features 0 and 1 as -1 and +1, and what is not observed as 0.
         coordinates: give the net two fixed maps with the place of every pixel, from -1 to 1.
         count_embedding: the number of observed variables sets the scales and shifts of every block.
         generator: source of the initial weights.
@@ -126,7 +123,8 @@ class UNet(ImageNet):
         self.norm = nn.Parameter(torch.zeros(2 * maps))
         self.output = Conv(maps, channels * n_params, generator, scale=0)
         if count_embedding:  # of all blocks at once
-            self.modulation = Linear(condition, sum(self._sizes()), generator, scale=0)
+            self.sizes = [2 * block.n_out for block in chain(self.down, self.middle, self.up)]
+            self.modulation = Linear(condition, sum(self.sizes), generator, scale=0)
 
     def conditionals(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
@@ -149,22 +147,14 @@ class UNet(ImageNet):
             h = block(torch.cat((h, skipped.pop()), dim=1), next(modulations), noise)
         return self.from_maps(self.output(norm_silu(h, self.norm, self.groups)))
 
-    def _sizes(self) -> list[int]:
-        """Scales and shifts of every block."""
-        blocks = chain(self.down, self.middle, self.up)
-        return [2 * block.n_out for block in blocks if isinstance(block, _Block)]
-
     def _modulations(self, observed: Tensor, dtype: torch.dtype) -> Iterator[Tensor | None]:
-        """Scales and shifts (B, 2 · maps) of every block, from how many variables are observed.
-
-        The number is written in sines and cosines, from short to long waves.
-        """
+        """Scales and shifts (B, 2 · maps) of every block, from how many variables are observed."""
         if not self.count_embedding:
             return repeat(None)
         steps = torch.arange(WAVES, dtype=dtype, device=observed.device) / WAVES
         angles = observed.sum(1).to(dtype)[:, None] * torch.exp(-math.log(LONGEST) * steps)
         numbers = self.modulation(self.count(torch.cat((angles.sin(), angles.cos()), dim=1)))
-        return iter(numbers.split(self._sizes(), dim=1))
+        return iter(numbers.split(self.sizes, dim=1))
 
     def _inputs(self, features: Tensor, observed: Tensor) -> Tensor:
         """What the first convolution sees: values, flags, coordinates."""
@@ -173,8 +163,7 @@ class UNet(ImageNet):
         if self.input_observed:
             inputs.append(flags)
         if self.coordinates:
-            where, dtype = flags.device, flags.dtype
-            sides = [torch.linspace(-1, 1, n, dtype=dtype, device=where) for n in flags.shape[2:]]
+            sides = (torch.linspace(-1, 1, n, out=flags.new_empty(n)) for n in flags.shape[2:])
             places = torch.stack(torch.meshgrid(*sides, indexing="ij"))
             inputs.append(places.expand(len(flags), -1, -1, -1))
         return torch.cat(inputs, dim=1)
