@@ -29,12 +29,15 @@ ACTIVATIONS = reference.ACTIVATIONS | {"silu": nn.functional.silu}
 
 
 class Net(Part, ABC):
-    """Abstract net over D variables.
+    """Abstract net over D variables. Most have a `generator` too, the source of their initial weights.
 
-    Attributes:
+    Args:
         n_variables: D.
         n_params: P, parameters (outputs) per variable.
         n_features: F, inputs per variable.
+        dropout: share of hidden activations dropped in training, of a net that can.
+
+    Attributes:
         input_weights: names of the parameters that multiply the inputs (for weight decay on these alone).
         takes_noise: `parallel` has an argument `noise`, the generator of its dropout.
         takes_orderings: `parallel` also takes an ordering for every row, (B, D).
@@ -45,10 +48,17 @@ class Net(Part, ABC):
     takes_noise: bool = False
     takes_orderings: bool = False
     row_floats: int | None = None
+    dropout: float
 
-    def __init__(self, n_variables: int, n_params: int, n_features: int) -> None:
+    def __init__(
+        self, n_variables: int, n_params: int, n_features: int, dropout: float | None = None
+    ) -> None:
         super().__init__()
         check_positive(n_variables=n_variables, n_params=n_params, n_features=n_features)
+        if dropout is not None:
+            self.dropout = float(dropout)
+            if not 0 <= dropout < 1:
+                raise ValueError(f"dropout must be in [0, 1), not {dropout}")
         self.n_variables, self.n_params, self.n_features = n_variables, n_params, n_features
         self.bias = nn.Parameter(torch.zeros(n_variables, n_params))
 

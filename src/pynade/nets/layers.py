@@ -151,24 +151,23 @@ def _fused(h: Tensor) -> bool:
 
 
 class ImageNet(AnyOrderNet):
-    """Abstract any-order net of images; variables are the pixels (channels, height, width), flattened."""
+    """Abstract any-order net of images; variables are the pixels (channels, height, width), flattened.
+
+    Args:
+        image_shape: (height, width).
+        channels: C, so that D = C · height · width.
+        n_params, n_features, dropout: as for `Net`.
+    """
 
     def __init__(
-        self,
-        image_shape: Sequence[int],
-        n_params: int,
-        channels: int,
-        n_features: int,
-        input_observed: bool,
-        dropout: float,
+        self, image_shape: Sequence[int], n_params: int, channels: int, n_features: int, dropout: float
     ) -> None:
         shape = tuple(int(side) for side in image_shape)
         if len(shape) != 2 or min(shape) < 1:
             raise ValueError(f"image_shape is (height, width), both at least 1, not {tuple(image_shape)}")
         check_positive(channels=channels)
-        super().__init__(channels * shape[0] * shape[1], n_params, n_features)
+        super().__init__(channels * shape[0] * shape[1], n_params, n_features, dropout)
         self.image_shape, self.channels = shape, channels
-        self.input_observed, self.dropout = input_observed, check_dropout(dropout)
 
     def to_maps(self, features: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Variables as images: values (B, F·C, H, W), zero where not observed, and flags (B, C, H, W)."""
@@ -184,10 +183,3 @@ class ImageNet(AnyOrderNet):
 def side_by_side(maps: Tensor) -> Tensor:
     """On a GPU, the maps of a pixel side by side in memory, as its convolutions in bfloat16 want them."""
     return maps.contiguous(memory_format=torch.channels_last) if maps.is_cuda else maps
-
-
-def check_dropout(dropout: float) -> float:
-    """A rate in [0, 1), or a ValueError."""
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout must be in [0, 1), not {dropout}")
-    return float(dropout)

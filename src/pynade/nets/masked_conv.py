@@ -21,19 +21,13 @@ class MaskedConv(ImageNet):
 
         H⁰ = concat(X ⊙ observed, observed),   Hˡ_j = act(bˡ_j + Σ_i Hˡ⁻¹_i ⊛ Wˡ_ij)
 
-    The last layer has no activation, and instead of one bias per map one per variable. Filters are not
-    flipped. Variables are the pixels of a (channels, height, width) image, flattened in that order.
+    The last layer has no activation, and a bias per variable instead of one per map. Filters are not flipped.
 
     Args:
-        image_shape: (height, width).
-        n_params: P, parameters per variable.
+        image_shape, n_params, channels, n_features, dropout, generator: as for `ImageNet` and `Net`.
         blueprint: the layers, see `blueprint.parse_blueprint`; the default is the paper's, for 28 × 28.
-        channels: C, so that D = C · height · width.
-        n_features: F, inputs per variable.
         activation: "relu", "tanh", "sigmoid" or "silu", after every convolution but the last.
         input_observed: give the net the flags too; False is the tables' "no input masks".
-        dropout: share of hidden activations dropped in training.
-        generator: source of the initial weights (uniform, Glorot).
 
     Example:
         >>> net = MaskedConv((5, 5), blueprint="8@3x3(valid)->8@2x2(full)->1@2x2(full)")
@@ -58,8 +52,9 @@ class MaskedConv(ImageNet):
         dropout: float = 0.0,
         generator: Random = None,
     ) -> None:
-        super().__init__(image_shape, n_params, channels, n_features, input_observed, dropout)
+        super().__init__(image_shape, n_params, channels, n_features, dropout)
         self.activation, self._act = activation, activation_named(activation)
+        self.input_observed = input_observed
         inputs = (channels * (n_features + int(input_observed)), *self.image_shape)
         self.layers, shapes = layers_for(blueprint, inputs, channels * n_params)
         self.blueprint = "->".join(map(str, self.layers))

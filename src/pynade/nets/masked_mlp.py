@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pynade.nets.base import AnyOrderNet, Random, State, activation_named, glorot, layer_sizes
-from pynade.nets.layers import check_dropout, dropped
+from pynade.nets.layers import dropped
 
 
 class MaskedMLP(AnyOrderNet):
@@ -19,16 +19,12 @@ class MaskedMLP(AnyOrderNet):
         h⁰ = concat(x ⊙ observed, observed),   hˡ = act(Wˡ hˡ⁻¹ + bˡ),   eta_i = V_i hᴸ + b_i
 
     Args:
-        n_variables: D.
-        n_params: P, parameters per variable.
+        n_variables, n_params, n_features, dropout, generator: as for `Net`.
         hidden: units of each layer; an int for one layer.
-        n_features: F, inputs per variable.
         activation: "relu", "tanh", "sigmoid" or "silu".
         input_observed: give the net the flags too; False is the tables' "no input masks".
         residual: add a layer's input to its output where the widths agree.
         layer_norm: normalise the pre-activations of every layer.
-        dropout: share of hidden activations dropped in training.
-        generator: source of the initial weights.
 
     Example:
         >>> net = MaskedMLP(4, hidden=(8, 8))
@@ -53,13 +49,12 @@ class MaskedMLP(AnyOrderNet):
         dropout: float = 0.0,
         generator: Random = None,
     ) -> None:
-        super().__init__(n_variables, n_params, n_features)
+        super().__init__(n_variables, n_params, n_features, dropout)
         self.hidden = layer_sizes(hidden)
         if not self.hidden or any(h < 1 for h in self.hidden):
             raise ValueError(f"a MaskedMLP needs hidden layers of at least one unit each, not {self.hidden}")
         self.activation, self._act = activation, activation_named(activation)
         self.input_observed, self.residual, self.layer_norm = input_observed, residual, layer_norm
-        self.dropout = check_dropout(dropout)
 
         inputs, first, last = n_features + int(input_observed), self.hidden[0], self.hidden[-1]
         fans = n_variables * inputs + first

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from pynade.arguments import check_positive
 from pynade.nets.base import AnyOrderNet, Random, State, glorot, layer_sizes
-from pynade.nets.layers import check_dropout, dropped
+from pynade.nets.layers import dropped
 
 
 class TableNet(AnyOrderNet):
@@ -32,9 +32,8 @@ class TableNet(AnyOrderNet):
         outputs: outputs that each variable uses; None takes its levels, or n_params of numbers.
         hidden: units of each layer.
         n_features: F, features per variable of numbers.
-        dropout: share of hidden activations dropped in training.
         members: how many nets; the numbers of several have mixtures as parameters.
-        generator: source of the initial weights.
+        dropout, generator: as for `Net`.
 
     Example:
         >>> net = TableNet([3, 0], n_params=6, hidden=(8, 8))
@@ -65,9 +64,8 @@ class TableNet(AnyOrderNet):
         self.n_components = max((size for size, n in sizes if not n), default=0) // 3  # of a member
         self.mixed_components = self.n_components * members  # of all members together
         total = max(3 * self.mixed_components, *self.levels) if members > 1 else n_params
-        super().__init__(len(levels), total, n_features)
-        self.members, self.member_params, self.dropout = members, n_params, check_dropout(dropout)
-        self.hidden = layer_sizes(hidden)
+        super().__init__(len(levels), total, n_features, dropout)
+        self.members, self.member_params, self.hidden = members, n_params, layer_sizes(hidden)
         if not self.hidden or min(self.hidden) < 1 or len(set(self.hidden)) > 1:
             raise ValueError(f"a TableNet needs hidden layers of one width, not {self.hidden}")
         *first, self.n_inputs = accumulate((n or n_features + 1 for n in self.levels), initial=0)

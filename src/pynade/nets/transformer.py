@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from pynade.arguments import check_positive
 from pynade.nets.base import AnyOrderNet, Net, Random, State, glorot
-from pynade.nets.layers import Linear, add_norm, attend, check_dropout, dropped
+from pynade.nets.layers import Linear, add_norm, attend, dropped
 from pynade.ordering import Ordering
 
 
@@ -47,15 +47,12 @@ class TokenNet(Net):
     The output layer is shared by all variables and starts at zero: before training eta is the output bias.
 
     Args:
-        n_variables: D.
-        n_params: P, parameters per variable.
-        n_features: F, inputs per variable.
+        n_variables, n_params, n_features, generator: as for `Net`.
         width: numbers per token.
         depth: blocks of attention and a two-layer net.
         heads: attention heads; they divide the width.
         mlp_ratio: hidden units of the two-layer nets, as a multiple of `width`.
         dropout: share of what each half of a block adds that is dropped in training.
-        generator: source of the initial weights.
 
     Attributes:
         vectors: names of the learnt vectors and how many of each: 0 is one for each variable, None just one.
@@ -80,12 +77,11 @@ class TokenNet(Net):
         dropout: float = 0.0,
         generator: Random = None,
     ) -> None:
-        super().__init__(n_variables, n_params, n_features)
+        super().__init__(n_variables, n_params, n_features, dropout)
         check_positive(width=width, depth=depth, heads=heads, mlp_ratio=mlp_ratio)
         if width % heads:
             raise ValueError(f"heads must divide the width {width}, not {heads}")
         self.width, self.depth, self.heads, self.mlp_ratio = width, depth, heads, mlp_ratio
-        self.dropout = check_dropout(dropout)
         one_pass = (mlp_ratio + 6) * width + 2 * n_params
         self.row_floats = n_variables * max(self.cached * depth * width, one_pass)
         for name, count in {"value": n_features, **self.vectors}.items():

@@ -25,26 +25,19 @@ class UNet(ImageNet):
     repeating pixels, with the maps of the way down given to the way up. An odd side is halved upwards
     (7 → 4 → 2 → 1) and gets its size back on the way up. Before training eta is the output bias.
 
-    Variables are the pixels of a (channels, height, width) image, flattened in that order.
-
     Args:
-        image_shape: (height, width).
-        n_params: P, parameters per variable.
-        channels: C, so that D = C · height · width.
-        n_features: F, inputs per variable.
+        image_shape, n_params, channels, n_features, dropout, generator: as for `ImageNet` and `Net`.
         width: maps at the first level.
         multipliers: maps at each level, as a multiple of `width`; as many levels as numbers.
         blocks: residual blocks per level on the way down (one more on the way up).
         attention: levels, from 0, whose blocks are followed by self-attention, as is the middle block; None:
             all but the first.
-        dropout: share of activations dropped in training, inside every block.
         heads: attention heads.
         groups: groups of maps that are normalised together; `width` is a larger multiple of it.
         input_observed: give the net the flags too.
         signed: show the features 0 and 1 as -1 and +1, and what is not observed as 0.
         coordinates: give the net two fixed maps with the place of every pixel, from -1 to 1.
         count_embedding: the number of observed variables sets the scales and shifts of every block.
-        generator: source of the initial weights.
 
     Example:
         >>> net = UNet((28, 28))
@@ -76,11 +69,12 @@ class UNet(ImageNet):
         count_embedding: bool = True,
         generator: Random = None,
     ) -> None:
-        super().__init__(image_shape, n_params, channels, n_features, input_observed, dropout)
+        super().__init__(image_shape, n_params, channels, n_features, dropout)
         self.width, self.blocks, self.heads, self.groups = width, blocks, heads, groups
         self.multipliers, levels = tuple(map(int, multipliers)), len(multipliers)
         self.attention = tuple(map(int, range(1, levels) if attention is None else attention))
-        self.signed, self.coordinates, self.count_embedding = signed, coordinates, count_embedding
+        self.input_observed, self.signed, self.coordinates = input_observed, signed, coordinates
+        self.count_embedding = count_embedding
         check_positive(blocks=blocks)
         if not self.multipliers or min(self.multipliers) < 1:
             raise ValueError(f"multipliers are whole numbers of at least 1, not {self.multipliers}")

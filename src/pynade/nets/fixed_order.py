@@ -1,4 +1,4 @@
-"""Nets whose weights are masked to respect an ordering: FVSBN (linear) and MADE (of any depth)."""
+"""Nets of one pass along an ordering: FVSBN (linear), NADE (one shared layer) and MADE (any depth)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from pynade.arguments import check_positive
+from pynade.kernels import recurrence
 from pynade.nets.base import Net, Random, State, activation_named, glorot, layer_sizes, of_variables
-from pynade.nets.layers import check_dropout, dropped
+from pynade.nets.layers import dropped
 from pynade.ordering import Ordering
 
 
@@ -20,9 +22,7 @@ class FVSBNNet(Net):
     D × D blocks, of which an ordering uses those with j before i.
 
     Args:
-        n_variables: D.
-        n_params: P, parameters per variable.
-        n_features: F, inputs per variable.
+        n_variables, n_params, n_features: as for `Net`.
 
     Example:
         >>> FVSBNNet(3)(torch.zeros(2, 3, 1), Ordering.natural(3)).shape
@@ -53,6 +53,70 @@ class FVSBNNet(Net):
         return {"eta": state["eta"] + torch.einsum("gnf,dpgf->gndp", features, self.weight[:, :, i])}
 
 
+class NADENet(Net):
+    """Weights W, V and biases c, b shared by all D conditionals, for use along any ordering (eqs. 2–5).
+
+        h_d = act(W[:, o_<d] x_{o_<d} + c),   eta_{o_d} = V[o_d] h_d + b_{o_d}
+
+    Args:
+        n_variables, n_params, n_features, generator: as for `Net`.
+        hidden: H.
+        activation: "sigmoid" (the paper's choice for binary data), "relu" or "tanh".
+        kernel: which implementation computes the recurrence, "auto", "reference", "numba" or "triton"
+            (see `pynade.kernels`); not part of a saved model.
+
+    Example:
+        >>> net = NADENet(4, n_params=1, hidden=8)
+        >>> net(torch.zeros(2, 4, 1), Ordering.natural(4)).shape
+        torch.Size([2, 4, 1])
+    """
+
+    input_weights = ("weight",)
+
+    def __init__(
+        self,
+        n_variables: int,
+        n_params: int = 1,
+        hidden: int = 500,
+        *,
+        n_features: int = 1,
+        activation: str = "sigmoid",
+        kernel: str = "auto",
+        generator: Random = None,
+    ) -> None:
+        super().__init__(n_variables, n_params, n_features)
+        check_positive(hidden=hidden)
+        if activation not in ("sigmoid", "relu", "tanh"):  # those of the fused kernels
+            raise ValueError(f"unknown activation {activation!r}; known: sigmoid, relu, tanh")
+        self.hidden, self.kernel, self.activation = int(hidden), kernel, activation
+        self._act = activation_named(activation)
+        fans = n_variables * n_features + hidden
+        self.weight = glorot(n_variables, n_features, hidden, fans=fans, generator=generator)
+        self.hidden_bias = nn.Parameter(torch.zeros(hidden))
+        self.output = glorot(n_variables, n_params, hidden, fans=fans, generator=generator)
+
+    def parallel(self, features: Tensor, ordering: Ordering) -> Tensor:
+        """Eta (B, D, P), O(HD) per row; never in half precision, which the fused kernels do not have."""
+        order = ordering.order.to(features.device)
+        parts = (self.weight, self.hidden_bias, self.output, self.bias, order, self.activation, self.kernel)
+        if not torch.is_autocast_enabled(features.device.type):  # (entering the context takes time)
+            return recurrence(features, *parts)
+        with torch.autocast(features.device.type, enabled=False):
+            return recurrence(features, *parts)
+
+    def start(self, groups: int, rows: int) -> State:
+        """a_1 = c (eq. 4)."""
+        return {"a": self.hidden_bias.expand(groups, rows, -1)}
+
+    def predict(self, state: State, i: Tensor) -> Tensor:
+        """V[i] act(a) + b_i (eq. 2), O(H)."""
+        return self._act(state["a"]) @ self.output[i].mT + self.bias[i].unsqueeze(1)
+
+    def observe(self, state: State, i: Tensor, features: Tensor) -> State:
+        """a + W[:, i] x_i (eq. 5), O(H)."""
+        return {"a": state["a"] + features @ self.weight[i]}
+
+
 class MADENet(Net):
     """Masked autoencoder for distribution estimation (Germain et al., 2015).
 
@@ -62,16 +126,13 @@ class MADENet(Net):
     final as soon as its variable has been observed, and is then propagated through the layers once.
 
     Args:
-        n_variables: D.
-        n_params: P, parameters per variable.
+        n_variables, n_params, n_features, dropout: as for `Net`.
         hidden: units per layer; an int for one layer; () gives a linear model (with `direct`, an FVSBN).
-        n_features: F, inputs per variable.
         activation: "relu", "sigmoid" or "tanh".
         direct: add direct input-to-output connections.
         input_observed: give the first layer and the direct connections which variables they see, by a second
             set of weights V, from zero: a unit adds Σ_j V[j] over the inputs j it sees, so that a zero is not
             the same as a variable that comes later (for one net of many orderings).
-        dropout: share of hidden activations dropped in training.
         generator: source of the units' variables and the initial weights.
 
     Example:
@@ -80,7 +141,6 @@ class MADENet(Net):
         torch.Size([2, 4, 1])
     """
 
-    homes: Tensor
     takes_noise = True
 
     def __init__(
@@ -96,17 +156,17 @@ class MADENet(Net):
         dropout: float = 0.0,
         generator: Random = None,
     ) -> None:
-        super().__init__(n_variables, n_params, n_features)
+        super().__init__(n_variables, n_params, n_features, dropout)
         self.hidden = layer_sizes(hidden)
         if any(h < 1 for h in self.hidden):
             raise ValueError(f"every hidden layer needs at least one unit, not {self.hidden}")
         self.activation, self._act = activation, activation_named(activation)
-        self.direct, self.input_observed, self.dropout = direct, input_observed, check_dropout(dropout)
+        self.direct, self.input_observed = direct, input_observed
         homes = [torch.empty(0, dtype=torch.long)]
         for h in self.hidden:  # every variable has equally many units, give or take one, at random
             rounds = range(-(-h // n_variables))
             homes.append(torch.cat([torch.randperm(n_variables, generator=generator) for _ in rounds])[:h])
-        self.register_buffer("homes", torch.cat(homes))
+        self.homes = nn.Buffer(torch.cat(homes))
         sizes = (n_variables * n_features, *self.hidden)
         self.hidden_bias = nn.ParameterList(torch.zeros(h) for h in self.hidden)
         self.weights = nn.ParameterList(glorot(*pair, generator=generator) for pair in pairwise(sizes))
