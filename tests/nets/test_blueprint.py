@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pynade.nets import PAPER_BLUEPRINT, MaskedConv
-from pynade.nets.blueprint import Layer, infer_shapes, layers_for, parse_blueprint
+from pynade.nets.masked_conv import Layer, infer_shapes, layers_for, parse_blueprint
 
 side = st.integers(1, 9)
 layer = st.one_of(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pynade.families import Family
 from pynade.kernels import Uniforms
@@ -51,7 +52,7 @@ class Rows:
             noise: source of dropout in training, for a net that has any.
             precision: as for `Walk`.
         """
-        drops = {"noise": noise} if noise is not None and self.net.takes_noise else {}
+        drops: Any = {"noise": noise} if noise is not None and self.net.takes_noise else {}
         with computing_in(precision, self.y.device):
             return self.net.parallel(self.features, Ordering.trusted(order), **drops).to(self.y.dtype)
 
@@ -100,9 +101,9 @@ def row_sums(log_p: Tensor, log_slope: Tensor | None) -> Tensor:
 
 def ancestral(net: Net, family: Family, ordering: Ordering, n: int, generator: Random = None) -> Tensor:
     """Draw n rows along one ordering, or along one each: predict, draw, observe, D times."""
-    y = torch.empty(n, net.n_variables, dtype=net.bias.dtype, device=net.bias.device)
-    y, order = grouped(y, ordering)  # a view: (G, N, D)
-    return family.to_data(_draw(net, family.inner, y, order, None, generator))
+    y, order = grouped(net.bias.new_zeros(n, net.n_variables), ordering)  # (G, N, D), (G, D)
+    nothing = torch.zeros_like(y, dtype=torch.bool)
+    return family.to_data(_draw(net, family.inner, y, order, nothing, generator))
 
 
 def complete(
@@ -114,20 +115,13 @@ def complete(
     return torch.where(observed, x, family.to_data(drawn).to(x.dtype))
 
 
-def _draw(
-    net: Net, family: Family, y: Tensor, order: Tensor, known: Tensor | None, generator: Random
-) -> Tensor:
+def _draw(net: Net, family: Family, y: Tensor, order: Tensor, known: Tensor, generator: Random) -> Tensor:
     """Draw the cells of y (G, N, D) that are not known, in place, along orders (G, D): (G · N, D)."""
-    fewest = 0 if known is None else int(known.sum(-1).min())
-    walk = Walk(net, order, y.shape[1])
+    fewest, walk = int(known.sum(-1).min()) if y.numel() else 0, Walk(net, order, y.shape[1])
     for step, i in enumerate(walk):
-        at = i[:, None]
-        if step < fewest:  # every row is still at a known cell
-            value = walk.cells(y)
-        else:
-            value = family.sample(walk.predict(), at, generator)
-            if known is not None:
-                value = torch.where(walk.cells(known), walk.cells(y), value)
+        value, at = walk.cells(y), i[:, None]
+        if step >= fewest:  # before, every row is at a known cell
+            value = torch.where(walk.cells(known), value, family.sample(walk.predict(), at, generator))
             walk.put(y, value)
         walk.observe(family.encode(value, at))
     return y.flatten(0, 1)
@@ -136,8 +130,6 @@ def _draw(
 class Ordered(Density):
     """Abstract density of a net, a family, and one ordering (D,) or several (K, D) of the net's variables."""
 
-    order: Tensor
-
     def __init__(self, net: Net, family: Family, ordering: Ordering) -> None:
         super().__init__()
         here, there = ordering.n_variables, net.n_variables
@@ -145,7 +137,7 @@ class Ordered(Density):
             raise ValueError(f"the ordering has {here} variables but the net has {there}")
         check_parts(net, family)
         self.net, self.family, self.n_variables = net, family, net.n_variables
-        self.register_buffer("order", ordering.order.clone())
+        self.order = nn.Buffer(ordering.order.clone())
 
     @property
     def ordering(self) -> Ordering:

@@ -38,13 +38,11 @@ class Mixture(Density):
     """
 
     components: Any  # nn.ModuleList of densities
-    log_weights: Tensor
 
     def __init__(self, components: Sequence[Density], weights: Sequence[float] | None = None) -> None:
         super().__init__()
         self.n_variables, log_weights = checked_components(components, weights)
-        self.components = nn.ModuleList(components)
-        self.register_buffer("log_weights", log_weights)
+        self.components, self.log_weights = nn.ModuleList(components), nn.Buffer(log_weights)
 
     def _log_prob(self, x: Tensor) -> Tensor:
         each = torch.stack([c._log_prob(x) for c in self.components], dim=-1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -20,8 +18,7 @@ from pynade.precision import computing_in
 class Orderless(Model):
     """An any-order net with a family: D! densities that share their parameters.
 
-    It is no density itself, because its conditionals need not agree across orderings. `under(ordering)` is
-    one, `ensemble(orderings)` is one.
+    It is no density itself, as its conditionals need not agree across orderings; `under` and `ensemble` are.
 
     Args:
         net: any-order net.
@@ -54,10 +51,9 @@ class Orderless(Model):
         return Ensemble(self.net, self.family, orderings.to(self.device))
 
     def conditionals(self, x: Tensor, observed: Tensor) -> Tensor:
-        """Eta (B, D, P) of p(x_i | observed variables) for all unobserved i, in one pass.
+        """Eta (B, D, P) of p(x_i | observed variables) for all unobserved i (whose values may be NaN), in one pass.
 
-        Exact for every ordering in which the observed variables come first and i comes next. Values of
-        unobserved variables are not read and may be NaN.
+        Exact for every ordering in which the observed variables come first and i comes next.
         """
         check_columns(x, self.n_variables)
         if (torch.isnan(x) & observed).any():
@@ -91,13 +87,12 @@ class Orderless(Model):
         inner, y, log_slope = self.family.unwrap(x, self.dtype)
         if noise is not None and isinstance(self.net, TableNet) and self.net.members > 1:
             etas = self.net.of_members(inner.encode(y), observed, noise)  # each is trained for itself
-            family: Any = inner
-            members = family.member_log_prob(y.expand(etas.shape[:-1]), etas, self.net.n_components)
-            each = members.mean(0).masked_fill(ignored, 0)
+            rows, components = y.expand(etas.shape[:-1]), self.net.n_components
+            each = inner.member_log_prob(rows, etas, components).mean(0)  # type: ignore[attr-defined]
         else:
-            eta = self.net.conditionals(inner.encode(y), observed, noise)
-            each = inner.log_prob(y, eta.to(y.dtype)).masked_fill(ignored, 0)
-        log_p = row_sums(each, None if log_slope is None else log_slope.masked_fill(ignored, 0))
+            each = inner.log_prob(y, self.net.conditionals(inner.encode(y), observed, noise).to(y.dtype))
+        slope = None if log_slope is None else log_slope.masked_fill(ignored, 0)
+        log_p = row_sums(each.masked_fill(ignored, 0), slope)
         return -log_p * (total / (total - observed.sum(-1)).double())
 
     def check(self, x: Tensor) -> None:

@@ -1,10 +1,9 @@
 """Nets: from the features of the variables observed so far to the parameters (eta) of the next."""
 
 from pynade.nets.base import AnyOrderNet, Net, Walk, grouped, stepwise
-from pynade.nets.blueprint import PAPER_BLUEPRINT
 from pynade.nets.fixed_order import FVSBNNet, MADENet, NADENet
 from pynade.nets.gaussian_table import GaussianTableNet, TableBlend
-from pynade.nets.masked_conv import Hybrid, MaskedConv
+from pynade.nets.masked_conv import PAPER_BLUEPRINT, Hybrid, MaskedConv
 from pynade.nets.masked_mlp import MaskedMLP
 from pynade.nets.table import TableNet
 from pynade.nets.transformer import CausalTransformer, Transformer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import chain, repeat
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -91,7 +91,7 @@ class UNet(ImageNet):
         self.row_floats = math.prod(self.image_shape) * (here * width + 2 * channels * n_params)
 
         inputs = channels * (n_features + int(input_observed)) + 2 * int(coordinates)
-        condition = 4 * width if count_embedding else 0
+        condition = 4 * width
         if count_embedding:
             first, second = (Linear(n, condition, generator) for n in (2 * WAVES, condition))
             self.count = nn.Sequential(first, nn.SiLU(), second, nn.SiLU())
@@ -141,10 +141,10 @@ class UNet(ImageNet):
             h = block(torch.cat((h, skipped.pop()), dim=1), next(modulations), noise)
         return self.from_maps(self.output(norm_silu(h, self.norm, self.groups)))
 
-    def _modulations(self, observed: Tensor, dtype: torch.dtype) -> Iterator[Tensor | None]:
+    def _modulations(self, observed: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
         """Scales and shifts (B, 2 · maps) of every block, from how many variables are observed."""
         if not self.count_embedding:
-            return repeat(None)
+            return (block.own for block in chain(self.down, self.middle, self.up))
         steps = torch.arange(WAVES, dtype=dtype, device=observed.device) / WAVES
         angles = observed.sum(1).to(dtype)[:, None] * torch.exp(-math.log(LONGEST) * steps)
         numbers = self.modulation(self.count(torch.cat((angles.sin(), angles.cos()), dim=1)))
@@ -180,9 +180,7 @@ class _Block(nn.Module):
             self.queries_keys_values = Linear(n_out, 3 * n_out, generator, bias=False)
             self.attended = Linear(n_out, n_out, generator, scale=0, bias=False)
 
-    def forward(self, x: Tensor, modulation: Tensor | None, noise: Random) -> Tensor:
-        modulation = self.own if modulation is None else modulation
-        assert modulation is not None
+    def forward(self, x: Tensor, modulation: Tensor, noise: Random) -> Tensor:
         h = self.first(norm_silu(x, self.affine, self.groups))
         h = norm_silu(h, modulation, self.groups, dropout=self.dropout, noise=noise)
         h = self.shortcut(x) + self.second(h)
