@@ -71,8 +71,7 @@ class Density(Model):
 class Marginalisable(Density):
     """Abstract density of which any marginal and any conditional is exact and cheap (mixtures, trees, …).
 
-    `pynade.queries` calls these methods; x is (B, D), `observed` is bool (B, D), and other cells
-    may hold anything, NaN too. Rows are already checked.
+    Rows x (B, D) are checked by `pynade.queries`; cells that are not `observed` (bool) may hold anything.
     """
 
     @abstractmethod

@@ -13,8 +13,7 @@ from torch.func import vmap
 from pynade.families import Family
 from pynade.models.autoregressive import Autoregressive, Ordered, Rows, ancestral
 from pynade.models.density import Density
-from pynade.nets import AnyOrderNet, Net
-from pynade.nets.base import Random
+from pynade.nets.base import AnyOrderNet, Net, Random
 from pynade.ordering import Ordering
 
 CPU_NUMBERS = 1 << 17  # numbers of the orderings that are computed together: what stays in a cache

@@ -9,8 +9,8 @@ from pynade.families import Family
 from pynade.models.autoregressive import Autoregressive, check_parts, row_sums
 from pynade.models.density import Model, check_columns
 from pynade.models.mixture import Ensemble
-from pynade.nets import AnyOrderNet, TableNet
-from pynade.nets.base import Random
+from pynade.nets.base import AnyOrderNet, Random
+from pynade.nets.table import TableNet
 from pynade.ordering import Ordering, random_observed
 from pynade.precision import computing_in
 
@@ -51,9 +51,9 @@ class Orderless(Model):
         return Ensemble(self.net, self.family, orderings.to(self.device))
 
     def conditionals(self, x: Tensor, observed: Tensor) -> Tensor:
-        """Eta (B, D, P) of p(x_i | observed variables) for all unobserved i (whose values may be NaN), in one pass.
+        """Eta (B, D, P) of p(x_i | observed variables) for all unobserved i, in one pass.
 
-        Exact for every ordering in which the observed variables come first and i comes next.
+        Exact where the observed variables come first and i next. Unobserved values may be NaN.
         """
         check_columns(x, self.n_variables)
         if (torch.isnan(x) & observed).any():
@@ -88,7 +88,7 @@ class Orderless(Model):
         if noise is not None and isinstance(self.net, TableNet) and self.net.members > 1:
             etas = self.net.of_members(inner.encode(y), observed, noise)  # each is trained for itself
             rows, components = y.expand(etas.shape[:-1]), self.net.n_components
-            each = inner.member_log_prob(rows, etas, components).mean(0)  # type: ignore[attr-defined]
+            each = inner.member_log_prob(rows, etas, components).mean(0)  # type: ignore[operator]
         else:
             each = inner.log_prob(y, self.net.conditionals(inner.encode(y), observed, noise).to(y.dtype))
         slope = None if log_slope is None else log_slope.masked_fill(ignored, 0)

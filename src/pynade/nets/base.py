@@ -208,9 +208,8 @@ def stepwise(net: Net, features: Tensor, ordering: Ordering) -> Tensor:
 
 def grouped(rows: Tensor, ordering: Ordering) -> tuple[Tensor, Tensor]:
     """Rows (B, …) as (G, N, …) with the order (G, D) of each group: all in one, or each on its own."""
-    order = ordering.order.to(rows.device)
     if not ordering.is_batch:
-        return rows.unsqueeze(0), order.unsqueeze(0)
+        return rows.unsqueeze(0), ordering.order.to(rows.device).unsqueeze(0)
     return rows.unsqueeze(1), ordering.rows(len(rows)).order.to(rows.device)
 
 

@@ -71,8 +71,8 @@ class MaskedMLP(AnyOrderNet):
         inputs = features.masked_fill(~known, 0)
         if self.input_observed:
             inputs = torch.cat((inputs, known.to(features.dtype)), dim=-1)
-        a = torch.addmm(self.hidden_bias[0], inputs.flatten(1), self.weight.flatten(0, 1))
-        h = self._above(a, noise)
+        h = torch.addmm(self.hidden_bias[0], inputs.flatten(1), self.weight.flatten(0, 1))
+        h = self._above(h, noise)
         return torch.addmm(self.bias.flatten(), h, self.output.flatten(0, 1).mT).view(-1, *self.bias.shape)
 
     def start(self, groups: int, rows: int) -> State:

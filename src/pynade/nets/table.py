@@ -120,8 +120,7 @@ class TableNet(AnyOrderNet):
         if len(self.number):
             known = observed[:, self.number].unsqueeze(-1)
             numbers = features[:, self.number].masked_fill(~known, 0)
-            numbers = torch.cat([numbers, known.to(numbers.dtype)], -1)
-            inputs[:, self.number_inputs] = numbers.flatten(1)
+            inputs[:, self.number_inputs] = torch.cat([numbers, known.to(numbers.dtype)], -1).flatten(1)
         return inputs
 
     def start(self, groups: int, rows: int) -> State:
@@ -136,8 +135,8 @@ class TableNet(AnyOrderNet):
         for variable, groups in by_variable(i):
             first = int(self.place[variable, 0])
             columns = self.output[:, :, first : first + self.outputs[variable]]
-            own = functional.pad(torch.bmm(h[:, groups].flatten(1, 2), columns), (0, self.n_params))
-            own = own[..., : self.member_params] + self.bias[:, variable, None]
+            own = torch.bmm(h[:, groups].flatten(1, 2), columns)
+            own = functional.pad(own, (0, self.member_params - own.shape[-1])) + self.bias[:, variable, None]
             eta[groups] = self._merged(own, self.counts[variable]).unflatten(0, (len(groups), -1))
         return eta
 
@@ -149,9 +148,8 @@ class TableNet(AnyOrderNet):
             if self.levels[variable]:
                 own = self.weight[:, first + x[..., 0].long()]
             else:
-                weight = self.weight[:, first : first + self.n_features + 1]
-                own = functional.pad(x, (0, 1), value=1.0).flatten(0, 1) @ weight
-                own = own.unflatten(1, x.shape[:2])
+                inputs = functional.pad(x, (0, 1), value=1.0).flatten(0, 1)
+                own = (inputs @ self.weight[:, first : first + inputs.shape[-1]]).unflatten(1, x.shape[:2])
             change[groups] = own.permute(1, 2, 0, 3).to(change.dtype)  # autocast: of lower precision
         return {"a": state["a"] + change}
 

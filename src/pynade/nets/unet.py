@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -117,7 +118,7 @@ class UNet(ImageNet):
         self.norm = nn.Parameter(torch.zeros(2 * maps))
         self.output = Conv(maps, channels * n_params, generator, scale=0)
         if count_embedding:  # of all blocks at once
-            self.sizes = [2 * block.n_out for block in chain(self.down, self.middle, self.up)]
+            self.sizes = [2 * block.n_out for block in self._blocks()]
             self.modulation = Linear(condition, sum(self.sizes), generator, scale=0)
 
     def conditionals(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
@@ -141,10 +142,13 @@ class UNet(ImageNet):
             h = block(torch.cat((h, skipped.pop()), dim=1), next(modulations), noise)
         return self.from_maps(self.output(norm_silu(h, self.norm, self.groups)))
 
+    def _blocks(self) -> Any:
+        return chain(self.down, self.middle, self.up)
+
     def _modulations(self, observed: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
         """Scales and shifts (B, 2 · maps) of every block, from how many variables are observed."""
         if not self.count_embedding:
-            return (block.own for block in chain(self.down, self.middle, self.up))
+            return (block.own for block in self._blocks())
         steps = torch.arange(WAVES, dtype=dtype, device=observed.device) / WAVES
         angles = observed.sum(1).to(dtype)[:, None] * torch.exp(-math.log(LONGEST) * steps)
         numbers = self.modulation(self.count(torch.cat((angles.sin(), angles.cos()), dim=1)))
@@ -157,7 +161,9 @@ class UNet(ImageNet):
         if self.input_observed:
             inputs.append(flags)
         if self.coordinates:
-            sides = (torch.linspace(-1, 1, n, out=flags.new_empty(n)) for n in flags.shape[2:])
+            sides = [
+                torch.linspace(-1, 1, n, dtype=flags.dtype, device=flags.device) for n in flags.shape[2:]
+            ]
             places = torch.stack(torch.meshgrid(*sides, indexing="ij"))
             inputs.append(places.expand(len(flags), -1, -1, -1))
         return torch.cat(inputs, dim=1)
