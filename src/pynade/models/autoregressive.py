@@ -44,21 +44,17 @@ class Rows:
         """What the net sees, (B, D, F)."""
         return self.inner.encode(self.y)
 
-    def eta(self, order: Tensor, noise: Random = None, precision: str | None = None) -> Tensor:
-        """Parameters (B, D, P) of every conditional along one order (D,), in one parallel pass.
+    def log_prob(self, order: Tensor, noise: Random = None, precision: str | None = None) -> Tensor:
+        """log p of each row (B,) along one order (D,) in one parallel pass.
 
         Args:
             order: the order; for a net that `takes_orderings` also one for each row, (B, D).
             noise: source of dropout in training, for a net that has any.
             precision: as for `Walk`.
         """
-        drops: Any = {"noise": noise} if noise is not None and self.net.takes_noise else {}
         with computing_in(precision, self.y.device):
-            return self.net.parallel(self.features, Ordering.trusted(order), **drops).to(self.y.dtype)
-
-    def log_prob(self, order: Tensor, noise: Random = None, precision: str | None = None) -> Tensor:
-        """log p of each row (B,); the arguments are those of `eta`."""
-        return row_sums(self.inner.log_prob(self.y, self.eta(order, noise, precision)), self.log_slope)
+            eta = self.net.parallel(self.features, Ordering.trusted(order), **dropout(self.net, noise))
+        return row_sums(self.inner.log_prob(self.y, eta.to(self.y.dtype)), self.log_slope)
 
     @torch.no_grad()
     def log_probs(self, orders: Tensor, precision: str = "float32") -> Tensor:
@@ -89,8 +85,15 @@ class Rows:
         walk = Walk(self.net, orders, y.shape[1], precision)
         for i in walk:
             value, at = walk.cells(y), i[:, None]
-            yield self.inner.log_prob(value, walk.predict().to(value.dtype), at)
+            with computing_in(precision, orders.device):
+                eta = self.net.predict(walk.state, i).to(value.dtype)
+            yield self.inner.log_prob(value, eta, at)
             walk.observe(self.inner.encode(value, at))
+
+
+def dropout(net: Net, noise: Random) -> dict[str, Any]:
+    """Arguments of `parallel` by which a net that drops activations draws them from `noise`."""
+    return {"noise": noise} if noise is not None and net.takes_noise else {}
 
 
 def row_sums(log_p: Tensor, log_slope: Tensor | None) -> Tensor:
@@ -172,7 +175,8 @@ class Autoregressive(Ordered):
 
     def eta(self, x: Tensor, noise: Random = None) -> Tensor:
         """Parameters (B, D, P) of every conditional p(x_i | variables before i); noise: dropout."""
-        return Rows(self.net, self.family, x).eta(self.order, noise)
+        rows = Rows(self.net, self.family, x)
+        return self.net.parallel(rows.features, self.ordering, **dropout(self.net, noise)).to(rows.y.dtype)
 
     def loss(self, x: Tensor, generator: Random = None) -> Tensor:
         """Minus log p of each row (B,), with the net's dropout where it has any and a generator is given."""

@@ -63,10 +63,7 @@ class Orderless(Model):
         return self.net.conditionals(self.family.encode(self.family.fill(x, ~torch.isnan(x))), observed)
 
     def loss(self, x: Tensor, generator: Random = None) -> Tensor:
-        """An unbiased estimate of each row's mean negative log-likelihood over all orderings (eq. hatloss).
-
-        Missing cells (NaN) are never conditioned on and never predicted.
-        """
+        """An unbiased estimate of each row's mean negative log-likelihood over all orderings (eq. hatloss)."""
         exists = ~torch.isnan(x) if x.is_floating_point() else None
         observed = random_observed(
             len(x), self.n_variables, generator, exists=exists, stratified=self.stratified, device=x.device
@@ -76,7 +73,7 @@ class Orderless(Model):
     def loss_given(self, x: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """The loss for a given prefix: D / (D - n) Σ_{i not observed} -log p(x_i | observed), n = |observed|.
 
-        With missing cells, D is the number of cells that exist and the sum runs over those.
+        Missing cells (NaN) are never conditioned on: D is the number of those that exist, as in the sum.
         """
         total: int | Tensor = self.n_variables
         ignored = observed

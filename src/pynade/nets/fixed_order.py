@@ -37,8 +37,7 @@ class FVSBNNet(Net):
 
     def parallel(self, features: Tensor, ordering: Ordering) -> Tensor:
         """Eta (B, D, P): one matrix product with the forbidden blocks set to zero."""
-        before = ordering.before.to(features.device)
-        return _masked_direct(features, self.weight, before) + self.bias
+        return _masked_direct(features, self.weight, ordering.before.to(features.device)) + self.bias
 
     def start(self, groups: int, rows: int) -> State:
         """Nothing observed: every eta is its bias."""
@@ -216,10 +215,7 @@ class MADENet(Net):
         return of_variables(state["eta"], i)
 
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
-        """Propagate x_i, then every unit of variable i, to all that follows.
-
-        No mask is needed: whatever must not see this value is already final and is never read again.
-        """
+        """Propagate x_i, then every unit of variable i; what must not see them is never read again."""
         new = dict(state)
         value, units = features, i[:, None] * self.n_features + torch.arange(self.n_features, device=i.device)
         for n, (weight, home) in enumerate(zip(self.weights, self.homes.split(self.hidden), strict=True)):
@@ -241,8 +237,7 @@ class MADENet(Net):
 
 def _masked_direct(features: Tensor, weight: Tensor, before: Tensor) -> Tensor:
     """Σ_j before[i, j] W[i, :, j] x_j for all i: features (B, D, F), weight (D, P, D, F) -> (B, D, P)."""
-    allowed = weight * before[:, None, :, None]
-    return torch.tensordot(features, allowed, dims=([1, 2], [2, 3]))
+    return torch.tensordot(features, weight * before[:, None, :, None], dims=([1, 2], [2, 3]))
 
 
 def _units_of(home: Tensor, n_variables: int, i: Tensor) -> tuple[Tensor, Tensor]:
