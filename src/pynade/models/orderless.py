@@ -63,7 +63,7 @@ class Orderless(Model):
         return self.net.conditionals(self.family.encode(self.family.fill(x, ~torch.isnan(x))), observed)
 
     def loss(self, x: Tensor, generator: Random = None) -> Tensor:
-        """An unbiased estimate of each row's mean negative log-likelihood over all orderings (eq. hatloss)."""
+        """Unbiased estimates of the rows' mean negative log-likelihoods over all orderings (eq. hatloss)."""
         exists = ~torch.isnan(x) if x.is_floating_point() else None
         observed = random_observed(
             len(x), self.n_variables, generator, exists=exists, stratified=self.stratified, device=x.device
