@@ -108,17 +108,18 @@ def test_a_prediction_leaves_the_state_as_it_was_and_is_not_needed_to_observe():
     assert torch.equal(net.predict(asked, last), net.predict(silent, last))
     whole = net(x, Ordering(order))[:, order[-1]]
     torch.testing.assert_close(net.predict(asked, last)[0], whole, rtol=0, atol=1e-12)
-    assert asked["keys"].shape == (1, 3, 2, 2, 3, 4)  # groups, rows, blocks, heads, steps, width / heads
+    shape = (1, 3, 2, 2, 2, 3, 4)  # groups, rows, blocks, keys and values, heads, steps, width / heads
+    assert asked["cache"].shape == shape
 
 
 def test_a_state_can_be_continued_in_two_ways():
     net = shaken(CausalTransformer(3, **TINY))
     start = net.observe(net.start(1, 1), torch.tensor([1]), double(1, 1, 1))
     one = net.observe(start, torch.tensor([0]), torch.zeros(1, 1, 1, dtype=torch.float64))
-    kept = one["keys"].clone()
+    kept = one["cache"].clone()
     net.observe(start, torch.tensor([2]), torch.ones(1, 1, 1, dtype=torch.float64))
-    assert torch.equal(one["keys"], kept)
-    assert start["keys"].shape[-2] == 1
+    assert torch.equal(one["cache"], kept)
+    assert start["cache"].shape[-2] == 1
 
 
 def test_a_causal_net_learns_what_only_its_order_shows():

@@ -132,7 +132,7 @@ class ConvNADE(ImageEstimator):
 
     def _net(self, n_variables: int, family: families.Family, generator: torch.Generator) -> nets.Net:
         channels, *shape = image_sides(self.image_shape, n_variables)
-        usual = nets.blueprint.PAPER_BLUEPRINT if min(shape) >= 22 else SMALL_BLUEPRINT
+        usual = nets.PAPER_BLUEPRINT if min(shape) >= 22 else SMALL_BLUEPRINT
         sizes = {"image_shape": shape, "channels": channels, "blueprint": self.blueprint or usual}
         try:
             net = self._made("MaskedConv", family, generator, **sizes)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor, nn
 
 from pynade.families import Family
+from pynade.kernels import Uniforms
 from pynade.models.density import Density
-from pynade.nets import Net, Walk, grouped
+from pynade.nets import NADENet, Net, Walk, grouped
+from pynade.nets.base import Random
 from pynade.ordering import Ordering
 from pynade.precision import computing_in
 
@@ -41,7 +44,7 @@ class Rows:
         """What the net sees, (B, D, F)."""
         return self.inner.encode(self.y)
 
-    def log_prob(self, order: Tensor, noise: Generator | None = None, precision: str | None = None) -> Tensor:
+    def log_prob(self, order: Tensor, noise: Random = None, precision: str | None = None) -> Tensor:
         """log p of each row (B,) along one order (D,) in one parallel pass.
 
         Args:
@@ -55,14 +58,9 @@ class Rows:
 
     @torch.no_grad()
     def log_probs(self, orders: Tensor, precision: str = "float32") -> Tensor:
-        """log p of each row along each of G orders (G, D): (G, B).
+        """log p of each row along each of G orders (G, D): (G, B); `precision` as for `Walk`.
 
-        A net that takes an ordering for every row computes all conditionals in one pass; others take one pass
-        of the stepper over all orders together.
-
-        Args:
-            orders: the orders.
-            precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
+        A net with a parallel pass of any ordering takes one for each; others one walk along all orders.
         """
         if self.net.takes_orderings:
             return torch.stack([self.log_prob(order, precision=precision) for order in orders])
@@ -70,28 +68,30 @@ class Rows:
         total = torch.zeros(len(orders), len(self.y), dtype=torch.float64, device=self.y.device)
         if self.log_slope is not None:
             total += self.log_slope.sum(-1)
-        walk = Walk(self.net, orders, len(self.y), precision)
-        for i in walk:
-            value, at = walk.cells(columns.expand(len(orders), -1, -1)), i[:, None]
-            with computing_in(precision, orders.device):
-                eta = self.net.predict(walk.state, i).to(value.dtype)
-            total += self.inner.log_prob(value, eta, at)
-            walk.observe(self.inner.encode(value, at))
+        for log_p in self._steps(columns.expand(len(orders), -1, -1), orders, precision):
+            total += log_p
         return total
 
     def prefix_log_probs(self, orders: Tensor) -> Tensor:
         """log p(y_{o_d} | y_{o_<d}) at each step of orders (K, B, steps), one for each row: (K, B, steps)."""
-        k, batch, steps = orders.shape
-        rows = self.y.expand(k, -1, -1).flatten(0, 1).unsqueeze(1)  # every (order, row) pair is a group
-        walk, found = Walk(self.net, orders.flatten(0, 1), 1), []
+        rows = (
+            self.y.expand(len(orders), -1, -1).flatten(0, 1).unsqueeze(1)
+        )  # a group is one order of one row
+        none = rows.new_zeros(len(rows), 0)  # where there are no steps
+        return torch.cat([none, *self._steps(rows, orders.flatten(0, 1))], 1).double().view(orders.shape)
+
+    def _steps(self, y: Tensor, orders: Tensor, precision: str | None = None) -> Iterator[Tensor]:
+        """log p (G, N) of the values of rows y (G, N, D) at each step of orders (G, D)."""
+        walk = Walk(self.net, orders, y.shape[1], precision)
         for i in walk:
-            value, at = walk.cells(rows), i[:, None]
-            found.append(self.inner.log_prob(value, walk.predict().to(value.dtype), at).double())
+            value, at = walk.cells(y), i[:, None]
+            with computing_in(precision, orders.device):
+                eta = self.net.predict(walk.state, i).to(value.dtype)
+            yield self.inner.log_prob(value, eta, at)
             walk.observe(self.inner.encode(value, at))
-        return torch.cat(found, 1).view(k, batch, steps) if found else self.y.new_zeros(k, batch, 0).double()
 
 
-def dropout(net: Net, noise: Generator | None) -> dict[str, Any]:
+def dropout(net: Net, noise: Random) -> dict[str, Any]:
     """Arguments of `parallel` by which a net that drops activations draws them from `noise`."""
     return {"noise": noise} if noise is not None and net.takes_noise else {}
 
@@ -102,17 +102,15 @@ def row_sums(log_p: Tensor, log_slope: Tensor | None) -> Tensor:
     return total if log_slope is None else total + log_slope.sum(-1)
 
 
-def ancestral(
-    net: Net, family: Family, ordering: Ordering, n: int, generator: Generator | None = None
-) -> Tensor:
+def ancestral(net: Net, family: Family, ordering: Ordering, n: int, generator: Random = None) -> Tensor:
     """Draw n rows along one ordering, or along one each: predict, draw, observe, D times."""
-    y = torch.empty(n, net.n_variables, dtype=net.bias.dtype, device=net.bias.device)
-    y, order = grouped(y, ordering)  # a view: (G, N, D)
-    return family.to_data(_draw(net, family.inner, y, order, None, generator))
+    y, order = grouped(net.bias.new_zeros(n, net.n_variables), ordering)  # (G, N, D), (G, D)
+    nothing = torch.zeros_like(y, dtype=torch.bool)
+    return family.to_data(_draw(net, family.inner, y, order, nothing, generator))
 
 
 def complete(
-    net: Net, family: Family, x: Tensor, observed: Tensor, order: Tensor, generator: Generator | None = None
+    net: Net, family: Family, x: Tensor, observed: Tensor, order: Tensor, generator: Random = None
 ) -> Tensor:
     """Rows x (B, D) with every cell that is not observed drawn along its row's order (B, D)."""
     inner, y, _ = family.unwrap(family.fill(x, observed), net.bias.dtype)
@@ -120,20 +118,13 @@ def complete(
     return torch.where(observed, x, family.to_data(drawn).to(x.dtype))
 
 
-def _draw(
-    net: Net, family: Family, y: Tensor, order: Tensor, known: Tensor | None, generator: Generator | None
-) -> Tensor:
+def _draw(net: Net, family: Family, y: Tensor, order: Tensor, known: Tensor, generator: Random) -> Tensor:
     """Draw the cells of y (G, N, D) that are not known, in place, along orders (G, D): (G · N, D)."""
-    fewest = 0 if known is None else int(known.sum(-1).min())
-    walk = Walk(net, order, y.shape[1])
+    fewest, walk = int(known.sum(-1).min()) if y.numel() else 0, Walk(net, order, y.shape[1])
     for step, i in enumerate(walk):
-        at = i[:, None]
-        if step < fewest:  # every row is still at a known cell
-            value = walk.cells(y)
-        else:
-            value = family.sample(walk.predict(), at, generator)
-            if known is not None:
-                value = torch.where(walk.cells(known), walk.cells(y), value)
+        value, at = walk.cells(y), i[:, None]
+        if step >= fewest:  # before, every row is at a known cell
+            value = torch.where(walk.cells(known), value, family.sample(walk.predict(), at, generator))
             walk.put(y, value)
         walk.observe(family.encode(value, at))
     return y.flatten(0, 1)
@@ -142,17 +133,19 @@ def _draw(
 class Ordered(Density):
     """Abstract density of a net, a family, and one ordering (D,) or several (K, D) of the net's variables."""
 
-    order: Tensor
-
     def __init__(self, net: Net, family: Family, ordering: Ordering) -> None:
         super().__init__()
-        if ordering.n_variables != net.n_variables:
-            raise ValueError(
-                f"the ordering has {ordering.n_variables} variables but the net has {net.n_variables}"
-            )
+        here, there = ordering.n_variables, net.n_variables
+        if here != there:
+            raise ValueError(f"the ordering has {here} variables but the net has {there}")
         check_parts(net, family)
         self.net, self.family, self.n_variables = net, family, net.n_variables
-        self.register_buffer("order", ordering.order.clone())
+        self.order = nn.Buffer(ordering.order.clone())
+
+    @property
+    def ordering(self) -> Ordering:
+        """The ordering(s), on this model's device."""
+        return Ordering.trusted(self.order)
 
     def _ready(self, x: Tensor) -> Tensor:
         return x  # the family rounds, after its own mapping
@@ -180,17 +173,12 @@ class Autoregressive(Ordered):
         if ordering.is_batch:
             raise ValueError("Autoregressive takes one ordering; several make an Ensemble")
 
-    @property
-    def ordering(self) -> Ordering:
-        """The ordering, on this model's device."""
-        return Ordering.trusted(self.order)
-
-    def eta(self, x: Tensor, noise: Generator | None = None) -> Tensor:
+    def eta(self, x: Tensor, noise: Random = None) -> Tensor:
         """Parameters (B, D, P) of every conditional p(x_i | variables before i); noise: dropout."""
         rows = Rows(self.net, self.family, x)
         return self.net.parallel(rows.features, self.ordering, **dropout(self.net, noise)).to(rows.y.dtype)
 
-    def loss(self, x: Tensor, generator: Generator | None = None) -> Tensor:
+    def loss(self, x: Tensor, generator: Random = None) -> Tensor:
         """Minus log p of each row (B,), with the net's dropout where it has any and a generator is given."""
         return -self._log_prob(x, generator)
 
@@ -198,15 +186,19 @@ class Autoregressive(Ordered):
         """E[x_i | variables before i] for every i, (B, D): the pixel probabilities of the paper's figures."""
         return self.family.mean(self.eta(x))
 
-    def _log_prob(self, x: Tensor, noise: Generator | None = None) -> Tensor:
+    def _log_prob(self, x: Tensor, noise: Random = None) -> Tensor:
         return Rows(self.net, self.family, x).log_prob(self.order, noise)
 
     @torch.no_grad()
-    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Random = None) -> Tensor:
         """n rows by ancestral sampling, O(HD) per row for NADE, compiled for some families."""
-        rows = self.net.fused_sample(self.family.inner, self.order, n, generator)
+        net, rows = self.net, None
+        if type(net) is NADENet and net.n_features == 1:  # a subclass may compute something else
+            uniforms = Uniforms.draw(n, net.n_variables, generator)
+            weights = (net.weight, net.hidden_bias, net.output, net.bias, self.order)
+            rows = self.family.inner.sample_nade(weights, net.activation, uniforms, generator)
         if rows is None:
-            return ancestral(self.net, self.family, self.ordering, n, generator)
+            return ancestral(net, self.family, self.ordering, n, generator)
         return self.family.to_data(rows)
 
 

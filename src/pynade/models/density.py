@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from pynade.arguments import Part
 from pynade.families import Family
+from pynade.nets.base import Random
 
 
 class Model(Part, ABC):
@@ -33,11 +34,7 @@ class Model(Part, ABC):
 
 
 class Density(Model):
-    """Abstract normalised probability model of D variables.
-
-    A density is a torch module, so `.to(device)`, `.double()` and `state_dict()` work as usual.
-    `log_prob` checks its input and is exact; what training minimises (`loss`) is derived from it.
-    """
+    """Abstract normalised probability model of D variables: `log_prob` is exact, `loss` derived from it."""
 
     family: Family  # of its variables, where they have one
 
@@ -47,11 +44,7 @@ class Density(Model):
         self.family.check(x)
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """Exact log p(x) of each row in nats: (B, D) -> (B,), summed in float64.
-
-        Raises:
-            ValueError: wrong number of columns, or values outside the family's domain.
-        """
+        """Exact log p(x) of each row in nats, summed in float64: (B, D) -> (B,); a ValueError by `check`."""
         self.check(x)
         return self._log_prob(self._ready(x))
 
@@ -64,14 +57,13 @@ class Density(Model):
         """log_prob of rows already known to be valid."""
 
     @abstractmethod
-    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Random = None) -> Tensor:
         """n independent rows (n, D), exact draws from this density."""
 
-    def loss(self, x: Tensor, generator: Generator | None = None) -> Tensor:
+    def loss(self, x: Tensor, generator: Random = None) -> Tensor:
         """What training minimises, per row (B,); its mean is the negative log-likelihood or a bound on it.
 
-        Rows must be valid already, in any numeric dtype. The generator serves densities that draw
-        something (an ordering, a mask) at every update.
+        Rows must be valid already. The generator is for what an update draws (an ordering, a mask).
         """
         return -self._log_prob(self._ready(x))
 
@@ -79,8 +71,7 @@ class Density(Model):
 class Marginalisable(Density):
     """Abstract density of which any marginal and any conditional is exact and cheap (mixtures, trees, …).
 
-    `pynade.queries` calls these methods; x is (B, D), `observed` is bool (B, D), and other cells
-    may hold anything, NaN too. Rows are already checked.
+    Rows x (B, D) are checked by `pynade.queries`; cells that are not `observed` (bool) may hold anything.
     """
 
     @abstractmethod
@@ -92,9 +83,7 @@ class Marginalisable(Density):
         """log p of the observed cells of each row, the others summed or integrated out: (B,), float64."""
 
     @abstractmethod
-    def sample_given(
-        self, x: Tensor, observed: Tensor, n: int = 1, generator: Generator | None = None
-    ) -> Tensor:
+    def sample_given(self, x: Tensor, observed: Tensor, n: int = 1, generator: Random = None) -> Tensor:
         """n joint draws of the unobserved cells of each row: (n, B, D), equal to x where observed."""
 
     @abstractmethod
@@ -135,10 +124,9 @@ class Independent(Density):
         return model
 
     def _log_prob(self, x: Tensor) -> Tensor:
-        eta = self.eta.expand(len(x), -1, -1)
-        return self.family.log_prob(x, eta).sum(-1, dtype=torch.float64)
+        return self.family.log_prob(x, self.eta.expand(len(x), -1, -1)).sum(-1, dtype=torch.float64)
 
     @torch.no_grad()
-    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Random = None) -> Tensor:
         """Every variable on its own."""
         return self.family.sample(self.eta.expand(n, -1, -1), generator=generator)

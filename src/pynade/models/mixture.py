@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torch.func import vmap
 
 from pynade.families import Family
 from pynade.models.autoregressive import Autoregressive, Ordered, Rows, ancestral
 from pynade.models.density import Density
-from pynade.nets import AnyOrderNet, Net
+from pynade.nets.base import AnyOrderNet, Net, Random
 from pynade.ordering import Ordering
 
 CPU_NUMBERS = 1 << 17  # numbers of the orderings that are computed together: what stays in a cache
@@ -36,25 +36,24 @@ class Mixture(Density):
         0.625
     """
 
-    log_weights: Tensor
+    components: Any  # nn.ModuleList of densities
 
     def __init__(self, components: Sequence[Density], weights: Sequence[float] | None = None) -> None:
         super().__init__()
         self.n_variables, log_weights = checked_components(components, weights)
-        self.components = nn.ModuleList(components)
-        self.register_buffer("log_weights", log_weights)
+        self.components, self.log_weights = nn.ModuleList(components), nn.Buffer(log_weights)
 
     def _log_prob(self, x: Tensor) -> Tensor:
-        each = torch.stack([c._log_prob(x) for c in self._densities()], dim=-1)
+        each = torch.stack([c._log_prob(x) for c in self.components], dim=-1)
         return torch.logsumexp(each + self.log_weights, dim=-1)
 
     @torch.no_grad()
-    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Random = None) -> Tensor:
         """Choose a component for each row, then draw from it."""
         weights = self.log_weights.exp()
         choice = torch.multinomial(weights, n, replacement=True, generator=generator) if n else weights[:0]
         x = torch.empty(n, self.n_variables, dtype=self.dtype, device=self.device)
-        for k, component in enumerate(self._densities()):
+        for k, component in enumerate(self.components):
             rows = (choice == k).nonzero().squeeze(-1)
             if len(rows):
                 x[rows] = component.sample(len(rows), generator).to(x.dtype)
@@ -62,21 +61,17 @@ class Mixture(Density):
 
     def check(self, x: Tensor) -> None:
         """A row must be in the domain of every component."""
-        for component in self._densities():
+        for component in self.components:
             component.check(x)
 
     @property
     def dtype(self) -> torch.dtype:
         """Floating-point type of the components."""
-        return self._densities()[0].dtype
+        return self.components[0].dtype
 
     def config(self) -> dict[str, Any]:
         """Constructor arguments."""
-        weights = self.log_weights.exp()
-        return {"components": list(self._densities()), "weights": weights.tolist()}
-
-    def _densities(self) -> list[Density]:
-        return list(self.components)  # type: ignore[arg-type]
+        return {"components": list(self.components), "weights": self.log_weights.exp().tolist()}
 
 
 def checked_components(components: Sequence[Density], weights: Sequence[float] | None) -> tuple[int, Tensor]:
@@ -95,21 +90,15 @@ def checked_components(components: Sequence[Density], weights: Sequence[float] |
 class Ensemble(Ordered):
     """One net under K orderings, averaged: p(x) = 1/K Σ_k p(x | o⁽ᵏ⁾) (section "Ensembles").
 
-    Training draws one of the orderings for each update and maximises its exact likelihood, so all K
-    members are trained jointly in the shared weights (MADE-E); the average is never below the mean of the
-    members' log-likelihoods. The drawn ordering stays on the device, so that updates can be replayed from a
-    CUDA graph, and ensembles can be members of a population.
-
-    With `fresh`, training draws a random ordering for every row of every update instead, so that the net
-    learns all D! of them: `orderings` then only names those that are averaged, and others can replace them
-    afterwards (`under`).
+    Training draws one of the orderings for each update and maximises its exact likelihood (MADE-E). With
+    `fresh` it draws a random ordering for every row instead, so that the net learns all D! of them, and
+    `orderings` are only those that are averaged; others can replace them afterwards (`under`).
 
     Args:
         net: shared by all members.
         family: the distributions that eta stands for.
         orderings: a (K, D) batch.
-        fresh: train on a random ordering of every row, for a net that takes one per row
-            (`Net.takes_orderings`).
+        fresh: train on a random ordering of every row, for a net that `takes_orderings`.
 
     Example:
         >>> from pynade.families import Bernoulli
@@ -122,20 +111,16 @@ class Ensemble(Ordered):
         True
     """
 
+    orderings = Ordered.ordering
+
     def __init__(self, net: Net, family: Family, orderings: Ordering, fresh: bool = False) -> None:
         super().__init__(net, family, orderings)
         if not orderings.is_batch:
             raise ValueError("an Ensemble takes a (K, D) batch of orderings; one ordering is Autoregressive")
         if fresh and not net.takes_orderings:
-            raise ValueError(
-                f"{type(net).__name__} takes one ordering at a time, so training cannot draw fresh ones"
-            )
+            name = type(net).__name__
+            raise ValueError(f"{name} takes one ordering at a time, so training cannot draw fresh ones")
         self.fresh = fresh
-
-    @property
-    def orderings(self) -> Ordering:
-        """The K orderings, on this model's device."""
-        return Ordering.trusted(self.order)
 
     def member(self, k: int) -> Autoregressive:
         """The density under ordering k (it shares this ensemble's net)."""
@@ -146,58 +131,49 @@ class Ensemble(Ordered):
         return Ensemble(self.net, self.family, orderings.to(self.device), self.fresh)
 
     def member_log_probs(self, x: Tensor, at_once: int | None = None) -> Tensor:
-        """log p(x | o⁽ᵏ⁾) of every row under every ordering, (B, K).
-
-        Args:
-            x: rows (B, D).
-            at_once: orderings computed together; None takes `orderings_at_once`.
-        """
-        return self._log_prob(x, at_once, members=True)
+        """log p(x | o⁽ᵏ⁾) of every row, (B, K); at_once orderings together (None: `orderings_at_once`)."""
+        rows = Rows(self.net, self.family, x)
+        at_once = self.orderings_at_once(len(x)) if at_once is None else at_once
+        if at_once == 1:
+            return torch.stack([rows.log_prob(order) for order in self.order.unbind()], dim=-1)
+        return vmap(rows.log_prob, chunk_size=at_once)(self.order).T.contiguous()
 
     def orderings_at_once(self, rows: int, members: int = 1) -> int:
         """How many orderings of so many rows, for each member of a population, are computed together.
 
-        Every ordering has etas of its own and, in a net with masks, weights of its own: these must be few.
-        Small models gain (fewer and larger operations; on a CPU three times for a dozen variables, nothing
-        for a hundred); nets without a parallel pass, and those with large rows, take one at a time.
+        Every ordering has etas of its own and, in a net with masks, weights of its own: small models gain by
+        fewer operations; nets without a parallel pass, and those with large rows, take one at a time.
         """
         net = self.net
         if isinstance(net, AnyOrderNet) or net.row_floats is not None:
             return 1
-        weights = sum(p.numel() for p in net.parameters())
-        numbers = rows * net.n_variables * (net.n_params + net.n_features) + weights
+        numbers = rows * net.n_variables * (net.n_params + net.n_features)
+        numbers += sum(p.numel() for p in net.parameters())
         limit = CPU_NUMBERS if self.order.device.type == "cpu" else GPU_NUMBERS
         return max(1, min(len(self.order), limit // (members * numbers)))
 
-    def _log_prob(self, x: Tensor, at_once: int | None = None, members: bool = False) -> Tensor:
-        """log p of each row, or (`members`) under each ordering; at_once: orderings computed together."""
-        rows = Rows(self.net, self.family, x)
-        at_once = self.orderings_at_once(len(x)) if at_once is None else at_once
-        if at_once == 1:
-            each = torch.stack([rows.log_prob(order) for order in self.order.unbind()], dim=-1)
-        else:
-            each = vmap(rows.log_prob, chunk_size=at_once)(self.order).T.contiguous()
-        return each if members else torch.logsumexp(each, -1) - math.log(len(self.order))
+    def _log_prob(self, x: Tensor, at_once: int | None = None) -> Tensor:
+        return torch.logsumexp(self.member_log_probs(x, at_once), -1) - math.log(len(self.order))
 
-    def loss(self, x: Tensor, generator: Generator | None = None) -> Tensor:
+    def loss(self, x: Tensor, generator: Random = None) -> Tensor:
         """Minus log p(x | o) of each row (B,), for a member drawn uniformly, or (`fresh`) any ordering."""
         return self.loss_given(x, self.draw(x, generator), generator)
 
-    def draw(self, x: Tensor, generator: Generator | None = None) -> Tensor:
+    def draw(self, x: Tensor, generator: Random = None) -> Tensor:
         """What an update draws, where the generator is: the number (1,) of a member; `fresh`: (B, D)."""
         where = "cpu" if generator is None else generator.device
         if self.fresh:
             return torch.rand(x.shape, generator=generator, device=where, dtype=torch.float64).argsort(1)
         return torch.randint(len(self.order), (1,), generator=generator, device=where)
 
-    def loss_given(self, x: Tensor, drawn: Tensor, noise: Generator | None = None) -> Tensor:
+    def loss_given(self, x: Tensor, drawn: Tensor, noise: Random = None) -> Tensor:
         """Minus log p(x | o) of each row (B,), for what an update has drawn."""
         drawn = drawn.to(self.order.device)
         order = drawn if self.fresh else self.order[drawn].squeeze(0)
         return -Rows(self.net, self.family, x).log_prob(order, noise)
 
     @torch.no_grad()
-    def sample(self, n: int, generator: Generator | None = None) -> Tensor:
+    def sample(self, n: int, generator: Random = None) -> Tensor:
         """Each row picks an ordering uniformly and is drawn along it; all rows together."""
         where = "cpu" if generator is None else generator.device
         k = torch.randint(len(self.order), (n,), generator=generator, device=where).to(self.device)

@@ -1,22 +1,16 @@
-"""One network for every ordering, trained on random prefixes; samples, a few variables at a time.
-
-Sampling one variable per step is exact. Several at once are drawn independently given those observed so far,
-which ignores their dependence on each other: an approximation that costs D / k forward passes instead of D.
-What it loses is measured by `pynade figure per-step`.
-"""
+"""One network for every ordering, trained on random prefixes; samples, a few variables at a time."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from pynade.families import Family
 from pynade.models.autoregressive import Autoregressive, check_parts, row_sums
 from pynade.models.density import Model, check_columns
 from pynade.models.mixture import Ensemble
-from pynade.nets import AnyOrderNet, TableNet
+from pynade.nets.base import AnyOrderNet, Random
+from pynade.nets.table import TableNet
 from pynade.ordering import Ordering, random_observed
 from pynade.precision import computing_in
 
@@ -24,8 +18,7 @@ from pynade.precision import computing_in
 class Orderless(Model):
     """An any-order net with a family: D! densities that share their parameters.
 
-    It is no density itself, because its conditionals need not agree across orderings. `under(ordering)` is
-    one, `ensemble(orderings)` is one.
+    It is no density itself, as its conditionals need not agree across orderings; `under` and `ensemble` are.
 
     Args:
         net: any-order net.
@@ -60,8 +53,7 @@ class Orderless(Model):
     def conditionals(self, x: Tensor, observed: Tensor) -> Tensor:
         """Eta (B, D, P) of p(x_i | observed variables) for all unobserved i, in one pass.
 
-        Exact for every ordering in which the observed variables come first and i comes next. Values of
-        unobserved variables are not read and may be NaN.
+        Exact where the observed variables come first and i next. Unobserved values may be NaN.
         """
         check_columns(x, self.n_variables)
         if (torch.isnan(x) & observed).any():
@@ -70,23 +62,20 @@ class Orderless(Model):
         x = x.to(self.dtype)
         return self.net.conditionals(self.family.encode(self.family.fill(x, ~torch.isnan(x))), observed)
 
-    def loss(self, x: Tensor, generator: Generator | None = None) -> Tensor:
-        """An unbiased estimate of each row's mean negative log-likelihood over all orderings (eq. hatloss).
-
-        Missing cells (NaN) are never conditioned on and never predicted.
-        """
+    def loss(self, x: Tensor, generator: Random = None) -> Tensor:
+        """Unbiased estimates of the rows' mean negative log-likelihoods over all orderings (eq. hatloss)."""
         return self.loss_given(x, self.draw(x, generator), generator)
 
-    def draw(self, x: Tensor, generator: Generator | None = None) -> Tensor:
+    def draw(self, x: Tensor, generator: Random = None) -> Tensor:
         """What an update on rows x (B, D) draws: prefixes (B, D)."""
         exists = ~torch.isnan(x) if x.is_floating_point() else None
         how: dict[str, Any] = {"exists": exists, "stratified": self.stratified, "device": x.device}
         return random_observed(len(x), self.n_variables, generator, **how)
 
-    def loss_given(self, x: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
+    def loss_given(self, x: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """The loss for a given prefix: D / (D - n) Σ_{i not observed} -log p(x_i | observed), n = |observed|.
 
-        With missing cells, D is the number of cells that exist and the sum runs over those.
+        Missing cells (NaN) are never conditioned on: D is the number of those that exist, as in the sum.
         """
         total: int | Tensor = self.n_variables
         ignored = observed
@@ -97,13 +86,12 @@ class Orderless(Model):
         inner, y, log_slope = self.family.unwrap(x, self.dtype)
         if noise is not None and isinstance(self.net, TableNet) and self.net.members > 1:
             etas = self.net.of_members(inner.encode(y), observed, noise)  # each is trained for itself
-            family: Any = inner
-            members = family.member_log_prob(y.expand(etas.shape[:-1]), etas, self.net.n_components)
-            each = members.mean(0).masked_fill(ignored, 0)
+            rows, components = y.expand(etas.shape[:-1]), self.net.n_components
+            each = inner.member_log_prob(rows, etas, components).mean(0)  # type: ignore[operator]
         else:
-            eta = self.net.conditionals(inner.encode(y), observed, noise)
-            each = inner.log_prob(y, eta.to(y.dtype)).masked_fill(ignored, 0)
-        log_p = row_sums(each, None if log_slope is None else log_slope.masked_fill(ignored, 0))
+            each = inner.log_prob(y, self.net.conditionals(inner.encode(y), observed, noise).to(y.dtype))
+        slope = None if log_slope is None else log_slope.masked_fill(ignored, 0)
+        log_p = row_sums(each.masked_fill(ignored, 0), slope)
         return -log_p * (total / (total - observed.sum(-1)).double())
 
     def check(self, x: Tensor) -> None:
@@ -117,16 +105,13 @@ class Orderless(Model):
 
 
 def block_sample(
-    model: Orderless,
-    n: int,
-    per_step: int = 1,
-    generator: Generator | None = None,
-    precision: str = "float32",
+    model: Orderless, n: int, per_step: int = 1, generator: Random = None, precision: str = "float32"
 ) -> Tensor:
     """n rows (n, D), each along a random ordering of its own, `per_step` variables at a time.
 
-    With `per_step=1` these are exact draws from the uniform mixture of all D! orderings; with more they are
-    an approximation (see this module).
+    With `per_step=1` these are exact draws from the uniform mixture of all D! orderings. Several at once are
+    drawn independently given those before them: an approximation in D / k passes instead of D, whose loss
+    `pynade figure per-step` measures.
 
     Args:
         model: the orderless model.
@@ -150,7 +135,7 @@ def draw_blocks(
     model: Orderless,
     n: int,
     per_step: int = 1,
-    generator: Generator | None = None,
+    generator: Random = None,
     precision: str = "float32",
     means: bool = False,
 ) -> tuple[Tensor, Tensor | None]:

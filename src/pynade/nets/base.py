@@ -1,9 +1,7 @@
 """What a net is: it computes the parameters (eta) of every variable, in two ways that must agree.
 
-*Parallel*: `net(features, ordering)` gives eta of all D variables at once, each a function of the variables
-before it only. *Sequential* (the stepper): `start`, then `predict` and `observe` in turn, as `Walk` does, on
-G groups of N rows; the rows of a group are at the same variable: i has shape (G,). One ordering for all rows
-is one group, so that weights are read once for the whole batch; one for each row is as many groups of one.
+*Parallel*: eta of all D variables at once. *Sequential* (the stepper, as `Walk` runs it): on G groups of N
+rows, those of a group at the same variable: one ordering for all rows is one group, else each row is one.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Generator, Tensor, nn
@@ -21,10 +18,8 @@ from pynade.kernels import reference
 from pynade.ordering import Ordering
 from pynade.precision import computing_in
 
-if TYPE_CHECKING:
-    from pynade.families import Family
-
 State = dict[str, Tensor]
+Random = Generator | None  # where random numbers come from; None: nowhere, or torch's own generator
 
 GPU_ROWS = 640_000  # rows of one pass of the stepper on a GPU: a few GB of activations for H = 500
 CPU_ROWS = 4_000  # on a CPU: activations that stay near the caches
@@ -34,33 +29,42 @@ ACTIVATIONS = reference.ACTIVATIONS | {"silu": nn.functional.silu}
 
 
 class Net(Part, ABC):
-    """Abstract net over D variables.
+    """Abstract net over D variables. Most have a `generator` too, the source of their initial weights.
 
-    Attributes:
+    Args:
         n_variables: D.
         n_params: P, parameters (outputs) per variable.
         n_features: F, inputs per variable.
+        dropout: share of hidden activations dropped in training, of a net that can.
+
+    Attributes:
         input_weights: names of the parameters that multiply the inputs (for weight decay on these alone).
         takes_noise: `parallel` has an argument `noise`, the generator of its dropout.
         takes_orderings: `parallel` also takes an ordering for every row, (B, D).
-        row_floats: about how many numbers one row needs while the stepper takes a step; None if they are a
-            few thousand at most.
+        row_floats: about how many numbers a row needs in a step of the stepper; None: a few thousand at most.
     """
 
     input_weights: tuple[str, ...] = ()
     takes_noise: bool = False
     takes_orderings: bool = False
     row_floats: int | None = None
+    dropout: float
 
-    def __init__(self, n_variables: int, n_params: int, n_features: int) -> None:
+    def __init__(
+        self, n_variables: int, n_params: int, n_features: int, dropout: float | None = None
+    ) -> None:
         super().__init__()
         check_positive(n_variables=n_variables, n_params=n_params, n_features=n_features)
+        if dropout is not None:
+            self.dropout = float(dropout)
+            if not 0 <= dropout < 1:
+                raise ValueError(f"dropout must be in [0, 1), not {dropout}")
         self.n_variables, self.n_params, self.n_features = n_variables, n_params, n_features
         self.bias = nn.Parameter(torch.zeros(n_variables, n_params))
 
-    @abstractmethod
     def parallel(self, features: Tensor, ordering: Ordering) -> Tensor:
-        """Eta (B, D, P) from features (B, D, F) under one ordering shared by all rows."""
+        """Eta (B, D, P) from features (B, D, F) under one ordering of all rows; here by the stepper."""
+        return stepwise(self, features, ordering)
 
     @abstractmethod
     def start(self, groups: int, rows: int) -> State:
@@ -78,12 +82,6 @@ class Net(Part, ABC):
         """The state in which each group (G,) has the rows (G, N) of it."""
         return {name: tensor[group[:, None], rows] for name, tensor in state.items()}
 
-    def fused_sample(
-        self, family: Family, order: Tensor, n: int, generator: Generator | None
-    ) -> Tensor | None:
-        """n rows along one order (D,) by a compiled loop, or None where there is none for them."""
-        return None
-
     def forward(self, features: Tensor, ordering: Ordering) -> Tensor:
         """Eta (B, D, P); rows may share one ordering or have one each, (B, D)."""
         if ordering.is_batch and not self.takes_orderings:
@@ -93,8 +91,7 @@ class Net(Part, ABC):
     def rows_at_once(self, device: torch.device) -> int:
         """How many rows the stepper takes at a time: what keeps the device busy and fits into it.
 
-        A net that states how many numbers a row needs (`row_floats`) may use an eighth of a GPU's memory; the
-        result is the same on every machine with that GPU, so that an evaluation can be resumed elsewhere.
+        It depends on the kind of GPU, not on its free memory: an evaluation can be resumed elsewhere.
         """
         on_gpu = device.type == "cuda"
         most = GPU_ROWS if on_gpu else CPU_ROWS
@@ -110,13 +107,10 @@ class Net(Part, ABC):
 
 
 class AnyOrderNet(Net):
-    """Abstract net whose outputs depend on *which* variables are observed, not on their order.
-
-    The stepper here runs the whole net at every step. A net that can do better overrides it.
-    """
+    """Abstract net whose outputs depend on *which* variables are observed; a step is one pass of the net."""
 
     @abstractmethod
-    def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
+    def conditionals(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """Eta (B, D, P) of every variable given the observed ones, in one pass.
 
         Args:
@@ -125,17 +119,10 @@ class AnyOrderNet(Net):
             noise: source of training noise such as dropout; None evaluates without any.
         """
 
-    def parallel(self, features: Tensor, ordering: Ordering) -> Tensor:
-        """Eta (B, D, P) by the stepper, since each step conditions on another set."""
-        return stepwise(self, features, ordering)
-
     def start(self, groups: int, rows: int) -> State:
         """Nothing observed."""
-        shape = (groups, rows, self.n_variables)
-        return {
-            "features": self.bias.new_zeros(*shape, self.n_features),
-            "observed": torch.zeros(shape, dtype=torch.bool, device=self.bias.device),
-        }
+        features = self.bias.new_zeros(groups, rows, self.n_variables, self.n_features)
+        return {"features": features, "observed": torch.zeros_like(features[..., 0], dtype=torch.bool)}
 
     def predict(self, state: State, i: Tensor) -> Tensor:
         """The whole net, of which one variable per group is kept."""
@@ -145,18 +132,16 @@ class AnyOrderNet(Net):
 
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
         """Remember variable i."""
-        group = torch.arange(len(i), device=i.device)
+        group, marks = torch.arange(len(i), device=i.device), torch.ones_like(i[:, None], dtype=torch.bool)
         new = {name: tensor.clone() for name, tensor in state.items()}
-        new["features"][group, :, i] = features
-        new["observed"][group, :, i] = torch.ones_like(group, dtype=torch.bool)[:, None]  # no host constant
+        new["features"][group, :, i], new["observed"][group, :, i] = features, marks  # no host constant
         return new
 
 
 class Walk:
-    """The stepper along orders (G, D), for N rows in each of G groups; one variable of a group at a time.
+    """The stepper along orders (G, D), for N rows in each of G groups.
 
-    Iterating gives the variables i (G,) of each step. The loop's body may ask for their parameters
-    (`predict`), and must tell their values (`observe`).
+    Iterating gives the variables i (G,) of each step. The loop's body may `predict`, and must `observe`.
 
     Args:
         net: the net.
@@ -215,7 +200,7 @@ def stepwise(net: Net, features: Tensor, ordering: Ordering) -> Tensor:
     walk, etas = Walk(net, order, features.shape[1]), []
     for i in walk:
         etas.append(walk.predict())
-        walk.observe(features[walk.group, :, i])
+        walk.observe(of_variables(features, i))
     eta = torch.stack(etas, 2)  # (G, N, D, P), by step
     rank = order.argsort(dim=1)[:, None, :, None].expand_as(eta)
     return eta.gather(2, rank).flatten(0, 1)
@@ -223,15 +208,14 @@ def stepwise(net: Net, features: Tensor, ordering: Ordering) -> Tensor:
 
 def grouped(rows: Tensor, ordering: Ordering) -> tuple[Tensor, Tensor]:
     """Rows (B, …) as (G, N, …) with the order (G, D) of each group: all in one, or each on its own."""
-    order = ordering.order.to(rows.device)
     if not ordering.is_batch:
-        return rows.unsqueeze(0), order.unsqueeze(0)
+        return rows.unsqueeze(0), ordering.order.to(rows.device).unsqueeze(0)
     return rows.unsqueeze(1), ordering.rows(len(rows)).order.to(rows.device)
 
 
-def of_variables(eta: Tensor, i: Tensor) -> Tensor:
-    """Eta (G, N, P) of variable i[g] in each group, from those of all variables (G, N, D, P)."""
-    return eta[torch.arange(len(i), device=i.device), :, i]
+def of_variables(x: Tensor, i: Tensor) -> Tensor:
+    """What x (G, N, D, …) has of variable i[g] in each group, (G, N, …)."""
+    return x[torch.arange(len(i), device=i.device), :, i]
 
 
 def activation_named(name: str) -> Callable[[Tensor], Tensor]:
@@ -246,7 +230,7 @@ def layer_sizes(hidden: int | Sequence[int]) -> tuple[int, ...]:
     return tuple(int(h) for h in hidden) if isinstance(hidden, Iterable) else (int(hidden),)
 
 
-def glorot(*shape: int, fans: int | None = None, generator: Generator | None = None) -> nn.Parameter:
-    """A parameter drawn uniformly from ±sqrt(6 / fans): inputs plus outputs, those of a matrix by default."""
-    bound = math.sqrt(6 / (fans or sum(shape)))
+def glorot(*shape: int, fans: int | None = None, generator: Random = None) -> nn.Parameter:
+    """Drawn uniformly from ±sqrt(6 / fans): inputs plus outputs, by default of a matrix or of filters."""
+    bound = math.sqrt(6 / (fans or sum(shape[:2]) * math.prod(shape[2:])))
     return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound, generator=generator))

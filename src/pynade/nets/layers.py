@@ -1,7 +1,4 @@
-"""Parts that several nets share; initial weights come from a generator and nowhere else.
-
-A norm and what surrounds it are one kernel on a GPU, plain torch elsewhere.
-"""
+"""Parts that several nets share; initial weights come from a generator and nowhere else."""
 
 from __future__ import annotations
 
@@ -9,14 +6,14 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pynade.arguments import check_positive
 from pynade.kernels import backends
 from pynade.kernels.private import mapped
-from pynade.nets.base import AnyOrderNet, glorot
+from pynade.nets.base import AnyOrderNet, Random, glorot
 
 EIGHT = 8
 EPSILON = 1e-5  # added to every variance
@@ -26,7 +23,7 @@ class Linear(nn.Linear):
     """A linear layer with weights drawn by Glorot's rule, times `scale` (0 starts a silent layer)."""
 
     def __init__(
-        self, n_in: int, n_out: int, generator: Generator | None, scale: float = 1.0, bias: bool = True
+        self, n_in: int, n_out: int, generator: Random, scale: float = 1.0, bias: bool = True
     ) -> None:
         super().__init__(n_in, n_out, bias, device="meta")  # draws nothing
         self.weight = glorot(n_out, n_in, generator=generator)
@@ -36,25 +33,14 @@ class Linear(nn.Linear):
 
 
 class Conv(nn.Module):
-    """Convolution with an odd square filter, zeros around the map, weights as in `Linear`, without a bias.
-
-    A side of N becomes N, or with stride 2 the half of N rounded up. The filters of a map lie side by side
-    in memory like the maps (`side_by_side`).
-    """
+    """Convolution with an odd square filter, zeros around the map, weights as in `Linear`, without a bias."""
 
     def __init__(
-        self,
-        n_in: int,
-        n_out: int,
-        generator: Generator | None,
-        size: int = 3,
-        stride: int = 1,
-        scale: float = 1,
+        self, n_in: int, n_out: int, generator: Random, size: int = 3, stride: int = 1, scale: float = 1
     ) -> None:
         super().__init__()
-        fans = (n_in + n_out) * size * size
-        weight = glorot(n_out, n_in, size, size, fans=fans, generator=generator).detach() * scale
-        self.weight = nn.Parameter(weight.contiguous(memory_format=torch.channels_last))
+        weight = glorot(n_out, n_in, size, size, generator=generator).detach() * scale
+        self.weight = nn.Parameter(weight.contiguous(memory_format=torch.channels_last))  # like the maps
         self.stride, self.padding = stride, size // 2
 
     def forward(self, x: Tensor) -> Tensor:
@@ -73,13 +59,7 @@ def convolved(
 ) -> Tensor:
     """`functional.conv2d`, with maps filled up to multiples of `EIGHT` (`fill`; None: where it is faster).
 
-    The matrix units of a GPU take eight numbers of bfloat16 at a time, and a convolution that reads an
-    image and its flags, or writes one map, would be done without them.
-
-    Example:
-        >>> x, weight = torch.ones(1, 2, 4, 4), torch.ones(1, 2, 3, 3)
-        >>> torch.equal(convolved(x, weight), convolved(x, weight, fill=True))
-        True
+    The matrix units of a GPU take eight numbers of bfloat16 at a time; other convolutions do without them.
     """
     n_out, n_in = weight.shape[:2]
     if fill is None:
@@ -95,14 +75,11 @@ def convolved(
     return functional.conv2d(x, weight, bias, stride=stride, padding=padding)[:, :n_out]
 
 
-def dropped(h: Tensor, rate: float | Tensor, noise: Generator | None) -> Tensor:
-    """Activations with a share `rate` set to zero and the others scaled up; unchanged without noise.
-
-    A rate that is a tensor is a member's own, in a population.
-    """
+def dropped(h: Tensor, rate: float | Tensor, noise: Random) -> Tensor:
+    """Activations with a share `rate` set to zero and the others scaled up; unchanged without noise."""
     if noise is None or (not isinstance(rate, Tensor) and rate == 0):
         return h
-    if isinstance(rate, Tensor):
+    if isinstance(rate, Tensor):  # a member's own, in a population
         keep = torch.rand(h.shape, generator=noise, dtype=h.dtype, device=h.device) >= rate
     else:
         keep = torch.empty_like(h, dtype=torch.bool).bernoulli_(1 - rate, generator=noise)
@@ -110,47 +87,36 @@ def dropped(h: Tensor, rate: float | Tensor, noise: Generator | None) -> Tensor:
 
 
 def attend(
-    qkv: Tensor, heads: int, past: tuple[Tensor, Tensor] | None = None, causal: bool = False
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    qkv: Tensor, heads: int, causal: bool = False, past: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
     """Attention (B, T, width) of tokens with queries, keys and values side by side (B, T, 3 · width).
 
-    `past` holds the keys and values (B, heads, t, d) of tokens before these; all of them are returned too.
+    `past` has the keys and values (B, 2, heads, t, d) of tokens before these, and is returned with theirs.
     """
     # (split before heads and tokens change places: gradients then lie in memory as qkv does)
     q, k, v = (part.transpose(1, 2) for part in qkv.unflatten(-1, (3, heads, -1)).unbind(2))
     if past is not None:
-        k, v = torch.cat((past[0], k), dim=2), torch.cat((past[1], v), dim=2)
+        past = torch.cat((past, torch.stack((k, v), dim=1)), dim=3)
+        k, v = past.unbind(1)
     plain = mapped() and q.device.type == "cpu"  # whose fused kernel does not support `vmap`, and warns
     with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
         out = functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
-    return out.transpose(1, 2).flatten(2), (k, v)
+    return out.transpose(1, 2).flatten(2), past
 
 
 def norm_silu(
-    h: Tensor,
-    affine: Tensor,
-    groups: int,
-    *,
-    silu: bool = True,
-    dropout: float = 0.0,
-    noise: Generator | None = None,
+    h: Tensor, affine: Tensor, groups: int, *, silu: bool = True, dropout: float = 0.0, noise: Random = None
 ) -> Tensor:
     """Maps h (B, C, H, W) after a group norm, a scale and a shift, SiLU and dropout.
 
-    `affine` (2 · C,), or (B, 2 · C) for each row its own, is how far every map's scale is from 1, then the
-    shifts. On CUDA, for float32 and bfloat16, this is one fused kernel (`pynade.kernels.norm`); its sums are
-    float32 whatever h is, and its dropout draws other activations than torch's with the same generator.
-
-    Example:
-        >>> norm_silu(torch.ones(2, 4, 3, 3), torch.zeros(8), groups=2).abs().max().item()
-        0.0
+    `affine` (2 · C,), or (B, 2 · C), is how far every map's scale is from 1, then the shifts. On CUDA this is
+    one fused kernel (`pynade.kernels.norm`), whose dropout draws other activations than torch's.
     """
     if _fused(h):
         from pynade.kernels.norm import NormSiLU
 
-        seed = None
-        if noise is not None and dropout > 0:
-            seed = torch.randint(1 << 31, (1,), generator=noise, device=h.device)
+        drops = noise is not None and dropout > 0
+        seed = torch.randint(1 << 31, (1,), generator=noise, device=h.device) if drops else None
         y: Tensor = NormSiLU.apply(h, affine, seed, groups, EPSILON, silu, dropout)
         return y
     scale, shift = affine.unflatten(-1, (2, -1, 1, 1)).unbind(-4)
@@ -166,12 +132,7 @@ def norm_silu(
 def add_norm(h: Tensor, more: Tensor | None = None, *, exact: bool = False) -> tuple[Tensor, Tensor]:
     """Tokens h (…, width) plus `more`, and the sum with mean 0 and variance 1 in every token.
 
-    The second result has the type of h (`exact`), or the one of matrix products. On CUDA, for float32 tokens,
-    this is one fused kernel (`pynade.kernels.norm`).
-
-    Example:
-        >>> add_norm(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0]))
-        (tensor([1., 3.]), tensor([-1.0000,  1.0000]))
+    The second result has the type of h (`exact`), or the one of matrix products. On CUDA: one fused kernel.
     """
     if _fused(h) and h.dtype == torch.float32:
         from pynade.kernels.norm import AddNorm
@@ -190,24 +151,23 @@ def _fused(h: Tensor) -> bool:
 
 
 class ImageNet(AnyOrderNet):
-    """Abstract any-order net of images; variables are the pixels (channels, height, width), flattened."""
+    """Abstract any-order net of images; variables are the pixels (channels, height, width), flattened.
+
+    Args:
+        image_shape: (height, width).
+        channels: C, so that D = C · height · width.
+        n_params, n_features, dropout: as for `Net`.
+    """
 
     def __init__(
-        self,
-        image_shape: Sequence[int],
-        n_params: int,
-        channels: int,
-        n_features: int,
-        input_observed: bool,
-        dropout: float,
+        self, image_shape: Sequence[int], n_params: int, channels: int, n_features: int, dropout: float
     ) -> None:
         shape = tuple(int(side) for side in image_shape)
         if len(shape) != 2 or min(shape) < 1:
             raise ValueError(f"image_shape is (height, width), both at least 1, not {tuple(image_shape)}")
         check_positive(channels=channels)
-        super().__init__(channels * shape[0] * shape[1], n_params, n_features)
+        super().__init__(channels * shape[0] * shape[1], n_params, n_features, dropout)
         self.image_shape, self.channels = shape, channels
-        self.input_observed, self.dropout = input_observed, check_dropout(dropout)
 
     def to_maps(self, features: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Variables as images: values (B, F·C, H, W), zero where not observed, and flags (B, C, H, W)."""
@@ -223,10 +183,3 @@ class ImageNet(AnyOrderNet):
 def side_by_side(maps: Tensor) -> Tensor:
     """On a GPU, the maps of a pixel side by side in memory, as its convolutions in bfloat16 want them."""
     return maps.contiguous(memory_format=torch.channels_last) if maps.is_cuda else maps
-
-
-def check_dropout(dropout: float) -> float:
-    """A rate in [0, 1), or a ValueError."""
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout must be in [0, 1), not {dropout}")
-    return float(dropout)

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torch.nn import functional
 
-from pynade.nets.base import AnyOrderNet, State, activation_named, glorot
-from pynade.nets.blueprint import PAPER_BLUEPRINT, Layer, Shape, infer_shapes, layers_for
+from pynade.nets.base import AnyOrderNet, Random, State, activation_named, glorot, of_variables
 from pynade.nets.layers import ImageNet, convolved, dropped, side_by_side
+
+# the paper's net for images of 28 × 28, symmetric in its filters
+PAPER_BLUEPRINT = (
+    "64@8x8(valid)->64@4x4(valid)->64@6x6(valid)->64@7x7(valid)"
+    "->64@7x7(full)->64@6x6(full)->64@4x4(full)->1@8x8(full)"
+)
+ZEROS = {"valid": 0, "same": 1, "full": 2}  # around a map, as a multiple of the filter's side less one
+Shape = tuple[int, int, int]  # maps, height, width
 
 
 class MaskedConv(ImageNet):
@@ -20,20 +29,13 @@ class MaskedConv(ImageNet):
 
         H⁰ = concat(X ⊙ observed, observed),   Hˡ_j = act(bˡ_j + Σ_i Hˡ⁻¹_i ⊛ Wˡ_ij)
 
-    The last layer has no activation, and instead of one bias per map the `bias` per variable that every
-    net has. Filters are not flipped (they are learnt, so this is a matter of names). Variables are the
-    pixels of a (channels, height, width) image, flattened in that order.
+    The last layer has no activation, and a bias per variable instead of one per map. Filters are not flipped.
 
     Args:
-        image_shape: (height, width).
-        n_params: P, parameters per variable.
-        blueprint: the layers, see `pynade.nets.blueprint`; the default is the paper's, for 28 × 28.
-        channels: C, so that D = C · height · width.
-        n_features: F, inputs per variable.
+        image_shape, n_params, channels, n_features, dropout, generator: as for `ImageNet` and `Net`.
+        blueprint: the layers, see `parse_blueprint`; the default is the paper's, for 28 × 28.
         activation: "relu", "tanh", "sigmoid" or "silu", after every convolution but the last.
         input_observed: give the net the flags too; False is the tables' "no input masks".
-        dropout: share of hidden activations dropped in training.
-        generator: source of the initial weights (uniform, Glorot).
 
     Example:
         >>> net = MaskedConv((5, 5), blueprint="8@3x3(valid)->8@2x2(full)->1@2x2(full)")
@@ -56,38 +58,31 @@ class MaskedConv(ImageNet):
         activation: str = "relu",
         input_observed: bool = True,
         dropout: float = 0.0,
-        generator: Generator | None = None,
+        generator: Random = None,
     ) -> None:
-        super().__init__(image_shape, n_params, channels, n_features, input_observed, dropout)
+        super().__init__(image_shape, n_params, channels, n_features, dropout)
         self.activation, self._act = activation, activation_named(activation)
-        maps = channels * (n_features + int(input_observed))
-        first = (maps, *self.image_shape)
-        self.layers = layers_for(blueprint, first, channels * n_params)
+        self.input_observed = input_observed
+        inputs = (channels * (n_features + int(input_observed)), *self.image_shape)
+        self.layers, shapes = layers_for(blueprint, inputs, channels * n_params)
         self.blueprint = "->".join(map(str, self.layers))
-        self.windows = _windows(self.layers, first)
-        sizes = [math.prod(shape) for shape in (first, *infer_shapes(self.layers, first))]
+        self.windows = _windows(self.layers, shapes)
+        sizes = [math.prod(shape) for shape in shapes]
         sizes += [window.maps * math.prod(window.size) for window in self.windows]
         self.row_floats = 4 * max(sizes)  # a layer's input and output, and what the convolution needs
-        self.weights, self.hidden_bias = nn.ParameterList(), nn.ParameterList()
-        for n, layer in enumerate(self.layers, start=1):
-            if layer.convolves:
-                fans = (maps + layer.maps) * layer.height * layer.width
-                shape = (layer.maps, maps, layer.height, layer.width)
-                self.weights.append(glorot(*shape, fans=fans, generator=generator))
-                if n < len(self.layers):
-                    self.hidden_bias.append(nn.Parameter(torch.zeros(layer.maps)))
-                maps = layer.maps
+        self.weights = nn.ParameterList(
+            glorot(layer.maps, maps, layer.height, layer.width, generator=generator)
+            for layer, (maps, *_) in zip(self.layers, shapes, strict=False)
+            if layer.convolves
+        )
+        self.hidden_bias = nn.ParameterList(torch.zeros(len(weight)) for weight in self.weights[:-1])
 
-    def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
+    def conditionals(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
         return self.from_maps(self._below(features, observed, len(self.layers), noise))
 
     def predict(self, state: State, i: Tensor) -> Tensor:
-        """As the whole net, but the last layers only where variable i looks.
-
-        One pixel depends on a window of the maps below it, which grows with every filter; as long as it is
-        smaller than the maps, that is all that is computed. With the paper's blueprint it is a third less.
-        """
+        """As the whole net, but of the last maps only the windows on which variable i depends."""
         features, observed = state["features"], state["observed"]
         groups, rows = observed.shape[:2]
         first, (bottom, *above) = len(self.layers) - len(self.windows), self.windows
@@ -106,39 +101,33 @@ class MaskedConv(ImageNet):
             h = (h * window.places(at)[1][:, None, None]).flatten(0, 1)  # the next layer's zeros
             n += 1
         eta = convolved(h, self.weights[n]).reshape(groups, rows, self.n_params, self.channels)
-        return eta[torch.arange(groups, device=i.device), :, :, channel] + self.bias[i].unsqueeze(1)
+        return of_variables(eta.mT, channel) + self.bias[i].unsqueeze(1)
 
-    def _below(self, features: Tensor, observed: Tensor, end: int, noise: Generator | None = None) -> Tensor:
+    def _below(self, features: Tensor, observed: Tensor, end: int, noise: Random = None) -> Tensor:
         """The maps below layer `end`."""
         h, flags = self.to_maps(features, observed)
         if self.input_observed:
             h = torch.cat((h, flags), dim=1)
-        h = side_by_side(h)
-        n = 0  # convolutions so far
+        h, filters = side_by_side(h), zip_longest(self.weights, self.hidden_bias)
         for layer in self.layers[:end]:
-            if layer.convolves:
-                bias = self.hidden_bias[n] if n < len(self.hidden_bias) else None
-                zeros = layer.zeros
-                if layer.type == "same":  # an even filter's odd zero goes to the right and to the bottom
-                    top, left = zeros
-                    h = functional.pad(h, (left, layer.width - 1 - left, top, layer.height - 1 - top))
-                    zeros = (0, 0)
-                h = convolved(h, self.weights[n], bias, padding=zeros)
-                if bias is not None:
-                    h = dropped(self._act(h), self.dropout, noise)
-                n += 1
-            elif layer.type == "pool":
-                h = functional.max_pool2d(h, (layer.height, layer.width))
+            height, width = layer.height, layer.width
+            if layer.type == "pool":
+                h = functional.max_pool2d(h, (height, width))
+            elif layer.type == "up":
+                h = h.repeat_interleave(height, dim=2).repeat_interleave(width, dim=3)
             else:
-                h = h.repeat_interleave(layer.height, dim=2).repeat_interleave(layer.width, dim=3)
+                if layer.type == "same":  # an even filter's odd zero goes to the right and to the bottom
+                    h = functional.pad(h, (0, 1 - width % 2, 0, 1 - height % 2))
+                weight, bias = next(filters)
+                h = convolved(h, weight, bias, padding=layer.zeros)
+                h = h if bias is None else dropped(self._act(h), self.dropout, noise)
         return h
 
 
 class Hybrid(AnyOrderNet):
     """The sum of two nets' eta, taken before the output non-linearity (eq. convnade-hybrid:last-hidden).
 
-    There is one output bias, the hybrid's own `bias`: it starts as the sum of the parts' biases, which become
-    constant zeros, so that the function is the sum of the two and no parameter is counted twice.
+    Its output bias starts as the sum of the parts' biases, which become constant zeros.
 
     Args:
         first: any-order net, such as a `MaskedConv`.
@@ -152,13 +141,11 @@ class Hybrid(AnyOrderNet):
     """
 
     def __init__(self, first: AnyOrderNet, second: AnyOrderNet) -> None:
-        shapes = [(net.n_variables, net.n_params, net.n_features) for net in (first, second)]
-        if shapes[0] != shapes[1]:
-            raise ValueError(
-                "the parts of a hybrid need the same n_variables, n_params and n_features, "
-                f"not {shapes[0]} and {shapes[1]}"
-            )
-        super().__init__(*shapes[0])
+        one, two = ((net.n_variables, net.n_params, net.n_features) for net in (first, second))
+        if one != two:
+            same = "the same n_variables, n_params and n_features"
+            raise ValueError(f"the parts of a hybrid need {same}, not {one} and {two}")
+        super().__init__(*one)
         self.first, self.second = first, second
         parts = {"first": first, "second": second}
         self.input_weights = tuple(f"{name}.{w}" for name, net in parts.items() for w in net.input_weights)
@@ -168,20 +155,18 @@ class Hybrid(AnyOrderNet):
             del net.bias
             net.register_buffer("bias", torch.zeros_like(self.bias))
 
-    def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
+    def conditionals(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """Eta (B, D, P): the parts' and the bias, added up."""
         first = self.first.conditionals(features, observed, noise)
         return first + self.second.conditionals(features, observed, noise) + self.bias
 
     def predict(self, state: State, i: Tensor) -> Tensor:
         """The parts', each in its own way if that needs no more than the values and flags observed so far."""
-        first, second = (
-            net.predict(state, i)
-            if type(net).start is AnyOrderNet.start
-            else AnyOrderNet.predict(net, state, i)
-            for net in (self.first, self.second)
-        )
-        return first + second + self.bias[i].unsqueeze(1)
+        eta = self.bias[i].unsqueeze(1)
+        for net in (self.first, self.second):
+            own = type(net) if type(net).start is AnyOrderNet.start else AnyOrderNet
+            eta = eta + own.predict(net, state, i)
+        return eta
 
 
 @dataclass(frozen=True)
@@ -195,21 +180,17 @@ class _Window:
 
     def places(self, at: Tensor) -> tuple[Tensor, Tensor]:
         """Where in a flattened map the windows of pixels at (G, 2) are, (G, h, w), and what is inside it."""
-        steps = (
-            torch.arange(n, device=at.device) + first for n, first in zip(self.size, self.offset, strict=True)
+        r, c = (
+            at[:, side, None] + self.offset[side] + torch.arange(self.size[side], device=at.device)
+            for side in (0, 1)
         )
-        r, c = (at[:, side, None] + step for side, step in enumerate(steps))
         r, c, (height, width) = r[:, :, None], c[:, None, :], self.map
         inside = (r >= 0) & (r < height) & (c >= 0) & (c < width)
         return r.clamp(0, height - 1) * width + c.clamp(0, width - 1), inside
 
 
-def _windows(layers: Sequence[Layer], inputs: Shape) -> list[_Window]:
-    """The windows of the maps below the last convolutions, lowest first, as long as they save work.
-
-    A layer saves work if its window is smaller than its map.
-    """
-    shapes = [inputs, *infer_shapes(layers, inputs)]
+def _windows(layers: Sequence[Layer], shapes: Sequence[Shape]) -> list[_Window]:
+    """The windows of the maps below the last convolutions, lowest first, as long as they are the smaller."""
     top, left, height, width = 0, 0, 1, 1
     found: list[_Window] = []
     for n in reversed(range(len(layers))):
@@ -220,3 +201,98 @@ def _windows(layers: Sequence[Layer], inputs: Shape) -> list[_Window]:
         height, width = height + layer.height - 1, width + layer.width - 1
         found.append(_Window((top, left), (height, width), shapes[n][0], shapes[n][1:]))
     return found[::-1]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of a blueprint."""
+
+    type: str  # "valid", "same" or "full" (convolutions), "pool" or "up"
+    height: int  # of the filter or the tile
+    width: int
+    maps: int = 0  # of a convolution
+
+    @property
+    def convolves(self) -> bool:
+        """Whether it is a convolution."""
+        return self.type in ZEROS
+
+    @property
+    def zeros(self) -> tuple[int, int]:
+        """How many zeros a convolution puts above a map and to its left."""
+        return ZEROS[self.type] * (self.height - 1) // 2, ZEROS[self.type] * (self.width - 1) // 2
+
+    def __str__(self) -> str:
+        size = f"{self.height}x{self.width}"
+        return f"{self.maps}@{size}({self.type})" if self.convolves else f"{self.type}@{size}"
+
+
+def parse_blueprint(text: str) -> list[Layer]:
+    """The layers of a blueprint, which are joined by `->` (or `→`); spaces do not matter. A layer is one of
+
+        maps@HxW(type)   convolution with `maps` filters of H × W, stride 1; type is one of
+                           valid   complete windows only: a side of N becomes N - H + 1
+                           same    zeros around the map so that its shape stays
+                           full    zeros around the map, H - 1 on each side: N becomes N + H - 1
+        pool@HxW         largest value of each H × W tile; tiles must cover the map exactly
+        up@HxW           every value repeated H × W times (nearest-neighbour upsampling)
+
+    The last layer is a convolution, and its output has the shape of the image. Its number of maps is written
+    as `1`, whatever the number of channels and of parameters per variable: a net makes as many as it needs.
+
+    Example:
+        >>> parse_blueprint("8@3x3(valid) → pool@2x2")
+        [Layer(type='valid', height=3, width=3, maps=8), Layer(type='pool', height=2, width=2, maps=0)]
+    """
+    layers = []
+    for n, part in enumerate(re.split(r"->|→", re.sub(r"\s", "", text)), start=1):
+        name, match = f"layer {n}, '{part}'", re.fullmatch(r"(\d+|pool|up)@(\d+)x(\d+)(?:\((\w+)\))?", part)
+        if match is None or match[1].isdigit() == (match[4] is None):
+            raise ValueError(f"{name}: expected maps@HxW(valid, same or full), pool@HxW or up@HxW")
+        if match[4] not in (None, *ZEROS):
+            raise ValueError(f"{name}: the type is valid, same or full, not {match[4]!r}")
+        layer = Layer(match[4] or match[1], int(match[2]), int(match[3]), int(match[1]) if match[4] else 0)
+        if 0 in (layer.height, layer.width) or (layer.convolves and layer.maps == 0):
+            raise ValueError(f"{name}: maps, height and width must be at least 1")
+        layers.append(layer)
+    return layers
+
+
+def infer_shapes(layers: Sequence[Layer], inputs: Shape) -> list[Shape]:
+    """Shape (maps, height, width) of the inputs and after each layer; a ValueError where one does not fit.
+
+    Example:
+        >>> infer_shapes(parse_blueprint(PAPER_BLUEPRINT), (2, 28, 28))[4:6]
+        [(64, 7, 7), (64, 13, 13)]
+    """
+    shapes = [inputs]
+    for n, layer in enumerate(layers, start=1):
+        (maps, h, w), height, width, name = shapes[-1], layer.height, layer.width, f"layer {n}, '{layer}'"
+        if layer.type == "up":
+            shapes.append((maps, h * height, w * width))
+        elif layer.type == "pool":
+            if h % height or w % width:
+                raise ValueError(f"{name}: tiles of {height}x{width} do not cover a {h}x{w} map exactly")
+            shapes.append((maps, h // height, w // width))
+        else:
+            more = ZEROS[layer.type] - 1
+            shapes.append((layer.maps, h + more * (height - 1), w + more * (width - 1)))
+            if min(shapes[-1]) < 1:
+                raise ValueError(f"{name}: a {height}x{width} filter does not fit a {h}x{w} map")
+    return shapes
+
+
+def layers_for(text: str, inputs: Shape, outputs: int) -> tuple[list[Layer], list[Shape]]:
+    """The layers of a blueprint and their `infer_shapes`, checked to lead to so many maps of the image."""
+    layers = parse_blueprint(text)
+    shape, last = infer_shapes(layers, inputs)[-1], layers[-1]
+    name = f"last layer {len(layers)}, '{last}'"
+    if not last.convolves:
+        raise ValueError(f"{name}: the last layer must be a convolution")
+    if last.maps not in (1, outputs):
+        raise ValueError(f"{name}: the last layer must have 1 map or exactly {outputs}, not {last.maps}")
+    if shape[1:] != inputs[1:]:
+        was = f"the image is {inputs[1]}x{inputs[2]}"
+        raise ValueError(f"{name}: it leaves a {shape[1]}x{shape[2]} map, but {was}")
+    layers[-1] = replace(last, maps=outputs)
+    return layers, infer_shapes(layers, inputs)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torch.nn import functional
 
-from pynade.nets.base import AnyOrderNet, State, activation_named, glorot, layer_sizes
-from pynade.nets.layers import check_dropout, dropped
+from pynade.nets.base import AnyOrderNet, Random, State, activation_named, glorot, layer_sizes
+from pynade.nets.layers import dropped
 
 
 class MaskedMLP(AnyOrderNet):
@@ -18,20 +18,13 @@ class MaskedMLP(AnyOrderNet):
 
         h⁰ = concat(x ⊙ observed, observed),   hˡ = act(Wˡ hˡ⁻¹ + bˡ),   eta_i = V_i hᴸ + b_i
 
-    The flag is one more feature of its variable, so the first layer is one matrix, and observing one more
-    variable adds one of its rows: the stepper does O(H) work before the second layer.
-
     Args:
-        n_variables: D.
-        n_params: P, parameters per variable.
+        n_variables, n_params, n_features, dropout, generator: as for `Net`.
         hidden: units of each layer; an int for one layer.
-        n_features: F, inputs per variable.
         activation: "relu", "tanh", "sigmoid" or "silu".
         input_observed: give the net the flags too; False is the tables' "no input masks".
         residual: add a layer's input to its output where the widths agree.
         layer_norm: normalise the pre-activations of every layer.
-        dropout: share of hidden activations dropped in training.
-        generator: source of the initial weights.
 
     Example:
         >>> net = MaskedMLP(4, hidden=(8, 8))
@@ -54,15 +47,14 @@ class MaskedMLP(AnyOrderNet):
         residual: bool = False,
         layer_norm: bool = False,
         dropout: float = 0.0,
-        generator: Generator | None = None,
+        generator: Random = None,
     ) -> None:
-        super().__init__(n_variables, n_params, n_features)
+        super().__init__(n_variables, n_params, n_features, dropout)
         self.hidden = layer_sizes(hidden)
         if not self.hidden or any(h < 1 for h in self.hidden):
             raise ValueError(f"a MaskedMLP needs hidden layers of at least one unit each, not {self.hidden}")
         self.activation, self._act = activation, activation_named(activation)
         self.input_observed, self.residual, self.layer_norm = input_observed, residual, layer_norm
-        self.dropout = check_dropout(dropout)
 
         inputs, first, last = n_features + int(input_observed), self.hidden[0], self.hidden[-1]
         fans = n_variables * inputs + first
@@ -73,14 +65,14 @@ class MaskedMLP(AnyOrderNet):
         fans = n_variables * n_params + last
         self.output = glorot(n_variables, n_params, last, fans=fans, generator=generator)
 
-    def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
+    def conditionals(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
-        flags = observed.unsqueeze(-1).to(features.dtype)
-        inputs = features.masked_fill(~observed.unsqueeze(-1), 0)
+        known = observed.unsqueeze(-1)
+        inputs = features.masked_fill(~known, 0)
         if self.input_observed:
-            inputs = torch.cat((inputs, flags), dim=-1)
-        a = torch.addmm(self.hidden_bias[0], inputs.flatten(1), self.weight.flatten(0, 1))
-        h = self._above(a, noise)
+            inputs = torch.cat((inputs, known.to(features.dtype)), dim=-1)
+        h = torch.addmm(self.hidden_bias[0], inputs.flatten(1), self.weight.flatten(0, 1))
+        h = self._above(h, noise)
         return torch.addmm(self.bias.flatten(), h, self.output.flatten(0, 1).mT).view(-1, *self.bias.shape)
 
     def start(self, groups: int, rows: int) -> State:
@@ -97,14 +89,14 @@ class MaskedMLP(AnyOrderNet):
             features = functional.pad(features, (0, 1), value=1.0)
         return {"a": torch.baddbmm(state["a"], features, self.weight[i])}
 
-    def deeper(self, hidden: int, generator: Generator | None = None) -> MaskedMLP:
+    def deeper(self, hidden: int, generator: Random = None) -> MaskedMLP:
         """This net with its output layer removed, a fresh hidden layer and a fresh output layer added."""
         new = MaskedMLP(**self.config() | {"hidden": [*self.hidden, hidden]}, generator=generator)
         kept = {n: p for n, p in self.state_dict().items() if n not in ("output", "bias")}
         new.load_state_dict(new.state_dict() | kept)
         return new.to(self.bias)
 
-    def _above(self, a: Tensor, noise: Generator | None) -> Tensor:
+    def _above(self, a: Tensor, noise: Random) -> Tensor:
         """From the first layer's pre-activation (…, H) to the last hidden layer."""
         h = a
         for n in range(len(self.hidden)):

@@ -8,12 +8,12 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from pynade.arguments import check_positive
-from pynade.nets.base import AnyOrderNet, State, glorot, layer_sizes
-from pynade.nets.layers import check_dropout, dropped
+from pynade.nets.base import AnyOrderNet, Random, State, glorot, layer_sizes
+from pynade.nets.layers import dropped
 
 
 class TableNet(AnyOrderNet):
@@ -23,11 +23,8 @@ class TableNet(AnyOrderNet):
         hˡ = hˡ⁻¹ + act(Wˡ norm(hˡ⁻¹) + bˡ),   eta_i = V_i norm(hᴸ) + b_i
 
     The first feature of a variable with levels is the index of its level, which the net sees as indicators;
-    a variable of numbers has its features and a flag that it is observed. Weights exist only for inputs and
-    outputs that do, so one variable with many levels does not make the others slower.
-
-    Several members are nets of one shape with weights of their own, computed together. The probability of a
-    conditional is the mean of theirs (`merged`), and each of them is trained for itself (`of_members`).
+    a variable of numbers has its features and a flag that it is observed. Several members have weights of
+    their own. A conditional probability is the mean of theirs; each is trained for itself (`of_members`).
 
     Args:
         levels: of each variable its number of levels; 0 for numbers.
@@ -35,9 +32,8 @@ class TableNet(AnyOrderNet):
         outputs: outputs that each variable uses; None takes its levels, or n_params of numbers.
         hidden: units of each layer.
         n_features: F, features per variable of numbers.
-        dropout: share of hidden activations dropped in training.
         members: how many nets; the numbers of several have mixtures as parameters.
-        generator: source of the initial weights.
+        dropout, generator: as for `Net`.
 
     Example:
         >>> net = TableNet([3, 0], n_params=6, hidden=(8, 8))
@@ -48,12 +44,6 @@ class TableNet(AnyOrderNet):
     """
 
     input_weights = ("weight",)
-    first: Tensor
-    level: Tensor
-    number: Tensor
-    number_inputs: Tensor
-    counts: Tensor
-    place: Tensor
 
     def __init__(
         self,
@@ -65,39 +55,35 @@ class TableNet(AnyOrderNet):
         n_features: int = 1,
         dropout: float = 0.0,
         members: int = 1,
-        generator: Generator | None = None,
+        generator: Random = None,
     ) -> None:
         check_positive(members=members, n_params=n_params)
         self.levels = [int(n) for n in levels]
         self.outputs = [n or n_params for n in self.levels] if outputs is None else [int(n) for n in outputs]
-        numbers = [size for size, n in zip(self.outputs, self.levels, strict=True) if not n]
-        self.n_components = max(numbers, default=0) // 3  # of a member
+        sizes = zip(self.outputs, self.levels, strict=True)
+        self.n_components = max((size for size, n in sizes if not n), default=0) // 3  # of a member
         self.mixed_components = self.n_components * members  # of all members together
         total = max(3 * self.mixed_components, *self.levels) if members > 1 else n_params
-        super().__init__(len(levels), total, n_features)
-        self.members, self.member_params, self.dropout = members, n_params, check_dropout(dropout)
-        self.hidden = layer_sizes(hidden)
+        super().__init__(len(levels), total, n_features, dropout)
+        self.members, self.member_params, self.hidden = members, n_params, layer_sizes(hidden)
         if not self.hidden or min(self.hidden) < 1 or len(set(self.hidden)) > 1:
             raise ValueError(f"a TableNet needs hidden layers of one width, not {self.hidden}")
-        width = self.hidden[0]
-        ends = list(accumulate(n or n_features + 1 for n in self.levels))
-        self.n_inputs, n_outputs = ends[-1], sum(self.outputs)
-        starts = [0, *ends[:-1]]  # first input of each variable
-        number = [i for i, n in enumerate(self.levels) if not n]
-        inputs = [starts[i] + f for i in number for f in range(n_features + 1)]
-        level = [i for i, n in enumerate(self.levels) if n]
-        for name, values in (("first", starts), ("level", level), ("number", number)):
-            self.register_buffer(name, torch.tensor(values, dtype=torch.long))
-        self.register_buffer("number_inputs", torch.tensor(inputs, dtype=torch.long))
-        self.register_buffer("counts", torch.tensor(self.levels))
-        self.register_buffer("place", torch.tensor(self._places()))
-        M, layers = members, len(self.hidden)
+        *first, self.n_inputs = accumulate((n or n_features + 1 for n in self.levels), initial=0)
+        *columns, n_outputs = accumulate(self.outputs, initial=0)  # the first of each variable
+        level, number = ([i for i, n in enumerate(self.levels) if bool(n) is has] for has in (True, False))
+        inputs = [first[i] + f for i in number for f in range(n_features + 1)]
+        self.first, self.level, self.number, self.number_inputs, self.counts = (
+            nn.Buffer(torch.tensor(x, dtype=torch.long)) for x in (first, level, number, inputs, self.levels)
+        )
+        used = zip(columns, self.outputs, strict=True)  # of `output`; parameters not used have the last
+        places = [[*range(start, start + n), *[n_outputs] * (n_params - n)] for start, n in used]
+        self.place = nn.Buffer(torch.tensor(places))
+        M, layers, width = members, len(self.hidden), self.hidden[0]
         self.bias = nn.Parameter(torch.zeros(M, len(levels), n_params))
         self.weight = glorot(M, self.n_inputs, width, fans=2 * width, generator=generator)
         self.hidden_bias = nn.Parameter(torch.zeros(M, 1, width))
-        self.weights = nn.ParameterList(
-            glorot(M, width, width, fans=2 * width, generator=generator) for _ in range(layers)
-        )
+        square = (glorot(M, width, width, fans=2 * width, generator=generator) for _ in range(layers))
+        self.weights = nn.ParameterList(square)
         self.biases = nn.ParameterList(torch.zeros(M, 1, width) for _ in range(layers))
         self.gains = nn.ParameterList(torch.ones(M, 1, width) for _ in range(layers + 1))
         self.output = glorot(M, width, n_outputs, fans=10 * width, generator=generator)
@@ -106,23 +92,11 @@ class TableNet(AnyOrderNet):
         """Constructor arguments."""
         return super().config() | {"n_params": self.member_params}
 
-    def set_output_bias(self, eta: Tensor) -> None:
-        """Start from the constant prediction eta (D, P) of a member."""
-        super().set_output_bias(eta.expand_as(self.bias))
-
-    def _places(self) -> list[list[int]]:
-        """Column of `output` for every parameter of every variable; those it does not use have the last."""
-        start, places = 0, []
-        for n in self.outputs:
-            places.append([*range(start, start + n), *[sum(self.outputs)] * (self.member_params - n)])
-            start += n
-        return places
-
-    def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
+    def conditionals(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
         return self._merged(self.of_members(features, observed, noise), self.counts)
 
-    def of_members(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
+    def of_members(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """Eta (M, B, D, P) of each member."""
         h = self._above(self._inputs(features, observed) @ self.weight + self.hidden_bias, noise)
         flat = functional.pad(torch.bmm(h, self.output), (0, 1))
@@ -146,8 +120,7 @@ class TableNet(AnyOrderNet):
         if len(self.number):
             known = observed[:, self.number].unsqueeze(-1)
             numbers = features[:, self.number].masked_fill(~known, 0)
-            numbers = torch.cat([numbers, known.to(numbers.dtype)], -1)
-            inputs[:, self.number_inputs] = numbers.flatten(1)
+            inputs[:, self.number_inputs] = torch.cat([numbers, known.to(numbers.dtype)], -1).flatten(1)
         return inputs
 
     def start(self, groups: int, rows: int) -> State:
@@ -163,10 +136,7 @@ class TableNet(AnyOrderNet):
             first = int(self.place[variable, 0])
             columns = self.output[:, :, first : first + self.outputs[variable]]
             own = torch.bmm(h[:, groups].flatten(1, 2), columns)
-            own = (
-                functional.pad(own, (0, self.member_params - columns.shape[-1]))
-                + self.bias[:, variable, None]
-            )
+            own = functional.pad(own, (0, self.member_params - own.shape[-1])) + self.bias[:, variable, None]
             eta[groups] = self._merged(own, self.counts[variable]).unflatten(0, (len(groups), -1))
         return eta
 
@@ -178,13 +148,12 @@ class TableNet(AnyOrderNet):
             if self.levels[variable]:
                 own = self.weight[:, first + x[..., 0].long()]
             else:
-                weight = self.weight[:, first : first + self.n_features + 1]
-                own = functional.pad(x, (0, 1), value=1.0).flatten(0, 1) @ weight
-                own = own.unflatten(1, x.shape[:2])
+                inputs = functional.pad(x, (0, 1), value=1.0).flatten(0, 1)
+                own = (inputs @ self.weight[:, first : first + inputs.shape[-1]]).unflatten(1, x.shape[:2])
             change[groups] = own.permute(1, 2, 0, 3).to(change.dtype)  # autocast: of lower precision
         return {"a": state["a"] + change}
 
-    def _above(self, h: Tensor, noise: Generator | None) -> Tensor:
+    def _above(self, h: Tensor, noise: Random) -> Tensor:
         """From the first layer (M, R, H) to the normalised last one."""
         for weight, bias, gain in zip(self.weights, self.biases, self.gains, strict=False):
             a = torch.baddbmm(bias, functional.layer_norm(h, h.shape[-1:]) * gain, weight)
@@ -208,34 +177,26 @@ def merged(
     most: int,
     n_params: int,
 ) -> Tensor:
-    """Parameters of the average of distributions of a table's variables, by weights.
+    """Parameters (…, n_params) of the weighted average of distributions with parameters etas (…, P).
 
-    Levels get the logarithm of their mean probability; the mixtures of numbers are put together.
-
-    Args:
-        etas: parameters (…, P) of each distribution.
-        log_weights: logarithms of the weights, which sum to 1.
-        components: of each distribution its number of components, for variables of numbers.
-        counts: levels of each variable, which fits (…); 0 for numbers.
-        most: the largest of them in the table.
-        n_params: parameters of the average.
+    Levels (counts (…), 0 for numbers, at most `most`) get the logarithm of their mean probability; the
+    mixtures of numbers, each with its number of components, are put together.
 
     Example:
         >>> two = [torch.tensor([0.0, 0.0]), torch.tensor([0.0, 100.0])]
         >>> merged(two, [math.log(0.5)] * 2, [0, 0], torch.tensor(2), most=2, n_params=2).exp()
         tensor([0.2500, 0.7500])
     """
-    parts: list[list[Tensor]] = [[], [], []]  # logits, locations, raw scales
+    parts = []  # of each distribution: log-weights of components, locations, raw scales
     for eta, weight, K in zip(etas, log_weights, components, strict=True):
-        logits, *others = eta[..., : 3 * K].split(K, -1) if K else (eta[..., :0],) * 3
-        for part, own in zip(parts, (logits.log_softmax(-1) + weight, *others), strict=True):
-            part.append(own)
-    numbers = torch.cat([torch.cat(part, -1) for part in parts], -1)
+        logits, *others = eta[..., : 3 * K].unflatten(-1, (3, K)).unbind(-2)
+        parts.append((logits.log_softmax(-1) + weight, *others))
+    numbers = torch.cat([own for part in zip(*parts, strict=True) for own in part], -1)
     numbers = functional.pad(numbers, (0, n_params - numbers.shape[-1]))
     if not most:
         return numbers
     known = torch.arange(most, device=counts.device) < counts.clamp(min=1).unsqueeze(-1)
     logs = [eta[..., :most].masked_fill(~known, -math.inf).log_softmax(-1) for eta in etas]
-    levels = torch.logsumexp(torch.stack([log + w for log, w in zip(logs, log_weights, strict=True)]), 0)
-    levels = functional.pad(levels, (0, n_params - most))
+    each = torch.stack([log + weight for log, weight in zip(logs, log_weights, strict=True)])
+    levels = functional.pad(torch.logsumexp(each, 0), (0, n_params - most))
     return torch.where(counts.unsqueeze(-1) > 0, levels, numbers)

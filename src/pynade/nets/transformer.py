@@ -5,71 +5,54 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from pynade.arguments import check_positive
-from pynade.nets.base import AnyOrderNet, Net, State, glorot
-from pynade.nets.layers import Linear, add_norm, attend, check_dropout, dropped
+from pynade.nets.base import AnyOrderNet, Net, Random, State, glorot
+from pynade.nets.layers import Linear, add_norm, attend, dropped
 from pynade.ordering import Ordering
 
 
 class Block(nn.Module):
     """h + attention(norm(h)), then h + net(norm(h)), over tokens (B, T, width).
 
-    What the net adds is added by the next `add_norm`. Norms have no weights, since a matrix follows each of
-    them, and matrices no biases: on a GPU the gradients of both would take a fifth of the time. `scale` is
-    that of the initial weights of what is added to h; many blocks add small things.
+    What the net adds is added by the next `add_norm`. Norms have no weights and matrices no biases, whose
+    gradients would take a fifth of the time. `scale`: of the initial weights of what is added to h.
     """
 
-    def __init__(
-        self, width: int, heads: int, mlp_ratio: int, scale: float, generator: Generator | None
-    ) -> None:
+    def __init__(self, net: TokenNet, scale: float, generator: Random) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.dropout = net.heads, net.dropout
+        width, hidden = net.width, net.mlp_ratio * net.width
         self.queries_keys_values = Linear(width, 3 * width, generator, bias=False)
         self.attended = Linear(width, width, generator, scale, bias=False)
-        self.hidden = Linear(width, mlp_ratio * width, generator, bias=False)
-        self.out = Linear(mlp_ratio * width, width, generator, scale, bias=False)
+        self.hidden = Linear(width, hidden, generator, bias=False)
+        self.out = Linear(hidden, width, generator, scale, bias=False)
 
     def forward(
-        self,
-        h: Tensor,
-        more: Tensor | None = None,
-        *,
-        past: tuple[Tensor, Tensor] | None = None,
-        causal: bool = False,
-        dropout: float = 0.0,
-        noise: Generator | None = None,
-    ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-        """Every token h + more given all tokens, or (causal) given itself and those before it.
-
-        `past` holds the keys and values (B, heads, t, d) of tokens before these. Returns the tokens after
-        attention, what the net adds to them, and all keys and values.
-        """
+        self, h: Tensor, more: Tensor | None, noise: Random, causal: bool = False, past: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Tokens h + more after attention, what the net adds to them, and `past` grown by them (`attend`)."""
         h, normal = add_norm(h, more)
-        seen, kept = attend(self.queries_keys_values(normal), self.heads, past, causal)
-        h, normal = add_norm(h, dropped(self.attended(seen), dropout, noise))
+        seen, past = attend(self.queries_keys_values(normal), self.heads, causal, past)
+        h, normal = add_norm(h, dropped(self.attended(seen), self.dropout, noise))
         more = self.out(functional.gelu(self.hidden(normal)))
-        return h, dropped(more, dropout, noise), kept
+        return h, dropped(more, self.dropout, noise), past
 
 
 class TokenNet(Net):
     """Abstract transformer with one token per variable, made of a value's embedding and learnt vectors.
 
-    The output layer is shared by all variables, has a bias for each, and starts at zero: before training eta
-    is the output bias.
+    The output layer is shared by all variables and starts at zero: before training eta is the output bias.
 
     Args:
-        n_variables: D.
-        n_params: P, parameters per variable.
-        n_features: F, inputs per variable.
+        n_variables, n_params, n_features, generator: as for `Net`.
         width: numbers per token.
         depth: blocks of attention and a two-layer net.
         heads: attention heads; they divide the width.
         mlp_ratio: hidden units of the two-layer nets, as a multiple of `width`.
         dropout: share of what each half of a block adds that is dropped in training.
-        generator: source of the initial weights.
 
     Attributes:
         vectors: names of the learnt vectors and how many of each: 0 is one for each variable, None just one.
@@ -92,30 +75,27 @@ class TokenNet(Net):
         heads: int = 8,
         mlp_ratio: int = 4,
         dropout: float = 0.0,
-        generator: Generator | None = None,
+        generator: Random = None,
     ) -> None:
-        super().__init__(n_variables, n_params, n_features)
+        super().__init__(n_variables, n_params, n_features, dropout)
         check_positive(width=width, depth=depth, heads=heads, mlp_ratio=mlp_ratio)
         if width % heads:
             raise ValueError(f"heads must divide the width {width}, not {heads}")
         self.width, self.depth, self.heads, self.mlp_ratio = width, depth, heads, mlp_ratio
-        self.dropout = check_dropout(dropout)
         one_pass = (mlp_ratio + 6) * width + 2 * n_params
         self.row_floats = n_variables * max(self.cached * depth * width, one_pass)
         for name, count in {"value": n_features, **self.vectors}.items():
             shape = (width,) if count is None else (count or n_variables, width)
-            weight = glorot(*shape, fans=n_features + width, generator=generator)
-            self.register_parameter(name, weight)
-        self.layers = nn.ModuleList(
-            Block(width, heads, mlp_ratio, 1 / (2 * depth) ** 0.5, generator) for _ in range(depth)
-        )
+            self.register_parameter(name, glorot(*shape, fans=n_features + width, generator=generator))
+        scale = 1 / (2 * depth) ** 0.5
+        self.layers = nn.ModuleList(Block(self, scale, generator) for _ in range(depth))
         self.output = nn.Parameter(torch.zeros(n_params, width))
 
-    def _read(self, h: Tensor, noise: Generator | None, causal: bool = False) -> Tensor:
+    def _read(self, h: Tensor, noise: Random, causal: bool = False) -> Tensor:
         """Eta of tokens h (B, T, width), but for the biases: (B, T, P)."""
         more = None
         for layer in self.layers:
-            h, more, _ = layer(h, more, causal=causal, dropout=self.dropout, noise=noise)
+            h, more, _ = layer(h, more, noise, causal)
         return self._out(h, more)
 
     def _out(self, h: Tensor, more: Tensor | None) -> Tensor:
@@ -129,8 +109,7 @@ class Transformer(TokenNet, AnyOrderNet):
     """Any-order transformer: every token sees every token (Vaswani et al., 2017; norms come first).
 
     A variable's token is the sum of three vectors: its features through a linear map, *if observed*; one for
-    the variable; one for whether it is observed. So what attends to an unobserved token can depend on the
-    variable being unknown, never on its value. Its arguments are those of `TokenNet`.
+    the variable; one for whether it is observed. Its arguments are those of `TokenNet`.
 
     Example:
         >>> net = Transformer(63, n_params=60)
@@ -144,7 +123,7 @@ class Transformer(TokenNet, AnyOrderNet):
     position: nn.Parameter
     flag: nn.Parameter
 
-    def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
+    def conditionals(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
         known = observed.unsqueeze(-1)
         h = _embedded(features.masked_fill(~known, 0), self.value)
@@ -157,14 +136,10 @@ class CausalTransformer(TokenNet):
 
         token_d = value(x_{o_{d-1}}) + seen[o_{d-1}] + asked[o_d],   token_d attends to token_0 … token_d
 
-    Token 0 has no value and starts from a learnt `beginning` instead. Since every token names the variable it
-    predicts, one net can be used along any ordering, another for every row if need be; it is good at those it
-    was trained on. (Its prediction of x_i depends on the order of the variables before it; that of a
-    `Transformer` depends on the set alone, which takes a pass for every variable.)
-
-    The stepper keeps the keys and values of all earlier tokens and does O(d) work at step d. `observe` must
-    work without `predict`, so each of them runs the token through the blocks: the stepper costs two passes of
-    every token, not one. Its arguments are those of `TokenNet`.
+    Token 0 has no value and starts from a learnt `beginning` instead. One net can be used along any ordering,
+    another for every row if need be; it is good at those it was trained on. The stepper keeps the keys and
+    values of all earlier tokens and does O(d) work at step d, in `predict` and again in `observe`. Its
+    arguments are those of `TokenNet`.
 
     Example:
         >>> net = CausalTransformer(63, n_params=60)
@@ -174,15 +149,14 @@ class CausalTransformer(TokenNet):
         4770500
     """
 
-    takes_noise = True
-    takes_orderings = True
+    takes_noise, takes_orderings = True, True
     cached = 4  # keys and values, old and new
     vectors: ClassVar = {"seen": 0, "asked": 0, "beginning": None}
     seen: nn.Parameter
     asked: nn.Parameter
     beginning: nn.Parameter
 
-    def parallel(self, features: Tensor, ordering: Ordering, noise: Generator | None = None) -> Tensor:
+    def parallel(self, features: Tensor, ordering: Ordering, noise: Random = None) -> Tensor:
         """Eta (B, D, P): tokens in the given order(s), one causal pass, outputs put back in place."""
         order = ordering.order.to(features.device)
         # data and parameters are put in order, not activations, whose gradients would have to be put back
@@ -194,41 +168,31 @@ class CausalTransformer(TokenNet):
 
     def start(self, groups: int, rows: int) -> State:
         """No earlier token and no value."""
-        cache = self.bias.new_zeros(groups, rows, self.depth, self.heads, 0, self.width // self.heads)
-        return {"last": self.beginning.expand(groups, rows, -1), "keys": cache, "values": cache}
+        cache = self.bias.new_zeros(groups, rows, self.depth, 2, self.heads, 0, self.width // self.heads)
+        return {"last": self.beginning.expand(groups, rows, -1), "cache": cache}
 
     def predict(self, state: State, i: Tensor) -> Tensor:
         """The token that predicts variable i, run through all blocks."""
-        eta = self._out(*self._push(state, i)[:2])
-        return eta.view(*state["last"].shape[:2], -1) + self.bias[i].unsqueeze(1)
+        h, more, _ = self._push(state, i)
+        return self._out(h, more).view(*state["last"].shape[:2], -1) + self.bias[i].unsqueeze(1)
 
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
         """Keep the keys and values of the token that predicts i, and the value of i."""
-        grown = self._push(state, i)[2]
-        keys, values = (torch.stack(part, dim=1) for part in zip(*grown, strict=True))
-        shape = features.shape[:2]
-        return {
-            "last": _embedded(features, self.value) + self.seen[i].unsqueeze(1),
-            "keys": keys.unflatten(0, shape),
-            "values": values.unflatten(0, shape),
-        }
+        cache = torch.stack(self._push(state, i)[2], dim=1).unflatten(0, features.shape[:2])
+        return {"last": _embedded(features, self.value) + self.seen[i].unsqueeze(1), "cache": cache}
 
-    def _push(self, state: State, i: Tensor) -> tuple[Tensor, Tensor | None, list[tuple[Tensor, Tensor]]]:
+    def _push(self, state: State, i: Tensor) -> tuple[Tensor, Tensor | None, list[Tensor]]:
         """The token (G N, 1, width) that predicts i, as two terms, and all keys and values by block."""
         h, more = (state["last"] + self.asked[i].unsqueeze(1)).flatten(0, 1).unsqueeze(1), None
-        past = zip(*(state[name].flatten(0, 1).unbind(1) for name in ("keys", "values")), strict=True)
-        grown = []
-        for layer, before in zip(self.layers, past, strict=True):
-            h, more, after = layer(h, more, past=before)
-            grown.append(after)
-        return h, more, grown
+        cache = list(state["cache"].flatten(0, 1).unbind(1))
+        for n, layer in enumerate(self.layers):
+            h, more, cache[n] = layer(h, more, None, past=cache[n])
+        return h, more, cache
 
 
 def _picked(x: Tensor, i: Tensor) -> Tensor:
     """x[b, i[b, d]] of x (B, D, F), for i (B, d), or (d,) that all rows share."""
-    if i.ndim == 1:
-        return x.index_select(1, i)
-    return x.gather(1, i.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+    return x.index_select(1, i) if i.ndim == 1 else x.gather(1, i[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def _named(table: Tensor, i: Tensor) -> Tensor:
@@ -239,11 +203,7 @@ def _named(table: Tensor, i: Tensor) -> Tensor:
 
 
 def _embedded(features: Tensor, weight: Tensor) -> Tensor:
-    """Features (…, F) times weight (F, width), never in fewer bits than they have.
-
-    Values, and locations of narrow distributions, need more than eight bits: inputs and outputs of a net are
-    not rounded to bfloat16, whatever is computed in between.
-    """
+    """Features (…, F) times weight (F, width), never in bfloat16: values need more than eight bits."""
     if features.shape[-1] == 1:
         return features * weight  # exact, where a product of matrices may round to TF32
     with torch.autocast(features.device.type, enabled=False):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import chain, repeat
+from itertools import chain
+from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from pynade.arguments import check_positive
+from pynade.nets.base import Random
 from pynade.nets.layers import Conv, ImageNet, Linear, attend, norm_silu, side_by_side
 
 WAVES = 32  # frequencies in which the number of observed variables is written
@@ -21,32 +23,22 @@ class UNet(ImageNet):
     """Any-order residual U-Net (Ronneberger et al., 2015; blocks as in Ho et al., 2020).
 
     Level by level the map is halved by a convolution of stride 2 and widened, then doubled again by
-    repeating pixels, with the maps of the way down given to the way up. A side that is odd is halved upwards
-    (7 → 4 → 2 → 1), and on the way up a map is brought to exactly the size it had on the way down, so
-    images of any size work without padding or cropping. Every block and the output start silent: before
-    training eta is the output bias. Convolutions have no biases, since a norm with a shift follows each.
-
-    Variables are the pixels of a (channels, height, width) image, flattened in that order.
+    repeating pixels, with the maps of the way down given to the way up. An odd side is halved upwards
+    (7 → 4 → 2 → 1) and gets its size back on the way up. Before training eta is the output bias.
 
     Args:
-        image_shape: (height, width).
-        n_params: P, parameters per variable.
-        channels: C, so that D = C · height · width.
-        n_features: F, inputs per variable.
+        image_shape, n_params, channels, n_features, dropout, generator: as for `ImageNet` and `Net`.
         width: maps at the first level.
         multipliers: maps at each level, as a multiple of `width`; as many levels as numbers.
         blocks: residual blocks per level on the way down (one more on the way up).
-        attention: levels, counted from 0, whose blocks are followed by self-attention; None is every level
-            but the first. The block in the middle, at the lowest level, always has it.
-        dropout: share of activations dropped in training, inside every block.
+        attention: levels, from 0, whose blocks are followed by self-attention, as is the middle block; None:
+            all but the first.
         heads: attention heads.
         groups: groups of maps that are normalised together; `width` is a larger multiple of it.
         input_observed: give the net the flags too.
-        signed: show the features 0 and 1 as -1 and +1, and what is not observed as 0, which marks observed
-            pixels even without flags.
+        signed: show the features 0 and 1 as -1 and +1, and what is not observed as 0.
         coordinates: give the net two fixed maps with the place of every pixel, from -1 to 1.
         count_embedding: the number of observed variables sets the scales and shifts of every block.
-        generator: source of the initial weights.
 
     Example:
         >>> net = UNet((28, 28))
@@ -76,13 +68,14 @@ class UNet(ImageNet):
         signed: bool = True,
         coordinates: bool = True,
         count_embedding: bool = True,
-        generator: Generator | None = None,
+        generator: Random = None,
     ) -> None:
-        super().__init__(image_shape, n_params, channels, n_features, input_observed, dropout)
+        super().__init__(image_shape, n_params, channels, n_features, dropout)
         self.width, self.blocks, self.heads, self.groups = width, blocks, heads, groups
         self.multipliers, levels = tuple(map(int, multipliers)), len(multipliers)
         self.attention = tuple(map(int, range(1, levels) if attention is None else attention))
-        self.signed, self.coordinates, self.count_embedding = signed, coordinates, count_embedding
+        self.input_observed, self.signed, self.coordinates = input_observed, signed, coordinates
+        self.count_embedding = count_embedding
         check_positive(blocks=blocks)
         if not self.multipliers or min(self.multipliers) < 1:
             raise ValueError(f"multipliers are whole numbers of at least 1, not {self.multipliers}")
@@ -99,7 +92,7 @@ class UNet(ImageNet):
         self.row_floats = math.prod(self.image_shape) * (here * width + 2 * channels * n_params)
 
         inputs = channels * (n_features + int(input_observed)) + 2 * int(coordinates)
-        condition = 4 * width if count_embedding else 0
+        condition = 4 * width
         if count_embedding:
             first, second = (Linear(n, condition, generator) for n in (2 * WAVES, condition))
             self.count = nn.Sequential(first, nn.SiLU(), second, nn.SiLU())
@@ -125,9 +118,10 @@ class UNet(ImageNet):
         self.norm = nn.Parameter(torch.zeros(2 * maps))
         self.output = Conv(maps, channels * n_params, generator, scale=0)
         if count_embedding:  # of all blocks at once
-            self.modulation = Linear(condition, sum(self._sizes()), generator, scale=0)
+            self.sizes = [2 * block.n_out for block in self._blocks()]
+            self.modulation = Linear(condition, sum(self.sizes), generator, scale=0)
 
-    def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
+    def conditionals(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
         modulations = self._modulations(observed, features.dtype)
         h = self.stem(side_by_side(self._inputs(features, observed)))
@@ -148,22 +142,17 @@ class UNet(ImageNet):
             h = block(torch.cat((h, skipped.pop()), dim=1), next(modulations), noise)
         return self.from_maps(self.output(norm_silu(h, self.norm, self.groups)))
 
-    def _sizes(self) -> list[int]:
-        """Scales and shifts of every block."""
-        blocks = chain(self.down, self.middle, self.up)
-        return [2 * block.n_out for block in blocks if isinstance(block, _Block)]
+    def _blocks(self) -> Any:
+        return chain(self.down, self.middle, self.up)
 
-    def _modulations(self, observed: Tensor, dtype: torch.dtype) -> Iterator[Tensor | None]:
-        """Scales and shifts (B, 2 · maps) of every block, from how many variables are observed.
-
-        The number is written in sines and cosines, from short to long waves.
-        """
+    def _modulations(self, observed: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
+        """Scales and shifts (B, 2 · maps) of every block, from how many variables are observed."""
         if not self.count_embedding:
-            return repeat(None)
+            return (block.own for block in self._blocks())
         steps = torch.arange(WAVES, dtype=dtype, device=observed.device) / WAVES
         angles = observed.sum(1).to(dtype)[:, None] * torch.exp(-math.log(LONGEST) * steps)
         numbers = self.modulation(self.count(torch.cat((angles.sin(), angles.cos()), dim=1)))
-        return iter(numbers.split(self._sizes(), dim=1))
+        return iter(numbers.split(self.sizes, dim=1))
 
     def _inputs(self, features: Tensor, observed: Tensor) -> Tensor:
         """What the first convolution sees: values, flags, coordinates."""
@@ -172,8 +161,9 @@ class UNet(ImageNet):
         if self.input_observed:
             inputs.append(flags)
         if self.coordinates:
-            where, dtype = flags.device, flags.dtype
-            sides = [torch.linspace(-1, 1, n, dtype=dtype, device=where) for n in flags.shape[2:]]
+            sides = [
+                torch.linspace(-1, 1, n, dtype=flags.dtype, device=flags.device) for n in flags.shape[2:]
+            ]
             places = torch.stack(torch.meshgrid(*sides, indexing="ij"))
             inputs.append(places.expand(len(flags), -1, -1, -1))
         return torch.cat(inputs, dim=1)
@@ -182,7 +172,7 @@ class UNet(ImageNet):
 class _Block(nn.Module):
     """x + conv(drop(silu(modulated norm(conv(silu(norm(x))))))), then self-attention if it has heads."""
 
-    def __init__(self, net: UNet, n_in: int, n_out: int, attends: bool, generator: Generator | None) -> None:
+    def __init__(self, net: UNet, n_in: int, n_out: int, attends: bool, generator: Random) -> None:
         super().__init__()
         self.n_out, self.groups, self.dropout = n_out, net.groups, net.dropout
         self.heads = net.heads if attends else 0
@@ -196,9 +186,7 @@ class _Block(nn.Module):
             self.queries_keys_values = Linear(n_out, 3 * n_out, generator, bias=False)
             self.attended = Linear(n_out, n_out, generator, scale=0, bias=False)
 
-    def forward(self, x: Tensor, modulation: Tensor | None, noise: Generator | None) -> Tensor:
-        modulation = self.own if modulation is None else modulation
-        assert modulation is not None
+    def forward(self, x: Tensor, modulation: Tensor, noise: Random) -> Tensor:
         h = self.first(norm_silu(x, self.affine, self.groups))
         h = norm_silu(h, modulation, self.groups, dropout=self.dropout, noise=noise)
         h = self.shortcut(x) + self.second(h)

@@ -1,4 +1,4 @@
-"""Nets whose weights are masked to respect an ordering: FVSBN (linear) and MADE (of any depth)."""
+"""Nets of one pass along an ordering: FVSBN (linear), NADE (one shared layer) and MADE (any depth)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
-from pynade.nets.base import Net, State, activation_named, glorot, layer_sizes, of_variables
-from pynade.nets.layers import check_dropout, dropped
+from pynade.arguments import check_positive
+from pynade.kernels import recurrence
+from pynade.nets.base import Net, Random, State, activation_named, glorot, layer_sizes, of_variables
+from pynade.nets.layers import dropped
 from pynade.ordering import Ordering
 
 
 class FVSBNNet(Net):
     """Fully visible sigmoid belief network: eta_i = b_i + Σ_{j before i} W[i, j] x_j.
 
-    With Bernoulli conditionals this is one logistic regression per variable; training is convex and
-    starts at zero. W holds all D × D blocks, of which an ordering uses those with j before i.
+    With Bernoulli conditionals this is one logistic regression per variable; W starts at zero. It has all
+    D × D blocks, of which an ordering uses those with j before i.
+
+    Args:
+        n_variables, n_params, n_features: as for `Net`.
 
     Example:
         >>> FVSBNNet(3)(torch.zeros(2, 3, 1), Ordering.natural(3)).shape
@@ -32,8 +37,7 @@ class FVSBNNet(Net):
 
     def parallel(self, features: Tensor, ordering: Ordering) -> Tensor:
         """Eta (B, D, P): one matrix product with the forbidden blocks set to zero."""
-        before = ordering.before.to(features.device)
-        return _masked_direct(features, self.weight, before) + self.bias
+        return _masked_direct(features, self.weight, ordering.before.to(features.device)) + self.bias
 
     def start(self, groups: int, rows: int) -> State:
         """Nothing observed: every eta is its bias."""
@@ -48,29 +52,86 @@ class FVSBNNet(Net):
         return {"eta": state["eta"] + torch.einsum("gnf,dpgf->gndp", features, self.weight[:, :, i])}
 
 
+class NADENet(Net):
+    """Weights W, V and biases c, b shared by all D conditionals, for use along any ordering (eqs. 2–5).
+
+        h_d = act(W[:, o_<d] x_{o_<d} + c),   eta_{o_d} = V[o_d] h_d + b_{o_d}
+
+    Args:
+        n_variables, n_params, n_features, generator: as for `Net`.
+        hidden: H.
+        activation: "sigmoid" (the paper's choice for binary data), "relu" or "tanh".
+        kernel: which implementation computes the recurrence, "auto", "reference", "numba" or "triton"
+            (see `pynade.kernels`); not part of a saved model.
+
+    Example:
+        >>> net = NADENet(4, n_params=1, hidden=8)
+        >>> net(torch.zeros(2, 4, 1), Ordering.natural(4)).shape
+        torch.Size([2, 4, 1])
+    """
+
+    input_weights = ("weight",)
+
+    def __init__(
+        self,
+        n_variables: int,
+        n_params: int = 1,
+        hidden: int = 500,
+        *,
+        n_features: int = 1,
+        activation: str = "sigmoid",
+        kernel: str = "auto",
+        generator: Random = None,
+    ) -> None:
+        super().__init__(n_variables, n_params, n_features)
+        check_positive(hidden=hidden)
+        if activation not in ("sigmoid", "relu", "tanh"):  # those of the fused kernels
+            raise ValueError(f"unknown activation {activation!r}; known: sigmoid, relu, tanh")
+        self.hidden, self.kernel, self.activation = int(hidden), kernel, activation
+        self._act = activation_named(activation)
+        fans = n_variables * n_features + hidden
+        self.weight = glorot(n_variables, n_features, hidden, fans=fans, generator=generator)
+        self.hidden_bias = nn.Parameter(torch.zeros(hidden))
+        self.output = glorot(n_variables, n_params, hidden, fans=fans, generator=generator)
+
+    def parallel(self, features: Tensor, ordering: Ordering) -> Tensor:
+        """Eta (B, D, P), O(HD) per row; never in half precision, which the fused kernels do not have."""
+        order = ordering.order.to(features.device)
+        parts = (self.weight, self.hidden_bias, self.output, self.bias, order, self.activation, self.kernel)
+        if not torch.is_autocast_enabled(features.device.type):  # (entering the context takes time)
+            return recurrence(features, *parts)
+        with torch.autocast(features.device.type, enabled=False):
+            return recurrence(features, *parts)
+
+    def start(self, groups: int, rows: int) -> State:
+        """a_1 = c (eq. 4)."""
+        return {"a": self.hidden_bias.expand(groups, rows, -1)}
+
+    def predict(self, state: State, i: Tensor) -> Tensor:
+        """V[i] act(a) + b_i (eq. 2), O(H)."""
+        return self._act(state["a"]) @ self.output[i].mT + self.bias[i].unsqueeze(1)
+
+    def observe(self, state: State, i: Tensor, features: Tensor) -> State:
+        """a + W[:, i] x_i (eq. 5), O(H)."""
+        return {"a": state["a"] + features @ self.weight[i]}
+
+
 class MADENet(Net):
     """Masked autoencoder for distribution estimation (Germain et al., 2015).
 
     Every hidden unit is assigned to a variable (`homes`), and along an ordering depends on the variables up
     to and including that one; outputs depend on the units of the variables before them. So the masks are a
-    function of the ordering alone, and nothing is drawn again. Units are assigned evenly to the variables.
-    (Those of the variable that comes last in an ordering are not used by it: one in D.)
-
-    The sequential view costs as much per sample as *one* parallel pass, not D of them: a unit is final as
-    soon as its variable has been observed, and is then propagated through the layers once.
+    function of the ordering alone. The D steps of the stepper cost as much as *one* parallel pass: a unit is
+    final as soon as its variable has been observed, and is then propagated through the layers once.
 
     Args:
-        n_variables: D.
-        n_params: P, parameters per variable.
+        n_variables, n_params, n_features, dropout: as for `Net`.
         hidden: units per layer; an int for one layer; () gives a linear model (with `direct`, an FVSBN).
-        n_features: F, inputs per variable.
         activation: "relu", "sigmoid" or "tanh".
         direct: add direct input-to-output connections.
         input_observed: give the first layer and the direct connections which variables they see, by a second
-            set of weights V: a unit adds Σ_j V[j] over the inputs j it sees (Germain et al. condition on
-            their masks so). It matters where one net serves many orderings: a zero is then not the same as a
-            variable that comes later. Starts at zero.
-        dropout: share of hidden activations dropped in training.
+            set of weights V, from zero: a unit adds Σ_j V[j] over the inputs j it sees, so that a zero is not
+            the same as a variable that comes later (for one net of many orderings).
         generator: source of the units' variables and the initial weights.
 
     Example:
@@ -79,7 +140,6 @@ class MADENet(Net):
         torch.Size([2, 4, 1])
     """
 
-    homes: Tensor
     takes_noise = True
 
     def __init__(
@@ -93,19 +153,19 @@ class MADENet(Net):
         direct: bool = False,
         input_observed: bool = False,
         dropout: float = 0.0,
-        generator: Generator | None = None,
+        generator: Random = None,
     ) -> None:
-        super().__init__(n_variables, n_params, n_features)
+        super().__init__(n_variables, n_params, n_features, dropout)
         self.hidden = layer_sizes(hidden)
         if any(h < 1 for h in self.hidden):
             raise ValueError(f"every hidden layer needs at least one unit, not {self.hidden}")
         self.activation, self._act = activation, activation_named(activation)
-        self.direct, self.input_observed, self.dropout = direct, input_observed, check_dropout(dropout)
+        self.direct, self.input_observed = direct, input_observed
         homes = [torch.empty(0, dtype=torch.long)]
         for h in self.hidden:  # every variable has equally many units, give or take one, at random
             rounds = range(-(-h // n_variables))
             homes.append(torch.cat([torch.randperm(n_variables, generator=generator) for _ in rounds])[:h])
-        self.register_buffer("homes", torch.cat(homes))
+        self.homes = nn.Buffer(torch.cat(homes))
         sizes = (n_variables * n_features, *self.hidden)
         self.hidden_bias = nn.ParameterList(torch.zeros(h) for h in self.hidden)
         self.weights = nn.ParameterList(glorot(*pair, generator=generator) for pair in pairwise(sizes))
@@ -120,7 +180,7 @@ class MADENet(Net):
         inputs = ("weights.0", "direct_weight", "observed_weight", "direct_observed")
         self.input_weights = tuple(n for n, _ in self.named_parameters() if n in inputs)
 
-    def parallel(self, features: Tensor, ordering: Ordering, noise: Generator | None = None) -> Tensor:
+    def parallel(self, features: Tensor, ordering: Ordering, noise: Random = None) -> Tensor:
         """Eta (B, D, P): one masked matrix product per layer."""
         rank = ordering.rank.to(features.device)
         eta: Tensor = self.bias
@@ -155,10 +215,7 @@ class MADENet(Net):
         return of_variables(state["eta"], i)
 
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
-        """Propagate x_i, then every unit of variable i, to all that follows.
-
-        No mask is needed: whatever must not see this value is already final and is never read again.
-        """
+        """Propagate x_i, then every unit of variable i; what must not see them is never read again."""
         new = dict(state)
         value, units = features, i[:, None] * self.n_features + torch.arange(self.n_features, device=i.device)
         for n, (weight, home) in enumerate(zip(self.weights, self.homes.split(self.hidden), strict=True)):
@@ -180,8 +237,7 @@ class MADENet(Net):
 
 def _masked_direct(features: Tensor, weight: Tensor, before: Tensor) -> Tensor:
     """Σ_j before[i, j] W[i, :, j] x_j for all i: features (B, D, F), weight (D, P, D, F) -> (B, D, P)."""
-    allowed = weight * before[:, None, :, None]
-    return torch.tensordot(features, allowed, dims=([1, 2], [2, 3]))
+    return torch.tensordot(features, weight * before[:, None, :, None], dims=([1, 2], [2, 3]))
 
 
 def _units_of(home: Tensor, n_variables: int, i: Tensor) -> tuple[Tensor, Tensor]:
