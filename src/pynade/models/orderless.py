@@ -69,8 +69,8 @@ class Orderless(Model):
     def draw(self, x: Tensor, generator: Random = None) -> Tensor:
         """What an update on rows x (B, D) draws: prefixes (B, D)."""
         exists = ~torch.isnan(x) if x.is_floating_point() else None
-        how: dict[str, Any] = {"exists": exists, "stratified": self.stratified, "device": x.device}
-        return random_observed(len(x), self.n_variables, generator, **how)
+        shape = len(x), self.n_variables
+        return random_observed(*shape, generator, exists=exists, stratified=self.stratified, device=x.device)
 
     def loss_given(self, x: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """The loss for a given prefix: D / (D - n) Σ_{i not observed} -log p(x_i | observed), n = |observed|.
