@@ -31,7 +31,7 @@ BACKWARD_STATE = 4 * SHORT  # … then g = d/da, and q = d/dh not yet in g
 PAIR = 2 * SHORT  # a tile row of the backward pass: the weights, then their gradient
 # offsets in a row's state: of h going forward; of h, g and q going back; of gradients and rows in tiles
 H = np.uint64(LANE)
-BACK_H, G, Q, GRAD, TWIN = (np.uint64(n * SHORT) for n in (1, 2, 3, 1, 2))
+BACK_H, G, Q, GRAD, TWIN, ROW = (np.uint64(n * SHORT) for n in (1, 2, 3, 1, 2, 4))
 
 
 def padded(width: int) -> int:
@@ -239,8 +239,9 @@ def gather(s, o, e, v, j, width):
 
 
 @jit(inline=True)
-def gather4(s, o, e0, e1, e2, e3, v, j, width):
-    """`gather` for four tile rows at once."""
+def gather4(s, o, e, p, v, j, width):
+    """`gather` for four tile rows at once; their gradients are e[p:]."""
+    e0, e1, e2, e3 = e[p], e[p + 1], e[p + 2], e[p + 3]
     j1, j2, j3 = j + TWIN, j + TWIN + TWIN, j + TWIN + TWIN + TWIN
     for k in range(width):
         h = s[o + BACK_H + k]
@@ -249,3 +250,25 @@ def gather4(s, o, e0, e1, e2, e3, v, j, width):
         v[j1 + GRAD + k] += e1 * h
         v[j2 + GRAD + k] += e2 * h
         v[j3 + GRAD + k] += e3 * h
+
+
+@jit(inline=True)
+def gather_rows(s, o, e, r, p, v, j, width):
+    """`gather` for four rows of state and four tile rows; their gradients are e[r:, p:]."""
+    o1, o2, o3 = o + ROW, o + ROW + ROW, o + ROW + ROW + ROW
+    j1, j2, j3 = j + TWIN, j + TWIN + TWIN, j + TWIN + TWIN + TWIN
+    a0, a1, a2, a3 = e[r, p], e[r, p + 1], e[r, p + 2], e[r, p + 3]
+    b0, b1, b2, b3 = e[r + 1, p], e[r + 1, p + 1], e[r + 1, p + 2], e[r + 1, p + 3]
+    c0, c1, c2, c3 = e[r + 2, p], e[r + 2, p + 1], e[r + 2, p + 2], e[r + 2, p + 3]
+    d0, d1, d2, d3 = e[r + 3, p], e[r + 3, p + 1], e[r + 3, p + 2], e[r + 3, p + 3]
+    for k in range(width):
+        v0, v1, v2, v3 = v[j + k], v[j1 + k], v[j2 + k], v[j3 + k]
+        h0, h1, h2, h3 = s[o + BACK_H + k], s[o1 + BACK_H + k], s[o2 + BACK_H + k], s[o3 + BACK_H + k]
+        s[o + Q + k] += a0 * v0 + a1 * v1 + a2 * v2 + a3 * v3
+        s[o1 + Q + k] += b0 * v0 + b1 * v1 + b2 * v2 + b3 * v3
+        s[o2 + Q + k] += c0 * v0 + c1 * v1 + c2 * v2 + c3 * v3
+        s[o3 + Q + k] += d0 * v0 + d1 * v1 + d2 * v2 + d3 * v3
+        v[j + GRAD + k] += a0 * h0 + b0 * h1 + c0 * h2 + d0 * h3
+        v[j1 + GRAD + k] += a1 * h0 + b1 * h1 + c1 * h2 + d1 * h3
+        v[j2 + GRAD + k] += a2 * h0 + b2 * h1 + c2 * h2 + d2 * h3
+        v[j3 + GRAD + k] += a3 * h0 + b3 * h1 + c3 * h2 + d3 * h3
