@@ -1,13 +1,7 @@
-"""The NADE recurrence on the CPU, forwards: conditionals of given rows, and rows drawn by ancestral sampling.
+"""The NADE recurrence on the CPU, forwards: conditionals of given rows, rows drawn by ancestral sampling.
 
-Both are one compiled loop, which never stores a (B, D, H) tensor. Steps are processed in short chunks, whose
-rows of W and V are copied once, in step order, into a small tile that all data rows of a block use: weights
-are read from the first cache level. Hidden units are divided into lanes; a sampler needs eta over all of them
-before the next step can begin, so a row keeps the state of all its lanes.
-
-Where x is zero the state does not change, so a run of zeros costs only its dot products. With one parameter
-per variable two steps are computed together as if x stayed zero; after another value the second output is
-computed again while the activations change. (At the end: uniform numbers, random subsets of variables.)
+Steps go in short chunks, whose rows of W and V are copied into a tile that all data rows of a block use. If x
+is zero the state does not change: two steps are computed as if x were, the second again where it is not.
 """
 
 from __future__ import annotations
@@ -42,18 +36,12 @@ def forward(x: Tensor, weights: Weights, activation: str, with_tape: bool = True
     segments = -(-n_variables // vec.SEGMENT) if with_tape else 0
     tape = x.new_empty(members, segments, batch, weights.weight.shape[2])
     eta = x.new_empty(*x.shape, weights.bias.shape[2])
-    code, bad = vec.CODES[activation], torch.zeros(members, batch, dtype=torch.bool)
-    if not with_tape and activation == "sigmoid" and x.dtype == torch.float32:  # float64 stays exact
+    bad = torch.zeros(members, batch, dtype=torch.bool)
+    odds = not with_tape and activation == "sigmoid" and x.dtype == torch.float32  # float64 stays exact
+    if odds:
         square = x * x
-        if not torch.equal(square, x):
-            bad = (square != x).any(2)  # rows that are not binary
-        code = code if bad.all() else vec.ODDS
-    _share(x, weights, code, bad, eta, tape)
-    for member in bad.any(1).nonzero().flatten().tolist() if code == vec.ODDS else []:
-        again, one = bad[member].nonzero().flatten(), slice(member, member + 1)
-        order = weights.order[member % len(weights.order)].unsqueeze(0)
-        own = Weights._make((*(t[one] for t in weights[:4]), order))
-        eta[member, again] = forward(x[one, again], own, activation)[0][0]
+        bad = bad if torch.equal(square, x) else (square != x).any(2)
+    _share(x, weights, activation, bad if odds and not bad.all() else None, eta, tape)
     return eta, tape
 
 
@@ -61,43 +49,36 @@ def sample(weights: Weights, uniforms: Tensor | Uniforms, noise: Tensor | None, 
     """Rows (B, D), as `pynade.kernels.sample`: Bernoulli variables without noise, mixtures with it."""
     own = Weights._make(tensor.unsqueeze(0) for tensor in weights)
     x = weights.weight.new_zeros(1, len(uniforms), len(weights.weight))
-    bad = torch.zeros(1, len(uniforms), dtype=torch.bool)
     odds = noise is None and activation == "sigmoid" and x.dtype == torch.float32
-    _share(x, own, vec.ODDS if odds else vec.CODES[activation], bad, uniforms=uniforms, noise=noise)
-    if odds and bad.any():
-        given = uniforms if isinstance(uniforms, Tensor) else uniforms.tensor(x.dtype, x.device)
-        again = torch.zeros_like(x[:, bad[0]])
-        _share(again, own, vec.CODES[activation], bad, uniforms=given[bad[0]])
-        x[bad] = again[0]
+    bad = torch.zeros(x.shape[:2], dtype=torch.bool) if odds else None
+    _share(x, own, activation, bad, x[..., :0, None], x[:, None, :, :0][:, :0], uniforms, noise)
     return x[0]
 
 
 def _share(
     x: Tensor,
     weights: Weights,
-    code: int,
-    bad: Tensor,
-    eta: Tensor | None = None,
-    tape: Tensor | None = None,
-    *,
+    activation: str,
+    bad: Tensor | None,
+    eta: Tensor,
+    tape: Tensor,
     uniforms: Tensor | Uniforms | None = None,
     noise: Tensor | None = None,
 ) -> None:
     """Go through all steps of rows x (M, B, D), given, or drawn in the place of zeros, on all threads.
 
-    Outputs of given rows go to eta (M, B, D, P), pre-activations to the tape; rows that leave the range of
-    `ODDS` are marked in `bad` (M, B). Uniforms that are a seed are for Bernoulli variables only.
+    Outputs of given rows go to eta (M, B, D, P), pre-activations to the tape. With `bad` (M, B) the method is
+    `ODDS`; rows that it marks there, since they leave its range, are gone through again.
     """
     (members, batch, n_variables), (n_params, hidden) = x.shape, weights.output.shape[2:]
     if int(weights.order.min()) < 0 or int(weights.order.max()) >= n_variables:  # loops do not check indexes
         raise ValueError(f"order holds variables outside 0 … {n_variables - 1}")
-    seed = uniforms.seed if isinstance(uniforms, Uniforms) else 0
     family = GIVEN if uniforms is None else BERNOULLI if noise is None else MIXTURE
-    tensors, threads = arrays(*weights, x, bad), torch.get_num_threads()
-    shapes = ((members, 0, 0, 0), (members, 0, 0, 0), (batch, 0), (batch, 0))
-    for tensor, shape in zip((eta, tape, uniforms, noise), shapes, strict=True):
-        none = np.empty(shape, tensors[0].dtype)
-        tensors += arrays(tensor) if isinstance(tensor, Tensor) else (none,)
+    code = vec.CODES[activation] if bad is None else vec.ODDS
+    bad = torch.zeros(members, batch, dtype=torch.bool) if bad is None else bad
+    seed = np.uint64(uniforms.seed if isinstance(uniforms, Uniforms) else 0)
+    drawn = (numbers if isinstance(numbers, Tensor) else x[0, :, :0] for numbers in (uniforms, noise))
+    tensors, threads = arrays(*weights, x, bad, eta, tape, *drawn), torch.get_num_threads()
     steps = max(2, 2 ** int(math.log2(max(1, CHUNK // n_params))))  # the last of a segment ends it
     lanes = -(-hidden // vec.LANE)
     width = vec.padded(-(-hidden // lanes))
@@ -109,11 +90,20 @@ def _share(
 
     def task(number: int) -> None:
         member, first = number // blocks, number % blocks * rows
-        options = (np.uint64(seed), family, code, steps, width, member, first, min(batch, first + rows))
+        options = (seed, family, code, steps, width, member, first, min(batch, first + rows))
         with borrowed(size, tensors[0].dtype) as scratch:
             _walk(*tensors, *options, scratch, np.empty(vec.GROUP, np.int64))
 
     share(task, members * blocks, thread_count("walk", x, threads))
+    for m in bad.any(1).nonzero().flatten().tolist():
+        again, order = bad[m], weights.order[m % len(weights.order)]
+        own = Weights._make(t[m].unsqueeze(0) for t in (*weights[:4], order.expand(m + 1, -1)))
+        some, results = x[m, again].unsqueeze(0), eta[m, again].unsqueeze(0)
+        if uniforms is not None:
+            given = uniforms if isinstance(uniforms, Tensor) else uniforms.tensor(x.dtype, x.device)
+            uniforms, some = given[again], torch.zeros_like(some)
+        _share(some, own, activation, None, results, tape[m, :, again].unsqueeze(0), uniforms)
+        x[m, again], eta[m, again] = some[0], results[0]
 
 
 @jit(inline=True)
@@ -160,12 +150,8 @@ def _walk(  # type: ignore[no-untyped-def]
     (n_variables, n_params), hidden, rows = bias.shape[1:], hidden_bias.shape[1], last - first
     x, bad, eta, tape = x[m, first:last], bad[m, first:last], eta[m, first:last], tape[m, :, first:last]
     uniforms, noise, order = uniforms[first:last], noise[first:last], order[m % len(order)]
-    weights, outputs, hidden_bias, bias = (
-        weight[m].reshape(-1),
-        output[m].reshape(-1),
-        hidden_bias[m],
-        bias[m],
-    )
+    weights, outputs = weight[m].reshape(-1), output[m].reshape(-1)
+    hidden_bias, bias = hidden_bias[m], bias[m]
     lanes, wide, zero, one = -(-hidden // width), np.uint64(width), x.dtype.type(0), x.dtype.type(1)
     padded = -(-rows // vec.FOUR) * vec.FOUR
     row, lane_of_w, lane_of_v = lanes * vec.FORWARD_STATE, steps * width, (steps * n_params + 1) * width
