@@ -152,10 +152,9 @@ def recurrence(
 
 @dataclass
 class Recurrence:
-    """The recurrence of the members of a population, for `autograd.fused`.
+    """The recurrence of a population, for `autograd.fused`: of x (…, B, D), W, c, V, b and the order.
 
-    Tensors are x (…, B, D), W, c, V, b and the order, (1, D) for all members or with their leading axes. What
-    is kept is the tape, whose first axis may have any length.
+    The order is (1, D) for all members or has their leading axes. The tape is kept, of any length.
     """
 
     kernel: ModuleType

@@ -4,6 +4,7 @@ Steps go in short chunks, whose rows of W and V are copied into a tile that all 
 is zero the state does not change: two steps are computed as if x were, the second again where it is not.
 """
 
+# mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
 import math
@@ -107,7 +108,7 @@ def _share(
 
 
 @jit(inline=True)
-def _mixture(eta, r, components, uniform, noise):  # type: ignore[no-untyped-def]
+def _mixture(eta, r, components, uniform, noise):
     """One value from row r's [K logits | K locations | K log scales]."""
     top = eta[0, r]
     for k in range(1, components):
@@ -125,7 +126,7 @@ def _mixture(eta, r, components, uniform, noise):  # type: ignore[no-untyped-def
 
 
 @jit(inline=True)
-def draw(to, seed, start, stride):  # type: ignore[no-untyped-def]
+def draw(to, seed, start, stride):
     """Every stride-th number of a seed."""
     zero = to.dtype.type(0)
     for r in range(np.uint64(vec.GROUP)):
@@ -133,7 +134,7 @@ def draw(to, seed, start, stride):  # type: ignore[no-untyped-def]
 
 
 @jit(inline=True)
-def toss(drawn, eta):  # type: ignore[no-untyped-def]
+def toss(drawn, eta):
     """From uniform numbers to ones with probability sigmoid(eta), and zeros."""
     zero, one = drawn.dtype.type(0), drawn.dtype.type(1)
     for r in range(np.uint64(vec.GROUP)):
@@ -142,7 +143,7 @@ def toss(drawn, eta):  # type: ignore[no-untyped-def]
 
 
 @jit()
-def _walk(  # type: ignore[no-untyped-def]
+def _walk(
     weight, hidden_bias, output, bias, order, x, bad, eta, tape, uniforms, noise,
     seed, family, code, steps, width, m, first, last, scratch, moved,
 ):  # fmt: skip
@@ -272,7 +273,7 @@ def fill(out: Tensor, seed: int) -> Tensor:
 
 
 @jit()
-def _fill(out, seed, first):  # type: ignore[no-untyped-def]
+def _fill(out, seed, first):
     zero = out.dtype.type(0)
     for k in range(len(out)):
         out[k] = nth(seed, first + np.uint64(k), zero)
@@ -292,7 +293,7 @@ def choose(count: Tensor, n_variables: int, seed: int, exists: Tensor | None = N
 
 
 @jit()
-def _choose(count, exists, out, every, seed, first):  # type: ignore[no-untyped-def]
+def _choose(count, exists, out, every, seed, first):
     """Knuth's algorithm S: of `left` variables to come `need` are taken, the next with chance need / left."""
     rows, n = out.shape
     for b in range(rows):

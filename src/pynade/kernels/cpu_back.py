@@ -116,16 +116,16 @@ def _backward(
                             if need_x:
                                 vec.flush(state, o, wide, code)
                                 grad_x[b0 + r, order[d0 + t]] = vec.dot(state, o + vec.G, w, i, wide)
-                            if d0 + t == first_update[r]:
-                                vec.flush(state, o, wide, code)
-                                vec.collect(state, o, xt, w, i, wide)
-                                before = hidden_bias if segment == 0 else tape[segment - 1, b0 + r]
-                                vec.copy(state, o, before, start, units)
-                                vec.activate(state, o, vec.BACK_H, wide, code)
-                            elif xt != zero:
-                                stop -= 1
-                                e = es[r, d0 * n_params + stop] if stop >= whole else zero
-                                vec.retreat(state, o, xt, w, i, e, v, np.uint64(stop * vec.PAIR), wide, code)
+                            if xt != zero:
+                                exact, j = d0 + t == first_update[r], np.uint64((stop - 1) * vec.PAIR)
+                                e = zero if exact or stop <= whole else es[r, d0 * n_params + stop - 1]
+                                vec.retreat(state, o, xt, w, i, e, v, j, wide, code)
+                                if exact:
+                                    before = hidden_bias if segment == 0 else tape[segment - 1, b0 + r]
+                                    vec.copy(state, o, before, start, units)
+                                    vec.activate(state, o, vec.BACK_H, wide, code)
+                                else:
+                                    stop -= 1
                             begun = t  # of the run of steps that share h
                             while not need_x and begun > 0 and xs[r, d0 + begun - 1] == zero:
                                 begun -= 1
@@ -153,5 +153,4 @@ def _backward(
             for r in range(rows):
                 vec.flush(state, np.uint64(r * vec.BACKWARD_STATE), wide, code)
         for r in range(rows):
-            for k in range(k1 - k0):
-                grad_bias[k0 + k] += state[r * vec.BACKWARD_STATE + 2 * vec.SHORT + k]
+            vec.add(grad_bias, start, state, np.uint64(r * vec.BACKWARD_STATE) + vec.G, units, False)

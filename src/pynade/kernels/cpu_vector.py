@@ -1,10 +1,8 @@
 """Inner loops of the CPU kernels over hidden units, written so that LLVM vectorises them.
 
-Everything here works on *lanes*: flat, aligned buffers cut into runs of `LANE` values. The lanes of one row's
-state (pre-activation, activation, …) lie at constant distances from each other, and so do the rows of a tile
-of weights: the compiler sees, with one comparison, that they do not overlap; for separate arrays it emits
-scalar code. For the same reason nothing raises on division by zero, and offsets (s, o) are unsigned. Rounding
-may be reordered (`reassoc`) and fused (`contract`), but NaN and infinity keep their meaning.
+Everything works on *lanes*, runs of `LANE` values in flat, aligned buffers. Those of a row's state, or of a
+tile, lie at constant distances, so one comparison shows that they do not overlap; for separate arrays LLVM
+emits scalar code. For the same reason nothing raises on division by zero, and offsets (s, o) are unsigned.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -14,9 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from pynade.kernels.cpu_scalar import STEEPEST, bits, jit, logistic, power, rectify, tanh, value_of
-from pynade.kernels.reference import ACTIVATIONS
+from pynade.kernels.reference import CODES
 
-CODES = {name: code for code, name in enumerate(ACTIVATIONS)}
 SIGMOID, RELU = CODES["sigmoid"], CODES["relu"]
 ODDS = len(CODES)  # the sigmoid of binary data, see `advance`
 
@@ -208,15 +205,8 @@ def flush(s, o, width, code):
 
 
 @jit(inline=True)
-def collect(s, o, x, w, i, width):
-    """gW += x g."""
-    for k in range(width):
-        w[i + GRAD + k] += x * s[o + G + k]
-
-
-@jit(inline=True)
 def retreat(s, o, x, w, i, e, v, j, width, code):
-    """A step back in one pass: `flush`, `collect`, a -= x W, h = act(a), `gather` one output of that h."""
+    """A step back in one pass: `flush`, gW += x g, a -= x W, h = act(a), `gather` one output of that h."""
     one = s.dtype.type(1)
     for k in range(width):
         g = s[o + G + k] + s[o + Q + k] * slope(s[o + BACK_H + k], one, code)
