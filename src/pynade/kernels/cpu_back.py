@@ -47,7 +47,7 @@ def backward(
     def task(number: int) -> None:
         member, split, lane = np.unravel_index(number, (members, splits, lanes))
         some = (split * rows, min(batch, (split + 1) * rows))
-        where = (member, split, lane, *some, lane * width, min(hidden, (lane + 1) * width), width)
+        where = (member, split, lane, *some, lane * width, min(hidden, (lane + 1) * width))
         first_update = np.empty(block, np.int64)  # of a segment, where the tape replaces subtraction
         with borrowed(size, inputs[0].dtype) as scratch:
             _backward(*inputs, *results, need_x, vec.CODES[activation], *where, scratch, first_update)
@@ -62,7 +62,7 @@ def backward(
 def _backward(
     x, order, weight, hidden_bias, output, grad_eta, tape,
     grad_x, grad_weight, grad_bias, grad_output,
-    need_x, code, m, split, lane, first, last, k0, k1, width, scratch, first_update,
+    need_x, code, m, split, lane, first, last, k0, k1, scratch, first_update,
 ):  # fmt: skip
     """Rows first … last - 1 and hidden units k0 … k1 - 1 of member m."""
     n_variables, n_params, hidden = output.shape[1], output.shape[2], output.shape[3]
@@ -70,7 +70,8 @@ def _backward(
     weight, hidden_bias, output, order = weight[m], hidden_bias[m], output[m], order[m % len(order)]
     grad_x, grad_weight, grad_bias = grad_x[lane, m], grad_weight[split, m], grad_bias[split, m]
     grad_output = grad_output[split, m]
-    units, zero, wide, start = np.uint64(k1 - k0), x.dtype.type(0), np.uint64(width), np.uint64(k0)
+    units, start, zero = np.uint64(k1 - k0), np.uint64(k0), x.dtype.type(0)
+    wide = np.uint64(-(-(k1 - k0) // 16) * 16)  # so written that LLVM knows: whole vectors, no remainder
     steps, block = max(1, TILE // n_params), len(first_update)
     weights, outputs = weight.reshape(-1), output.reshape(-1)
     grad_weights, grad_outputs = grad_weight.reshape(-1), grad_output.reshape(-1)
