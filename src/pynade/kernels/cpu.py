@@ -17,7 +17,7 @@ from pynade.kernels import cpu_vector as vec
 from pynade.kernels.backends import Uniforms
 from pynade.kernels.cpu_back import backward as backward  # the other half of this kernel
 from pynade.kernels.cpu_scalar import NEVER, jit, nth, power
-from pynade.kernels.reference import Weights
+from pynade.kernels.reference import CODES, Weights
 from pynade.kernels.threads import arrays, borrowed, share, thread_count
 
 CHUNK = 16  # outputs after which the next rows come
@@ -75,7 +75,7 @@ def _share(
     if int(weights.order.min()) < 0 or int(weights.order.max()) >= n_variables:  # loops do not check indexes
         raise ValueError(f"order holds variables outside 0 … {n_variables - 1}")
     family = GIVEN if uniforms is None else BERNOULLI if noise is None else MIXTURE
-    code = vec.CODES[activation] if bad is None else vec.ODDS
+    code = CODES[activation] if bad is None else vec.ODDS
     bad = torch.zeros(members, batch, dtype=torch.bool) if bad is None else bad
     seed = np.uint64(uniforms.seed if isinstance(uniforms, Uniforms) else 0)
     drawn = (numbers if isinstance(numbers, Tensor) else x[0, :, :0] for numbers in (uniforms, noise))
@@ -99,12 +99,15 @@ def _share(
     for m in bad.any(1).nonzero().flatten().tolist():
         again, order = bad[m], weights.order[m % len(weights.order)]
         own = Weights._make(t[m].unsqueeze(0) for t in (*weights[:4], order.expand(m + 1, -1)))
-        some, results = x[m, again].unsqueeze(0), eta[m, again].unsqueeze(0)
-        if uniforms is not None:
+        some, results = (t[m, again].unsqueeze(0) for t in (x, eta))
+        empty = tape[m, :, again].unsqueeze(0)
+        if uniforms is None:
+            _share(some, own, activation, None, results, empty)
+            eta[m, again] = results[0]
+        else:
             given = uniforms if isinstance(uniforms, Tensor) else uniforms.tensor(x.dtype, x.device)
-            uniforms, some = given[again], torch.zeros_like(some)
-        _share(some, own, activation, None, results, tape[m, :, again].unsqueeze(0), uniforms)
-        x[m, again], eta[m, again] = some[0], results[0]
+            _share(some.zero_(), own, activation, None, results, empty, given[again])
+            x[m, again] = some[0]
 
 
 @jit(inline=True)
@@ -258,10 +261,7 @@ def _walk(
 
 
 def fill(out: Tensor, seed: int) -> Tensor:
-    """Fill a tensor with uniform numbers strictly between 0 and 1; the k-th is a function of the seed and k.
-
-    Torch would draw them one after the other, in a good part of the time that sampling rows with them takes.
-    """
+    """Fill a tensor with uniform numbers strictly between 0 and 1; the seed and k give the k-th."""
     array = out.view(-1).numpy()
 
     def task(number: int) -> None:

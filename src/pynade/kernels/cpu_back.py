@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pynade.kernels import cpu_vector as vec
 from pynade.kernels.cpu_scalar import jit
-from pynade.kernels.reference import Weights
+from pynade.kernels.reference import CODES, Weights
 from pynade.kernels.threads import arrays, borrowed, share, thread_count
 
 TILE = 8  # outputs in a tile (at least one step)
@@ -50,7 +50,7 @@ def backward(
         where = (member, split, lane, *some, lane * width, min(hidden, (lane + 1) * width))
         first_update = np.empty(block, np.int64)  # of a segment, where the tape replaces subtraction
         with borrowed(size, inputs[0].dtype) as scratch:
-            _backward(*inputs, *results, need_x, vec.CODES[activation], *where, scratch, first_update)
+            _backward(*inputs, *results, need_x, CODES[activation], *where, scratch, first_update)
 
     share(task, members * splits * lanes if batch else 0, thread_count("backward", x, threads))
     grads = (grad_x, grad_weight, grad_bias, grad_output)

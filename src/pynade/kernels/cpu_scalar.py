@@ -30,10 +30,9 @@ STRICT = {"contract", "nsz"}  # for sums whose order is the algorithm
 def jit(inline: bool = False, allocates: bool = False) -> Any:
     """Compile with our options, cached on disk wherever a cache can be written.
 
-    Inlining is forced: left to LLVM, a process that compiles and one that loads from the cache may use
-    different copies, which may round differently. References are counted, which takes as long as a lane's
-    arithmetic, only where arrays are made. numba does not renew its cache when a called function changes:
-    names get a `STAMP`.
+    Inlining is forced: left to LLVM, a process that compiles and one that loads from the cache may round
+    differently. References are counted, in the time of a lane's arithmetic, only where arrays are made. numba
+    does not renew its cache when a called function changes, so the state of the common files is in names.
     """
     options: dict[str, Any] = {"fastmath": REORDER, "error_model": "numpy", "nogil": True}
     options |= {"forceinline": inline} | reference_counts(allocates)

@@ -1,8 +1,7 @@
 """Random draws in one kernel each, on CUDA, in Triton: prefixes of orderings, rounds of Gibbs sampling.
 
-As separate operations these are many kernels, each of which takes longer to start than to run. Uniform
-numbers come from a counter-based generator with a seed in device memory, so a CUDA graph draws afresh at
-every replay.
+As separate operations these are many kernels, each of which takes longer to start than to run. Numbers come
+from a counter-based generator with a seed in device memory: a CUDA graph draws afresh at every replay.
 """
 
 # mypy: disable-error-code="import-untyped, import-not-found, no-untyped-def"
@@ -102,8 +101,7 @@ def _gibbs(
 ):  # fmt: skip
     """K rounds for ROWS chains of a machine, from m · chain_step on; all machines share the uniform numbers.
 
-    The hidden units stay on the chip; visible ones are drawn SEEN at a time, and add what the hidden will
-    see.
+    The hidden units stay on the chip; visible ones are drawn SEEN at a time and add what hidden ones see.
     """
     m = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
