@@ -188,7 +188,7 @@ def _walk(
         for t in range(end - d0):
             marks[t] = one
             for lane in range(lanes):
-                places = (lane * lane_of_w + t * width, lane * lane_of_v + t * n_params * width)
+                places = (lane * lane_of_w + t * width, lane * lane_of_v + t * n_params * width, width)
                 sizes = (order[d0 + t], n_params, hidden, lane * width, width, code)
                 marks[t] = min(marks[t], vec.fetch(w, v, *places, weights, outputs, *sizes))
             if code == vec.ODDS and marks[t] == zero:

@@ -102,11 +102,9 @@ def _backward(
                 n = min(steps, finish - d0)
                 w[:], v[:] = zero, zero
                 for t in range(n):
-                    i = order[d0 + t]
-                    vec.copy(w, np.uint64(t * vec.PAIR), weights, np.uint64(i * hidden + k0), units)
-                    for p in range(n_params):
-                        q = np.uint64((i * n_params + p) * hidden + k0)
-                        vec.copy(v, np.uint64((t * n_params + p) * vec.PAIR), outputs, q, units)
+                    places = (t * vec.PAIR, t * n_params * vec.PAIR, vec.PAIR)
+                    sizes = (n_params, hidden, k0, k1 - k0, code)
+                    vec.fetch(w, v, *places, weights, outputs, order[d0 + t], *sizes)
                 for r0 in range(0, rows, vec.FOUR):
                     for r in range(r0, min(rows, r0 + vec.FOUR)):
                         o = np.uint64(r * vec.BACKWARD_STATE)

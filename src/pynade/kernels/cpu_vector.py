@@ -84,7 +84,7 @@ def load(to, j, rows, i, width, code):
 
 
 @jit(inline=True)
-def fetch(w, v, at_w, at_v, weights, outputs, i, n_params, hidden, k0, width, code):
+def fetch(w, v, at_w, at_v, stride, weights, outputs, i, n_params, hidden, k0, width, code):
     """One step's weights into tiles: variable i's units from k0 on, padded to `width`; returns as `load`."""
     zero, one = w.dtype.type(0), w.dtype.type(1)
     units = max(0, min(width, hidden - k0))
@@ -92,7 +92,7 @@ def fetch(w, v, at_w, at_v, weights, outputs, i, n_params, hidden, k0, width, co
     mark = load(w, np.uint64(at_w), weights, np.uint64(i * hidden + k0), some, code)
     w[at_w + units : at_w + width] = one if code == ODDS else zero
     for p in range(n_params):
-        start = at_v + p * width
+        start = at_v + p * stride
         copy(v, np.uint64(start), outputs, np.uint64((i * n_params + p) * hidden + k0), some)
         v[start + units : start + width] = zero
     return mark
