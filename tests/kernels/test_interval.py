@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from pynade.kernels.autograd import fused
-from pynade.kernels.interval import IntervalLogProb
+from pynade.kernels.mixture import LogProb
 
 TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-4}
 
@@ -33,7 +33,7 @@ def plain(a, b, width, eta, floor, background):
 
 
 def log_prob(a, b, width, eta, floor, background):
-    return fused(IntervalLogProb(floor, background), eta, a, b, width)
+    return fused(LogProb("Interval", 0.0, floor, background=background), eta, a, b, width)
 
 
 def inputs(seed, shape, k, spread=2.0):

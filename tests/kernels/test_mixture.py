@@ -169,8 +169,8 @@ def test_gradients_after_all():
     """A graph made where gradients were off has none; the function itself computes them when asked."""
     x, eta = inputs(0, (4, 3), 2)
     eta.requires_grad_()
-    loops = mixture.LogProb("Normal", 0.0, 0.0, False)
-    later, now = (Fused.apply(loops, g, x, eta)[0].sum() for g in (False, True))
+    loops = mixture.LogProb("Normal", 0.0, 0.0)
+    later, now = (Fused.apply(loops, g, eta, x)[0].sum() for g in (False, True))
     assert torch.equal(*(torch.autograd.grad(total, eta)[0] for total in (later, now)))
 
 

@@ -167,3 +167,11 @@ def test_forward_mode_is_refused_not_forgotten() -> None:
     x, weight, *rest, order, _ = Case(3, 5, 4).tensors(torch.float32)
     with forward_ad.dual_level(), pytest.raises(RuntimeError, match="jvp"):
         recurrence(x, forward_ad.make_dual(weight, weight), *rest, order, "sigmoid", kernel="numba")
+
+
+def test_rows_computed_again_leave_the_input_untouched() -> None:
+    x, *weights, order, _ = Case(9, 12, 7).tensors(torch.float32)
+    x[::2, 3] = 0.3
+    version = x._version
+    recurrence(x, *weights, order, "sigmoid", kernel="numba")
+    assert x._version == version

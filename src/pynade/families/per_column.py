@@ -283,9 +283,10 @@ class PerColumn(KeepsTypes, Family):
         a, b, width = (t.to(eta.dtype).expand(eta.shape[:-1]) for t in (a, b, width))
         own = eta[..., : 3 * n_components]
         if backends.choose("auto", eta.device, eta) == "numba" and not forward_mode():
-            from pynade.kernels.interval import IntervalLogProb
+            from pynade.kernels.mixture import LogProb
 
-            return fused(IntervalLogProb(self.sigma_floor, BACKGROUND), own, a, b, width) + more
+            interval = LogProb("Interval", 0.0, self.sigma_floor, background=BACKGROUND)
+            return fused(interval, own, a, b, width) + more
         logits, mu, raw = self._axis_eta(eta, n_components).chunk(3, -1)
         return interval_log_prob((a, b, width), (logits, mu, self.axis.log_scale(raw))) + more
 

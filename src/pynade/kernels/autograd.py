@@ -1,9 +1,7 @@
 """Fused kernels as differentiable functions of torch.
 
-A kernel has two methods. `forward(keep, *tensors)` gives the output, then what the backward pass needs, empty
-unless `keep`; `backward(needs, *tensors, *kept, grad)` gives the gradients. Both take tensors of any leading
-axes, so mapping over a new axis (`torch.func.vmap`) is one call with one more of them: a population is one
-call of the kernel. The backward pass is a function of its own so that it can be mapped too.
+Both methods of a kernel take tensors of any leading axes, so mapping over a new axis (`torch.func.vmap`) is
+one call with one more of them. The backward pass is a function of its own so that it can be mapped too.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from pynade.kernels.private import mapped
 
 
 class Kernel(Protocol):
-    """What `fused` differentiates."""
+    """What `fused` differentiates; what is kept is empty unless `keep`."""
 
     def forward(self, keep: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
         """The output, and what is kept of it."""

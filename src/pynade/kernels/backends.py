@@ -152,10 +152,9 @@ def recurrence(
 
 @dataclass
 class Recurrence:
-    """The recurrence of the members of a population, for `autograd.fused`.
+    """The recurrence of a population, for `autograd.fused`: of x (…, B, D), W, c, V, b and the order.
 
-    Tensors are x (…, B, D), W, c, V, b and the order, (1, D) for all members or with their leading axes. What
-    is kept is the tape, whose first axis may have any length.
+    The order is (1, D) for all members or has their leading axes. The tape is kept, of any length.
     """
 
     kernel: ModuleType
@@ -217,8 +216,7 @@ def sample(
     if noise is not None and n_params % 3:
         raise ValueError(f"mixtures have 3K parameters per variable, not {n_params}")
     parts[0] = parts[0].reshape(len(parts[0]), parts[0].shape[-1])
-    given = {"noise": noise} if noise is not None else {}
-    given |= {"uniforms": uniforms} if isinstance(uniforms, Tensor) else {}
+    given = {n: t for n, t in (("uniforms", uniforms), ("noise", noise)) if isinstance(t, Tensor)}
     kernel = _checked(activation, kernel, *parts, *given.values())
     if isinstance(uniforms, Uniforms) and (kernel != "numba" or noise is not None):
         uniforms = given["uniforms"] = uniforms.tensor(parts[0].dtype, parts[0].device)
@@ -228,8 +226,8 @@ def sample(
     floats = _alike(*parts, *given.values())
     numbers = {"uniforms": uniforms, "noise": noise} | dict(zip(given, floats[4:], strict=True))
     own = Weights._make((*floats[:4], order))
-    draws: Tensor = load(kernel).sample(own, **numbers, activation=activation)
-    return draws
+    drawn: Tensor = load(kernel).sample(own, **numbers, activation=activation)
+    return drawn
 
 
 def _checked(activation: str, kernel: str, *tensors: Tensor) -> str:

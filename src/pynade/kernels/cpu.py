@@ -1,15 +1,10 @@
-"""The NADE recurrence on the CPU, forwards: conditionals of given rows, and rows drawn by ancestral sampling.
+"""The NADE recurrence on the CPU, forwards: conditionals of given rows, rows drawn by ancestral sampling.
 
-Both are one compiled loop, which never stores a (B, D, H) tensor. Steps are processed in short chunks, whose
-rows of W and V are copied once, in step order, into a small tile that all data rows of a block use: weights
-are read from the first cache level. Hidden units are divided into lanes; a sampler needs eta over all of them
-before the next step can begin, so a row keeps the state of all its lanes.
-
-Where x is zero the state does not change, so a run of zeros costs only its dot products. With one parameter
-per variable two steps are computed together as if x stayed zero; after another value the second output is
-computed again while the activations change. (At the end: uniform numbers, random subsets of variables.)
+Steps go in short chunks, whose rows of W and V are copied into a tile that all data rows of a block use. If x
+is zero the state does not change: two steps are computed as if x were, the second again where it is not.
 """
 
+# mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
 import math
@@ -22,7 +17,7 @@ from pynade.kernels import cpu_vector as vec
 from pynade.kernels.backends import Uniforms
 from pynade.kernels.cpu_back import backward as backward  # the other half of this kernel
 from pynade.kernels.cpu_scalar import NEVER, jit, nth, power
-from pynade.kernels.reference import Weights
+from pynade.kernels.reference import CODES, Weights
 from pynade.kernels.threads import arrays, borrowed, share, thread_count
 
 CHUNK = 16  # outputs after which the next rows come
@@ -42,18 +37,12 @@ def forward(x: Tensor, weights: Weights, activation: str, with_tape: bool = True
     segments = -(-n_variables // vec.SEGMENT) if with_tape else 0
     tape = x.new_empty(members, segments, batch, weights.weight.shape[2])
     eta = x.new_empty(*x.shape, weights.bias.shape[2])
-    code, bad = vec.CODES[activation], torch.zeros(members, batch, dtype=torch.bool)
-    if not with_tape and activation == "sigmoid" and x.dtype == torch.float32:  # float64 stays exact
+    bad = torch.zeros(members, batch, dtype=torch.bool)
+    odds = not with_tape and activation == "sigmoid" and x.dtype == torch.float32  # float64 stays exact
+    if odds:
         square = x * x
-        if not torch.equal(square, x):
-            bad = (square != x).any(2)  # rows that are not binary
-        code = code if bad.all() else vec.ODDS
-    _share(x, weights, code, bad, eta, tape)
-    for member in bad.any(1).nonzero().flatten().tolist() if code == vec.ODDS else []:
-        again, one = bad[member].nonzero().flatten(), slice(member, member + 1)
-        order = weights.order[member % len(weights.order)].unsqueeze(0)
-        own = Weights._make((*(t[one] for t in weights[:4]), order))
-        eta[member, again] = forward(x[one, again], own, activation)[0][0]
+        bad = bad if torch.equal(square, x) else (square != x).any(2)
+    _share(x, weights, activation, bad if odds and not bad.all() else None, eta, tape)
     return eta, tape
 
 
@@ -61,43 +50,36 @@ def sample(weights: Weights, uniforms: Tensor | Uniforms, noise: Tensor | None, 
     """Rows (B, D), as `pynade.kernels.sample`: Bernoulli variables without noise, mixtures with it."""
     own = Weights._make(tensor.unsqueeze(0) for tensor in weights)
     x = weights.weight.new_zeros(1, len(uniforms), len(weights.weight))
-    bad = torch.zeros(1, len(uniforms), dtype=torch.bool)
     odds = noise is None and activation == "sigmoid" and x.dtype == torch.float32
-    _share(x, own, vec.ODDS if odds else vec.CODES[activation], bad, uniforms=uniforms, noise=noise)
-    if odds and bad.any():
-        given = uniforms if isinstance(uniforms, Tensor) else uniforms.tensor(x.dtype, x.device)
-        again = torch.zeros_like(x[:, bad[0]])
-        _share(again, own, vec.CODES[activation], bad, uniforms=given[bad[0]])
-        x[bad] = again[0]
+    bad = torch.zeros(x.shape[:2], dtype=torch.bool) if odds else None
+    _share(x, own, activation, bad, x[..., :0, None], x[:, None, :, :0][:, :0], uniforms, noise)
     return x[0]
 
 
 def _share(
     x: Tensor,
     weights: Weights,
-    code: int,
-    bad: Tensor,
-    eta: Tensor | None = None,
-    tape: Tensor | None = None,
-    *,
+    activation: str,
+    bad: Tensor | None,
+    eta: Tensor,
+    tape: Tensor,
     uniforms: Tensor | Uniforms | None = None,
     noise: Tensor | None = None,
 ) -> None:
     """Go through all steps of rows x (M, B, D), given, or drawn in the place of zeros, on all threads.
 
-    Outputs of given rows go to eta (M, B, D, P), pre-activations to the tape; rows that leave the range of
-    `ODDS` are marked in `bad` (M, B). Uniforms that are a seed are for Bernoulli variables only.
+    Outputs of given rows go to eta (M, B, D, P), pre-activations to the tape. With `bad` (M, B) the method is
+    `ODDS`; rows that it marks there, since they leave its range, are gone through again.
     """
     (members, batch, n_variables), (n_params, hidden) = x.shape, weights.output.shape[2:]
     if int(weights.order.min()) < 0 or int(weights.order.max()) >= n_variables:  # loops do not check indexes
         raise ValueError(f"order holds variables outside 0 … {n_variables - 1}")
-    seed = uniforms.seed if isinstance(uniforms, Uniforms) else 0
     family = GIVEN if uniforms is None else BERNOULLI if noise is None else MIXTURE
-    tensors, threads = arrays(*weights, x, bad), torch.get_num_threads()
-    shapes = ((members, 0, 0, 0), (members, 0, 0, 0), (batch, 0), (batch, 0))
-    for tensor, shape in zip((eta, tape, uniforms, noise), shapes, strict=True):
-        none = np.empty(shape, tensors[0].dtype)
-        tensors += arrays(tensor) if isinstance(tensor, Tensor) else (none,)
+    code = CODES[activation] if bad is None else vec.ODDS
+    bad = torch.zeros(members, batch, dtype=torch.bool) if bad is None else bad
+    seed = np.uint64(uniforms.seed if isinstance(uniforms, Uniforms) else 0)
+    drawn = (numbers if isinstance(numbers, Tensor) else x[0, :, :0] for numbers in (uniforms, noise))
+    tensors, threads = arrays(*weights, x, bad, eta, tape, *drawn), torch.get_num_threads()
     steps = max(2, 2 ** int(math.log2(max(1, CHUNK // n_params))))  # the last of a segment ends it
     lanes = -(-hidden // vec.LANE)
     width = vec.padded(-(-hidden // lanes))
@@ -109,15 +91,27 @@ def _share(
 
     def task(number: int) -> None:
         member, first = number // blocks, number % blocks * rows
-        options = (np.uint64(seed), family, code, steps, width, member, first, min(batch, first + rows))
+        options = (seed, family, code, steps, width, member, first, min(batch, first + rows))
         with borrowed(size, tensors[0].dtype) as scratch:
             _walk(*tensors, *options, scratch, np.empty(vec.GROUP, np.int64))
 
     share(task, members * blocks, thread_count("walk", x, threads))
+    for m in bad.any(1).nonzero().flatten().tolist():
+        again, order = bad[m], weights.order[m % len(weights.order)]
+        own = Weights._make(t[m].unsqueeze(0) for t in (*weights[:4], order.expand(m + 1, -1)))
+        some, results = (t[m, again].unsqueeze(0) for t in (x, eta))
+        empty = tape[m, :, again].unsqueeze(0)
+        if uniforms is None:
+            _share(some, own, activation, None, results, empty)
+            eta[m, again] = results[0]
+        else:
+            given = uniforms if isinstance(uniforms, Tensor) else uniforms.tensor(x.dtype, x.device)
+            _share(some.zero_(), own, activation, None, results, empty, given[again])
+            x[m, again] = some[0]
 
 
 @jit(inline=True)
-def _mixture(eta, r, components, uniform, noise):  # type: ignore[no-untyped-def]
+def _mixture(eta, r, components, uniform, noise):
     """One value from row r's [K logits | K locations | K log scales]."""
     top = eta[0, r]
     for k in range(1, components):
@@ -135,7 +129,7 @@ def _mixture(eta, r, components, uniform, noise):  # type: ignore[no-untyped-def
 
 
 @jit(inline=True)
-def draw(to, seed, start, stride):  # type: ignore[no-untyped-def]
+def draw(to, seed, start, stride):
     """Every stride-th number of a seed."""
     zero = to.dtype.type(0)
     for r in range(np.uint64(vec.GROUP)):
@@ -143,7 +137,7 @@ def draw(to, seed, start, stride):  # type: ignore[no-untyped-def]
 
 
 @jit(inline=True)
-def toss(drawn, eta):  # type: ignore[no-untyped-def]
+def toss(drawn, eta):
     """From uniform numbers to ones with probability sigmoid(eta), and zeros."""
     zero, one = drawn.dtype.type(0), drawn.dtype.type(1)
     for r in range(np.uint64(vec.GROUP)):
@@ -152,7 +146,7 @@ def toss(drawn, eta):  # type: ignore[no-untyped-def]
 
 
 @jit()
-def _walk(  # type: ignore[no-untyped-def]
+def _walk(
     weight, hidden_bias, output, bias, order, x, bad, eta, tape, uniforms, noise,
     seed, family, code, steps, width, m, first, last, scratch, moved,
 ):  # fmt: skip
@@ -160,12 +154,8 @@ def _walk(  # type: ignore[no-untyped-def]
     (n_variables, n_params), hidden, rows = bias.shape[1:], hidden_bias.shape[1], last - first
     x, bad, eta, tape = x[m, first:last], bad[m, first:last], eta[m, first:last], tape[m, :, first:last]
     uniforms, noise, order = uniforms[first:last], noise[first:last], order[m % len(order)]
-    weights, outputs, hidden_bias, bias = (
-        weight[m].reshape(-1),
-        output[m].reshape(-1),
-        hidden_bias[m],
-        bias[m],
-    )
+    weights, outputs = weight[m].reshape(-1), output[m].reshape(-1)
+    hidden_bias, bias = hidden_bias[m], bias[m]
     lanes, wide, zero, one = -(-hidden // width), np.uint64(width), x.dtype.type(0), x.dtype.type(1)
     padded = -(-rows // vec.FOUR) * vec.FOUR
     row, lane_of_w, lane_of_v = lanes * vec.FORWARD_STATE, steps * width, (steps * n_params + 1) * width
@@ -198,7 +188,7 @@ def _walk(  # type: ignore[no-untyped-def]
         for t in range(end - d0):
             marks[t] = one
             for lane in range(lanes):
-                places = (lane * lane_of_w + t * width, lane * lane_of_v + t * n_params * width)
+                places = (lane * lane_of_w + t * width, lane * lane_of_v + t * n_params * width, width)
                 sizes = (order[d0 + t], n_params, hidden, lane * width, width, code)
                 marks[t] = min(marks[t], vec.fetch(w, v, *places, weights, outputs, *sizes))
             if code == vec.ODDS and marks[t] == zero:
@@ -271,10 +261,7 @@ def _walk(  # type: ignore[no-untyped-def]
 
 
 def fill(out: Tensor, seed: int) -> Tensor:
-    """Fill a tensor with uniform numbers strictly between 0 and 1; the k-th is a function of the seed and k.
-
-    Torch would draw them one after the other, in a good part of the time that sampling rows with them takes.
-    """
+    """Fill a tensor with uniform numbers strictly between 0 and 1; the seed and k give the k-th."""
     array = out.view(-1).numpy()
 
     def task(number: int) -> None:
@@ -286,7 +273,7 @@ def fill(out: Tensor, seed: int) -> Tensor:
 
 
 @jit()
-def _fill(out, seed, first):  # type: ignore[no-untyped-def]
+def _fill(out, seed, first):
     zero = out.dtype.type(0)
     for k in range(len(out)):
         out[k] = nth(seed, first + np.uint64(k), zero)
@@ -306,7 +293,7 @@ def choose(count: Tensor, n_variables: int, seed: int, exists: Tensor | None = N
 
 
 @jit()
-def _choose(count, exists, out, every, seed, first):  # type: ignore[no-untyped-def]
+def _choose(count, exists, out, every, seed, first):
     """Knuth's algorithm S: of `left` variables to come `need` are taken, the next with chance need / left."""
     rows, n = out.shape
     for b in range(rows):

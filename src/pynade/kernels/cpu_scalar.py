@@ -27,20 +27,14 @@ REORDER = {"reassoc", "contract", "nsz"}
 STRICT = {"contract", "nsz"}  # for sums whose order is the algorithm
 
 
-def jit(fastmath: set[str] = REORDER, inline: bool = False, allocates: bool = False) -> Any:
+def jit(inline: bool = False, allocates: bool = False) -> Any:
     """Compile with our options, cached on disk wherever a cache can be written.
 
-    numba renews its cache when the file of a function changes, but not when a function it calls does; so the
-    state of the files whose functions and numbers go into all others becomes part of their names.
-
-    Args:
-        fastmath: what LLVM may assume.
-        inline: force it into its callers. Left to LLVM, a process that compiles and one that loads from the
-            cache may use different copies, which may round differently: a resumed run would not be identical.
-        allocates: it creates arrays, whose references must be counted; elsewhere the atomic instructions of
-            counting would cost as much as a lane's arithmetic.
+    Inlining is forced: left to LLVM, a process that compiles and one that loads from the cache may round
+    differently. References are counted, in the time of a lane's arithmetic, only where arrays are made. numba
+    does not renew its cache when a called function changes, so the state of the common files is in names.
     """
-    options: dict[str, Any] = {"fastmath": fastmath, "error_model": "numpy", "nogil": True}
+    options: dict[str, Any] = {"fastmath": REORDER, "error_model": "numpy", "nogil": True}
     options |= {"forceinline": inline} | reference_counts(allocates)
 
     def decorate(function: Compiled) -> Compiled:
@@ -190,22 +184,21 @@ def power(x, precise):
 @scalar
 def logistic(x):
     """1 / (1 + e^-x). In float32 an approximation, error at most 2e-7 everywhere."""
-    one = np.float32(1) if x == numba.float32 else np.float64(1)
+    one = _of(x)["kind"](1)
     return lambda x: one / (one + power(-x, False))
 
 
 @scalar
 def rectify(x):
     """max(x, 0), NaN staying NaN."""
-    zero = np.float32(0) if x == numba.float32 else np.float64(0)
+    zero = _of(x)["kind"](0)
     return lambda x: zero if x < zero else x
 
 
 @scalar
 def tanh(x):
     """2 logistic(2x) - 1."""
-    kind = np.float32 if x == numba.float32 else np.float64
-    one, two = kind(1), kind(2)
+    one, two = _of(x)["kind"](1), _of(x)["kind"](2)
     return lambda x: two * logistic(two * x) - one
 
 
@@ -214,11 +207,8 @@ GOLDEN, FIRST, SECOND = np.array((0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D0
 
 @scalar
 def nth(seed, k, like):
-    """The k-th uniform number of a seed (SplitMix64), in the type of `like`.
-
-    It has 23 bits in float32 and 52 in float64, plus a half, so it is never rounded and never 0 or 1.
-    """
-    kind, bits = (np.float32, 23) if like == numba.float32 else (np.float64, 52)
+    """The k-th uniform number of a seed (SplitMix64), in the type of `like`; never rounded, 0 or 1."""
+    kind, bits = _of(like)["kind"], _of(like)["bits"]
     shift, scale, half = np.uint64(64 - bits), kind(0.5**bits), kind(0.5 ** (bits + 1))
 
     def number(seed, k, like):
@@ -233,7 +223,7 @@ def nth(seed, k, like):
 @scalar
 def bits(x):
     """The bits of a float as an integer: of two positive floats the smaller has the smaller integer."""
-    kind, whole = (np.float32, np.int32) if x == numba.float32 else (np.float64, np.int64)
+    kind, whole = _of(x)["kind"], _of(x)["whole"]
     return lambda x: kind(x).view(whole)
 
 

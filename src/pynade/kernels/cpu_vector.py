@@ -1,10 +1,8 @@
 """Inner loops of the CPU kernels over hidden units, written so that LLVM vectorises them.
 
-Everything here works on *lanes*: flat, aligned buffers cut into runs of `LANE` values. The lanes of one row's
-state (pre-activation, activation, …) lie at constant distances from each other, and so do the rows of a tile
-of weights: the compiler sees, with one comparison, that they do not overlap; for separate arrays it emits
-scalar code. For the same reason nothing raises on division by zero, and offsets (s, o) are unsigned. Rounding
-may be reordered (`reassoc`) and fused (`contract`), but NaN and infinity keep their meaning.
+Everything works on *lanes*, runs of `LANE` values in flat, aligned buffers. Those of a row's state, or of a
+tile, lie at constant distances, so one comparison shows that they do not overlap; for separate arrays LLVM
+emits scalar code. For the same reason nothing raises on division by zero, and offsets (s, o) are unsigned.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -14,9 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from pynade.kernels.cpu_scalar import STEEPEST, bits, jit, logistic, power, rectify, tanh, value_of
-from pynade.kernels.reference import ACTIVATIONS
+from pynade.kernels.reference import CODES
 
-CODES = {name: code for code, name in enumerate(ACTIVATIONS)}
 SIGMOID, RELU = CODES["sigmoid"], CODES["relu"]
 ODDS = len(CODES)  # the sigmoid of binary data, see `advance`
 
@@ -31,7 +28,7 @@ BACKWARD_STATE = 4 * SHORT  # … then g = d/da, and q = d/dh not yet in g
 PAIR = 2 * SHORT  # a tile row of the backward pass: the weights, then their gradient
 # offsets in a row's state: of h going forward; of h, g and q going back; of gradients and rows in tiles
 H = np.uint64(LANE)
-BACK_H, G, Q, GRAD, TWIN = (np.uint64(n * SHORT) for n in (1, 2, 3, 1, 2))
+BACK_H, G, Q, GRAD, TWIN, ROW = (np.uint64(n * SHORT) for n in (1, 2, 3, 1, 2, 4))
 
 
 def padded(width: int) -> int:
@@ -87,7 +84,7 @@ def load(to, j, rows, i, width, code):
 
 
 @jit(inline=True)
-def fetch(w, v, at_w, at_v, weights, outputs, i, n_params, hidden, k0, width, code):
+def fetch(w, v, at_w, at_v, stride, weights, outputs, i, n_params, hidden, k0, width, code):
     """One step's weights into tiles: variable i's units from k0 on, padded to `width`; returns as `load`."""
     zero, one = w.dtype.type(0), w.dtype.type(1)
     units = max(0, min(width, hidden - k0))
@@ -95,7 +92,7 @@ def fetch(w, v, at_w, at_v, weights, outputs, i, n_params, hidden, k0, width, co
     mark = load(w, np.uint64(at_w), weights, np.uint64(i * hidden + k0), some, code)
     w[at_w + units : at_w + width] = one if code == ODDS else zero
     for p in range(n_params):
-        start = at_v + p * width
+        start = at_v + p * stride
         copy(v, np.uint64(start), outputs, np.uint64((i * n_params + p) * hidden + k0), some)
         v[start + units : start + width] = zero
     return mark
@@ -208,15 +205,8 @@ def flush(s, o, width, code):
 
 
 @jit(inline=True)
-def collect(s, o, x, w, i, width):
-    """gW += x g."""
-    for k in range(width):
-        w[i + GRAD + k] += x * s[o + G + k]
-
-
-@jit(inline=True)
 def retreat(s, o, x, w, i, e, v, j, width, code):
-    """A step back in one pass: `flush`, `collect`, a -= x W, h = act(a), `gather` one output of that h."""
+    """A step back in one pass: `flush`, gW += x g, a -= x W, h = act(a), `gather` one output of that h."""
     one = s.dtype.type(1)
     for k in range(width):
         g = s[o + G + k] + s[o + Q + k] * slope(s[o + BACK_H + k], one, code)
@@ -239,8 +229,9 @@ def gather(s, o, e, v, j, width):
 
 
 @jit(inline=True)
-def gather4(s, o, e0, e1, e2, e3, v, j, width):
-    """`gather` for four tile rows at once."""
+def gather4(s, o, e, p, v, j, width):
+    """`gather` for four tile rows at once; their gradients are e[p:]."""
+    e0, e1, e2, e3 = e[p], e[p + 1], e[p + 2], e[p + 3]
     j1, j2, j3 = j + TWIN, j + TWIN + TWIN, j + TWIN + TWIN + TWIN
     for k in range(width):
         h = s[o + BACK_H + k]
@@ -249,3 +240,25 @@ def gather4(s, o, e0, e1, e2, e3, v, j, width):
         v[j1 + GRAD + k] += e1 * h
         v[j2 + GRAD + k] += e2 * h
         v[j3 + GRAD + k] += e3 * h
+
+
+@jit(inline=True)
+def gather_rows(s, o, e, r, p, v, j, width):
+    """`gather` for four rows of state and four tile rows; their gradients are e[r:, p:]."""
+    o1, o2, o3 = o + ROW, o + ROW + ROW, o + ROW + ROW + ROW
+    j1, j2, j3 = j + TWIN, j + TWIN + TWIN, j + TWIN + TWIN + TWIN
+    a0, a1, a2, a3 = e[r, p], e[r, p + 1], e[r, p + 2], e[r, p + 3]
+    b0, b1, b2, b3 = e[r + 1, p], e[r + 1, p + 1], e[r + 1, p + 2], e[r + 1, p + 3]
+    c0, c1, c2, c3 = e[r + 2, p], e[r + 2, p + 1], e[r + 2, p + 2], e[r + 2, p + 3]
+    d0, d1, d2, d3 = e[r + 3, p], e[r + 3, p + 1], e[r + 3, p + 2], e[r + 3, p + 3]
+    for k in range(width):
+        v0, v1, v2, v3 = v[j + k], v[j1 + k], v[j2 + k], v[j3 + k]
+        h0, h1, h2, h3 = s[o + BACK_H + k], s[o1 + BACK_H + k], s[o2 + BACK_H + k], s[o3 + BACK_H + k]
+        s[o + Q + k] += a0 * v0 + a1 * v1 + a2 * v2 + a3 * v3
+        s[o1 + Q + k] += b0 * v0 + b1 * v1 + b2 * v2 + b3 * v3
+        s[o2 + Q + k] += c0 * v0 + c1 * v1 + c2 * v2 + c3 * v3
+        s[o3 + Q + k] += d0 * v0 + d1 * v1 + d2 * v2 + d3 * v3
+        v[j + GRAD + k] += a0 * h0 + b0 * h1 + c0 * h2 + d0 * h3
+        v[j1 + GRAD + k] += a1 * h0 + b1 * h1 + c1 * h2 + d1 * h3
+        v[j2 + GRAD + k] += a2 * h0 + b2 * h1 + c2 * h2 + d2 * h3
+        v[j3 + GRAD + k] += a3 * h0 + b3 * h1 + c3 * h2 + d3 * h3

@@ -1,20 +1,11 @@
 """The NADE recurrence on CUDA, in Triton: many short recurrences instead of one long one.
 
-The D steps are cut into segments. The pre-activation at the start of a segment is a plain matrix product of
-the inputs before it, so all segments, blocks of rows and blocks of hidden units run at the same time.
-
-The backward pass also goes through the steps once, in forward order. Let p_d be the sum of (d/da) over the
-steps of the segment up to and including d, and G the sum over all steps from the start of the segment to the
-end. The gradient that reaches the update at step d is G - p_d, so that gW[d] = Σ_b x_bd (G_b - p_bd): the
-first part is a matrix product per segment, the second is summed on the way, as is gV. Nothing is subtracted
-from the pre-activation, and no two programs add to the same place: partial sums over blocks are stored apart
-and added afterwards, in fixed order. The host reads no value, so all of it can be captured in a CUDA graph.
-
-Sums within a thread are cheaper than sums across threads. The forward pass sums over hidden units, so each
-thread has a row with its hidden units in registers; the backward pass sums over rows and does the reverse.
+The D steps are cut into segments, whose first pre-activation is a matrix product of the inputs before: all
+segments, blocks of rows and blocks of hidden units run at once. No two programs add to the same place, and
+the host reads no value, so that all of it can be captured in a CUDA graph.
 """
 
-# mypy: disable-error-code="import-untyped, import-not-found"
+# mypy: disable-error-code="import-untyped, import-not-found, no-untyped-def"
 from __future__ import annotations
 
 import torch
@@ -22,9 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from pynade.kernels.reference import ACTIVATIONS, Weights
+from pynade.kernels.reference import CODES, Weights
 
-CODES = {name: code for code, name in enumerate(ACTIVATIONS)}
 PROGRAMS = 2048  # programs (warps of 32 rows or units) that use a large GPU fully
 SHORTEST = 8  # steps in a segment, at least
 WARP = 32
@@ -34,7 +24,7 @@ LARGEST_STATE = 8192  # hidden units × rows held by one program
 
 
 @triton.jit
-def squash(a, ACT: tl.constexpr):  # type: ignore[no-untyped-def]
+def squash(a, ACT: tl.constexpr):
     """The activation."""
     if ACT == 0:
         h = 1 / (1 + tl.exp(-a))
@@ -46,7 +36,7 @@ def squash(a, ACT: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def slope(h, ACT: tl.constexpr):  # type: ignore[no-untyped-def]
+def slope(h, ACT: tl.constexpr):
     """Its derivative, from its value."""
     if ACT == 0:
         s = h * (1 - h)
@@ -58,13 +48,13 @@ def slope(h, ACT: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _forward(  # type: ignore[no-untyped-def]
+def _forward(
     x, weight, output, start, eta, B, D, H, P, S, LENGTH,
     ACT: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr,
 ):  # fmt: skip
     """Partial eta (M, blocks of units, D, P, B) of one segment, block of rows and block of units.
 
-    x (M, D, B), W (M, D, H), V (M, D, P, H), all by step; start (M, S, B, H).
+    x (M, D, B), W (M, D, H), V (M, D, P, H), all by step; start (M, S, B, H). A thread has a row of units.
     """
     block, row_blocks = tl.program_id(0), tl.cdiv(B, ROWS)
     m, rows = (block // row_blocks).to(tl.int64), (block % row_blocks) * ROWS + tl.arange(0, ROWS)
@@ -86,14 +76,15 @@ def _forward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _backward(  # type: ignore[no-untyped-def]
+def _backward(
     x, weight, output, start, grad_eta, total, grad_weight, grad_output, grad_x, B, D, H, P, S, LENGTH,
     ACT: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr, NEED_X: tl.constexpr,
 ):  # fmt: skip
-    """One segment's p at its end, `total` (M, S, B, H), and the parts of the gradients that need p_d.
+    """One segment, forwards: p_d is the sum of d/da over its steps up to d, G from its start to the end.
 
-    grad_eta (M, D, P, B) by step; grad_weight (blocks of rows, M, D, H) and grad_x (blocks of units, M, D, B)
-    get Σ x p and Σ W p, to be subtracted; grad_output (blocks of rows, M, D, P, H).
+    So gW[d] = Σ_b x_bd (G_b - p_bd), of which a matrix product is the first part. grad_eta (M, D, P, B) is by
+    step; grad_weight (blocks of rows, M, D, H) and grad_x (blocks of units, M, D, B) get Σ x p and Σ W p, to
+    be subtracted, grad_output (blocks of rows, M, D, P, H) its sums, `total` (M, S, B, H) p at the end.
     """
     block, row_blocks = tl.program_id(0), tl.cdiv(B, ROWS)
     members = tl.num_programs(0) // row_blocks
@@ -202,7 +193,7 @@ def _segment_product(left: Tensor, right: Tensor, length: int, segments: int) ->
 
 
 @triton.jit
-def _sample(  # type: ignore[no-untyped-def]
+def _sample(
     weight, hidden_bias, output, bias, uniforms, noise, x, B, D, H, P,
     FAMILY: tl.constexpr, ACT: tl.constexpr, ROWS: tl.constexpr, UNITS: tl.constexpr, PARAMS: tl.constexpr,
 ):  # fmt: skip

@@ -1,19 +1,10 @@
-"""Random draws of whole procedures in one kernel each: on CUDA, in Triton.
+"""Random draws in one kernel each, on CUDA, in Triton: prefixes of orderings, rounds of Gibbs sampling.
 
-Random prefixes of random orderings: a program draws one row's prefix, that is its length, a key for every
-variable, and by bisection the key that so many lie below. Sorting the keys, as plain torch must, takes longer
-than a small net's whole forward pass.
-
-Rounds of Gibbs sampling of small RBMs: a program keeps the hidden units of some chains of a machine and goes
-down and up k times without leaving the chip; as separate operations a round is ten kernels, each of which
-takes longer to start than to run. The numbers depend on the round, the chain and the unit but not on the
-machine: all share them.
-
-The uniform numbers come from a counter-based generator with a seed in device memory, so a CUDA graph draws
-afresh at every replay.
+As separate operations these are many kernels, each of which takes longer to start than to run. Numbers come
+from a counter-based generator with a seed in device memory: a CUDA graph draws afresh at every replay.
 """
 
-# mypy: disable-error-code="import-untyped, import-not-found"
+# mypy: disable-error-code="import-untyped, import-not-found, no-untyped-def"
 from __future__ import annotations
 
 import torch
@@ -29,7 +20,7 @@ LAST = tl.constexpr((1 << 31) - 1)  # the key of a cell that is never observed
 
 
 @triton.jit
-def _shuffled(x, key, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
+def _shuffled(x, key, HALF: tl.constexpr):
     """Where a pseudo-random permutation of 0 … 4 ** HALF - 1 takes x: four rounds of a Feistel network."""
     left, right = x >> HALF, x & ((1 << HALF) - 1)
     for turn in tl.static_range(4):
@@ -39,11 +30,11 @@ def _shuffled(x, key, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _prefix(  # type: ignore[no-untyped-def]
+def _prefix(
     exists, seed, out, B, D,
     GAPS: tl.constexpr, STRATIFIED: tl.constexpr, BITS: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
-    """Row `program_id(0)`; 2 ** BITS is at least D, 4 ** HALF at least B."""
+    """A row's length, keys, and by bisection the one that so many lie below; 2**BITS >= D, 4**HALF >= B."""
     row = tl.program_id(0)
     i = tl.arange(0, 1 << BITS)
     inside = i < D
@@ -91,27 +82,26 @@ def suits_prefix(batch: int, n_variables: int) -> bool:
 
 
 @triton.jit
-def _uniform(seed, number, rows, units, B, UNITS):  # type: ignore[no-untyped-def]
+def _uniform(seed, number, rows, units, B, UNITS):
     """Uniform numbers (rows, units), the number-th such set."""
     return tl.rand(seed, (number * B + rows)[:, None] * UNITS + units[None, :])
 
 
 @triton.jit
-def _weights(W, m, hid, seen, H, D):  # type: ignore[no-untyped-def]
+def _weights(W, m, hid, seen, H, D):
     """Weights (hidden, visible) of machine m between these units."""
     inside = (hid < H)[:, None] & (seen < D)[None, :]
     return tl.load(W + m * H * D + hid[:, None] * D + seen[None, :], mask=inside, other=0.0)
 
 
 @triton.jit
-def _gibbs(  # type: ignore[no-untyped-def]
+def _gibbs(
     chains, chain_step, W, b, c, seed, moved, above, B, D, H, K,
     ROWS: tl.constexpr, SEEN: tl.constexpr, HIDDEN: tl.constexpr,
 ):  # fmt: skip
-    """K rounds for ROWS chains of one machine; chains of machine m start at m · chain_step.
+    """K rounds for ROWS chains of a machine, from m · chain_step on; all machines share the uniform numbers.
 
-    A round goes once over the visible units: given the hidden ones they are drawn SEEN at a time, and each
-    batch adds its part to what the hidden units will see.
+    The hidden units stay on the chip; visible ones are drawn SEEN at a time and add what hidden ones see.
     """
     m = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)

@@ -1,9 +1,7 @@
-"""Log-densities of mixtures of K one-dimensional distributions and their gradients in one pass, on the CPU.
+"""Log-probabilities of mixtures of one-dimensional distributions and their gradients in one pass, on the CPU.
 
-With torch this is some thirty passes over tensors as large as eta. Here a few rows at a time are transposed
-into lanes (one number of each row, side by side), so that every exponential is a vector loop whatever K is. A
-tile is always computed whole: the result of a row depends neither on the other rows nor on the number of
-threads. It is that of `families.mixture`, to rounding.
+A few rows at a time are transposed into lanes (one number of each row, side by side): exponentials are vector
+loops. A tile is always computed whole: a row's result depends neither on other rows nor on threads.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -22,125 +20,158 @@ from pynade.kernels.cpu_scalar import at_most, exponential, jit, logarithm
 from pynade.kernels.private import forward_mode
 from pynade.kernels.threads import arrays, borrowed, share, thread_count
 
-NORMAL, LAPLACE, LOGISTIC = range(3)  # codes of the standard distributions
-STANDARD = {"Normal": NORMAL, "DoubleExponential": LAPLACE, "StandardLogistic": LOGISTIC}
+NORMAL, LAPLACE, LOGISTIC, INTERVAL = range(4)  # the last: of logistics
+KINDS = {"Normal": NORMAL, "DoubleExponential": LAPLACE, "StandardLogistic": LOGISTIC, "Interval": INTERVAL}
 
 ROWS = 32  # in a tile
-FIELDS = 6  # lanes of a component: logit, location, raw scale (then their gradients), z, slope of sigma, each
+FIELDS = 6  # lanes of a component: logit, location, raw scale (then their gradients), log-probability, …
+LANES = 8  # of the rows: x, or an interval's lower end, upper end and width; …
 TASK = 2**14  # numbers of eta below which another thread costs more than it brings
 FLOORS = (1e-30, 1e30)  # between which a floor is an ordinary number in float32
+NARROW = 0.01  # q below which 1 - exp(-q) is a series
 
 LANE = np.uint64(ROWS)
-MU, RAW, Z, SLOPE, EACH = (np.uint64(n * ROWS) for n in range(1, FIELDS))
-TOP, BEST, WEIGHT, TOTAL, PULL = (np.uint64(n * ROWS) for n in range(1, 6))  # lanes of the rows, after x
+MU, RAW, EACH, WEIGHT, PULL = (np.uint64(n * ROWS) for n in range(1, FIELDS))
+END, WIDTH, TOP, BEST, TOTAL, MASS, BY_X = (np.uint64(n * ROWS) for n in range(1, LANES))
 
 
-def suits(x: Tensor, eta: Tensor, name: str, floor: float) -> bool:
+def suits(x: Tensor, eta: Tensor, kind: str, floor: float) -> bool:
     """Whether the distribution is known, x and eta are rows of one type, and forward mode is not active."""
-    known = name in STANDARD and (floor == 0 or FLOORS[0] <= floor <= FLOORS[1])
-    alike = x.shape == eta.shape[:-1] and x.dtype == eta.dtype
-    return known and alike and not forward_mode()
+    known = kind in KINDS and (floor == 0 or FLOORS[0] <= floor <= FLOORS[1])
+    return known and x.shape == eta.shape[:-1] and x.dtype == eta.dtype and not forward_mode()
 
 
 def log_prob(x: Tensor, eta: Tensor, *options: Any) -> Tensor:
-    """Log of Σ_c pi_c f((x - mu_c) / sigma_c) / sigma_c: x (…), eta (…, 3K) -> (…); options: of `LogProb`.
-
-    Example:
-        >>> import torch
-        >>> log_prob(torch.ones(1), torch.zeros(1, 6), "Normal", 0.0, 0.0, False)
-        tensor([-0.5000])
-    """
-    return fused(LogProb(*options), x, eta)
+    """Log of Σ_c pi_c f((x - mu_c) / sigma_c) / sigma_c: x (…), eta (…, 3K) -> (…); options: of `LogProb`."""
+    return fused(LogProb(*options), eta, x)
 
 
 @dataclass
 class LogProb:
-    """The log-density, for `autograd.fused`; x (…), eta (…, 3K): [K logits | K locations | K raw scales]."""
+    """The logarithm of a mixture's density, or of an interval's probability, for `autograd.fused`.
 
-    name: str  # of the standard distribution f
+    Tensors: eta (…, 3K): [K logits | K locations | K raw scales], and x (…); or an interval's ends a and b
+    and width b - a, above 0, which may be too small to show in the difference, without gradients.
+
+    Example:
+        >>> fused(LogProb("Normal", 0.0, 0.0), torch.zeros(1, 6), torch.ones(1))
+        tensor([-0.5000])
+        >>> one = torch.ones(1)
+        >>> fused(LogProb("Interval", 0.0, 0.0), torch.zeros(1, 3), -one, one, 2 * one).exp()  # tanh(1/2)
+        tensor([0.4621])
+    """
+
+    kind: str  # of the standard distribution f, or "Interval"
     constant: float  # log f is its kernel and this
     floor: float  # sigma = floor + exp(raw)
-    scaled: bool  # multiply the gradient of each location by its sigma
+    scaled: bool = False  # multiply the gradient of each location by its sigma
+    background: float = 0.0  # weight of one more component of an interval, with location 0 and raw scale 0
 
     def forward(self, keep: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Log p (…), and its gradients by x and eta, empty unless `keep`."""
-        x, eta = tensors
-        n, width = x.numel(), eta.shape[-1]
-        out = x.new_empty(x.shape)
-        by_x = x.new_empty(x.shape if keep else (*x.shape, 0))
-        by_eta = x.new_empty((*x.shape, width if keep else 0))
-        values, etas, *results = (a.reshape(-1) for a in arrays(x, eta, out, by_x, by_eta))
+        eta, x, *_ = tensors
+        n, width, point = x.numel(), eta.shape[-1], len(tensors) == 2
+        by_x = x.new_empty(x.shape if keep and point else (*x.shape, 0))
+        results = (x.new_empty(x.shape), by_x, x.new_empty((*x.shape, width if keep else 0)))
+        cells = (x, x, x) if point else tensors[1:]
+        flat = [a.reshape(-1) for a in arrays(*cells, eta, *results)]
         threads = min(torch.get_num_threads(), max(1, n * width // TASK))
-        rows = -(-n // (threads * ROWS)) * ROWS  # whole tiles
-        size = ROWS * (6 + FIELDS * (width // 3))
-        numbers = values.dtype.type(self.constant), values.dtype.type(self.floor)
-        options = (STANDARD[self.name], *numbers, self.scaled, keep)
+        rows = max(1, -(-n // (threads * ROWS))) * ROWS  # whole tiles
+        kind = flat[0].dtype.type
+        options = (
+            KINDS[self.kind],
+            kind(self.constant),
+            kind(self.floor),
+            self.scaled,
+            kind(self.background),
+        )
 
         def task(number: int) -> None:
-            with borrowed(size, values.dtype) as scratch:
-                first = number * rows
-                sizes = (first, min(n, first + rows), width // 3)
-                _rows(values, etas, *results, scratch[: 6 * ROWS], scratch[6 * ROWS :], *sizes, *options)
+            with borrowed(ROWS * (LANES + FIELDS * (width // 3 + 1)), flat[0].dtype) as scratch:
+                sizes = (number * rows, min(n, (number + 1) * rows), width // 3)
+                _rows(*flat, scratch[: LANES * ROWS], scratch[LANES * ROWS :], *sizes, *options)
 
-        share(task, -(-n // rows) if n else 0, thread_count("mixture", x, threads))
-        return out, by_x, by_eta
+        share(task, -(-n // rows), thread_count("mixture", x, threads))
+        return results
 
     def backward(self, needs: tuple[bool, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
         """The stored gradients, times the incoming one."""
-        _, _, by_x, by_eta, grad = tensors
-        of_x = by_x * grad if needs[0] else grad.new_empty((*grad.shape, 0))
-        return of_x, by_eta * grad.unsqueeze(-1) if needs[1] else grad.new_empty((*grad.shape, 0))
+        *_, by_x, by_eta, grad = tensors
+        none = grad.new_empty((*grad.shape, 0))
+        return by_eta * grad.unsqueeze(-1) if needs[0] else none, by_x * grad if needs[1] else none
 
 
 @jit()
 def _rows(
-    x, eta, out, by_x, by_eta, row, s, first, last, components, code, constant, floor, scaled, gradients
-):
-    """Rows first … last - 1. s: lanes of the components; row: lanes of x and what is summed over them."""
-    zero, one, low, nan = x.dtype.type(0), x.dtype.type(1), x.dtype.type(-np.inf), x.dtype.type(np.nan)
-    step, width = np.uint64(FIELDS) * LANE, 3 * components
+    x, end, width, eta, out, by_x, by_eta, row, s,
+    first, last, components, code, constant, floor, scaled, background,
+):  # fmt: skip
+    """Rows first … last - 1. s: lanes of the components, the background last; row: lanes of the rows."""
+    kind = x.dtype.type
+    zero, one, low, nan, least = kind(0), kind(1), kind(-np.inf), kind(np.nan), kind(np.finfo(x.dtype).min)
+    step, size, odds = np.uint64(FIELDS) * LANE, 3 * components, background / (one - background)
+    every = components + (background > zero)
     s[:], row[:] = zero, zero
     for start in range(first, last, ROWS):
         some = min(ROWS, last - start)
         for r in range(some):
-            here = np.uint64((start + r) * width)
-            row[r] = x[start + r]
+            here, lane = np.uint64((start + r) * size), np.uint64(r)
+            row[lane], row[END + lane], row[WIDTH + lane] = x[start + r], end[start + r], width[start + r]
             for c in range(components):
-                o, i = np.uint64(c) * step + np.uint64(r), here + np.uint64(c)
+                o, i = np.uint64(c) * step + lane, here + np.uint64(c)
                 s[o], s[o + MU] = eta[i], eta[i + np.uint64(components)]
                 s[o + RAW] = eta[i + np.uint64(2 * components)]
         for r in range(LANE):
-            row[TOP + r] = row[BEST + r] = low
-            row[WEIGHT + r] = row[TOTAL + r] = row[PULL + r] = zero
+            row[TOP + r], row[BEST + r] = low, least
+            row[TOTAL + r] = row[MASS + r] = row[BY_X + r] = zero
         for c in range(components):
             o = np.uint64(c) * step
             for r in range(LANE):
                 row[TOP + r] = s[o + r] if s[o + r] > row[TOP + r] else row[TOP + r]
         for c in range(components):
-            _each(row, s, np.uint64(c) * step, code, floor)
-        for r in range(LANE):  # the sum of all components' zeros is finite
-            row[BEST + r] = zero if row[BEST + r] == low else row[BEST + r]
-        for c in range(components):
             o = np.uint64(c) * step
-            for r in range(LANE):  # exponentials relative to the largest, in place, and their sums
-                weight, each = exponential(s[o + r]), exponential(s[o + EACH + r] - row[BEST + r])
-                s[o + r], s[o + EACH + r] = weight, each
-                row[WEIGHT + r] += weight
-                row[TOTAL + r] += each
+            for r in range(LANE):
+                s[o + r] -= row[TOP + r]
+                s[o + WEIGHT + r] = exponential(s[o + r])
+                row[TOTAL + r] += s[o + WEIGHT + r]
+        if every > components:
+            o = np.uint64(components) * step
+            for r in range(LANE):
+                s[o + r] = logarithm(odds * row[TOTAL + r])
+                s[o + MU + r] = s[o + RAW + r] = zero
+        for c in range(every):
+            o = np.uint64(c) * step
+            if code == INTERVAL:
+                _interval(row, s, o, floor)
+            elif code == NORMAL:  # a copy of the loop for each: as one, all would be computed at every place
+                _point(row, s, o, NORMAL, floor, scaled)
+            elif code == LAPLACE:
+                _point(row, s, o, LAPLACE, floor, scaled)
+            else:
+                _point(row, s, o, LOGISTIC, floor, scaled)
+        for c in range(every):
+            o = np.uint64(c) * step
+            for r in range(LANE):
+                s[o + EACH + r] = exponential(s[o + EACH + r] - row[BEST + r])
+                row[MASS + r] += s[o + EACH + r]
         for r in range(LANE):
-            total = row[TOTAL + r]
-            value = row[BEST + r] + logarithm(total / row[WEIGHT + r])
-            row[BEST + r] = low if total == zero else value + constant
-            row[TOTAL + r] = nan if total == zero else one / total  # no slope leads back from there
-            row[WEIGHT + r] = one / row[WEIGHT + r]
+            mass = row[MASS + r]
+            value = row[BEST + r] + logarithm(mass * (one - background) / row[TOTAL + r])
+            row[BEST + r] = low if mass == zero else value + constant
+            row[MASS + r] = nan if mass == zero else one / mass  # no slope leads back from there
         for r in range(some):
             out[start + r] = row[BEST + np.uint64(r)]
-        if gradients:
+        if len(by_eta):
+            o = np.uint64(components) * step
+            for r in range(LANE):  # share of all but the background, over the sum of weights
+                rest = one - s[o + EACH + r] * row[MASS + r] if every > components else one
+                row[TOTAL + r] = rest / row[TOTAL + r]
             for c in range(components):
-                _slopes(row, s, np.uint64(c) * step, code, floor, scaled)
+                _gradients(row, s, np.uint64(c) * step)
             for r in range(some):
-                here = np.uint64((start + r) * width)
-                by_x[start + r] = row[PULL + np.uint64(r)]
+                here = np.uint64((start + r) * size)
+                if len(by_x):
+                    by_x[start + r] = row[BY_X + np.uint64(r)]
                 for c in range(components):
                     o, i = np.uint64(c) * step + np.uint64(r), here + np.uint64(c)
                     by_eta[i], by_eta[i + np.uint64(components)] = s[o], s[o + MU]
@@ -148,15 +179,12 @@ def _rows(
 
 
 @jit(inline=True)
-def _each(row, s, o, code, floor):
-    """Log of a component but for the sum of all weights, and the largest so far.
-
-    Stored: the logit relative to the largest, z, 1 / sigma in place of raw, d log sigma / d raw.
-    """
+def _point(row, s, o, code, floor, scaled):
+    """Log of a component's density and weight, and the largest so far; in place its derivatives."""
     one, two, half = s.dtype.type(1), s.dtype.type(2), s.dtype.type(0.5)
     zero = one - one
     for r in range(LANE):
-        logit, raw = s[o + r] - row[TOP + r], s[o + RAW + r]
+        raw = s[o + RAW + r]
         if floor == zero:
             log_sigma, slope = raw, one
             inverse = exponential(-raw)
@@ -167,35 +195,50 @@ def _each(row, s, o, code, floor):
             log_sigma = raw if at_most(raw) < raw else logarithm(floor + e)
         z = (row[r] - s[o + MU + r]) * inverse
         if code == NORMAL:
-            kernel = -half * (z * z)
+            kernel, fall = -half * (z * z), z  # fall: minus the derivative of the kernel
         elif code == LAPLACE:
-            kernel = -abs(z)
+            kernel, fall = -abs(z), one if z > zero else (-one if z < zero else z)
         else:
-            kernel = -abs(z) - two * logarithm(one + exponential(-abs(z)))
-        each = logit - log_sigma + kernel
-        s[o + RAW + r], s[o + Z + r], s[o + SLOPE + r], s[o + EACH + r] = inverse, z, slope, each
-        s[o + r] = logit
+            t = exponential(-abs(z))
+            kernel, fall = -abs(z) - two * logarithm(one + t), (one - t) / (one + t)
+            fall = fall if z > zero else -fall
+        each = s[o + r] - log_sigma + kernel
+        s[o + EACH + r], s[o + PULL + r] = each, fall * inverse
+        s[o + MU + r], s[o + RAW + r] = fall if scaled else fall * inverse, (fall * z - one) * slope
         row[BEST + r] = each if each > row[BEST + r] else row[BEST + r]
 
 
 @jit(inline=True)
-def _slopes(row, s, o, code, floor, scaled):
-    """Gradients by logit, location and raw scale in their places; by x in a sum."""
-    one = s.dtype.type(1)
-    zero = one - one
+def _interval(row, s, o, floor):
+    """As `_point`, of σ(v) - σ(-u) = σ(u) σ(v) (1 - exp(-q)), q = u + v, which loses no digits."""
+    kind = s.dtype.type
+    zero, one, least, narrow = kind(0), kind(1), kind(1e-30), kind(NARROW)
+    half, third, quarter, fifth = kind(1 / 2), kind(1 / 3), kind(1 / 4), kind(1 / 5)
     for r in range(LANE):
-        share_of = s[o + EACH + r] * row[TOTAL + r]
-        z, inverse = s[o + Z + r], s[o + RAW + r]
-        if code == NORMAL:
-            fall = z  # minus the derivative of the kernel
-        elif code == LAPLACE:
-            fall = one if z > zero else (-one if z < zero else z)
-        else:
-            t = exponential(-abs(z))
-            fall = (one - t) / (one + t)
-            fall = fall if z > zero else -fall
-        pull = share_of * fall
-        s[o + r] = share_of - s[o + r] * row[WEIGHT + r]
-        s[o + MU + r] = pull if scaled else pull * inverse
-        s[o + RAW + r] = (pull * z - share_of) * s[o + SLOPE + r]
-        row[PULL + r] -= pull * inverse
+        e = exponential(at_most(s[o + RAW + r]))
+        inverse = one / (floor + e)
+        u, v = (s[o + MU + r] - row[r]) * inverse, (row[END + r] - s[o + MU + r]) * inverse
+        q = row[WIDTH + r] * inverse
+        q = least if q < least else q
+        eu, ev, eq = exponential(-abs(u)), exponential(-abs(v)), exponential(-q)
+        short = q * (one - half * q * (one - third * q * (one - quarter * q * (one - fifth * q))))
+        g = short if q < narrow else one - eq
+        each = s[o + r] + (u if u < zero else zero) + (v if v < zero else zero)
+        each += logarithm(g / ((one + eu) * (one + ev)))
+        su, sv = (eu if u > zero else one) / (one + eu), (ev if v > zero else one) / (one + ev)
+        s[o + EACH + r], s[o + MU + r] = each, (su - sv) * inverse
+        s[o + RAW + r] = -(v * sv + u * su + q * eq / g) * e * inverse
+        row[BEST + r] = each if each > row[BEST + r] else row[BEST + r]
+
+
+@jit(inline=True)
+def _gradients(row, s, o):
+    """From derivatives of a component's logarithm to those of the mixture's; by x in a sum."""
+    zero = s.dtype.type(0)
+    for r in range(LANE):
+        share_of = s[o + EACH + r] * row[MASS + r]
+        none = share_of == zero  # where derivatives may be infinite
+        s[o + r] = share_of - s[o + WEIGHT + r] * row[TOTAL + r]
+        s[o + MU + r] = zero if none else share_of * s[o + MU + r]
+        s[o + RAW + r] = zero if none else share_of * s[o + RAW + r]
+        row[BY_X + r] -= zero if none else share_of * s[o + PULL + r]

@@ -1,25 +1,10 @@
-"""The norms of the U-Net and the transformers with what surrounds them, in one pass: on CUDA, in Triton.
-
-Of maps (B, C, H, W), by group of maps (`NormSiLU`), with mean and variance of a row's group of maps, and a
-scale and a shift per map, or per row and map:
-
-    y = drop(silu((1 + scale) ⊙ (x - mean) / sqrt(variance + epsilon) + shift))
+"""The norms of the U-Net and the transformers with what surrounds them, in one pass each: on CUDA, in Triton.
 
 Torch's group norm needs float32 in the default memory format, convolutions in bfloat16 are fastest in
-channels-last format: a U-Net would spend more time on conversions than on its convolutions. One program does
-one row, which it reads twice, the second time from the cache. What is dropped is decided by a counter-based
-generator from a seed in device memory, drawn by torch's, so nothing is stored for the backward pass and a
-CUDA graph draws afresh at every replay. Sums are float32.
-
-Of tokens (N, width), together with the sum that comes before it (`AddNorm`):
-
-    h' = h + more,    y = (h' - mean) / sqrt(variance + epsilon)
-
-h stays float32 while `more` and y are what matrix products leave and take: one pass instead of an addition, a
-norm and two conversions. Backwards the two gradients of h' are added in the same pass.
+channels-last format: a U-Net would spend more time on conversions than on its convolutions. Sums are float32.
 """
 
-# mypy: disable-error-code="import-untyped, import-not-found"
+# mypy: disable-error-code="import-untyped, import-not-found, no-untyped-def"
 from __future__ import annotations
 
 from typing import Any
@@ -34,7 +19,7 @@ WARPS = 16
 
 
 @triton.jit
-def _place(C: tl.constexpr, G: tl.constexpr, GP: tl.constexpr, EP: tl.constexpr):  # type: ignore[no-untyped-def]
+def _place(C: tl.constexpr, G: tl.constexpr, GP: tl.constexpr, EP: tl.constexpr):
     """The map at each of GP · EP places: groups padded to powers of two, in number and in size."""
     k = tl.arange(0, GP * EP)
     if GP * EP == C:  # nothing is padded, and the compiler sees that they lie side by side
@@ -47,21 +32,21 @@ def _place(C: tl.constexpr, G: tl.constexpr, GP: tl.constexpr, EP: tl.constexpr)
 
 
 @triton.jit
-def _pixels(start, c, real, S: tl.constexpr, C: tl.constexpr, P: tl.constexpr):  # type: ignore[no-untyped-def]
+def _pixels(start, c, real, S: tl.constexpr, C: tl.constexpr, P: tl.constexpr):
     """Places of the maps c at P pixels of a row, and which of them are real."""
     s = start + tl.arange(0, P)
     return s[:, None] * C + c[None, :], (s < S)[:, None] & real[None, :]
 
 
 @triton.jit
-def _by_group(v, GP: tl.constexpr, EP: tl.constexpr):  # type: ignore[no-untyped-def]
+def _by_group(v, GP: tl.constexpr, EP: tl.constexpr):
     """At every map the sum over its group."""
     total = tl.sum(tl.reshape(v, (GP, EP)), axis=1)
     return tl.reshape(tl.broadcast_to(total[:, None], (GP, EP)), (GP * EP,))
 
 
 @triton.jit
-def _keep(seed, n, S: tl.constexpr, C: tl.constexpr, here, RATE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _keep(seed, n, S: tl.constexpr, C: tl.constexpr, here, RATE: tl.constexpr):
     """1 / (1 - RATE) where an activation stays, 0 where it goes: a hash, much faster than tl.rand."""
     u = (n * (S * C) + here).to(tl.uint32) + tl.load(seed).to(tl.uint32) * 0x9E3779B9
     u = (u ^ (u >> 16)) * 0x7FEB352D
@@ -71,7 +56,7 @@ def _keep(seed, n, S: tl.constexpr, C: tl.constexpr, here, RATE: tl.constexpr): 
 
 
 @triton.jit
-def _forward(  # type: ignore[no-untyped-def]
+def _forward(
     x, affine, row_step, seed, y, means, rstds, epsilon,
     S: tl.constexpr, C: tl.constexpr, G: tl.constexpr, GP: tl.constexpr, EP: tl.constexpr, P: tl.constexpr,
     SILU: tl.constexpr, RATE: tl.constexpr,
@@ -112,15 +97,15 @@ def _forward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _reached(  # type: ignore[no-untyped-def]
-    x, grad_y, start, n, c, real, mean, rstd, a, b, seed,
+def _back(
+    x, dy, start, n, c, real, mean, rstd, a, b, seed,
     S: tl.constexpr, C: tl.constexpr, P: tl.constexpr, SILU: tl.constexpr, RATE: tl.constexpr,
 ):  # fmt: skip
     """P pixels of row n: places, which are real, normalised values, and gradients of what silu was given."""
     here, mask = _pixels(start, c, real, S, C, P)
     row = n.to(tl.int64) * (S * C)
     v = tl.load(x + row + here, mask=mask, other=0.0).to(tl.float32)
-    g = tl.load(grad_y + row + here, mask=mask, other=0.0).to(tl.float32)
+    g = tl.load(dy + row + here, mask=mask, other=0.0).to(tl.float32)
     normal = (v - mean[None, :]) * rstd[None, :]
     if SILU:
         z = normal * a[None, :] + b[None, :]
@@ -132,8 +117,8 @@ def _reached(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _backward(  # type: ignore[no-untyped-def]
-    x, grad_y, affine, row_step, seed, means, rstds, grad_x, grad_affine,
+def _backward(
+    x, dy, affine, row_step, seed, means, rstds, grad_x, grad_affine,
     S: tl.constexpr, C: tl.constexpr, G: tl.constexpr, GP: tl.constexpr, EP: tl.constexpr, P: tl.constexpr,
     SILU: tl.constexpr, RATE: tl.constexpr,
 ):  # fmt: skip
@@ -149,9 +134,7 @@ def _backward(  # type: ignore[no-untyped-def]
     plain = tl.zeros((P, GP * EP), tl.float32)
     times = tl.zeros((P, GP * EP), tl.float32)
     for start in range(0, S, P):
-        here, mask, normal, g = _reached(
-            x, grad_y, start, n, c, real, mean, rstd, a, b, seed, S, C, P, SILU, RATE
-        )
+        here, mask, normal, g = _back(x, dy, start, n, c, real, mean, rstd, a, b, seed, S, C, P, SILU, RATE)
         plain += g
         times += g * normal
     to_shift, to_scale = tl.sum(plain, axis=0), tl.sum(times, axis=0)
@@ -162,15 +145,13 @@ def _backward(  # type: ignore[no-untyped-def]
     along_mean = _by_group(to_shift * a, GP, EP) / count
     along_value = _by_group(to_scale * a, GP, EP) / count
     for start in range(0, S, P):
-        here, mask, normal, g = _reached(
-            x, grad_y, start, n, c, real, mean, rstd, a, b, seed, S, C, P, SILU, RATE
-        )
+        here, mask, normal, g = _back(x, dy, start, n, c, real, mean, rstd, a, b, seed, S, C, P, SILU, RATE)
         d = (g * a[None, :] - along_mean[None, :] - normal * along_value[None, :]) * rstd[None, :]
         tl.store(grad_x + row + here, d.to(grad_x.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def _add_norm(  # type: ignore[no-untyped-def]
+def _add_norm(
     h, more, total, y, means, rstds, N, epsilon, C: tl.constexpr, CP: tl.constexpr, R: tl.constexpr,
     ADD: tl.constexpr,
 ):  # fmt: skip
@@ -190,7 +171,7 @@ def _add_norm(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _add_norm_backward(  # type: ignore[no-untyped-def]
+def _add_norm_backward(
     total, grad_total, grad_y, means, rstds, grad_h, grad_more, N, C: tl.constexpr, CP: tl.constexpr,
     R: tl.constexpr, ADD: tl.constexpr, DIRECT: tl.constexpr,
 ):  # fmt: skip
@@ -211,7 +192,11 @@ def _add_norm_backward(  # type: ignore[no-untyped-def]
 
 
 class NormSiLU(torch.autograd.Function):
-    """The first pair of kernels as a function of x (B, C, H, W) and scale and shift, (2 C,) or (B, 2 C)."""
+    """y = drop(silu((1 + scale) ⊙ (x - mean) / deviation + shift)), the moments of groups of maps.
+
+    x is (B, C, H, W), scale and shift (2 C,) or (B, 2 C). What is dropped depends on a seed in device memory,
+    so nothing is stored for the backward pass, and a CUDA graph draws afresh at every replay.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, affine: Tensor, seed: Tensor | None, *options: Any) -> Tensor:
@@ -247,7 +232,10 @@ class NormSiLU(torch.autograd.Function):
 
 
 class AddNorm(torch.autograd.Function):
-    """The second pair as a function of h (…, width), float32, and what is added to it, if anything."""
+    """h' = h + more and (h' - mean) / deviation of tokens h (…, width), float32; `more` may be None.
+
+    Backwards the two gradients of h' are added in the same pass.
+    """
 
     @staticmethod
     def forward(ctx: Any, h: Tensor, more: Tensor | None, dtype: torch.dtype, epsilon: float) -> Any:

@@ -1,8 +1,7 @@
 """The NADE recurrence and its sampler in plain torch: the reference for the tests of all other kernels.
 
-`dense` is for few variables with many parameters each (a mixture of K Gaussians has P = 3K): almost all work
-is V h there, for which matrix units are fastest. The pre-activations of all D steps come from one product of
-masked inputs with W: D times the arithmetic of the recurrence, but little beside V h.
+`dense` is for few variables with many parameters each: almost all work is V h there, for which matrix units
+are fastest. Pre-activations are one product of masked inputs with W: more arithmetic, but little beside V h.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "tanh": torch.tanh,
 }
+CODES = {name: code for code, name in enumerate(ACTIVATIONS)}
 
 
 class Weights(NamedTuple):
@@ -39,10 +39,7 @@ LIMITS = {"cuda": (256, 4, 2**30), "cpu": (32, 24, 2**20)}
 
 
 def recurrence(features: Tensor, weights: Weights, activation: str) -> Tensor:
-    """As `pynade.kernels.recurrence`; any number of features.
-
-    The sum over earlier steps is a running sum, formed block by block so that it stays in cache.
-    """
+    """As `pynade.kernels.recurrence`, any number of features; a running sum, by blocks that stay in cache."""
     weight, hidden_bias, output, bias, order = weights
     act = ACTIVATIONS[activation]
     batch, n_variables, _ = features.shape
@@ -71,14 +68,10 @@ def suits_dense(features: Tensor, output: Tensor) -> bool:
 
 
 def dense(features: Tensor, weights: Weights, activation: str) -> Tensor:
-    """As `pynade.kernels.recurrence`, any number of features; the (D, B, H) activations are stored.
-
-    Matrix units need rows that begin at multiples of four numbers, so the products are padded with zeros. The
-    hidden bias is the weight of one more input that is always one, so the product computes its gradient too.
-    """
+    """As `pynade.kernels.recurrence`, any number of features; the (D, B, H) activations are stored."""
     weight, hidden_bias, output, bias, order = weights
     D, F, H = weight.shape
-    more = 1 + -(D + 1) % 4
+    more = 1 + -(D + 1) % 4  # an input for the bias, always one; matrix units need multiples of four numbers
     extra = functional.pad(features.new_ones(1, 1), (0, F - 1, 0, more - 1))
     inputs = torch.cat((features, extra.expand(len(features), -1, -1)), 1)
     bias_row = functional.pad(hidden_bias.view(1, 1, H), (0, 0, 0, F - 1, 0, more - 1))

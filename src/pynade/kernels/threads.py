@@ -1,9 +1,8 @@
 """Threads and working memory of compiled loops that release the interpreter's lock.
 
-After each parallel operation torch's worker threads spin for some milliseconds, waiting for the next one. A
-second set of threads (such as numba's, which also abort a process that was forked after their first use)
-would run at half speed beside them, so torch's own are used (`private.openmp`). New memory is mapped page by
-page at its first use, in about the time of the kernels' own work: a few buffers are kept and used again.
+Torch's worker threads spin for some milliseconds after each operation, and a second set of threads would run
+at half speed beside them, so torch's own are used (`private.openmp`). New memory is mapped page by page at
+its first use, in about the time of the kernels' own work: a few buffers are kept and used again.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Adam with decay and an average of the weights reads five numbers of a weight and
 tensors (torch's foreach functions) it is some fifteen passes: half of the time of a small net's update.
 """
 
-# mypy: disable-error-code="import-untyped, import-not-found"
+# mypy: disable-error-code="import-untyped, import-not-found, no-untyped-def"
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ BLOCK = 1024
 
 
 @triton.jit
-def _update(  # type: ignore[no-untyped-def]
+def _update(
     weight, slope, first, second, average, decay, numbers, N, MEMBERS,
     BETA1: tl.constexpr, BETA2: tl.constexpr, EPSILON: tl.constexpr,
     RULE: tl.constexpr, DECAYS: tl.constexpr, AVERAGES: tl.constexpr, SIZE: tl.constexpr,
