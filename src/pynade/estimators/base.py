@@ -124,10 +124,7 @@ class DensityEstimator(Questions):
         least = dict.fromkeys(("ensure_min_samples", "ensure_min_features"), 2 if fitting else 1)
         numbers = check_array(table, dtype="numeric", ensure_all_finite=False, estimator=self, **least)
         if fitting:
-            self.n_features_in_, self.frame_ = numbers.shape[1], frame_kind(X)
-            self.__dict__.pop("feature_names_in_", None)
-            if names is not None:
-                self.feature_names_in_ = np.asarray(names, dtype=object)
+            self._remember(numbers.shape[1], names, frame_kind(X))
         elif numbers.shape[1] != self.n_features_in_:
             raise ValueError(
                 f"X has {numbers.shape[1]} features, but {type(self).__name__} is expecting "
@@ -138,6 +135,13 @@ class DensityEstimator(Questions):
         if fitting:
             cells.check_columns(rows, self._names())
         return rows
+
+    def _remember(self, n: int, names: Sequence[str] | None, frame: str | None) -> None:
+        """Keep the number and the names of the columns, and the kind of the frame, of the fitted table."""
+        self.n_features_in_, self.frame_ = n, frame
+        self.__dict__.pop("feature_names_in_", None)
+        if names is not None:
+            self.feature_names_in_ = np.asarray(names, dtype=object)
 
     def _gaps(self, X: np.ndarray, allowed: bool | None) -> np.ndarray | None:
         """Where cells are missing (NaN), or None if none is; refuses infinities, empty rows, unwanted NaN."""

@@ -11,18 +11,14 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from pynade.atomic import write_atomically
 from pynade.device import torch_device
 from pynade.estimators.base import DensityEstimator, FitRequest
-
-if TYPE_CHECKING:
-    import torch
-
-    from pynade.training import Callback, History
+from pynade.estimators.modules import likelihood, torch, training
 
 #: Ranges of parameters: the least value of whole numbers; finite numbers above zero, or zero where allowed.
 LEAST = {"epochs": 0, "ais_chains": 2} | dict.fromkeys(("n_components", "n_factors", "hidden", "n_init"), 1)
@@ -32,7 +28,7 @@ MAY_BE_ZERO = ("tol", "covariance_floor", "noise_floor")
 POSITIVE = ("smoothing", "alpha", "learning_rate", *MAY_BE_ZERO)
 
 Setting = dict[str, Any]
-Results = list[tuple[Any, "History"]]  # a model and its history for each setting
+Results = list[tuple[Any, Any]]  # a model and its `History` for each setting
 
 
 @dataclass(frozen=True)
@@ -49,15 +45,11 @@ class Problem:
 
     def rows(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Training and validation rows on the device."""
-        import torch
-
         valid = None if self.valid is None else torch.as_tensor(self.valid).to(self.device)
         return torch.as_tensor(self.train).to(self.device), valid
 
     def generator(self) -> torch.Generator:
         """A fresh generator, the same every time."""
-        import torch
-
         return torch.Generator(self.device).manual_seed(self.seed)
 
     def loop(self, number: int | None = None) -> dict[str, Any]:
@@ -73,22 +65,28 @@ class Problem:
         return {"callbacks": callbacks, "checkpoint": checkpoint}
 
     def learn_each(
-        self,
-        learner: Callable[..., tuple[Any, History]],
-        numbers: Sequence[int] | None = None,
-        **options: Any,
+        self, learner: Callable[..., tuple[Any, Any]], numbers: Sequence[int] | None = None, **options: Any
     ) -> Results:
         """The results of a learner for the settings with these numbers (all of them), one after the other."""
         rows: Any
         rows, valid = self.rows()
         if self.request.source is not None:
             rows = self.request.source.to(self.device)
-        return [
-            learner(
-                rows, valid=valid, generator=self.generator(), **self.loop(n), **options | self.settings[n]
-            )
-            for n in (range(len(self.settings)) if numbers is None else numbers)
-        ]
+        learned = []
+        for n in range(len(self.settings)) if numbers is None else numbers:
+            named = options | self.settings[n] | self.loop(n) | {"generator": self.generator()}
+            learned.append(learner(rows, valid=valid, **named))
+        return learned
+
+    def closed_form(
+        self, train: float, valid: float | None, stopped: str = "closed form", told: bool = True
+    ) -> training.History:
+        """The history of a model that needs no iteration; the callbacks are called once, if wanted."""
+        score = None if valid is None else likelihood.Estimate(valid, math.nan, 0)
+        for callback in self.loop(0)["callbacks"] if told else ():
+            callback(training.Progress(None, 1, 1, 1, 1, math.nan, train, True, score, valid))
+        line = {"epoch": 1, "train": train, "valid": valid, "best": True}
+        return training.History([line], 1, valid, stopped=stopped)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -118,9 +116,7 @@ class ClassicalEstimator(DensityEstimator):
         """Learn every setting; the models may be on any device."""
 
     @classmethod
-    def _learn_folds(
-        cls, estimators: Sequence[ClassicalEstimator], folds: Sequence[Problem]
-    ) -> list[Results]:
+    def _learn_folds(cls, estimators: Sequence[Any], folds: Sequence[Problem]) -> list[Results]:
         """The results of several estimators, each with its own rows."""
         return [e._learn(problem) for e, problem in zip(estimators, folds, strict=True)]
 
@@ -219,7 +215,7 @@ def fit_folds(
     estimators: Sequence[ClassicalEstimator],
     train: Sequence[Any],
     valid: Sequence[Any],
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[training.Callback] = (),
 ) -> None:
     """Fit estimators of one class, each to its own rows, as `fit` would one by one; MFA batches their EM.
 
@@ -252,20 +248,6 @@ def fit_folds(
         estimator._adopt(problem, own)
         estimator.seed_, estimator.n_iter_ = problem.seed, len(estimator.history_.epochs)
         estimator.history_.seconds = seconds
-
-
-def closed_form(
-    train: float, valid: float | None, stopped: str = "closed form", callbacks: Sequence[Callback] = ()
-) -> History:
-    """The history of a model that needs no iteration; the callbacks are called once."""
-    from pynade.likelihood import Estimate
-    from pynade.training import History, Progress
-
-    score = None if valid is None else Estimate(valid, math.nan, 0)
-    for callback in callbacks:
-        callback(Progress(None, 1, 1, 1, 1, math.nan, train, True, score, valid))
-    line = {"epoch": 1, "train": train, "valid": valid, "best": True}
-    return History([line], 1, valid, stopped=stopped)
 
 
 def choices(name: str, value: Any) -> list[Any]:

@@ -36,11 +36,6 @@ class ImageEstimator(OrderlessEstimator):
     def _cells(self) -> Discrete:
         return Discrete(self, self.family, self.levels)
 
-    @property
-    def white(self) -> int:
-        """The largest value of a pixel."""
-        return self._cells().white
-
     def _net(self, n_variables: int, family: families.Family, generator: torch.Generator) -> nets.Net:
         channels, *shape = image_sides(self.image_shape, n_variables)
         sizes = {"image_shape": shape, "channels": channels}

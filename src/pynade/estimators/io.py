@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pynade.device import device_here
 from pynade.estimators.base import DensityEstimator
 from pynade.estimators.registry import estimator_named
@@ -48,14 +46,13 @@ def load_with_facts(path: Path | str) -> tuple[Loaded, dict[str, Any]]:
         facts, fitted = header["estimator"], header["estimator"]["fitted"]
         estimator: Any = estimator_named(facts["name"].lower(), facts["params"])
         estimator.device = device_here(estimator.device)
-        estimator.model_, estimator.frame_ = density, fitted.get("frame_")
+        estimator.model_ = density
         estimator.history_ = History.from_json(fitted["history_"])
         estimator.n_iter_ = len(estimator.history_.epochs)
-        for name in ("seed_", "n_features_in_", *estimator._facts):
+        for name in ("seed_", *estimator._facts):
             setattr(estimator, name, Schema.from_json(fitted[name]) if name == "schema_" else fitted[name])
-        names = fitted.get("feature_names_in_") or header.get("columns")
-        if names:
-            estimator.feature_names_in_ = np.asarray(names, dtype=object)
+        names = fitted.get("feature_names_in_") or header.get("columns") or None
+        estimator._remember(fitted["n_features_in_"], names, fitted.get("frame_"))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} cannot be loaded: unknown estimator or parameter {error}") from None
     return estimator, header

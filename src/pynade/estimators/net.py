@@ -135,10 +135,10 @@ class OrderlessEstimator(NetEstimator):
     def orderings(self, k: int | Ordering | None = None) -> Ordering:
         """The first k of this estimator's random orderings; k orderings begin with the k-1 orderings."""
         if isinstance(k, ordering.Ordering):
-            if k.n_variables != self.n_features_in_:
+            if k.n_variables != self.model_.n_variables:
                 raise ValueError(
-                    f"the orderings have {k.n_variables} variables, the data {self.n_features_in_}"
+                    f"the orderings have {k.n_variables} variables, the data {self.model_.n_variables}"
                 )
             return k if k.is_batch else ordering.Ordering.trusted(k.order[None])
-        generator = torch.Generator().manual_seed(self.seed_)
-        return self._ordering(self.n_features_in_, generator, self._n_orderings() if k is None else k)
+        generator, k = torch.Generator().manual_seed(self.seed_), self._n_orderings() if k is None else k
+        return self._ordering(self.model_.n_variables, generator, k)
