@@ -15,6 +15,16 @@ if TYPE_CHECKING:
     from pynade.estimators.table_questions import TableQuestions
 
 
+def lacks(column: Column, what: str) -> ValueError:
+    """The error about a question that makes no sense for the kind of a column."""
+    return ValueError(f"column {column.name!r} is {column.kind}; it has no {what}")
+
+
+def shown(column: Column, values: np.ndarray) -> np.ndarray:
+    """Values of a column as users see them: dates as such."""
+    return values.astype("datetime64[us]") if column.kind == "date" else values
+
+
 class ColumnConditional:
     """The distribution of one column given values of others.
 
@@ -39,12 +49,9 @@ class ColumnConditional:
     def probabilities(self) -> dict[Any, float]:
         """Probability of each level, of a column that has levels; rare ones with their share."""
         if not self.column.n_levels:
-            raise ValueError(
-                f"column {self.name!r} is {self.column.kind}; it has no levels (see quantile, pdf)"
-            )
+            raise lacks(self.column, "levels (see quantile, pdf)")
         known = [*self.column.levels, *self.column.known_rare]
-        p = np.exp([self.log_prob(level) for level in known])
-        return dict(zip(known, p.tolist(), strict=True))
+        return dict(zip(known, np.exp(self.log_prob(known)).tolist(), strict=True))
 
     def log_prob(self, value: Any, density: bool = False) -> Any:
         """Log-probability of a value (levels, values on a lattice) or log-density (real), at each value.
@@ -83,8 +90,7 @@ class ColumnConditional:
     def quantile(self, q: Any) -> Any:
         """Smallest value whose cdf is at least q, for each probability q; of a column with an order."""
         self._ordered("quantile")
-        codes = np.atleast_1d(np.asarray(self.inner.quantile(q), dtype=np.float64))
-        values = self._shown(self.column.decode(codes))
+        values = self._values(np.atleast_1d(self.inner.quantile(q)))
         return values if np.ndim(q) else values[0]
 
     def median(self) -> Any:
@@ -101,9 +107,7 @@ class ColumnConditional:
     def mean(self) -> float:
         """Expected value, of a column of numbers."""
         if not self.column.numeric:
-            raise ValueError(
-                f"column {self.name!r} is {self.column.kind}; it has no mean (see mode, probabilities)"
-            )
+            raise lacks(self.column, "mean (see mode, probabilities)")
         if self.column.n_levels:
             values, weights = map(np.array, zip(*self.probabilities().items(), strict=True))
         else:
@@ -117,16 +121,14 @@ class ColumnConditional:
         if self.column.n_levels:
             found = self.probabilities()
             return max(found, key=lambda level: found[level])
-        codes = np.unique(self.inner.quantile(np.linspace(0.005, 0.995, 199)))
-        values = self._shown(self.column.decode(codes))
+        values = self._values(np.unique(self.inner.quantile(np.linspace(0.005, 0.995, 199))))
         return values[int(np.argmax(self.log_prob(values)))]
 
     def sample(self, n: int = 1, random_state: Any = None) -> Any:
         """n draws, in the units of the data."""
-        generator = self.model._generator(random_state)
-        codes = self.inner.sample(n, generator.__class__("cpu").manual_seed(generator.initial_seed()))
-        rng = np.random.default_rng(generator.initial_seed())
-        return self._shown(self.column.decode(codes.double().numpy(), rng))
+        seed = self.model._generator(random_state).initial_seed()
+        codes = self.inner.sample(n, torch.Generator().manual_seed(seed)).double().numpy()
+        return self._values(codes, np.random.default_rng(seed))
 
     def disagreement(self, k: int = 8) -> float:
         """How far orderings disagree: the largest total variation distance from this distribution.
@@ -157,14 +159,13 @@ class ColumnConditional:
         ax = pyplot.subplots(figsize=(5, 3), layout="constrained")[1] if ax is None else ax
         if self.column.n_levels:
             found = self.probabilities()
-            shown = self._likeliest(20) if len(found) > 20 else found
-            ax.bar([str(level) for level in shown], list(shown.values()), color="#4477aa")
+            found = self._likeliest(20) if len(found) > 20 else found
+            ax.bar([str(level) for level in found], list(found.values()), color="#4477aa")
             ax.set_ylabel("probability")
         else:
             first, last = self.inner.quantile([0.002, 0.998])
             codes = np.linspace(first, last, 200)
-            codes = np.unique(np.round(codes)) if self.column.resolution else codes
-            values = self._shown(self.column.decode(codes))
+            values = self._values(np.unique(np.round(codes)) if self.column.resolution else codes)
             height = np.exp(self.log_prob(values, density=self.column.kind == "rounded"))
             low, high = self.interval()
             ax.fill_between(values, height, alpha=0.25, color="#4477aa")
@@ -184,19 +185,19 @@ class ColumnConditional:
         if column.n_levels and (column.rare or not (column.numeric or column.kind == "ordinal")):
             raise ValueError(f"column {self.name!r} is {column.kind} without an order, so it has no {what}")
 
-    def _shown(self, values: np.ndarray) -> np.ndarray:
-        return values.astype("datetime64[us]") if self.column.kind == "date" else values
+    def _values(self, codes: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
+        return shown(self.column, self.column.decode(codes, rng))
 
     def _likeliest(self, n: int) -> dict[Any, float]:
         return dict(sorted(self.probabilities().items(), key=lambda item: -item[1])[:n])
 
     def __repr__(self) -> str:
         if self.column.n_levels:
-            shown = ", ".join(f"{level}: {p:.3f}" for level, p in self._likeliest(6).items())
+            text = ", ".join(f"{level}: {p:.3f}" for level, p in self._likeliest(6).items())
         else:
             low, high = self.interval()
-            shown = f"median {self.median()}, 90 % between {low} and {high}"
-        return f"<{self.name} | {len(self.given)} given: {shown}>"
+            text = f"median {self.median()}, 90 % between {low} and {high}"
+        return f"<{self.name} | {len(self.given)} given: {text}>"
 
 
 class JointConditional:

@@ -1,8 +1,4 @@
-"""What all estimators share: parameters, rows in, a fitted model, files.
-
-Estimators are dataclasses, so that the constructor only stores, and each parameter is declared, typed and
-given its default once.
-"""
+"""What all estimators share: parameters, rows in, a fitted model, files."""
 
 from __future__ import annotations
 
@@ -26,17 +22,14 @@ from pynade.tables.frames import align, as_matrix, frame_kind
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DensityEstimator(Questions):
-    """Abstract estimator of a density: a table of cells, a model, and the questions one can ask of it.
-
-    A concrete estimator declares its parameters and says what its cells are and how its model is built. What
-    can be answered is a property of the fitted model (see `pynade.estimators.questions`).
-    """
+    """Abstract estimator of a density: a concrete one says what its cells are and how its model is built."""
 
     validation_fraction: float = 0.1
     device: str = "auto"
     random_state: Any = None
 
     takes_missing: ClassVar[bool] = True  # whether rows to fit and to score may have missing cells
+    _fits_missing: ClassVar[bool] = True  # whether those to fit may, if those to score may
     _options: ClassVar[type | None] = None  # class of the `training` parameter
     _defaults: ClassVar[dict[str, Any]] = {}  # of its fields, where this estimator has others
     _facts: ClassVar[tuple[str, ...]] = ()  # further fitted attributes that JSON can hold, saved and loaded
@@ -76,7 +69,7 @@ class DensityEstimator(Questions):
         """
         request = FitRequest(None if folder is None else Path(folder), resume, tuple(callbacks), source)
         rows = self._rows(X, fitting=True, columns=columns)
-        seed = self._resumed_seed(request)
+        seed = self._seed(request)
         train, valid = self._split(rows, X_valid, seed)
         self._check(train, valid)
         self._fit(train, valid, seed, request)
@@ -103,12 +96,9 @@ class DensityEstimator(Questions):
         train, valid = validation_rows(len(rows), self.validation_fraction, seed)
         return rows[train], rows[valid]
 
-    def _seed(self) -> int:
+    def _seed(self, request: FitRequest | None = None) -> int:
+        """The seed of a fit; without a random_state, that of the fit that is resumed, where it is known."""
         return int(check_random_state(self.random_state).randint(2**31 - 1))
-
-    def _resumed_seed(self, request: FitRequest) -> int:
-        """The seed of this fit; without a random_state, that of the fit that is resumed."""
-        return self._seed()
 
     def _rows(self, X: Any, **options: Any) -> np.ndarray:
         """Converted rows, or one clear sentence; columns of a frame are put into the fitted order.
@@ -157,13 +147,12 @@ class DensityEstimator(Questions):
             where += " inf" if infinite.any() else f" NaN; {others} take missing values"
             raise ValueError(where)
         if missing.all(1).any():
-            row = int(missing.all(1).argmax())
-            raise ValueError(f"row {row} has no value at all: every cell is missing")
+            raise ValueError(f"row {missing.all(1).argmax()} has no value at all: every cell is missing")
         return missing
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = self.takes_missing
+        tags.input_tags.allow_nan = self.takes_missing and self._fits_missing
         return tags
 
     def flat_parameters(self) -> dict[str, Any]:
@@ -202,11 +191,10 @@ class DensityEstimator(Questions):
         """
         check_is_fitted(self, "model_")
         parameters = {name: plain(value) for name, value in self.flat_parameters().items()}
-        names = ("n_features_in_", "history_", "seed_", "frame_", *self._facts)
-        fitted = {name: getattr(self, name, None) for name in names} | {"history_": asdict(self.history_)}
-        fitted = {k: v.to_json() if hasattr(v, "to_json") else v for k, v in fitted.items()}
-        if self._names() is not None:
-            fitted["feature_names_in_"] = self._names()
+        fitted = {"history_": asdict(self.history_), "feature_names_in_": self._names()}
+        for name in ("n_features_in_", "seed_", "frame_", *self._facts):
+            value: Any = getattr(self, name, None)
+            fitted[name] = value.to_json() if hasattr(value, "to_json") else value
         extra = {"estimator": {"name": type(self).__name__, "params": parameters, "fitted": fitted}} | facts
         store.save_density(self.model_, path, extra)
 

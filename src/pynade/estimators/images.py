@@ -22,8 +22,7 @@ SMALL_BLUEPRINT = "64@3x3(same)->64@3x3(same)->64@3x3(same)->64@3x3(same)->1@3x3
 class ImageEstimator(OrderlessEstimator):
     """Abstract estimator of images; stacks (N, H, W) are taken wherever rows are.
 
-    The net runs as a whole at every step: scoring one row exactly costs as many passes as it has pixels, and
-    `estimate` is the way to score a large data set.
+    Scoring one row exactly costs as many passes as it has pixels: `estimate` scores a large data set.
     """
 
     family: str = "bernoulli"
@@ -70,12 +69,7 @@ class ImageEstimator(OrderlessEstimator):
     def draw(
         self, n_samples: int, random_state: Any = None, per_step: int = 1, means: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As `sample`, in torch, with the expectation of each pixel when it was drawn, if wanted.
-
-        Args:
-            n_samples, random_state, per_step: as for `sample`.
-            means: give the expectations too.
-        """
+        """As `sample`, in torch; with `means`, and the expectation of each pixel when it was drawn."""
         model, generator, count = self._copy(), self._generator(random_state), checked_count(n_samples)
         return models.draw_blocks(model, count, per_step, generator, precision="tf32", means=means)
 

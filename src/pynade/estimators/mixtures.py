@@ -229,9 +229,8 @@ class GaussianMixture(RealMixture):
         shared = {name: getattr(self, name) for name in ("patience", "covariance_floor", "standardise")}
         shared |= {"epochs": epochs + 1, "init": given.pop("init")}
         if not minibatch:
-            return problem.learn_each(
-                classical.em_gaussian, tol=self.tol, stop_at_train=stop_at_train, **shared
-            )
+            shared |= {"tol": self.tol, "stop_at_train": stop_at_train}
+            return problem.learn_each(classical.em_gaussian, **shared)
         if problem.request.source is not None and self.standardise:  # in the units of the training rows
             shared["standardise"] = problem.rows()[0]
         return problem.learn_each(classical.minibatch_em, **shared, **given)

@@ -81,7 +81,7 @@ class NADE(BinaryTable, NetEstimator):
             model.feature_names_in_ = rbm.feature_names_in_
         return model.adopt(nade_from_rbm(machine, ordering), History(stopped="made from an RBM"), seed)
 
-    def build(self, train: np.ndarray, seed: int) -> models.Model:
+    def build(self, train: np.ndarray, seed: int) -> Any:
         """The untrained model for rows like `train`; with `warm_start`, a copy of the fitted one."""
         if not self.warm_start or not hasattr(self, "model_"):
             return super().build(train, seed)
@@ -91,8 +91,7 @@ class NADE(BinaryTable, NetEstimator):
                 f"a warm start keeps the {was[0]} variables and {was[1]} hidden units of the last fit, "
                 f"and cannot have {train.shape[1]} and {self.hidden}"
             )
-        model: models.Model = copy.deepcopy(self.model_)
-        return model
+        return copy.deepcopy(self.model_)
 
 
 @documented
@@ -219,10 +218,8 @@ class DeepRNADE(RealTable, FeedForwardEstimator):
 class TransformerEstimator(OrderlessEstimator):
     """Abstract estimator of a transformer: one token per column.
 
-    There are three. By default a conditional depends on *which* other columns are known, and every question
-    has an exact answer at the price of a pass of the net for every column that is scored. A causal one gives
-    the conditionals of all columns along an ordering in one pass: `causal` learns all orderings,
-    `fixed_order` one.
+    By default every question has an exact answer, at the price of a pass of the net for every column that is
+    scored. A causal one gives all conditionals along an ordering in one pass: of all orderings, or of one.
     """
 
     width: int = 256

@@ -1,8 +1,7 @@
 """The questions one can ask of a fitted model: scores, samples, gaps filled, conditionals, orderings.
 
-What can be answered is a property of the fitted model: orderless models and classical densities answer
-everything; models with a fixed ordering answer what their ordering allows, and name the models that can do
-the rest.
+Orderless models and classical densities answer everything; models with a fixed ordering answer what their
+ordering allows, and name the models that can do the rest.
 """
 
 from __future__ import annotations
@@ -194,7 +193,7 @@ class Questions(DensityMixin, BaseEstimator):
             every: n.
         """
         model, chosen, rows = self._orderless(), self.orderings(orderings), self._complete(X)
-        options = {"precision": "tf32", "every": every, "draws": draws} | options
+        options = {"precision": "tf32", "every": every, "draws": draws, **options}
         return evaluation.control_variate_ensemble(model, rows, chosen, **options)
 
     @property

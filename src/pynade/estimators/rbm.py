@@ -52,11 +52,8 @@ class RBM(BinaryTable, ClassicalEstimator):
     Where the smaller layer has at most 25 units (the paper uses 23) it is an exact density like any other,
     though questions about incomplete rows cost a sum over all states for each pattern of gaps (about a
     second at 23 units). A larger one has an estimated partition function (annealed importance sampling):
-    its scores are estimates that share the standard error `log_z_stderr_`, its samples are states of Gibbs
-    chains, and other questions are refused.
-
-    The fitted attribute `log_z_` is the logarithm of the partition function, `log_z_stderr_` its standard
-    error; 0 where it is exact.
+    its scores are estimates that share the standard error of its logarithm `log_z_`, `log_z_stderr_` (0 where
+    it is exact), its samples are states of Gibbs chains, and other questions are refused.
 
     Example:
         >>> import numpy as np
@@ -98,13 +95,10 @@ class RBM(BinaryTable, ClassicalEstimator):
         )
 
     def score_samples(self, X: Any, orderings: Orders | None = None) -> np.ndarray:
-        """log p of each row, in nats: (N, D) -> (N,).
-
-        Exact where the smaller layer has at most 25 units, then missing cells are summed out. Otherwise an
-        estimate with the standard error `log_z_stderr_`, common to all rows, with a warning.
+        """log p of each row, in nats: exact, or of a large machine an estimate, with a warning.
 
         Args:
-            X: rows; NaN = missing.
+            X: rows; NaN = missing, summed out where scores are exact.
             orderings: None; an RBM has no orderings.
         """
         check_is_fitted(self, "model_")
@@ -162,10 +156,8 @@ class RBM(BinaryTable, ClassicalEstimator):
         named |= asdict(self._training_options()) | {"k": self.cd_steps, "generator": problem.generator()}
         del named["gibbs_steps"]
         rates = [setting["learning_rate"] for setting in problem.settings]
-        both = problem.train, problem.valid
-        trained = classical.contrastive_divergence(
-            machines, *both, learning_rates=rates, **problem.loop(), **named
-        )
+        named |= problem.loop() | {"x": problem.train, "valid": problem.valid}
+        trained = classical.contrastive_divergence(machines, learning_rates=rates, **named)
         small = min(len(base), self.hidden) <= classical.rbm_sum.MOST_UNITS
         coins = -len(base) * math.log(2)
         results: Results = []

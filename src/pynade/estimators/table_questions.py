@@ -13,7 +13,7 @@ from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from pynade.device import torch_device
-from pynade.estimators.answers import ColumnConditional, JointConditional
+from pynade.estimators.answers import ColumnConditional, JointConditional, lacks, shown
 from pynade.estimators.modules import families, torch
 from pynade.estimators.net import OrderlessEstimator
 from pynade.estimators.questions import PARTICLES
@@ -189,7 +189,10 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
         """
         i = self._index(target)
         found = self._predicted(X, i, lambda eta: self._guess(i, eta))
-        return found.astype("datetime64[us]") if self.schema_.columns[i].kind == "date" else _narrow(found)
+        kinds = {type(v) for v in found.tolist()} if found.dtype == object else set()
+        if len(kinds) == 1 and kinds <= {int, float, bool}:
+            found = found.astype(kinds.pop())  # levels that are numbers
+        return shown(self.schema_.columns[i], found)
 
     def predict_proba(self, X: Any, target: str | int) -> np.ndarray:
         """Probabilities (N, L) of the levels of a column for every row; `levels(target)` names them.
@@ -201,9 +204,7 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
         i = self._index(target)
         column, family = self.schema_.columns[i], self.model_.family
         if not column.n_levels:
-            raise ValueError(
-                f"column {column.name!r} is {column.kind}; it has no levels (see predict, conditional)"
-            )
+            raise lacks(column, "levels (see predict, conditional)")
         p = self._predicted(X, i, lambda eta: family._probabilities(eta, torch.tensor([i])).double().numpy())
         return p[:, : column.n_levels]
 
@@ -249,7 +250,9 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
             made = build_frame(dict(zip(self.schema_.names, found.T, strict=True)), {}, kind)
             return made.set_axis(X.index, axis=0) if kind == "pandas" else made
         order = np.lexsort((-np.nan_to_num(found.ravel()), p_values.ravel()))[:top]
-        cells = [divmod(int(place), found.shape[1]) for place in order if np.isfinite(found.flat[place])]
+        cells = [
+            divmod(int(place), len(self.schema_)) for place in order if np.isfinite(found.ravel()[place])
+        ]
         lines: list[dict[str, Any]] = []
         for row, i in cells:
             numbers = {"p_value": float(f"{p_values[row, i]:.3g}"), "surprise": round(found[row, i], 3)}
@@ -263,9 +266,9 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
         column, known, at = self.schema_.columns[i], ~np.isnan(codes), torch.tensor([i])
         (_, eta), *_ = self._passes(codes, _without(known, i))
         answer = ColumnConditional(self, i, {}, families.Conditional(self.model_.family, eta[:, i].cpu(), at))
-        value = answer._shown(column.decode(codes[:, i])) if known[0, i] else ["out of range or unseen"]
+        value = answer._values(codes[:, i]) if known[0, i] else ["out of range or unseen"]
         ends = ("", "") if column.n_levels else answer.quantile([0.05, 0.95])
-        values = (value[0], answer._shown(self._guess(i, eta[:, i].cpu()))[0], *ends)
+        values = (value[0], shown(column, self._guess(i, eta[:, i].cpu()))[0], *ends)
         texts = [f"{each:.6g}" if isinstance(each, float) else str(each) for each in values]
         return dict(zip(("value", "expected", "low", "high"), texts, strict=True))
 
@@ -273,9 +276,3 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
 def _without(known: np.ndarray, i: int) -> np.ndarray:
     """Marks of the known cells without those of a column."""
     return known & (np.arange(known.shape[1]) != i)
-
-
-def _narrow(values: np.ndarray) -> np.ndarray:
-    """Object arrays of one plain type as arrays of this type."""
-    kinds = {type(v) for v in values.tolist()} if values.dtype == object else set()
-    return values.astype(kinds.pop()) if len(kinds) == 1 and kinds <= {int, float, bool} else values

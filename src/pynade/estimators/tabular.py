@@ -198,10 +198,12 @@ class TabularNADE(TableQuestions):
                 filled, todo = model.family.fill(x, known).float(), known & ~observed
                 features = model.family.encode(filled)
                 ours, theirs = (
-                    model.family.member_log_prob(filled, part.conditionals(features, observed), size)[todo]
-                    for part, size in ((net, net.mixed_components) for net in (model.net, simple))
+                    model.family.member_log_prob(
+                        filled, net.conditionals(features, observed), net.mixed_components
+                    )[todo].double()
+                    for net in (model.net, simple)
                 )
-                cells.append(theirs.double() - ours.double())
+                cells.append(theirs - ours)
                 share = known.sum(1) / todo.sum(1)  # as in the loss: rows count alike
                 shares.append(share.unsqueeze(1).expand_as(todo)[todo].double())
         odds, weight, share = torch.cat(cells), SIMPLE["mean"], torch.cat(shares)
@@ -224,13 +226,11 @@ class TabularNADE(TableQuestions):
         return 16 if n < SMALL else 4 if n < LARGE else 1
 
     def score_samples(self, X: Any, orderings: Orders | None = None, density: bool = False) -> np.ndarray:
-        """Exact log p of the observed cells of each row, in nats: (N,).
+        """Exact log p of the observed cells of each row, in nats: (N,), in the units of the table.
 
-        It adds up the log-probabilities of cells of levels, integers, dates and rounded numbers and the
-        log-densities of real cells, in the units of the table. Missing cells are marginalised: the row is
-        scored along orderings that begin with its observed cells. That is exact for the ensemble of these
-        orderings, which is not the marginal of the one that scores complete rows; more orderings bring them
-        closer, and `disagreement` says how far orderings differ.
+        Missing cells are marginalised: the row is scored along orderings that begin with its observed cells.
+        That is exact for the ensemble of these orderings, which is not the marginal of the one that scores
+        complete rows; more orderings bring them closer, and `disagreement` says how far orderings differ.
 
         Args:
             X: a table with the model's columns; others are passed over.
@@ -244,8 +244,8 @@ class TabularNADE(TableQuestions):
     def gain(self, X: Any) -> np.ndarray:
         """How much better each row is scored than by independent columns, in nats: (N,)."""
         codes, offsets = self.schema_.encode(self._checked(X))
-        family, eta = copy.deepcopy(self.model_.family).double(), torch.tensor(self.independent_).double()
-        known = ~np.isnan(codes)
+        family, known = copy.deepcopy(self.model_.family).double(), ~np.isnan(codes)
+        eta = torch.tensor(self.independent_, dtype=torch.float64)
         log_p = family.log_prob(torch.as_tensor(np.where(known, codes, 0.0)), eta.expand(len(codes), -1, -1))
         return self.score_samples(X) - np.where(known, log_p.numpy(), 0.0).sum(1) - offsets.sum(1)
 
