@@ -40,11 +40,7 @@ class ColumnConditional:
     ) -> None:
         self.model, self.i, self.given, self.inner = model, i, given, inner
         self.column: Column = model.schema_.columns[i]
-
-    @property
-    def name(self) -> str:
-        """Name of the column."""
-        return self.column.name
+        self.name = self.column.name
 
     def probabilities(self) -> dict[Any, float]:
         """Probability of each level, of a column that has levels; rare ones with their share."""

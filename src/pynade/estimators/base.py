@@ -13,11 +13,13 @@ import numpy as np
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from pynade.device import torch_device
+from pynade.device import device_here, torch_device
 from pynade.estimators.modules import store, training
 from pynade.estimators.questions import Questions
+from pynade.estimators.registry import estimator_named
 from pynade.tables.dataset import RowSource, validation_rows
 from pynade.tables.frames import align, as_matrix, frame_kind
+from pynade.tables.schema import Schema
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -167,7 +169,8 @@ class DensityEstimator(Questions):
         options = {name: params.pop(name) for name in list(params) if name in known}
         super().set_params(**params)
         if options:
-            setattr(self, "training", asdict(self._training_options()) | options)  # noqa: B010
+            given: Any = getattr(self, "training", None) or {}
+            setattr(self, "training", (asdict(given) if is_dataclass(given) else dict(given)) | options)  # noqa: B010
         return self
 
     def _training_options(self) -> Any:
@@ -219,3 +222,45 @@ def plain(value: Any) -> Any:
         return value.tolist() if hasattr(value, "tolist") else None
 
     return json.loads(json.dumps(value, default=simple))
+
+
+def load(path: Path | str) -> Any:
+    """Load a model file, or the model of a run folder.
+
+    Nothing in the file is executed. An estimator comes back as that estimator, a density saved with
+    `pynade.store.save_density` as that density. What was trained on a GPU works without one.
+
+    Args:
+        path: a .safetensors file written by `save`, or a run folder written by `pynade fit`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is damaged, foreign, or from a newer pynade.
+    """
+    return load_with_facts(path)[0]
+
+
+def load_with_facts(path: Path | str) -> tuple[Any, dict[str, Any]]:
+    """`load`, and the metadata the model was saved with."""
+    path = Path(path)
+    if path.is_dir():
+        if not (path / "model.safetensors").is_file():
+            raise FileNotFoundError(f"{path} is no finished run folder: it has no model.safetensors")
+        path = path / "model.safetensors"
+    density, header = store.load_density(path)
+    if "estimator" not in header:
+        return density, header
+    try:
+        facts, fitted = header["estimator"], header["estimator"]["fitted"]
+        estimator: Any = estimator_named(facts["name"].lower(), facts["params"])
+        estimator.device = device_here(estimator.device)
+        estimator.model_ = density
+        estimator.history_ = training.History.from_json(fitted["history_"])
+        estimator.n_iter_ = len(estimator.history_.epochs)
+        for name in ("seed_", *estimator._facts):
+            setattr(estimator, name, Schema.from_json(fitted[name]) if name == "schema_" else fitted[name])
+        names = fitted.get("feature_names_in_") or header.get("columns") or None
+        estimator._remember(fitted["n_features_in_"], names, fitted.get("frame_"))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path} cannot be loaded: unknown estimator or parameter {error}") from None
+    return estimator, header

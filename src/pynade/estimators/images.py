@@ -69,7 +69,12 @@ class ImageEstimator(OrderlessEstimator):
     def draw(
         self, n_samples: int, random_state: Any = None, per_step: int = 1, means: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """As `sample`, in torch; with `means`, and the expectation of each pixel when it was drawn."""
+        """As `sample`, in torch, with the expectation of each pixel when it was drawn, if wanted.
+
+        Args:
+            n_samples, random_state, per_step: as for `sample`.
+            means: give the expectations too.
+        """
         model, generator, count = self._copy(), self._generator(random_state), checked_count(n_samples)
         return models.draw_blocks(model, count, per_step, generator, precision="tf32", means=means)
 

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from pynade.estimators.cells import BinaryTable, RealTable
-from pynade.estimators.modules import models, nets, torch
+from pynade.estimators.modules import families, models, nets, ordering, torch
 from pynade.estimators.net import NetEstimator, OrderlessEstimator
 from pynade.estimators.parameters import documented
+from pynade.estimators.questions import Orders
 from pynade.training.history import History
 
 if TYPE_CHECKING:
     from pynade.estimators.rbm import RBM
-    from pynade.families import Family
-    from pynade.ordering import Ordering
 
 
 @documented
@@ -240,7 +239,7 @@ class TransformerEstimator(OrderlessEstimator):
     def _net_class(self) -> str:  # type: ignore[override]
         return "Transformer" if self.takes_missing else "CausalTransformer"
 
-    def _model(self, net: nets.Net, family: Family, generator: torch.Generator) -> models.Model:
+    def _model(self, net: nets.Net, family: families.Family, generator: torch.Generator) -> models.Model:
         if self.fixed_order and self.causal:
             raise ValueError("give fixed_order=True or causal=True, not both: one ordering, or all of them")
         if self.fixed_order and self.n_orderings != 1:
@@ -255,7 +254,7 @@ class TransformerEstimator(OrderlessEstimator):
             return models.Ensemble(net, family, chosen, fresh=True)
         return super()._model(net, family, generator)
 
-    def orderings(self, k: int | Ordering | None = None) -> Ordering:
+    def orderings(self, k: Orders | None = None) -> ordering.Ordering:
         """The first k of this estimator's random orderings; a fixed one has no others."""
         if self.fixed_order:
             raise ValueError("a causal transformer has one ordering only; fixed_order=False has all of them")

@@ -152,9 +152,7 @@ class Questions(DensityMixin, BaseEstimator):
                 raise ValueError(f"column {variable!r} is both asked for and given")
         return places, known
 
-    def estimate(
-        self, X: Any, draws: int = 16, random_state: int = 0, precision: str = "tf32", progress: Any = None
-    ) -> likelihood.Estimate:
+    def estimate(self, X: Any, draws: int = 16, random_state: int = 0, **options: Any) -> likelihood.Estimate:
         """Unbiased estimate of the mean log-likelihood over rows and all orderings, of an orderless model.
 
         For nets that run as a whole at every step (images), where an exact score of one ordering costs as
@@ -164,11 +162,12 @@ class Questions(DensityMixin, BaseEstimator):
             X: rows; NaN = missing.
             draws: passes of the net per row.
             random_state: seed.
-            precision: of the net on a GPU (see `pynade.precision`).
-            progress: called as progress(rows_done, rows).
+            **options: `precision` and `progress`, as for `score_orderings`.
         """
-        model, named = self._orderless().float(), {"precision": precision, "progress": progress}
-        return likelihood.orderless_estimate(model, self._rows(X), draws, random_state, **named)
+        options = {"precision": "tf32", **options}
+        return likelihood.orderless_estimate(
+            self._orderless().float(), self._rows(X), draws, random_state, **options
+        )
 
     def score_orderings(self, X: Any, orderings: Orders, **options: Any) -> evaluation.OrderingScores:
         """Exact log p of each complete row under each ordering (see `pynade.evaluation.score_orderings`).

@@ -249,15 +249,13 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
         if top is None:
             made = build_frame(dict(zip(self.schema_.names, found.T, strict=True)), {}, kind)
             return made.set_axis(X.index, axis=0) if kind == "pandas" else made
-        order = np.lexsort((-np.nan_to_num(found.ravel()), p_values.ravel()))[:top]
-        cells = [
-            divmod(int(place), len(self.schema_)) for place in order if np.isfinite(found.ravel()[place])
-        ]
+        places = np.lexsort((-np.nan_to_num(found.ravel()), p_values.ravel()))[:top]
         lines: list[dict[str, Any]] = []
-        for row, i in cells:
-            numbers = {"p_value": float(f"{p_values[row, i]:.3g}"), "surprise": round(found[row, i], 3)}
-            lines.append({"row": row, "column": self.schema_.names[i]} | numbers)
-            lines[-1] |= self._expected(codes[[row]], i)
+        for row, i in (divmod(int(place), len(self.schema_)) for place in places):
+            if np.isfinite(found[row, i]):
+                numbers = {"p_value": float(f"{p_values[row, i]:.3g}"), "surprise": round(found[row, i], 3)}
+                lines.append({"row": row, "column": self.schema_.names[i]} | numbers)
+                lines[-1] |= self._expected(codes[[row]], i)
         columns = {name: np.array([line[name] for line in lines], dtype) for name, dtype in LISTED.items()}
         return build_frame(columns, {}, "polars" if kind == "numpy" else kind)
 

@@ -12,7 +12,7 @@ import torch
 
 from pynade.arguments import check_positive
 from pynade.estimators import RBM, DensityEstimator, ImageEstimator, TabularNADE
-from pynade.estimators.io import load_with_facts
+from pynade.estimators.base import load_with_facts
 from pynade.estimators.questions import PARTICLES
 from pynade.models import Autoregressive, Density, Ensemble
 from pynade.particles import check_particles
