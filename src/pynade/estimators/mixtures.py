@@ -141,13 +141,12 @@ class Gaussian(RealMixture):
     def _learn(self, problem: Problem) -> Results:
         x, valid = problem.rows()
         model = classical.gaussian(x, self.shrinkage, self.covariance_floor, self.standardise)
-        train, score = (
+        scores: list[Any] = [
             None if rows is None else float(model.marginal_log_prob(rows, ~torch.isnan(rows)).mean())
             for rows in (x, valid)
-        )
-        assert train is not None
+        ]
         stopped = "converged" if torch.isnan(x).any() else "closed form"
-        return [(model, problem.closed_form(train, score, stopped))]
+        return [(model, problem.closed_form(*scores, stopped))]
 
 
 @dataclass(frozen=True, kw_only=True)

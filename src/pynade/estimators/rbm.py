@@ -160,18 +160,15 @@ class RBM(BinaryTable, ClassicalEstimator):
         trained = classical.contrastive_divergence(machines, learning_rates=rates, **named)
         small = min(len(base), self.hidden) <= classical.rbm_sum.MOST_UNITS
         coins = -len(base) * math.log(2)
-        results: Results = []
         self._partitions = [(each.log_z, each.log_z_stderr) for each in trained]
-        for machine, each in zip(machines, trained, strict=True):
-            train = each.history.train_log_likelihood
-            if train < coins:
+        for history in (each.history for each in trained):
+            if (train := history.train_log_likelihood) < coins:
                 worse = f"training rows score {train:.4g} nats, fair coins {coins:.4g}"
-                each.history.messages.append(f"{worse}: try a smaller learning rate")
-            results.append((machine.double().normalised() if small else machine, each.history))
-        return results
+                history.messages.append(f"{worse}: try a smaller learning rate")
+        made = [machine.double().normalised() if small else machine for machine in machines]
+        return list(zip(made, (each.history for each in trained), strict=True))
 
     def _adopt(self, problem: Problem, results: Results) -> None:
         super()._adopt(problem, results)
-        chosen = problem.settings.index(self.chosen_)
-        self.log_z_, self.log_z_stderr_ = self._partitions[chosen]
+        self.log_z_, self.log_z_stderr_ = self._partitions[problem.settings.index(self.chosen_)]
         del self._partitions
