@@ -129,9 +129,8 @@ class ColumnConditional:
     def disagreement(self, k: int = 8) -> float:
         """How far orderings disagree: the largest total variation distance from this distribution.
 
-        Along an ordering in which this column does not come last of those asked about, its conditional
-        follows by Bayes' rule from the probabilities of all its values with the given ones. 0 means that all
-        of k such orderings give this distribution, 1 that one gives an entirely different one.
+        0 means that k orderings of all these columns give it by Bayes' rule, 1 that one gives an entirely
+        different one.
         """
         if not self.given:
             return 0.0

@@ -165,12 +165,13 @@ class DensityEstimator(Questions):
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters; options of `training` may be given by their own names."""
-        known = {} if self._options is None else {f.name for f in fields(self._options)}
-        options = {name: params.pop(name) for name in list(params) if name in known}
+        names = set() if self._options is None else {f.name for f in fields(self._options)}
+        options = {name: params.pop(name) for name in list(params) if name in names}
         super().set_params(**params)
         if options:
             given: Any = getattr(self, "training", None) or {}
-            setattr(self, "training", (asdict(given) if is_dataclass(given) else dict(given)) | options)  # noqa: B010
+            known = vars(given) if is_dataclass(given) else given
+            setattr(self, "training", {**known, **options})  # noqa: B010
         return self
 
     def _training_options(self) -> Any:

@@ -18,7 +18,6 @@ from pynade.estimators.parameters import documented
 
 ALPHAS = (1e-20, 0.001, 0.01, 0.1, 1.0)  # smoothing of trees, chosen on validation rows
 UNCHOSEN_ALPHA = 0.1  # without validation rows
-FOLDS_AT_ONCE = 5  # learned by one EM in a sweep: bounds the memory, and the loss if it is interrupted
 
 
 @documented
@@ -146,7 +145,7 @@ class Gaussian(RealMixture):
             for rows in (x, valid)
         ]
         stopped = "converged" if torch.isnan(x).any() else "closed form"
-        return [(model, problem.closed_form(*scores, stopped))]
+        return [(model, problem.closed_form(scores[0], scores[1], stopped))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +264,7 @@ class MFA(RealMixture):
     _chosen_from = ("n_components", "n_factors")
     _floor = "noise_floor"
     _together = True
-    _folds_at_once = FOLDS_AT_ONCE
+    _folds_at_once = 5  # bounds the memory of one EM, and the loss if it is interrupted
 
     def _learn(self, problem: Problem) -> Results:
         return self._learn_folds([self], [problem])[0]

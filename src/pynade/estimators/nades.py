@@ -75,9 +75,7 @@ class NADE(BinaryTable, NetEstimator):
         model = cls(**{"binarize": rbm.binarize} | own | parameters)
         seed = model._seed()
         ordering = model._ordering(machine.n_visible, torch.Generator().manual_seed(seed))
-        model.n_features_in_ = machine.n_visible
-        if hasattr(rbm, "feature_names_in_"):
-            model.feature_names_in_ = rbm.feature_names_in_
+        model._remember(machine.n_visible, rbm._names(), rbm.frame_)
         return model.adopt(nade_from_rbm(machine, ordering), History(stopped="made from an RBM"), seed)
 
     def build(self, train: np.ndarray, seed: int) -> Any:
@@ -242,10 +240,8 @@ class TransformerEstimator(OrderlessEstimator):
     def _model(self, net: nets.Net, family: families.Family, generator: torch.Generator) -> models.Model:
         if self.fixed_order and self.causal:
             raise ValueError("give fixed_order=True or causal=True, not both: one ordering, or all of them")
-        if self.fixed_order and self.n_orderings != 1:
-            raise ValueError(
-                f"fixed_order=True has one ordering, so n_orderings is 1, not {self.n_orderings}"
-            )
+        if self.fixed_order and (k := self.n_orderings) != 1:
+            raise ValueError(f"fixed_order=True has one ordering, so n_orderings is 1, not {k}")
         if self.fixed_order:
             return NetEstimator._model(self, net, family, generator)
         if self.causal:

@@ -133,11 +133,10 @@ class OrderlessEstimator(NetEstimator):
 
     def orderings(self, k: int | Ordering | None = None) -> Ordering:
         """The first k of this estimator's random orderings; k orderings begin with the k-1 orderings."""
+        n = self.model_.n_variables
         if isinstance(k, ordering.Ordering):
-            if k.n_variables != self.model_.n_variables:
-                raise ValueError(
-                    f"the orderings have {k.n_variables} variables, the data {self.model_.n_variables}"
-                )
+            if k.n_variables != n:
+                raise ValueError(f"the orderings have {k.n_variables} variables, the data {n}")
             return k if k.is_batch else ordering.Ordering.trusted(k.order[None])
-        generator, k = torch.Generator().manual_seed(self.seed_), self._n_orderings() if k is None else k
-        return self._ordering(self.model_.n_variables, generator, k)
+        generator = torch.Generator().manual_seed(self.seed_)
+        return self._ordering(n, generator, self._n_orderings() if k is None else k)

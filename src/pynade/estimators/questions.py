@@ -164,10 +164,8 @@ class Questions(DensityMixin, BaseEstimator):
             random_state: seed.
             **options: `precision` and `progress`, as for `score_orderings`.
         """
-        options = {"precision": "tf32", **options}
-        return likelihood.orderless_estimate(
-            self._orderless().float(), self._rows(X), draws, random_state, **options
-        )
+        model, options = self._orderless().float(), {"precision": "tf32", **options}
+        return likelihood.orderless_estimate(model, self._rows(X), draws, random_state, **options)
 
     def score_orderings(self, X: Any, orderings: Orders, **options: Any) -> evaluation.OrderingScores:
         """Exact log p of each complete row under each ordering (see `pynade.evaluation.score_orderings`).
@@ -249,11 +247,11 @@ class Questions(DensityMixin, BaseEstimator):
 
     def _complete(self, X: Any) -> np.ndarray:
         rows = self._rows(X)
-        if np.isnan(rows).any():
-            raise ValueError(
-                "scoring under given orderings needs complete rows; score_samples takes missing values"
-            )
-        return rows
+        if not np.isnan(rows).any():
+            return rows
+        raise ValueError(
+            "scoring under given orderings needs complete rows; score_samples takes missing values"
+        )
 
     def _generator(self, random_state: Any) -> torch.Generator:
         seed = int(check_random_state(random_state).randint(2**31 - 1))

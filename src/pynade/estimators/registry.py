@@ -1,7 +1,6 @@
 """Estimators by name: those of pynade, those a user registers, and what saved files call them.
 
-The name of a model is its class name in lower case; the shorter names and presets of the command line are
-aliases. A parameter has one name everywhere; older names are understood.
+The name of a model is its class name in lower case; shorter names, presets and older names are aliases.
 """
 
 from __future__ import annotations
