@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pynade.device import torch_device
-from pynade.estimators.io import load_with_facts
+from pynade.estimators.base import load_with_facts
 from pynade.runs.provenance import provenance
 from pynade.runs.run import as_command
 from pynade.runs.summary import read_spec

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pynade.estimators.io import load_with_facts
+from pynade.estimators.base import load_with_facts
 from pynade.runs.figures import image_panels, tile
 from pynade.tables import Dataset
 from pynade_paper.data.patches import whole_patches

@@ -61,7 +61,7 @@ def test_two_epochs_improve_the_model_and_estimates_agree_with_exact_scores(name
 @every_image
 def test_samples_and_completions(name, fitted):
     model, X = fitted[name], data(name)
-    levels = model.white + 1
+    levels = model._cells().white + 1
     for per_step in (1, 16):
         draws = model.sample(5, random_state=0, per_step=per_step)
         assert draws.shape == (5, 64)

@@ -424,3 +424,17 @@ def test_grid_search_compares_likelihoods():
     search = GridSearchCV(tabular(epochs=1), {"n_components": [1, 2], "hidden": [(4,), (8,)]}, cv=2).fit(X)
     assert search.best_score_ == max(search.cv_results_["mean_test_score"])
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+
+
+def test_an_array_of_another_width_can_be_fitted_again():
+    model, rng = tabular(epochs=1), np.random.default_rng(0)
+    for width in (4, 3):
+        rows = rng.normal(size=(40, width))
+        assert model.fit(rows).score_samples(rows).shape == (40,)
+    assert (model.n_features_in_, len(model.schema_)) == (3, 3)
+
+
+def test_several_columns_may_be_asked_for_by_index(model):
+    by_index, by_name = model.conditional([1, 0]), model.conditional(list(model.schema_.names[1::-1]))
+    assert by_index.names == by_name.names
+    pd.testing.assert_frame_equal(by_index.sample(3, random_state=0), by_name.sample(3, random_state=0))

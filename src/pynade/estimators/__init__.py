@@ -7,10 +7,9 @@ from pynade._lazy import lazy_names as _lazy_names
 from pynade.estimators.registry import MODELS as _MODELS
 
 if TYPE_CHECKING:
-    from pynade.estimators.base import DensityEstimator
+    from pynade.estimators.base import DensityEstimator, load
     from pynade.estimators.classical import ClassicalEstimator, fit_folds
     from pynade.estimators.images import *
-    from pynade.estimators.io import load
     from pynade.estimators.mixtures import *
     from pynade.estimators.nades import *
     from pynade.estimators.net import NetEstimator, OrderlessEstimator
@@ -25,7 +24,7 @@ __all__ += ["ClassicalEstimator", "DensityEstimator", "ImageEstimator", "NetEsti
 __all__ += ["estimator_class", "estimator_named", "fit_folds", "load", "names", "register"]
 
 _HOMES = {entry.kind: entry.module for entry in _MODELS.values()}
-_HOMES |= {"DensityEstimator": "base", "ClassicalEstimator": "classical", "fit_folds": "classical"}
-_HOMES |= {"ImageEstimator": "images", "NetEstimator": "net", "OrderlessEstimator": "net", "load": "io"}
+_HOMES |= {"DensityEstimator": "base", "load": "base", "NetEstimator": "net", "OrderlessEstimator": "net"}
+_HOMES |= {"ClassicalEstimator": "classical", "fit_folds": "classical", "ImageEstimator": "images"}
 _HOMES |= dict.fromkeys(("estimator_class", "estimator_named", "names", "register"), "registry")
 __getattr__, __dir__ = _lazy_names(__name__, {name: f"{__name__}.{home}" for name, home in _HOMES.items()})

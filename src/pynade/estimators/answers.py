@@ -7,11 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pynade.estimators.modules import families, queries, torch
 from pynade.tables.column import Column
+from pynade.tables.native import native_frame
 
 if TYPE_CHECKING:
     from pynade.estimators.table_questions import TableQuestions
-    from pynade.families import Conditional
+
+
+def lacks(column: Column, what: str) -> ValueError:
+    """The error about a question that makes no sense for the kind of a column."""
+    return ValueError(f"column {column.name!r} is {column.kind}; it has no {what}")
+
+
+def shown(column: Column, values: np.ndarray) -> np.ndarray:
+    """Values of a column as users see them: dates as such."""
+    return values.astype("datetime64[us]") if column.kind == "date" else values
 
 
 class ColumnConditional:
@@ -24,25 +35,19 @@ class ColumnConditional:
     `pynade.tables.Column` describes; `cdf`, `quantile`, `mean` and `sample` are of the values in range.
     """
 
-    def __init__(self, model: TableQuestions, i: int, given: dict[int, Any], inner: Conditional) -> None:
+    def __init__(
+        self, model: TableQuestions, i: int, given: Mapping[int, Any], inner: families.Conditional
+    ) -> None:
         self.model, self.i, self.given, self.inner = model, i, given, inner
-        schema: Any = model._schema
-        self.column: Column = schema.columns[i]
-
-    @property
-    def name(self) -> str:
-        """Name of the column."""
-        return self.column.name
+        self.column: Column = model.schema_.columns[i]
+        self.name = self.column.name
 
     def probabilities(self) -> dict[Any, float]:
         """Probability of each level, of a column that has levels; rare ones with their share."""
         if not self.column.n_levels:
-            raise ValueError(
-                f"column {self.name!r} is {self.column.kind}; it has no levels (see quantile, pdf)"
-            )
+            raise lacks(self.column, "levels (see quantile, pdf)")
         known = [*self.column.levels, *self.column.known_rare]
-        p = np.exp([self.log_prob(level) for level in known])
-        return dict(zip(known, p.tolist(), strict=True))
+        return dict(zip(known, np.exp(self.log_prob(known)).tolist(), strict=True))
 
     def log_prob(self, value: Any, density: bool = False) -> Any:
         """Log-probability of a value (levels, values on a lattice) or log-density (real), at each value.
@@ -81,8 +86,7 @@ class ColumnConditional:
     def quantile(self, q: Any) -> Any:
         """Smallest value whose cdf is at least q, for each probability q; of a column with an order."""
         self._ordered("quantile")
-        codes = np.atleast_1d(np.asarray(self.inner.quantile(q), dtype=np.float64))
-        values = self._shown(self.column.decode(codes))
+        values = self._values(np.atleast_1d(self.inner.quantile(q)))
         return values if np.ndim(q) else values[0]
 
     def median(self) -> Any:
@@ -99,42 +103,49 @@ class ColumnConditional:
     def mean(self) -> float:
         """Expected value, of a column of numbers."""
         if not self.column.numeric:
-            raise ValueError(
-                f"column {self.name!r} is {self.column.kind}; it has no mean (see mode, probabilities)"
-            )
-        values, weights = self._nodes()
-        return float((np.array([float(v) for v in values]) * weights).sum() / weights.sum())
+            raise lacks(self.column, "mean (see mode, probabilities)")
+        if self.column.n_levels:
+            values, weights = map(np.array, zip(*self.probabilities().items(), strict=True))
+        else:
+            family: Any = self.inner.family
+            codes, weights = (t[0].double().numpy() for t in family.nodes(self.inner.eta, self.inner.i))
+            values, weights = self.column.decode(codes[weights > 0]), weights[weights > 0]
+        return float((values.astype(np.float64) * weights).sum() / weights.sum())
 
     def mode(self) -> Any:
         """The likeliest level; of numbers, the likeliest of many values across the range."""
         if self.column.n_levels:
             found = self.probabilities()
             return max(found, key=lambda level: found[level])
-        values = self._shown(
-            self.column.decode(np.unique(self.inner.quantile(np.linspace(0.005, 0.995, 199))))
-        )
+        values = self._values(np.unique(self.inner.quantile(np.linspace(0.005, 0.995, 199))))
         return values[int(np.argmax(self.log_prob(values)))]
 
     def sample(self, n: int = 1, random_state: Any = None) -> Any:
         """n draws, in the units of the data."""
-        generator = self.model._generator(random_state)
-        codes = self.inner.sample(n, generator.__class__("cpu").manual_seed(generator.initial_seed()))
-        rng = np.random.default_rng(generator.initial_seed())
-        return self._shown(self.column.decode(codes.double().numpy(), rng))
+        seed = self.model._generator(random_state).initial_seed()
+        codes = self.inner.sample(n, torch.Generator().manual_seed(seed)).double().numpy()
+        return self._values(codes, np.random.default_rng(seed))
 
     def disagreement(self, k: int = 8) -> float:
         """How far orderings disagree: the largest total variation distance from this distribution.
 
-        Along an ordering in which this column does not come last of those asked about, its conditional
-        follows by Bayes' rule from the probabilities of all its values with the given ones. 0 means that all
-        of k such orderings give this distribution, 1 that one gives an entirely different one.
+        0 means that k orderings of all these columns give it by Bayes' rule, 1 that one gives an entirely
+        different one.
         """
         if not self.given:
             return 0.0
         codes = np.arange(self.column.n_levels, dtype=float)
         if not self.column.n_levels:
             codes = np.unique(self.inner.quantile(np.linspace(0.01, 0.99, 33)))
-        return self.model._disagreement(self.i, self.given, codes, k)
+        model, x = self.model._ready(), self.model._row(self.model._given(self.given)).repeat(len(codes), 1)
+        given, at = ~torch.isnan(x), torch.tensor([self.i], device=x.device)
+        x[:, self.i] = torch.as_tensor(codes)
+        with torch.no_grad():
+            eta = model.conditionals(x, given)[:, self.i]
+            direct = model.family.log_prob(x[:, self.i], eta, at).softmax(0)
+            known, orders = ~torch.isnan(x), self.model.orderings(k)
+            others = [queries.marginal_log_prob(model, x, known, orderings=one).softmax(0) for one in orders]
+        return max(float(0.5 * (other - direct).abs().sum()) for other in others)
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the distribution on Matplotlib axes: bars of levels, else a curve with median and interval."""
@@ -143,14 +154,13 @@ class ColumnConditional:
         ax = pyplot.subplots(figsize=(5, 3), layout="constrained")[1] if ax is None else ax
         if self.column.n_levels:
             found = self.probabilities()
-            shown = dict(sorted(found.items(), key=lambda item: -item[1])[:20]) if len(found) > 20 else found
-            ax.bar([str(level) for level in shown], list(shown.values()), color="#4477aa")
+            found = self._likeliest(20) if len(found) > 20 else found
+            ax.bar([str(level) for level in found], list(found.values()), color="#4477aa")
             ax.set_ylabel("probability")
         else:
             first, last = self.inner.quantile([0.002, 0.998])
             codes = np.linspace(first, last, 200)
-            codes = np.unique(np.round(codes)) if self.column.resolution else codes
-            values = self._shown(self.column.decode(codes))
+            values = self._values(np.unique(np.round(codes)) if self.column.resolution else codes)
             height = np.exp(self.log_prob(values, density=self.column.kind == "rounded"))
             low, high = self.interval()
             ax.fill_between(values, height, alpha=0.25, color="#4477aa")
@@ -159,7 +169,7 @@ class ColumnConditional:
             ax.axvspan(low, high, color="#ccbb44", alpha=0.2, lw=0, label="90 % interval")
             ax.legend(frameon=False, fontsize="small")
             ax.set_ylabel("density" if self.column.kind in ("real", "rounded") else "probability")
-        names = self.model._schema.names
+        names = self.model.schema_.names
         known = ", ".join(f"{names[j]} = {value}" for j, value in self.given.items())
         ax.set_title(f"{self.name}{' given ' if known else ''}{known}"[:90], fontsize="medium")
         ax.set_xlabel(self.name)
@@ -168,52 +178,52 @@ class ColumnConditional:
     def _ordered(self, what: str) -> None:
         column = self.column
         if column.n_levels and (column.rare or not (column.numeric or column.kind == "ordinal")):
-            raise ValueError(
-                f"column {self.name!r} is {self.column.kind} without an order, so it has no {what}"
-            )
+            raise ValueError(f"column {self.name!r} is {column.kind} without an order, so it has no {what}")
 
-    def _nodes(self) -> tuple[Any, np.ndarray]:
-        if self.column.n_levels:
-            found = self.probabilities()
-            return list(found), np.array(list(found.values()))
-        family: Any = self.inner.family
-        codes, weights = (t[0].double().numpy() for t in family.nodes(self.inner.eta, self.inner.i))
-        used = weights > 0
-        return self.column.decode(codes[used]), weights[used]
+    def _values(self, codes: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
+        return shown(self.column, self.column.decode(codes, rng))
 
-    def _shown(self, values: np.ndarray) -> np.ndarray:
-        return values.astype("datetime64[us]") if self.column.kind == "date" else values
+    def _likeliest(self, n: int) -> dict[Any, float]:
+        return dict(sorted(self.probabilities().items(), key=lambda item: -item[1])[:n])
 
     def __repr__(self) -> str:
         if self.column.n_levels:
-            found = sorted(self.probabilities().items(), key=lambda item: -item[1])[:6]
-            shown = ", ".join(f"{level}: {p:.3f}" for level, p in found)
+            text = ", ".join(f"{level}: {p:.3f}" for level, p in self._likeliest(6).items())
         else:
             low, high = self.interval()
-            shown = f"median {self.median()}, 90 % between {low} and {high}"
-        return f"<{self.name} | {len(self.given)} given: {shown}>"
+            text = f"median {self.median()}, 90 % between {low} and {high}"
+        return f"<{self.name} | {len(self.given)} given: {text}>"
 
 
 class JointConditional:
     """The joint distribution of several columns given values of others; answers use the model's orderings."""
 
-    def __init__(self, model: TableQuestions, names: Sequence[str], given: Mapping[Any, Any]) -> None:
-        self.model, self.names, self.given = model, list(names), dict(given)
+    def __init__(self, model: TableQuestions, asked: Sequence[str | int], given: Mapping[Any, Any]) -> None:
+        self.model, self.given = model, dict(given)
+        self.places, self._known = model._asked(asked, given)
+        self.columns = [model.schema_.columns[i] for i in self.places]
+        self.names = [column.name for column in self.columns]
 
     def log_prob(self, values: Mapping[str, Any]) -> float:
         """Log-probability (with reals: log-density) of values of all these columns together."""
         missing = [name for name in self.names if name not in values]
         if missing:
             raise ValueError(f"give a value of every column that is asked about; {missing[0]!r} has none")
-        return self.model._conditional_log_prob({name: values[name] for name in self.names}, self.given)
+        codes = self._known | self.model._given({name: values[name] for name in self.names})
+        offset = sum(float(c.encode([c.parse(values[c.name])])[1][0]) for c in self.columns)
+        asked, given = ([i for i in some if codes[i] == codes[i]] for some in (self.places, self._known))
+        if not asked:
+            return offset
+        model, x, orders = self.model._ready(), self.model._row(codes), self.model.orderings()
+        with torch.no_grad():
+            log_p = queries.conditional_log_prob(model, x, asked, given, orderings=orders)
+        return float(log_p) + offset
 
     def sample(self, n: int = 1, random_state: Any = None) -> Any:
         """n joint draws, as a table of these columns."""
-        from pynade.tables.frames import native_frame
-
         drawn = self.model.sample(n, random_state, given=self.given or None)
         if isinstance(drawn, np.ndarray):
-            return drawn[:, [self.model._schema.index(name) for name in self.names]]
+            return drawn[:, self.places]
         return native_frame(drawn)[0].select(self.names).to_native()
 
     def plot(self, ax: Any = None, n: int = 500, random_state: Any = 0) -> Any:
@@ -223,12 +233,9 @@ class JointConditional:
         if len(self.names) != 2:
             raise ValueError(f"a plot shows two columns, not {len(self.names)}")
         ax = pyplot.subplots(figsize=(4, 4), layout="constrained")[1] if ax is None else ax
-        columns = [self.model._schema.columns[self.model._schema.index(name)] for name in self.names]
-        codes = self.model._draw_codes(n, random_state, self.given)
-        values = [c.decode(codes[:, self.model._schema.index(c.name)]) for c in columns]
-        x, y = (
-            v.astype(str) if c.n_levels and not c.numeric else v for c, v in zip(columns, values, strict=True)
-        )
+        drawn = native_frame(self.sample(n, random_state), self.names)[0]
+        pairs = [(c, drawn[c.name].to_numpy()) for c in self.columns]
+        x, y = (v.astype(str) if c.n_levels and not c.numeric else v for c, v in pairs)
         ax.scatter(x, y, s=8, alpha=0.4, color="#4477aa", lw=0)
         ax.set_xlabel(self.names[0])
         ax.set_ylabel(self.names[1])

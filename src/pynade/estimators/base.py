@@ -1,8 +1,4 @@
-"""What all estimators share: parameters, rows in, a fitted model, files.
-
-Estimators are dataclasses, so that the constructor only stores, and each parameter is declared, typed and
-given its default once.
-"""
+"""What all estimators share: parameters, rows in, a fitted model, files."""
 
 from __future__ import annotations
 
@@ -17,26 +13,25 @@ import numpy as np
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from pynade.device import torch_device
+from pynade.device import device_here, torch_device
 from pynade.estimators.modules import store, training
 from pynade.estimators.questions import Questions
+from pynade.estimators.registry import estimator_named
 from pynade.tables.dataset import RowSource, validation_rows
 from pynade.tables.frames import align, as_matrix, frame_kind
+from pynade.tables.schema import Schema
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class DensityEstimator(Questions):
-    """Abstract estimator of a density: a table of cells, a model, and the questions one can ask of it.
-
-    A concrete estimator declares its parameters and says what its cells are and how its model is built. What
-    can be answered is a property of the fitted model (see `pynade.estimators.questions`).
-    """
+    """Abstract estimator of a density: a concrete one says what its cells are and how its model is built."""
 
     validation_fraction: float = 0.1
     device: str = "auto"
     random_state: Any = None
 
     takes_missing: ClassVar[bool] = True  # whether rows to fit and to score may have missing cells
+    _fits_missing: ClassVar[bool] = True  # whether those to fit may, if those to score may
     _options: ClassVar[type | None] = None  # class of the `training` parameter
     _defaults: ClassVar[dict[str, Any]] = {}  # of its fields, where this estimator has others
     _facts: ClassVar[tuple[str, ...]] = ()  # further fitted attributes that JSON can hold, saved and loaded
@@ -76,7 +71,7 @@ class DensityEstimator(Questions):
         """
         request = FitRequest(None if folder is None else Path(folder), resume, tuple(callbacks), source)
         rows = self._rows(X, fitting=True, columns=columns)
-        seed = self._resumed_seed(request)
+        seed = self._seed(request)
         train, valid = self._split(rows, X_valid, seed)
         self._check(train, valid)
         self._fit(train, valid, seed, request)
@@ -103,12 +98,9 @@ class DensityEstimator(Questions):
         train, valid = validation_rows(len(rows), self.validation_fraction, seed)
         return rows[train], rows[valid]
 
-    def _seed(self) -> int:
+    def _seed(self, request: FitRequest | None = None) -> int:
+        """The seed of a fit; without a random_state, that of the fit that is resumed, where it is known."""
         return int(check_random_state(self.random_state).randint(2**31 - 1))
-
-    def _resumed_seed(self, request: FitRequest) -> int:
-        """The seed of this fit; without a random_state, that of the fit that is resumed."""
-        return self._seed()
 
     def _rows(self, X: Any, **options: Any) -> np.ndarray:
         """Converted rows, or one clear sentence; columns of a frame are put into the fitted order.
@@ -124,10 +116,7 @@ class DensityEstimator(Questions):
         least = dict.fromkeys(("ensure_min_samples", "ensure_min_features"), 2 if fitting else 1)
         numbers = check_array(table, dtype="numeric", ensure_all_finite=False, estimator=self, **least)
         if fitting:
-            self.n_features_in_, self.frame_ = numbers.shape[1], frame_kind(X)
-            self.__dict__.pop("feature_names_in_", None)
-            if names is not None:
-                self.feature_names_in_ = np.asarray(names, dtype=object)
+            self._remember(numbers.shape[1], names, frame_kind(X))
         elif numbers.shape[1] != self.n_features_in_:
             raise ValueError(
                 f"X has {numbers.shape[1]} features, but {type(self).__name__} is expecting "
@@ -138,6 +127,13 @@ class DensityEstimator(Questions):
         if fitting:
             cells.check_columns(rows, self._names())
         return rows
+
+    def _remember(self, n: int, names: Sequence[str] | None, frame: str | None) -> None:
+        """Keep the number and the names of the columns, and the kind of the frame, of the fitted table."""
+        self.n_features_in_, self.frame_ = n, frame
+        self.__dict__.pop("feature_names_in_", None)
+        if names is not None:
+            self.feature_names_in_ = np.asarray(names, dtype=object)
 
     def _gaps(self, X: np.ndarray, allowed: bool | None) -> np.ndarray | None:
         """Where cells are missing (NaN), or None if none is; refuses infinities, empty rows, unwanted NaN."""
@@ -153,13 +149,12 @@ class DensityEstimator(Questions):
             where += " inf" if infinite.any() else f" NaN; {others} take missing values"
             raise ValueError(where)
         if missing.all(1).any():
-            row = int(missing.all(1).argmax())
-            raise ValueError(f"row {row} has no value at all: every cell is missing")
+            raise ValueError(f"row {missing.all(1).argmax()} has no value at all: every cell is missing")
         return missing
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = self.takes_missing
+        tags.input_tags.allow_nan = self.takes_missing and self._fits_missing
         return tags
 
     def flat_parameters(self) -> dict[str, Any]:
@@ -170,11 +165,13 @@ class DensityEstimator(Questions):
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters; options of `training` may be given by their own names."""
-        known = {} if self._options is None else {f.name for f in fields(self._options)}
-        options = {name: params.pop(name) for name in list(params) if name in known}
+        names = set() if self._options is None else {f.name for f in fields(self._options)}
+        options = {name: params.pop(name) for name in list(params) if name in names}
         super().set_params(**params)
         if options:
-            setattr(self, "training", asdict(self._training_options()) | options)  # noqa: B010
+            given: Any = getattr(self, "training", None) or {}
+            known = vars(given) if is_dataclass(given) else given
+            setattr(self, "training", {**known, **options})  # noqa: B010
         return self
 
     def _training_options(self) -> Any:
@@ -198,11 +195,10 @@ class DensityEstimator(Questions):
         """
         check_is_fitted(self, "model_")
         parameters = {name: plain(value) for name, value in self.flat_parameters().items()}
-        names = ("n_features_in_", "history_", "seed_", "frame_", *self._facts)
-        fitted = {name: getattr(self, name, None) for name in names} | {"history_": asdict(self.history_)}
-        fitted = {k: v.to_json() if hasattr(v, "to_json") else v for k, v in fitted.items()}
-        if self._names() is not None:
-            fitted["feature_names_in_"] = self._names()
+        fitted = {"history_": asdict(self.history_), "feature_names_in_": self._names()}
+        for name in ("n_features_in_", "seed_", "frame_", *self._facts):
+            value: Any = getattr(self, name, None)
+            fitted[name] = value.to_json() if hasattr(value, "to_json") else value
         extra = {"estimator": {"name": type(self).__name__, "params": parameters, "fitted": fitted}} | facts
         store.save_density(self.model_, path, extra)
 
@@ -227,3 +223,45 @@ def plain(value: Any) -> Any:
         return value.tolist() if hasattr(value, "tolist") else None
 
     return json.loads(json.dumps(value, default=simple))
+
+
+def load(path: Path | str) -> Any:
+    """Load a model file, or the model of a run folder.
+
+    Nothing in the file is executed. An estimator comes back as that estimator, a density saved with
+    `pynade.store.save_density` as that density. What was trained on a GPU works without one.
+
+    Args:
+        path: a .safetensors file written by `save`, or a run folder written by `pynade fit`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is damaged, foreign, or from a newer pynade.
+    """
+    return load_with_facts(path)[0]
+
+
+def load_with_facts(path: Path | str) -> tuple[Any, dict[str, Any]]:
+    """`load`, and the metadata the model was saved with."""
+    path = Path(path)
+    if path.is_dir():
+        if not (path / "model.safetensors").is_file():
+            raise FileNotFoundError(f"{path} is no finished run folder: it has no model.safetensors")
+        path = path / "model.safetensors"
+    density, header = store.load_density(path)
+    if "estimator" not in header:
+        return density, header
+    try:
+        facts, fitted = header["estimator"], header["estimator"]["fitted"]
+        estimator: Any = estimator_named(facts["name"].lower(), facts["params"])
+        estimator.device = device_here(estimator.device)
+        estimator.model_ = density
+        estimator.history_ = training.History.from_json(fitted["history_"])
+        estimator.n_iter_ = len(estimator.history_.epochs)
+        for name in ("seed_", *estimator._facts):
+            setattr(estimator, name, Schema.from_json(fitted[name]) if name == "schema_" else fitted[name])
+        names = fitted.get("feature_names_in_") or header.get("columns") or None
+        estimator._remember(fitted["n_features_in_"], names, fitted.get("frame_"))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{path} cannot be loaded: unknown estimator or parameter {error}") from None
+    return estimator, header

@@ -1,7 +1,6 @@
 """What the cells of a table may be: zeros and ones, grey levels of pixels, real numbers.
 
-An estimator has one of these. It converts a user's numbers to those the model takes, and draws of the model
-to what the user's table holds, and it knows the family of distributions for the conditionals.
+Cells convert a user's numbers to those the model takes, and back, and know the family of the conditionals.
 """
 
 from __future__ import annotations

@@ -11,18 +11,14 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from pynade.atomic import write_atomically
 from pynade.device import torch_device
 from pynade.estimators.base import DensityEstimator, FitRequest
-
-if TYPE_CHECKING:
-    import torch
-
-    from pynade.training import Callback, History
+from pynade.estimators.modules import likelihood, torch, training
 
 #: Ranges of parameters: the least value of whole numbers; finite numbers above zero, or zero where allowed.
 LEAST = {"epochs": 0, "ais_chains": 2} | dict.fromkeys(("n_components", "n_factors", "hidden", "n_init"), 1)
@@ -32,7 +28,7 @@ MAY_BE_ZERO = ("tol", "covariance_floor", "noise_floor")
 POSITIVE = ("smoothing", "alpha", "learning_rate", *MAY_BE_ZERO)
 
 Setting = dict[str, Any]
-Results = list[tuple[Any, "History"]]  # a model and its history for each setting
+Results = list[tuple[Any, Any]]  # a model and its `History` for each setting
 
 
 @dataclass(frozen=True)
@@ -49,15 +45,11 @@ class Problem:
 
     def rows(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Training and validation rows on the device."""
-        import torch
-
         valid = None if self.valid is None else torch.as_tensor(self.valid).to(self.device)
         return torch.as_tensor(self.train).to(self.device), valid
 
     def generator(self) -> torch.Generator:
         """A fresh generator, the same every time."""
-        import torch
-
         return torch.Generator(self.device).manual_seed(self.seed)
 
     def loop(self, number: int | None = None) -> dict[str, Any]:
@@ -73,31 +65,34 @@ class Problem:
         return {"callbacks": callbacks, "checkpoint": checkpoint}
 
     def learn_each(
-        self,
-        learner: Callable[..., tuple[Any, History]],
-        numbers: Sequence[int] | None = None,
-        **options: Any,
+        self, learner: Callable[..., tuple[Any, Any]], numbers: Sequence[int] | None = None, **options: Any
     ) -> Results:
         """The results of a learner for the settings with these numbers (all of them), one after the other."""
-        rows: Any
-        rows, valid = self.rows()
-        if self.request.source is not None:
-            rows = self.request.source.to(self.device)
-        return [
-            learner(
-                rows, valid=valid, generator=self.generator(), **self.loop(n), **options | self.settings[n]
-            )
-            for n in (range(len(self.settings)) if numbers is None else numbers)
-        ]
+        source, (rows, valid) = self.request.source, self.rows()
+        x: Any = rows if source is None else source.to(self.device)
+        learned = []
+        for n in range(len(self.settings)) if numbers is None else numbers:
+            named = options | self.settings[n] | self.loop(n) | {"generator": self.generator()}
+            learned.append(learner(x, valid=valid, **named))
+        return learned
+
+    def closed_form(
+        self, train: float, valid: float | None, stopped: str = "closed form", told: bool = True
+    ) -> training.History:
+        """The history of a model that needs no iteration; the callbacks are called once, if wanted."""
+        score = None if valid is None else likelihood.Estimate(valid, math.nan, 0)
+        for callback in self.loop(0)["callbacks"] if told else ():
+            callback(training.Progress(None, 1, 1, 1, 1, math.nan, train, True, score, valid))
+        line = {"epoch": 1, "train": train, "valid": valid, "best": True}
+        return training.History([line], 1, valid, stopped=stopped)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ClassicalEstimator(DensityEstimator):
-    """Abstract estimator of a model without a net, which answers every question exactly.
+    """Abstract estimator of a model without a net, which answers every question exactly, in float64.
 
-    A parameter that may be a sequence is chosen from it: every setting is learned on the training rows, and
-    the one with the best validation score is kept. Each is learned from the same seed, so its result does not
-    depend on the other settings. Scores are exact and in float64; missing cells (NaN) are integrated out.
+    A parameter that may be a sequence is chosen from it: every setting is learned on the training rows, from
+    the same seed, and the one with the best validation score is kept.
 
     Attributes:
         chosen_: the setting that was kept.
@@ -107,7 +102,6 @@ class ClassicalEstimator(DensityEstimator):
 
     _facts: ClassVar[tuple[str, ...]] = ("chosen_", "choices_")
     _double: ClassVar[bool] = True
-    _fits_missing: ClassVar[bool] = True
     _chosen_from: ClassVar[tuple[str, ...]] = ()  # parameters that may be sequences of values
     _limited: ClassVar[bool] = False  # components by the number of rows, factors by that of columns
     _together: ClassVar[bool] = False  # all settings are learned at once
@@ -118,9 +112,7 @@ class ClassicalEstimator(DensityEstimator):
         """Learn every setting; the models may be on any device."""
 
     @classmethod
-    def _learn_folds(
-        cls, estimators: Sequence[ClassicalEstimator], folds: Sequence[Problem]
-    ) -> list[Results]:
+    def _learn_folds(cls, estimators: Sequence[Any], folds: Sequence[Problem]) -> list[Results]:
         """The results of several estimators, each with its own rows."""
         return [e._learn(problem) for e, problem in zip(estimators, folds, strict=True)]
 
@@ -150,11 +142,6 @@ class ClassicalEstimator(DensityEstimator):
         own = {name: getattr(self, name) for name in ("patience", "tol", *more)}
         return own | {"epochs": self.epochs + 1}
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = self._fits_missing
-        return tags
-
     def _check(self, train: np.ndarray, valid: np.ndarray | None) -> None:
         for what, rows in (("", train), ("validation ", valid)):
             if not self._fits_missing and rows is not None and np.isnan(rows).any():
@@ -165,9 +152,7 @@ class ClassicalEstimator(DensityEstimator):
                 )
         self._settings(train, valid is not None)
 
-    def _problem(
-        self, train: np.ndarray, valid: np.ndarray | None, seed: int, request: FitRequest
-    ) -> Problem:
+    def _problem(self, train: np.ndarray, valid: Any, seed: int, request: FitRequest) -> Problem:
         settings = self._settings(train, valid is not None)
         if request.source is not None and not getattr(self._training_options(), "minibatch", False):
             raise ValueError(f"{type(self).__name__} learns from all rows at once, not from a source of rows")
@@ -188,38 +173,36 @@ class ClassicalEstimator(DensityEstimator):
             self.history_.seconds = time.perf_counter() - began
         if request.folder is not None:
             lines = "".join(json.dumps(line) + "\n" for line in self.history_.epochs)
-            path = request.folder / "metrics.jsonl"
-            write_atomically(path, lambda p: p.write_text(lines, encoding="utf-8"))
+            write_atomically(request.folder / "metrics.jsonl", lambda p: p.write_text(lines, "utf-8"))
 
     def _adopt(self, problem: Problem, results: Results) -> None:
         """Keep the best model (the first of equals; the first, without validation rows)."""
-        scores = [-math.inf if h.best_valid is None else h.best_valid for _, h in results]
+        histories = [history for _, history in results]
+        scores = [-math.inf if h.best_valid is None else h.best_valid for h in histories]
         chosen = scores.index(max(scores))
-        model, self.history_ = results[chosen]
-        seconds = [history.seconds for _, history in results]
-        self.history_.seconds = max(seconds) if self._together else sum(seconds)
-        self.model_: Any = model.cpu()
-        self.chosen_ = problem.settings[chosen]
-        pairs = zip(problem.settings, results, strict=True)
-        self.choices_ = [{**setting, "valid": history.best_valid} for setting, (_, history) in pairs]
+        self.model_: Any = results[chosen][0].cpu()
+        self.history_, self.chosen_ = histories[chosen], problem.settings[chosen]
+        self.history_.seconds = (max if self._together else sum)([h.seconds for h in histories])
+        pairs = zip(problem.settings, histories, strict=True)
+        self.choices_ = [setting | {"valid": history.best_valid} for setting, history in pairs]
 
-    def _resumed_seed(self, request: FitRequest) -> int:
+    def _seed(self, request: FitRequest | None = None) -> int:
         from pynade.training.checkpoint import load_checkpoint, numbered_checkpoints
 
-        folder = request.folder
-        found = numbered_checkpoints(folder) if folder is not None and folder.is_dir() else []
-        if request.resume and found and self.random_state is None:
-            return int(load_checkpoint(found[0])[1]["identity"]["seed"])
-        for path in found if not request.resume else []:
-            path.unlink()  # of an earlier fit
-        return self._seed()
+        if request is not None and request.folder is not None and request.folder.is_dir():
+            found = numbered_checkpoints(request.folder)
+            if request.resume and found and self.random_state is None:
+                return int(load_checkpoint(found[0])[1]["identity"]["seed"])
+            for path in () if request.resume else found:
+                path.unlink()  # of an earlier fit
+        return super()._seed()
 
 
 def fit_folds(
     estimators: Sequence[ClassicalEstimator],
     train: Sequence[Any],
     valid: Sequence[Any],
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[training.Callback] = (),
 ) -> None:
     """Fit estimators of one class, each to its own rows, as `fit` would one by one; MFA batches their EM.
 
@@ -252,20 +235,6 @@ def fit_folds(
         estimator._adopt(problem, own)
         estimator.seed_, estimator.n_iter_ = problem.seed, len(estimator.history_.epochs)
         estimator.history_.seconds = seconds
-
-
-def closed_form(
-    train: float, valid: float | None, stopped: str = "closed form", callbacks: Sequence[Callback] = ()
-) -> History:
-    """The history of a model that needs no iteration; the callbacks are called once."""
-    from pynade.likelihood import Estimate
-    from pynade.training import History, Progress
-
-    score = None if valid is None else Estimate(valid, math.nan, 0)
-    for callback in callbacks:
-        callback(Progress(None, 1, 1, 1, 1, math.nan, train, True, score, valid))
-    line = {"epoch": 1, "train": train, "valid": valid, "best": True}
-    return History([line], 1, valid, stopped=stopped)
 
 
 def choices(name: str, value: Any) -> list[Any]:

@@ -22,8 +22,7 @@ SMALL_BLUEPRINT = "64@3x3(same)->64@3x3(same)->64@3x3(same)->64@3x3(same)->1@3x3
 class ImageEstimator(OrderlessEstimator):
     """Abstract estimator of images; stacks (N, H, W) are taken wherever rows are.
 
-    The net runs as a whole at every step: scoring one row exactly costs as many passes as it has pixels, and
-    `estimate` is the way to score a large data set.
+    Scoring one row exactly costs as many passes as it has pixels: `estimate` scores a large data set.
     """
 
     family: str = "bernoulli"
@@ -35,11 +34,6 @@ class ImageEstimator(OrderlessEstimator):
 
     def _cells(self) -> Discrete:
         return Discrete(self, self.family, self.levels)
-
-    @property
-    def white(self) -> int:
-        """The largest value of a pixel."""
-        return self._cells().white
 
     def _net(self, n_variables: int, family: families.Family, generator: torch.Generator) -> nets.Net:
         channels, *shape = image_sides(self.image_shape, n_variables)

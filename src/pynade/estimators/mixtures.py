@@ -5,34 +5,22 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from pynade.estimators.cells import BinaryTable, Real
-from pynade.estimators.classical import (
-    ClassicalEstimator,
-    Problem,
-    Results,
-    check_ranges,
-    choices,
-    closed_form,
-)
+from pynade.estimators.classical import ClassicalEstimator, Problem, Results, check_ranges, choices
+from pynade.estimators.modules import classical, likelihood, torch
 from pynade.estimators.parameters import documented
-
-if TYPE_CHECKING:
-    from pynade.classical import ChowLiuTree
-    from pynade.training import History
 
 ALPHAS = (1e-20, 0.001, 0.01, 0.1, 1.0)  # smoothing of trees, chosen on validation rows
 UNCHOSEN_ALPHA = 0.1  # without validation rows
-FOLDS_AT_ONCE = 5  # learned by one EM in a sweep: bounds the memory, and the loss if it is interrupted
 
 
 @documented
-@dataclass(eq=False, repr=False)
 class BernoulliMixture(BinaryTable, ClassicalEstimator):
     """Mixture of multivariate Bernoullis by EM, the paper's MoB; NaN is missing, in fitting too.
 
@@ -55,13 +43,10 @@ class BernoulliMixture(BinaryTable, ClassicalEstimator):
     _chosen_from = ("n_components",)
 
     def _learn(self, problem: Problem) -> Results:
-        from pynade.classical import em_bernoulli
-
-        return problem.learn_each(em_bernoulli, smoothing=self.smoothing, **self._em())
+        return problem.learn_each(classical.em_bernoulli, smoothing=self.smoothing, **self._em())
 
 
 @documented
-@dataclass(eq=False, repr=False)
 class ChowLiu(BinaryTable, ClassicalEstimator):
     """Chow–Liu tree of binary variables, or a mixture of such trees by EM.
 
@@ -88,39 +73,30 @@ class ChowLiu(BinaryTable, ClassicalEstimator):
     _fits_missing = False
 
     @property
-    def tree_(self) -> ChowLiuTree:
+    def tree_(self) -> classical.ChowLiuTree:
         """The fitted tree; of a mixture, the one with the largest weight."""
         check_is_fitted(self, "model_")
         trees = getattr(self.model_, "trees", None)
-        tree: ChowLiuTree = self.model_ if trees is None else trees[int(self.model_.log_weights.argmax())]
-        return tree
+        return self.model_ if trees is None else trees[int(self.model_.log_weights.argmax())]
 
     def _grid(self, train: np.ndarray, validated: bool) -> dict[str, list[Any]]:
         given = (ALPHAS if validated else UNCHOSEN_ALPHA) if self.alpha is None else self.alpha
         return super()._grid(train, validated) | {"alpha": choices("alpha", given)}
 
     def _learn(self, problem: Problem) -> Results:
-        import torch
-
-        from pynade.classical import chow_liu, chow_liu_chosen, em_trees
-        from pynade.likelihood import row_log_probs
-
         alphas = {n: s["alpha"] for n, s in enumerate(problem.settings) if s["n_components"] == 1}
         several = [n for n in range(len(problem.settings)) if n not in alphas]
-        results: dict[int, tuple[Any, History]] = {}
+        results: dict[int, tuple[Any, Any]] = {}
         if alphas:  # one tree with its smoothing chosen: that tree, and the score of each alpha
-            (x, valid), callbacks = problem.rows(), problem.loop(0)["callbacks"]
-            first, *_ = alphas.values()
-            scores: dict[float, Any] = {first: None}
+            (x, valid), (first, *_), scores = problem.rows(), alphas.values(), dict[float, Any]()
             if valid is None:
-                tree = chow_liu(x, first, dtype=torch.float64)
+                tree, scores[first] = classical.chow_liu(x, first, dtype=torch.float64), None
             else:
-                tree, scores = chow_liu_chosen(x, valid, list(alphas.values()), dtype=torch.float64)
-            train, best = float(row_log_probs(tree, x).mean()), max(scores, key=scores.__getitem__)
+                tree, scores = classical.chow_liu_chosen(x, valid, list(alphas.values()), dtype=torch.float64)
+            train, best = float(likelihood.row_log_probs(tree, x).mean()), max(scores, key=scores.__getitem__)
             for n, alpha in alphas.items():
-                history = closed_form(train, scores[alpha], callbacks=callbacks if alpha == best else ())
-                results[n] = tree, history
-        results |= zip(several, problem.learn_each(em_trees, several, **self._em()), strict=True)
+                results[n] = tree, problem.closed_form(train, scores[alpha], told=alpha == best)
+        results |= zip(several, problem.learn_each(classical.em_trees, several, **self._em()), strict=True)
         return [results[n] for n in range(len(problem.settings))]
 
 
@@ -138,7 +114,6 @@ class RealMixture(ClassicalEstimator):
 
 
 @documented
-@dataclass(eq=False, repr=False)
 class Gaussian(RealMixture):
     """One Gaussian with a full covariance: in closed form, with missing values by EM.
 
@@ -163,19 +138,14 @@ class Gaussian(RealMixture):
             clone(self).set_params(device="cpu").fit(rows)
 
     def _learn(self, problem: Problem) -> Results:
-        import torch
-
-        from pynade.classical import gaussian
-
         x, valid = problem.rows()
-        model = gaussian(x, self.shrinkage, self.covariance_floor, self.standardise)
-        train, score = (
+        model = classical.gaussian(x, self.shrinkage, self.covariance_floor, self.standardise)
+        scores: list[Any] = [
             None if rows is None else float(model.marginal_log_prob(rows, ~torch.isnan(rows)).mean())
             for rows in (x, valid)
-        )
-        assert train is not None
+        ]
         stopped = "converged" if torch.isnan(x).any() else "closed form"
-        return [(model, closed_form(train, score, stopped, problem.request.callbacks))]
+        return [(model, problem.closed_form(scores[0], scores[1], stopped))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +197,6 @@ class MixtureTraining(FactorTraining):
 
 
 @documented
-@dataclass(eq=False, repr=False)
 class GaussianMixture(RealMixture):
     """Mixture of full-covariance Gaussians by EM, or in minibatches as the paper did for patches and speech.
 
@@ -252,22 +221,20 @@ class GaussianMixture(RealMixture):
     _floor = "covariance_floor"
 
     def _learn(self, problem: Problem) -> Results:
-        from pynade.classical import em_gaussian, minibatch_em
-
         given = asdict(self._training_options())
         minibatch, stop_at_train = given.pop("minibatch"), given.pop("stop_at_train")
         epochs = (1000 if minibatch else 200) if self.epochs is None else self.epochs
         shared = {name: getattr(self, name) for name in ("patience", "covariance_floor", "standardise")}
         shared |= {"epochs": epochs + 1, "init": given.pop("init")}
         if not minibatch:
-            return problem.learn_each(em_gaussian, tol=self.tol, stop_at_train=stop_at_train, **shared)
+            shared |= {"tol": self.tol, "stop_at_train": stop_at_train}
+            return problem.learn_each(classical.em_gaussian, **shared)
         if problem.request.source is not None and self.standardise:  # in the units of the training rows
             shared["standardise"] = problem.rows()[0]
-        return problem.learn_each(minibatch_em, **shared, **given)
+        return problem.learn_each(classical.minibatch_em, **shared, **given)
 
 
 @documented
-@dataclass(eq=False, repr=False)
 class MFA(RealMixture):
     """Mixture of factor analysers by EM: Gaussians whose covariance is low rank plus diagonal.
 
@@ -297,7 +264,7 @@ class MFA(RealMixture):
     _chosen_from = ("n_components", "n_factors")
     _floor = "noise_floor"
     _together = True
-    _folds_at_once = FOLDS_AT_ONCE
+    _folds_at_once = 5  # bounds the memory of one EM, and the loss if it is interrupted
 
     def _learn(self, problem: Problem) -> Results:
         return self._learn_folds([self], [problem])[0]
@@ -305,8 +272,6 @@ class MFA(RealMixture):
     @classmethod
     def _learn_folds(cls, estimators: Sequence[Any], folds: Sequence[Problem]) -> list[Results]:
         """All settings of all folds as one EM, where the estimators stop by the same rules."""
-        from pynade.classical import FactorTask, em_factors
-
         pairs = list(zip(estimators, folds, strict=True))
         loops = [e._em("noise_floor", "standardise") for e in estimators]
         if any((p.device, loop) != (folds[0].device, loops[0]) for p, loop in zip(folds, loops, strict=True)):
@@ -315,6 +280,7 @@ class MFA(RealMixture):
         for estimator, problem in pairs:
             (x, valid), options = problem.rows(), asdict(estimator._training_options())
             for setting in problem.settings:
-                tasks.append(FactorTask(x, valid=valid, generator=problem.generator(), **options, **setting))
-        learned = iter(em_factors(tasks, **loops[0], **folds[0].loop()))
+                named = options | setting | {"valid": valid, "generator": problem.generator()}
+                tasks.append(classical.FactorTask(x, **named))
+        learned = iter(classical.em_factors(tasks, **loops[0], **folds[0].loop()))
         return [list(itertools.islice(learned, len(problem.settings))) for problem in folds]

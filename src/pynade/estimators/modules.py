@@ -4,12 +4,13 @@ from typing import TYPE_CHECKING
 
 from pynade._lazy import LazyModule
 
-__all__ = ["evaluation", "families", "likelihood", "models", "nets", "ordering", "queries", "store"]
-__all__ += ["torch", "training"]
+__all__ = ["classical", "evaluation", "families", "likelihood", "models", "nets", "ordering", "queries"]
+__all__ += ["store", "torch", "training"]
 
 if TYPE_CHECKING:
     import torch
 
-    from pynade import evaluation, families, likelihood, models, nets, ordering, queries, store, training
+    from pynade import classical, evaluation, families, likelihood, models, nets, ordering, queries, store
+    from pynade import training as training
 else:
     globals().update({name: LazyModule(name if name == "torch" else f"pynade.{name}") for name in __all__})

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from pynade.estimators.cells import BinaryTable, RealTable
-from pynade.estimators.modules import models, nets, torch
+from pynade.estimators.modules import families, models, nets, ordering, torch
 from pynade.estimators.net import NetEstimator, OrderlessEstimator
 from pynade.estimators.parameters import documented
+from pynade.estimators.questions import Orders
 from pynade.training.history import History
 
 if TYPE_CHECKING:
     from pynade.estimators.rbm import RBM
-    from pynade.families import Family
-    from pynade.ordering import Ordering
 
 
 @documented
@@ -76,12 +75,10 @@ class NADE(BinaryTable, NetEstimator):
         model = cls(**{"binarize": rbm.binarize} | own | parameters)
         seed = model._seed()
         ordering = model._ordering(machine.n_visible, torch.Generator().manual_seed(seed))
-        model.n_features_in_ = machine.n_visible
-        if hasattr(rbm, "feature_names_in_"):
-            model.feature_names_in_ = rbm.feature_names_in_
+        model._remember(machine.n_visible, rbm._names(), rbm.frame_)
         return model.adopt(nade_from_rbm(machine, ordering), History(stopped="made from an RBM"), seed)
 
-    def build(self, train: np.ndarray, seed: int) -> models.Model:
+    def build(self, train: np.ndarray, seed: int) -> Any:
         """The untrained model for rows like `train`; with `warm_start`, a copy of the fitted one."""
         if not self.warm_start or not hasattr(self, "model_"):
             return super().build(train, seed)
@@ -91,8 +88,7 @@ class NADE(BinaryTable, NetEstimator):
                 f"a warm start keeps the {was[0]} variables and {was[1]} hidden units of the last fit, "
                 f"and cannot have {train.shape[1]} and {self.hidden}"
             )
-        model: models.Model = copy.deepcopy(self.model_)
-        return model
+        return copy.deepcopy(self.model_)
 
 
 @documented
@@ -219,10 +215,8 @@ class DeepRNADE(RealTable, FeedForwardEstimator):
 class TransformerEstimator(OrderlessEstimator):
     """Abstract estimator of a transformer: one token per column.
 
-    There are three. By default a conditional depends on *which* other columns are known, and every question
-    has an exact answer at the price of a pass of the net for every column that is scored. A causal one gives
-    the conditionals of all columns along an ordering in one pass: `causal` learns all orderings,
-    `fixed_order` one.
+    By default every question has an exact answer, at the price of a pass of the net for every column that is
+    scored. A causal one gives all conditionals along an ordering in one pass: of all orderings, or of one.
     """
 
     width: int = 256
@@ -243,13 +237,11 @@ class TransformerEstimator(OrderlessEstimator):
     def _net_class(self) -> str:  # type: ignore[override]
         return "Transformer" if self.takes_missing else "CausalTransformer"
 
-    def _model(self, net: nets.Net, family: Family, generator: torch.Generator) -> models.Model:
+    def _model(self, net: nets.Net, family: families.Family, generator: torch.Generator) -> models.Model:
         if self.fixed_order and self.causal:
             raise ValueError("give fixed_order=True or causal=True, not both: one ordering, or all of them")
-        if self.fixed_order and self.n_orderings != 1:
-            raise ValueError(
-                f"fixed_order=True has one ordering, so n_orderings is 1, not {self.n_orderings}"
-            )
+        if self.fixed_order and (k := self.n_orderings) != 1:
+            raise ValueError(f"fixed_order=True has one ordering, so n_orderings is 1, not {k}")
         if self.fixed_order:
             return NetEstimator._model(self, net, family, generator)
         if self.causal:
@@ -258,7 +250,7 @@ class TransformerEstimator(OrderlessEstimator):
             return models.Ensemble(net, family, chosen, fresh=True)
         return super()._model(net, family, generator)
 
-    def orderings(self, k: int | Ordering | None = None) -> Ordering:
+    def orderings(self, k: Orders | None = None) -> ordering.Ordering:
         """The first k of this estimator's random orderings; a fixed one has no others."""
         if self.fixed_order:
             raise ValueError("a causal transformer has one ordering only; fixed_order=False has all of them")

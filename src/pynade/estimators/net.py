@@ -11,11 +11,10 @@ import numpy as np
 
 from pynade.device import torch_device
 from pynade.estimators.base import DensityEstimator, FitRequest
-from pynade.estimators.modules import models, nets, ordering, torch, training
+from pynade.estimators.modules import families, models, nets, ordering, torch, training
 from pynade.training.options import Gradient, Training
 
 if TYPE_CHECKING:
-    from pynade.families import Family
     from pynade.ordering import Ordering
     from pynade.training import History
 
@@ -40,21 +39,21 @@ class NetEstimator(DensityEstimator):
     _net_class: ClassVar[str]  # a name in `pynade.nets`
     _small_output: ClassVar[bool] = False  # start with a tenth of the usual output weights
 
-    def _net(self, n_variables: int, family: Family, generator: torch.Generator) -> nets.Net:
+    def _net(self, n_variables: int, family: families.Family, generator: torch.Generator) -> nets.Net:
         """The untrained net."""
         net = self._made(self._net_class, family, generator, n_variables=n_variables)
         if self._small_output:  # distributions with exponentials start near the marginals
             net.get_parameter("output").data.mul_(0.1)
         return net
 
-    def _made(self, name: str, family: Family, generator: torch.Generator, **sizes: Any) -> Any:
+    def _made(self, name: str, family: families.Family, generator: torch.Generator, **sizes: Any) -> Any:
         """The net of this name, of sizes and of the estimator's parameters that its constructor takes."""
         kind = getattr(nets, name)
         sizes |= {"n_params": family.n_params, "n_features": family.n_features, "generator": generator}
         given, known = self.get_params(deep=False) | sizes, inspect.signature(kind).parameters
         return kind(**{key: value for key, value in given.items() if key in known})
 
-    def _model(self, net: nets.Net, family: Family, generator: torch.Generator) -> Any:
+    def _model(self, net: nets.Net, family: families.Family, generator: torch.Generator) -> Any:
         """The untrained model over the net: along one ordering, or the ensemble of several."""
         k = self._n_orderings()
         if k < 1:
@@ -128,17 +127,16 @@ class OrderlessEstimator(NetEstimator):
 
     takes_missing: ClassVar[bool] = True
 
-    def _model(self, net: nets.Net, family: Family, generator: torch.Generator) -> models.Model:
+    def _model(self, net: nets.Net, family: families.Family, generator: torch.Generator) -> models.Model:
         self._ordering(net.n_variables, generator, k=self._n_orderings())  # refuses a bad parameter early
         return models.Orderless(net, family, self.stratified)  # type: ignore[arg-type]
 
     def orderings(self, k: int | Ordering | None = None) -> Ordering:
         """The first k of this estimator's random orderings; k orderings begin with the k-1 orderings."""
+        n = self.model_.n_variables
         if isinstance(k, ordering.Ordering):
-            if k.n_variables != self.n_features_in_:
-                raise ValueError(
-                    f"the orderings have {k.n_variables} variables, the data {self.n_features_in_}"
-                )
+            if k.n_variables != n:
+                raise ValueError(f"the orderings have {k.n_variables} variables, the data {n}")
             return k if k.is_batch else ordering.Ordering.trusted(k.order[None])
         generator = torch.Generator().manual_seed(self.seed_)
-        return self._ordering(self.n_features_in_, generator, self._n_orderings() if k is None else k)
+        return self._ordering(n, generator, self._n_orderings() if k is None else k)

@@ -62,9 +62,7 @@ DOCS = {
     "RBM.hidden": "hidden units.",
     "activation": "relu, sigmoid, tanh or (DeepNADE, EoNADE, DeepRNADE, ConvNADE) silu.",
     "n_components": "components of the mixture that each conditional is.",
-    "BernoulliMixture.n_components": "components, or several numbers to choose from on the validation rows.",
-    "GaussianMixture.n_components": "components, or several numbers to choose from on the validation rows.",
-    "MFA.n_components": "components, or several numbers to choose from on the validation rows.",
+    "ClassicalEstimator.n_components": "components, or several numbers to choose from by validation rows.",
     "ChowLiu.n_components": "1 is a single tree, K a mixture of K trees; several numbers are chosen from on "
     "the validation rows.",
     "n_orderings": "orderings whose densities are averaged in scores and samples; may be changed after "

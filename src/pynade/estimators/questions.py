@@ -1,8 +1,7 @@
 """The questions one can ask of a fitted model: scores, samples, gaps filled, conditionals, orderings.
 
-What can be answered is a property of the fitted model: orderless models and classical densities answer
-everything; models with a fixed ordering answer what their ordering allows, and name the models that can do
-the rest.
+Orderless models and classical densities answer everything; models with a fixed ordering answer what their
+ordering allows, and name the models that can do the rest.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ import copy
 import math
 import operator
 from abc import abstractmethod
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -25,7 +23,6 @@ from pynade.estimators.modules import evaluation, likelihood, models, ordering, 
 from pynade.tables.frames import build_frame, fill_cells, frame_kind
 
 Orders: TypeAlias = "int | ordering.Ordering"  # a number or a batch of orderings
-Folder = Path | str | None
 Given = Mapping[int | str, float] | None  # values of known variables by index or column name
 PARTICLES = 256  # per row, where a fixed ordering fills gaps by an estimate
 
@@ -42,7 +39,7 @@ class Questions(DensityMixin, BaseEstimator):
 
     @abstractmethod
     def _rows(self, X: Any, **options: Any) -> np.ndarray:
-        """Converted rows, or one clear sentence; columns of a frame are put into the fitted order."""
+        """Converted rows, or one clear sentence (see `DensityEstimator`)."""
 
     def _names(self) -> list[str] | None:
         names = getattr(self, "feature_names_in_", None)
@@ -68,7 +65,7 @@ class Questions(DensityMixin, BaseEstimator):
         return likelihood.Estimate.from_rows(log_probs)
 
     def sample(self, n_samples: int = 1, random_state: Any = None, *, given: Given = None) -> Any:
-        """Exact draws (n_samples, D): integers of a binary table, else floats.
+        """Exact draws (n_samples, D): integers of a binary table, else floats; of a mixed table, its types.
 
         They are a frame of the kind that the model was fitted to, or an array.
 
@@ -79,16 +76,19 @@ class Questions(DensityMixin, BaseEstimator):
                 orderless model takes orderings that put them first.
         """
         check_is_fitted(self, "model_")
-        count = checked_count(n_samples)
+        count, generator = checked_count(n_samples), self._generator(random_state)
         if given is None:
-            return self._native(self.density().sample(count, self._generator(random_state)))
-        model, known, generator = self._ready(), self._given(given), self._generator(random_state)
-        cells = [known.get(i, math.nan) for i in range(model.n_variables)]
-        x = torch.tensor([cells], dtype=model.dtype, device=model.device)
+            return self._native(self.density().sample(count, generator), generator)
+        model, x = self._ready(), self._row(self._given(given))
         named: Any = {"orderings": self._query_orderings(), "generator": generator}
-        return self._native(queries.sample_given(model, x, ~torch.isnan(x), count, **named)[:, 0])
+        return self._native(queries.sample_given(model, x, ~torch.isnan(x), count, **named)[:, 0], generator)
 
-    def _native(self, draws: Any) -> Any:
+    def _row(self, known: Mapping[int, float]) -> torch.Tensor:
+        """One row (1, D) of known values, NaN elsewhere."""
+        cells = [known.get(i, math.nan) for i in range(self.model_.n_variables)]
+        return torch.tensor([cells], dtype=torch.float64, device=torch_device(self.device))
+
+    def _native(self, draws: Any, generator: torch.Generator | None = None) -> Any:
         """Draws as the user's table: a frame where the model was fitted to one."""
         rows, names = self._cells().native(draws), self._names()
         if names is None or getattr(self, "frame_", None) is None:
@@ -111,13 +111,8 @@ class Questions(DensityMixin, BaseEstimator):
             random_state: seed of the draws and particles.
             particles: per row, for a model with a fixed ordering; more are better and take longer.
         """
-        model, rows, names = self._ready(imputing=True), self._rows(X, missing=True), self._names()
-        named: Any = {"orderings": self._query_orderings(), "generator": self._generator(random_state)}
-        limit = evaluation.query_rows_at_once(model, named["orderings"], n or 1)
-        split = torch.as_tensor(rows, dtype=torch.float64).split(limit)
-        named["particles"] = particles
-        parts = [queries.impute(model, part.to(model.device), n, **named).cpu() for part in split]
-        filled = self._cells().native(torch.cat(parts, dim=-2))
+        rows, names = self._rows(X, missing=True), self._names()
+        filled = self._cells().native(self._completions(rows, n, random_state, particles))
         if frame_kind(X) is None or names is None:
             return np.where(np.isnan(rows), filled, rows).astype(filled.dtype)
         gaps = [(name, np.flatnonzero(np.isnan(rows[:, i]))) for i, name in enumerate(names)]
@@ -127,20 +122,36 @@ class Questions(DensityMixin, BaseEstimator):
         ]
         return frames if n is not None else frames[0]
 
-    def conditional(self, i: int | str, given: Given = None) -> queries.Conditional:
+    def _completions(self, rows: np.ndarray, n: int | None, random_state: Any, particles: int) -> Any:
+        """Rows with their missing cells filled by best guesses, (N, D), or by n draws, (n, N, D)."""
+        model, orders = self._ready(imputing=True), self._query_orderings()
+        named: Any = {"orderings": orders, "generator": self._generator(random_state)}
+        limit = evaluation.query_rows_at_once(model, orders, n or 1)
+        parts = [
+            queries.impute(model, part.to(model.device), n, particles=particles, **named).cpu()
+            for part in torch.as_tensor(rows, dtype=torch.float64).split(limit)
+        ]
+        return torch.cat(parts, dim=-2)
+
+    def conditional(self, i: int | str, given: Given = None) -> Any:
         """p(x_i | given) as a distribution with mean, pmf or pdf, cdf and quantiles.
 
         Args:
             i: the variable, by index or column name.
             given: values of known variables.
         """
-        check_is_fitted(self, "model_")
-        model: Any = copy.deepcopy(self.model_).double()
-        return queries.conditional(model, self._index(i), self._given({} if given is None else given))
+        model, ([place], known) = self._copy().cpu().double(), self._asked([i], given)
+        return queries.conditional(model, place, {j: x for j, x in known.items() if x == x})
 
-    def estimate(
-        self, X: Any, draws: int = 16, random_state: int = 0, precision: str = "tf32", progress: Any = None
-    ) -> likelihood.Estimate:
+    def _asked(self, variables: Sequence[int | str], given: Given) -> tuple[list[int], dict[int, float]]:
+        """Indexes of the variables that are asked for, and the given values by index."""
+        known, places = self._given({} if given is None else given), [self._index(v) for v in variables]
+        for variable, place in zip(variables, places, strict=True):
+            if place in known:
+                raise ValueError(f"column {variable!r} is both asked for and given")
+        return places, known
+
+    def estimate(self, X: Any, draws: int = 16, random_state: int = 0, **options: Any) -> likelihood.Estimate:
         """Unbiased estimate of the mean log-likelihood over rows and all orderings, of an orderless model.
 
         For nets that run as a whole at every step (images), where an exact score of one ordering costs as
@@ -150,48 +161,36 @@ class Questions(DensityMixin, BaseEstimator):
             X: rows; NaN = missing.
             draws: passes of the net per row.
             random_state: seed.
-            precision: of the net on a GPU (see `pynade.precision`).
-            progress: called as progress(rows_done, rows).
+            **options: `precision` and `progress`, as for `score_orderings`.
         """
-        model, named = self._orderless().float(), {"precision": precision, "progress": progress}
-        return likelihood.orderless_estimate(model, self._rows(X), draws, random_state, **named)
+        model, options = self._orderless().float(), {"precision": "tf32", **options}
+        return likelihood.orderless_estimate(model, self._rows(X), draws, random_state, **options)
 
-    def score_orderings(
-        self, X: Any, orderings: Orders, folder: Folder = None, progress: Any = None, precision: str = "tf32"
-    ) -> evaluation.OrderingScores:
+    def score_orderings(self, X: Any, orderings: Orders, **options: Any) -> evaluation.OrderingScores:
         """Exact log p of each complete row under each ordering (see `pynade.evaluation.score_orderings`).
 
         Args:
             X: complete rows.
             orderings: a number or a batch of orderings.
-            folder: keep finished parts here.
-            progress: called as progress(done, total).
-            precision: of the net on a GPU.
+            **options: `folder` to keep finished parts in; `progress`, called as progress(done, total);
+                `precision` of the net on a GPU, by default "tf32".
         """
         model, chosen, rows = self._ready(), self.orderings(orderings), self._complete(X)
-        named: Any = {"folder": folder, "progress": progress, "precision": precision}
-        return evaluation.score_orderings(model, rows, chosen, **named)
+        return evaluation.score_orderings(model, rows, chosen, **{"precision": "tf32"} | options)
 
     def control_variate_ensemble(
-        self,
-        X: Any,
-        orderings: Orders,
-        draws: int = 16,
-        every: int = 10,
-        folder: Folder = None,
-        progress: Any = None,
-        precision: str = "tf32",
+        self, X: Any, orderings: Orders, draws: int = 16, every: int = 10, **options: Any
     ) -> evaluation.ControlVariateEnsemble:
         """The ensemble's log-likelihood on all rows: estimates on all of them, exact on every n-th.
 
         Args:
-            X, orderings, folder, progress, precision: as for `score_orderings`.
+            X, orderings, **options: as for `score_orderings`.
             draws: passes of the net per row, of the estimate.
             every: n.
         """
         model, chosen, rows = self._orderless(), self.orderings(orderings), self._complete(X)
-        named: Any = {"folder": folder, "progress": progress, "precision": precision}
-        return evaluation.control_variate_ensemble(model, rows, chosen, every=every, draws=draws, **named)
+        options = {"precision": "tf32", "every": every, "draws": draws, **options}
+        return evaluation.control_variate_ensemble(model, rows, chosen, **options)
 
     @property
     def has_orderings(self) -> bool:
@@ -238,20 +237,20 @@ class Questions(DensityMixin, BaseEstimator):
 
     def _orderless(self) -> Any:
         model = self._ready()
-        if not isinstance(model, models.Orderless):
-            raise ValueError(
-                f"{type(self).__name__} cannot be estimated: its scores along its own orderings are exact; "
-                "orderless models can (DeepNADE, DeepRNADE, ConvNADE, ImageNADE, TransformerNADE)"
-            )
-        return model
+        if isinstance(model, models.Orderless):
+            return model
+        raise ValueError(
+            f"{type(self).__name__} cannot be estimated: its scores along its own orderings are exact; "
+            "orderless models can (DeepNADE, DeepRNADE, ConvNADE, ImageNADE, TransformerNADE)"
+        )
 
     def _complete(self, X: Any) -> np.ndarray:
         rows = self._rows(X)
-        if np.isnan(rows).any():
-            raise ValueError(
-                "scoring under given orderings needs complete rows; score_samples takes missing values"
-            )
-        return rows
+        if not np.isnan(rows).any():
+            return rows
+        raise ValueError(
+            "scoring under given orderings needs complete rows; score_samples takes missing values"
+        )
 
     def _generator(self, random_state: Any) -> torch.Generator:
         seed = int(check_random_state(random_state).randint(2**31 - 1))
@@ -274,17 +273,20 @@ class Questions(DensityMixin, BaseEstimator):
             raise ValueError(
                 f"given is a mapping from columns to values, such as {{'a': 1}}, not {given!r:.60}"
             )
-        known: dict[int, float] = {}
-        indexes = [self._index(variable) for variable, _ in given.items()]
-        queries.variable_flags(indexes, self.n_features_in_, "given")
-        for index, (variable, value) in zip(indexes, given.items(), strict=True):
-            try:
-                known[index] = float(value)
-            except (TypeError, ValueError):
-                raise ValueError(f"column {variable!r} is given as {value!r}, which is no number") from None
-            if known[index] != known[index]:
-                raise ValueError(f"variable {variable} is given as NaN; leave out what is not known")
-        return known
+        items = list(given.items())
+        indexes = [self._index(variable) for variable, _ in items]
+        queries.variable_flags(indexes, self.model_.n_variables, "given")
+        return {i: self._code(i, *item) for i, item in zip(indexes, items, strict=True)}
+
+    def _code(self, i: int, variable: int | str, value: Any) -> float:
+        """The number that the model sees for a given value."""
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise ValueError(f"column {variable!r} is given as {value!r}, which is no number") from None
+        if number != number:
+            raise ValueError(f"variable {variable} is given as NaN; leave out what is not known")
+        return number
 
 
 def checked_count(n: int) -> int:

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -15,14 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 from pynade.device import torch_device
 from pynade.estimators.cells import BinaryTable
 from pynade.estimators.classical import ClassicalEstimator, Problem, Results, check_ranges, in_range
+from pynade.estimators.modules import classical, families, likelihood, torch
 from pynade.estimators.parameters import documented
-from pynade.estimators.questions import checked_count
-
-if TYPE_CHECKING:
-    from pynade import classical
-    from pynade.likelihood import Estimate
-    from pynade.ordering import Ordering
-    from pynade.queries import Conditional
+from pynade.estimators.questions import Given, Orders, checked_count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,18 +46,14 @@ class ContrastiveDivergence:
 
 
 @documented
-@dataclass(eq=False, repr=False)
 class RBM(BinaryTable, ClassicalEstimator):
     """Restricted Boltzmann machine by contrastive divergence.
 
     Where the smaller layer has at most 25 units (the paper uses 23) it is an exact density like any other,
     though questions about incomplete rows cost a sum over all states for each pattern of gaps (about a
     second at 23 units). A larger one has an estimated partition function (annealed importance sampling):
-    its scores are estimates that share the standard error `log_z_stderr_`, its samples are states of Gibbs
-    chains, and other questions are refused.
-
-    The fitted attribute `log_z_` is the logarithm of the partition function, `log_z_stderr_` its standard
-    error; 0 where it is exact.
+    its scores are estimates that share the standard error of its logarithm `log_z_`, `log_z_stderr_` (0 where
+    it is exact), its samples are states of Gibbs chains, and other questions are refused.
 
     Example:
         >>> import numpy as np
@@ -92,44 +83,30 @@ class RBM(BinaryTable, ClassicalEstimator):
         check_is_fitted(self, "model_")
         return copy.deepcopy(self.model_.rbm if self._exact() else self.model_)
 
-    def density(self) -> Any:
-        """The fitted density in float64, a copy on this estimator's device.
-
-        Raises:
-            ValueError: the machine is too large to be one.
-        """
-        self._refuse_large()
-        return super().density()
-
-    def _refuse_large(self) -> None:
+    def _copy(self) -> Any:
         check_is_fitted(self, "model_")
-        if not self._exact():
-            from pynade.classical.rbm_sum import MOST_UNITS
+        if self._exact():
+            return super()._copy()
+        smaller = min(self.model_.n_visible, self.model_.n_hidden)
+        raise ValueError(
+            f"exact answers sum over all states of the smaller layer, which has {smaller} units and may "
+            f"have {classical.rbm_sum.MOST_UNITS}: fit an RBM with fewer hidden units, a BernoulliMixture "
+            "or a DeepNADE"
+        )
 
-            smaller = min(self.model_.n_visible, self.model_.n_hidden)
-            raise ValueError(
-                f"exact answers sum over all states of the smaller layer, which has {smaller} units and may "
-                f"have {MOST_UNITS}: fit an RBM with fewer hidden units, a BernoulliMixture or a DeepNADE"
-            )
-
-    def score_samples(self, X: Any, orderings: int | Ordering | None = None) -> np.ndarray:
-        """log p of each row, in nats: (N, D) -> (N,).
-
-        Exact where the smaller layer has at most 25 units, then missing cells are summed out. Otherwise an
-        estimate with the standard error `log_z_stderr_`, common to all rows, with a warning.
+    def score_samples(self, X: Any, orderings: Orders | None = None) -> np.ndarray:
+        """log p of each row, in nats: exact, or of a large machine an estimate, with a warning.
 
         Args:
-            X: rows; NaN = missing.
+            X: rows; NaN = missing, summed out where scores are exact.
             orderings: None; an RBM has no orderings.
         """
-        import torch
-
         check_is_fitted(self, "model_")
         if self._exact():
             return super().score_samples(X, orderings)
         rows = self._rows(X)
         if np.isnan(rows).any():
-            self._refuse_large()
+            self._copy()  # refuses
         warnings.warn(
             f"the partition function of so large an RBM is estimated: scores are estimates, with a common "
             f"standard error of {self.log_z_stderr_:.2g} nats, and tend to be too high",
@@ -141,32 +118,21 @@ class RBM(BinaryTable, ClassicalEstimator):
             energies = torch.cat([machine.free_energy(part.to(machine.device)) for part in parts])
         return -energies.cpu().numpy() - self.log_z_
 
-    def summary(self, log_probs: Any) -> Estimate:
+    def summary(self, log_probs: Any) -> likelihood.Estimate:
         """The mean of scores of this model, with its standard errors and whether it is exact."""
         mean = super().summary(log_probs)
         return mean if self._exact() else replace(mean, exact=False, mc_stderr=self.log_z_stderr_)
 
-    def sample(
-        self, n_samples: int = 1, random_state: Any = None, *, given: Mapping[int | str, float] | None = None
-    ) -> np.ndarray:
+    def sample(self, n_samples: int = 1, random_state: Any = None, *, given: Given = None) -> Any:
         """Draws (n_samples, D), exact; of a machine too large for that, states of as many Gibbs chains."""
         check_is_fitted(self, "model_")
         if self._exact():
             return super().sample(n_samples, random_state, given=given)
         if given is not None:
-            self._refuse_large()
+            self._copy()  # refuses
         machine = self.machine().to(torch_device(self.device))
         steps = self._training_options().gibbs_steps
         return self._native(machine.gibbs(checked_count(n_samples), steps, self._generator(random_state)))
-
-    def conditional(self, i: int | str, given: Mapping[int | str, float] | None = None) -> Conditional:
-        """p(x_i | given) as a distribution; refused where the machine is too large for that."""
-        self._refuse_large()
-        return super().conditional(i, given)
-
-    def _ready(self, imputing: bool = False) -> Any:
-        self._refuse_large()
-        return super()._ready(imputing)
 
     def _exact(self) -> bool:
         return hasattr(self.model_, "rbm")
@@ -179,47 +145,30 @@ class RBM(BinaryTable, ClassicalEstimator):
         return super()._grid(train, validated) | starts
 
     def _learn(self, problem: Problem) -> Results:
-        import torch
-
-        from pynade import classical
-        from pynade.classical.rbm_sum import MOST_UNITS
-        from pynade.families import Bernoulli
-
-        base = Bernoulli().eta_from_marginal(torch.as_tensor(problem.train)).squeeze(-1)
+        base = families.Bernoulli().eta_from_marginal(torch.as_tensor(problem.train)).squeeze(-1)
         machines = []
         for setting in problem.settings:  # the same machine for the same `init`
             generator = torch.Generator().manual_seed(problem.seed + setting.get("init", 0))
             machine = classical.RBM(len(base), self.hidden, generator=generator)
             machine.b.data.copy_(base)
             machines.append(machine.to(problem.device))
-        own: dict[str, Any] = {name: getattr(self, name) for name in ("persistent", "epochs", "batch_size")}
-        options = asdict(self._training_options())
-        del options["gibbs_steps"]
-        trained = classical.contrastive_divergence(
-            machines,
-            problem.train,
-            problem.valid,
-            learning_rates=[setting["learning_rate"] for setting in problem.settings],
-            k=self.cd_steps,
-            generator=problem.generator(),
-            **problem.loop(),
-            **own,
-            **options,
-        )
-        small = min(len(base), self.hidden) <= MOST_UNITS
+        named: Any = {name: getattr(self, name) for name in ("persistent", "epochs", "batch_size")}
+        named |= asdict(self._training_options()) | {"k": self.cd_steps, "generator": problem.generator()}
+        del named["gibbs_steps"]
+        rates = [setting["learning_rate"] for setting in problem.settings]
+        named |= problem.loop() | {"x": problem.train, "valid": problem.valid}
+        trained = classical.contrastive_divergence(machines, learning_rates=rates, **named)
+        small = min(len(base), self.hidden) <= classical.rbm_sum.MOST_UNITS
         coins = -len(base) * math.log(2)
-        results: Results = []
         self._partitions = [(each.log_z, each.log_z_stderr) for each in trained]
-        for machine, each in zip(machines, trained, strict=True):
-            train = each.history.train_log_likelihood
-            if train < coins:
+        for history in (each.history for each in trained):
+            if (train := history.train_log_likelihood) < coins:
                 worse = f"training rows score {train:.4g} nats, fair coins {coins:.4g}"
-                each.history.messages.append(f"{worse}: try a smaller learning rate")
-            results.append((machine.double().normalised() if small else machine, each.history))
-        return results
+                history.messages.append(f"{worse}: try a smaller learning rate")
+        made = [machine.double().normalised() if small else machine for machine in machines]
+        return list(zip(made, (each.history for each in trained), strict=True))
 
     def _adopt(self, problem: Problem, results: Results) -> None:
         super()._adopt(problem, results)
-        chosen = problem.settings.index(self.chosen_)
-        self.log_z_, self.log_z_stderr_ = self._partitions[chosen]
+        self.log_z_, self.log_z_stderr_ = self._partitions[problem.settings.index(self.chosen_)]
         del self._partitions

@@ -1,7 +1,6 @@
 """Estimators by name: those of pynade, those a user registers, and what saved files call them.
 
-The name of a model is its class name in lower case; the shorter names and presets of the command line are
-aliases. A parameter has one name everywhere; older names are understood.
+The name of a model is its class name in lower case; shorter names, presets and older names are aliases.
 """
 
 from __future__ import annotations
@@ -122,14 +121,11 @@ def estimator_named(model: str, parameters: dict[str, Any]) -> DensityEstimator:
     """
     kind, preset = estimator_class(model)
     given = preset | {PARAMETERS.get(name, name): value for name, value in parameters.items()}
-    own = [f.name for f in fields(kind) if f.init]
-    known = own if kind._options is None else [*own, *(f.name for f in fields(kind._options))]
+    known = [f.name for part in (kind, kind._options) if part is not None for f in fields(part) if f.init]
     for name in given:
         if name not in known:
             raise ValueError(f"model {model!r} has no parameter {name!r}{nearest(name, known)}")
-    chosen = {name: value for name, value in given.items() if name in own}
-    training = {name: value for name, value in given.items() if name not in own}
-    return kind(**chosen | ({"training": training} if training else {}))
+    return kind().set_params(**given)
 
 
 def nearest(name: str, known: list[str]) -> str:

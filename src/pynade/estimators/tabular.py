@@ -6,23 +6,21 @@ import copy
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import asdict, replace
+from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from pynade.device import torch_device
 from pynade.estimators.base import FitRequest
+from pynade.estimators.modules import evaluation, families, likelihood, models, nets, torch, training
 from pynade.estimators.net import OWN
 from pynade.estimators.parameters import documented
+from pynade.estimators.questions import Orders
 from pynade.estimators.table_questions import TableQuestions
 from pynade.tables.frames import native_frame
 from pynade.tables.schema import Schema
 from pynade.training.options import Gradient
-
-if TYPE_CHECKING:
-    from pynade.ordering import Ordering
 
 SMALL, LARGE = 2000, 20_000  # rows from which a table has other defaults
 SIMPLE = {"mean": 0.25, "rows": 10}  # prior of the weight of the mixture of Gaussians: its mean, as from rows
@@ -31,16 +29,7 @@ LEAST_WEIGHT = 0.02  # below which the mixture is left out
 SCORED = 60  # times that the validation rows are scored, by default
 
 
-class MixedCells:
-    """Cells of a mixed table."""
-
-    takes = "numbers, text, true or false, and dates"
-    kind = "mixed"
-    white = 1
-
-
 @documented
-@dataclass(eq=False, repr=False)
 class TabularNADE(TableQuestions):
     """Density of a table of mixed columns with gaps anywhere: one net for every ordering of the columns.
 
@@ -79,85 +68,27 @@ class TabularNADE(TableQuestions):
     weight_decay: float = 0.02
     patience: int | None = None
 
-    _defaults: ClassVar[dict[str, Any]] = {
-        "optimizer": "adamw",
-        "schedule": "cosine",
-        "warm_up": 100,
-        "ema": 0.99,
-        "clip": 1.0,
-    }
-    _facts: ClassVar[tuple[str, ...]] = (
-        "schema_", "n_rows_", "independent_", "disagreement_", "mixture_weight_"
-    )  # fmt: skip
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.string = tags.input_tags.categorical = True
-        return tags
-
-    def _cells(self) -> Any:
-        return MixedCells()
+    _defaults: ClassVar[dict[str, Any]] = {"optimizer": "adamw", "schedule": "cosine", "warm_up": 100}
+    _defaults |= {"ema": 0.99, "clip": 1.0}
+    _facts = ("schema_", "n_rows_", "independent_", "disagreement_", "mixture_weight_")
 
     def _rows(self, X: Any, **options: Any) -> np.ndarray:
         """Codes of a table; fitting finds out its schema."""
-        if not options.get("fitting", False):
-            check_is_fitted(self, "schema_")
-            return self.schema_.encode(self._checked(X))[0]
-        X = self._checked(X)
-        frame, _ = native_frame(X, options.get("columns"))
-        if len(frame) < 2:
-            raise ValueError(
-                f"a table needs at least 2 rows to fit a model, but has {len(frame)} (n_samples={len(frame)})"
-            )
-        self.schema_: Schema = Schema.inferred(
-            X, self.schema, self.missing, tuple(self.drop), options.get("columns")
-        )
-        self.n_features_in_ = len(frame.columns)
-        if self.schema_.frame != "numpy":
-            self.feature_names_in_ = np.asarray(frame.columns, dtype=object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        fitting, columns = options.get("fitting", False), options.get("columns")
+        X = self._checked(X, fitting)
+        if not fitting:
+            return self.schema_.encode(X)[0]
+        frame, _ = native_frame(X, columns)
+        n = self.n_rows_ = len(frame)
+        if n < 2:
+            raise ValueError(f"a table needs at least 2 rows to fit a model, but has {n} (n_samples={n})")
+        self.schema_: Schema = Schema.inferred(X, self.schema, self.missing, tuple(self.drop), columns)
+        kind = self.schema_.frame
+        self._remember(len(frame.columns), None if kind == "numpy" else frame.columns, kind)
         for name, reason in self.schema_.ignored:
             if name not in self.drop:
                 warnings.warn(f"column {name!r} is left out: {reason}", UserWarning, stacklevel=4)
-        self.n_rows_ = len(frame)
         return self.schema_.encode(X)[0]
-
-    def _checked(self, X: Any) -> Any:
-        """A table, or one sentence; arrays must have two axes and the right number of columns."""
-        from scipy.sparse import issparse
-
-        if issparse(X):
-            raise TypeError("a sparse matrix was passed, but dense data is required")
-        if hasattr(X, "collect") or hasattr(X, "columns") or isinstance(X, dict):
-            return X.collect() if hasattr(X, "collect") else X
-        rows = X if isinstance(X, np.ndarray) else np.asarray(X)
-        if rows.ndim != 2:
-            raise ValueError(
-                f"expected a table (2D), got an array of shape {rows.shape}. Reshape your data: "
-                "a single row is [row]"
-            )
-        if rows.shape[0] == 0 or rows.shape[1] == 0:
-            what = "0 sample(s)" if rows.shape[0] == 0 else f"0 feature(s) (shape={rows.shape})"
-            raise ValueError(f"Found array with {what} while a minimum of 1 is required.")
-        if rows.dtype.kind == "f" and np.isinf(rows).any():
-            raise ValueError(
-                "the table holds inf (an infinite value); expected finite numbers or NaN for missing cells"
-            )
-        if (
-            hasattr(self, "schema_")
-            and hasattr(self, "model_")
-            and rows.shape[1]
-            not in (
-                len(self.schema_),
-                len(self.schema_.order),
-            )
-        ):
-            raise ValueError(
-                f"X has {rows.shape[1]} features, but {type(self).__name__} is expecting "
-                f"{self.n_features_in_} features as input"
-            )
-        return X if isinstance(X, np.ndarray | list) else rows
 
     def options(self) -> Gradient:
         """All options of training; those that are None follow from the numbers of rows and columns."""
@@ -182,71 +113,46 @@ class TabularNADE(TableQuestions):
 
     def build(self, train: np.ndarray, seed: int) -> Any:
         """The untrained model for rows of codes; its output bias starts at their marginals."""
-        import torch
-
-        from pynade.families import PerColumn
-        from pynade.models import Orderless
-        from pynade.nets import TableNet
-
         generator, columns, n = torch.Generator().manual_seed(seed), self.schema_.columns, len(train)
-        family = PerColumn.fitted(
-            train,
-            [c.n_levels for c in columns],
-            [c.resolution > 0 for c in columns],
-            [(c.low, c.high) if c.resolution else (None, None) for c in columns],
-            self.schema_.periods(),
-            self.n_components,
-        )
+        lattice = [c.resolution > 0 for c in columns]
+        ends = [(c.low, c.high) if c.resolution else (None, None) for c in columns]
+        sizes = [c.n_levels for c in columns], lattice, ends, self.schema_.periods(), self.n_components
+        family = families.PerColumn.fitted(train, *sizes)
         hidden = self.hidden or ((128, 128) if n < SMALL else (256, 256) if n < LARGE else (256, 256, 256))
-        net = TableNet(
-            family.levels,
-            family.n_params,
-            [size or 3 * self.n_components for size in family.levels],
-            hidden,
-            n_features=family.n_features,
-            dropout=self.dropout,
-            members=self.members or (5 if n < SMALL else 3 if n < LARGE else 1),
-            generator=generator,
-        )
+        members = self.members or (5 if n < SMALL else 3 if n < LARGE else 1)
+        outputs = [size or 3 * self.n_components for size in family.levels]
+        named: Any = {"n_features": family.n_features, "dropout": self.dropout, "members": members}
+        net = nets.TableNet(family.levels, family.n_params, outputs, hidden, generator=generator, **named)
         net.set_output_bias(family.eta_from_marginal(torch.as_tensor(train)))
         self._ordering(len(columns), generator, k=self._n_orderings())
-        return Orderless(net, family.with_components(net.mixed_components or 1), self.stratified)
+        return models.Orderless(net, family.with_components(net.mixed_components or 1), self.stratified)
 
     def _fit(self, train: np.ndarray, valid: np.ndarray | None, seed: int, request: Any) -> None:
-        if train.shape[0] and np.isnan(train).all(1).any():
-            train = train[~np.isnan(train).all(1)]  # rows without any value say nothing
-        if valid is not None:
-            valid = valid[~np.isnan(valid).all(1)]
-            valid = valid if len(valid) >= 2 else None
+        train = train[~np.isnan(train).all(1)]  # rows without any value say nothing
+        valid = None if valid is None else valid[~np.isnan(valid).all(1)]
+        valid = None if valid is None or len(valid) < 2 else valid
         if self.time_limit is not None:
             request = self._within(train, valid, seed, request)
         super()._fit(train, valid, seed, request)
-        import torch
-
-        from pynade.models import Independent
-
         self.mixture_weight_ = 0.0
         if self.mixture and len(train) < LARGE and self.model_.family.levels.count(0) <= MOST_NUMBERS:
             self._blend(train, valid, seed)
-        alone = Independent.fitted(self.model_.family, torch.as_tensor(train)).double()
+        alone = models.Independent.fitted(self.model_.family, torch.as_tensor(train)).double()
         self.independent_ = alone.eta.detach().tolist()
-        some = train[~np.isnan(train).any(1)] if valid is None else valid[~np.isnan(valid).any(1)]
-        scores = self._ordering_scores(some[:500], 8)
-        self.disagreement_ = None if scores is None else float(scores.std(0).mean())
+        some = train if valid is None else valid
+        apart = self._spread(some[~np.isnan(some).any(1)][:500], 8)
+        self.disagreement_ = float(apart.mean()) if len(apart) else None
 
-    def _within(
-        self, train: np.ndarray, valid: np.ndarray | None, seed: int, request: FitRequest
-    ) -> FitRequest:
+    def _within(self, train: np.ndarray, valid: Any, seed: int, request: FitRequest) -> FitRequest:
         """Plan as many updates as fit into the time limit, and stop training when it is over."""
-        from pynade.training import fit
-
         began, self._affordable = time.monotonic(), 10**9
         if not self.time_limit or self.time_limit <= 0:
             raise ValueError(f"time_limit must be positive, not {self.time_limit}")
 
         def cost(rows: np.ndarray | None) -> float:  # of four updates, and of scoring these rows
             options = replace(self.options(), epochs=3, updates_per_epoch=4, warm_up=0, patience=None)
-            lines = fit(self.build(train, seed).to(torch_device(self.device)), train, rows, options).epochs
+            model = self.build(train, seed).to(torch_device(self.device))
+            lines = training.fit(model, train, rows, options).epochs
             return (lines[2]["seconds"] - lines[0]["seconds"]) / 2
 
         update = max(1e-5, cost(None) / 4)
@@ -261,11 +167,7 @@ class TabularNADE(TableQuestions):
 
     def _blend(self, train: np.ndarray, valid: np.ndarray | None, seed: int) -> None:
         """Average the nets' conditionals with those of a mixture of Gaussians; validation rows weight it."""
-        import torch
-
         from pynade.classical.table_em import em_table
-        from pynade.models import Orderless
-        from pynade.nets import TableBlend
 
         net, family = self.model_.net, self.model_.family
         numbers = {"n_features": family.n_features, "sigma_floor": family.sigma_floor, "seed": seed}
@@ -283,29 +185,25 @@ class TabularNADE(TableQuestions):
             simple = em_table(rows, family.levels, simple.n_components, **numbers)
         if weight >= LEAST_WEIGHT:
             self.mixture_weight_ = float(weight)
-            blend = TableBlend([net, simple], [1 - weight, weight])
+            blend = nets.TableBlend([net, simple], [1 - weight, weight])
             family = family.with_components(sum(blend.sizes) or 1)
-            self.model_ = Orderless(blend, family, self.stratified)
+            self.model_ = models.Orderless(blend, family, self.stratified)
 
     def _simple_weight(self, simple: Any, valid: Any) -> float:
         """The weight of the mixture that makes the validation cells most likely, drawn towards its prior."""
-        import torch
-
-        from pynade.likelihood import prefixes
-
         model, cells, shares = self.model_.float(), [], []
         with torch.no_grad():
-            for x, observed in prefixes(valid, self.options().valid_draws, seed=0):
+            for x, observed in likelihood.prefixes(valid, self.options().valid_draws, seed=0):
                 known = ~torch.isnan(x)
                 filled, todo = model.family.fill(x, known).float(), known & ~observed
                 features = model.family.encode(filled)
-                each = [
+                ours, theirs = (
                     model.family.member_log_prob(
-                        filled, part.conditionals(features, observed), part.mixed_components
+                        filled, net.conditionals(features, observed), net.mixed_components
                     )[todo].double()
-                    for part in (model.net, simple)
-                ]
-                cells.append(each[1] - each[0])
+                    for net in (model.net, simple)
+                )
+                cells.append(theirs - ours)
                 share = known.sum(1) / todo.sum(1)  # as in the loss: rows count alike
                 shares.append(share.unsqueeze(1).expand_as(todo)[todo].double())
         odds, weight, share = torch.cat(cells), SIMPLE["mean"], torch.cat(shares)
@@ -315,19 +213,11 @@ class TabularNADE(TableQuestions):
             weight = (n * mean + SIMPLE["rows"] * SIMPLE["mean"]) / (n + SIMPLE["rows"])
         return weight
 
-    def _ordering_scores(self, codes: np.ndarray, k: int) -> np.ndarray | None:
-        """log p of complete rows under each of k orderings, (k, N); None without a row."""
-        import torch
-
-        from pynade.models import Rows
-
+    def _spread(self, codes: np.ndarray, k: int) -> np.ndarray:
+        """Standard deviation over k orderings of the log p of complete rows, (N,)."""
         if not len(codes):
-            return None
-        model: Any = self._ready()
-        orders = self.orderings(k).order.to(model.device)
-        with torch.no_grad():
-            rows = Rows(model.net, model.family, torch.as_tensor(codes).to(model.device))
-            return rows.log_probs(orders).cpu().numpy()
+            return np.empty(0)
+        return evaluation.score_orderings(self._ready(), codes, self.orderings(k)).log_probs.std(1)
 
     def _n_orderings(self) -> int:
         if self.n_orderings is not None:
@@ -335,29 +225,12 @@ class TabularNADE(TableQuestions):
         n = getattr(self, "n_rows_", 1000)
         return 16 if n < SMALL else 4 if n < LARGE else 1
 
-    def orderings(self, k: int | Ordering | None = None) -> Ordering:
-        """The first k of this model's random orderings of its columns; None takes its own number."""
-        import torch
+    def score_samples(self, X: Any, orderings: Orders | None = None, density: bool = False) -> np.ndarray:
+        """Exact log p of the observed cells of each row, in nats: (N,), in the units of the table.
 
-        from pynade.ordering import Ordering
-
-        if isinstance(k, Ordering):
-            return k if k.is_batch else Ordering.trusted(k.order[None])
-        k = self._n_orderings() if k is None else k
-        if k < 1:
-            raise ValueError(f"the number of orderings must be at least 1, not {k}")
-        return self._ordering(len(self.schema_), torch.Generator().manual_seed(self.seed_), k)
-
-    def score_samples(
-        self, X: Any, orderings: int | Ordering | None = None, density: bool = False
-    ) -> np.ndarray:
-        """Exact log p of the observed cells of each row, in nats: (N,).
-
-        It adds up the log-probabilities of cells of levels, integers, dates and rounded numbers and the
-        log-densities of real cells, in the units of the table. Missing cells are marginalised: the row is
-        scored along orderings that begin with its observed cells. That is exact for the ensemble of these
-        orderings, which is not the marginal of the one that scores complete rows; more orderings bring them
-        closer, and `disagreement` says how far orderings differ.
+        Missing cells are marginalised: the row is scored along orderings that begin with its observed cells.
+        That is exact for the ensemble of these orderings, which is not the marginal of the one that scores
+        complete rows; more orderings bring them closer, and `disagreement` says how far orderings differ.
 
         Args:
             X: a table with the model's columns; others are passed over.
@@ -365,31 +238,20 @@ class TabularNADE(TableQuestions):
             density: everything as a density (probabilities over the resolution of their column), to compare
                 with other tools.
         """
-        from pynade.evaluation import exact_scores
-
-        check_is_fitted(self, "model_")
         codes, offsets = self.schema_.encode(self._checked(X), density)
-        return exact_scores(self._ready(), codes, self.orderings(orderings)) + offsets.sum(1)
+        return evaluation.exact_scores(self._ready(), codes, self.orderings(orderings)) + offsets.sum(1)
 
     def gain(self, X: Any) -> np.ndarray:
         """How much better each row is scored than by independent columns, in nats: (N,)."""
-        import torch
-
-        check_is_fitted(self, "model_")
         codes, offsets = self.schema_.encode(self._checked(X))
-        family = copy.deepcopy(self.model_.family).double()
+        family, known = copy.deepcopy(self.model_.family).double(), ~np.isnan(codes)
         eta = torch.tensor(self.independent_, dtype=torch.float64)
-        known = ~np.isnan(codes)
         log_p = family.log_prob(torch.as_tensor(np.where(known, codes, 0.0)), eta.expand(len(codes), -1, -1))
-        alone = np.where(known, log_p.numpy(), 0.0).sum(1) + offsets.sum(1)
-        return self.score_samples(X) - alone
+        return self.score_samples(X) - np.where(known, log_p.numpy(), 0.0).sum(1) - offsets.sum(1)
 
     def disagreement(self, X: Any, k: int = 8) -> np.ndarray:
         """Standard deviation over k orderings of each complete row's log p, in nats: (N,); NaN with gaps."""
-        check_is_fitted(self, "model_")
         codes = self._rows(X)
         complete, out = ~np.isnan(codes).any(1), np.full(len(codes), np.nan)
-        scores = self._ordering_scores(codes[complete], k)
-        if scores is not None:
-            out[complete] = scores.std(0)
+        out[complete] = self._spread(codes[complete], k)
         return out

@@ -268,7 +268,7 @@ def plot_tree(path: Path, run: Path) -> None:
     """Draw the tree of a ChowLiu run or model file; of a mixture of trees, the one of largest weight."""
     from pynade.classical import ChowLiuTree
     from pynade.estimators import ChowLiu
-    from pynade.estimators.io import load_with_facts
+    from pynade.estimators.base import load_with_facts
 
     model, facts = load_with_facts(run)
     tree = model.tree_ if isinstance(model, ChowLiu) else model

@@ -12,7 +12,7 @@ import torch
 
 from pynade.arguments import check_positive
 from pynade.estimators import RBM, DensityEstimator, ImageEstimator, TabularNADE
-from pynade.estimators.io import load_with_facts
+from pynade.estimators.base import load_with_facts
 from pynade.estimators.questions import PARTICLES
 from pynade.models import Autoregressive, Density, Ensemble
 from pynade.runs.figures import completion_figure, image_panels, save_figure, table_figure

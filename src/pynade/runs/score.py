@@ -15,8 +15,7 @@ import numpy as np
 
 from pynade.atomic import write_json
 from pynade.device import device_here, torch_device
-from pynade.estimators.base import DensityEstimator
-from pynade.estimators.io import load_with_facts
+from pynade.estimators.base import DensityEstimator, load_with_facts
 from pynade.estimators.tabular import TabularNADE
 from pynade.evaluation import OrderingScores
 from pynade.likelihood import Estimate, row_log_probs

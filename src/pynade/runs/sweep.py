@@ -25,8 +25,8 @@ import numpy as np
 
 from pynade.atomic import write_json
 from pynade.device import torch_device
+from pynade.estimators.base import load
 from pynade.estimators.classical import ClassicalEstimator, fit_folds
-from pynade.estimators.io import load
 from pynade.estimators.net import NetEstimator
 from pynade.estimators.registry import PARAMETERS, estimator_named
 from pynade.runs import sweep_record as records

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pynade.arguments import check_positive
-from pynade.estimators.io import load_with_facts
+from pynade.estimators.base import load_with_facts
 from pynade.estimators.tabular import TabularNADE
 from pynade.likelihood import Estimate
 from pynade.runs.figures import COLOURS, subplots
