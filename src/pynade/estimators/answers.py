@@ -9,7 +9,7 @@ import numpy as np
 
 from pynade.estimators.modules import families, queries, torch
 from pynade.tables.column import Column
-from pynade.tables.native import native_frame
+from pynade.tables.frames import native_frame
 
 if TYPE_CHECKING:
     from pynade.estimators.table_questions import TableQuestions
