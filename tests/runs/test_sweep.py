@@ -11,8 +11,7 @@ from pynade.estimators import MFA, load
 from pynade.estimators.classical import fit_folds
 from pynade.estimators.registry import estimator_named
 from pynade.runs import sweep as populations
-from pynade.runs.sweep import Sweep, settings
-from pynade.runs.sweep_record import by_setting
+from pynade.runs.sweep import Sweep, by_setting, settings
 from pynade.tables import Dataset, Schema
 
 KNOWN = {}  # the registry of these tests

@@ -46,18 +46,18 @@ def info(
       pynade info runs/chow-liu --plot tree.png
       pynade info runs/digits --curve curve.png
     """
-    if curve is not None:
-        from pynade.runs.figures import plot_training
+    from pynade.runs.summary import describe_run, read_metrics, read_spec
 
-        plot_training(run, curve)
+    if curve is not None:
+        from pynade.runs.figures import save_figure, training_figure
+
+        save_figure(training_figure(read_metrics(run)), curve)
         console.print(f"training and validation of {run} -> {curve}")
         return next_commands(("info", run))
     if plot is not None:
         from pynade.runs.figures import plot_tree
 
-        plot_tree(plot, run)
-    from pynade.runs.summary import describe_run, read_spec
-
+        plot_tree(run, plot)
     print_facts(*describe_run(run))
     if plot is not None:
         console.print(f"-> {plot}")
@@ -80,38 +80,34 @@ def demo(out: Picture = Path("pynade-demo.png"), digits: Annotated[bool, Digits]
       pynade demo --out demo.png
       pynade demo --digits
     """
-    if digits:
-        return _digits(out)
-    from pynade.runs.demo import demo as run_demo
+    from pynade.runs import demo as demos
 
+    if digits:
+        with errors.status("digits") as status:
+            lines = demos.digits_demo(out, lambda name: status.update(f"training {name}"))
+        rows = [(name, f"{test.mean:.2f} ± {test.stderr:.2f}", f"{s:.1f}") for name, test, s in lines]
+        images = f"Binarized 8×8 digits, {lines[0].test.n} test images"
+        console.print(f"{images}, exact log-likelihoods (higher is better)")
+        console.print(plain_table("model", "test log-likelihood (nats)", "seconds", rows=rows))
+        console.print(f"Real digits, samples and pixel probabilities: {out}")
+        return next_commands(("fit", "digits", "--model", "deepnade"), ("data", "list"), ("fit", "--help"))
     console.print("344 penguins, 8 columns, 19 missing cells. Fitting TabularNADE ...")
     with training_bar() as bar:
-        found = run_demo(out, [bar])
+        found = demos.demo(out, [bar])
     console.print(f"\nSchema (what each column is):\n\n{found.model.schema_}", soft_wrap=True)
     console.print(f"\nMissing cells, filled (8 of {len(found.filled)}):")
     cells = [(cell.row, cell.column, cell.value, cell.certainty) for cell in found.filled[:8]]
     console.print(plain_table("row", "column", "filled with", "90 % interval or probability", rows=cells))
     console.print("Oddest cells, given the rest of their row:")
+    names = ("row", "column", "value", "expected", "low", "high", "p_value")
     odd = [
-        (*o[:3], o.expected, f"{o.low} … {o.high}" if o.low else "", f"{o.p_value:.2g}") for o in found.odd
+        (*cell, f"{low} … {high}" if low else "", f"{p:.2g}")
+        for *cell, low, high, p in found.odd.select(names).iter_rows()
     ]
     console.print(plain_table("row", "column", "value", "expected", "90 % interval", "p-value", rows=odd))
     console.print(f"Log-likelihood: {found.gain:.2f} nats per row better than independent columns")
     console.print(f"Filled rows, an odd cell and a conditional distribution: {out}")
     next_commands(("demo", "--digits"), ("fit", "--help"))
-
-
-def _digits(out: Path) -> None:
-    from pynade.runs.digits_demo import digits_demo
-
-    with errors.status("digits") as status:
-        lines = digits_demo(out, lambda name: status.update(f"training {name}"))
-    rows = [(name, f"{test.mean:.2f} ± {test.stderr:.2f}", f"{s:.1f}") for name, test, s in lines]
-    images = f"Binarized 8×8 digits, {lines[0].test.n} test images"
-    console.print(f"{images}, exact log-likelihoods (higher is better)")
-    console.print(plain_table("model", "test log-likelihood (nats)", "seconds", rows=rows))
-    console.print(f"Real digits, samples and pixel probabilities: {out}")
-    next_commands(("fit", "digits", "--model", "deepnade"), ("data", "list"), ("fit", "--help"))
 
 
 app = typer.Typer(help=HELP, add_completion=False, pretty_exceptions_enable=False, **GROUP)

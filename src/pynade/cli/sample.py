@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from typer import Argument, Option
 
-from pynade.cli.arguments import Data, DataDir, Picture, Run, parse_shape
+from pynade.cli.arguments import Data, DataDir, Picture, Run, parse_given, parse_shape
 from pynade.cli.screen import console, errors, next_commands, row_bar
 
 SPLIT = "train, valid, test or all; by default test, all rows of a plain file."
@@ -113,9 +115,26 @@ def sample(
       pynade sample runs/deep -n 10 --given "3=1,17=0"
       pynade sample runs/unet -n 100 --per-step 16 --plot samples.png
     """
-    from pynade.runs.sampling import sample_run
+    from pynade.arguments import check_positive
+    from pynade.runs.figures import save_figure
+    from pynade.runs.run import load_run
+    from pynade.runs.sampling import samples_figure, samples_of
+    from pynade.tables.files import write_table
 
-    rows = sample_run(run, n, seed, out, plot, None if shape is None else parse_shape(shape), given, per_step)
+    sides = None if shape is None else parse_shape(shape)
+    check_positive(**{"the number of rows": n, "--per-step": 1 if per_step is None else per_step})
+    model, facts = load_run(run)
+    names, numbers = list(getattr(model, "feature_names_in_", ())), not hasattr(model, "schema_")
+    known = None if given is None else parse_given(given, names, numbers)
+    rows, means = samples_of(model, n, seed, known, per_step, means=plot is not None)
+    if sides is not None and math.prod(sides) != rows.shape[1]:
+        pixels, variables = math.prod(sides), rows.shape[1]
+        raise ValueError(f"{shape} has {pixels} pixels but the model has {variables} variables")
+    if out is not None:
+        write_table(out, facts.get("columns"), rows)
+    if plot is not None:
+        sides = sides or facts.get("image_shape")
+        save_figure(samples_figure(model, rows, means, facts.get("columns"), sides), plot)
     table = ("sample", run, "-n", n, "--out", "samples.csv")
     if out is None and plot is None:
         framed = hasattr(rows, "write_csv")
@@ -180,18 +199,47 @@ def inpaint(
       pynade inpaint runs/deep --rows 0,2500,5000,7500,9999 --hole 10x10 --plot out.png
       pynade inpaint runs/deep --data digits --rows 0,1,2 --hole 4x4 --draws 8 --plot out.png
     """
-    from pynade.runs.sampling import inpaint_run
+    from pynade.arguments import check_positive
+    from pynade.estimators import DensityEstimator
+    from pynade.runs.figures import completion_figure, save_figure
+    from pynade.runs.run import load_run
+    from pynade.runs.summary import read_spec
+    from pynade.tables import resolve
+    from pynade.tables.images import binarized, channels_height_width
 
     try:
-        size = None
-        if hole is not None:
-            size = _, _ = parse_shape(hole)
+        high, wide = (0, 0) if hole is None else parse_shape(hole)
         chosen = [int(row) for row in rows.split(",")]
     except ValueError:
         given = f"{rows!r} and {hole!r}"
         raise ValueError(f"write rows like 0,1,2 and the hole like 10x10, not {given}") from None
+    model, facts = load_run(run, DensityEstimator)
+    data = data or str(read_spec(run)["data"])
+    dataset = binarized(resolve(data, data_dir), facts.get("binarize"))
+    shape = facts.get("image_shape") or dataset.image_shape
+    if shape is None:
+        raise ValueError(f"the data {data!r} have no image shape, so there is no hole to cut")
+    channels, height, width = channels_height_width(shape)
+    if hole is None:
+        high, wide = (min(10, max(1, side // 2)) for side in (height, width))
+    if not (1 <= high <= height and 1 <= wide <= width):
+        raise ValueError(f"a hole of {high}x{wide} does not fit into images of {height}x{width}")
+    if (high, wide) == (height, width):
+        raise ValueError(f"a hole of {high}x{wide} leaves nothing of the images")
+    check_positive(**{"the number of completions": draws})
+    part, rng = dataset.split(split), np.random.default_rng(seed)
+    for row in (row for row in chosen if not 0 <= row < len(part)):
+        raise ValueError(f"row {row} does not exist: {dataset.name} {split} has rows 0 … {len(part) - 1}")
+    images = model._rows(part[chosen])
+    holes = np.zeros((len(images), channels, height, width), dtype=bool)
+    for one in holes:
+        top, left = rng.integers(height - high + 1), rng.integers(width - wide + 1)
+        one[:, top : top + high, left : left + wide] = True
+    inside, white = holes.reshape(len(images), -1), model._cells().white
+    gaps = np.where(inside, np.nan, images.astype(np.float64))
     with errors.status("completing"):
-        log_probs = inpaint_run(run, plot, chosen, size, data, split, draws, seed, data_dir)
+        log_probs, filled = model.score_samples(gaps), model.impute(gaps, draws, random_state=seed)
+    save_figure(completion_figure(images / white, inside, filled / white, log_probs, shape), plot)
     for row, log_prob in zip(chosen, log_probs, strict=True):
         console.print(f"row {row}: log p without the hole {log_prob:.3f} nats")
     console.print(f"-> {plot}")
