@@ -10,7 +10,8 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 Run = Annotated[Path, Argument(metavar="RUN", help="A run folder or a model file.")]
-Data = Annotated[str, Argument(metavar="DATA", help="A registered data set or a file.")]
+DATA = Argument(metavar="DATA", help="A registered data set or a file.")
+Data = Annotated[str, DATA]
 DataDir = Annotated[Path | None, Option(help="Folder of the data sets [$PYNADE_DATA].")]
 Picture = Annotated[Path, Option(help="Picture to write.")]
 

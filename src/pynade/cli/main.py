@@ -12,7 +12,7 @@ import typer
 from typer import Option
 
 from pynade._version import __version__
-from pynade.cli import data
+from pynade.cli import data, lazy
 from pynade.cli.arguments import GROUP, Picture, Run
 from pynade.cli.fit import HELP as HELP_OF_FIT
 from pynade.cli.fit import ModelCommand, fit, with_options
@@ -46,24 +46,19 @@ def info(
       pynade info runs/chow-liu --plot tree.png
       pynade info runs/digits --curve curve.png
     """
-    from pynade.runs.summary import describe_run, read_metrics, read_spec
-
     if curve is not None:
-        from pynade.runs.figures import save_figure, training_figure
-
-        save_figure(training_figure(read_metrics(run)), curve)
+        epochs = lazy.summary.read_metrics(run)
+        lazy.figures.save_figure(lazy.figures.training_figure(epochs), curve)
         console.print(f"training and validation of {run} -> {curve}")
         return next_commands(("info", run))
     if plot is not None:
-        from pynade.runs.figures import plot_tree
-
-        plot_tree(run, plot)
-    print_facts(*describe_run(run))
+        lazy.figures.plot_tree(run, plot)
+    print_facts(*lazy.summary.describe_run(run))
     if plot is not None:
         console.print(f"-> {plot}")
     if run.is_dir() and not (run / "result.json").is_file():
         return next_commands(("fit", "--resume", run))
-    data = read_spec(run)["data"] if run.is_dir() else "DATA"
+    data = lazy.summary.read_spec(run)["data"] if run.is_dir() else "DATA"
     next_commands(("score", run, data), ("sample", run, "-n", 10))
 
 
@@ -80,11 +75,9 @@ def demo(out: Picture = Path("pynade-demo.png"), digits: Annotated[bool, Digits]
       pynade demo --out demo.png
       pynade demo --digits
     """
-    from pynade.runs import demo as demos
-
     if digits:
         with errors.status("digits") as status:
-            lines = demos.digits_demo(out, lambda name: status.update(f"training {name}"))
+            lines = lazy.demo.digits_demo(out, lambda name: status.update(f"training {name}"))
         rows = [(name, f"{test.mean:.2f} ± {test.stderr:.2f}", f"{s:.1f}") for name, test, s in lines]
         images = f"Binarized 8×8 digits, {lines[0].test.n} test images"
         console.print(f"{images}, exact log-likelihoods (higher is better)")
@@ -93,7 +86,7 @@ def demo(out: Picture = Path("pynade-demo.png"), digits: Annotated[bool, Digits]
         return next_commands(("fit", "digits", "--model", "deepnade"), ("data", "list"), ("fit", "--help"))
     console.print("344 penguins, 8 columns, 19 missing cells. Fitting TabularNADE ...")
     with training_bar() as bar:
-        found = demos.demo(out, [bar])
+        found = lazy.demo.demo(out, [bar])
     console.print(f"\nSchema (what each column is):\n\n{found.model.schema_}", soft_wrap=True)
     console.print(f"\nMissing cells, filled (8 of {len(found.filled)}):")
     cells = [(cell.row, cell.column, cell.value, cell.certainty) for cell in found.filled[:8]]

@@ -7,10 +7,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 from typer import Argument, Option
 
+from pynade.cli import lazy
 from pynade.cli.arguments import Data, Run, parse_question
+from pynade.cli.lazy import files, np
 from pynade.cli.screen import console, errors, next_commands, plain_table, print_bars, print_facts
 
 if TYPE_CHECKING:  # importing these takes seconds, and `--help` does not need them
@@ -28,11 +29,8 @@ QUESTION = 'A column, or several, and what is known: "income | age=40, city=Pari
 
 def _model_and_rows(run: Path, data: str | None = None) -> tuple[TabularNADE, DataFrame]:
     """The model of a run, which must be one of mixed tables, and all rows of the data."""
-    from pynade.estimators import TabularNADE
-    from pynade.runs.run import data_for, load_run
-
-    model = load_run(run, TabularNADE)[0]
-    return model, None if data is None else data_for(model, data).split("all")
+    model, _ = lazy.run.load_run(run, lazy.estimators.TabularNADE)
+    return model, None if data is None else lazy.run.data_for(model, data).split("all")
 
 
 def predict(
@@ -51,18 +49,15 @@ def predict(
       pynade predict runs/people people.csv --target income --out guesses.csv
       pynade predict runs/people people.csv --target income --proba --out probabilities.csv
     """
-    from polars import DataFrame
-
-    from pynade.tables.files import FRAME_ENDINGS, check_destination, write_frame
-
-    check_destination(out, *FRAME_ENDINGS)
+    files.check_destination(out, *files.FRAME_ENDINGS)
     model, rows = _model_and_rows(run, data)
     with errors.status("predicting"):
         if proba:
-            made = DataFrame(model.predict_proba(rows, target), list(map(str, model.levels(target))))
+            levels = [str(level) for level in model.levels(target)]
+            made = lazy.polars.DataFrame(model.predict_proba(rows, target), levels)
         else:
-            made = DataFrame({target: model.predict(rows, target)}, strict=False)
-    write_frame(out, made)
+            made = lazy.polars.DataFrame({target: model.predict(rows, target)}, strict=False)
+    files.write_frame(out, made)
     what = f"probabilities of {made.width} levels" if proba else "best guesses"
     console.print(f"{what} of {target} in {made.height:,} rows -> {out}")
     next_commands(("query", run, target), ("surprise", run, data, "--top", 20))
@@ -84,17 +79,14 @@ def surprise(
       pynade surprise runs/people people.csv --top 20
       pynade surprise runs/people people.csv --top 1000 --out cells.csv
     """
-    from pynade.arguments import check_positive
-    from pynade.tables.files import FRAME_ENDINGS, check_destination, write_frame
-
-    check_positive(**{"--top": top})
+    lazy.arguments.check_positive(**{"--top": top})
     if out is not None:
-        check_destination(out, *FRAME_ENDINGS)
+        files.check_destination(out, *files.FRAME_ENDINGS)
     model, rows = _model_and_rows(run, data)
     with errors.status("scoring cells"):
         cells = model.surprise(rows, top)
     if out is not None:
-        write_frame(out, cells)
+        files.write_frame(out, cells)
     table = plain_table("row", "column", "value", "p-value", "-log p", "expected", "90 % interval")
     shown = cells.select("row", "column", "p_value", "surprise", *TEXTS).head(50)
     for row, column, p, nats, *texts in shown.iter_rows():
@@ -124,15 +116,13 @@ def query(
       pynade query runs/people "income | age=40, city=Paris" --plot income.png
       pynade query runs/people 'income, hours per week | city="Paris, Texas"'
     """
-    from pynade.runs.figures import save_figure, subplots
-
     model, _ = _model_and_rows(run)
     targets, given = parse_question(question, model.schema_.names)
     answer = model.conditional(targets if len(targets) > 1 else targets[0], given)
     if plot is not None:
-        figure, ((axis,),) = subplots(1, 1, 5, 3.2)
+        figure, ((axis,),) = lazy.figures.subplots(1, 1, 5, 3.2)
         answer.plot(axis)
-        save_figure(figure, plot)
+        lazy.figures.save_figure(figure, plot)
     if len(targets) > 1:
         print_facts(_summary(model, answer.sample(DRAWS, seed)))
         console.print(f"({DRAWS:,} joint draws)")

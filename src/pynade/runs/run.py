@@ -73,10 +73,9 @@ def start_run(
     callbacks: Sequence[Callback] = (),
     checked: Callable[[DensityEstimator], None] | None = None,
 ) -> dict[str, Any]:
-    """Train from scratch into a new run folder; returns the content of result.json.
+    """Train from scratch into a new run folder, made once the request is checked; returns result.json.
 
-    Everything that can be wrong with the request is found before the folder is made. Further arguments are
-    options of `pynade fit`.
+    Further arguments are options of `pynade fit`.
 
     Args:
         folder: the run folder to make.

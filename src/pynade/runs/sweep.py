@@ -77,11 +77,9 @@ class Sweep:
     seed: int = 0  # of orderings, weights and shuffling
     data_dir: Path | None = None  # folder of the registered data sets
     folds: int | None = None  # cut the rows into this many folds, for data that have none of their own
-    # train the chosen settings again on train + valid before the test; without it the validated weights are
-    # taken as they are (a classical model is fitted again, with the same result)
+    # train the chosen settings again on train + valid before the test, or take the validated weights
     retrain: bool = True
-    # seeds, from `seed` on, of the chosen settings of one split, each with an ordering, initial weights and
-    # shuffling of its own; with `retrain` all stop at the same training likelihood
+    # seeds, from `seed` on, of the chosen settings of one split; retrained ones stop at the same likelihood
     repeats: int = 1
     quick: bool = False  # a trial, see `pynade sweep --help`; the record has `valid` and no `test`
     report: Callable[[SweepProgress], None] | None = None  # called after every epoch
@@ -90,7 +88,8 @@ class Sweep:
     def __post_init__(self) -> None:
         self.fixed = {PARAMETERS.get(name, name): value for name, value in self.fixed.items()}
         self.grid = {PARAMETERS.get(name, name): list(values) for name, values in self.grid.items()}
-        self.tried = settings(self.grid)
+        tried = itertools.product(*self.grid.values())
+        self.tried: list[Setting] = [dict(zip(self.grid, values, strict=True)) for values in tried]
         self.first = self.estimator(self.tried[0])
         self.classical = isinstance(self.first, ClassicalEstimator)
         self.stops_at_train = self.retrain and "stop_at_train" in self.first.flat_parameters()
@@ -111,9 +110,9 @@ class Sweep:
         if self.quick:
             parts = [replace(part, valid=part.split("valid")[:TRIAL]) for part in parts]
         self._check_settings(parts[0])
-        self.spec: dict[str, Any] = {name: getattr(self, name) for name in SPEC}
+        self.spec = {name: getattr(self, name) for name in SPEC}
         self.spec |= {} if self.repeats == 1 else {"repeats": self.repeats}
-        self.spec["data_checksums"] = [part.checksum for part in parts]
+        self.spec |= {"data_checksums": [part.checksum for part in parts]}
         self._claim()
         file = self.folder / "sessions.json"  # when this sweep was at work: earlier commands, and this one
         sessions = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
@@ -138,8 +137,8 @@ class Sweep:
         whole = resolve(self.data, self.data_dir, known=self.known)
         parts = [whole] if self.folds is None else whole.folds(self.folds, self.seed)
         if parts[0].test is None:
-            cut = "cut them with --folds, such as 10"
-            raise ValueError(f"the data {self.data!r} have no test part to report: {cut}")
+            what = f"the data {self.data!r} have no test part to report"
+            raise ValueError(f"{what}: cut them with --folds, such as 10")
         return parts
 
     def _check(self, n_parts: int) -> None:
@@ -171,8 +170,8 @@ class Sweep:
             with suppress(TypeError):
                 able = set(self.estimator(self.grid)._settings(part.train, validated=True)[0])
             for name in set(self.grid) - able:
-                reason = f"a {self.model} does not choose among values of {name}"
-                raise ValueError(f"{reason}; fix it with --set")
+                what = f"a {self.model} does not choose among values of {name}"
+                raise ValueError(f"{what}; fix it with --set")
             return
         try:
             for setting in self.tried:
@@ -185,13 +184,13 @@ class Sweep:
         file = self.folder / "spec.json"
         if file.is_file():
             if read_json(file) != json.loads(json.dumps(self.spec)):
-                what = "holds a sweep of other settings or data; give another folder"
-                raise OtherSweep(f"{self.folder} {what}")
-            return
-        if self.folder.exists() and any(self.folder.iterdir()):
+                other = "holds a sweep of other settings or data"
+                raise OtherSweep(f"{self.folder} {other}; give another folder")
+        elif self.folder.exists() and any(self.folder.iterdir()):
             raise ValueError(f"{self.folder} already exists and is no sweep; give another folder")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(file, self.spec)
+        else:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(file, self.spec)
 
     def _train(self, parts: list[Dataset]) -> dict[str, Any]:
         """Train the grid and the chosen settings, score them, and return the record."""
@@ -367,16 +366,6 @@ def _outcome(setting: Setting, fold: int, valid: float | None, train: float, his
 
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def settings(grid: Mapping[str, Sequence[Any]]) -> list[Setting]:
-    """All combinations.
-
-    Example:
-        >>> settings({"a": [1, 2], "b": [3]})
-        [{'a': 1, 'b': 3}, {'a': 2, 'b': 3}]
-    """
-    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
 def best_first(outcomes: list[Outcome], fold: int) -> list[Outcome]:
