@@ -8,7 +8,7 @@ import inspect
 import itertools
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -83,6 +83,7 @@ Examples:
 
 
 def fit(
+    ctx: typer.Context,
     data: Annotated[str | None, DATA] = None,
     model: Annotated[str, typer.Option(help=MODEL, rich_help_panel="Model")] = "auto",
     out: Annotated[Path | None, Where(help="Run folder to make (by default runs/DATA-MODEL).")] = None,
@@ -90,10 +91,9 @@ def fit(
     resume: Annotated[Path | None, Where(metavar="RUN", help="Go on with an interrupted run.")] = None,
     drop_constant: Annotated[bool, Where("--drop-constant", help=CONSTANT)] = False,
     data_dir: Annotated[Path | None, Where(help="Folder of the data sets [$PYNADE_DATA].")] = None,
-    *,
-    parameters: dict[str, Any],
 ) -> None:
-    """Train a model (the help is HELP above); `parameters` are the options of the model."""
+    """Train a model (the help is HELP above); the context has the options of the model."""
+    parameters: dict[str, Any] = ctx.obj
     if resume is not None and (data is not None or out is not None):
         raise ValueError("--resume RUN takes everything from the run folder; give no DATA and no --out")
     if resume is not None and (parameters or model != "auto" or overwrite or drop_constant):
@@ -156,7 +156,7 @@ def _print_result(folder: Path, result: dict[str, Any]) -> None:
 
 
 class ModelCommand(TyperCommand):
-    """A command with the options of the model that `--model` names: see `with_options`."""
+    """A command with the options of the model that `--model` names, which the context gets as `obj`."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Add the model's options before the arguments are parsed."""
@@ -164,10 +164,15 @@ class ModelCommand(TyperCommand):
         asked = "auto" if {"-h", "--help"}.isdisjoint(args) else None
         model = next((after for word, after in itertools.pairwise(words) if word == "--model"), asked)
         model = model and model_for(model, words)
+        own = {p.name for p in self.params}
+        self.options = {option.name: option for option in model_options(model) if option.name not in own}
+
+        def empty() -> None: ...
+
+        empty.__signature__ = inspect.Signature([o.parameter() for o in self.options.values()])  # type: ignore[attr-defined]
         app = typer.Typer(add_completion=False)
-        app.command()(with_options(inspect.unwrap(self.callback), model))  # type: ignore[arg-type]
-        command = typer.main.get_command(app)
-        self.params, self.callback = command.params, command.callback
+        app.command()(empty)
+        self.params += typer.main.get_command(app).params
         args = [_current_name(word) for word in args]
         known = [name for p in self.params for name in (*p.opts, *p.secondary_opts) if name.startswith("--")]
         for word in itertools.takewhile(lambda word: word != "--", args):
@@ -178,6 +183,12 @@ class ModelCommand(TyperCommand):
                 where = f"(pynade fit --model {model} --help shows all)"
                 raise ValueError(f"model {model!r} has no option {option}{nearest} {where}")
         return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Convert the words that were given for the model's options."""
+        given = {name: ctx.params.pop(name) for name in self.options}
+        ctx.obj = {k: self.options[k].convert(v) for k, v in given.items() if v not in (None, (), [])}
+        return super().invoke(ctx)
 
 
 def _current_name(word: str) -> str:
@@ -196,28 +207,6 @@ def model_for(model: str, words: Sequence[str]) -> str:
     """
     mixed = any(word.lower().endswith(TABLES) or word in NAMED for word in words)
     return model if model != "auto" else "tabularnade" if mixed else "nade"
-
-
-def with_options(function: Callable[..., None], model: str | None) -> Callable[..., None]:
-    """The function with a keyword for every parameter of a model, in place of a dictionary `parameters`.
-
-    Args:
-        function: takes `parameters`.
-        model: name of the model; None has the options that most models share, for the help.
-    """
-    signature = inspect.signature(function, eval_str=True)
-    own = [p for p in signature.parameters.values() if p.name != "parameters"]
-    options = {option.name: option for option in model_options(model)}
-
-    @functools.wraps(function)
-    def command(**given: Any) -> None:
-        mine = {p.name: given.pop(p.name) for p in own}
-        chosen = {k: options[k].convert(value) for k, value in given.items() if value not in (None, [])}
-        function(**mine, parameters=chosen)
-
-    extra = [option.parameter() for option in options.values() if option.name not in signature.parameters]
-    command.__signature__ = inspect.Signature([*own, *extra])  # type: ignore[attr-defined]
-    return command
 
 
 @dataclass(frozen=True)
@@ -272,13 +261,10 @@ class ModelOption:
         if self.name == "image_shape":
             return list(parse_shape(value[0]))
         if self.name == "schema":
-            kinds = {}
-            for word in value:
-                name, _, kind = map(str.strip, word.rpartition("="))
-                if not name or not kind:
-                    raise ValueError(f"--column takes NAME=KIND, such as zip=category, not {word!r}")
-                kinds[name] = kind
-            return kinds
+            kinds = {word: [part.strip() for part in word.rpartition("=")] for word in value}
+            for word in (word for word, (name, _, kind) in kinds.items() if not name or not kind):
+                raise ValueError(f"--column takes NAME=KIND, such as zip=category, not {word!r}")
+            return {name: kind for name, _, kind in kinds.values()}
         values = [self._value(word) for word in value]
         return values if len(values) > 1 or self.annotation.startswith("Sequence") else values[0]
 

@@ -15,7 +15,7 @@ from pynade._version import __version__
 from pynade.cli import data, lazy
 from pynade.cli.arguments import GROUP, Picture, Run
 from pynade.cli.fit import HELP as HELP_OF_FIT
-from pynade.cli.fit import ModelCommand, fit, with_options
+from pynade.cli.fit import ModelCommand, fit
 from pynade.cli.sample import impute, inpaint, sample, score
 from pynade.cli.screen import console, errors, next_commands, plain_table, print_facts, training_bar
 from pynade.cli.sweep import sweep
@@ -104,7 +104,7 @@ def demo(out: Picture = Path("pynade-demo.png"), digits: Annotated[bool, Digits]
 
 
 app = typer.Typer(help=HELP, add_completion=False, pretty_exceptions_enable=False, **GROUP)
-app.command("fit", cls=ModelCommand, help=HELP_OF_FIT)(with_options(fit, None))
+app.command("fit", cls=ModelCommand, help=HELP_OF_FIT)(fit)
 for command in (score, sample, impute, predict, surprise, query, inpaint, sweep, info, demo):
     app.command()(command)
 app.add_typer(data.app, name="data")

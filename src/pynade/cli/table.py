@@ -27,10 +27,10 @@ TEXTS = ("value", "expected", "low", "high")  # columns of `surprise`
 QUESTION = 'A column, or several, and what is known: "income | age=40, city=Paris".'
 
 
-def _model_and_rows(run: Path, data: str | None = None) -> tuple[TabularNADE, DataFrame]:
+def _model_and_rows(run: Path, data: str) -> tuple[TabularNADE, DataFrame]:
     """The model of a run, which must be one of mixed tables, and all rows of the data."""
     model, _ = lazy.run.load_run(run, lazy.estimators.TabularNADE)
-    return model, None if data is None else lazy.run.data_for(model, data).split("all")
+    return model, lazy.run.data_for(model, data).split("all")
 
 
 def predict(
@@ -116,7 +116,7 @@ def query(
       pynade query runs/people "income | age=40, city=Paris" --plot income.png
       pynade query runs/people 'income, hours per week | city="Paris, Texas"'
     """
-    model, _ = _model_and_rows(run)
+    model, _ = lazy.run.load_run(run, lazy.estimators.TabularNADE)
     targets, given = parse_question(question, model.schema_.names)
     answer = model.conditional(targets if len(targets) > 1 else targets[0], given)
     if plot is not None:

@@ -82,8 +82,8 @@ def penguin_figure(found: Demo) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 6), layout="constrained")
-    places, ratios = [["table", "table"], ["rows", "one"]], {"height_ratios": [1, 1.6]}
-    axes = figure.subplot_mosaic(places, width_ratios=[1.2, 1], **ratios)
+    places: Any = [["table", "table"], ["rows", "one"]]
+    axes = figure.subplot_mosaic(places, height_ratios=[1, 1.6], width_ratios=[1.2, 1])
     _filled_table(axes["table"], found)
     _scatter(axes["rows"], found)
     found.model.conditional("body_mass_g", given=GIVEN).plot(axes["one"])

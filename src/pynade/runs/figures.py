@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pynade.classical import ChowLiuTree
 
 # Okabe and Ito's colours, which most colour-blind people tell apart, without the yellow; grey, wine and olive
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLOURS: tuple[str, ...] = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 COLOURS += ("#888888", "#882255", "#999933")
 BARS = 12  # of the levels of a column
 SCATTERED = 6  # columns of a table that are drawn in pairs

@@ -41,8 +41,9 @@ FILES += ["last_good.safetensors", "model.safetensors"]
 
 def data_for(model: Any, data: str | Path, data_dir: Path | None = None) -> Dataset:
     """The data set that a name or a file stands for, as frames if the model is one of mixed tables."""
-    mixed = {"frames": True, "missing": model.missing} if isinstance(model, TabularNADE) else {}
-    return resolve(data, data_dir, **mixed)
+    if isinstance(model, TabularNADE):
+        return resolve(data, data_dir, frames=True, missing=model.missing)
+    return resolve(data, data_dir)
 
 
 def load_run(run: Path, kind: type = object) -> tuple[Any, dict[str, Any]]:

@@ -35,10 +35,10 @@ def samples_of(
     With `means`, also the expectation of each cell given those drawn before it, where a model has them. Other
     arguments are options of `pynade sample`.
     """
-    of_estimator, name = isinstance(model, DensityEstimator), type(model).__name__
+    name = type(model).__name__
     if per_step is not None and (given is not None or not hasattr(model, "draw")):
         raise ValueError("--per-step is for samples of a model of images (convnade, unet), without --given")
-    if given is not None and not of_estimator:
+    if given is not None and not isinstance(model, DensityEstimator):
         raise ValueError(f"the {name} was not saved by an estimator, so it takes no --given")
     if isinstance(model, ImageEstimator) and given is None:
         values, expected = model.draw(n, seed, per_step or 1, means=means)
@@ -53,7 +53,7 @@ def samples_of(
     drawn = density.sample(n, torch.Generator().manual_seed(seed))
     known = means and isinstance(density, Autoregressive | Ensemble)
     expected = density.conditional_means(drawn).detach().numpy() if known else None
-    return model._cells().native(drawn) if of_estimator else drawn.numpy(), expected
+    return model._cells().native(drawn) if isinstance(model, DensityEstimator) else drawn.numpy(), expected
 
 
 def samples_figure(

@@ -24,7 +24,6 @@ from pynade.runs.provenance import OF_MACHINE, code_version, device_name, now
 from pynade.runs.run import as_command, data_for, load_run
 from pynade.runs.summary import read_json, read_metrics
 from pynade.tables import Dataset, Schema
-from pynade.tables.files import check_destination
 from pynade.tables.frames import align
 from pynade.tables.images import binarized
 
@@ -67,9 +66,7 @@ def averaged(folds: list[Estimate]) -> dict[str, Any]:
 def ensembles_of(many: list[OrderingScores], typical: int | None = None) -> dict[str, Any]:
     """What ensembles of fewer orderings give, and how much single orderings differ (mean over folds).
 
-    Args:
-        many: scores of each fold.
-        typical: how many orderings are averaged as the typical one; None takes all.
+    The typical ordering is the mean over the first so many of them, or over all.
     """
 
     def over_folds(estimates: list[Estimate]) -> dict[str, Any]:
@@ -213,7 +210,6 @@ def _chosen(result: dict[str, Any]) -> dict[str, Any]:
 
 def write_record(path: Path, run: Path, score: Score) -> None:
     """Write the score of a run folder to a .json file, with everything needed to make it again."""
-    check_destination(path, ".json")
     spec, trained, result = (read_json(run / f"{n}.json") for n in ("spec", "provenance", "result"))
     parameters, command = spec["parameters"], f"pynade score RUN {shlex.quote(str(spec['data']))}"
     command += f" --split {score.split}{score.options} --record {path.name}"

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -310,20 +311,20 @@ class Sweep:
         size, train = (self.first._folds_at_once, self._folds) if self.classical else (1, self._population)
         for group in (left[i : i + size] for i in range(0, len(left), size)):
             members = [] if self.classical else [setting for setting, _ in batches[group[0]]]
-            place = what, list(batches).index(group[0]) + 1, len(batches), members
+            place = partial(SweepProgress, what, list(batches).index(group[0]) + 1, len(batches), members)
 
-            def show(now: Progress, place: Any = place) -> None:  # of several folds the first
+            def show(now: Progress, place: Callable[..., SweepProgress] = place) -> None:
                 if self.report and now.epoch_done:
-                    self.report(SweepProgress(*place, now))
+                    self.report(place(now))  # of several folds the first
 
-            made = train(what, [batches[name] for name in group], rows, show)
+            made = train(what, [batches[name] for name in group], rows, [show] if self.report else [])
             yield from zip(group, made, strict=True)
 
-    def _folds(self, what: str, batches: list[list[Job]], rows: Rows, show: Callback) -> list[Trained]:
+    def _folds(self, what: str, batches: list[list[Job]], rows: Rows, watch: list[Callback]) -> list[Trained]:
         """Folds of a classical model: each chooses among the grid, or has one setting."""
         began, folds = time.perf_counter(), [jobs[0][1] for jobs in batches]
         made = [self.estimator(self.grid if what == "grid" else jobs[0][0]) for jobs in batches]
-        fit_folds(made, *zip(*(rows[fold] for fold in folds), strict=True), [show])
+        fit_folds(made, [rows[fold][0] for fold in folds], [rows[fold][1] for fold in folds], watch)
         seconds, found = (time.perf_counter() - began) / len(folds), []
         for fold, estimator in zip(folds, made, strict=True):
             history, pairs = estimator.history_, []
@@ -335,7 +336,9 @@ class Sweep:
             found.append((seconds, pairs))
         return found
 
-    def _population(self, what: str, batches: list[list[Job]], rows: Rows, show: Callback) -> list[Trained]:
+    def _population(
+        self, what: str, batches: list[list[Job]], rows: Rows, watch: list[Callback]
+    ) -> list[Trained]:
         """Nets of one architecture on their folds, as one population."""
         (jobs,), (name,) = batches, self._batches(batches[0])
         estimators, members = [self.estimator(setting) for setting, _ in jobs], []
@@ -350,7 +353,7 @@ class Sweep:
         key = name.removeprefix("population-")  # (a second round has a checkpoint of its own)
         place = self.folder / (key if what == "grid" else f"final-{key}-{_digest(jobs)}")
         place.mkdir(exist_ok=True)
-        histories = fit_population(members, folder=place, resume=True, callbacks=[show])
+        histories = fit_population(members, folder=place, resume=True, callbacks=watch)
         shutil.rmtree(place)
         outcomes = []
         for n, likelihood in enumerate(train_log_likelihoods(members)):
