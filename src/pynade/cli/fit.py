@@ -209,7 +209,7 @@ def model_for(model: str, words: Sequence[str]) -> str:
     return model if model != "auto" else "tabularnade" if mixed else "nade"
 
 
-@dataclass(frozen=True)
+@dataclass
 class ModelOption:
     """An option for one parameter of a model."""
 
@@ -220,23 +220,13 @@ class ModelOption:
     panel: str  # where the help shows it
     model: str = ""  # class name of the model
 
-    @property
-    def word(self) -> str:
-        """The option's name on the command line."""
-        return "--column" if self.name == "schema" else f"--{self.name.replace('_', '-')}"
-
-    @property
-    def many(self) -> bool:
-        """Whether it may be repeated."""
-        several = self.annotation.startswith("Mapping[") or "Sequence[" in self.annotation
-        return several and self.name not in ("ordering", "image_shape")
-
-    @property
-    def metavar(self) -> str:
-        """What a value looks like, in the help."""
+    def __post_init__(self) -> None:
         whole = self.annotation.startswith(("int", "Sequence[int]")) or self.name == "random_state"
         usual = "INT" if whole else "FLOAT" if "float" in self.annotation else "TEXT"
-        return {"image_shape": "HxW", "schema": "NAME=KIND"}.get(self.name, usual)
+        several = self.annotation.startswith("Mapping[") or "Sequence[" in self.annotation
+        self.word = "--column" if self.name == "schema" else f"--{self.name.replace('_', '-')}"
+        self.metavar = {"image_shape": "HxW", "schema": "NAME=KIND"}.get(self.name, usual)
+        self.many = several and self.name not in ("ordering", "image_shape")  # it may be repeated
 
     def parameter(self) -> inspect.Parameter:
         """The keyword of a typer command; its help shows the default, where there is one for all models."""
@@ -308,16 +298,9 @@ def attribute_texts(kind: type) -> dict[str, str]:
     """The texts of the `Attributes` section of a class, by name.
 
     Example:
-        >>> class Options:
-        ...     '''Some options.
-        ...
-        ...     Attributes:
-        ...         size: how large,
-        ...             in words.
-        ...         speed: how fast.
-        ...     '''
-        >>> attribute_texts(Options)
-        {'size': 'how large, in words.', 'speed': 'how fast.'}
+        >>> text = "Options.\\n\\nAttributes:\\n    size: how large,\\n        in words.\\n    speed: how."
+        >>> attribute_texts(type("Options", (), {"__doc__": text}))
+        {'size': 'how large, in words.', 'speed': 'how.'}
     """
     _, _, section = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")
     texts = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", section.split("\n\n")[0], re.MULTILINE)

@@ -19,7 +19,7 @@ from pynade.cli.fit import ModelCommand, fit
 from pynade.cli.sample import impute, inpaint, sample, score
 from pynade.cli.screen import console, errors, next_commands, plain_table, print_facts, training_bar
 from pynade.cli.sweep import sweep
-from pynade.cli.table import predict, query, surprise
+from pynade.cli.table import odd_cells, predict, query, surprise
 
 HELP = """Exact probability models for tables and images.
 
@@ -92,12 +92,7 @@ def demo(out: Picture = Path("pynade-demo.png"), digits: Annotated[bool, Digits]
     cells = [(cell.row, cell.column, cell.value, cell.certainty) for cell in found.filled[:8]]
     console.print(plain_table("row", "column", "filled with", "90 % interval or probability", rows=cells))
     console.print("Oddest cells, given the rest of their row:")
-    names = ("row", "column", "value", "expected", "low", "high", "p_value")
-    odd = [
-        (*cell, f"{low} … {high}" if low else "", f"{p:.2g}")
-        for *cell, low, high, p in found.odd.select(names).iter_rows()
-    ]
-    console.print(plain_table("row", "column", "value", "expected", "90 % interval", "p-value", rows=odd))
+    console.print(odd_cells(found.odd))
     console.print(f"Log-likelihood: {found.gain:.2f} nats per row better than independent columns")
     console.print(f"Filled rows, an odd cell and a conditional distribution: {out}")
     next_commands(("demo", "--digits"), ("fit", "--help"))

@@ -16,6 +16,7 @@ from pynade.cli.screen import console, errors, next_commands, plain_table, print
 
 if TYPE_CHECKING:  # importing these takes seconds, and `--help` does not need them
     from polars import DataFrame
+    from rich.table import Table
 
     from pynade.estimators import TabularNADE
     from pynade.estimators.answers import ColumnConditional
@@ -87,17 +88,21 @@ def surprise(
         cells = model.surprise(rows, top)
     if out is not None:
         files.write_frame(out, cells)
-    table = plain_table("row", "column", "value", "p-value", "-log p", "expected", "90 % interval")
-    shown = cells.select("row", "column", "p_value", "surprise", *TEXTS).head(50)
-    for row, column, p, nats, *texts in shown.iter_rows():
-        value, expected, low, high = (re.sub(r"(T00:00:00)?\.0{6}$", "", text) for text in texts)
-        interval = f"{low} to {high}" if low else ""
-        table.add_row(str(row), column, value, f"{p:.2g}", f"{nats:.2f}", expected, interval)
-    console.print(table)
+    console.print(odd_cells(cells.head(50)))
     if out is not None:
         console.print(f"{cells.height:,} cells -> {out}")
     column = cells["column"][0] if cells.height else model.schema_.names[0]
     next_commands(("query", run, column), ("score", run, data))
+
+
+def odd_cells(cells: DataFrame) -> Table:
+    """A table of odd cells, as a model's `surprise` gives them."""
+    rows = []
+    for row, column, p, nats, *texts in cells.select("row", "column", "p_value", "surprise", *TEXTS).rows():
+        value, expected, low, high = (re.sub(r"(T00:00:00)?\.0{6}$", "", text) for text in texts)
+        interval = f"{low} to {high}" if low else ""
+        rows.append((row, column, value, f"{p:.2g}", f"{nats:.2f}", expected, interval))
+    return plain_table("row", "column", "value", "p-value", "-log p", "expected", "90 % interval", rows=rows)
 
 
 def query(

@@ -39,7 +39,7 @@ FILES = ["spec.json", "provenance.json", "result.json", "metrics.jsonl"]
 FILES += ["last_good.safetensors", "model.safetensors"]
 
 
-def data_for(model: Any, data: str | Path, data_dir: Path | None = None) -> Dataset:
+def data_for(model: Any, data: str, data_dir: Path | None = None) -> Dataset:
     """The data set that a name or a file stands for, as frames if the model is one of mixed tables."""
     if isinstance(model, TabularNADE):
         return resolve(data, data_dir, frames=True, missing=model.missing)

@@ -88,7 +88,7 @@ def impute_file(
     if mixed:
         import polars
 
-        rows = data_for(model, file).split("all")
+        rows = data_for(model, str(file)).split("all")
         codes, offsets = model.schema_.encode(rows)
         filled, header = model.impute(rows, draws, random_state=seed), None
         if draws is not None:
