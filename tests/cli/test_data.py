@@ -12,7 +12,7 @@ from tests.paper.data import test_uci
 @pytest.fixture
 def red(tmp_path, monkeypatch):
     """A small file of red wine, registered without a check of its content: commands take no registry."""
-    monkeypatch.setitem(entries(), "red_wine", test_uci.unchecked("red_wine"))
+    monkeypatch.setitem(entries(), "red_wine", test_uci.KNOWN["red_wine"])
     rows = np.random.default_rng(0).normal(3.0, 2.0, (57, 11))
     test_uci.red_file(tmp_path / "uci" / "red_wine_folds.hdf5", rows)
     return rows

@@ -11,9 +11,9 @@ import polars
 import pytest
 
 import pynade
+from pynade.cli.arguments import comma_separated, parse_given, parse_question
 from pynade.runs.run import as_command
-from pynade.runs.table import comma_separated, parse_given, parse_question
-from pynade.tables import Schema, resolve
+from pynade.tables import resolve
 from pynade.tables.files import read_frame, write_table
 
 SMALL = ["--epochs", "2", "--hidden", "16"]
@@ -313,18 +313,18 @@ def test_query(run, tmp_path, model):
 
 
 def test_commas_quotes_and_signs_in_questions():
-    schema = Schema.binary(4, ["a b", "c=d", "e", "f|g"])
-    assert parse_question('"f|g", a b | c=d=1, e="x, | y"', schema) == (
+    names = ["a b", "c=d", "e", "f|g"]
+    assert parse_question('"f|g", a b | c=d=1, e="x, | y"', names) == (
         ["f|g", "a b"],
         {"c=d": "1", "e": "x, | y"},
     )
-    assert parse_question("e", schema) == (["e"], {})
-    assert parse_given("e=<=5", schema.names, numbers=False) == {"e": "<=5"}
-    assert parse_given("2=0, e=1", schema.names) == {2: 0.0, "e": 1.0}
+    assert parse_question("e", names) == (["e"], {})
+    assert parse_given("e=<=5", names, numbers=False) == {"e": "<=5"}
+    assert parse_given("2=0, e=1", names) == {2: 0.0, "e": 1.0}
     assert comma_separated("a,,b,") == ["a", "", "b", ""]
     for text in ("a b=", "=1", "", "e=1,"):
         with pytest.raises(ValueError, match="known values are written"):
-            parse_given(text, schema.names, numbers=False)
+            parse_given(text, names, numbers=False)
 
 
 def test_other_data_for_a_model_of_mixed_tables(run, tmp_path):

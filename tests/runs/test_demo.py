@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from pynade.cli.main import app
 from pynade.runs import demo as of_penguins
-from pynade.runs.digits_demo import digits_demo, models
+from pynade.runs.demo import digits_demo, models
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def test_demo_fills_every_gap(found):
 
 
 def test_demo_finds_odd_cells(found):
-    p_values = [cell.p_value for cell in found.odd]
+    p_values = found.odd["p_value"].to_list()
     assert len(p_values) == 5
     assert p_values == sorted(p_values)
     assert p_values[-1] < 0.02
@@ -35,9 +35,7 @@ def test_demo_finds_odd_cells(found):
 
 def test_demo_prints_schema_gaps_and_odd_cells_and_writes_a_picture(found, monkeypatch, tmp_path):
     def quick(picture, callbacks):
-        of_penguins.save_figure(
-            of_penguins.penguin_figure(found.model, found.table, found.filled, found.odd), picture
-        )
+        of_penguins.save_figure(of_penguins.penguin_figure(found), picture)
         return found
 
     monkeypatch.setattr(of_penguins, "demo", quick)

@@ -1,14 +1,26 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share, and texts that are parsed."""
 
+import math
+import re
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
 Run = Annotated[Path, Argument(metavar="RUN", help="A run folder or a model file.")]
-Data = Annotated[str, Argument(metavar="DATA", help="A registered data set or a file.")]
+DATA = Argument(metavar="DATA", help="A registered data set or a file.")
+Data = Annotated[str, DATA]
 DataDir = Annotated[Path | None, Option(help="Folder of the data sets [$PYNADE_DATA].")]
 Picture = Annotated[Path, Option(help="Picture to write.")]
+
+#: Of every group of commands.
+GROUP: dict[str, Any] = {
+    "no_args_is_help": True,
+    "rich_markup_mode": "rich",
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
@@ -20,9 +32,66 @@ def parse_shape(text: str) -> tuple[int, ...]:
         raise ValueError(f"an image shape is written {form}, not {text!r}") from None
 
 
-#: Of every group of commands.
-GROUP: dict[str, Any] = {
-    "no_args_is_help": True,
-    "rich_markup_mode": "rich",
-    "context_settings": {"help_option_names": ["-h", "--help"]},
-}
+def comma_separated(text: str) -> list[str]:
+    """The parts of a text between commas, but for commas in double quotes.
+
+    Example:
+        >>> comma_separated('a=1, city="Paris, Texas"')
+        ['a=1', 'city="Paris, Texas"']
+    """
+    return [part.strip() for part in re.findall(r'(?:^|,)((?:"[^"]*"|[^,"]|"(?=[^"]*$))*)', text)]
+
+
+def _plain(text: str) -> str:
+    text = text.strip()
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
+
+
+def parse_given(text: str, columns: Sequence[str] = (), numbers: bool = True) -> dict[int | str, Any]:
+    """ "3=1,17=0" or "rain=1" as values of known variables; a column's name has precedence over an index.
+
+    Args:
+        text: variables and values; what has a comma stands in double quotes.
+        columns: the names of the variables, if they have any.
+        numbers: values are numbers; otherwise they stay texts.
+
+    Example:
+        >>> parse_given("3=1, rain=0"), parse_given('city="Paris, Texas",age=40', numbers=False)
+        ({3: 1.0, 'rain': 0.0}, {'city': 'Paris, Texas', 'age': '40'})
+    """
+    given: dict[int | str, Any] = {}
+    for part in comma_separated(text):
+        pieces = part.split("=")
+        cuts = [(_plain("=".join(pieces[:k])), _plain("=".join(pieces[k:]))) for k in range(1, len(pieces))]
+        last = cuts[-1 if numbers else 0] if cuts else ("", "")
+        name, value = next((cut for cut in cuts if cut[0] in columns), last)
+        key: int | str = int(name) if name.isdigit() and name not in columns else name
+        found: Any = value
+        if numbers:
+            found = math.nan
+            with suppress(ValueError):
+                found = float(value)
+        if not name or found != found or found == "":
+            form = "3=1,17=0 (index or column = value)" if numbers else "age=40, city=Paris"
+            raise ValueError(f"known values are written like {form}, not {part!r}")
+        if key in given:
+            raise ValueError(f"variable {key!r} is given twice")
+        given[key] = found
+    return given
+
+
+def parse_question(text: str, columns: Sequence[str]) -> tuple[list[str], dict[int | str, Any]]:
+    """ "income | age=40, city=Paris" as the columns asked about, and the values of the known ones.
+
+    Example:
+        >>> parse_question('a, b | c=1, d="x, y"', ["a", "b", "c", "d"])
+        (['a', 'b'], {'c': '1', 'd': 'x, y'})
+    """
+    found = re.fullmatch(r'((?:"[^"]*"|[^|"])+)(?:\|(.*))?', text.strip(), re.DOTALL)
+    targets = [_plain(part) for part in comma_separated(found[1])] if found else []
+    if not found or not all(targets):
+        raise ValueError(f'a question is written like "income | age=40, city=Paris", not {text!r}')
+    if len(set(targets)) < len(targets):
+        raise ValueError(f"a column is asked about twice: {text}")
+    given = (found[2] or "").strip()
+    return targets, parse_given(given, columns, numbers=False) if given else {}

@@ -8,6 +8,7 @@ import typer
 
 from pynade.cli.arguments import GROUP, DataDir
 from pynade.cli.fit import TABLES
+from pynade.cli.lazy import np, registry, tables
 from pynade.cli.screen import console, next_commands, plain_table, print_facts, row_bar
 
 app = typer.Typer(help="Named data sets: list them, download them, describe one.", **GROUP)
@@ -24,8 +25,6 @@ def list_(data_dir: DataDir = None) -> None:
     Example:
       pynade data list
     """
-    from pynade.tables import registry
-
     here = {name: entry.here(data_dir) for name, entry in registry.entries().items()}
     rows = []
     for name, entry in registry.entries().items():
@@ -47,8 +46,6 @@ def get(
     Example:
       pynade data get mushrooms binarized_mnist
     """
-    from pynade.tables import registry
-
     known = [registry.entry(name) for name in names]  # all, before anything is downloaded
     for name in names:
         with row_bar("", downloads=True) as bar:
@@ -70,39 +67,34 @@ def info(
       pynade data info mushrooms
       pynade data info people.csv
     """
-    import numpy as np
-
-    from pynade.tables import Schema, registry, resolve
-
     entry: Any = registry.entry(name) if registry.is_registered(name) else None
     dataset: Any = None
     if entry is None or entry.here(data_dir):
-        dataset = resolve(name, data_dir, frames=name.lower().endswith(TABLES), download=False)
-    facts = [("title", entry.title), ("columns", entry.kind)] if entry else []
-    facts += [("variables", str(entry.D if entry else dataset.n_variables))]
+        dataset = tables.resolve(name, data_dir, frames=name.lower().endswith(TABLES), download=False)
+    framed = dataset is not None and dataset.framed
+    facts = [("title", entry.title)] if entry else []
+    if not framed:
+        facts.append(("columns", entry.kind if entry else ", ".join(sorted(set(dataset.schema.kinds)))))
+    facts.append(("variables", str(entry.D if entry else dataset.n_variables)))
     facts += [(part, f"{n:,} rows") for part, n in (entry if dataset is None else dataset).sizes.items()]
     if entry:
         facts += [("upstream", address) for address in entry.addresses] + [("citation", entry.citation)]
         others = ", ".join(f"{entry.name}/{other}" for other in entry.variants if other)
         facts += [("also", others)] if others else []
         facts += [("note", note) for note in entry.notes]
-    else:
-        facts.append(("columns", ", ".join(sorted(set(dataset.schema.kinds)))))
     if dataset is None:
         facts.append(("here", f"no: {entry.by_hand or f'fetch it with `pynade data get {entry.name}`'}"))
         print_facts(facts)
-        next_commands(("data", "get", name))  # which says where to find it, if it cannot be downloaded
-        return
-    if dataset.framed:
+        return next_commands(("data", "get", name))  # which says where to find it, if it cannot be downloaded
+    if framed:
         gaps = sum(column.null_count() for column in dataset.train)
-        facts = [fact for fact in facts if fact[0] != "columns"]
         facts.append(("missing", f"{gaps:,} of the training cells"))
     elif set(dataset.schema.kinds) == {"binary"}:
         facts.append(("ones", f"{100 * float(np.nanmean(dataset.train)):.1f} % of the training cells"))
     else:
         low, high = float(np.nanmin(dataset.train)), float(np.nanmax(dataset.train))
         facts.append(("range", f"{low:.4g} to {high:.4g} in the training cells"))
-    schema = Schema.inferred(dataset.train) if dataset.framed else None
+    schema = tables.Schema.inferred(dataset.train) if framed else None
     print_facts([*facts, ("checksum", dataset.checksum)], schema)
-    model = [] if dataset.framed else ["--model", MODEL.get(dataset.schema.kinds[0], "unet")]
+    model = [] if framed else ["--model", MODEL.get(dataset.schema.kinds[0], "unet")]
     next_commands(("fit", name, *model))

@@ -8,7 +8,7 @@ import inspect
 import itertools
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -18,7 +18,8 @@ import typer
 from rich.markup import escape
 from typer.core import TyperCommand
 
-from pynade.cli.arguments import parse_shape
+from pynade.cli import lazy
+from pynade.cli.arguments import DATA, parse_shape
 from pynade.cli.screen import console, next_commands, print_schema, training_bar
 from pynade.estimators.parameters import DOCS, parameters, text_of
 from pynade.estimators.registry import ALIASES, MODELS, PARAMETERS, estimator_class
@@ -26,9 +27,9 @@ from pynade.estimators.registry import ALIASES, MODELS, PARAMETERS, estimator_cl
 #: Options that `pynade fit --help` shows, and their types; `pynade fit --model X --help` shows all.
 COMMON = {"hidden": "int | Sequence[int]", "epochs": "int", "learning_rate": "float"}
 COMMON |= {"random_state": "int", "device": "str", "schema": "Mapping[str, Any]", "drop": "Sequence[str]"}
-#: Parameters that the help shows as options of training.
-TRAINING = {"epochs", "learning_rate", "batch_size", "weight_decay", "dropout", "patience", "tol"}
-TRAINING |= {"validation_fraction", "device", "random_state"}
+#: Where the help shows parameters, if it is not "Model".
+PANELS = dict.fromkeys(("epochs", "learning_rate", "batch_size", "weight_decay", "dropout"), "Training")
+PANELS |= dict.fromkeys(("patience", "tol", "validation_fraction", "device", "random_state"), "Training")
 #: What an option means on the command line, where Python takes something else.
 TEXTS = {
     "image_shape": "shape of an image, HxW or CxHxW; by default that of the data.",
@@ -37,8 +38,8 @@ TEXTS = {
     "device": "where to train: auto, cpu or cuda.",
     "binarize": "threshold: values above it become 1, the others 0 (of grey images a share of white); or "
     "random, random:SEED: pixels drawn with their share of white.",
+    "schema": "a column's kind: binary, category, ordinal, integer, rounded, real or date.",
 }
-TEXTS |= {"schema": "a column's kind: binary, category, ordinal, integer, rounded, real or date."}
 SHORT = {"hidden": "hidden units of each layer.", "drop": "name of a column to leave out."}
 SHORT |= {"schema": "kind of a column, such as zip=category."}
 DEFAULTS = {"random_state": 0}
@@ -47,6 +48,7 @@ NAMED = ("penguins",)  # data sets of mixed columns
 WORDS = {"None": "none", "True": "yes", "False": "no"}  # of defaults, in the help
 COLUMNS = 60  # that `fit` prints the schema of
 MODEL = "A model named above; auto: by the data."
+CONSTANT = "Leave out columns that never vary."
 CHANGE = "If a column was not understood: --column zip=category; to leave one out: --drop id"
 
 Where: Any = functools.partial(typer.Option, rich_help_panel="Data and output")
@@ -81,43 +83,42 @@ Examples:
 
 
 def fit(
-    data: Annotated[
-        str | None, typer.Argument(metavar="DATA", help="A registered data set or a file.")
-    ] = None,
+    ctx: typer.Context,
+    data: Annotated[str | None, DATA] = None,
     model: Annotated[str, typer.Option(help=MODEL, rich_help_panel="Model")] = "auto",
     out: Annotated[Path | None, Where(help="Run folder to make (by default runs/DATA-MODEL).")] = None,
     overwrite: Annotated[bool, Where("--overwrite", help="Replace an earlier run in that folder.")] = False,
     resume: Annotated[Path | None, Where(metavar="RUN", help="Go on with an interrupted run.")] = None,
-    drop_constant: Annotated[
-        bool, Where("--drop-constant", help="Leave out columns that never vary.")
-    ] = False,
+    drop_constant: Annotated[bool, Where("--drop-constant", help=CONSTANT)] = False,
     data_dir: Annotated[Path | None, Where(help="Folder of the data sets [$PYNADE_DATA].")] = None,
-    *,
-    parameters: dict[str, Any],
 ) -> None:
-    """Train a model (the help is HELP above); `parameters` are the options of the model."""
-    from pynade.runs.run import resume_run, start_run
-    from pynade.runs.summary import read_spec
-
+    """Train a model (the help is HELP above); the context has the options of the model."""
+    parameters: dict[str, Any] = ctx.obj
     if resume is not None and (data is not None or out is not None):
         raise ValueError("--resume RUN takes everything from the run folder; give no DATA and no --out")
     if resume is not None and (parameters or model != "auto" or overwrite or drop_constant):
         raise ValueError("--resume RUN goes on with the run's own settings; give no others")
     if resume is None and data is None:
         raise ValueError("name the data to train on: pynade fit DATA")
+
+    def print_columns(estimator: Any) -> None:  # of mixed tables
+        if hasattr(estimator, "schema_"):
+            print_schema(estimator.schema_, COLUMNS)
+            console.print(CHANGE, soft_wrap=True)
+
     with training_bar() as bar, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "column .* is left out")  # `_print_columns` says it
+        warnings.filterwarnings("ignore", "column .* is left out")  # `print_columns` says it
         common: Any = {"data_dir": data_dir, "callbacks": [bar]}
         if data is None:
-            result = resume_run(folder := resume or Path(), **common)
+            result = lazy.run.resume_run(folder := resume or Path(), **common)
         else:
             model = model_for(model, [data])
-            common |= {"overwrite": overwrite, "drop_constant": drop_constant, "checked": _print_columns}
-            result = start_run(
+            common |= {"overwrite": overwrite, "drop_constant": drop_constant, "checked": print_columns}
+            result = lazy.run.start_run(
                 folder := out or default_folder(data, model), model, parameters, data, **common
             )
     _print_result(folder, result)
-    data = data or read_spec(folder)["data"]
+    data = data or lazy.summary.read_spec(folder)["data"]
     more = [("surprise", folder, data, "--top", 10)] if "gain" in result else []
     next_commands(("score", folder, data), ("sample", folder, "-n", 10), *more)
 
@@ -131,18 +132,9 @@ def default_folder(data: str, model: str) -> Path:
         >>> default_folder("red_wine/3", "rnade").as_posix()
         'runs/red_wine-3-rnade'
     """
-    from pynade.tables.files import stem
-
     file = Path(data)
-    name = stem(file) if file.exists() or file.suffix else data.replace("/", "-").replace(":", "-")
+    name = lazy.files.stem(file) if file.exists() or file.suffix else data.replace("/", "-").replace(":", "-")
     return Path("runs") / f"{name or 'data'}-{model}"
-
-
-def _print_columns(estimator: Any) -> None:
-    """What a model of mixed tables understood."""
-    if hasattr(estimator, "schema_"):
-        print_schema(estimator.schema_, COLUMNS)
-        console.print(CHANGE, soft_wrap=True)
 
 
 def _print_result(folder: Path, result: dict[str, Any]) -> None:
@@ -155,8 +147,8 @@ def _print_result(folder: Path, result: dict[str, Any]) -> None:
     best = f"{n} epoch{'s' * (n != 1)}, best {result['best_epoch']}{score}"
     console.print(f"{folder}: {best}, {result['seconds']:.1f} s ({result['stopped']})")
     if gain := result.get("gain"):
-        text = f"{gain['mean']:.3f} ± {gain['stderr'] or 0:.3f} nats a row"
-        console.print(f"gain over independent columns {text}")
+        mean = f"{gain['mean']:.3f} ± {gain['stderr'] or 0:.3f}"
+        console.print(f"gain over independent columns {mean} nats a row")
     if result.get("disagreement") is not None:
         console.print(f"orderings disagree by {result['disagreement']:.3f} nats a row (standard deviation)")
     for message in result.get("messages", ()):
@@ -164,10 +156,7 @@ def _print_result(folder: Path, result: dict[str, Any]) -> None:
 
 
 class ModelCommand(TyperCommand):
-    """A command with the options of the model that `--model` names.
-
-    Its function has a parameter `parameters`, which gets what was given for the model's options.
-    """
+    """A command with the options of the model that `--model` names, which the context gets as `obj`."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Add the model's options before the arguments are parsed."""
@@ -175,10 +164,15 @@ class ModelCommand(TyperCommand):
         asked = "auto" if {"-h", "--help"}.isdisjoint(args) else None
         model = next((after for word, after in itertools.pairwise(words) if word == "--model"), asked)
         model = model and model_for(model, words)
+        own = {p.name for p in self.params}
+        self.options = {option.name: option for option in model_options(model) if option.name not in own}
+
+        def empty() -> None: ...
+
+        empty.__signature__ = inspect.Signature([o.parameter() for o in self.options.values()])  # type: ignore[attr-defined]
         app = typer.Typer(add_completion=False)
-        app.command()(with_options(inspect.unwrap(self.callback), model))  # type: ignore[arg-type]
-        command = typer.main.get_command(app)
-        self.params, self.callback = command.params, command.callback
+        app.command()(empty)
+        self.params += typer.main.get_command(app).params
         args = [_current_name(word) for word in args]
         known = [name for p in self.params for name in (*p.opts, *p.secondary_opts) if name.startswith("--")]
         for word in itertools.takewhile(lambda word: word != "--", args):
@@ -189,6 +183,12 @@ class ModelCommand(TyperCommand):
                 where = f"(pynade fit --model {model} --help shows all)"
                 raise ValueError(f"model {model!r} has no option {option}{nearest} {where}")
         return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Convert the words that were given for the model's options."""
+        given = {name: ctx.params.pop(name) for name in self.options}
+        ctx.obj = {k: self.options[k].convert(v) for k, v in given.items() if v not in (None, (), [])}
+        return super().invoke(ctx)
 
 
 def _current_name(word: str) -> str:
@@ -209,29 +209,7 @@ def model_for(model: str, words: Sequence[str]) -> str:
     return model if model != "auto" else "tabularnade" if mixed else "nade"
 
 
-def with_options(function: Callable[..., None], model: str | None) -> Callable[..., None]:
-    """The function with a keyword for every parameter of a model, in place of `parameters`.
-
-    Args:
-        function: takes `parameters`, a dictionary.
-        model: name of the model; None has the options that most models share, for the help.
-    """
-    signature = inspect.signature(function, eval_str=True)
-    own = [p for p in signature.parameters.values() if p.name != "parameters"]
-    options = {option.name: option for option in model_options(model)}
-
-    @functools.wraps(function)
-    def command(**given: Any) -> None:
-        mine = {p.name: given.pop(p.name) for p in own}
-        chosen = {k: options[k].convert(value) for k, value in given.items() if value not in (None, [])}
-        function(**mine, parameters=chosen)
-
-    extra = [option.parameter() for option in options.values() if option.name not in signature.parameters]
-    command.__signature__ = inspect.Signature([*own, *extra])  # type: ignore[attr-defined]
-    return command
-
-
-@dataclass(frozen=True)
+@dataclass
 class ModelOption:
     """An option for one parameter of a model."""
 
@@ -240,25 +218,15 @@ class ModelOption:
     default: Any  # its value if it is not given
     text: str  # what it means
     panel: str  # where the help shows it
-    model: str  # class name of the model
+    model: str = ""  # class name of the model
 
-    @property
-    def word(self) -> str:
-        """The option's name on the command line."""
-        return "--column" if self.name == "schema" else f"--{self.name.replace('_', '-')}"
-
-    @property
-    def many(self) -> bool:
-        """Whether it may be repeated."""
-        several = self.annotation.startswith("Mapping[") or "Sequence[" in self.annotation
-        return several and self.name not in ("ordering", "image_shape")
-
-    @property
-    def metavar(self) -> str:
-        """What a value looks like, in the help."""
+    def __post_init__(self) -> None:
         whole = self.annotation.startswith(("int", "Sequence[int]")) or self.name == "random_state"
         usual = "INT" if whole else "FLOAT" if "float" in self.annotation else "TEXT"
-        return {"image_shape": "HxW", "schema": "NAME=KIND"}.get(self.name, usual)
+        several = self.annotation.startswith("Mapping[") or "Sequence[" in self.annotation
+        self.word = "--column" if self.name == "schema" else f"--{self.name.replace('_', '-')}"
+        self.metavar = {"image_shape": "HxW", "schema": "NAME=KIND"}.get(self.name, usual)
+        self.many = several and self.name not in ("ordering", "image_shape")  # it may be repeated
 
     def parameter(self) -> inspect.Parameter:
         """The keyword of a typer command; its help shows the default, where there is one for all models."""
@@ -268,13 +236,9 @@ class ModelOption:
             values = self.default if isinstance(self.default, list | tuple) else [self.default]
             shown = " ".join(map(str, values))
             text += f" [{WORDS.get(shown, shown)}]"
-        option = typer.Option(
-            f"{self.word}/--no-{self.word[2:]}" if flag else self.word,
-            help=escape(text),
-            metavar=None if flag else self.metavar,
-            rich_help_panel=self.panel,
-            show_default=False,
-        )
+        words = f"{self.word}/--no-{self.word[2:]}" if flag else self.word
+        options: Any = {"metavar": None if flag else self.metavar, "rich_help_panel": self.panel}
+        option = typer.Option(words, help=escape(text), show_default=False, **options)
         kind: Any = Annotated[bool | None if flag else list[str] | None, option]
         return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
@@ -287,13 +251,10 @@ class ModelOption:
         if self.name == "image_shape":
             return list(parse_shape(value[0]))
         if self.name == "schema":
-            kinds = {}
-            for word in value:
-                name, _, kind = map(str.strip, word.rpartition("="))
-                if not name or not kind:
-                    raise ValueError(f"--column takes NAME=KIND, such as zip=category, not {word!r}")
-                kinds[name] = kind
-            return kinds
+            kinds = {word: [part.strip() for part in word.rpartition("=")] for word in value}
+            for word in (word for word, (name, _, kind) in kinds.items() if not name or not kind):
+                raise ValueError(f"--column takes NAME=KIND, such as zip=category, not {word!r}")
+            return {name: kind for name, _, kind in kinds.values()}
         values = [self._value(word) for word in value]
         return values if len(values) > 1 or self.annotation.startswith("Sequence") else values[0]
 
@@ -319,43 +280,27 @@ def model_options(model: str | None) -> list[ModelOption]:
     """
     if model is None:
         texts, common = DOCS | TEXTS | SHORT, COMMON.items()
-        return [ModelOption(name, of, MISSING, texts[name], _panel(name), "") for name, of in common]
+        return [ModelOption(name, of, MISSING, texts[name], PANELS.get(name, "Model")) for name, of in common]
     kind, preset = estimator_class(model)
     texts = {} if kind._options is None else attribute_texts(kind._options)
     further = () if kind._options is None else fields(kind._options)
     usual, options = DEFAULTS | kind._defaults | preset, []
     for f in [f for f in (*parameters(kind), *further) if f.name != "training"]:
+        written: Any = f.type if isinstance(f.type, str) else inspect.formatannotation(f.type)
         text = texts[f.name] if f in further else TEXTS.get(f.name, text_of(kind, f.name))
-        panel = "Further options of training" if f in further else _panel(f.name)
+        panel = "Further options of training" if f in further else PANELS.get(f.name, "Model")
         facts = usual.get(f.name, f.default), text, panel, kind.__name__
-        options.append(ModelOption(f.name, _written(f.type), *facts))
+        options.append(ModelOption(f.name, written.replace("collections.abc.", ""), *facts))
     return options
-
-
-def _panel(name: str) -> str:
-    return "Training" if name in TRAINING else "Model"
-
-
-def _written(annotation: Any) -> str:
-    """A type as it is written in the source, in modules with and without postponed annotations."""
-    written = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    return written.replace("collections.abc.", "")
 
 
 def attribute_texts(kind: type) -> dict[str, str]:
     """The texts of the `Attributes` section of a class, by name.
 
     Example:
-        >>> class Options:
-        ...     '''Some options.
-        ...
-        ...     Attributes:
-        ...         size: how large,
-        ...             in words.
-        ...         speed: how fast.
-        ...     '''
-        >>> attribute_texts(Options)
-        {'size': 'how large, in words.', 'speed': 'how fast.'}
+        >>> text = "Options.\\n\\nAttributes:\\n    size: how large,\\n        in words.\\n    speed: how."
+        >>> attribute_texts(type("Options", (), {"__doc__": text}))
+        {'size': 'how large, in words.', 'speed': 'how.'}
     """
     _, _, section = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")
     texts = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", section.split("\n\n")[0], re.MULTILINE)

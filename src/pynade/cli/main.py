@@ -12,14 +12,14 @@ import typer
 from typer import Option
 
 from pynade._version import __version__
-from pynade.cli import data
+from pynade.cli import data, lazy
 from pynade.cli.arguments import GROUP, Picture, Run
 from pynade.cli.fit import HELP as HELP_OF_FIT
-from pynade.cli.fit import ModelCommand, fit, with_options
+from pynade.cli.fit import ModelCommand, fit
 from pynade.cli.sample import impute, inpaint, sample, score
 from pynade.cli.screen import console, errors, next_commands, plain_table, print_facts, training_bar
 from pynade.cli.sweep import sweep
-from pynade.cli.table import predict, query, surprise
+from pynade.cli.table import odd_cells, predict, query, surprise
 
 HELP = """Exact probability models for tables and images.
 
@@ -47,23 +47,18 @@ def info(
       pynade info runs/digits --curve curve.png
     """
     if curve is not None:
-        from pynade.runs.figures import plot_training
-
-        plot_training(run, curve)
+        epochs = lazy.summary.read_metrics(run)
+        lazy.figures.save_figure(lazy.figures.training_figure(epochs), curve)
         console.print(f"training and validation of {run} -> {curve}")
         return next_commands(("info", run))
     if plot is not None:
-        from pynade.runs.figures import plot_tree
-
-        plot_tree(plot, run)
-    from pynade.runs.summary import describe_run, read_spec
-
-    print_facts(*describe_run(run))
+        lazy.figures.plot_tree(run, plot)
+    print_facts(*lazy.summary.describe_run(run))
     if plot is not None:
         console.print(f"-> {plot}")
     if run.is_dir() and not (run / "result.json").is_file():
         return next_commands(("fit", "--resume", run))
-    data = read_spec(run)["data"] if run.is_dir() else "DATA"
+    data = lazy.summary.read_spec(run)["data"] if run.is_dir() else "DATA"
     next_commands(("score", run, data), ("sample", run, "-n", 10))
 
 
@@ -81,41 +76,30 @@ def demo(out: Picture = Path("pynade-demo.png"), digits: Annotated[bool, Digits]
       pynade demo --digits
     """
     if digits:
-        return _digits(out)
-    from pynade.runs.demo import demo as run_demo
-
+        with errors.status("digits") as status:
+            lines = lazy.demo.digits_demo(out, lambda name: status.update(f"training {name}"))
+        rows = [(name, f"{test.mean:.2f} ± {test.stderr:.2f}", f"{s:.1f}") for name, test, s in lines]
+        images = f"Binarized 8×8 digits, {lines[0].test.n} test images"
+        console.print(f"{images}, exact log-likelihoods (higher is better)")
+        console.print(plain_table("model", "test log-likelihood (nats)", "seconds", rows=rows))
+        console.print(f"Real digits, samples and pixel probabilities: {out}")
+        return next_commands(("fit", "digits", "--model", "deepnade"), ("data", "list"), ("fit", "--help"))
     console.print("344 penguins, 8 columns, 19 missing cells. Fitting TabularNADE ...")
     with training_bar() as bar:
-        found = run_demo(out, [bar])
+        found = lazy.demo.demo(out, [bar])
     console.print(f"\nSchema (what each column is):\n\n{found.model.schema_}", soft_wrap=True)
     console.print(f"\nMissing cells, filled (8 of {len(found.filled)}):")
     cells = [(cell.row, cell.column, cell.value, cell.certainty) for cell in found.filled[:8]]
     console.print(plain_table("row", "column", "filled with", "90 % interval or probability", rows=cells))
     console.print("Oddest cells, given the rest of their row:")
-    odd = [
-        (*o[:3], o.expected, f"{o.low} … {o.high}" if o.low else "", f"{o.p_value:.2g}") for o in found.odd
-    ]
-    console.print(plain_table("row", "column", "value", "expected", "90 % interval", "p-value", rows=odd))
+    console.print(odd_cells(found.odd))
     console.print(f"Log-likelihood: {found.gain:.2f} nats per row better than independent columns")
     console.print(f"Filled rows, an odd cell and a conditional distribution: {out}")
     next_commands(("demo", "--digits"), ("fit", "--help"))
 
 
-def _digits(out: Path) -> None:
-    from pynade.runs.digits_demo import digits_demo
-
-    with errors.status("digits") as status:
-        lines = digits_demo(out, lambda name: status.update(f"training {name}"))
-    rows = [(name, f"{test.mean:.2f} ± {test.stderr:.2f}", f"{s:.1f}") for name, test, s in lines]
-    images = f"Binarized 8×8 digits, {lines[0].test.n} test images"
-    console.print(f"{images}, exact log-likelihoods (higher is better)")
-    console.print(plain_table("model", "test log-likelihood (nats)", "seconds", rows=rows))
-    console.print(f"Real digits, samples and pixel probabilities: {out}")
-    next_commands(("fit", "digits", "--model", "deepnade"), ("data", "list"), ("fit", "--help"))
-
-
 app = typer.Typer(help=HELP, add_completion=False, pretty_exceptions_enable=False, **GROUP)
-app.command("fit", cls=ModelCommand, help=HELP_OF_FIT)(with_options(fit, None))
+app.command("fit", cls=ModelCommand, help=HELP_OF_FIT)(fit)
 for command in (score, sample, impute, predict, surprise, query, inpaint, sweep, info, demo):
     app.command()(command)
 app.add_typer(data.app, name="data")

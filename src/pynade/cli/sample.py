@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from pynade.cli.arguments import Data, DataDir, Picture, Run, parse_shape
+from pynade.cli import lazy
+from pynade.cli.arguments import Data, DataDir, Picture, Run, parse_given, parse_shape
+from pynade.cli.lazy import np
 from pynade.cli.screen import console, errors, next_commands, row_bar
 
 SPLIT = "train, valid, test or all; by default test, all rows of a plain file."
@@ -59,33 +62,28 @@ def score(
       pynade score runs/unet binarized_mnist --estimate 32 --precision bf16
       pynade score runs/unet binarized_mnist --estimate 32 --orderings 16
     """
-    from pynade.processes import together
-    from pynade.runs.score import forget_chunks, score_run, write_record
-    from pynade.runs.summary import read_spec
-    from pynade.tables.files import TABLE_ENDINGS, check_destination, write_table
-
     if rows is not None and estimate is not None:
         raise ValueError("an estimate has no exact log p for every row: give --rows without --estimate")
     if every is not None and (orderings is None or estimate is None):
         purpose = "exact on some rows, estimated on all"
         raise ValueError(f"--every is for --orderings together with --estimate: {purpose}")
     if rows is not None:
-        check_destination(rows, *TABLE_ENDINGS)
+        lazy.files.check_destination(rows, *lazy.files.TABLE_ENDINGS)
     if record is not None:
-        check_destination(record, ".json")
-        read_spec(run)
-    with together() as rank:
+        lazy.files.check_destination(record, ".json")
+        lazy.summary.read_spec(run)
+    with lazy.processes.together() as rank:
         with row_bar("scoring") as bar:
             asked: Any = {"orderings": orderings, "draws": estimate, "every": every or 10, "density": density}
             asked |= {"precision": precision, "progress": bar if rank == 0 else None}
-            result = score_run(run, data, split, data_dir, **asked)
+            result = lazy.score.score_run(run, data, split, data_dir, **asked)
         if rank > 0:
             return
     if rows is not None:
-        write_table(rows, ["log_prob"], result.log_probs)
+        lazy.files.write_table(rows, ["log_prob"], result.log_probs)
     if record is not None:
-        write_record(record, run, result)
-    forget_chunks(run, result)
+        lazy.score.write_record(record, run, result)
+    lazy.score.forget_chunks(run, result)
     for line in result.lines:
         console.print(line, soft_wrap=True)
     recorded = record is not None or not run.is_dir()
@@ -113,9 +111,22 @@ def sample(
       pynade sample runs/deep -n 10 --given "3=1,17=0"
       pynade sample runs/unet -n 100 --per-step 16 --plot samples.png
     """
-    from pynade.runs.sampling import sample_run
-
-    rows = sample_run(run, n, seed, out, plot, None if shape is None else parse_shape(shape), given, per_step)
+    sides = None if shape is None else parse_shape(shape)
+    sizes = {"the number of rows": n, "--per-step": 1 if per_step is None else per_step}
+    lazy.arguments.check_positive(**sizes)
+    model, facts = lazy.run.load_run(run)
+    names, numbers = list(getattr(model, "feature_names_in_", ())), not hasattr(model, "schema_")
+    known = None if given is None else parse_given(given, names, numbers)
+    rows, means = lazy.sampling.samples_of(model, n, seed, known, per_step, means=plot is not None)
+    if sides is not None and math.prod(sides) != rows.shape[1]:
+        pixels, variables = math.prod(sides), rows.shape[1]
+        raise ValueError(f"{shape} has {pixels} pixels but the model has {variables} variables")
+    if out is not None:
+        lazy.files.write_table(out, facts.get("columns"), rows)
+    if plot is not None:
+        sides = sides or facts.get("image_shape")
+        figure = lazy.sampling.samples_figure(model, rows, means, facts.get("columns"), sides)
+        lazy.figures.save_figure(figure, plot)
     table = ("sample", run, "-n", n, "--out", "samples.csv")
     if out is None and plot is None:
         framed = hasattr(rows, "write_csv")
@@ -147,11 +158,9 @@ def impute(
       pynade impute runs/table gaps.csv --draws 5 --out five_fillings.csv
       pynade impute runs/nade gaps.csv --particles 1000 --out filled.csv
     """
-    from pynade.runs.sampling import impute_file
-
     options: Any = {"record": True, "action": "always", "category": UserWarning}
     with errors.status("imputing"), warnings.catch_warnings(**options) as caught:
-        gaps, rows, used = impute_file(run, file, out, draws, seed, particles)
+        gaps, rows, used = lazy.sampling.impute_file(run, file, out, draws, seed, particles)
     for warning in caught:
         errors.print(f"Warning: {warning.message}")
     note = f" (an estimate with {used:,} particles per row)" if gaps and used is not None else ""
@@ -180,18 +189,40 @@ def inpaint(
       pynade inpaint runs/deep --rows 0,2500,5000,7500,9999 --hole 10x10 --plot out.png
       pynade inpaint runs/deep --data digits --rows 0,1,2 --hole 4x4 --draws 8 --plot out.png
     """
-    from pynade.runs.sampling import inpaint_run
-
     try:
-        size = None
-        if hole is not None:
-            size = _, _ = parse_shape(hole)
+        high, wide = (0, 0) if hole is None else parse_shape(hole)
         chosen = [int(row) for row in rows.split(",")]
     except ValueError:
         given = f"{rows!r} and {hole!r}"
         raise ValueError(f"write rows like 0,1,2 and the hole like 10x10, not {given}") from None
+    model, facts = lazy.run.load_run(run, lazy.estimators.DensityEstimator)
+    data = data or str(lazy.summary.read_spec(run)["data"])
+    dataset = lazy.images.binarized(lazy.tables.resolve(data, data_dir), facts.get("binarize"))
+    shape = facts.get("image_shape") or dataset.image_shape
+    if shape is None:
+        raise ValueError(f"the data {data!r} have no image shape, so there is no hole to cut")
+    channels, height, width = (1, *map(int, shape))[-3:]
+    if hole is None:
+        high, wide = (min(10, max(1, side // 2)) for side in (height, width))
+    if not (1 <= high <= height and 1 <= wide <= width):
+        raise ValueError(f"a hole of {high}x{wide} does not fit into images of {height}x{width}")
+    if (high, wide) == (height, width):
+        raise ValueError(f"a hole of {high}x{wide} leaves nothing of the images")
+    lazy.arguments.check_positive(**{"the number of completions": draws})
+    part, rng = dataset.split(split), np.random.default_rng(seed)
+    for row in (row for row in chosen if not 0 <= row < len(part)):
+        raise ValueError(f"row {row} does not exist: {dataset.name} {split} has rows 0 … {len(part) - 1}")
+    images = model._rows(part[chosen])
+    holes = np.zeros((len(images), channels, height, width), dtype=bool)
+    for one in holes:
+        top, left = rng.integers(height - high + 1), rng.integers(width - wide + 1)
+        one[:, top : top + high, left : left + wide] = True
+    inside, white = holes.reshape(len(images), -1), model._cells().white
+    gaps = np.where(inside, np.nan, images.astype(np.float64))
     with errors.status("completing"):
-        log_probs = inpaint_run(run, plot, chosen, size, data, split, draws, seed, data_dir)
+        log_probs, filled = model.score_samples(gaps), model.impute(gaps, draws, random_state=seed)
+    figure = lazy.figures.completion_figure(images / white, inside, filled / white, log_probs, shape)
+    lazy.figures.save_figure(figure, plot)
     for row, log_prob in zip(chosen, log_probs, strict=True):
         console.print(f"row {row}: log p without the hole {log_prob:.3f} nats")
     console.print(f"-> {plot}")

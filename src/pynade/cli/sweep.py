@@ -14,6 +14,8 @@ from rich.live import Live
 from rich.table import Table
 from typer import Option
 
+from pynade.atomic import write_json
+from pynade.cli import lazy
 from pynade.cli.arguments import Data, DataDir
 from pynade.cli.screen import LINE_SECONDS, console, errors, next_commands, plain_table
 
@@ -63,12 +65,8 @@ def sweep(
       pynade sweep mushrooms --model nade --set hidden=500 --grid learning_rate=0.01,0.003,0.001 --out s/nade
       pynade sweep dna --model nade --grid learning_rate=0.05,0.005 --no-retrain --repeats 10 --out s/orders
     """
-    from pynade.atomic import write_json
-    from pynade.runs.sweep import Sweep
-    from pynade.tables.files import check_destination
-
     if record is not None:
-        check_destination(record, ".json")
+        lazy.files.check_destination(record, ".json")
     values = dict(parse_values(text) for text in grid or [])
     plain = dict(parse_values(text) for text in fixed or [])
     for name, given in plain.items():
@@ -78,7 +76,7 @@ def sweep(
     with standings() as show:
         options: dict[str, Any] = {"seed": seed, "data_dir": data_dir, "folds": folds, "retrain": retrain}
         options |= {"repeats": repeats, "quick": quick, "report": show}
-        result = Sweep(out, model, data, plain, values, **options).run()
+        result = lazy.sweep.Sweep(out, model, data, plain, values, **options).run()
     if record is not None:
         write_json(record, result)
     part, shown = ("valid", "its score again") if quick else ("test", "test")

@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from pynade.cli.arguments import Data, Run
+from pynade.cli import lazy
+from pynade.cli.arguments import Data, Run, parse_question
+from pynade.cli.lazy import files, np
 from pynade.cli.screen import console, errors, next_commands, plain_table, print_bars, print_facts
 
+if TYPE_CHECKING:  # importing these takes seconds, and `--help` does not need them
+    from polars import DataFrame
+    from rich.table import Table
+
+    from pynade.estimators import TabularNADE
+    from pynade.estimators.answers import ColumnConditional
+    from pynade.tables import Column
+
+BARS = 12  # of a distribution
+DRAWS = 2000  # that the summary of a joint distribution is made of
 TEXTS = ("value", "expected", "low", "high")  # columns of `surprise`
 QUESTION = 'A column, or several, and what is known: "income | age=40, city=Paris".'
+
+
+def _model_and_rows(run: Path, data: str) -> tuple[TabularNADE, DataFrame]:
+    """The model of a run, which must be one of mixed tables, and all rows of the data."""
+    model, _ = lazy.run.load_run(run, lazy.estimators.TabularNADE)
+    return model, lazy.run.data_for(model, data).split("all")
 
 
 def predict(
@@ -31,14 +50,15 @@ def predict(
       pynade predict runs/people people.csv --target income --out guesses.csv
       pynade predict runs/people people.csv --target income --proba --out probabilities.csv
     """
-    from pynade.runs.table import load_table, predict_table, read_rows
-    from pynade.tables.files import FRAME_ENDINGS, check_destination, write_table
-
-    check_destination(out, *FRAME_ENDINGS)
-    model = load_table(run)
+    files.check_destination(out, *files.FRAME_ENDINGS)
+    model, rows = _model_and_rows(run, data)
     with errors.status("predicting"):
-        made = predict_table(model, read_rows(model, data), target, proba)
-    write_table(out, None, made)
+        if proba:
+            levels = [str(level) for level in model.levels(target)]
+            made = lazy.polars.DataFrame(model.predict_proba(rows, target), levels)
+        else:
+            made = lazy.polars.DataFrame({target: model.predict(rows, target)}, strict=False)
+    files.write_table(out, None, made)
     what = f"probabilities of {made.width} levels" if proba else "best guesses"
     console.print(f"{what} of {target} in {made.height:,} rows -> {out}")
     next_commands(("query", run, target), ("surprise", run, data, "--top", 20))
@@ -60,29 +80,29 @@ def surprise(
       pynade surprise runs/people people.csv --top 20
       pynade surprise runs/people people.csv --top 1000 --out cells.csv
     """
-    from pynade.arguments import check_positive
-    from pynade.runs.table import load_table, read_rows
-    from pynade.tables.files import FRAME_ENDINGS, check_destination, write_table
-
-    check_positive(**{"--top": top})
+    lazy.arguments.check_positive(**{"--top": top})
     if out is not None:
-        check_destination(out, *FRAME_ENDINGS)
-    model = load_table(run)
+        files.check_destination(out, *files.FRAME_ENDINGS)
+    model, rows = _model_and_rows(run, data)
     with errors.status("scoring cells"):
-        cells = model.surprise(read_rows(model, data), top)
+        cells = model.surprise(rows, top)
     if out is not None:
-        write_table(out, None, cells)
-    table = plain_table("row", "column", "value", "p-value", "-log p", "expected", "90 % interval")
-    shown = cells.select("row", "column", "p_value", "surprise", *TEXTS).head(50)
-    for row, column, p, nats, *texts in shown.iter_rows():
-        value, expected, low, high = (re.sub(r"(T00:00:00)?\.0{6}$", "", text) for text in texts)
-        interval = f"{low} to {high}" if low else ""
-        table.add_row(str(row), column, value, f"{p:.2g}", f"{nats:.2f}", expected, interval)
-    console.print(table)
+        files.write_table(out, None, cells)
+    console.print(odd_cells(cells.head(50)))
     if out is not None:
         console.print(f"{cells.height:,} cells -> {out}")
     column = cells["column"][0] if cells.height else model.schema_.names[0]
     next_commands(("query", run, column), ("score", run, data))
+
+
+def odd_cells(cells: DataFrame) -> Table:
+    """A table of odd cells, as a model's `surprise` gives them."""
+    rows = []
+    for row, column, p, nats, *texts in cells.select("row", "column", "p_value", "surprise", *TEXTS).rows():
+        value, expected, low, high = (re.sub(r"(T00:00:00)?\.0{6}$", "", text) for text in texts)
+        interval = f"{low} to {high}" if low else ""
+        rows.append((row, column, value, f"{p:.2g}", f"{nats:.2f}", expected, interval))
+    return plain_table("row", "column", "value", "p-value", "-log p", "expected", "90 % interval", rows=rows)
 
 
 def query(
@@ -101,25 +121,82 @@ def query(
       pynade query runs/people "income | age=40, city=Paris" --plot income.png
       pynade query runs/people 'income, hours per week | city="Paris, Texas"'
     """
-    from pynade.runs import table as tables
-    from pynade.runs.figures import save_figure, subplots
-
-    model = tables.load_table(run)
-    targets, given = tables.parse_question(question, model.schema_)
+    model, _ = lazy.run.load_run(run, lazy.estimators.TabularNADE)
+    targets, given = parse_question(question, model.schema_.names)
     answer = model.conditional(targets if len(targets) > 1 else targets[0], given)
-    figure, ((axis,),) = subplots(1, 1, 5, 3.2)
     if plot is not None:
+        figure, ((axis,),) = lazy.figures.subplots(1, 1, 5, 3.2)
         answer.plot(axis)
-        save_figure(figure, plot)
+        lazy.figures.save_figure(figure, plot)
     if len(targets) > 1:
-        print_facts(tables.summary_of(model, answer.sample(tables.DRAWS, seed)))
-        console.print(f"({tables.DRAWS:,} joint draws)")
+        print_facts(_summary(model, answer.sample(DRAWS, seed)))
+        console.print(f"({DRAWS:,} joint draws)")
     else:
-        print_facts(tables.numbers_of(answer))
-        print_bars(tables.bars_of(answer))
+        print_facts(_numbers(answer))
+        print_bars(_bars(answer))
     if plot is not None:
         console.print(f"-> {plot}")
-    known = ",".join(
-        f'{name}="{value}"' if "," in str(value) else f"{name}={value}" for name, value in given.items()
-    )
-    next_commands(("sample", run, "-n", 10, *(("--given", known) if known else ())))
+    texts = [f'{name}="{value}"' if "," in str(value) else f"{name}={value}" for name, value in given.items()]
+    next_commands(("sample", run, "-n", 10, *(("--given", ",".join(texts)) if given else ())))
+
+
+def _shown(column: Column, value: Any) -> str:
+    """A value of a column as text."""
+    if isinstance(value, np.datetime64):
+        return str(value.astype("datetime64[D]" if column.dtype.get("type") == "Date" else "datetime64[s]"))
+    return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
+
+
+def _numbers(answer: ColumnConditional) -> list[tuple[str, str]]:
+    """The numbers that describe the distribution of a column: names and texts."""
+    column, facts = answer.column, []
+    if column.n_levels:
+        facts.append(("likeliest", _shown(column, answer.mode())))
+    else:
+        facts += [] if column.kind == "date" else [("mean", _shown(column, answer.mean()))]
+        low, high = (_shown(column, end) for end in answer.interval())
+        facts += [("median", _shown(column, answer.median())), ("90 % interval", f"{low} to {high}")]
+    if answer.given:
+        distance = f"{answer.disagreement():.3f} (largest total variation distance over 8 orderings)"
+        facts.append(("disagreement", distance))
+    return facts
+
+
+def _bars(answer: ColumnConditional) -> list[tuple[str, float]]:
+    """Values or ranges of a column with their probabilities, a few of them."""
+    column = answer.column
+    if column.n_levels:
+        found = list(answer.probabilities().items())
+        if (more := len(found) - BARS + 1) > 1:
+            found = sorted(found, key=lambda item: -item[1])[: BARS - 1]
+            found.append((f"{more} others", 1 - sum(p for _, p in found)))
+        return [(_shown(column, level), p) for level, p in found]
+    low, high = answer.quantile([0.005, 0.995])
+    dates, step = isinstance(low, np.datetime64), column.resolution
+    first, last = (float(end.astype(np.int64) if dates else end) for end in (low, high))
+    count = min(BARS, round((last - first) / step) + 1) if step else BARS
+    edges = np.linspace(first - step, last, count + 1)
+    edges = first + np.round((edges - first) / step) * step if step else edges
+
+    def value(number: float) -> Any:
+        return np.datetime64(round(number), "us") if dates else number
+
+    p = np.diff(np.asarray(answer.cdf([value(edge) for edge in edges]), dtype=np.float64))
+    ends = [(_shown(column, value(a + step)), _shown(column, value(b))) for a, b in pairwise(edges.tolist())]
+    return [(a if a == b else f"{a} to {b}", max(0.0, float(x))) for (a, b), x in zip(ends, p, strict=True)]
+
+
+def _summary(model: TabularNADE, draws: DataFrame) -> list[tuple[str, str]]:
+    """Each column of joint draws in a few words: median and middle 90 %, or the most frequent levels."""
+    lines = []
+    for name in draws.columns:
+        column, values = model.schema_.columns[model.schema_.index(name)], draws[name]
+        if column.n_levels:
+            counts = values.value_counts(sort=True).rows()[:4]
+            text = ", ".join(f"{level} {count / len(values):.1%}" for level, count in counts)
+        else:
+            ends = (values.sort()[round(q * (len(values) - 1))] for q in (0.05, 0.5, 0.95))
+            low, middle, high = (_shown(column, end) for end in ends)
+            text = f"median {middle}, 90 % between {low} and {high}"
+        lines.append((name, text))
+    return lines

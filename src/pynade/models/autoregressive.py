@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -64,31 +63,29 @@ class Rows:
         """
         if self.net.takes_orderings:
             return torch.stack([self.log_prob(order, precision=precision) for order in orders])
-        columns = self.y.T.contiguous().T  # (B, D): the values of one variable are contiguous
+        columns = self.y.T.contiguous()  # (D, B): the values of one variable are contiguous
         total = torch.zeros(len(orders), len(self.y), dtype=torch.float64, device=self.y.device)
         if self.log_slope is not None:
             total += self.log_slope.sum(-1)
-        for log_p in self._steps(columns.expand(len(orders), -1, -1), orders, precision):
-            total += log_p
+        walk = Walk(self.net, orders, len(self.y), precision)
+        for i in walk:
+            value, at = columns[i], i[:, None]
+            with computing_in(precision, orders.device):
+                eta = self.net.predict(walk.state, i).to(value.dtype)
+            total += self.inner.log_prob(value, eta, at)
+            walk.observe(self.inner.encode(value, at))
         return total
 
     def prefix_log_probs(self, orders: Tensor) -> Tensor:
         """log p(y_{o_d} | y_{o_<d}) at each step of orders (K, B, steps), one for each row: (K, B, steps)."""
-        rows = (
-            self.y.expand(len(orders), -1, -1).flatten(0, 1).unsqueeze(1)
-        )  # a group is one order of one row
-        none = rows.new_zeros(len(rows), 0)  # where there are no steps
-        return torch.cat([none, *self._steps(rows, orders.flatten(0, 1))], 1).double().view(orders.shape)
-
-    def _steps(self, y: Tensor, orders: Tensor, precision: str | None = None) -> Iterator[Tensor]:
-        """log p (G, N) of the values of rows y (G, N, D) at each step of orders (G, D)."""
-        walk = Walk(self.net, orders, y.shape[1], precision)
+        rows = self.y.repeat(len(orders), 1).unsqueeze(1)  # a group is one order of one row
+        walk = Walk(self.net, orders.flatten(0, 1), 1)
+        steps = [rows.new_zeros(len(rows), 0)]  # where there are no steps
         for i in walk:
-            value, at = walk.cells(y), i[:, None]
-            with computing_in(precision, orders.device):
-                eta = self.net.predict(walk.state, i).to(value.dtype)
-            yield self.inner.log_prob(value, eta, at)
+            value, at = walk.cells(rows), i[:, None]
+            steps.append(self.inner.log_prob(value, walk.predict().to(value.dtype), at))
             walk.observe(self.inner.encode(value, at))
+        return torch.cat(steps, 1).double().view(orders.shape)
 
 
 def dropout(net: Net, noise: Random) -> dict[str, Any]:

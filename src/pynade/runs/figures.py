@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pynade.runs.summary import read_metrics
 from pynade.tables.files import check_destination
 from pynade.tables.frames import default_names
 
@@ -20,10 +19,9 @@ if TYPE_CHECKING:
     from pynade.classical import ChowLiuTree
 
 # Okabe and Ito's colours, which most colour-blind people tell apart, without the yellow; grey, wine and olive
-COLOURS = (
-    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
-    *("#888888", "#882255", "#999933"),
-)
+COLOURS: tuple[str, ...] = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLOURS += ("#888888", "#882255", "#999933")
+BARS = 12  # of the levels of a column
 SCATTERED = 6  # columns of a table that are drawn in pairs
 MOST_HISTOGRAMS = 64
 LABELLED = 40  # columns whose names fit on an axis
@@ -75,22 +73,35 @@ def image_panels(panels: dict[str, np.ndarray], shape: Sequence[int]) -> Figure:
     return figure
 
 
-def table_figure(rows: np.ndarray, names: Sequence[str] | None = None) -> Figure:
-    """Draw the rows of a table.
+def table_figure(rows: Any, names: Sequence[str] | None = None) -> Figure:
+    """Draw the rows of a table: an array, or a polars frame of any columns.
 
-    Up to 6 columns of real numbers are drawn in pairs: a histogram of each, a scatter plot and the
-    correlation of every two. More columns are drawn as histograms. Of a table of zeros and ones, the share
-    of ones of each column and the correlations are drawn. Columns without names are ``x1`` … ``xD``.
+    Up to 6 columns of an array of real numbers are drawn in pairs: a histogram of each, a scatter plot and
+    the correlation of every two. Other columns are drawn one by one: a histogram of numbers and dates, bars
+    of the most frequent levels. Of an array of zeros and ones, the share of ones of each column and the
+    correlations are drawn. Columns without names are ``x1`` … ``xD``.
 
     Example:
         >>> len(table_figure(np.random.default_rng(0).normal(size=(50, 3)), ["a", "b", "c"]).axes)
         9
+        >>> import polars
+        >>> len(table_figure(polars.DataFrame({"city": ["Paris", "Rome"], "age": [40.0, 30.0]})).axes)
+        2
     """
-    rows = np.asarray(rows, dtype=np.float64)
+    if not isinstance(rows, np.ndarray):
+        columns = {column.name: column for column in rows}
+        return _columns(columns, 2.4, 1.9, labelsize=6, axis="x", rotation=45)
+    rows = rows.astype(np.float64)
     names = default_names(rows.shape[1]) if names is None else names
     if np.isin(rows[~np.isnan(rows)], (0, 1)).all():
         return _binary_table(rows, names)
-    figure = _pairs(rows, names) if rows.shape[1] <= SCATTERED else _histograms(rows, names)
+    if rows.shape[1] > SCATTERED:
+        shown = dict(zip(names[:MOST_HISTOGRAMS], rows.T, strict=False))
+        figure = _columns(shown, 1.9, 1.6)
+        some = f", the first {len(shown)} of {len(names)} columns" if len(shown) < len(names) else ""
+        figure.suptitle(f"{len(rows):,} rows{some}", fontsize=11)
+    else:
+        figure = _pairs(rows, names)
     for axis in figure.axes:
         axis.tick_params(labelsize=8)
         axis.locator_params(nbins=4)
@@ -103,9 +114,15 @@ def _correlations(rows: np.ndarray) -> np.ndarray:
         return np.atleast_2d(np.corrcoef(rows[~np.isnan(rows).any(1)], rowvar=False))
 
 
-def _histogram(axis: Any, values: np.ndarray) -> None:
-    values = values[~np.isnan(values)]
-    axis.hist(values, bins=min(50, max(10, math.isqrt(len(values)))), color=COLOURS[0], edgecolor="none")
+def _column(axis: Any, values: Any) -> None:
+    """Draw a histogram of numbers or dates, of an array or a column of a frame; bars of levels."""
+    array = isinstance(values, np.ndarray)
+    if array or values.dtype.is_numeric() or values.dtype.is_temporal():
+        known = values[~np.isnan(values)] if array else values.drop_nulls().to_numpy()
+        axis.hist(known, bins=min(50, max(10, math.isqrt(len(known)))), color=COLOURS[0], edgecolor="none")
+    else:
+        levels = values.cast(str).value_counts(sort=True).rows()[:BARS]
+        axis.bar([str(level)[:12] for level, _ in levels], [n for _, n in levels], color=COLOURS[0])
     axis.set_yticks([])
 
 
@@ -115,7 +132,7 @@ def _pairs(rows: np.ndarray, names: Sequence[str]) -> Figure:
     size, alpha = (12.0, 0.7) if len(rows) <= 500 else (4.0, 0.3)
     for (i, j), axis in np.ndenumerate(axes):
         if i == j:
-            _histogram(axis, rows[:, i])
+            _column(axis, rows[:, i])
         elif j < i:
             axis.scatter(rows[:, j], rows[:, i], s=size, alpha=alpha, color=COLOURS[0], linewidths=0)
         else:
@@ -129,17 +146,15 @@ def _pairs(rows: np.ndarray, names: Sequence[str]) -> Figure:
     return figure
 
 
-def _histograms(rows: np.ndarray, names: Sequence[str]) -> Figure:
-    shown = min(rows.shape[1], MOST_HISTOGRAMS)
-    columns = math.ceil(math.sqrt(shown))
-    figure, axes = subplots(math.ceil(shown / columns), columns, 1.9, 1.6)
-    for axis, column, name in zip(axes.flat, rows.T, names, strict=False):
-        _histogram(axis, column)
+def _columns(columns: dict[str, Any], width: float, height: float, **ticks: Any) -> Figure:
+    across = math.ceil(math.sqrt(len(columns)))
+    figure, axes = subplots(math.ceil(len(columns) / across), across, width, height)
+    for axis, (name, column) in zip(axes.flat, columns.items(), strict=False):
+        _column(axis, column)
         axis.set_title(name, fontsize=9)
-    for axis in axes.flat[shown:]:
+        axis.tick_params(**ticks)
+    for axis in axes.flat[len(columns) :]:
         axis.set_axis_off()
-    some = f", the first {shown} of {rows.shape[1]} columns" if shown < rows.shape[1] else ""
-    figure.suptitle(f"{len(rows):,} rows{some}", fontsize=11)
     return figure
 
 
@@ -156,14 +171,14 @@ def _binary_table(rows: np.ndarray, names: Sequence[str]) -> Figure:
     right.set_facecolor("0.85")  # of columns that are constant
     right.set_title("correlation", fontsize=11)
     figure.colorbar(image, ax=right, shrink=0.8)
-    if D <= LABELLED:
-        size = 9 if D <= 20 else 7
-        left.set_yticks(place, names, fontsize=size)
-        right.set_xticks(place, names, fontsize=size, rotation=90)
-        right.set_yticks([])
-    else:
+    if D > LABELLED:
         left.set_ylabel("column (counted from 0)")
         right.set_xlabel("column (counted from 0)")
+        return figure
+    size = 9 if D <= 20 else 7
+    left.set_yticks(place, names, fontsize=size)
+    right.set_xticks(place, names, fontsize=size, rotation=90)
+    right.set_yticks([])
     return figure
 
 
@@ -223,11 +238,6 @@ def training_figure(epochs: Sequence[dict[str, Any]]) -> Figure:
     return figure
 
 
-def plot_training(folder: Path, path: Path) -> None:
-    """Draw the training and validation log-likelihood of a run folder, epoch by epoch, to a file."""
-    save_figure(training_figure(read_metrics(folder)), path)
-
-
 def tree_figure(tree: ChowLiuTree, names: Sequence[str] | None = None) -> Figure:
     """Draw a tree or forest in circles: roots inside, each depth one circle further out.
 
@@ -264,14 +274,13 @@ def tree_figure(tree: ChowLiuTree, names: Sequence[str] | None = None) -> Figure
     return figure
 
 
-def plot_tree(path: Path, run: Path) -> None:
+def plot_tree(run: Path, path: Path) -> None:
     """Draw the tree of a ChowLiu run or model file; of a mixture of trees, the one of largest weight."""
     from pynade.classical import ChowLiuTree
-    from pynade.estimators import ChowLiu
     from pynade.estimators.base import load_with_facts
 
     model, facts = load_with_facts(run)
-    tree = model.tree_ if isinstance(model, ChowLiu) else model
+    tree = getattr(model, "tree_", model)
     if not isinstance(tree, ChowLiuTree):
         raise ValueError(f"{run} is a {type(model).__name__}; only a ChowLiu (--model chow-liu) has a tree")
     save_figure(tree_figure(tree, facts.get("columns")), path)

@@ -22,19 +22,42 @@ import numpy as np
 
 from pynade.atomic import write_json
 from pynade.device import torch_device
-from pynade.estimators.base import DensityEstimator, plain
+from pynade.estimators.base import DensityEstimator, load_with_facts, plain
 from pynade.estimators.registry import MODELS, estimator_named
+from pynade.estimators.tabular import TabularNADE
+from pynade.likelihood import Estimate
 from pynade.models import Orderless
 from pynade.runs.provenance import provenance
 from pynade.runs.summary import read_json, read_spec
-from pynade.runs.table import table_options, table_result
 from pynade.tables import Dataset, Schema, resolve
 from pynade.tables.images import binarized, is_grey
 from pynade.training.checkpoint import numbered_checkpoints
 from pynade.training.loop import Callback, Diverged
 
-FILES = [f"{name}.json" for name in ("spec", "provenance", "result")] + ["metrics.jsonl"]
+FILES = ["spec.json", "provenance.json", "result.json", "metrics.jsonl"]
 FILES += ["last_good.safetensors", "model.safetensors"]
+
+
+def data_for(model: Any, data: str, data_dir: Path | None = None) -> Dataset:
+    """The data set that a name or a file stands for, as frames if the model is one of mixed tables."""
+    if isinstance(model, TabularNADE):
+        return resolve(data, data_dir, frames=True, missing=model.missing)
+    return resolve(data, data_dir)
+
+
+def load_run(run: Path, kind: type = object) -> tuple[Any, dict[str, Any]]:
+    """The model of a run folder or a model file, of this kind or one sentence, and the facts saved with it.
+
+    A model of mixed tables gives polars frames, whatever it was trained on.
+    """
+    model, facts = load_with_facts(run)
+    if not isinstance(model, kind):
+        for_tables = "; this command is for models of tables of mixed columns (tabularnade)"
+        wanted = for_tables if kind is TabularNADE else ", not a model saved by an estimator"
+        raise ValueError(f"{run} is a {type(model).__name__}{wanted}")
+    if isinstance(model, TabularNADE):
+        model.schema_ = replace(model.schema_, frame="polars")
+    return model, facts
 
 
 def start_run(
@@ -50,10 +73,9 @@ def start_run(
     callbacks: Sequence[Callback] = (),
     checked: Callable[[DensityEstimator], None] | None = None,
 ) -> dict[str, Any]:
-    """Train from scratch into a new run folder; returns the content of result.json.
+    """Train from scratch into a new run folder, made once the request is checked; returns result.json.
 
-    Everything that can be wrong with the request is found before the folder is made. Further arguments are
-    options of `pynade fit`.
+    Further arguments are options of `pynade fit`.
 
     Args:
         folder: the run folder to make.
@@ -65,7 +87,7 @@ def start_run(
         checked: called with the estimator before training; one of mixed tables then has its schema.
     """
     estimator = estimator_named(model, {"random_state": 0} | parameters)
-    whole = _varying(resolve(data, data_dir, **table_options(estimator)), drop_constant)
+    whole = _varying(data_for(estimator, data, data_dir), drop_constant)
     whole = binarized(whole, rule := _binarize_rule(whole, estimator))
     _check_request(model, estimator, whole)  # before any split, so that rows are the file's
     dataset = whole if whole.framed else _with_validation(whole, estimator, valid_rows)
@@ -101,14 +123,14 @@ def resume_run(
             return result
         raise ValueError(f"the run in {folder} ended with: {result['stopped']}; it cannot go on from there")
     estimator = estimator_named(spec["model"], spec["parameters"])
-    read = resolve(spec["data"], data_dir, **table_options(estimator))
-    dataset = binarized(_varying(read, spec.get("drop_constant", False)), spec.get("binarize"))
+    dataset = _varying(data_for(estimator, spec["data"], data_dir), spec.get("drop_constant", False))
+    dataset = binarized(dataset, spec.get("binarize"))
     if not dataset.framed:
         dataset = _with_validation(dataset, estimator, spec.get("valid_rows"))
     if dataset.checksum != spec["data_checksum"]:
         sums = f"(checksum {dataset.checksum[:12]}…, expected {spec['data_checksum'][:12]}…)"
         raise ValueError(f"the data {spec['data']!r} are not those the run in {folder} began with {sums}")
-    begun = any(path.is_file() for path in _checkpoints(folder))  # without a checkpoint it starts over
+    begun = any(path.is_file() for path in _files(folder))  # without a checkpoint it starts over
     return _train(folder, estimator, dataset, resume=begun, callbacks=callbacks)
 
 
@@ -152,8 +174,7 @@ def _varying(dataset: Dataset, wanted: bool) -> Dataset:
 def _binarize_rule(dataset: Dataset, estimator: DensityEstimator) -> float | str | None:
     """How grey levels are made black and white, if that is wanted; a model of images gets their shape.
 
-    The threshold of images is a share of white, whatever their levels: it is the run's, not the estimator's,
-    since images that are scored later must be treated in the same way.
+    It is the run's, not the estimator's: images that are scored later must be treated in the same way.
     """
     known = estimator.get_params(deep=False)
     if "image_shape" in known and known["image_shape"] is None and dataset.image_shape is not None:
@@ -188,10 +209,7 @@ def _with_validation(dataset: Dataset, estimator: DensityEstimator, valid_rows: 
 
 
 def _train(folder: Path, estimator: DensityEstimator, dataset: Dataset, **options: Any) -> dict[str, Any]:
-    """Fit, save and score the estimator.
-
-    Of a mixed table the estimator cuts off the validation rows, so that its schema is that of all rows.
-    """
+    """Fit, save and score the estimator, which cuts off the validation rows of a mixed table itself."""
     names, valid = list(dataset.schema.names), _with_validation(dataset, estimator).valid
     score, origin = None, dataset.provenance
     if valid is None:
@@ -219,7 +237,9 @@ def _train(folder: Path, estimator: DensityEstimator, dataset: Dataset, **option
     result |= {"valid": score and score.to_json(), "seconds": round(history.seconds, 2)}
     result |= {"chosen": chosen, "choices": estimator.choices_} if chosen else {}
     result |= {"messages": history.messages} if history.messages else {}
-    result |= table_result(estimator, valid) if dataset.framed else {}
+    if dataset.framed:
+        gain = None if valid is None else Estimate.from_rows(estimator.gain(valid)).to_json()
+        result |= {"gain": gain, "disagreement": estimator.disagreement_}
     write_json(folder / "result.json", result)
     _clear(folder)
     return result
@@ -227,20 +247,17 @@ def _train(folder: Path, estimator: DensityEstimator, dataset: Dataset, **option
 
 def _check_request(model: str, estimator: DensityEstimator, dataset: Dataset) -> None:
     """What the estimator refuses; where it is the kind of the data, with the models that fit."""
-
-    def models(kind: str) -> str:
-        *names, last = (name for name, entry in MODELS.items() if entry.data.startswith(kind))
-        return f"{', '.join(names)} and {last}"
-
-    kinds, kind = set(dataset.schema.kinds), estimator._cells().kind
-    if kind == "real" and kinds == {"binary"}:
+    kind, bits = estimator._cells().kind, set(dataset.schema.kinds) == {"binary"}
+    other = "binary" if bits else "real"
+    *names, last = (name for name, entry in MODELS.items() if entry.data.startswith(other))
+    if kind == "real" and bits:
         what = f"{model} takes real numbers, but every column of {dataset.name} holds only zeros and ones"
-        raise ValueError(f"{what}; models of these are {models('binary')}")
+        raise ValueError(f"{what}; models of these are {', '.join(names)} and {last}")
     try:
         estimator.check_request(dataset.train, dataset.valid, columns=dataset.schema.names)
     except ValueError as error:
-        if kind == "binary" and getattr(estimator, "binarize", None) is None and kinds != {"binary"}:
-            raise ValueError(f"{error}; models of real numbers are {models('real')}") from None
+        if kind == "binary" and getattr(estimator, "binarize", None) is None and not bits:
+            raise ValueError(f"{error}; models of real numbers are {', '.join(names)} and {last}") from None
         raise
 
 
@@ -261,11 +278,11 @@ def _claim(folder: Path, overwrite: bool) -> None:
         raise ValueError(f"cannot write to the output folder {folder}: {reason}") from None
 
 
-def _checkpoints(folder: Path) -> list[Path]:
-    return [folder / "checkpoint.safetensors", *numbered_checkpoints(folder)]
+def _files(folder: Path, *names: str) -> list[Path]:
+    """The checkpoints of a run, and its files of these names."""
+    return [folder / name for name in ("checkpoint.safetensors", *names)] + numbered_checkpoints(folder)
 
 
 def _clear(folder: Path, *names: str) -> None:
-    """Remove the checkpoints of a run, and its files of these names."""
-    for path in [*_checkpoints(folder), *(folder / name for name in names)]:
+    for path in _files(folder, *names):
         path.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,15 @@ import numpy as np
 
 from pynade.atomic import write_json
 from pynade.device import device_here, torch_device
-from pynade.estimators.base import DensityEstimator, load_with_facts
+from pynade.estimators.base import DensityEstimator
 from pynade.estimators.tabular import TabularNADE
 from pynade.evaluation import OrderingScores
 from pynade.likelihood import Estimate, row_log_probs
 from pynade.models import Density, Orderless
 from pynade.runs.provenance import OF_MACHINE, code_version, device_name, now
-from pynade.runs.run import as_command
+from pynade.runs.run import as_command, data_for, load_run
 from pynade.runs.summary import read_json, read_metrics
-from pynade.runs.table import added_up, table_options
-from pynade.tables import Dataset, resolve
-from pynade.tables.files import check_destination
+from pynade.tables import Dataset, Schema
 from pynade.tables.frames import align
 from pynade.tables.images import binarized
 
@@ -55,6 +53,33 @@ def ensemble_sizes(k: int) -> list[int]:
     return sorted({2**p for p in range(k.bit_length())} | {k} | ({10} if k > 10 else set()))
 
 
+def averaged(folds: list[Estimate]) -> dict[str, Any]:
+    """Mean over folds of the mean over rows; with several folds the standard error is over folds."""
+    if len(folds) == 1:
+        return folds[0].to_json()
+    means, errors = np.array([fold.mean for fold in folds]), np.array([fold.mc_stderr for fold in folds])
+    facts: Any = {"n": sum(fold.n for fold in folds), "exact": all(fold.exact for fold in folds)}
+    facts |= {"mc_stderr": float(np.sqrt(np.mean(errors**2) / len(errors)))}
+    return replace(Estimate.from_rows(means), **facts).to_json() | {"folds": means.tolist()}
+
+
+def ensembles_of(many: list[OrderingScores], typical: int | None = None) -> dict[str, Any]:
+    """What ensembles of fewer orderings give, and how much single orderings differ (mean over folds).
+
+    The typical ordering is the mean over the first so many of them, or over all.
+    """
+
+    def over_folds(estimates: list[Estimate]) -> dict[str, Any]:
+        return {name: value for name, value in averaged(estimates).items() if name != "folds"}
+
+    k, some = many[0].log_probs.shape[1], [OrderingScores(m.log_probs[:, :typical]) for m in many]
+    return {
+        "mean_over_orderings": over_folds([m.mean() for m in some]) | {"orderings": min(k, typical or k)},
+        "ensembles": {str(n): over_folds([m.ensemble(n) for m in many]) for n in ensemble_sizes(k)},
+        "ordering_std": float(np.mean([m.ordering_means().std(ddof=1) for m in many])) if k > 1 else None,
+    }
+
+
 def score_run(
     run: Path,
     data: str,
@@ -82,8 +107,8 @@ def score_run(
         draws: prefixes per row of an estimate.
         first: only the first rows (a trial).
     """
-    model, facts = load_with_facts(run)
-    dataset = binarized(resolve(data, data_dir, **table_options(model)), facts.get("binarize"))
+    model, facts = load_run(run)
+    dataset = binarized(data_for(model, data, data_dir), facts.get("binarize"))
     split = split or ("test" if dataset.test is not None else "all")
     mixed, several = isinstance(model, TabularNADE), orderings is not None or draws is not None
     if mixed and draws is not None:
@@ -100,10 +125,8 @@ def score_run(
     rows, log_probs, estimate, begin = rows[:first], np.empty(0), None, time.perf_counter()
     options: dict[str, Any] = {"progress": progress, "precision": precision}
     keep = options | {"folder": chunk_folder(run, dataset.name, split) if run.is_dir() else None}
-    sizes = ensemble_sizes(orderings or 1)
-    shown: dict[str, Estimate] = {}
+    sizes, shown, lines = ensemble_sizes(orderings or 1), {}, []
     found: dict[str, Any] = {}
-    lines: list[str] = []
     if isinstance(model, TabularNADE):
         log_probs, gain = model.score_samples(rows, orderings, density), Estimate.from_rows(model.gain(rows))
         found = {"gain": gain.to_json()}
@@ -123,12 +146,9 @@ def score_run(
         found = {"mean_over_orderings": estimate.to_json()}
     elif orderings is not None:
         many = model.score_orderings(rows, orderings, **keep)
-        log_probs, curve, some = many.ensemble_rows(), many.curve(), OrderingScores(many.log_probs[:, :10])
+        log_probs, found = many.ensemble_rows(), ensembles_of([many], typical=10)
         shown = {f"one of {orderings} orderings": many.mean()}
-        shown |= {f"ensemble of {n}": curve[n - 1] for n in sizes}
-        found = {"mean_over_orderings": some.mean().to_json() | {"orderings": min(orderings, 10)}}
-        found["ensembles"] = {str(n): curve[n - 1].to_json() for n in sizes}
-        found["ordering_std"] = float(many.ordering_means().std(ddof=1)) if orderings > 1 else None
+        shown |= {f"ensemble of {n}": many.ensemble(n) for n in sizes}
     else:
         with warnings.catch_warnings(action="ignore"):  # the summary says whether it is an estimate
             if isinstance(model.model_, Orderless) and not np.isnan(rows).any():
@@ -146,6 +166,16 @@ def score_run(
     lines = [*(f"{dataset.name} {split}: {text}" for text in texts), *lines]
     seconds = time.perf_counter() - begin
     return Score(dataset, split, log_probs, estimate, lines, found, orderings, words, seconds)
+
+
+def added_up(schema: Schema, density: bool = False) -> str:
+    """What the score of a row of a mixed table adds up, in words."""
+    real = [c.name for c in schema.columns if not c.n_levels and (density or not c.resolution)]
+    discrete = len(schema) - len(real)
+    some = ", ".join(real[:5]) + ", …" * (len(real) > 5)
+    parts = [f"log-probabilities of {discrete} discrete column{'s' * (discrete > 1)}"] if discrete else []
+    parts += [f"log-densities of {len(real)} column{'s' * (len(real) > 1)} ({some})"] if real else []
+    return f"a row's score adds up {' and '.join(parts)}"
 
 
 def chunk_folder(run: Path, data: str, split: str) -> Path:
@@ -179,14 +209,7 @@ def _chosen(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_record(path: Path, run: Path, score: Score) -> None:
-    """Write the result of a run folder with everything needed to make it again.
-
-    Args:
-        path: the file (.json).
-        run: the run folder.
-        score: of some data.
-    """
-    check_destination(path, ".json")
+    """Write the score of a run folder to a .json file, with everything needed to make it again."""
     spec, trained, result = (read_json(run / f"{n}.json") for n in ("spec", "provenance", "result"))
     parameters, command = spec["parameters"], f"pynade score RUN {shlex.quote(str(spec['data']))}"
     command += f" --split {score.split}{score.options} --record {path.name}"

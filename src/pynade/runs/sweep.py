@@ -1,10 +1,7 @@
 """A grid of settings on one data set (and its folds): trained, chosen on validation, tested once.
 
-On every fold the setting that is best on validation is chosen, trained again on train + valid until its
-training likelihood reaches that of the chosen run's best epoch (the paper's rule), and evaluated on the test
-set once. A sweep lives in a folder: spec.json, one file per finished batch of trainings, a checkpoint of the
-one in progress, and at the end result.json with the models of all folds. Given again, the command goes on
-where it was.
+A sweep lives in a folder: spec.json, one file per finished batch of trainings, a checkpoint of the one in
+progress, and at the end result.json with the models of all folds. Given again, it goes on where it was.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,16 +26,18 @@ from pynade.estimators.base import load
 from pynade.estimators.classical import ClassicalEstimator, fit_folds
 from pynade.estimators.net import NetEstimator
 from pynade.estimators.registry import PARAMETERS, estimator_named
-from pynade.runs import sweep_record as records
+from pynade.evaluation import OrderingScores
 from pynade.runs.provenance import OF_MACHINE, now, provenance
+from pynade.runs.score import averaged, ensembles_of
 from pynade.runs.summary import read_json
-from pynade.runs.sweep_record import Outcome, Setting, best_first
 from pynade.tables import Dataset, registry, resolve
 from pynade.training.gradient import OWN, Member, fit_population, train_log_likelihoods
 from pynade.training.history import History
 from pynade.training.loop import Callback, Progress
 
-Job = tuple[Setting, int]  # a setting and the number of a fold, from 0
+Setting = dict[str, Any]
+Outcome = dict[str, Any]  # a setting, the number of a fold (from 0), and how the training ended
+Job = tuple[Setting, int]  # a setting and the number of a fold
 Rows = list[tuple[np.ndarray, np.ndarray | None]]  # of each fold, for training and validation
 Trained = tuple[float, list[tuple[Outcome, Any]]]  # seconds, and outcomes with their estimators
 SPEC = ("model", "data", "fixed", "grid", "seed", "folds", "retrain", "quick")  # in spec.json
@@ -50,8 +49,7 @@ class OtherSweep(ValueError):
     """A folder holds another sweep than the one asked for."""
 
 
-@dataclass(frozen=True)
-class SweepProgress:
+class SweepProgress(NamedTuple):
     """What a callback of a sweep gets after every epoch."""
 
     what: str  # "grid" or "final"
@@ -65,8 +63,10 @@ class SweepProgress:
 class Sweep:
     """A grid of settings, and how it is trained.
 
-    Nets are trained as populations: settings × folds of one architecture are one batched program. Classical
-    models choose among their own settings, fold by fold; some learn several folds at once.
+    On every fold the setting that is best on validation is chosen, trained again on train + valid until its
+    training likelihood reaches that of the chosen run's best epoch (the paper's rule), and evaluated on the
+    test set once. Nets are trained as populations: settings × folds of one architecture are one batched
+    program. Classical models choose among their own settings, fold by fold; some learn several at once.
     """
 
     folder: Path  # where the sweep lives; an interrupted one goes on
@@ -78,19 +78,19 @@ class Sweep:
     seed: int = 0  # of orderings, weights and shuffling
     data_dir: Path | None = None  # folder of the registered data sets
     folds: int | None = None  # cut the rows into this many folds, for data that have none of their own
-    # train the chosen settings again on train + valid before the test; without it the validated weights are
-    # taken as they are (a classical model is fitted again, with the same result)
+    # train the chosen settings again on train + valid before the test, or take the validated weights
     retrain: bool = True
-    # seeds, from `seed` on, of the chosen settings of one split, each with an ordering, initial weights and
-    # shuffling of its own; with `retrain` all stop at the same training likelihood
+    # seeds, from `seed` on, of the chosen settings of one split; retrained ones stop at the same likelihood
     repeats: int = 1
     quick: bool = False  # a trial, see `pynade sweep --help`; the record has `valid` and no `test`
     report: Callable[[SweepProgress], None] | None = None  # called after every epoch
+    known: registry.Known = None  # the named data sets; None takes those that are registered
 
     def __post_init__(self) -> None:
         self.fixed = {PARAMETERS.get(name, name): value for name, value in self.fixed.items()}
         self.grid = {PARAMETERS.get(name, name): list(values) for name, values in self.grid.items()}
-        self.tried = settings(self.grid)
+        tried = itertools.product(*self.grid.values())
+        self.tried: list[Setting] = [dict(zip(self.grid, values, strict=True)) for values in tried]
         self.first = self.estimator(self.tried[0])
         self.classical = isinstance(self.first, ClassicalEstimator)
         self.stops_at_train = self.retrain and "stop_at_train" in self.first.flat_parameters()
@@ -111,9 +111,9 @@ class Sweep:
         if self.quick:
             parts = [replace(part, valid=part.split("valid")[:TRIAL]) for part in parts]
         self._check_settings(parts[0])
-        self.spec: dict[str, Any] = {name: getattr(self, name) for name in SPEC}
+        self.spec = {name: getattr(self, name) for name in SPEC}
         self.spec |= {} if self.repeats == 1 else {"repeats": self.repeats}
-        self.spec["data_checksums"] = [part.checksum for part in parts]
+        self.spec |= {"data_checksums": [part.checksum for part in parts]}
         self._claim()
         file = self.folder / "sessions.json"  # when this sweep was at work: earlier commands, and this one
         sessions = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
@@ -130,15 +130,16 @@ class Sweep:
 
     def _parts(self) -> list[Dataset]:
         """The data set, or its folds."""
-        if self.data in registry.entries() and registry.fold_names(registry.entry(self.data)):
+        named = self.data in (self.known or registry.entries())
+        if named and registry.fold_names(registry.entry(self.data, self.known)):
             if self.folds is not None:
                 raise ValueError(f"data set {self.data!r} has folds of its own; give no number of folds")
-            return registry.folds(self.data, self.data_dir)
-        whole = resolve(self.data, self.data_dir)
+            return registry.folds(self.data, self.data_dir, known=self.known)
+        whole = resolve(self.data, self.data_dir, known=self.known)
         parts = [whole] if self.folds is None else whole.folds(self.folds, self.seed)
         if parts[0].test is None:
-            cut = "cut them with --folds, such as 10"
-            raise ValueError(f"the data {self.data!r} have no test part to report: {cut}")
+            what = f"the data {self.data!r} have no test part to report"
+            raise ValueError(f"{what}: cut them with --folds, such as 10")
         return parts
 
     def _check(self, n_parts: int) -> None:
@@ -170,8 +171,8 @@ class Sweep:
             with suppress(TypeError):
                 able = set(self.estimator(self.grid)._settings(part.train, validated=True)[0])
             for name in set(self.grid) - able:
-                reason = f"a {self.model} does not choose among values of {name}"
-                raise ValueError(f"{reason}; fix it with --set")
+                what = f"a {self.model} does not choose among values of {name}"
+                raise ValueError(f"{what}; fix it with --set")
             return
         try:
             for setting in self.tried:
@@ -184,13 +185,13 @@ class Sweep:
         file = self.folder / "spec.json"
         if file.is_file():
             if read_json(file) != json.loads(json.dumps(self.spec)):
-                what = "holds a sweep of other settings or data; give another folder"
-                raise OtherSweep(f"{self.folder} {what}")
-            return
-        if self.folder.exists() and any(self.folder.iterdir()):
+                other = "holds a sweep of other settings or data"
+                raise OtherSweep(f"{self.folder} {other}; give another folder")
+        elif self.folder.exists() and any(self.folder.iterdir()):
             raise ValueError(f"{self.folder} already exists and is no sweep; give another folder")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(file, self.spec)
+        else:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(file, self.spec)
 
     def _train(self, parts: list[Dataset]) -> dict[str, Any]:
         """Train the grid and the chosen settings, score them, and return the record."""
@@ -199,8 +200,8 @@ class Sweep:
         jobs = [(setting, fold) for setting in self.tried for fold in range(len(parts))]
         for name, (seconds, trained) in self._learned("grid", jobs, rows):
             outcomes = [outcome for outcome, _ in trained]
-            for best in self._to_keep(outcomes):
-                trained[outcomes.index(best)][1].save(self._weights(best))
+            for file, best in self._weights(outcomes).items():
+                trained[outcomes.index(best)][1].save(file)
             write_json(self.folder / f"{name}.json", {"seconds": seconds, "outcomes": outcomes})
         files = [read_json(self.folder / f"{name}.json") for name in self._batches(jobs)]
         outcomes = [outcome for file in files for outcome in file["outcomes"]]
@@ -220,21 +221,21 @@ class Sweep:
     ) -> dict[str, Any]:
         """Score what was chosen; `made` are the estimators of each fold, one for each seed."""
         final, asked = made[:: self.repeats], "valid" if self.quick else "test"
-        scores, facts = records.scored_folds(final, parts, asked)
+        scores, facts = scored_folds(final, parts, asked)
         facts[asked]["orderings"] = getattr(final[0], "n_orderings", 1)
         protocol = "one split" if len(parts) == 1 else f"{len(parts)} folds"
         protocol += f", {len(self.tried)} settings, chosen on validation on each fold"
         protocol += ", retrained on train + valid" if self.retrain else ""
-        until = " until the training likelihood of the best validation iteration"
-        protocol += until if self.stops_at_train else ""
+        if self.stops_at_train:
+            protocol += " until the training likelihood of the best validation iteration"
         protocol += f"; the chosen settings trained with {self.repeats} seeds" if self.repeats > 1 else ""
         sums = "".join(self.spec["data_checksums"])
         ranks = [best_first(outcomes, o["fold"]).index(o) for o in chosen]
         as_they_are = not (self.retrain or self.quick)
         return {
             **facts,
-            **(records.over_seeds(made, scores[0], parts[0].split(asked)) if self.repeats > 1 else {}),
-            **({"valid": records.scored_folds(final, parts, "valid")[1]["valid"]} if as_they_are else {}),
+            **(over_seeds(made, scores[0], parts[0].split(asked)) if self.repeats > 1 else {}),
+            **({"valid": scored_folds(final, parts, "valid")[1]["valid"]} if as_they_are else {}),
             "quick": self.quick,
             "protocol": protocol,
             "spec": {name: self.spec[name] for name in IN_RECORD if name in self.spec},
@@ -244,27 +245,23 @@ class Sweep:
                 | ({"diverged_before": rank} if rank else {})
                 for o, e, rank in zip(chosen, final, ranks, strict=True)
             ],
-            "validation_grid": records.by_setting(outcomes, self.tried, len(parts)),
-            "commands": [records.as_sweep_command(self.spec)],
+            "validation_grid": by_setting(outcomes, self.tried, len(parts)),
+            "commands": [as_sweep_command(self.spec)],
             "seed": self.seed,
             "data_checksum": sums if len(parts) == 1 else hashlib.sha256(sums.encode()).hexdigest(),
         }
 
     def _final(self, ranked: list[list[Outcome]], rows: Rows) -> tuple[list[Outcome], list[Any]]:
-        """Each fold's best outcome and its estimators, one for each seed, fold after fold.
-
-        Where the training with the first seed diverges, those of the next best outcome. Without retraining
-        the net of the first seed has the weights that the grid validated.
-        """
+        """Each fold's best outcome (the next one if its first seed diverges), and estimators of all seeds."""
         chosen = [outcomes[0] for outcomes in ranked]
         seeds: list[Setting] = [{}, *({"random_state": self.seed + n} for n in range(1, self.repeats))]
 
         def learned(jobs: list[Job]) -> list[tuple[Outcome, Any]]:
             return [pair for _, (_, pairs) in self._learned("final", jobs, rows) for pair in pairs]
 
-        if not self.retrain and not self.classical:
+        if not self.retrain and not self.classical:  # the first seed has the weights that the grid validated
             more = learned([(chosen[0]["setting"] | own, 0) for own in seeds[1:]])  # of one fold only
-            return chosen, [*(load(self._weights(o)) for o in chosen), *(estimator for _, estimator in more)]
+            return chosen, [*map(load, self._weights(chosen)), *(estimator for _, estimator in more)]
         done: dict[int, list[Any]] = {}  # by fold
         while left := [fold for fold in range(len(ranked)) if fold not in done]:
             made = learned([(self._again(chosen[fold]) | own, fold) for fold in left for own in seeds])
@@ -292,64 +289,55 @@ class Sweep:
             batches.setdefault(name, []).append((setting, fold))
         return batches
 
-    def _to_keep(self, outcomes: list[Outcome]) -> list[Outcome]:
-        """A population's outcomes whose weights are kept: the best of each fold, if any did not diverge."""
+    def _weights(self, outcomes: list[Outcome]) -> dict[Path, Outcome]:
+        """Where weights are kept, if they are to be scored as they are: of the best outcome of each fold."""
         if self.retrain or self.classical:
-            return []
-        good = {outcome["fold"] for outcome in outcomes if outcome["valid"] is not None}
-        return [best_first(outcomes, fold)[0] for fold in sorted(good)]
-
-    def _weights(self, outcome: Outcome) -> Path:
-        """Where the best weights of an outcome's population are kept, for its fold."""
-        (name,) = self._batches([(outcome["setting"], outcome["fold"])])
-        return self.folder / f"{name}-{outcome['fold'] + 1}.safetensors"
+            return {}
+        files = {}
+        for fold in sorted({outcome["fold"] for outcome in outcomes if outcome["valid"] is not None}):
+            best = best_first(outcomes, fold)[0]
+            (name,) = self._batches([(best["setting"], fold)])
+            files[self.folder / f"{name}-{fold + 1}.safetensors"] = best
+        return files
 
     def _finished(self, name: str) -> bool:
         file = self.folder / f"{name}.json"
-        kept = self._to_keep(read_json(file)["outcomes"]) if file.is_file() else []
-        return file.is_file() and all(self._weights(outcome).is_file() for outcome in kept)
+        return file.is_file() and all(map(Path.is_file, self._weights(read_json(file)["outcomes"])))
 
     def _learned(self, what: str, jobs: list[Job], rows: Rows) -> Iterator[tuple[str, Trained]]:
-        """The name of each batch, the seconds it took, and its outcomes with their estimators.
-
-        What is finished of the grid is left out. As many folds as a classical model takes are learned at
-        once; callbacks get the first of them.
-        """
+        """The name of each batch that is left, the seconds it took, its outcomes with their estimators."""
         batches = self._batches(jobs)
         left = [name for name in batches if what == "final" or not self._finished(name)]
         size, train = (self.first._folds_at_once, self._folds) if self.classical else (1, self._population)
         for group in (left[i : i + size] for i in range(0, len(left), size)):
             members = [] if self.classical else [setting for setting, _ in batches[group[0]]]
-            place = what, list(batches).index(group[0]) + 1, len(batches), members
-            callbacks = [partial(self._show, place)] if self.report else []
-            made = train(what, [batches[name] for name in group], rows, callbacks)
+            place = partial(SweepProgress, what, list(batches).index(group[0]) + 1, len(batches), members)
+
+            def show(now: Progress, place: Callable[..., SweepProgress] = place) -> None:
+                if self.report and now.epoch_done:
+                    self.report(place(now))  # of several folds the first
+
+            made = train(what, [batches[name] for name in group], rows, [show] if self.report else [])
             yield from zip(group, made, strict=True)
 
-    def _show(self, place: tuple[str, int, int, list[Setting]], now: Progress) -> None:
-        if self.report and now.epoch_done:
-            self.report(SweepProgress(*place, now))
-
-    def _folds(
-        self, what: str, batches: list[list[Job]], rows: Rows, callbacks: Sequence[Callback]
-    ) -> list[Trained]:
+    def _folds(self, what: str, batches: list[list[Job]], rows: Rows, watch: list[Callback]) -> list[Trained]:
         """Folds of a classical model: each chooses among the grid, or has one setting."""
         began, folds = time.perf_counter(), [jobs[0][1] for jobs in batches]
         made = [self.estimator(self.grid if what == "grid" else jobs[0][0]) for jobs in batches]
-        fit_folds(made, [rows[fold][0] for fold in folds], [rows[fold][1] for fold in folds], callbacks)
+        fit_folds(made, [rows[fold][0] for fold in folds], [rows[fold][1] for fold in folds], watch)
         seconds, found = (time.perf_counter() - began) / len(folds), []
         for fold, estimator in zip(folds, made, strict=True):
             history, pairs = estimator.history_, []
             for choice in estimator.choices_ if what == "grid" else estimator.choices_[:1]:
                 setting = {name: choice[name] for name in self.grid}
                 valid = history.best_valid if choice["valid"] is None else choice["valid"]
-                pairs.append(
-                    (_outcome(setting, fold, valid, history.train_log_likelihood, history), estimator)
-                )
+                outcome = _outcome(setting, fold, valid, history.train_log_likelihood, history)
+                pairs.append((outcome, estimator))
             found.append((seconds, pairs))
         return found
 
     def _population(
-        self, what: str, batches: list[list[Job]], rows: Rows, callbacks: Sequence[Callback]
+        self, what: str, batches: list[list[Job]], rows: Rows, watch: list[Callback]
     ) -> list[Trained]:
         """Nets of one architecture on their folds, as one population."""
         (jobs,), (name,) = batches, self._batches(batches[0])
@@ -365,7 +353,7 @@ class Sweep:
         key = name.removeprefix("population-")  # (a second round has a checkpoint of its own)
         place = self.folder / (key if what == "grid" else f"final-{key}-{_digest(jobs)}")
         place.mkdir(exist_ok=True)
-        histories = fit_population(members, folder=place, resume=True, callbacks=callbacks)
+        histories = fit_population(members, folder=place, resume=True, callbacks=watch)
         shutil.rmtree(place)
         outcomes = []
         for n, likelihood in enumerate(train_log_likelihoods(members)):
@@ -383,11 +371,71 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def settings(grid: Mapping[str, Sequence[Any]]) -> list[Setting]:
-    """All combinations.
+def best_first(outcomes: list[Outcome], fold: int) -> list[Outcome]:
+    """A fold's outcomes by validation score; those that diverged after a good epoch come last."""
+    mine = [o for o in outcomes if o["fold"] == fold and o["valid"] is not None]
+    if not mine:
+        raise ValueError(f"every setting diverged on fold {fold + 1}")
+    return sorted(mine, key=lambda o: (o["stopped"] == "diverged", -o["valid"]))
 
-    Example:
-        >>> settings({"a": [1, 2], "b": [3]})
-        [{'a': 1, 'b': 3}, {'a': 2, 'b': 3}]
+
+def as_sweep_command(spec: Mapping[str, Any]) -> str:
+    """The command that makes the sweep again."""
+
+    def word(value: Any) -> str:
+        return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+    words = ["pynade sweep", str(spec["data"]), "--model", spec["model"]]
+    words += [f"--set {name}={word(value)}" for name, value in spec["fixed"].items()]
+    words += [f"--grid {name}={','.join(map(word, values))}" for name, values in spec["grid"].items()]
+    words += [] if spec["folds"] is None else [f"--folds {spec['folds']}"]
+    words += [] if spec["retrain"] else ["--no-retrain"]
+    words += [f"--repeats {spec['repeats']}"] if "repeats" in spec else []
+    return " ".join([*words, "--quick"] if spec["quick"] else words) + f" --seed {spec['seed']} --out FOLDER"
+
+
+def by_setting(outcomes: list[Outcome], tried: list[Setting], n_folds: int) -> list[dict[str, Any]]:
+    """Every setting with its validation log-likelihood on each fold, None where it diverged at once.
+
+    Folds where it did after a good epoch (then it comes last) are named.
     """
-    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    lines = []
+    for setting in tried:
+        plain = json.loads(json.dumps(setting))  # tuples come back from files as lists
+        found = {o["fold"]: o for o in outcomes if o["setting"] == plain}
+        mine = [found[fold] for fold in range(n_folds)]
+        valid = [o["valid"] if o["valid"] is None else round(o["valid"], 4) for o in mine]
+        later = [o["fold"] + 1 for o in mine if o["stopped"] == "diverged" and o["valid"] is not None]
+        lines.append(plain | {"valid": valid} | ({"diverged_on_folds": later} if later else {}))
+    return lines
+
+
+def scored(estimator: Any, rows: np.ndarray) -> tuple[np.ndarray, OrderingScores | None]:
+    """Every row's score; of an ensemble over orderings also those of its members."""
+    k = getattr(estimator, "n_orderings", 1)
+    if estimator.has_orderings and k > 1 and not np.isnan(rows).any():
+        many = estimator.score_orderings(rows, k)  # smaller ensembles cost nothing more
+        return many.ensemble_rows(), many
+    return estimator.score_samples(rows), None
+
+
+def scored_folds(estimators: list[Any], parts: list[Dataset], name: str) -> tuple[list[Any], dict[str, Any]]:
+    """Scores of one part of each fold, and what a record says of them; of ensembles also of smaller ones."""
+    pairs = [scored(estimator, part.split(name)) for estimator, part in zip(estimators, parts, strict=True)]
+    scores, many = [rows for rows, _ in pairs], [found for _, found in pairs if found is not None]
+    mean = averaged([e.summary(rows) for e, rows in zip(estimators, scores, strict=True)])
+    return scores, {name: mean, **(ensembles_of(many) if len(many) == len(parts) else {})}
+
+
+def over_seeds(several: list[Any], first: np.ndarray, rows: np.ndarray) -> dict[str, Any]:
+    """Means of one setting under several seeds, of which the first has been scored.
+
+    The standard error of a standard deviation of n normal numbers is the deviation over sqrt(2 (n - 1)).
+    A run that diverged counts with the weights it had before, and the record names its seed.
+    """
+    means = np.array([first.mean(), *(scored(estimator, rows)[0].mean() for estimator in several[1:])])
+    std, diverged = float(means.std(ddof=1)), [e for e in several if e.history_.stopped == "diverged"]
+    facts = {"seeds": [e.random_state for e in several], "means": means.tolist(), "mean": float(means.mean())}
+    facts |= {"std": std, "stderr_of_std": float(std / np.sqrt(2 * (len(means) - 1)))}
+    facts |= {"diverged": [e.random_state for e in diverged]} if diverged else {}
+    return {"repeats": facts}

@@ -110,6 +110,9 @@ def shuffled(n: int, seed: int) -> np.ndarray:
     return np.array(order, dtype=np.int64)
 
 
+Known = Mapping[str, Entry] | None  # data sets by name
+
+
 @cache
 def entries() -> dict[str, Entry]:
     """All named data sets by name, in the order in which they were registered."""
@@ -118,26 +121,27 @@ def entries() -> dict[str, Entry]:
     return known | {"digits": Digits(), "penguins": Penguins()}
 
 
-def _suggestion(name: str) -> str:
+def _suggestion(name: str, known: Known) -> str:
     """The nearest known name, and all known names."""
-    close = difflib.get_close_matches(name.lower(), entries(), n=1)
-    return "".join(f"did you mean {c!r}? " for c in close) + f"(known: {', '.join(entries())})"
+    close = difflib.get_close_matches(name.lower(), known or entries(), n=1)
+    return "".join(f"did you mean {c!r}? " for c in close) + f"(known: {', '.join(known or entries())})"
 
 
-def entry(name: str) -> Entry:
+def entry(name: str, known: Known = None) -> Entry:
     """The data set of that name; a ValueError suggests the nearest one.
 
     Args:
         name: A name, perhaps with a variant such as ``"red_wine/3"``.
+        known: The data sets by name; None takes `entries`.
 
     Example:
         >>> entry("digits").D
         64
     """
     base, _, variant = name.partition("/")
-    if base not in entries():
-        raise ValueError(f"unknown data set {name!r}: {_suggestion(base)}")
-    found = entries()[base]
+    found = (known or entries()).get(base)
+    if found is None:
+        raise ValueError(f"unknown data set {name!r}: {_suggestion(base, known)}")
     if name != base and variant not in filter(None, found.variants):
         others = ", ".join(f"{base}/{other}" for other in found.variants if other)
         expected = f"expected one of {others}" if others else f"{base!r} has no folds"
@@ -145,7 +149,7 @@ def entry(name: str) -> Entry:
     return found
 
 
-def is_registered(data: str) -> bool:
+def is_registered(data: str, known: Known = None) -> bool:
     """Whether a word means a registered data set rather than a file in a folder of that name.
 
     Example:
@@ -153,12 +157,15 @@ def is_registered(data: str) -> bool:
         (True, False)
     """
     base, slash, variant = data.partition("/")
-    if base not in entries():
+    found = (known or entries()).get(base)
+    if found is None:
         return False
-    return not slash or (variant != "" and variant in entries()[base].variants) or not Path(data).exists()
+    return not slash or (variant != "" and variant in found.variants) or not Path(data).exists()
 
 
-def load(name: str, data_dir: Folder = None, download: bool = True, progress: Progress = None) -> Dataset:
+def load(
+    name: str, data_dir: Folder = None, download: bool = True, progress: Progress = None, known: Known = None
+) -> Dataset:
     """Load a named data set, downloading it the first time.
 
     Args:
@@ -166,12 +173,13 @@ def load(name: str, data_dir: Folder = None, download: bool = True, progress: Pr
         data_dir: Folder of the data sets, see `data_directory`.
         download: Whether the published files may be downloaded if there is no prepared file yet.
         progress: Called as ``progress(done_bytes, total_bytes, file_name)`` during a download.
+        known: As in `entry`.
 
     Example:
         >>> load("digits").sizes
         {'train': 1197, 'valid': 300, 'test': 300}
     """
-    return entry(name).load(name.partition("/")[2], data_dir, download, progress)
+    return entry(name, known).load(name.partition("/")[2], data_dir, download, progress)
 
 
 def fold_names(item: Entry) -> tuple[str, ...]:
@@ -181,9 +189,10 @@ def fold_names(item: Entry) -> tuple[str, ...]:
 
 def folds(name: str, data_dir: Folder = None, **options: Any) -> list[Dataset]:
     """Load all folds of a data set that has some, in order; each is a data set. Arguments as in `load`."""
-    numbers = fold_names(entry(name))
+    known = options.get("known") or entries()
+    numbers = fold_names(entry(name, known))
     if not numbers:
-        others = ", ".join(other for other, item in entries().items() if fold_names(item))
+        others = ", ".join(other for other, item in known.items() if fold_names(item))
         raise ValueError(f"data set {name!r} has no folds; those with folds are: {others or 'none'}")
     base = name.partition("/")[0]
     return [load(f"{base}/{number}", data_dir, **options) for number in numbers]
@@ -208,10 +217,10 @@ def resolve(
     """
     if not isinstance(data, str | os.PathLike):
         raise TypeError(f"expected a data set's name or a file, but got {type(data).__name__}")
-    name, path = data if isinstance(data, str) else "", Path(data).expanduser()
+    name, known, path = data if isinstance(data, str) else "", options.get("known"), Path(data).expanduser()
     kind, _, folder = name.partition(":")
     readers = [*entry_points(group="pynade.readers", name=kind)] if folder else []
-    if is_registered(name):
+    if is_registered(name, known):
         found = load(name, data_dir, **options)
     elif readers:
         found = readers[0].load()(folder)
@@ -220,5 +229,6 @@ def resolve(
     elif not name:
         raise FileNotFoundError(f"there is no file {path}")
     else:
-        raise ValueError(f"no file {name!r} exists, and it is no registered data set: {_suggestion(name)}")
+        close = _suggestion(name, known)
+        raise ValueError(f"no file {name!r} exists, and it is no registered data set: {close}")
     return found.as_frames() if frames else found

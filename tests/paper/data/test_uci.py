@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pynade.tables import entries, folds, load, resolve
+from pynade import tables
 from pynade_paper.data.catalogue import Upstream
 from pynade_paper.data.digests import check_file, file_digest
 from pynade_paper.data.download import DownloadError
@@ -100,12 +100,13 @@ def red_file(path, rows: np.ndarray) -> None:
 def unchecked(name: str):
     """A data set whose file is not checked."""
     item = ENTRIES[name]
-    return replace(item, form=replace(item.form, check=lambda path: None))
+    return {name: replace(item, form=replace(item.form, check=lambda path: None))}
 
 
-@pytest.fixture(autouse=True)
-def unchecked_red_wine(monkeypatch):
-    monkeypatch.setitem(entries(), "red_wine", unchecked("red_wine"))
+KNOWN = {**ENTRIES, **unchecked("red_wine")}
+folds, load, resolve = (
+    partial(function, known=KNOWN) for function in (tables.folds, tables.load, tables.resolve)
+)
 
 
 @pytest.fixture
