@@ -1,6 +1,6 @@
 """One system on one split of a table: fit, scores, gaps filled, samples, with times.
 
-    python table_systems.py SYSTEM FOLDER
+    python table_systems.py SYSTEM FOLDER [scores] [fill] [draws] [sample]
 
 It runs in the environment of the system; only the system of that name imports pynade. FOLDER has
 train.parquet, test.parquet, gaps-*.parquet (test rows with hidden cells) and facts.json, by `tables.py`.
@@ -670,13 +670,13 @@ SYSTEMS = {
 
 
 def main() -> None:
-    name, folder = sys.argv[1], Path(sys.argv[2])
+    name, folder, asked = sys.argv[1], Path(sys.argv[2]), ["fit", *sys.argv[3:]]
     task, system, clock, errors = Task(folder, dates=name == "pynade"), SYSTEMS[name](), Clock(), {}
     out = folder / name
     out.mkdir(exist_ok=True)
 
     def stage(what, question, *arguments):
-        if not hasattr(system, question) or "fit" in errors:
+        if not hasattr(system, question) or question not in asked or "fit" in errors:
             return None
         try:
             return clock.run(what, lambda: getattr(system, question)(*arguments))

@@ -167,7 +167,7 @@ def run(arguments):
                 if (out / "facts.json").exists():
                     continue
                 python = interpreter(system, arguments.environments)
-                command = [python, HERE / "table_systems.py", system, folder]
+                command = [python, HERE / "table_systems.py", system, folder, *arguments.questions]
                 print(name, seed, system, flush=True)
                 with (folder / f"{system}.log").open("w") as log:
                     try:
@@ -196,6 +196,7 @@ def main():
     parser.add_argument("--tables", nargs="*", default=list(TARGETS))
     parser.add_argument("--systems", nargs="*", default=list(SYSTEMS))
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2, 3, 4])
+    parser.add_argument("--questions", nargs="*", default=["scores", "fill", "draws", "sample"])
     parser.add_argument("--limit", type=float, default=3600, help="seconds of one system on one split")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "tables.json")
     arguments = parser.parse_args()

@@ -357,6 +357,15 @@ def test_the_names_of_an_array_can_be_given():
     assert (model.score_samples(table[list("edcba")]) == model.score_samples(X)).all()
 
 
+@pytest.mark.parametrize("name", ["deepnade", "rnade", "gaussianmixture"])
+def test_a_frame_with_numbers_for_names_comes_back_as_a_frame(name):
+    table = pd.DataFrame(data(name)).astype(float)
+    model = make(name).fit(table)
+    assert list(model.sample(3, random_state=0).columns) == list(table.columns)
+    gaps = table.mask(np.eye(*table.shape, dtype=bool))
+    pd.testing.assert_frame_equal(model.impute(gaps, random_state=0).where(gaps.notna()), gaps)
+
+
 @FRAMES
 def test_a_column_of_text_or_dates_is_named(frame):
     X = data("nade", 20)

@@ -127,6 +127,18 @@ def test_other_columns_are_passed_through_and_frames_are_not_modified(model, X):
     assert (model.surprise(more).index == more.index).all()
 
 
+def test_columns_of_any_name(X):
+    numbered = with_gaps(X).set_axis([3, 1, *X.columns[2:-2], 7, 2.5], axis=1)
+    model = tabular().fit(numbered)
+    for made in (model.impute(numbered), model.sample(4, random_state=0), model.surprise(numbered)):
+        assert list(made.columns) == list(numbered.columns)
+    methods = X.rename(columns={"flag": "collect", "city": "column_names"})
+    assert np.isfinite(tabular().fit(methods).score_samples(methods)).all()
+    levels = X.set_axis(pd.MultiIndex.from_product([["a"], X.columns]), axis=1)
+    with pytest.raises(ValueError, match=r"^column names have 2 levels \(a MultiIndex\), expected one: [^.]*"):
+        tabular().fit(levels)
+
+
 def test_numbers_and_dates_written_as_text_are_understood(model, X):
     text = X.assign(height=X["height"].map(repr), day=X["day"].astype(str), flag=X["flag"].astype(str))
     np.testing.assert_array_equal(model.score_samples(text), model.score_samples(X))

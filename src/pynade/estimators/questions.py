@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from pynade.device import torch_device
 from pynade.estimators.modules import evaluation, likelihood, models, ordering, queries, torch
-from pynade.tables.frames import build_frame, fill_cells, frame_kind
+from pynade.tables.frames import build_frame, fill_cells, frame_kind, native_frame
 
 Orders: TypeAlias = "int | ordering.Ordering"  # a number or a batch of orderings
 Given = Mapping[int | str, float] | None  # values of known variables by index or column name
@@ -90,10 +90,12 @@ class Questions(DensityMixin, BaseEstimator):
 
     def _native(self, draws: Any, generator: torch.Generator | None = None) -> Any:
         """Draws as the user's table: a frame where the model was fitted to one."""
-        rows, names = self._cells().native(draws), self._names()
-        if names is None or getattr(self, "frame_", None) is None:
+        rows, labels = self._cells().native(draws), self._names()
+        if getattr(self, "frame_", None) is None:
             return rows
-        return build_frame({name: rows[:, i] for i, name in enumerate(names)}, {}, self.frame_)
+        labels = list(range(rows.shape[1])) if labels is None else labels  # numbers, of a pandas frame
+        columns = {str(label): rows[:, i] for i, label in enumerate(labels)}
+        return build_frame(columns, {str(label): {"label": label} for label in labels}, self.frame_)
 
     def impute(
         self, X: Any, n: int | None = None, random_state: Any = None, particles: int = PARTICLES
@@ -111,10 +113,11 @@ class Questions(DensityMixin, BaseEstimator):
             random_state: seed of the draws and particles.
             particles: per row, for a model with a fixed ordering; more are better and take longer.
         """
-        rows, names = self._rows(X, missing=True), self._names()
+        rows = self._rows(X, missing=True)
         filled = self._cells().native(self._completions(rows, n, random_state, particles))
-        if frame_kind(X) is None or names is None:
+        if frame_kind(X) is None:
             return np.where(np.isnan(rows), filled, rows).astype(filled.dtype)
+        names = self._names() or native_frame(X)[0].columns
         gaps = [(name, np.flatnonzero(np.isnan(rows[:, i]))) for i, name in enumerate(names)]
         frames = [
             fill_cells(X, {name: (at, one[at, i]) for i, (name, at) in enumerate(gaps) if len(at)}, {}, ())

@@ -54,8 +54,8 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
             check_is_fitted(self, "schema_")
         if issparse(X):
             raise TypeError("a sparse matrix was passed, but dense data is required")
-        if hasattr(X, "collect") or hasattr(X, "columns") or isinstance(X, dict):
-            return X.collect() if hasattr(X, "collect") else X
+        if hasattr(type(X), "columns") or isinstance(X, dict):
+            return X.collect() if hasattr(type(X), "collect") else X  # a lazy frame
         rows = X if isinstance(X, np.ndarray) else np.asarray(X)
         if rows.ndim != 2:
             shape = f"expected a table (2D), got an array of shape {rows.shape}"
@@ -247,7 +247,8 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
                     p_values[part, i] = np.where(odd, 1 / (column.n + 1), p)
         kind = native_frame(X)[1]
         if top is None:
-            made = build_frame(dict(zip(self.schema_.names, found.T, strict=True)), {}, kind)
+            labels = {c.name: {"label": c.dtype.get("label", c.name)} for c in self.schema_.columns}
+            made = build_frame(dict(zip(self.schema_.names, found.T, strict=True)), labels, kind)
             return made.set_axis(X.index, axis=0) if kind == "pandas" else made
         places = np.lexsort((-np.nan_to_num(found.ravel()), p_values.ravel()))[:top]
         lines: list[dict[str, Any]] = []

@@ -98,13 +98,16 @@ def native_frame(X: Any, names: Names = None) -> tuple[Any, str]:
         X = polars.DataFrame([_series(str(name), values) for name, values in X.items()])
     frame, kind = _eager(X)
     if any(not isinstance(name, str) for name in frame.columns):
-        frame = nw.from_native(X.rename(columns={name: str(name) for name in X.columns}))
+        frame = nw.from_native(X.set_axis([str(name) for name in X.columns], axis=1))
     return frame, kind
 
 
 def _eager(X: Any) -> tuple[Any, str]:
     """A frame of narwhals with the names that X has, and its kind; a sentence about anything else."""
     X = X.collect() if hasattr(type(X), "collect") else X  # a lazy frame
+    if frame_kind(X) == "pandas" and X.columns.nlevels > 1:
+        advice = 'join them, as by X.columns.map("_".join)'
+        raise ValueError(f"column names have {X.columns.nlevels} levels (a MultiIndex), expected one: {advice}")
     columns = "column_names" if frame_kind(X) == "pyarrow" else "columns"
     check_names([str(name) for name in getattr(X, columns, ())])
     try:
@@ -210,7 +213,9 @@ def build_frame(columns: dict[str, Any], types: dict[str, Type], kind: str) -> A
     if kind == "numpy":
         dtype: Any = np.float64 if all(map(_numeric, made.values())) else object
         return np.stack([values.astype(dtype) for values in made.values()], axis=1)
-    return pa.table(made) if kind == "pyarrow" else import_module(kind).DataFrame(made)
+    frame = pa.table(made) if kind == "pyarrow" else import_module(kind).DataFrame(made)
+    labels = [types.get(name, {}).get("label", name) for name in columns]
+    return frame.set_axis(labels, axis=1) if kind == "pandas" else frame
 
 
 def _numeric(values: np.ndarray) -> bool:

@@ -81,6 +81,7 @@ class Schema:
             names: of the columns of an array.
         """
         frame, kind = native_frame(X, names)
+        labels = {str(label): label for label in X.columns} if kind == "pandas" else {}
         overrides, found, ignored = dict(overrides or {}), [], []
         tokens = None if missing is None else tuple(str(token).strip().lower() for token in missing)
         for option, some in (("schema", overrides), ("drop", drop)):
@@ -92,6 +93,7 @@ class Schema:
                 ignored.append((name, "left out as asked"))
                 continue
             values, sort, dtype = cells(frame[name], tokens)
+            dtype |= {"label": labels[name]} if isinstance(labels.get(name), int | float) else {}
             given = overrides.get(name)
             ends = dict(given) if isinstance(given, Mapping) else {"kind": given}
             wanted = ends.pop("kind", None)
