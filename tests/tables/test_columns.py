@@ -211,3 +211,27 @@ def test_the_schema_prints_what_was_understood_and_why():
     assert "steps of 1 days" in lines[2]
     assert lines[3].split()[:2] == ["e", "ignored"]
     assert lines[3].endswith("every cell is missing")
+
+
+def test_a_real_column_stays_between_the_ends_that_are_given():
+    X = {"latitude": np.append(90 * np.tanh(NORMAL), np.nan), "gain": np.append(NORMAL, 0.5)}
+    ends = {"latitude": {"kind": "real", "low": -90, "high": 90}, "gain": {"kind": "real", "low": -10}}
+    schema = Schema.inferred(X, ends)
+    codes, offsets = schema.encode(X)
+    far = schema.decode(np.full((2, 2), [[-50.0], [50.0]])).to_dict(as_series=False)
+    assert -90 < far["latitude"][0] < -89.9 < 89.9 < far["latitude"][1] < 90
+    assert far["gain"][0] > -10
+    for i, column in enumerate(schema.columns):  # the offset is the log-slope of the code
+        x, h = np.array([-1.0, 0.3, 2.0]), 1e-6
+        slope = (column.encode(x + h)[0] - column.encode(x - h)[0]) / (2 * h)
+        np.testing.assert_allclose(
+            column.encode(x)[1] - np.log1p(-1 / (column.n + 1)), np.log(slope), atol=1e-6
+        )
+        assert np.isclose(np.nanmean(codes[:, i]), 0, atol=1e-9)
+        assert offsets.shape == codes.shape
+    for wrong, words in (
+        ({"high": 90}, "has an upper end, so it needs a lower one"),
+        ({"low": -90, "high": 10}, r"holds values from -\S+ to \S+; expected above -90 and below 10$"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Schema.inferred(X, {"latitude": {"kind": "real", **wrong}})

@@ -87,7 +87,8 @@ class TabularNADE(TableQuestions):
         self._remember(len(frame.columns), None if kind == "numpy" else frame.columns, kind)
         for name, reason in self.schema_.ignored:
             if name not in self.drop:
-                warnings.warn(f"column {name!r} is left out: {reason}", UserWarning, stacklevel=4)
+                advice = "a kind in schema keeps it, its name in drop silences this"
+                warnings.warn(f"column {name!r} is left out: {reason} ({advice})", UserWarning, stacklevel=4)
         return self.schema_.encode(X)[0]
 
     def options(self) -> Gradient:

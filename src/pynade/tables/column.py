@@ -226,7 +226,7 @@ class Column:
         """The values, in words."""
         if self.kind in LEVELS:
             shown = ", ".join(map(str, self.levels[:6])) + ", …" * (len(self.levels) > 6)
-            return f"{shown} + {len(self.rare)} rare" if self.rare else shown
+            return " + ".join(filter(None, [shown, f"{len(self.rare)} rare" * bool(self.rare)]))
         step = self.resolution
         if self.kind == "date":
             steps = f"{step / DAY:g} days" if step >= DAY else f"{step / 1e6:g} s"
@@ -361,13 +361,25 @@ def _number(name: str, known: np.ndarray, wanted: Wanted) -> Column:
 
 def _real(name: str, known: np.ndarray, reason: str) -> Column:
     ends: dict[str, Any] = {}
-    y = known
     if known.min() > 0 and known.max() - known.min() > 1e-4 * known.max():  # else a logarithm loses digits
         ends = {"low": 0.0, "high": 1.0} if (known < 1).all() else {"low": 0.0}
         reason += ", all between 0 and 1" if "high" in ends else ", all above 0"
-        y = np.log(known) - (np.log1p(-known) if "high" in ends else 0.0)
-    loc, scale = _moments(y)
-    return Column(name, "real", reason, len(known), **ends, loc=loc, scale=scale)
+    return bounded(Column(name, "real", reason, len(known)), known, **ends)
+
+
+def bounded(column: Column, known: np.ndarray, low: float | None = None, high: float | None = None) -> Column:
+    """A real column with the ends of its range, none of which is among its known values."""
+    least, most = float(known.min()), float(known.max())
+    if low is None and high is not None:
+        raise ValueError(f"column {column.name!r} has an upper end, so it needs a lower one (low) too")
+    if (low is not None and least <= low) or (high is not None and most >= high):
+        expected = f"above {low:g}" + (f" and below {high:g}" if high is not None else "")
+        raise ValueError(
+            f"column {column.name!r} holds values from {least:g} to {most:g}; expected {expected}"
+        )
+    y = known if low is None else np.log(known - low)
+    loc, scale = _moments(y if high is None else y - np.log(high - known))
+    return replace(column, low=low, high=high, loc=loc, scale=scale)
 
 
 def _moments(y: np.ndarray) -> tuple[float, float]:

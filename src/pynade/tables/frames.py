@@ -107,7 +107,9 @@ def _eager(X: Any) -> tuple[Any, str]:
     X = X.collect() if hasattr(type(X), "collect") else X  # a lazy frame
     if frame_kind(X) == "pandas" and X.columns.nlevels > 1:
         advice = 'join them, as by X.columns.map("_".join)'
-        raise ValueError(f"column names have {X.columns.nlevels} levels (a MultiIndex), expected one: {advice}")
+        raise ValueError(
+            f"column names have {X.columns.nlevels} levels (a MultiIndex), expected one: {advice}"
+        )
     columns = "column_names" if frame_kind(X) == "pyarrow" else "columns"
     check_names([str(name) for name in getattr(X, columns, ())])
     try:

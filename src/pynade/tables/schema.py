@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pynade.tables.column import DAY, Codes, Column, Kind, Unsuitable, infer
+from pynade.tables.column import DAY, Codes, Column, Kind, Unsuitable, bounded, infer
 from pynade.tables.frames import build_frame, cells, check_columns, check_names, default_names, native_frame
 
 #: Other words for the kinds.
@@ -100,7 +100,8 @@ class Schema:
             word: Any = KINDS.get(str(wanted).lower(), str(wanted).lower())
             wanted = None if wanted is None else Column(name, word).kind  # refuses an unknown kind
             try:
-                found.append(replace(_with_ends(infer(name, values, sort, wanted, dtype), ends), dtype=dtype))
+                column = _with_ends(infer(name, values, sort, wanted, dtype), values, ends)
+                found.append(replace(column, dtype=dtype))
             except Unsuitable as reason:
                 ignored.append((name, str(reason)))
         if not found:
@@ -208,14 +209,15 @@ class Schema:
         return "\n".join("  ".join([*line, row[3]]).rstrip() for line, row in zip(lines, rows, strict=True))
 
 
-def _with_ends(column: Column, ends: dict[str, Any]) -> Column:
-    """The column with the ends of its range that a user gives, in units of the data."""
+def _with_ends(column: Column, values: Any, ends: dict[str, Any]) -> Column:
+    """The column of these values with the ends of its range that a user gives, in units of the data."""
     if not ends:
         return column
     if set(ends) - {"low", "high"} or column.n_levels:
         expected = "a column of numbers takes a kind, low and high"
         raise ValueError(f"column {column.name!r} is {column.kind}; {expected}")
     if not column.resolution:
-        raise ValueError(f"column {column.name!r} is real: its ends follow from its values")
+        known = np.asarray(values, dtype=np.float64)
+        return bounded(column, known[~np.isnan(known)], **{k: float(v) for k, v in ends.items()})
     codes: Any = {k: round((float(v) - column.origin) / column.resolution) for k, v in ends.items()}
     return replace(column, **codes)
