@@ -16,6 +16,7 @@ import resource
 import sys
 import time
 import traceback
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,17 @@ import pandas as pd
 
 DRAWS = 20
 SEED = 0
+PACKAGES = (
+    "arfpy",
+    "hyperimpute",
+    "miceforest",
+    "mostlyai-engine",
+    "numpy",
+    "pandas",
+    "pomegranate",
+    "pynade",
+)
+PACKAGES += ("scikit-learn", "sdv", "tabpfn", "torch", "zuko")
 LEAST = 1e-3  # of the probability of a level that a leaf of a forest has not seen
 
 
@@ -128,13 +140,16 @@ class Clock:
 
 
 class Pynade:
-    """TabularNADE with its defaults."""
+    """TabularNADE with its defaults, or with a limit of its time."""
+
+    def __init__(self, time_limit=None) -> None:
+        self.time_limit = time_limit
 
     def fit(self, task):
         import pynade
 
         self.task = task
-        self.model = pynade.TabularNADE(random_state=SEED).fit(task.train)
+        self.model = pynade.TabularNADE(random_state=SEED, time_limit=self.time_limit).fit(task.train)
         self.extra = {"disagreement": self.model.disagreement_, "mixture_weight": self.model.mixture_weight_}
 
     def scores(self, frame):
@@ -408,7 +423,8 @@ class MostlyAI:
             if name in self.bins:
                 edges = np.unique(self.bins[name])
                 place = np.clip(np.searchsorted(edges, x, "right") - 1, 0, len(edges) - 2)
-                found = found - np.where(np.isnan(x), 0, np.log(np.diff(edges)[place]))
+                width = np.where((x == edges[0]) | (x == edges[-1]), step or 1e-9, np.diff(edges)[place])
+                found = found - np.where(np.isnan(x), 0, np.log(width))  # both ends are values of their own
             elif step:
                 found = found - np.where(np.isnan(x), 0, np.log(step))
         complete = frame.notna().all(axis=1).to_numpy()  # a missing cell is a value of its own here
@@ -651,6 +667,8 @@ class Bootstrap:
 
 SYSTEMS = {
     "pynade": Pynade,
+    "pynade-10s": lambda: Pynade(10),
+    "pynade-80s": lambda: Pynade(80),
     "gaussian-mixture": GaussianMixture,
     "arfpy": Forest,
     "zuko": Flow,
@@ -671,7 +689,7 @@ SYSTEMS = {
 
 def main() -> None:
     name, folder, asked = sys.argv[1], Path(sys.argv[2]), ["fit", *sys.argv[3:]]
-    task, system, clock, errors = Task(folder, dates=name == "pynade"), SYSTEMS[name](), Clock(), {}
+    task, system, clock, errors = Task(folder, dates=name.startswith("pynade")), SYSTEMS[name](), Clock(), {}
     out = folder / name
     out.mkdir(exist_ok=True)
 
@@ -700,7 +718,9 @@ def main() -> None:
             np.savez_compressed(out / f"draws-{gap}.npz", cells=cells)
     if (drawn := stage("sample", "sample", min(len(task.train), 5000))) is not None:
         np.savez_compressed(out / "sample.npz", cells=task.matrix(pd.DataFrame(drawn)))
-    facts = {"stages": clock.stages, "errors": errors, **getattr(system, "extra", {})}
+    installed = {d.metadata["Name"].lower(): d.version for d in metadata.distributions()}
+    versions = {p: installed[p] for p in PACKAGES if p in installed}
+    facts = {"stages": clock.stages, "errors": errors, "versions": versions, **getattr(system, "extra", {})}
     (out / "facts.json").write_text(json.dumps(facts, default=str))
 
 

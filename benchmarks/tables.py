@@ -39,7 +39,16 @@ ENVIRONMENTS = {
     "tabpfn": [*TORCH, "tabpfn", "tabpfn-extensions", "pandas", "pyarrow"],
     "sdv": [*TORCH, "sdv", "pandas<3", "pyarrow"],
 }
-OWN = ("pynade", "gaussian-mixture", "knn", "ridge", "forests", "marginals", "bootstrap")  # this environment
+OWN = (
+    "pynade",
+    "pynade-10s",
+    "gaussian-mixture",
+    "knn",
+    "ridge",
+    "forests",
+    "marginals",
+    "bootstrap",
+)  # this environment
 SYSTEMS = (*OWN, *(name for name in ENVIRONMENTS if name != "sdv"), "sdv-copula", "sdv-tvae")
 HIDDEN = {"10": 0.1, "30": 0.3, "50": 0.5}
 MOST_TEST = 5000  # test rows that are scored and filled
@@ -134,7 +143,7 @@ def prepare(name, seed, data, work):
 
 def interpreter(system, environments):
     """The Python of a system's environment."""
-    if system in OWN:
+    if system in OWN or system.startswith("pynade"):
         return Path(sys.executable)
     return environments / system.split("-")[0] / "bin" / "python"
 
@@ -205,7 +214,7 @@ def main():
     elif arguments.task == "run":
         run(arguments)
     else:
-        report(arguments.work, arguments.out)
+        report(arguments.work, arguments.out, arguments.tables)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,11 @@ BEYOND = 1e4  # normal score of the ends of a bounded lattice
 INTERVALS = 6  # of normal scores, equally likely but for the ends, in the features of a number
 REACH = 6.0  # largest normal score that a net sees
 RAMP = 0.01  # share of a uniform distribution in the normal scores, so that no interval has none
+SPARSE = 0.1  # share of the steps of a lattice that have a value, below which it is sparse
+SPIKES, TIED = (
+    256,
+    3,
+)  # most values of a sparse lattice that have an interval of their own; least cells of each
 SHORT = 1e-8  # width, in normal scores, of the interval that stands for the density of a real value
 BACKGROUND = 0.001  # weight of a broad component that every mixture has: one odd cell costs a row little
 NODES = 8  # of a logistic, for the mean of a column of numbers
@@ -328,8 +333,11 @@ def normal_scores(codes: np.ndarray, step: bool, most: int) -> tuple[np.ndarray,
     x = np.sort(codes[~np.isnan(codes)])
     picked = np.unique(x[np.linspace(0, len(x) - 1, most).round().astype(int)])
     if step:  # a frequent value has a knot at both edges: as wide an interval of scores as its probability
-        left, right = (np.searchsorted(x, picked, side) for side in ("left", "right"))
-        wide = picked[(right - left) * most >= len(x)]
+        values, counts = np.unique(x, return_counts=True)
+        frequent = counts * most >= len(x)
+        if len(values) < SPARSE * (values[-1] - values[0]):  # between values no scores are needed
+            frequent |= (counts >= TIED) & (counts >= np.sort(counts)[-min(SPIKES, len(counts))])
+        wide = values[frequent]
         knots = np.unique(np.concatenate([np.setdiff1d(picked, wide), wide - 0.5, wide + 0.5]))
     else:  # between values, so that the slope at a value does not depend on rounding
         values = np.unique(x)
@@ -342,10 +350,7 @@ def normal_scores(codes: np.ndarray, step: bool, most: int) -> tuple[np.ndarray,
     ramp = (knots - knots[0]) / (knots[-1] - knots[0])
     share = ((1 - RAMP) * (below + 0.5) + RAMP * (0.5 + ramp * len(x))) / (len(x) + 1)
     scores = ndtri(share)
-    for end, aim in (
-        (-1, 0.9),
-        (0, 0.1),
-    ):  # a knot beyond each end, by the mean slope of the last tenth
+    for end, aim in ((-1, 0.9), (0, 0.1)):  # a knot beyond each end, by the mean slope of the last tenth
         inner = int(np.argmin(np.abs(share - aim)))
         inner = inner if knots[inner] != knots[end] else (-2 if end else 1)
         more = [(v, 2 * v[end] - v[inner]) for v in (knots, scores, share)]
