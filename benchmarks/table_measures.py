@@ -7,18 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
 
 from pynade.atomic import write_json
-from pynade.runs.provenance import code_version
+from pynade.runs.provenance import code_version, device_name
 from table_systems import Task
 
 PAIRED = "pynade"  # the system that all others are compared with
 
 
-def report(work: Path, out: Path) -> None:
-    """Measure everything under `work`, print tables and write the record."""
-    record = {"code": code_version(), "tables": {}}
-    for table in sorted(p for p in work.iterdir() if p.is_dir()):
+def report(work: Path, out: Path, names: list[str]) -> None:
+    """Measure what there is of these tables under `work`, print it and write the record."""
+    record = {"code": code_version(), "device": device_name(torch.device("cpu")), "threads": 2, "tables": {}}
+    record["command"] = f"python benchmarks/tables.py run --tables {' '.join(names)}"
+    for table in sorted(work / name for name in names if (work / name).is_dir()):
         seeds = sorted(p for p in table.iterdir() if (p / "facts.json").exists())
         parts = {}  # system -> list of measures, one for each seed
         scores = {}  # system -> seed -> scores
@@ -99,6 +101,7 @@ def measured(task: Task, folder: Path) -> dict[str, float]:
         found["two_sample_auc"] = two_sample(task, drawn)
         found |= train_on(task, drawn)
     found |= {k: facts[k] for k in ("disagreement", "mixture_weight") if facts.get(k) is not None}
+    found["versions"] = facts.get("versions", {})
     if facts["errors"]:
         found["errors"] = facts["errors"]
     return found
@@ -169,8 +172,8 @@ def train_on(task: Task, drawn: np.ndarray) -> dict[str, float]:
 
 def combined(parts: list[dict]) -> dict:
     """Mean over the seeds, its standard error, and the errors that occurred."""
-    names = sorted({name for part in parts for name, v in part.items() if name != "errors"})
-    found: dict = {}
+    names = sorted({name for part in parts for name in part} - {"errors", "versions"})
+    found: dict = {"versions": parts[0]["versions"]}
     for name in names:
         values = np.array([part[name] for part in parts if name in part and part[name] is not None], float)
         found[name] = round(float(np.nanmean(values)), 4) if np.isfinite(values).any() else None
