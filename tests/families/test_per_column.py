@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from scipy.special import ndtr
 
 from pynade.families import PerColumn
-from pynade.families.per_column import REACH
+from pynade.families.per_column import REACH, normal_scores
 from tests.contracts.cases import generator
 
 LEVELS = [3, 0, 0, 0, 1, 7, 0]
@@ -221,3 +222,16 @@ def test_what_is_no_code_is_refused(i, value, words):
     x[1, i] = value
     with pytest.raises(ValueError, match=f"{words}.*row 1, column {i} is"):
         made.check(x)
+
+
+@pytest.mark.parametrize("spread", [40, 3000])
+def test_values_of_a_sparse_lattice_have_the_scores_of_their_shares(spread):
+    rng = np.random.default_rng(0)
+    values = np.unique(rng.integers(1, 30 * spread, 25)).astype(float)
+    x = np.where(rng.random(5000) < 0.9, 0.0, rng.choice(values, 5000))
+    knots, scores = normal_scores(x, True, 64)
+    found, counts = np.unique(x, return_counts=True)
+    z = [np.interp(found + side, knots, scores) for side in (-0.5, 0.5)]
+    z[0][0], z[1][-1] = -np.inf, np.inf  # the ends of the axis
+    shares = ndtr(z[1]) - ndtr(z[0])
+    np.testing.assert_allclose(shares, counts / 5000, rtol=0.02, atol=0.0005)
