@@ -35,7 +35,7 @@ def report(work: Path, out: Path, names: list[str]) -> None:
         for system, own in scores.items():
             found[system]["log_density"] = likelihood(own, scores.get(PAIRED, {}))
         record["tables"][table.name] = {
-            "rows": len(task.train) + len(task.test),
+            "rows": {"train": len(task.train), "test": len(task.test)},
             "columns": len(task.names),
             "checksum": task.facts["checksum"],
             "seeds": [int(folder.name) for folder in seeds],
@@ -95,7 +95,8 @@ def measured(task: Task, folder: Path) -> dict[str, float]:
             ).mean()  # inside the draws: (k - 1) / (k + 1)
         if (folder / f"scores-{gap}.npy").exists() and (folder / "scores.npy").exists():
             both = np.load(folder / "scores.npy") - np.load(folder / f"scores-{gap}.npy")
-            found[f"log_p_{gap}"] = np.nansum(both) / max(1, hidden[np.isfinite(both)].sum())
+            cells = hidden[np.isfinite(both)].sum()
+            found[f"log_p_{gap}"] = np.nansum(both) / cells if cells else np.nan
     if (folder / "sample.npz").exists():
         drawn = np.load(folder / "sample.npz")["cells"]
         found["two_sample_auc"] = two_sample(task, drawn)
