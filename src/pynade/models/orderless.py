@@ -138,8 +138,12 @@ def draw_blocks(
     generator: Random = None,
     precision: str = "float32",
     means: bool = False,
+    orderings: Ordering | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """As `block_sample`, and on demand the expectation that each value was drawn with, also (n, D)."""
+    """As `block_sample`, and on demand the expectation that each value was drawn with, also (n, D).
+
+    With a batch of `orderings`, each row is drawn along one of them: with `per_step=1`, from their ensemble.
+    """
     if per_step < 1:
         raise ValueError(f"at least 1 variable is drawn at a time, not {per_step}")
     if n < 1:
@@ -148,7 +152,11 @@ def draw_blocks(
     rows, expected = (torch.zeros(n, model.n_variables, dtype=model.dtype, device=device) for _ in range(2))
     at_once = net.rows_at_once(device)
     for x, mean in zip(rows.split(at_once), expected.split(at_once), strict=True):  # views
-        order = torch.rand(x.shape, generator=generator, device=device).argsort(1)
+        if orderings is None:
+            order = torch.rand(x.shape, generator=generator, device=device).argsort(1)
+        else:
+            member = torch.randint(len(orderings), (len(x),), generator=generator, device=device)
+            order = orderings.order.to(device)[member]
         rank = order.argsort(1)
         x.copy_(family.fill(x, torch.zeros_like(rank, dtype=torch.bool)))
         for start in range(0, model.n_variables, per_step):
