@@ -119,7 +119,8 @@ def sample(
     model, facts = lazy.run.load_run(run)
     names, numbers = list(getattr(model, "feature_names_in_", ())), not hasattr(model, "schema_")
     known = None if given is None else parse_given(given, names, numbers)
-    rows, means = lazy.sampling.samples_of(model, n, seed, known, per_step, fresh, plot is not None)
+    blocks = {"per_step": per_step, "fresh_orderings": fresh}
+    rows, means = lazy.sampling.samples_of(model, n, seed, known, plot is not None, **blocks)
     if sides is not None and math.prod(sides) != rows.shape[1]:
         pixels, variables = math.prod(sides), rows.shape[1]
         raise ValueError(f"{shape} has {pixels} pixels but the model has {variables} variables")

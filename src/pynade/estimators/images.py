@@ -64,7 +64,7 @@ class ImageEstimator(OrderlessEstimator):
             random_state: seed.
             given: values of known variables by index or column name.
             per_step: pixels drawn at once. 1 is exact; more are an approximation, faster by as much (see
-                `pynade.models.block_sample`).
+                `pynade.models.draw_blocks`).
             fresh_orderings: draw each image along a random ordering of its own: from the mixture of all
                 orderings, which is another density.
         """

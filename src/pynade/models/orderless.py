@@ -104,32 +104,6 @@ class Orderless(Model):
             raise ValueError(f"row {int(empty.nonzero()[0, 0])} has no value at all: every cell is missing")
 
 
-def block_sample(
-    model: Orderless, n: int, per_step: int = 1, generator: Random = None, precision: str = "float32"
-) -> Tensor:
-    """n rows (n, D), each along a random ordering of its own, `per_step` variables at a time.
-
-    With `per_step=1` these are exact draws from the uniform mixture of all D! orderings. Several at once are
-    drawn independently given those before them: an approximation in D / k passes instead of D, whose loss
-    `pynade figure per-step` measures.
-
-    Args:
-        model: the orderless model.
-        n: how many rows.
-        per_step: k, variables drawn at once; the last step takes what is left.
-        generator: source of orderings and values, on the model's device.
-        precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
-
-    Example:
-        >>> from pynade.families import Bernoulli
-        >>> from pynade.nets import MaskedMLP
-        >>> deep = Orderless(MaskedMLP(6, hidden=(4,)), Bernoulli())
-        >>> block_sample(deep, 5, per_step=4, generator=torch.Generator().manual_seed(0)).shape
-        torch.Size([5, 6])
-    """
-    return draw_blocks(model, n, per_step, generator, precision)[0]
-
-
 @torch.no_grad()
 def draw_blocks(
     model: Orderless,
@@ -140,9 +114,27 @@ def draw_blocks(
     means: bool = False,
     orderings: Ordering | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """As `block_sample`, and on demand the expectation that each value was drawn with, also (n, D).
+    """n rows (n, D), `per_step` variables at a time, and on demand the expectation of each value when drawn.
 
-    With a batch of `orderings`, each row is drawn along one of them: with `per_step=1`, from their ensemble.
+    With `per_step=1` these are exact draws. Several at once are drawn independently given those before them:
+    an approximation in D / k passes instead of D, whose loss `pynade figure per-step` measures.
+
+    Args:
+        model: the orderless model.
+        n: how many rows.
+        per_step: k, variables drawn at once; the last step takes what is left.
+        generator: source of orderings and values, on the model's device.
+        precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
+        means: give the expectations (n, D) too.
+        orderings: a batch, along one of which each row is drawn: from their ensemble. None takes a random
+            one for every row: from the uniform mixture of all D! orderings.
+
+    Example:
+        >>> from pynade.families import Bernoulli
+        >>> from pynade.nets import MaskedMLP
+        >>> deep = Orderless(MaskedMLP(6, hidden=(4,)), Bernoulli())
+        >>> draw_blocks(deep, 5, per_step=4, generator=torch.Generator().manual_seed(0))[0].shape
+        torch.Size([5, 6])
     """
     if per_step < 1:
         raise ValueError(f"at least 1 variable is drawn at a time, not {per_step}")
