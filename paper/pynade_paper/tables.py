@@ -73,7 +73,7 @@ class Table:
     about: str  # paragraph below it
     columns: list[str]  # the data sets
     rows: list[Row]  # the models
-    bold_by: str  # which are best: "overlap" of two standard errors, "paired" t-test over folds, or "none"
+    bold_by: str  # which are best: "overlap" of two standard errors, "paired" tests over folds, or "none"
     number: list[int]  # the table's numbers in the paper
     unavailable: dict[str, str] = field(default_factory=dict)  # data sets, and why
     compare: bool = True  # False where our data are other data than the paper's

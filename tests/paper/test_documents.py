@@ -14,7 +14,7 @@ from pynade.cli.main import app
 from pynade_paper.comparators.train import parsed
 from pynade_paper.pages import caption, highlights, markdown, results_page, with_highlights
 from pynade_paper.record_figures import digest_of, drawings
-from pynade_paper.records import Measured, best, mark, measured
+from pynade_paper.records import Measured, best, between, mark, measured, paired_p, signed_rank_p
 from pynade_paper.report import html_page
 from pynade_paper.tables import read_tables
 
@@ -188,7 +188,71 @@ def test_marks_and_bold_follow_the_papers_rules():
         "c": Measured(-2.0, 0.1, "exact", "", (-2.1, -2.0, -1.8, -2.1)),
     }
     assert best(folds, "paired") == {"a", "b"}
+    assert [mark(good, p) for p in (-1.28, -1.29, -0.72, -0.71)] == ["=", "▲", "=", "▼"]  # √2 × 0.1, twice
     assert best(folds | {"d": Measured(-1.05, 0.1, "exact", "")}, "paired") == {"a", "b"}  # no folds, no test
+
+
+def test_one_exploding_fold_makes_a_number_neither_bold_nor_the_same():
+    """As RNADE-SAS on white wine: every fold worse than the best, one of them by so much that its error hides
+    it from the t-test."""
+    steady = tuple(-1.0 - 0.01 * k for k in range(10))
+    odd = (*(fold - 0.5 - 0.02 * k for k, fold in enumerate(steady[:-1])), -1800.0)
+    a, b = (
+        Measured(float(np.mean(f)), float(np.std(f, ddof=1) / 10**0.5), "exact", "", f) for f in (steady, odd)
+    )
+    assert paired_p(b, a) > 0.05 > signed_rank_p(b, a)
+    assert best({"a": a, "b": b}, "paired") == {"a"}
+    assert [mark(b, p) for p in (-1.0, b.mean, -9999.0)] == ["unstable"] * 3
+    worse = tuple(
+        fold - 0.01 * k - 30 * (k > 7) for k, fold in enumerate(steady, 1)
+    )  # two folds: not unstable
+    c = Measured(float(np.mean(worse)), 4.0, "exact", "", worse)
+    assert paired_p(c, a) > 0.05 > signed_rank_p(c, a)
+    assert best({"a": a, "c": c}, "paired") == {"a"}
+
+
+def test_no_unstable_number_is_bold_or_called_the_same():
+    results, seen = ROOT / "paper/results", 0
+    shown = read_tables()["uci"]
+    lines = markdown(results, shown, "r").splitlines()[2:]
+    for row, line in zip(shown.rows, lines, strict=True):
+        for data, cell in zip(shown.columns, line.strip("| ").split(" | ")[1:], strict=True):
+            folds = np.array(measured(results, row, data).folds)
+            alone = min(np.delete(folds, k).std() for k in range(len(folds))) * 3 < folds.std()
+            assert alone == cell.endswith("unstable")
+            assert not (alone and (cell.startswith("[**") or "=" in cell))
+            seen += alone
+    assert seen == 7
+
+
+def test_the_page_has_both_estimates_and_names_bf16_where_it_was_used():
+    results = ROOT / "paper/results"
+    for name in ("mnist", "patches"):
+        shown = read_tables()[name]
+        lines = {
+            line.split(" | ")[0].strip("| "): line for line in markdown(results, shown, "r").splitlines()
+        }
+        for row in shown.rows:
+            record = json.loads((results / row.record.format(data=shown.columns[0])).read_text("utf-8"))
+            ours, line = measured(results, row, shown.columns[0]), lines[row.model]
+            assert ("bf16" in line) == ('"bf16"' in json.dumps(record))
+            assert ("trained in bf16" in line) == ("bf16" in line and record.get("precision") != "bf16")
+            second = record.get("composition", {}).get("second_opinion", {"mean": math.nan})
+            whole = "composition" in record and ours.mean == record["test"]["mean"]
+            assert (f"second estimate {second['mean']:.2f} ±" in line) == whole
+    assert re.search(
+        r"-77\.39 ± 0\.21 \(estimate\).*, second estimate -77\.44 ± 0\.19", results_page(results)
+    )
+
+
+def test_two_numbers_of_ours_are_compared_over_their_pairs_of_folds():
+    a, b = (
+        Measured(float(np.mean(f)), 1.0, "exact", "", f) for f in ((-1.0, -3.0, -8.0), (-2.0, -4.5, -8.5))
+    )
+    gap, error = between(a, b)
+    assert (gap, error) == pytest.approx((1.0, np.std([1, 1.5, 0.5], ddof=1) / 3**0.5))
+    alone = [Measured(m, e, "exact", "") for m, e in ((-1.0, 0.3), (-2.0, 0.4))]
+    assert between(*alone) == pytest.approx((1.0, 0.5))
 
 
 def test_the_commands_of_all_records_are_understood():
