@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from pynade_paper.paper_figures import read_figures
 from pynade_paper.records import (
     SIGNIFICANCE,
     UNSTABLE,
@@ -24,7 +25,7 @@ from pynade_paper.records import (
     with_error,
 )
 from pynade_paper.speed import markdown_table, speed_sections
-from pynade_paper.tables import Row, Table, Tables, read_tables
+from pynade_paper.tables import Row, Table, Tables, in_words, read_tables
 
 INTRODUCTION = (
     "Test log-likelihood in nats per row (higher is better), beside the paper's. Settings were chosen on "
@@ -104,7 +105,8 @@ def sections(results: Path, link: str = "../paper/results", tables: Tables | Non
     if pictures:
         yield "## Figures"
         for path in pictures:
-            yield f"![{path.stem.replace('-', ' ')}]({link}/figures/{path.name})"
+            yield f"### {(title := figure_title(path.stem, tables))}"
+            yield f"![{title}]({link}/figures/{path.name})"
             yield caption(path)
     yield "`pynade report` makes this page from the records, and `pynade reproduce` makes the records."
 
@@ -112,6 +114,24 @@ def sections(results: Path, link: str = "../paper/results", tables: Tables | Non
 def results_page(results: Path, link: str = "../paper/results", tables: Tables | None = None) -> str:
     """docs/results.md."""
     return "\n\n".join(sections(results, link, tables)) + "\n"
+
+
+def figure_title(name: str, tables: Tables) -> str:
+    """A picture's title, from the name of its file.
+
+    Example:
+        >>> figure_title("orderings-ocr_letters", {}), figure_title("time-uci", read_tables())
+        ('Ensembles over orderings: OCR letters', 'Log-likelihood and training time: UCI tables, ten folds')
+    """
+    kind, _, what = name.partition("-")
+    if kind == "time" and what in tables:
+        return f"Log-likelihood and training time: {tables[what].title}"
+    if name in read_figures():
+        return read_figures()[name].title
+    titles = {"orderings": f"Ensembles over orderings: {in_words(what)}"}
+    titles |= {"training": f"Course of training: {in_words(what)}"}
+    titles |= {"evaluation": "The cost of a log-likelihood", "per": "Several variables per sampling step"}
+    return titles.get(kind, name.replace("-", " "))
 
 
 def caption(picture: Path) -> str:
@@ -243,9 +263,9 @@ def _counts(results: Path, shown: Table) -> list[str]:
     ]
 
 
-def _bests(results: Path, shown: Table) -> list[str]:
-    """In how many columns our best model, chosen on validation, is above the paper's best."""
-    above, seen = [], 0
+def _leaders(results: Path, shown: Table) -> list[tuple[str, str, Measured, float]]:
+    """Of each column our best model, chosen on validation, with its number and the paper's best."""
+    found = []
     trained_on = {row.model: (row.fit or {}).get("data") for row in shown.rows}
     for data in shown.columns:
         theirs = [row.paper[data] for row in shown.rows if data in row.paper]
@@ -253,16 +273,21 @@ def _bests(results: Path, shown: Table) -> list[str]:
         cells = {m: c for m, c in cells.items() if not trained_on[m]}  # others have other validation rows
         if not cells or not theirs:
             continue
-        seen += 1
         leader = max(reversed(cells), key=lambda model: cells[model].valid)  # of one record, its last row
-        if (gain := cells[leader].mean - max(theirs)) > 0:
-            above.append(f"{data} ({leader}, {gain:+.2f})")
-    if not seen:
+        found.append((data, leader, cells[leader], max(theirs)))
+    return found
+
+
+def _bests(results: Path, shown: Table) -> list[str]:
+    """In how many columns our best model, chosen on validation, is above the paper's best."""
+    leaders = _leaders(results, shown)
+    above = [f"{d} ({model}, {difference(c, p)})" for d, model, c, p in leaders if c.mean > p]
+    if not leaders:
         return []
     end = f": {', '.join(above)}" if above else ""
     return [
         f"{shown.title}: our best model, chosen on validation, is above the paper's best in {len(above)} of "
-        f"{seen} columns{end}."
+        f"{len(leaders)} columns{end}."
     ]
 
 
@@ -309,6 +334,25 @@ def summary(results: Path, tables: Tables | None = None) -> dict[str, int]:
                 else:
                     counted[names[mark(ours, paper)]] += 1
     return counted
+
+
+def headlines(results: Path, tables: Tables | None = None) -> list[tuple[str, str]]:
+    """At most four numbers for the top of the page, each with what it is."""
+    tables = read_tables() if tables is None else tables
+    counted, lines = summary(results, tables), []
+    if total := sum(counted[name] for name in ("better", "same", "worse", UNSTABLE)):
+        number = f"{counted['better'] + counted['same']} of {total}"
+        lines.append((number, "numbers that the paper has too are better or the same"))
+    compared = [shown for shown in tables.values() if shown.compare and not shown.deviations]
+    leaders = {shown.title: _leaders(results, shown) for shown in compared}
+    if every := [leader for some in leaders.values() for leader in some]:
+        above = sum(cell.mean > paper for _, _, cell, paper in every)
+        what = "data sets on which our best model, chosen on validation, is above the paper's best"
+        lines.append((f"{above} of {len(every)}", what))
+    for data, model, cell, paper in (some[0] for some in leaders.values() if len(some) == 1):
+        what = f"nats on {in_words(data)}: {model}{_kind(cell)} (the paper's best: {paper:.2f})"
+        lines.append((with_error(cell), what))
+    return lines[:4]
 
 
 def highlights(results: Path) -> str:

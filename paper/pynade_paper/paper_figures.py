@@ -24,6 +24,7 @@ class PaperFigure:
     """One figure: the commands that make it, with {work}, {device} and {out} to be filled in."""
 
     name: str
+    title: str
     caption: str
     steps: list[str]
 

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shlex
+from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import typer
 
 from pynade.cli.main import app
 from pynade_paper.comparators.train import parsed
-from pynade_paper.pages import caption, highlights, markdown, results_page, with_highlights
+from pynade_paper.pages import caption, headlines, highlights, markdown, results_page, with_highlights
 from pynade_paper.record_figures import digest_of, drawings
 from pynade_paper.records import Measured, best, between, mark, measured, paired_p, signed_rank_p
 from pynade_paper.report import html_page
@@ -37,6 +38,64 @@ def test_documents_show_what_the_records_say():
     page = html_page(ROOT / "paper/results")
     assert all(line in page for line in (">Binary vectors</h2>", "data:image/png", '<h1 id="results">'))
     assert page.count("data:image/png") == len(list(ROOT.glob("paper/results/figures/*.png")))
+
+
+class Outline(HTMLParser):
+    """Tags of a page with the tags that they are in, and the text of each kind of tag."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.tags, self.text, self.cells = [], [], {}, []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes), list(self.open)))
+        self.cells += [[dict(attributes)["class"], ""]] if tag == "td" else []
+        if tag not in ("meta", "img", "br"):
+            self.open.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop()[0] == tag  # well-formed
+
+    def handle_data(self, data):
+        for tag, _ in self.open[-1:]:
+            self.text.setdefault(tag, []).append(data)
+        if any(tag == "td" for tag, _ in self.open):
+            self.cells[-1][1] += data
+
+
+def test_the_html_page_can_be_read_on_a_phone():
+    results = ROOT / "paper/results"
+    page = Outline(html_page(results))
+    assert page.open == []
+    wanted = {"name": "viewport", "content": "width=device-width, initial-scale=1"}
+    assert any(tag == "meta" and found == wanted for tag, found, _ in page.tags)
+    ids = [found["id"] for _, found, _ in page.tags if "id" in found]
+    assert len(set(ids)) == len(ids)
+    inside = [(found, dict(around)) for tag, found, around in page.tags if tag == "a"]
+    links = [found["href"] for found, around in inside if "nav" in around]
+    assert links == [f"#{found['id']}" for tag, found, _ in page.tags if tag == "h2"]
+    assert len(links) >= 9
+    for tag, found, around in page.tags:
+        if tag in ("table", "img"):
+            kinds = [around_found.get("class", "") for _, around_found in around]
+            assert kinds[-1] == "scroll"
+            assert kinds[-2].startswith("box")
+        if tag == "img":
+            assert not re.search(r"_|-\w+-", found["alt"])  # words, not the name of a file
+    assert "Scroll this table sideways to see all of its columns." in page.text["p"]
+    assert page.text["dt"] == [number for number, _ in headlines(results)]
+    assert len(page.text["dt"]) == 4
+    for kind, sign in (("better", "▲"), ("worse", "▼"), ("unstable", "unstable")):
+        assert {k for k, text in page.cells if text.endswith(sign)} == {kind}
+
+
+def test_headlines_are_those_of_the_records():
+    results = ROOT / "paper/results"
+    record = json.loads((results / "mnist/binarized_mnist/unet.json").read_text(encoding="utf-8"))["test"]
+    lines = dict(headlines(results))
+    assert f"{record['mean']:.2f} ± {record['stderr']:.2f}" in lines
+    assert all("chosen on validation" in what for number, what in lines.items() if number == "12 of 12")
 
 
 def test_figures_show_what_the_records_say():
