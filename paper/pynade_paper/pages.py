@@ -126,8 +126,8 @@ def figure_title(name: str, tables: Tables) -> str:
     kind, _, what = name.partition("-")
     if kind == "time" and what in tables:
         return f"Log-likelihood and training time: {tables[what].title}"
-    if name in read_figures():
-        return read_figures()[name].title
+    if name in read_figures() and (title := read_figures()[name].title):
+        return title
     titles = {"orderings": f"Ensembles over orderings: {in_words(what)}"}
     titles |= {"training": f"Course of training: {in_words(what)}"}
     titles |= {"evaluation": "The cost of a log-likelihood", "per": "Several variables per sampling step"}

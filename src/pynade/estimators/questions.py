@@ -93,10 +93,10 @@ class Questions(DensityMixin, BaseEstimator):
 
     def _native(self, draws: Any, generator: torch.Generator | None = None) -> Any:
         """Draws as the user's table: a frame where the model was fitted to one."""
-        rows, labels = self._cells().native(draws), self._names()
+        rows, names = self._cells().native(draws), self._names()
         if getattr(self, "frame_", None) is None:
             return rows
-        labels = list(range(rows.shape[1])) if labels is None else labels  # numbers, of a pandas frame
+        labels = names or range(rows.shape[1])  # numbers, of a pandas frame
         columns = {str(label): rows[:, i] for i, label in enumerate(labels)}
         return build_frame(columns, {str(label): {"label": label} for label in labels}, self.frame_)
 
