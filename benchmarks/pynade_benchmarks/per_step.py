@@ -1,4 +1,4 @@
-"""What drawing several variables at once loses in nats and saves in time (`pynade.models.block_sample`)."""
+"""What drawing several variables at once loses in nats and saves in time (`pynade.models.draw_blocks`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from pynade.device import torch_device
 from pynade.likelihood import Estimate
-from pynade.models import Orderless, block_sample
+from pynade.models import Orderless, draw_blocks
 from pynade.ordering import Ordering
 from pynade.precision import computing_in
 from pynade.runs.summary import read_spec
@@ -64,12 +64,12 @@ def measure_per_step(
     gaps = block_sampling_gap(
         density, part, per_step, torch.Generator().manual_seed(model.seed_), precision=precision
     )
-    block_sample(density, samples, density.n_variables, _generator(device, 0), precision=precision)  # warm-up
+    draw_blocks(density, samples, density.n_variables, _generator(device, 0), precision=precision)  # warm-up
     lines = []
     for k in per_step:
         progress(f"{samples} samples, {k} at a time")
         begin = time.perf_counter()
-        block_sample(density, samples, k, _generator(device, 1), precision=precision).sum().item()
+        draw_blocks(density, samples, k, _generator(device, 1), precision=precision)[0].sum().item()
         seconds = time.perf_counter() - begin
         steps = -(-density.n_variables // k)
         lines.append({"per_step": k, **gaps[k].to_json(), "passes": steps, "seconds": round(seconds, 4)})
@@ -136,7 +136,7 @@ def block_log_prob(
 ) -> torch.Tensor:
     """log p of each row, `per_step` variables at a time taken as independent: (B, D) -> (B,), in float64.
 
-    This is a normalised density, the one that `block_sample` draws from along these orderings; with
+    This is a normalised density, the one that `draw_blocks` draws from along these orderings; with
     `per_step=1` it is the exact one.
 
     Args:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pynade.runs.figures import COLOURS
+from pynade_paper.tables import in_words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,7 +63,7 @@ def cost_figure(record: dict[str, Any]) -> Figure:
     right.yaxis.set_major_formatter("{x:g}")
     right.set_ylabel("standard error due to draws or orderings (nats)")
     note = f"\n({record['note']})" if record["note"] else ""
-    rows = f"{record['rows']:,} {part_name(record)} rows of {record['data']}"
+    rows = f"{record['rows']:,} {part_name(record)} rows of {in_words(record['data'])}"
     figure.suptitle(f"{record['model']}; {rows}{note}", fontsize=11)
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=9, frameon=False)
@@ -105,5 +106,5 @@ def per_step_figure(record: dict[str, Any]) -> Figure:
         axis.minorticks_off()
         axis.set_xlabel("variables per step")
         axis.grid(alpha=0.3)
-    figure.suptitle(f"{record['model']}; {record['data']}", fontsize=11)
+    figure.suptitle(f"{record['model']}; {in_words(record['data'])}", fontsize=11)
     return figure

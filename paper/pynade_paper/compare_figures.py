@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pynade.estimators.base import load_with_facts
-from pynade.runs.figures import image_panels, tile
+from pynade.runs.figures import COLOURS, image_panels, tile
 from pynade.tables import Dataset
 from pynade_paper.data.patches import whole_patches
 from pynade_paper.records import read_json
@@ -43,7 +43,7 @@ def scatter_figure(
         own = facts.get("columns") or list(data.schema.names)
         x, y = (_column(own, data.schema.names[i], run) for i in (across, up))
         axis.scatter(real[:, across], real[:, up], s=4, color="black", label="data")
-        axis.scatter(drawn[:, x], drawn[:, y], s=4, color="crimson", alpha=0.6, label="samples")
+        axis.scatter(drawn[:, x], drawn[:, y], s=4, color=COLOURS[1], alpha=0.6, label="samples")
         axis.set_title(title(model), fontsize=11)
     for set_limits, at in ((axes[0, 0].set_xlim, across), (axes[0, 0].set_ylim, up)):
         margin = 0.1 * (high[at] - low[at])

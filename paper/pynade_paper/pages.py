@@ -7,21 +7,25 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from pynade_paper.paper_figures import read_figures
 from pynade_paper.records import (
     SIGNIFICANCE,
+    UNSTABLE,
     Measured,
     best,
+    between,
     column,
     difference,
     mark,
     measured,
     odd_fold,
     paired_p,
-    same_by_one_fold,
+    signed_rank_p,
+    stable,
     with_error,
 )
 from pynade_paper.speed import markdown_table, speed_sections
-from pynade_paper.tables import Row, Table, Tables, read_tables
+from pynade_paper.tables import Row, Table, Tables, in_words, read_tables
 
 INTRODUCTION = (
     "Test log-likelihood in nats per row (higher is better), beside the paper's. Settings were chosen on "
@@ -30,18 +34,27 @@ INTRODUCTION = (
     "settings, seed, data checksum, code version, device and wall time, and the commands that reproduce it."
     "\n\n"
     "Each cell has our value ± its standard error with a link to its record, in brackets the paper's value "
-    "and the difference, and a mark: ▲ better, = the same within two standard errors, ▼ worse. Numbers are "
-    "exact unless they are marked as an estimate or a bound (the log-likelihood is at least its bound); "
-    "where the paper's are not all exact, the kind of every number is given. Bold follows the paper's "
-    "rule, applied to our own numbers; in brackets it is as the paper prints it. A dash means not measured, "
-    "with the reason. † was made by an earlier protocol than the one that `pynade reproduce` "
-    "follows today; its record has the commands that made it."
+    "and the difference, and a mark: ▲ better, = the same within two standard errors of the difference, ▼ "
+    "worse. The paper prints no errors. Its numbers are means over as many test rows (or folds) as ours, of "
+    "scores with about the same spread, so that the standard error of the difference is √2 times ours; on "
+    "the same rows it is less, so that = is said too often rather than too seldom. A number whose standard "
+    f"error is made by a single fold is {UNSTABLE}: it has no other mark and is never bold."
+    "\n\n"
+    "Numbers are exact unless they are marked as an estimate or a bound (the log-likelihood is at least its "
+    "bound); where the paper's are not all exact, the kind of every number is given. The estimate of an "
+    "ensemble is corrected on some rows, where it is exact, in two ways: by the exact ensemble less the "
+    "estimate there, and (the second estimate) by the exact ensemble less the exact mean over orderings. "
+    "bf16: the network computed in bfloat16, in training and scores, or in training alone; the sums "
+    "of log-probabilities did not. Bold follows the paper's rule, applied to our own numbers; in brackets it "
+    "is as the paper prints it. A dash means not measured, with the reason. † was made by an earlier "
+    "protocol than the one that `pynade reproduce` follows today; its record has the commands that made it."
 )
 RULES = {
     "overlap": "Bold: the best of a column and those whose intervals of two standard errors overlap with it.",
-    "paired": "Bold: the best of a column and those that are not significantly worse by a two-sided paired "
-    f"t-test over folds, at {SIGNIFICANCE}.",
-    "none": "Marks: the same within two standard errors, otherwise smaller or larger; nothing is bold.",
+    "paired": "Bold: the best of a column and those that are not significantly worse, neither by a two-sided "
+    f"paired t-test over folds (the paper's rule) nor by Wilcoxon's signed-rank test, at {SIGNIFICANCE}.",
+    "none": "Marks: the same within two standard errors of the difference, otherwise smaller or larger; "
+    "nothing is bold.",
 }
 DEVIATION_MARKS = {"▲": "larger", "=": "same", "▼": "smaller"}  # neither is better
 README_MARKS = ("<!-- highlights: written by pynade report -->", "<!-- end of highlights -->")
@@ -81,8 +94,10 @@ def sections(results: Path, link: str = "../paper/results", tables: Tables | Non
         tests = paired_tests(results, shown) if shown.bold_by == "paired" else ""
         if tests:
             yield (
-                "Paired t-tests over folds: the p-value of each model against the best of its column "
-                f"(those below {SIGNIFICANCE} are significantly worse)."
+                "Each model against the best of its column, over the same folds: the mean difference ± its "
+                "standard error, and the p-values of the paired t-test and of Wilcoxon's signed-rank test "
+                f"(W). Those with one below {SIGNIFICANCE} are significantly worse. One exploding fold makes "
+                "the error of the t-test as large as its difference, but has one rank only."
             )
             yield tests
     yield from speed_sections(results)
@@ -90,7 +105,8 @@ def sections(results: Path, link: str = "../paper/results", tables: Tables | Non
     if pictures:
         yield "## Figures"
         for path in pictures:
-            yield f"![{path.stem.replace('-', ' ')}]({link}/figures/{path.name})"
+            yield f"### {(title := figure_title(path.stem, tables))}"
+            yield f"![{title}]({link}/figures/{path.name})"
             yield caption(path)
     yield "`pynade report` makes this page from the records, and `pynade reproduce` makes the records."
 
@@ -98,6 +114,24 @@ def sections(results: Path, link: str = "../paper/results", tables: Tables | Non
 def results_page(results: Path, link: str = "../paper/results", tables: Tables | None = None) -> str:
     """docs/results.md."""
     return "\n\n".join(sections(results, link, tables)) + "\n"
+
+
+def figure_title(name: str, tables: Tables) -> str:
+    """A picture's title, from the name of its file.
+
+    Example:
+        >>> figure_title("orderings-ocr_letters", {}), figure_title("time-uci", read_tables())
+        ('Ensembles over orderings: OCR letters', 'Log-likelihood and training time: UCI tables, ten folds')
+    """
+    kind, _, what = name.partition("-")
+    if kind == "time" and what in tables:
+        return f"Log-likelihood and training time: {tables[what].title}"
+    if name in read_figures() and (title := read_figures()[name].title):
+        return title
+    titles = {"orderings": f"Ensembles over orderings: {in_words(what)}"}
+    titles |= {"training": f"Course of training: {in_words(what)}"}
+    titles |= {"evaluation": "The cost of a log-likelihood", "per": "Several variables per sampling step"}
+    return titles.get(kind, name.replace("-", " "))
 
 
 def caption(picture: Path) -> str:
@@ -134,20 +168,20 @@ def _cell(shown: Table, row: Row, data: str, ours: Measured | None, bold: bool, 
         return f"– not measured: {_why_not(shown, row, data)}" + (f" ({theirs})" if theirs else "")
     number = with_error(ours, 3 if row.deviation else 2) + _kind(ours, shown.mixed)
     number += "" if ours.present else "†"
-    number += f", one fold {odd:.2f}" if (odd := odd_fold(ours)) is not None else ""
+    odd = odd_fold(ours)
+    number += f", one fold {odd:.2f}" if odd is not None else ""
     text = f"[{f'**{number}**' if bold else number}]({link}/{ours.file})"
-    text += "".join(f"; {kind} {mean:.2f} ± {error:.2f}" for kind, (mean, error) in ours.beside.items())
-    if paper is None:
-        return text
-    if not shown.compare:
-        return f"{text} ({theirs})"
+    text += "".join(f", {kind} {mean:.2f} ± {error:.2f}" for kind, (mean, error) in ours.beside.items())
+    if paper is None or not shown.compare:
+        return text + (f" ({theirs})" if theirs else "") + (f" {UNSTABLE}" if odd is not None else "")
     if row.deviation:
         return f"{text} ({theirs}) {DEVIATION_MARKS[mark(ours, paper)]}"
     return f"{text} ({theirs}; {difference(ours, paper)}) {mark(ours, paper)}"
 
 
 def _kind(ours: Measured, always: bool = False) -> str:
-    return f" ({ours.kind})" if always or ours.kind != "exact" else ""
+    kind = f" ({ours.kind})" if always or ours.kind != "exact" else ""
+    return kind + (f", {ours.bf16}" if ours.bf16 else "")
 
 
 def made_how(results: Path, shown: Table) -> list[str]:
@@ -167,7 +201,7 @@ def _why_not(shown: Table, row: Row, data: str) -> str:
 
 
 def paired_tests(results: Path, shown: Table) -> str:
-    """A table of p-values of the paired t-test over folds, each model against the best of its column."""
+    """A table of paired differences over folds and their p-values, each model against its column's best."""
     columns = {data: column(results, shown, data) for data in shown.columns}
     models = [row.model for row in shown.rows if any(row.model in cells for cells in columns.values())]
     lines = [[model, *(_p_value(cells, model) for cells in columns.values())] for model in models]
@@ -177,14 +211,17 @@ def paired_tests(results: Path, shown: Table) -> str:
 def _p_value(cells: dict[str, Measured], model: str) -> str:
     if model not in cells:
         return "–"
-    first = max(cells, key=lambda name: cells[name].mean)
+    first = max(stable(cells) or cells, key=lambda name: cells[name].mean)
     if model == first:
         return "best"
-    ours, top = cells[model].folds, cells[first].folds
-    if len(ours) != len(top) or len(ours) < 2:
+    ours, top = cells[model], cells[first]
+    if len(ours.folds) != len(top.folds) or len(ours.folds) < 2:
         return "no test: other folds"
-    p = paired_p(cells[model], cells[first])
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+    gap, error = between(ours, top)
+    by_t, by_rank = (
+        "< 0.001" if p < 0.001 else f"{p:.3f}" for p in (paired_p(ours, top), signed_rank_p(ours, top))
+    )
+    return f"{gap:+.2f} ± {error:.2f}; t {by_t}, W {by_rank}"
 
 
 def conclusions(results: Path, tables: Tables | None = None) -> list[str]:
@@ -202,8 +239,8 @@ def conclusions(results: Path, tables: Tables | None = None) -> list[str]:
 
 def _counts(results: Path, shown: Table) -> list[str]:
     """How many numbers are better, the same or worse, and which are worse."""
-    counted: dict[str, list[str]] = {"▲": [], "=": [], "▼": []}
-    barely, kinds = [], Counter[str]()
+    counted: dict[str, list[str]] = {"▲": [], "=": [], "▼": [], UNSTABLE: []}
+    kinds = Counter[str]()
     for row in shown.rows:
         for data, paper in row.paper.items():
             ours = measured(results, row, data)
@@ -211,25 +248,24 @@ def _counts(results: Path, shown: Table) -> list[str]:
                 kinds[f"{ours.kind} beside {row.kind}"] += 1
                 text = f"{row.model} on {data} ({difference(ours, paper)})"
                 counted[mark(ours, paper)].append(text)
-                barely += [text] if same_by_one_fold(ours, paper) else []
-    better, same, worse = counted.values()
-    total = len(better) + len(same) + len(worse)
+    better, same, worse, unstable = counted.values()
+    total = sum(map(len, counted.values()))
     if total == 0:
         return []
     end = f" ({'; '.join(worse)})" if worse else ""
-    reason = f"{len(barely)} only because one fold makes the error large: {'; '.join(barely)}"
-    only = f" ({reason})" if barely else ""
+    if unstable:
+        end += f", {len(unstable)} {UNSTABLE}, since one fold makes the error ({'; '.join(unstable)})"
     listed = ", ".join(f"{n} {pair}" for pair, n in kinds.items())
     kind = f" Kinds, ours beside the paper's: {listed}." if set(kinds) != {"exact beside exact"} else ""
     return [
         f"{shown.title}: of {total} numbers that the paper has too, {len(better)} are better, {len(same)} "
-        f"the same within two standard errors{only}, {len(worse)} worse{end}.{kind}"
+        f"the same within two standard errors, {len(worse)} worse{end}.{kind}"
     ]
 
 
-def _bests(results: Path, shown: Table) -> list[str]:
-    """In how many columns our best model, chosen on validation, is above the paper's best."""
-    above, seen = [], 0
+def _leaders(results: Path, shown: Table) -> list[tuple[str, str, Measured, float]]:
+    """Of each column our best model, chosen on validation, with its number and the paper's best."""
+    found = []
     trained_on = {row.model: (row.fit or {}).get("data") for row in shown.rows}
     for data in shown.columns:
         theirs = [row.paper[data] for row in shown.rows if data in row.paper]
@@ -237,16 +273,21 @@ def _bests(results: Path, shown: Table) -> list[str]:
         cells = {m: c for m, c in cells.items() if not trained_on[m]}  # others have other validation rows
         if not cells or not theirs:
             continue
-        seen += 1
         leader = max(reversed(cells), key=lambda model: cells[model].valid)  # of one record, its last row
-        if (gain := cells[leader].mean - max(theirs)) > 0:
-            above.append(f"{data} ({leader}, {gain:+.2f})")
-    if not seen:
+        found.append((data, leader, cells[leader], max(theirs)))
+    return found
+
+
+def _bests(results: Path, shown: Table) -> list[str]:
+    """In how many columns our best model, chosen on validation, is above the paper's best."""
+    leaders = _leaders(results, shown)
+    above = [f"{d} ({model}, {difference(c, p)})" for d, model, c, p in leaders if c.mean > p]
+    if not leaders:
         return []
     end = f": {', '.join(above)}" if above else ""
     return [
         f"{shown.title}: our best model, chosen on validation, is above the paper's best in {len(above)} of "
-        f"{seen} columns{end}."
+        f"{len(leaders)} columns{end}."
     ]
 
 
@@ -259,15 +300,17 @@ def _margin(results: Path, shown: Table) -> list[str]:
         for start in ("RNADE", "MoG"):
             rows = [row for row in shown.rows if row.model.startswith(start) and (row.fit or row.sweep)]
             rows = [row for row in rows if not (row.fit or {}).get("data")]  # of the same training rows
-            ours.append(max((cells[r.model].mean for r in rows if r.model in cells), default=None))
+            known = [cells[r.model] for r in rows if r.model in cells]
+            ours.append(max(known, key=lambda cell: cell.mean, default=None))
             theirs.append(max((r.paper[data] for r in rows if data in r.paper), default=None))
         if None in ours or None in theirs:
             continue
-        gap, papers = ours[0] - ours[1], theirs[0] - theirs[1]  # type: ignore[operator]
+        (gap, error), papers = between(*ours), theirs[0] - theirs[1]  # type: ignore[arg-type, operator]
         side = "above" if gap > 0 else "below"
         where = "" if shown.compare else f" on {shown.papers_data}"
         lines.append(
-            f"{shown.title}: the best RNADE is {abs(gap):.2f} nats {side} the best mixture of Gaussians "
+            f"{shown.title}: the best RNADE is {abs(gap):.2f} ± {error:.2f} nats {side} the best mixture of "
+            "Gaussians "
             f"on {data} (paper{where}: {papers:+.1f})."
         )
     return lines
@@ -278,8 +321,8 @@ def summary(results: Path, tables: Tables | None = None) -> dict[str, int]:
 
     Standard deviations are neither better nor worse, and are left out.
     """
-    counted = dict.fromkeys(("better", "same", "worse", "no number in the paper", "not measured"), 0)
-    names = {"▲": "better", "=": "same", "▼": "worse"}
+    names = {"▲": "better", "=": "same", "▼": "worse", UNSTABLE: UNSTABLE}
+    counted = dict.fromkeys((*names.values(), "no number in the paper", "not measured"), 0)
     for shown in (read_tables() if tables is None else tables).values():
         for row in [row for row in shown.rows if not row.deviation]:
             for data in shown.columns:
@@ -291,6 +334,25 @@ def summary(results: Path, tables: Tables | None = None) -> dict[str, int]:
                 else:
                     counted[names[mark(ours, paper)]] += 1
     return counted
+
+
+def headlines(results: Path, tables: Tables | None = None) -> list[tuple[str, str]]:
+    """At most four numbers for the top of the page, each with what it is."""
+    tables = read_tables() if tables is None else tables
+    counted, lines = summary(results, tables), []
+    if total := sum(counted[name] for name in ("better", "same", "worse", UNSTABLE)):
+        number = f"{counted['better'] + counted['same']} of {total}"
+        lines.append((number, "numbers that the paper has too are better or the same"))
+    compared = [shown for shown in tables.values() if shown.compare and not shown.deviations]
+    leaders = {shown.title: _leaders(results, shown) for shown in compared}
+    if every := [leader for some in leaders.values() for leader in some]:
+        above = sum(cell.mean > paper for _, _, cell, paper in every)
+        what = "data sets on which our best model, chosen on validation, is above the paper's best"
+        lines.append((f"{above} of {len(every)}", what))
+    for data, model, cell, paper in (some[0] for some in leaders.values() if len(some) == 1):
+        what = f"nats on {in_words(data)}: {model}{_kind(cell)} (the paper's best: {paper:.2f})"
+        lines.append((with_error(cell), what))
+    return lines[:4]
 
 
 def highlights(results: Path) -> str:

@@ -26,6 +26,7 @@ class PaperFigure:
     name: str
     caption: str
     steps: list[str]
+    title: str = ""  # the name in words when left out
 
     def commands(self, out: Path, work: Path, device: str, again: bool = False) -> list[list[str]]:
         """The commands as lists of words; a finished `fit` is left out, an interrupted one is resumed.

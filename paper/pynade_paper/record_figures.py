@@ -20,12 +20,14 @@ from pynade.runs.figures import COLOURS, save_figure
 from pynade_paper.benchmark_figures import cost_caption, cost_figure, per_step_caption, per_step_figure
 from pynade_paper.paper_figures import PaperFigure, read_figures
 from pynade_paper.records import column, read_record
-from pynade_paper.tables import Table, Tables, read_tables
+from pynade_paper.tables import Table, Tables, in_words, read_tables
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LABEL = "test log-likelihood (nats per row)"
+TIMES = {0.01: "10 ms", 0.1: "0.1 s", 1: "1 s", 10: "10 s", 60: "1 min", 600: "10 min", 3600: "1 h"}
+MORE_TIMES = TIMES | {3: "3 s", 30: "30 s", 120: "2 min", 1800: "30 min", 7200: "2 h"}
 MARKERS = "osD^vP*Xp<>h"
 
 
@@ -79,7 +81,8 @@ def drawings(results: Path, tables: Tables | None = None) -> Iterator[Drawing]:
                 f"{shown.title}: test log-likelihood against the seconds of training, including the choice "
                 "of settings where it was part of the run. Filled: trained on a GPU; hollow: on a CPU; bars "
                 "are one standard error. An ensemble over orderings needs no training beyond that of its "
-                "network. Where many models are close to the best, the scale of nats is wider towards it. "
+                "network. Upwards: nats per row below the best model, whose log-likelihood is in the title; "
+                "the scale is linear near zero and logarithmic further down. "
                 f"`pynade figure time {name}`.",
                 points,
                 time_figure,
@@ -174,7 +177,7 @@ def orderings_figure(content: dict[str, Any]) -> Figure:
     axis.minorticks_off()
     axis.set_xlabel("orderings in the ensemble")
     axis.set_ylabel(LABEL)
-    axis.set_title(content["data"], fontsize=11)
+    axis.set_title(in_words(content["data"]), fontsize=11)
     axis.grid(alpha=0.3)
     figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
     return figure
@@ -224,7 +227,7 @@ def courses_figure(content: dict[str, Any]) -> Figure:
     axis.set_ylim(low - 0.1 * (best - low), best + 0.1 * (best - low))
     axis.set_xlabel("thousands of updates")
     axis.set_ylabel("log-likelihood (nats per row)")
-    axis.set_title(content["data"], fontsize=11)
+    axis.set_title(in_words(content["data"]), fontsize=11)
     axis.grid(alpha=0.3)
     axis.legend(fontsize=9, loc="lower right")
     return figure
@@ -245,7 +248,6 @@ def time_points(results: Path, shown: Table) -> dict[str, Any]:
 def time_figure(content: dict[str, Any]) -> Figure:
     """Log-likelihood against training time, a panel for each data set and one legend for all."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, NullFormatter
 
     across = min(4, len(content))
     down = -(-len(content) // across)
@@ -262,21 +264,21 @@ def time_figure(content: dict[str, Any]) -> Figure:
             axis.errorbar(cell["seconds"], cell["mean"], yerr=cell["stderr"], **style)
         axis.set_xscale("log")
         seconds = [cell["seconds"] for cell in cells.values()]
-        dense = max(seconds) < 30 * min(seconds)
-        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if dense else (1,)))
-        axis.xaxis.set_major_formatter("{x:g}")
-        axis.xaxis.set_minor_formatter(NullFormatter())
+        times = MORE_TIMES if max(seconds) < 300 * min(seconds) else TIMES
+        times = times | ({300: "5 min"} if max(seconds) < 30 * min(seconds) else {})
+        inside = {t: text for t, text in times.items() if 0.7 * min(seconds) < t < 1.4 * max(seconds)}
+        axis.set_xticks(list(inside), list(inside.values()), fontsize=9)
+        axis.minorticks_off()
         best = max(cells.values(), key=lambda cell: cell["mean"])
-        values = [cell["mean"] for cell in cells.values()]
-        if best["mean"] - np.median(values) < 0.25 * (best["mean"] - min(values)):
-            _widen_near_best(axis, values, best["stderr"])
-        axis.set_title(data, fontsize=11)
+        _below_best(axis, [cell["mean"] for cell in cells.values()], best["stderr"])
+        name = in_words(data)
+        axis.set_title(f"{name[0].upper()}{name[1:]} (best {best['mean']:.2f})", fontsize=11)
         axis.grid(alpha=0.3)
     kinds = {cell["gpu"] for cells in content.values() for cell in cells.values()}
     _legend(figure, axes[len(content) :], styles, kinds)
     across_label = axes[0].set_xlabel if len(content) == 1 else figure.supxlabel
-    across_label("training time (s)", fontsize=11)
-    figure.supylabel(LABEL, fontsize=11)
+    across_label("training time", fontsize=11)
+    figure.supylabel("nats below the best", fontsize=11)
     return figure
 
 
@@ -314,24 +316,23 @@ def _styles(models: list[str]) -> dict[str, tuple[str, str]]:
     return styles
 
 
-def _widen_near_best(axis: Any, values: list[float], stderr: float) -> None:
-    """Scale values by minus the logarithm of their distance from a point a little above the best."""
+def _below_best(axis: Any, values: list[float], stderr: float) -> None:
+    """Scale values by their distance from the best: linear near it, logarithmic beyond; ticks say how far."""
     top, low = max(values), min(values)
-    ceiling = top + max(0.04 * (top - low), 2 * stderr)
+    width = max(2 * stderr, float(np.median(np.subtract(top, values))) / 10, 1e-9)  # of the linear part
 
     def forward(y: Any) -> Any:
-        return -np.log(np.maximum(ceiling - np.asarray(y), 1e-3 * (ceiling - top)))
+        return -np.arcsinh((top - np.asarray(y)) / width)
 
     def back(z: Any) -> Any:
-        return ceiling - np.exp(-np.asarray(z))
+        return top + width * np.sinh(np.asarray(z))
 
     axis.set_yscale("function", functions=(forward, back))
-    bottom, height = forward(low), forward(top) - forward(low)
-    axis.set_ylim(back(bottom - 0.12 * height), max(back(bottom + 1.15 * height), top + 1.3 * stderr))
-    ticks: list[float] = []
-    for place in np.linspace(bottom, bottom + height, 6):  # the roundest number near each place
-        step = 10 ** np.floor(np.log10(ceiling - back(place)))
-        near = [float(np.round(back(place) / (s * step)) * s * step) for s in (1, 0.5, 0.2, 0.1)]
-        near = [t for t in near if t < ceiling and abs(forward(t) - place) < 0.06 * height]
-        ticks += [t for t in near[:1] if t not in ticks]
-    axis.set_yticks(ticks, [f"{t:g}".replace("-", "\N{MINUS SIGN}") for t in np.round(ticks, 3)])
+    height = -forward(low)
+    axis.set_ylim(back(-1.08 * height), max(back(0.08 * height), top + 1.3 * stderr))
+    far = max(top - low, width)
+    steps = (1, 2, 5) if far < 30 * width else (1, 3) if far < 300 * width else (1,)
+    powers = 10.0 ** np.arange(np.floor(np.log10(width)), np.ceil(np.log10(far)) + 1)
+    below = [s * p for p in powers for s in steps if 0.7 * width < s * p < 1.1 * far]
+    ticks = [top - b for b in below[::-1]] + [top]
+    axis.set_yticks(ticks, [f"{b:g}" for b in below[::-1]] + ["0"])

@@ -12,6 +12,13 @@ from pathlib import Path
 from typing import Any
 
 FIGURES = "figures.toml"  # beside the tables, see `pynade_paper.paper_figures`
+NAMES = {"binarized_mnist": "binarized MNIST", "bsds300": "BSDS300", "connect4": "Connect 4", "dna": "DNA"}
+NAMES |= {
+    "librispeech": "LibriSpeech",
+    "nips_0_12": "NIPS 0-12",
+    "ocr_letters": "OCR letters",
+    "rcv1": "RCV1",
+}
 ORDER = ("binary", "orderings", "mnist", "uci", "patches", "speech")
 
 
@@ -73,7 +80,7 @@ class Table:
     about: str  # paragraph below it
     columns: list[str]  # the data sets
     rows: list[Row]  # the models
-    bold_by: str  # which are best: "overlap" of two standard errors, "paired" t-test over folds, or "none"
+    bold_by: str  # which are best: "overlap" of two standard errors, "paired" tests over folds, or "none"
     number: list[int]  # the table's numbers in the paper
     unavailable: dict[str, str] = field(default_factory=dict)  # data sets, and why
     compare: bool = True  # False where our data are other data than the paper's
@@ -97,6 +104,16 @@ Tables = Mapping[str, Table]
 def protocols(folder: Path | None = None) -> Traversable:
     """The folder of protocols: the package's own, or another."""
     return files("pynade_paper").joinpath("protocols") if folder is None else folder
+
+
+def in_words(data: str) -> str:
+    """The name of a data set in titles.
+
+    Example:
+        >>> in_words("ocr_letters"), in_words("white_wine")
+        ('OCR letters', 'white wine')
+    """
+    return NAMES.get(data, data.replace("_", " "))
 
 
 @cache

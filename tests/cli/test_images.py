@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
+import pynade
 from pynade.tables.registry import load
 
 UNET = [
@@ -87,6 +88,12 @@ def test_the_whole_way_on_the_embedded_digits(run, tmp_path, model):
     code, _, err = run("sample", "r", "-n", "4", "--per-step", "16", "--plot", "s.png", "--out", "s.csv")
     assert code == 0, err
     assert np.loadtxt("s.csv", skiprows=1, delimiter=",").shape == (4, 64)
+    for name, words in (("a.npy", []), ("b.npy", ["--fresh-orderings"])):
+        assert run("sample", "r", "-n", "4", *words, "--out", name)[0] == 0
+    model = pynade.load(tmp_path / "r")
+    assert (np.load("a.npy") == model.sample(4, random_state=0)).all()
+    assert (np.load("b.npy") == model.sample(4, random_state=0, fresh_orderings=True)).all()
+    assert (np.load("a.npy") != np.load("b.npy")).any()
     code, _, err = run("info", "r", "--curve", "c.png")
     assert code == 0, err
     for name in ("i.png", "s.png", "c.png"):
@@ -195,6 +202,7 @@ def test_estimates_and_curves_of_what_has_none(run, tmp_path):
         (["score", "r", "digits", "--estimate", "4", "--rows", "x.csv"], "give --rows without --estimate"),
         (["score", "r", "digits", "--every", "4"], "--every is for --orderings together with --estimate"),
         (["sample", "r", "--per-step", "4"], "--per-step is for samples of a model of images"),
+        (["sample", "r", "--fresh-orderings"], "--fresh-orderings is for samples of a model of images"),
         (["info", "nowhere", "--curve", "c.png"], "is no run folder"),
         (["info", "r", "--curve", "c.txt"], "its ending must be one of"),
     ):

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from scipy.stats import chisquare
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 
@@ -82,6 +83,34 @@ def test_samples_and_completions(name, fitted):
     assert sum(conditional.pmf(v) for v in range(levels)) == pytest.approx(1, abs=1e-9)
     with pytest.raises(ValueError, match="one pixel at a time"):
         model.sample(2, given={10: 1}, per_step=4)
+    with pytest.raises(ValueError, match="along the model's own orderings"):
+        model.sample(2, given={10: 1}, fresh_orderings=True)
+
+
+@pytest.mark.parametrize("n_orderings", [1, 3])
+def test_what_is_scored_is_what_is_sampled(n_orderings):
+    """Frequencies of all 16 images of 2 × 2 pixels against exp(score_samples); fresh orderings are another
+    density, the mean over all 24 orderings."""
+    rng = np.random.default_rng(0)
+    first = rng.integers(0, 2, (300, 1))
+    X = np.hstack([first, first ^ (rng.random((300, 3)) < 0.2)])
+    small = {"blueprint": "4@2x2(valid)->4@2x2(full)->1@1x1(same)", "epochs": 15, "batch_size": 20}
+    model = pynade.ConvNADE(**small, learning_rate=0.03, random_state=1).fit(X)
+    model._n_orderings = lambda: n_orderings  # images have one by default
+    states = np.array(list(itertools.product(range(2), repeat=4)))
+    every = Ordering(list(itertools.permutations(range(4))))
+    scored, mixed = (np.exp(model.score_samples(states, orderings=o)) for o in (None, every))
+    n = 20_000
+
+    def p_value(expected, **options):
+        drawn = model.sample(n, random_state=0, **options) @ (8, 4, 2, 1)
+        return chisquare(np.bincount(drawn, minlength=16), n * expected).pvalue
+
+    assert p_value(scored) > 0.001
+    assert p_value(mixed, fresh_orderings=True) > 0.001
+    if n_orderings == 1:  # the two can be told apart
+        assert p_value(mixed) < 1e-6
+        assert p_value(scored, fresh_orderings=True) < 1e-6
 
 
 @every_image

@@ -16,7 +16,7 @@ from pynade.models import Orderless
 from pynade.nets import MaskedMLP, NADENet
 from pynade.ordering import Ordering
 from pynade.training import Gradient, pretrain
-from tests.estimators.cases import binary, make, states
+from tests.estimators.cases import ESTIMATORS, binary, make, rows, states
 
 SMALL = [make("deepnade"), make("eonade")]
 every_estimator = pytest.mark.parametrize("estimator", SMALL, ids=["deepnade", "eonade"])
@@ -58,6 +58,44 @@ def test_missing_cells_are_marginalised_when_scoring(estimator, X):
     assert np.isfinite(total)
     got = model.score_samples(row, orderings=1)[0]
     assert np.abs(reachable - got).min() < 1e-10
+
+
+def test_scores_of_rows_with_gaps_are_closer_to_marginals_under_more_orderings(X):
+    """They are no marginals of the density of complete rows, as the documentation of score_samples says."""
+    model = clone(SMALL[0]).fit(X)
+    cells = np.repeat(states(5).astype(float), 5, axis=0)
+    at = np.tile(np.eye(5, dtype=bool), (32, 1))  # each state with each one of its cells missing
+    filled = [np.where(at, value, cells) for value in (0, 1)]
+    apart = []
+    for k in (1, 64):
+        marginal = np.logaddexp(*(model.score_samples(each, orderings=k) for each in filled))
+        apart.append(np.abs(model.score_samples(np.where(at, np.nan, cells), orderings=k) - marginal))
+    assert apart[0].max() > 0.1
+    assert apart[1].mean() < 0.7 * apart[0].mean()
+    said = " ".join(str(pynade.DeepNADE.score_samples.__doc__).split())
+    for words in (
+        "no marginal of the density that scores complete rows",
+        "More `orderings`",
+        "`disagreement`",
+    ):
+        assert words in said
+
+
+@pytest.mark.parametrize("name", ["deepnade", "eonade", "deeprnade", "transformernade", "convnade"])
+def test_disagreement_is_the_spread_over_orderings(name):
+    maker, kind = ESTIMATORS[name]
+    X = rows(kind)
+    model = maker().fit(X)
+    gaps = X.astype(float)
+    gaps[::3, 0] = np.nan
+    apart = model.disagreement(gaps, k=5)
+    assert np.isnan(apart[::3]).all()
+    whole = np.arange(len(X)) % 3 > 0
+    expected = model.score_orderings(X[whole], 5).log_probs.std(1)
+    np.testing.assert_allclose(apart[whole], expected, rtol=0, atol=1e-12)
+    assert (apart[whole] > 0).all()
+    assert (model.disagreement(X[:4], k=1) == 0).all()
+    assert np.isnan(model.disagreement(gaps[:1])).all()
 
 
 @every_estimator

@@ -8,7 +8,7 @@ import torch
 
 from pynade.evaluation import score_orderings
 from pynade.likelihood import orderless_estimate
-from pynade.models import block_sample
+from pynade.models import draw_blocks
 from pynade.nets import AnyOrderNet, CausalTransformer, Hybrid, MaskedConv, MaskedMLP, Transformer, UNet
 from pynade.nets.layers import add_norm, norm_silu
 from pynade.ordering import Ordering
@@ -181,7 +181,7 @@ def test_as_many_rows_as_fit_do_fit():
 def test_samples_along_orderings_of_their_own():
     m = unet()
     g = torch.Generator("cuda").manual_seed(1)
-    x = block_sample(m, 30, 16, g, precision="bf16")
+    x = draw_blocks(m, 30, 16, g, precision="bf16")[0]
     assert x.shape == (30, D)
     assert x.device.type == "cuda"
     assert ((x == 0) | (x == 1)).all()

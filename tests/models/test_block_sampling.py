@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from pynade.families import Bernoulli, MixtureOfGaussians
-from pynade.models import Orderless, ancestral, block_sample, draw_blocks
+from pynade.models import Orderless, ancestral, draw_blocks
 from pynade.nets import MaskedMLP
 from pynade.ordering import Ordering
 from pynade_benchmarks.per_step import block_log_prob, block_sampling_gap
@@ -42,10 +42,10 @@ def test_samples_follow_the_mixture_of_all_orderings(k):
     model, n = Orderless(net("mlp-norm", 3, 1), Bernoulli()), 20_000
     each = [block_log_prob(model, all_states(3), o, k) for o in all_orderings(3)]
     expected = n * torch.stack(each).exp().mean(0).detach().numpy()
-    x = block_sample(model, n, k, generator(104))
+    x = draw_blocks(model, n, k, generator(104))[0]
     seen = np.bincount((x @ torch.tensor([4.0, 2.0, 1.0]).double()).long().numpy(), minlength=8)
     assert chisquare(seen, expected).pvalue > 1e-3
-    assert torch.equal(x, block_sample(model, n, k, generator(104)))
+    assert torch.equal(x, draw_blocks(model, n, k, generator(104))[0])
 
 
 def test_expectations_are_those_the_values_were_drawn_with():
@@ -74,7 +74,7 @@ def test_an_ordering_for_each_row_is_one_pass_of_all_rows_per_step(name):
         passes.append(len(features)),
         whole(features, observed, noise),
     )[1]
-    block_sample(Orderless(any_order, Bernoulli()), B, 4, generator())
+    draw_blocks(Orderless(any_order, Bernoulli()), B, 4, generator())
     assert passes == [B] * 2
 
 
@@ -82,7 +82,7 @@ def test_real_variables_and_rows_beyond_what_fits(monkeypatch):
     family = MixtureOfGaussians(2)
     model = Orderless(MaskedMLP(4, 6, hidden=8), family).double()
     monkeypatch.setattr(type(model.net), "rows_at_once", lambda self, device: 7)
-    x = block_sample(model, 20, 3, generator())
+    x = draw_blocks(model, 20, 3, generator())[0]
     assert x.shape == (20, 4)
     assert torch.isfinite(x).all()
     gaps = block_sampling_gap(model, x, (1, 2, 4), generator(1))
@@ -114,8 +114,8 @@ def test_what_is_lost_grows_with_the_number_at_once():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda m: block_sample(m, 3, 0), "at least 1 variable"),
-        (lambda m: block_sample(m, 0, 1), "number of rows must be at least 1"),
+        (lambda m: draw_blocks(m, 3, 0), "at least 1 variable"),
+        (lambda m: draw_blocks(m, 0, 1), "number of rows must be at least 1"),
         (lambda m: block_log_prob(m, torch.full((1, 3), 2.0), Ordering.natural(3), 1), "exactly 0 or 1"),
     ],
 )

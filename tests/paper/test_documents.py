@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shlex
+from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,9 @@ import typer
 
 from pynade.cli.main import app
 from pynade_paper.comparators.train import parsed
-from pynade_paper.pages import caption, highlights, markdown, results_page, with_highlights
+from pynade_paper.pages import caption, headlines, highlights, markdown, results_page, with_highlights
 from pynade_paper.record_figures import digest_of, drawings
-from pynade_paper.records import Measured, best, mark, measured
+from pynade_paper.records import Measured, best, between, mark, measured, paired_p, signed_rank_p
 from pynade_paper.report import html_page
 from pynade_paper.tables import read_tables
 
@@ -37,6 +38,64 @@ def test_documents_show_what_the_records_say():
     page = html_page(ROOT / "paper/results")
     assert all(line in page for line in (">Binary vectors</h2>", "data:image/png", '<h1 id="results">'))
     assert page.count("data:image/png") == len(list(ROOT.glob("paper/results/figures/*.png")))
+
+
+class Outline(HTMLParser):
+    """Tags of a page with the tags that they are in, and the text of each kind of tag."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.tags, self.text, self.cells = [], [], {}, []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes), list(self.open)))
+        self.cells += [[dict(attributes)["class"], ""]] if tag == "td" else []
+        if tag not in ("meta", "img", "br"):
+            self.open.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop()[0] == tag  # well-formed
+
+    def handle_data(self, data):
+        for tag, _ in self.open[-1:]:
+            self.text.setdefault(tag, []).append(data)
+        if any(tag == "td" for tag, _ in self.open):
+            self.cells[-1][1] += data
+
+
+def test_the_html_page_can_be_read_on_a_phone():
+    results = ROOT / "paper/results"
+    page = Outline(html_page(results))
+    assert page.open == []
+    wanted = {"name": "viewport", "content": "width=device-width, initial-scale=1"}
+    assert any(tag == "meta" and found == wanted for tag, found, _ in page.tags)
+    ids = [found["id"] for _, found, _ in page.tags if "id" in found]
+    assert len(set(ids)) == len(ids)
+    inside = [(found, dict(around)) for tag, found, around in page.tags if tag == "a"]
+    links = [found["href"] for found, around in inside if "nav" in around]
+    assert links == [f"#{found['id']}" for tag, found, _ in page.tags if tag == "h2"]
+    assert len(links) >= 9
+    for tag, found, around in page.tags:
+        if tag in ("table", "img"):
+            kinds = [around_found.get("class", "") for _, around_found in around]
+            assert kinds[-1] == "scroll"
+            assert kinds[-2].startswith("box")
+        if tag == "img":
+            assert not re.search(r"_|-\w+-", found["alt"])  # words, not the name of a file
+    assert "Scroll this table sideways to see all of its columns." in page.text["p"]
+    assert page.text["dt"] == [number for number, _ in headlines(results)]
+    assert len(page.text["dt"]) == 4
+    for kind, sign in (("better", "▲"), ("worse", "▼"), ("unstable", "unstable")):
+        assert {k for k, text in page.cells if text.endswith(sign)} == {kind}
+
+
+def test_headlines_are_those_of_the_records():
+    results = ROOT / "paper/results"
+    record = json.loads((results / "mnist/binarized_mnist/unet.json").read_text(encoding="utf-8"))["test"]
+    lines = dict(headlines(results))
+    assert f"{record['mean']:.2f} ± {record['stderr']:.2f}" in lines
+    assert all("chosen on validation" in what for number, what in lines.items() if number == "12 of 12")
 
 
 def test_figures_show_what_the_records_say():
@@ -188,7 +247,71 @@ def test_marks_and_bold_follow_the_papers_rules():
         "c": Measured(-2.0, 0.1, "exact", "", (-2.1, -2.0, -1.8, -2.1)),
     }
     assert best(folds, "paired") == {"a", "b"}
+    assert [mark(good, p) for p in (-1.28, -1.29, -0.72, -0.71)] == ["=", "▲", "=", "▼"]  # √2 × 0.1, twice
     assert best(folds | {"d": Measured(-1.05, 0.1, "exact", "")}, "paired") == {"a", "b"}  # no folds, no test
+
+
+def test_one_exploding_fold_makes_a_number_neither_bold_nor_the_same():
+    """As RNADE-SAS on white wine: every fold worse than the best, one of them by so much that its error hides
+    it from the t-test."""
+    steady = tuple(-1.0 - 0.01 * k for k in range(10))
+    odd = (*(fold - 0.5 - 0.02 * k for k, fold in enumerate(steady[:-1])), -1800.0)
+    a, b = (
+        Measured(float(np.mean(f)), float(np.std(f, ddof=1) / 10**0.5), "exact", "", f) for f in (steady, odd)
+    )
+    assert paired_p(b, a) > 0.05 > signed_rank_p(b, a)
+    assert best({"a": a, "b": b}, "paired") == {"a"}
+    assert [mark(b, p) for p in (-1.0, b.mean, -9999.0)] == ["unstable"] * 3
+    worse = tuple(
+        fold - 0.01 * k - 30 * (k > 7) for k, fold in enumerate(steady, 1)
+    )  # two folds: not unstable
+    c = Measured(float(np.mean(worse)), 4.0, "exact", "", worse)
+    assert paired_p(c, a) > 0.05 > signed_rank_p(c, a)
+    assert best({"a": a, "c": c}, "paired") == {"a"}
+
+
+def test_no_unstable_number_is_bold_or_called_the_same():
+    results, seen = ROOT / "paper/results", 0
+    shown = read_tables()["uci"]
+    lines = markdown(results, shown, "r").splitlines()[2:]
+    for row, line in zip(shown.rows, lines, strict=True):
+        for data, cell in zip(shown.columns, line.strip("| ").split(" | ")[1:], strict=True):
+            folds = np.array(measured(results, row, data).folds)
+            alone = min(np.delete(folds, k).std() for k in range(len(folds))) * 3 < folds.std()
+            assert alone == cell.endswith("unstable")
+            assert not (alone and (cell.startswith("[**") or "=" in cell))
+            seen += alone
+    assert seen == 7
+
+
+def test_the_page_has_both_estimates_and_names_bf16_where_it_was_used():
+    results = ROOT / "paper/results"
+    for name in ("mnist", "patches"):
+        shown = read_tables()[name]
+        lines = {
+            line.split(" | ")[0].strip("| "): line for line in markdown(results, shown, "r").splitlines()
+        }
+        for row in shown.rows:
+            record = json.loads((results / row.record.format(data=shown.columns[0])).read_text("utf-8"))
+            ours, line = measured(results, row, shown.columns[0]), lines[row.model]
+            assert ("bf16" in line) == ('"bf16"' in json.dumps(record))
+            assert ("trained in bf16" in line) == ("bf16" in line and record.get("precision") != "bf16")
+            second = record.get("composition", {}).get("second_opinion", {"mean": math.nan})
+            whole = "composition" in record and ours.mean == record["test"]["mean"]
+            assert (f"second estimate {second['mean']:.2f} ±" in line) == whole
+    assert re.search(
+        r"-77\.39 ± 0\.21 \(estimate\).*, second estimate -77\.44 ± 0\.19", results_page(results)
+    )
+
+
+def test_two_numbers_of_ours_are_compared_over_their_pairs_of_folds():
+    a, b = (
+        Measured(float(np.mean(f)), 1.0, "exact", "", f) for f in ((-1.0, -3.0, -8.0), (-2.0, -4.5, -8.5))
+    )
+    gap, error = between(a, b)
+    assert (gap, error) == pytest.approx((1.0, np.std([1, 1.5, 0.5], ddof=1) / 3**0.5))
+    alone = [Measured(m, e, "exact", "") for m, e in ((-1.0, 0.3), (-2.0, 0.4))]
+    assert between(*alone) == pytest.approx((1.0, 0.5))
 
 
 def test_the_commands_of_all_records_are_understood():

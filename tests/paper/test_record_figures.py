@@ -93,6 +93,21 @@ def test_a_widened_scale_keeps_the_order_and_shows_all_points(worst):
     assert (np.diff(ticks) > 0).all()
 
 
+def test_axes_of_training_time_say_seconds_minutes_and_nats_below_the_best():
+    points = {"a": (0.02, -20.0), "b": (30.0, -9.8), "c": (70.0, -9.5), "d": (900.0, -9.38)}
+    cells = {m: {"seconds": s, "mean": v, "stderr": 0.01, "gpu": True} for m, (s, v) in points.items()}
+    (axis,) = time_figure({"ocr_letters": cells}).axes
+    times = dict(zip(axis.get_xticks(), (t.get_text() for t in axis.get_xticklabels()), strict=True))
+    assert times == {0.1: "0.1 s", 1: "1 s", 10: "10 s", 60: "1 min", 600: "10 min"}
+    below = {
+        float(t.get_text()): -9.38 - at
+        for at, t in zip(axis.get_yticks(), axis.get_yticklabels(), strict=True)
+    }
+    assert {0.0, 0.1, 1.0, 10.0} <= set(below)
+    assert list(below) == pytest.approx(list(below.values()))
+    assert axis.get_title() == "OCR letters (best -9.38)"
+
+
 def test_pictures_are_drawn_again_only_when_their_numbers_change(results):
     first = write_figures(results, tables=TABLES)
     assert {p.name for p in first} == {"orderings-a.png", "time-toy.png"}

@@ -348,11 +348,13 @@ def test_a_fold_that_makes_most_of_the_error_is_shown(tmp_path):
         value = {"mean": float(np.mean(folds)), "stderr": 1.0, "exact": True, "folds": folds}
         file.write_text(json.dumps({"test": value}))
         assert (", one fold -90.00" in markdown(tmp_path, TOY, "r")) == shown
+        assert (") unstable |" in markdown(tmp_path, TOY, "r")) == shown
     value |= {"mean": -30.4, "stderr": 19.9, "folds": [-10.0, -11.0, -10.5, -90.0]}
     file.write_text(json.dumps({"test": value}))
     (line,) = [line for line in conclusions(tmp_path, TABLES) if "1 numbers that" in line]
     assert (
-        "1 the same within two standard errors (1 only because one fold makes the error large: Tree" in line
+        "0 the same within two standard errors, 0 worse, 1 unstable, since one fold makes the error (Tree"
+        in line
     )
 
 

@@ -24,6 +24,7 @@ GIVEN = """Known values by column or index, "city=Paris,age=40" (not nade, made,
 permuted transformers only where their orderings begin with them)."""
 HOLE = "Size of the hole; by default 10x10, half the image if that is less."
 PER_STEP = "Pixels drawn at once (convnade, unet) [1]; more is quicker, an approximation."
+FRESH = "Each row along a random ordering of its own (convnade, unet), not those of its scores."
 PLOT = "Picture of samples and the probabilities they were drawn with."
 DRAWS = "Joint draws (multiple imputation); default: the likelier values."
 PARTICLES = "Per row, for the estimate of a model with a fixed ordering [256]."
@@ -96,6 +97,7 @@ def sample(
     n: Annotated[int, Option("-n", help="How many rows.")] = 16,
     given: Annotated[str | None, Option(help=GIVEN)] = None,
     per_step: Annotated[int | None, Option(help=PER_STEP)] = None,
+    fresh: Annotated[bool, Option("--fresh-orderings", help=FRESH)] = False,
     seed: Annotated[int, Option(help="The same seed gives the same rows.")] = 0,
     out: Annotated[Path | None, Option(help="Write the rows here (.csv, .parquet or .npy).")] = None,
     plot: Annotated[Path | None, Option(help=PLOT)] = None,
@@ -117,7 +119,8 @@ def sample(
     model, facts = lazy.run.load_run(run)
     names, numbers = list(getattr(model, "feature_names_in_", ())), not hasattr(model, "schema_")
     known = None if given is None else parse_given(given, names, numbers)
-    rows, means = lazy.sampling.samples_of(model, n, seed, known, per_step, means=plot is not None)
+    blocks = {"per_step": per_step, "fresh_orderings": fresh}
+    rows, means = lazy.sampling.samples_of(model, n, seed, known, plot is not None, **blocks)
     if sides is not None and math.prod(sides) != rows.shape[1]:
         pixels, variables = math.prod(sides), rows.shape[1]
         raise ValueError(f"{shape} has {pixels} pixels but the model has {variables} variables")

@@ -49,34 +49,49 @@ class ImageEstimator(OrderlessEstimator):
         return super()._rows(X, **options)
 
     def sample(
-        self, n_samples: int = 1, random_state: Any = None, *, given: Given = None, per_step: int = 1
+        self,
+        n_samples: int = 1,
+        random_state: Any = None,
+        *,
+        given: Given = None,
+        per_step: int = 1,
+        fresh_orderings: bool = False,
     ) -> np.ndarray:
-        """Draws (n_samples, D), each along a random ordering of its own; with `given`, completions of it.
+        """Draws (n_samples, D) from the density of `score_samples`; with `given`, completions of it.
 
         Args:
             n_samples: how many.
             random_state: seed.
             given: values of known variables by index or column name.
             per_step: pixels drawn at once. 1 is exact; more are an approximation, faster by as much (see
-                `pynade.models.block_sample`).
+                `pynade.models.draw_blocks`).
+            fresh_orderings: draw each image along a random ordering of its own: from the mixture of all
+                orderings, which is another density.
         """
         if given is None:
-            return self._native(self.draw(n_samples, random_state, per_step)[0])
-        if per_step != 1:
-            raise ValueError("completions of given values are drawn one pixel at a time; leave per_step at 1")
+            return self._native(self.draw(n_samples, random_state, per_step, fresh_orderings)[0])
+        if per_step != 1 or fresh_orderings:
+            how = "one pixel at a time, along the model's own orderings"
+            raise ValueError(f"completions of given values are drawn {how}; leave out those options")
         return super().sample(n_samples, random_state, given=given)
 
     def draw(
-        self, n_samples: int, random_state: Any = None, per_step: int = 1, means: bool = False
+        self,
+        n_samples: int,
+        random_state: Any = None,
+        per_step: int = 1,
+        fresh_orderings: bool = False,
+        means: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """As `sample`, in torch, with the expectation of each pixel when it was drawn, if wanted.
 
         Args:
-            n_samples, random_state, per_step: as for `sample`.
+            n_samples, random_state, per_step, fresh_orderings: as for `sample`.
             means: give the expectations too.
         """
         model, generator, count = self._copy(), self._generator(random_state), checked_count(n_samples)
-        return models.draw_blocks(model, count, per_step, generator, precision="tf32", means=means)
+        options: Any = {"means": means, "orderings": None if fresh_orderings else self.orderings()}
+        return models.draw_blocks(model, count, per_step, generator, "tf32", **options)
 
 
 def image_sides(image_shape: Sequence[int] | None, n_variables: int) -> tuple[int, int, int]:

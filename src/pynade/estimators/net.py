@@ -11,7 +11,7 @@ import numpy as np
 
 from pynade.device import torch_device
 from pynade.estimators.base import DensityEstimator, FitRequest
-from pynade.estimators.modules import families, models, nets, ordering, torch, training
+from pynade.estimators.modules import evaluation, families, models, nets, ordering, torch, training
 from pynade.training.options import Gradient, Training
 
 if TYPE_CHECKING:
@@ -140,3 +140,20 @@ class OrderlessEstimator(NetEstimator):
             return k if k.is_batch else ordering.Ordering.trusted(k.order[None])
         generator = torch.Generator().manual_seed(self.seed_)
         return self._ordering(n, generator, self._n_orderings() if k is None else k)
+
+    def disagreement(self, X: Any, k: int = 8) -> np.ndarray:
+        """Standard deviation over k orderings of each complete row's log p, in nats: (N,); NaN with gaps.
+
+        Args:
+            X: rows.
+            k: how many of this estimator's random orderings.
+        """
+        return self._spread(self._rows(X), k)
+
+    def _spread(self, rows: np.ndarray, k: int) -> np.ndarray:
+        """The same for converted rows."""
+        complete, out = ~np.isnan(rows).any(1), np.full(len(rows), np.nan)
+        if complete.any():
+            scores = evaluation.score_orderings(self._ready(), rows[complete], self.orderings(k))
+            out[complete] = scores.log_probs.std(1)
+        return out

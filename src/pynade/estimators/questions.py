@@ -46,13 +46,16 @@ class Questions(DensityMixin, BaseEstimator):
         return None if names is None else list(names)
 
     def score_samples(self, X: Any, orderings: Orders | None = None) -> np.ndarray:
-        """Exact log p of each row, in nats: (N, D) -> (N,); missing cells are marginalised.
+        """Exact log p of each row, in nats: (N, D) -> (N,); of its observed cells, where some are missing.
+
+        An orderless model scores a row with missing cells along orderings that begin with its observed ones:
+        exact for these, but no marginal of the density that scores complete rows. More `orderings` bring the
+        two closer, not together; `disagreement` says how far orderings differ. Other models marginalise.
 
         Args:
             X: rows; NaN = missing, where the model takes missing values.
             orderings: for an orderless model, a number K or a batch of orderings: exact for that ensemble.
-                None takes the estimator's own. For a row with missing cells these are taken with its
-                observed cells moved to the front.
+                None takes the estimator's own.
         """
         return evaluation.exact_scores(self._ready(), self._rows(X), self._query_orderings(orderings))
 
@@ -90,10 +93,10 @@ class Questions(DensityMixin, BaseEstimator):
 
     def _native(self, draws: Any, generator: torch.Generator | None = None) -> Any:
         """Draws as the user's table: a frame where the model was fitted to one."""
-        rows, labels = self._cells().native(draws), self._names()
+        rows, names = self._cells().native(draws), self._names()
         if getattr(self, "frame_", None) is None:
             return rows
-        labels = list(range(rows.shape[1])) if labels is None else labels  # numbers, of a pandas frame
+        labels = names or range(rows.shape[1])  # numbers, of a pandas frame
         columns = {str(label): rows[:, i] for i, label in enumerate(labels)}
         return build_frame(columns, {str(label): {"label": label} for label in labels}, self.frame_)
 

@@ -214,12 +214,6 @@ class TabularNADE(TableQuestions):
             weight = (n * mean + SIMPLE["rows"] * SIMPLE["mean"]) / (n + SIMPLE["rows"])
         return weight
 
-    def _spread(self, codes: np.ndarray, k: int) -> np.ndarray:
-        """Standard deviation over k orderings of the log p of complete rows, (N,)."""
-        if not len(codes):
-            return np.empty(0)
-        return evaluation.score_orderings(self._ready(), codes, self.orderings(k)).log_probs.std(1)
-
     def _n_orderings(self) -> int:
         if self.n_orderings is not None:
             return self.n_orderings
@@ -249,10 +243,3 @@ class TabularNADE(TableQuestions):
         eta = torch.tensor(self.independent_, dtype=torch.float64)
         log_p = family.log_prob(torch.as_tensor(np.where(known, codes, 0.0)), eta.expand(len(codes), -1, -1))
         return self.score_samples(X) - np.where(known, log_p.numpy(), 0.0).sum(1) - offsets.sum(1)
-
-    def disagreement(self, X: Any, k: int = 8) -> np.ndarray:
-        """Standard deviation over k orderings of each complete row's log p, in nats: (N,); NaN with gaps."""
-        codes = self._rows(X)
-        complete, out = ~np.isnan(codes).any(1), np.full(len(codes), np.nan)
-        out[complete] = self._spread(codes[complete], k)
-        return out

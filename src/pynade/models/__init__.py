@@ -3,7 +3,7 @@
 from pynade.models.autoregressive import Autoregressive, Ordered, Rows, ancestral, complete
 from pynade.models.density import Density, Independent, Marginalisable, Model
 from pynade.models.mixture import Ensemble, Mixture
-from pynade.models.orderless import Orderless, block_sample, draw_blocks
+from pynade.models.orderless import Orderless, draw_blocks
 
 __all__ = ["Autoregressive", "Density", "Ensemble", "Independent", "Marginalisable", "Mixture", "Model"]
-__all__ += ["Ordered", "Orderless", "Rows", "ancestral", "block_sample", "complete", "draw_blocks"]
+__all__ += ["Ordered", "Orderless", "Rows", "ancestral", "complete", "draw_blocks"]

@@ -104,32 +104,6 @@ class Orderless(Model):
             raise ValueError(f"row {int(empty.nonzero()[0, 0])} has no value at all: every cell is missing")
 
 
-def block_sample(
-    model: Orderless, n: int, per_step: int = 1, generator: Random = None, precision: str = "float32"
-) -> Tensor:
-    """n rows (n, D), each along a random ordering of its own, `per_step` variables at a time.
-
-    With `per_step=1` these are exact draws from the uniform mixture of all D! orderings. Several at once are
-    drawn independently given those before them: an approximation in D / k passes instead of D, whose loss
-    `pynade figure per-step` measures.
-
-    Args:
-        model: the orderless model.
-        n: how many rows.
-        per_step: k, variables drawn at once; the last step takes what is left.
-        generator: source of orderings and values, on the model's device.
-        precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
-
-    Example:
-        >>> from pynade.families import Bernoulli
-        >>> from pynade.nets import MaskedMLP
-        >>> deep = Orderless(MaskedMLP(6, hidden=(4,)), Bernoulli())
-        >>> block_sample(deep, 5, per_step=4, generator=torch.Generator().manual_seed(0)).shape
-        torch.Size([5, 6])
-    """
-    return draw_blocks(model, n, per_step, generator, precision)[0]
-
-
 @torch.no_grad()
 def draw_blocks(
     model: Orderless,
@@ -138,8 +112,30 @@ def draw_blocks(
     generator: Random = None,
     precision: str = "float32",
     means: bool = False,
+    orderings: Ordering | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """As `block_sample`, and on demand the expectation that each value was drawn with, also (n, D)."""
+    """n rows (n, D), `per_step` variables at a time, and on demand the expectation of each value when drawn.
+
+    With `per_step=1` these are exact draws. Several at once are drawn independently given those before them:
+    an approximation in D / k passes instead of D, whose loss `pynade figure per-step` measures.
+
+    Args:
+        model: the orderless model.
+        n: how many rows.
+        per_step: k, variables drawn at once; the last step takes what is left.
+        generator: source of orderings and values, on the model's device.
+        precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
+        means: give the expectations (n, D) too.
+        orderings: a batch, along one of which each row is drawn: from their ensemble. None takes a random
+            one for every row: from the uniform mixture of all D! orderings.
+
+    Example:
+        >>> from pynade.families import Bernoulli
+        >>> from pynade.nets import MaskedMLP
+        >>> deep = Orderless(MaskedMLP(6, hidden=(4,)), Bernoulli())
+        >>> draw_blocks(deep, 5, per_step=4, generator=torch.Generator().manual_seed(0))[0].shape
+        torch.Size([5, 6])
+    """
     if per_step < 1:
         raise ValueError(f"at least 1 variable is drawn at a time, not {per_step}")
     if n < 1:
@@ -148,7 +144,11 @@ def draw_blocks(
     rows, expected = (torch.zeros(n, model.n_variables, dtype=model.dtype, device=device) for _ in range(2))
     at_once = net.rows_at_once(device)
     for x, mean in zip(rows.split(at_once), expected.split(at_once), strict=True):  # views
-        order = torch.rand(x.shape, generator=generator, device=device).argsort(1)
+        if orderings is None:
+            order = torch.rand(x.shape, generator=generator, device=device).argsort(1)
+        else:
+            member = torch.randint(len(orderings), (len(x),), generator=generator, device=device)
+            order = orderings.order.to(device)[member]
         rank = order.argsort(1)
         x.copy_(family.fill(x, torch.zeros_like(rank, dtype=torch.bool)))
         for start in range(0, model.n_variables, per_step):

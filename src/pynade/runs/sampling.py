@@ -27,7 +27,7 @@ Names = Sequence[str] | None
 
 
 def samples_of(
-    model: Any, n: int, seed: int, given: Given = None, per_step: int | None = None, means: bool = False
+    model: Any, n: int, seed: int, given: Given = None, means: bool = False, **blocks: Any
 ) -> tuple[Any, np.ndarray | None]:
     """Draw rows of a model: a polars frame if it is one of mixed tables, else an array.
 
@@ -35,12 +35,14 @@ def samples_of(
     arguments are options of `pynade sample`.
     """
     name = type(model).__name__
-    if per_step is not None and (given is not None or not hasattr(model, "draw")):
-        raise ValueError("--per-step is for samples of a model of images (convnade, unet), without --given")
+    blocks = {option: value for option, value in blocks.items() if value}
+    if blocks and (given is not None or not hasattr(model, "draw")):
+        option = next(iter(blocks)).replace("_", "-")
+        raise ValueError(f"--{option} is for samples of a model of images (convnade, unet), without --given")
     if given is not None and not isinstance(model, DensityEstimator):
         raise ValueError(f"the {name} was not saved by an estimator, so it takes no --given")
     if isinstance(model, ImageEstimator) and given is None:
-        values, expected = model.draw(n, seed, per_step or 1, means=means)
+        values, expected = model.draw(n, seed, means=means, **blocks)
         return model._cells().native(values), None if expected is None else expected.cpu().numpy()
     if given is not None or isinstance(model, RBM | TabularNADE):  # (a large RBM has no density)
         rows = model.sample(n, random_state=seed, given=given)
