@@ -1,7 +1,9 @@
-"""Devices by name."""
+"""Devices by name, and threads."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pynade._lazy import LazyModule
@@ -23,6 +25,17 @@ def torch_device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device 'cuda' was asked for, but torch sees no GPU here")
     return device
+
+
+@contextmanager
+def at_most_threads(n: int) -> Iterator[None]:
+    """Compute with at most n threads of the CPU."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(min(n, before))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def device_here(name: str) -> str:

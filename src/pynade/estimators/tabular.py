@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pynade.device import torch_device
+from pynade.device import at_most_threads, torch_device
 from pynade.estimators.base import FitRequest
 from pynade.estimators.modules import evaluation, families, likelihood, models, nets, torch, training
 from pynade.estimators.net import OWN
@@ -132,12 +132,14 @@ class TabularNADE(TableQuestions):
         train = train[~np.isnan(train).all(1)]  # rows without any value say nothing
         valid = None if valid is None else valid[~np.isnan(valid).all(1)]
         valid = None if valid is None or len(valid) < 2 else valid
-        if self.time_limit is not None:
-            request = self._within(train, valid, seed, request)
-        super()._fit(train, valid, seed, request)
-        self.mixture_weight_ = 0.0
-        if self.mixture and len(train) < LARGE and self.model_.family.levels.count(0) <= MOST_NUMBERS:
-            self._blend(train, valid, seed)
+        # in small products, threads that wait for each other cost more than they bring (busy machine: ten times)
+        with at_most_threads(1 if len(train) < SMALL else torch.get_num_threads()):
+            if self.time_limit is not None:
+                request = self._within(train, valid, seed, request)
+            super()._fit(train, valid, seed, request)
+            self.mixture_weight_ = 0.0
+            if self.mixture and len(train) < LARGE and self.model_.family.levels.count(0) <= MOST_NUMBERS:
+                self._blend(train, valid, seed)
         alone = models.Independent.fitted(self.model_.family, torch.as_tensor(train)).double()
         self.independent_ = alone.eta.detach().tolist()
         some = train if valid is None else valid
