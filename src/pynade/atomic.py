@@ -10,8 +10,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 LOCK = (".lock", ".owner")  # files in a folder while a process writes to it
 
 
@@ -27,6 +25,8 @@ def sole_writer(folder: Path, wait: float = 1.0) -> Iterator[None]:
         folder: that is written to.
         wait: how many seconds to wait for another process to end.
     """
+    from filelock import FileLock, Timeout  # (a tenth of a second, which `pynade --help` need not wait)
+
     file, owner = (folder / name for name in LOCK)
     lock = FileLock(file)
     try:

@@ -24,6 +24,7 @@ class Header(NamedTuple):
 
     facts: dict[str, Any]  # format, version, spec and whatever the model was saved with
     tensors: dict[str, tuple[str, tuple[int, ...]]]  # the type (such as "F32") and shape of each, by name
+    verified: bool = True  # whether the file has a digest, which files of earlier versions have not
 
     @property
     def n_weights(self) -> int:
@@ -63,7 +64,7 @@ def read_header(path: Path) -> Header:
             f"{path} has format {number}, written by pynade {facts['version']}; this is pynade "
             f"{__version__}, which reads up to format {FORMAT}: update pynade to load it"
         )
-    return Header(facts, tensors)
+    return Header(facts, tensors, "digest" in metadata)
 
 
 def _variables(spec: Any) -> int | None:

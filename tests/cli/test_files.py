@@ -94,6 +94,13 @@ def test_exit_codes_are_documented(run):
     assert run("paint")[0] == 2
 
 
+def test_info_says_whether_a_file_is_verified(run, tmp_path):
+    pynade.NADE(hidden=2, epochs=1).fit(np.eye(6)).save(tmp_path / "new.safetensors")
+    assert "not verified" not in run("info", "new.safetensors")[1]
+    old = Path(__file__).parents[1] / "data/saved_0_1/nade.safetensors"
+    assert "not verified: it has no digest" in " ".join(run("info", old)[1].split())
+
+
 # one writer
 
 
@@ -181,12 +188,17 @@ def test_overwrite_touches_only_runs(run, tmp_path, spec):
 # what a killed process leaves
 
 
-def test_parts_of_files_are_cleared_and_other_files_left(unfinished):
+def test_parts_of_files_are_cleared_and_other_files_left(unfinished, monkeypatch):
     ours = [".checkpoint.safetensors.123.part", ".result.json.9.part", ".model.safetensors.77.part"]
     theirs = [".scores.csv.123.part", "notes.part"]
     for name in ours + theirs:
         (unfinished / name).write_text("half")
-    resume_run(unfinished)
+    with monkeypatch.context() as patch:
+        patch.setattr("pynade.runs.run._train", lambda *_, **__: {})
+        resume_run(unfinished)
+    assert {p.name for p in unfinished.iterdir() if p.name.endswith("part")} == set(theirs)
+    (unfinished / ours[0]).write_text("half")
+    start_run(unfinished, "nade", NET | {"epochs": 1}, "digits", overwrite=True)
     assert {p.name for p in unfinished.iterdir() if p.name.endswith("part")} == set(theirs)
 
 
@@ -296,6 +308,16 @@ def test_a_second_signal_is_not_waited_for_and_handlers_come_back(unfinished):
     thread.start()
     thread.join()
     assert done[0]["status"] == "finished"
+
+
+def test_other_commands_that_are_interrupted_end_with_3(run, monkeypatch):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pynade.runs.sweep.Sweep.run", interrupt)
+    code, _, err = run("sweep", "digits", "--model", "nade", "--grid", "hidden=2", "--out", "s")
+    assert code == 3
+    assert "score, sweep and reproduce go on when the same command is given again" in err
 
 
 # scores under many orderings

@@ -143,8 +143,7 @@ def _ended(folder: Path) -> dict[str, Any] | None:
 def _resume(folder: Path, data_dir: Path | None, callbacks: Sequence[Callback]) -> dict[str, Any]:
     """Train what is left of a run, whose lock this process holds."""
     spec = read_spec(folder)
-    for path in (left for file in _files(folder, *FILES) for left in folder.glob(f".{file.name}.*.part")):
-        path.unlink()  # of a process that was killed
+    _clear_parts(folder)
     estimator = estimator_named(spec["model"], spec["parameters"])
     dataset = _varying(data_for(estimator, spec["data"], data_dir), spec.get("drop_constant", False))
     dataset = binarized(dataset, spec.get("binarize"))
@@ -297,6 +296,7 @@ def _claimed(folder: Path, overwrite: bool) -> Iterator[None]:
         raise ValueError(f"cannot write to the output folder {folder}: {reason}") from None
     with sole_writer(folder):
         _check_free(folder, overwrite)  # another process may have been quicker
+        _clear_parts(folder)
         _clear(folder, *FILES)
         yield
 
@@ -310,9 +310,8 @@ def _check_free(folder: Path, overwrite: bool) -> None:
     try:
         read_spec(folder)
     except (ValueError, OSError) as error:
-        raise ValueError(
-            f"{folder} is not a run folder, so --overwrite will not touch it ({error})"
-        ) from None
+        what = f"{folder} is not a run folder, so --overwrite will not touch it"
+        raise ValueError(f"{what}: {error}") from None
 
 
 def _files(folder: Path, *names: str) -> list[Path]:
@@ -323,3 +322,10 @@ def _files(folder: Path, *names: str) -> list[Path]:
 def _clear(folder: Path, *names: str) -> None:
     for path in _files(folder, *names):
         path.unlink(missing_ok=True)
+
+
+def _clear_parts(folder: Path) -> None:
+    """Remove what processes that were killed have left of the run's files, while this one holds the lock."""
+    for file in _files(folder, *FILES):
+        for part in folder.glob(f".{file.name}.*.part"):
+            part.unlink()

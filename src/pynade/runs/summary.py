@@ -54,6 +54,7 @@ def describe_run(run: Path) -> tuple[list[tuple[str, str]], Schema | None]:
     if file.is_file() or not run.is_dir():
         header = read_header(file)
         version = f"pynade {header.facts['version']}, format {header.facts['format']}"
+        version += "" if header.verified else ", not verified: it has no digest"
         facts.append(("weights", f"{header.n_weights:,}"))
         facts += [] if header.n_variables is None else [("variables", f"{header.n_variables:,}")]
         facts += [("density", json.dumps(header.facts["spec"])), ("written by", version)]

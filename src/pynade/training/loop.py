@@ -165,8 +165,8 @@ def _interrupts(wait: bool) -> Iterator[list[int]]:
     try:
         yield asked
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for old, handler in before.items():
+            signal.signal(old, handler)
 
 
 def _run(
