@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -170,6 +171,20 @@ def test_start_and_sweep_are_refused_while_another_process_writes(run, unfinishe
         code, _, err = run(*words, "--out", "s")
         assert code == 1
         assert "in use by process" in err
+
+
+def test_a_process_that_was_quicker_keeps_its_run(tmp_path, monkeypatch):
+    @contextmanager
+    def after_another(folder):
+        (folder / "spec.json").write_text("of another process")
+        yield
+
+    monkeypatch.setattr("pynade.runs.run.sole_writer", after_another)
+    with pytest.raises(ValueError, match="r already exists"):
+        start_run(tmp_path / "r", "nade", NET, "digits")
+    assert [(p.name, p.read_text()) for p in (tmp_path / "r").iterdir()] == [
+        ("spec.json", "of another process")
+    ]
 
 
 @pytest.mark.parametrize("spec", ['{"openapi": "3.1"}', "[1]", "", '{"model": "nade", "grid": {}}'])
