@@ -137,7 +137,7 @@ def score_orderings(
         orderings: a (K, D) batch.
         folder: keep finished chunks in the folder of this name and a digest of model, rows and orderings; a
             second call with the same ones and as many processes takes them from there. While another
-            process writes there, none are kept. Machines need not share a disk.
+            process has it, or nothing can be written, none are kept. Machines need not share a disk.
         progress: called as progress(done, total) in units of row × ordering, this process's share of them.
         rows_at_once: how many (row, ordering) pairs to score together; None takes `Net.rows_at_once`.
         precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
@@ -217,10 +217,9 @@ def _place(
             try:
                 place.mkdir(parents=True, exist_ok=True)
                 held.enter_context(sole_writer(place, wait=0))
-            except (InUse, PermissionError, FileNotFoundError):  # (or just being removed)
+            except (InUse, OSError):  # (which cannot be written to, or is just being removed)
                 free = False
-        free = gathered(free)[0]
-        if free:
+        if free := gathered(free)[0]:
             place.mkdir(parents=True, exist_ok=True)  # of machines with disks of their own
         yield place if free else None
 

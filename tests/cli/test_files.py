@@ -1,5 +1,6 @@
 """Files of runs: one writer, interruptions, damage, and chunks of scores that belong to one question only."""
 
+import errno
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from pynade.digest import read_json
 from pynade.models import Rows
 from pynade.runs.run import resume_run, start_run
 from pynade.runs.score import forget_chunks, score_run
+from pynade.training.gradient import _Gradient
 
 NET = {"hidden": 3, "epochs": 6, "batch_size": 20, "device": "cpu"}
 
@@ -307,6 +309,22 @@ def test_a_signal_does_not_wait_where_only_a_part_of_an_epoch_is_lost(tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_a_signal_at_the_very_end_of_training_is_not_lost(unfinished, monkeypatch):
+    finish = _Gradient.finish
+
+    def interrupted(learner):
+        finish(learner)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Gradient, "finish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            resume_run(unfinished)
+    assert not (unfinished / "result.json").exists()
+    assert resume_run(unfinished, callbacks=[pytest.fail])["epochs"] == 6  # nothing is left to train
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_a_second_signal_is_not_waited_for_and_handlers_come_back(unfinished):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
@@ -420,6 +438,18 @@ def test_a_damaged_chunk_is_computed_again(run, deep, monkeypatch):
         file = sorted(deep.glob("chunks-*/*.npy"))[0]
         file.write_bytes(change(file.read_bytes()))
         np.testing.assert_array_equal(scores(run, "a"), expected)
+
+
+def test_a_run_that_cannot_be_written_to_is_scored(run, deep, monkeypatch):
+    expected, mkdir = scores(run, "a"), Path.mkdir
+
+    def refuse(path, *arguments, **options):
+        if path.name.startswith("chunks"):
+            raise OSError(errno.EROFS, "Read-only file system")
+        mkdir(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    np.testing.assert_array_equal(scores(run, "a"), expected)
 
 
 @pytest.mark.parametrize("option", ["--rows", "--record"])

@@ -143,7 +143,10 @@ def run(
         callbacks: called with a `Progress`; one that returns True ends training after the epoch.
     """
     with _interrupts(wait=checkpoint is not None) as asked:
-        return _run(learner, epochs, checkpoint, metrics, callbacks, asked)
+        histories = _run(learner, epochs, checkpoint, metrics, callbacks, asked)
+    if asked:  # when training had just ended
+        raise KeyboardInterrupt
+    return histories
 
 
 @contextmanager
