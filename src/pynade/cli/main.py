@@ -33,8 +33,10 @@ Fit a model to a table, fill its gaps, find odd cells, ask questions, draw new r
   pynade query runs/people "income | age=40, city=Paris"
   pynade sample runs/people -n 100 --out new.csv
 """
-EPILOG = """Exit codes: 0 done; 1 refused, one sentence says why; 2 unknown command or option; 3 interrupted
-(Ctrl-C, SIGTERM): `pynade fit --resume RUN`, or the same command again, goes on; 4 a file is damaged."""
+EPILOG = (
+    "Exit codes: 0 done; 1 refused, one sentence says why; 2 unknown command or option; 3 interrupted ("
+    "Ctrl-C, SIGTERM): `pynade fit --resume RUN`, or the same command again, goes on; 4 a file is damaged."
+)
 
 
 def info(
