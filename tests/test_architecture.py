@@ -12,6 +12,7 @@ LAYERS = [  # from the bottom; a folder or a module of src/pynade each
     "_version",
     "_lazy",
     "datasets",
+    "digest",
     "header",
     "device",
     "atomic",

@@ -208,8 +208,7 @@ def _fit(cell: Cell, folder: Path, path: Path, options: Options, callbacks: list
     how: dict[str, Any] = {"draws": draws, "precision": cell.row.precision, "every": every, "first": first}
     score = score_run(folder, data, "valid" if quick else "test", options.data_dir, orderings, **how)
     write_record(path, folder, score)
-    if score.orderings is not None:
-        forget_chunks(folder, score)
+    forget_chunks(score)
     if quick:
         write_json(path, NOT_COMPARABLE | (read_json(path) or {}))
 

@@ -1,12 +1,49 @@
-"""Files that are written whole or not at all: beside their final name first, then moved there."""
+"""Files that are written whole or not at all, and folders with one writer at a time."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+LOCK = (".lock", ".owner")  # files in a folder while a process writes to it
+
+
+class InUse(ValueError):
+    """Another process writes to a folder."""
+
+
+@contextmanager
+def sole_writer(folder: Path, wait: float = 1.0) -> Iterator[None]:
+    """Hold the lock of a folder, which ends with the process; `InUse` names the process that has it.
+
+    Args:
+        folder: that is written to.
+        wait: how many seconds to wait for another process to end.
+    """
+    from filelock import FileLock, Timeout  # (a tenth of a second, which `pynade --help` need not wait)
+
+    file, owner = (folder / name for name in LOCK)
+    lock = FileLock(file)
+    try:
+        lock.acquire(timeout=wait)
+    except Timeout:
+        who = "another process"
+        with suppress(OSError):
+            who = owner.read_text(encoding="utf-8")
+        raise InUse(f"{folder} is in use by {who}: wait for it, or end it first") from None
+    try:
+        owner.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
+        yield
+    finally:
+        for path in (owner, file):
+            with suppress(OSError):  # (some systems keep a file that is open)
+                path.unlink()
+        lock.release()
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -17,8 +54,11 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         with open(temporary, "rb") as f:
             os.fsync(f.fileno())
         os.replace(temporary, path)
+    except OSError as error:  # a full disk, for example
+        raise OSError(f"{path} cannot be written: {error.strerror or error}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -11,7 +11,8 @@ import hashlib
 import io
 import json
 import math
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,8 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pynade._version import __version__
 from pynade.arguments import check_positive
-from pynade.atomic import write_atomically, write_json
+from pynade.atomic import InUse, sole_writer, write_atomically
 from pynade.likelihood import Estimate, Progress, at_most, orderless_rows
 from pynade.models import Ensemble, Marginalisable, Orderless, Rows
 from pynade.ordering import Ordering
@@ -88,6 +90,7 @@ class OrderingScores:
     """log p(x_n | ordering k) for every row and ordering, and what follows from it."""
 
     log_probs: np.ndarray  # (N, K), exact
+    folder: Path | None = None  # where its chunks were kept
 
     def mean(self) -> Estimate:
         """The typical single ordering: each row's log-probabilities averaged over orderings."""
@@ -132,8 +135,9 @@ def score_orderings(
         model: an orderless model with `orderings`, or an ensemble with its own.
         x: rows (N, D), complete.
         orderings: a (K, D) batch.
-        folder: keep finished chunks here, and nothing else; a second call with the same model, rows,
-            orderings and number of processes takes them from there. Machines need not share a disk.
+        folder: keep finished chunks in the folder of this name and a digest of model, rows and orderings; a
+            second call with the same ones and as many processes takes them from there. While another
+            process has it, or nothing can be written, none are kept. Machines need not share a disk.
         progress: called as progress(done, total) in units of row × ordering, this process's share of them.
         rows_at_once: how many (row, ordering) pairs to score together; None takes `Net.rows_at_once`.
         precision: "float32", "tf32" or "bf16" (see `pynade.precision`).
@@ -153,29 +157,29 @@ def score_orderings(
     orderings = orderings if orderings.is_batch else orderings.rows(1)
     rows, (rank, size) = torch.as_tensor(x), rank_and_size()
     members, chunks = _prepared(model, rows, orderings, rows_at_once)
-    kept = {} if folder is None else _files(chunks, folder, model, rows, orderings, precision)
-    owner: dict[Chunk, int] = {}  # of a finished chunk: the first process that has it on its disk
-    for number, some in enumerate(gathered([c for c, file in kept.items() if file.exists()])):
-        owner = dict.fromkeys(some, number) | owner  # (no process writes before this)
-    mine = [c for c in chunks if owner.get(c) == rank] + [c for c in chunks if c not in owner][rank::size]
-    total = sum((last - first) * (to - from_) for first, last, from_, to in mine)
-    out, done = np.zeros((len(rows), len(orderings))), 0
-    for chunk in mine:
-        n, k = slice(*chunk[:2]), slice(*chunk[2:])
-        if chunk in owner:
-            scores = np.load(kept[chunk])
-        else:
-            part = Rows(members.net, members.family, rows[n].to(model.device))
-            scores = part.log_probs(members.order[k], precision).cpu().numpy()
-            if chunk in kept:
-                file = io.BytesIO()
-                np.save(file, scores)
-                write_atomically(kept[chunk], partial(Path.write_bytes, data=file.getvalue()))
-        out[n, k] = scores.T
-        done += scores.size
-        if progress is not None:
-            progress(done, total)
-    return OrderingScores(sum_over_processes(out))
+    with _place(folder, model, rows, orderings, precision) as place:
+        files = {} if place is None else {c: place / f"{'_'.join(map(str, c))}.npy" for c in chunks}
+        found = {c: scores for c, file in files.items() if (scores := _read(file)) is not None}
+        owner: dict[Chunk, int] = {}  # of a finished chunk: the first process that has it on its disk
+        for number, some in enumerate(gathered(list(found))):
+            owner = dict.fromkeys(some, number) | owner  # (no process writes before this)
+        mine = [c for c in chunks if owner.get(c) == rank] + [c for c in chunks if c not in owner][rank::size]
+        total = sum((last - first) * (to - from_) for first, last, from_, to in mine)
+        out, done = np.zeros((len(rows), len(orderings))), 0
+        for chunk in mine:
+            n, k = slice(*chunk[:2]), slice(*chunk[2:])
+            if chunk in owner:
+                scores = found[chunk]
+            else:
+                part = Rows(members.net, members.family, rows[n].to(model.device))
+                scores = part.log_probs(members.order[k], precision).cpu().numpy()
+                if chunk in files:
+                    _write(files[chunk], scores)
+            out[n, k] = scores.T
+            done += scores.size
+            if progress is not None:
+                progress(done, total)
+        return OrderingScores(sum_over_processes(out), place)
 
 
 def _prepared(
@@ -194,26 +198,46 @@ def _prepared(
     return members, [(r, min(n, r + step), *group) for r in range(0, n, step) for group in groups]
 
 
-def _files(
-    chunks: list[Chunk], folder: Path | str, model: Any, rows: Tensor, orderings: Ordering, precision: str
-) -> dict[Chunk, Path]:
-    """The files of chunks, in a folder that is emptied unless all that they depend on is the same."""
-    facts = [describe(model), list(rows.shape), str(rows.dtype), precision]
+@contextmanager
+def _place(
+    folder: Path | str | None, model: Any, rows: Tensor, orderings: Ordering, precision: str
+) -> Iterator[Path | None]:
+    """The folder of chunks, named after all that they depend on; None while it is another process's."""
+    if folder is None:
+        yield None
+        return
+    facts = [__version__, describe(model), list(rows.shape), str(rows.dtype), precision, model.device.type]
     digest = hashlib.sha256(json.dumps(facts).encode())
     for name, tensor in [*sorted(model.state_dict().items()), ("", rows), ("", orderings.order)]:
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    folder, wanted = Path(folder), {"sha256": digest.hexdigest()}
-    mark = folder / "fingerprint.json"
-    for turn in (True, False):  # the first process, then those on machines with disks of their own
-        if (rank_and_size()[0] == 0) == turn:
-            folder.mkdir(parents=True, exist_ok=True)
-            if not mark.exists() or json.loads(mark.read_text(encoding="utf-8")) != wanted:
-                for old in folder.glob("*.npy"):
-                    old.unlink(missing_ok=True)
-                write_json(mark, wanted)
-        gathered(None)  # nobody looks before the folder is in order
-    return {chunk: folder / f"{'_'.join(map(str, chunk))}.npy" for chunk in chunks}
+    place, free = Path(f"{folder}-{digest.hexdigest()[:32]}"), True
+    with ExitStack() as held:
+        if rank_and_size()[0] == 0:  # whose lock is that of all
+            try:
+                place.mkdir(parents=True, exist_ok=True)
+                held.enter_context(sole_writer(place, wait=0))
+            except (InUse, OSError):  # (which cannot be written to, or is just being removed)
+                free = False
+        if free := gathered(free)[0]:
+            place.mkdir(parents=True, exist_ok=True)  # of machines with disks of their own
+        yield place if free else None
+
+
+def _write(file: Path, scores: np.ndarray) -> None:
+    """Keep the scores of a chunk, followed by their digest."""
+    stream = io.BytesIO()
+    np.save(stream, scores)
+    stream.write(hashlib.sha256(stream.getbuffer()).digest())
+    write_atomically(file, partial(Path.write_bytes, data=stream.getvalue()))
+
+
+def _read(file: Path) -> np.ndarray | None:
+    """The scores of a chunk; None if there are none, or other ones than were written."""
+    content = file.read_bytes() if file.is_file() else b""
+    body, digest = content[:-32], content[-32:]
+    sound = hashlib.sha256(body).digest() == digest
+    return np.load(io.BytesIO(body)) if sound else None
 
 
 @dataclass(frozen=True)

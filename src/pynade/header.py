@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pynade._version import __version__
+from pynade.digest import Damaged, read_entries
 
 FORMAT = 1  # of the metadata; raise it when an old reader would misunderstand a new file
 
@@ -23,6 +24,7 @@ class Header(NamedTuple):
 
     facts: dict[str, Any]  # format, version, spec and whatever the model was saved with
     tensors: dict[str, tuple[str, tuple[int, ...]]]  # the type (such as "F32") and shape of each, by name
+    verified: bool = True  # whether the file has a digest, which files of earlier versions have not
 
     @property
     def n_weights(self) -> int:
@@ -38,19 +40,17 @@ class Header(NamedTuple):
 
 
 def read_header(path: Path) -> Header:
-    """The header of a model file; a ValueError if it is damaged, no pynade model, or of a newer pynade."""
+    """The header of a model file; a ValueError if it is damaged, no pynade model, or of a newer pynade.
+
+    The whole file is compared with its digest.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"there is no model file at {path}")
     try:
-        with path.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            if length > path.stat().st_size:
-                raise ValueError("its header is longer than the file")
-            entries = json.loads(stream.read(length))
-        metadata = entries.pop("__metadata__", {})
+        metadata, entries = read_entries(path, "pynade")
         tensors = {name: (item["dtype"], tuple(item["shape"])) for name, item in entries.items()}
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged or no model file: {error}") from None
+        raise Damaged(f"{path} is damaged or no model file: {error}") from None
     if "pynade" not in metadata:
         raise ValueError(f"{path} is a safetensors file, but not one that pynade wrote")
     try:
@@ -58,13 +58,13 @@ def read_header(path: Path) -> Header:
         number, _ = int(facts["format"]), facts["spec"]
         facts.setdefault("version", "unknown")
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise ValueError(f"the metadata of {path} is damaged: {error}") from None
+        raise Damaged(f"the metadata of {path} is damaged: {error}") from None
     if number > FORMAT:
         raise ValueError(
             f"{path} has format {number}, written by pynade {facts['version']}; this is pynade "
             f"{__version__}, which reads up to format {FORMAT}: update pynade to load it"
         )
-    return Header(facts, tensors)
+    return Header(facts, tensors, "digest" in metadata)
 
 
 def _variables(spec: Any) -> int | None:

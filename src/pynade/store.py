@@ -7,16 +7,18 @@ nothing in a file is executed.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from pynade._version import __version__
 from pynade.atomic import write_atomically
+from pynade.digest import BLANK, Damaged, seal
 from pynade.header import FORMAT, read_header
 from pynade.models.density import Model
 from pynade.ordering import Ordering
@@ -116,8 +118,15 @@ def save_density(model: Model, path: Path | str, extra: dict[str, Any] | None = 
     if not path.parent.is_dir():
         raise ValueError(f"cannot write {path.name}: the folder {path.parent} does not exist")
     header = {"format": FORMAT, "version": __version__, "spec": describe(model)} | (extra or {})
-    tensors = {n: t.detach().cpu().contiguous().clone() for n, t in model.state_dict().items()}
-    write_atomically(path, lambda p: save_file(tensors, p, {"pynade": json.dumps(header)}))
+    write_tensors(path, model.state_dict(), {"pynade": json.dumps(header)})
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: dict[str, str]) -> None:
+    """Write a safetensors file with its digest in the metadata."""
+    flat = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    content = bytearray(save(flat, metadata | {"digest": BLANK.decode()}))
+    seal(content)
+    write_atomically(path, lambda p: p.write_bytes(content))
 
 
 def load_density(path: Path | str) -> tuple[Model, dict[str, Any]]:
@@ -126,7 +135,7 @@ def load_density(path: Path | str) -> tuple[Model, dict[str, Any]]:
     try:
         tensors = load_file(path)
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is damaged or no model file: {error}") from None
+        raise Damaged(f"{path} is damaged or no model file: {error}") from None
     try:
         with torch.device("meta"):
             model = build(header["spec"])

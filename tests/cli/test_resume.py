@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from pynade.digest import read_json
 from pynade.runs.run import resume_run, start_run
 
 NET = {"hidden": 5, "epochs": 6, "batch_size": 20}
@@ -71,7 +72,7 @@ def data(tmp_path, kind):
 def parts(folder):
     """What is left of a finished run, without wall times."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    facts = [json.loads((folder / name).read_text()) for name in ("result.json", "spec.json")]
+    facts = [read_json(folder / name) for name in ("result.json", "spec.json")]
     for line in (*lines, *facts):
         line.pop("seconds", None)
     return lines, facts

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors import SafetensorError
 from sklearn.base import clone
 
+from pynade.digest import read_json
 from pynade.estimators import MFA, RBM, BernoulliMixture, ChowLiu, GaussianMixture
 from pynade.runs.run import resume_run, start_run
 from pynade.training.checkpoint import load_checkpoint, numbered_checkpoints, save_checkpoint
@@ -133,7 +135,7 @@ def test_a_run_of_a_classical_model_goes_on(tmp_path):
     names = sorted(path.name for path in (tmp_path / "half").iterdir())
     assert names == sorted(path.name for path in (tmp_path / "whole").iterdir())
     assert not any("checkpoint" in name for name in names)
-    assert json.loads((tmp_path / "half" / "result.json").read_text()) == result
+    assert read_json(tmp_path / "half" / "result.json") == result
 
 
 def mixture(**more) -> BernoulliMixture:
@@ -187,9 +189,9 @@ def test_damaged_checkpoints_are_refused_and_a_missing_folder_is_found_at_once(t
 
 def test_a_checkpoint_that_cannot_be_written_is_an_error_of_the_system(tmp_path, monkeypatch):
     def full(*_: object) -> None:
-        raise SafetensorError("No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("pynade.training.checkpoint.save_file", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OSError, match=r"checkpoint-0.safetensors cannot be written: No space"):
         mixture().fit(BINARY, folder=tmp_path)
 

@@ -8,8 +8,8 @@ import inspect
 import itertools
 import re
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ from typer.core import TyperCommand
 
 from pynade.cli import lazy
 from pynade.cli.arguments import DATA, parse_shape
-from pynade.cli.screen import console, next_commands, print_schema, training_bar
+from pynade.cli.screen import console, errors, next_commands, print_schema, training_bar
 from pynade.estimators.parameters import DOCS, parameters, text_of
 from pynade.estimators.registry import ALIASES, MODELS, PARAMETERS, estimator_class
 
@@ -106,21 +106,32 @@ def fit(
             print_schema(estimator.schema_, COLUMNS)
             console.print(CHANGE, soft_wrap=True)
 
-    with training_bar() as bar, warnings.catch_warnings():
+    model = model_for(model, [data or ""])
+    folder = resume or out or default_folder(data or "", model)
+    with _stoppable(folder), training_bar() as bar, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "column .* is left out")  # `print_columns` says it
         common: Any = {"data_dir": data_dir, "callbacks": [bar]}
         if data is None:
-            result = lazy.run.resume_run(folder := resume or Path(), **common)
+            result = lazy.run.resume_run(folder, **common)
         else:
-            model = model_for(model, [data])
             common |= {"overwrite": overwrite, "drop_constant": drop_constant, "checked": print_columns}
-            result = lazy.run.start_run(
-                folder := out or default_folder(data, model), model, parameters, data, **common
-            )
+            result = lazy.run.start_run(folder, model, parameters, data, **common)
     _print_result(folder, result)
     data = data or lazy.summary.read_spec(folder)["data"]
     more = [("surprise", folder, data, "--top", 10)] if "gain" in result else []
     next_commands(("score", folder, data), ("sample", folder, "-n", 10), *more)
+
+
+@contextmanager
+def _stoppable(folder: Path) -> Iterator[None]:
+    """After Ctrl-C or SIGTERM: how the run goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        begun = (folder / "spec.json").is_file()
+        errors.print("Stopped; to go on:" if begun else "Stopped before training began.")
+        next_commands(*[("fit", "--resume", folder)] if begun else [], to=errors)
+        raise typer.Exit(3) from None
 
 
 def default_folder(data: str, model: str) -> Path:

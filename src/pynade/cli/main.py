@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -20,6 +21,7 @@ from pynade.cli.sample import impute, inpaint, sample, score
 from pynade.cli.screen import console, errors, next_commands, plain_table, print_facts, training_bar
 from pynade.cli.sweep import sweep
 from pynade.cli.table import odd_cells, predict, query, surprise
+from pynade.digest import Damaged
 
 HELP = """Exact probability models for tables and images.
 
@@ -31,6 +33,10 @@ Fit a model to a table, fill its gaps, find odd cells, ask questions, draw new r
   pynade query runs/people "income | age=40, city=Paris"
   pynade sample runs/people -n 100 --out new.csv
 """
+EPILOG = (
+    "Exit codes: 0 done; 1 refused, one sentence says why; 2 unknown command or option; 3 interrupted ("
+    "Ctrl-C, SIGTERM): `pynade fit --resume RUN`, or the same command again, goes on; 4 a file is damaged."
+)
 
 
 def info(
@@ -98,7 +104,7 @@ def demo(out: Picture = Path("pynade-demo.png"), digits: Annotated[bool, Digits]
     next_commands(("demo", "--digits"), ("fit", "--help"))
 
 
-app = typer.Typer(help=HELP, add_completion=False, pretty_exceptions_enable=False, **GROUP)
+app = typer.Typer(help=HELP, epilog=EPILOG, add_completion=False, pretty_exceptions_enable=False, **GROUP)
 app.command("fit", cls=ModelCommand, help=HELP_OF_FIT)(fit)
 for command in (score, sample, impute, predict, surprise, query, inpaint, sweep, info, demo):
     app.command()(command)
@@ -129,12 +135,13 @@ def _options(
 
 def main() -> None:
     """Run the command line; an error that a user can correct is one sentence, without a traceback."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         app()
     except SystemExit as stop:
         if stop.code == 130:  # typer's exit code after Ctrl-C
-            others = "sweep and reproduce continue when the same command is given again"
-            errors.print(f"Stopped. `pynade fit --resume RUN` continues a run; {others}.")
+            errors.print("Stopped. score, sweep and reproduce go on when the same command is given again.")
+            sys.exit(3)
         raise
     except Exception as error:
         training = sys.modules.get("pynade.training")  # if it is not imported, nothing has diverged
@@ -142,7 +149,7 @@ def main() -> None:
         if not (diverged or isinstance(error, ValueError | OSError | ImportError)):
             raise  # a bug of pynade: show where
         errors.print(f"Error: {error}")
-        sys.exit(1)
+        sys.exit(4 if isinstance(error, Damaged) else 1)
 
 
 if __name__ == "__main__":

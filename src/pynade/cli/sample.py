@@ -84,7 +84,7 @@ def score(
         lazy.files.write_table(rows, ["log_prob"], result.log_probs)
     if record is not None:
         lazy.score.write_record(record, run, result)
-    lazy.score.forget_chunks(run, result)
+    lazy.score.forget_chunks(result)
     for line in result.lines:
         console.print(line, soft_wrap=True)
     recorded = record is not None or not run.is_dir()

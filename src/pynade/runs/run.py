@@ -13,22 +13,24 @@ from __future__ import annotations
 import os
 import shlex
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pynade.atomic import write_json
+from pynade.atomic import LOCK, sole_writer, write_json
 from pynade.device import torch_device
+from pynade.digest import read_json, sealed
 from pynade.estimators.base import DensityEstimator, load_with_facts, plain
 from pynade.estimators.registry import MODELS, estimator_named
 from pynade.estimators.tabular import TabularNADE
 from pynade.likelihood import Estimate
 from pynade.models import Orderless
 from pynade.runs.provenance import provenance
-from pynade.runs.summary import read_json, read_spec
+from pynade.runs.summary import read_spec
 from pynade.tables import Dataset, Schema, resolve
 from pynade.tables.images import binarized, is_grey
 from pynade.training.checkpoint import numbered_checkpoints
@@ -91,22 +93,26 @@ def start_run(
     whole = binarized(whole, rule := _binarize_rule(whole, estimator))
     _check_request(model, estimator, whole)  # before any split, so that rows are the file's
     dataset = whole if whole.framed else _with_validation(whole, estimator, valid_rows)
-    _claim(folder, overwrite)
-    if checked is not None:
-        checked(estimator)
     given = {name: plain(value) for name, value in estimator.flat_parameters().items()}
     where = str(Path(data).resolve()) if Path(data).exists() else data
     spec: Any = {"model": model, "parameters": given, "data": where, "data_checksum": dataset.checksum}
     options = {"drop_constant": drop_constant or None, "valid_rows": valid_rows, "binarize": rule}
     spec |= {name: value for name, value in options.items() if value is not None}
-    write_json(folder / "spec.json", spec)
-    device = torch_device(estimator.device)
-    write_json(folder / "provenance.json", provenance(dataset, seed=estimator.random_state, device=device))
+    origin = provenance(dataset, seed=estimator.random_state, device=torch_device(estimator.device))
     try:
-        return _train(folder, estimator, dataset, resume=False, callbacks=callbacks)
-    except ValueError:  # what only learning finds out, such as a singular covariance: there is no run
-        _clear(folder, *FILES)
-        if not any(folder.iterdir()):
+        with _claimed(folder, overwrite):
+            if checked is not None:
+                checked(estimator)
+            write_json(folder / "spec.json", sealed(spec))
+            write_json(folder / "provenance.json", sealed(origin))
+            try:
+                return _train(folder, estimator, dataset, resume=False, callbacks=callbacks)
+            except ValueError:  # what only learning finds out, such as a singular covariance: there is no run
+                if not (folder / "model.safetensors").is_file():
+                    _clear(folder, *FILES)
+                raise
+    except ValueError:
+        if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
         raise
 
@@ -115,13 +121,29 @@ def resume_run(
     folder: Path, *, data_dir: Path | None = None, callbacks: Sequence[Callback] = ()
 ) -> dict[str, Any]:
     """Go on with an interrupted run to the result it would have had; arguments as for `start_run`."""
-    spec = read_spec(folder)
-    if (folder / "result.json").is_file():
-        result = read_json(folder / "result.json")
-        if result["status"] == "finished":
-            _clear(folder)  # (it may have been killed just before)
-            return result
+    read_spec(folder)
+    if (result := _ended(folder)) is not None:
+        with suppress(OSError):  # (it may have been killed just before, and may be read-only)
+            _clear(folder)
+        return result
+    with sole_writer(folder):
+        return _ended(folder) or _resume(folder, data_dir, callbacks)
+
+
+def _ended(folder: Path) -> dict[str, Any] | None:
+    """The result of a finished run, None of an unfinished one; refuses one that cannot go on."""
+    if not (folder / "result.json").is_file():
+        return None
+    result = read_json(folder / "result.json")
+    if result["status"] != "finished":
         raise ValueError(f"the run in {folder} ended with: {result['stopped']}; it cannot go on from there")
+    return result
+
+
+def _resume(folder: Path, data_dir: Path | None, callbacks: Sequence[Callback]) -> dict[str, Any]:
+    """Train what is left of a run, whose lock this process holds."""
+    spec = read_spec(folder)
+    _clear_parts(folder)
     estimator = estimator_named(spec["model"], spec["parameters"])
     dataset = _varying(data_for(estimator, spec["data"], data_dir), spec.get("drop_constant", False))
     dataset = binarized(dataset, spec.get("binarize"))
@@ -221,7 +243,7 @@ def _train(folder: Path, estimator: DensityEstimator, dataset: Dataset, **option
     try:
         estimator.fit(dataset.train, X_valid=dataset.valid, **options)
     except Diverged as error:
-        write_json(folder / "result.json", {"status": "diverged", "stopped": str(error)})
+        write_json(folder / "result.json", sealed({"status": "diverged", "stopped": str(error)}))
         raise
     facts = {"dropped": origin.get("dropped_columns", []), "image_shape": dataset.image_shape}
     facts |= {name: origin[name] for name in ("binarize",) if name in origin}
@@ -240,7 +262,7 @@ def _train(folder: Path, estimator: DensityEstimator, dataset: Dataset, **option
     if dataset.framed:
         gain = None if valid is None else Estimate.from_rows(estimator.gain(valid)).to_json()
         result |= {"gain": gain, "disagreement": estimator.disagreement_}
-    write_json(folder / "result.json", result)
+    write_json(folder / "result.json", sealed(result))
     _clear(folder)
     return result
 
@@ -261,21 +283,35 @@ def _check_request(model: str, estimator: DensityEstimator, dataset: Dataset) ->
         raise
 
 
-def _claim(folder: Path, overwrite: bool) -> None:
-    """Make the run folder, or remove an earlier run from it; other files are never touched."""
+@contextmanager
+def _claimed(folder: Path, overwrite: bool) -> Iterator[None]:
+    """Make the run folder, or remove an earlier run from it, and hold its lock; other files stay."""
+    _check_free(folder, overwrite)
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            if not overwrite:
-                raise ValueError(f"{folder} already exists; give --overwrite to replace it")
-            if not (folder / "spec.json").is_file():
-                raise ValueError(f"{folder} is not a run folder, so --overwrite will not touch it")
-            _clear(folder, *FILES)
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError
     except OSError as error:
         reason = error.strerror or "no permission"
         raise ValueError(f"cannot write to the output folder {folder}: {reason}") from None
+    with sole_writer(folder):
+        _check_free(folder, overwrite)  # another process may have been quicker
+        _clear_parts(folder)
+        _clear(folder, *FILES)
+        yield
+
+
+def _check_free(folder: Path, overwrite: bool) -> None:
+    """Refuse a folder that holds something, but for a run that may be replaced."""
+    if not folder.exists() or (folder.is_dir() and {path.name for path in folder.iterdir()} <= {*LOCK}):
+        return
+    if not overwrite:
+        raise ValueError(f"{folder} already exists; give --overwrite to replace it")
+    try:
+        read_spec(folder)
+    except (ValueError, OSError) as error:
+        what = f"{folder} is not a run folder, so --overwrite will not touch it"
+        raise ValueError(f"{what}: {error}") from None
 
 
 def _files(folder: Path, *names: str) -> list[Path]:
@@ -286,3 +322,10 @@ def _files(folder: Path, *names: str) -> list[Path]:
 def _clear(folder: Path, *names: str) -> None:
     for path in _files(folder, *names):
         path.unlink(missing_ok=True)
+
+
+def _clear_parts(folder: Path) -> None:
+    """Remove what processes that were killed have left of the run's files, while this one holds the lock."""
+    for file in _files(folder, *FILES):
+        for part in folder.glob(f".{file.name}.*.part"):
+            part.unlink()

@@ -7,14 +7,16 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pynade.atomic import write_json
+from pynade.atomic import InUse, sole_writer, write_json
 from pynade.device import device_here, torch_device
+from pynade.digest import read_json
 from pynade.estimators.base import DensityEstimator
 from pynade.estimators.tabular import TabularNADE
 from pynade.evaluation import OrderingScores
@@ -22,7 +24,7 @@ from pynade.likelihood import Estimate, row_log_probs
 from pynade.models import Density, Orderless
 from pynade.runs.provenance import OF_MACHINE, code_version, device_name, now
 from pynade.runs.run import as_command, data_for, load_run
-from pynade.runs.summary import read_json, read_metrics
+from pynade.runs.summary import read_metrics
 from pynade.tables import Dataset, Schema
 from pynade.tables.frames import align
 from pynade.tables.images import binarized
@@ -41,6 +43,7 @@ class Score:
     orderings: int | None  # that were asked for
     options: str  # of the command that makes it again: orderings and estimates
     seconds: float  # how long it took
+    chunks: Path | None = None  # where its chunks were kept, if there were many orderings
 
 
 def ensemble_sizes(k: int) -> list[int]:
@@ -124,8 +127,8 @@ def score_run(
     rows = rows if mixed else align(rows, names, facts.get("columns"), facts.get("dropped", ()))
     rows, log_probs, estimate, begin = rows[:first], np.empty(0), None, time.perf_counter()
     options: dict[str, Any] = {"progress": progress, "precision": precision}
-    keep = options | {"folder": chunk_folder(run, dataset.name, split) if run.is_dir() else None}
-    sizes, shown, lines = ensemble_sizes(orderings or 1), {}, []
+    keep = options | {"folder": run / "chunks" if run.is_dir() else None}
+    sizes, shown, lines, many = ensemble_sizes(orderings or 1), {}, [], OrderingScores(log_probs)
     found: dict[str, Any] = {}
     if isinstance(model, TabularNADE):
         log_probs, gain = model.score_samples(rows, orderings, density), Estimate.from_rows(model.gain(rows))
@@ -136,7 +139,7 @@ def score_run(
         log_probs = row_log_probs(model.double(), rows).numpy()
     elif draws is not None and orderings is not None:
         made = model.control_variate_ensemble(rows, orderings, draws, every, **keep)
-        estimate, exact = made.ensemble, f"exact on {len(made.estimates)} rows"
+        many, estimate, exact = made.subset, made.ensemble, f"exact on {len(made.estimates)} rows"
         shown = {"mean over orderings": made.typical, f"ensemble of {orderings}, {exact}": estimate}
         found = {"mean_over_orderings": made.typical.to_json()}
         found["ensembles"] = {str(n): made.of(n).to_json() for n in sizes}
@@ -152,7 +155,8 @@ def score_run(
     else:
         with warnings.catch_warnings(action="ignore"):  # the summary says whether it is an estimate
             if isinstance(model.model_, Orderless) and not np.isnan(rows).any():
-                log_probs = model.score_orderings(rows, model.orderings(), **keep).ensemble_rows()
+                many = model.score_orderings(rows, model.orderings(), **keep)
+                log_probs = many.ensemble_rows()
             else:
                 log_probs = model.score_samples(rows)
         estimate = model.summary(log_probs)
@@ -165,7 +169,7 @@ def score_run(
     texts = [f"{label}: {value}" for label, value in shown.items()] or [str(estimate)]
     lines = [*(f"{dataset.name} {split}: {text}" for text in texts), *lines]
     seconds = time.perf_counter() - begin
-    return Score(dataset, split, log_probs, estimate, lines, found, orderings, words, seconds)
+    return Score(dataset, split, log_probs, estimate, lines, found, orderings, words, seconds, many.folder)
 
 
 def added_up(schema: Schema, density: bool = False) -> str:
@@ -178,14 +182,11 @@ def added_up(schema: Schema, density: bool = False) -> str:
     return f"a row's score adds up {' and '.join(parts)}"
 
 
-def chunk_folder(run: Path, data: str, split: str) -> Path:
-    """Where the finished chunks of an evaluation under many orderings are kept."""
-    return run / f"chunks-{data.replace('/', '-')}-{split}"
-
-
-def forget_chunks(run: Path, score: Score) -> None:
+def forget_chunks(score: Score) -> None:
     """Remove the chunks of a finished evaluation, once what was wanted of it has been written."""
-    shutil.rmtree(chunk_folder(run, score.data.name, score.split), ignore_errors=True)
+    if score.chunks is not None:
+        with suppress(InUse, FileNotFoundError), sole_writer(score.chunks, wait=0):
+            shutil.rmtree(score.chunks, ignore_errors=True)
 
 
 def _curve(run: Path) -> dict[str, Any]:

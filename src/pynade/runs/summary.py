@@ -6,24 +6,21 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pynade.digest import read_json
 from pynade.header import read_header
 from pynade.tables import Schema
 from pynade.training.history import current_line
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the content of a JSON file."""
-    return dict(json.loads(path.read_text(encoding="utf-8")))
-
-
 def read_spec(folder: Path) -> dict[str, Any]:
     """Return the spec of a run folder: model, parameters, data and checksum; refuses what is none."""
     try:
-        return read_json(folder / "spec.json")
+        spec = read_json(folder / "spec.json")
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"{folder} is no run folder: it has no spec.json") from None
-    except ValueError as error:
-        raise ValueError(f"{folder / 'spec.json'} is damaged: {error}") from None
+    if missing := [name for name in ("model", "parameters", "data", "data_checksum") if name not in spec]:
+        raise ValueError(f"{folder} is no run folder: its spec.json has no {missing[0]!r}")
+    return spec
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
@@ -57,6 +54,7 @@ def describe_run(run: Path) -> tuple[list[tuple[str, str]], Schema | None]:
     if file.is_file() or not run.is_dir():
         header = read_header(file)
         version = f"pynade {header.facts['version']}, format {header.facts['format']}"
+        version += "" if header.verified else ", not verified: it has no digest"
         facts.append(("weights", f"{header.n_weights:,}"))
         facts += [] if header.n_variables is None else [("variables", f"{header.n_variables:,}")]
         facts += [("density", json.dumps(header.facts["spec"])), ("written by", version)]

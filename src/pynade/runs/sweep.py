@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pynade.atomic import write_json
+from pynade.atomic import sole_writer, write_json
 from pynade.device import torch_device
+from pynade.digest import read_json, sealed
 from pynade.estimators.base import load
 from pynade.estimators.classical import ClassicalEstimator, fit_folds
 from pynade.estimators.net import NetEstimator
@@ -29,7 +30,6 @@ from pynade.estimators.registry import PARAMETERS, estimator_named
 from pynade.evaluation import OrderingScores
 from pynade.runs.provenance import OF_MACHINE, now, provenance
 from pynade.runs.score import averaged, ensembles_of
-from pynade.runs.summary import read_json
 from pynade.tables import Dataset, registry, resolve
 from pynade.training.gradient import OWN, Member, fit_population, train_log_likelihoods
 from pynade.training.history import History
@@ -115,6 +115,13 @@ class Sweep:
         self.spec |= {} if self.repeats == 1 else {"repeats": self.repeats}
         self.spec |= {"data_checksums": [part.checksum for part in parts]}
         self._claim()
+        with sole_writer(self.folder):
+            return self._session(parts)
+
+    def _session(self, parts: list[Dataset]) -> dict[str, Any]:
+        """Train what is left, as the one process that writes to the folder."""
+        for left in self.folder.glob(".*.part"):
+            left.unlink()  # of a process that was killed
         file = self.folder / "sessions.json"  # when this sweep was at work: earlier commands, and this one
         sessions = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
         sessions.append([now(), now()])
@@ -125,7 +132,7 @@ class Sweep:
             sessions[-1][1] = now()
             write_json(file, sessions)
         record["sessions"] = sessions
-        write_json(self.folder / "result.json", record)
+        write_json(self.folder / "result.json", sealed(record))
         return record
 
     def _parts(self) -> list[Dataset]:
@@ -191,7 +198,7 @@ class Sweep:
             raise ValueError(f"{self.folder} already exists and is no sweep; give another folder")
         else:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_json(file, self.spec)
+            write_json(file, sealed(self.spec))
 
     def _train(self, parts: list[Dataset]) -> dict[str, Any]:
         """Train the grid and the chosen settings, score them, and return the record."""
@@ -202,7 +209,7 @@ class Sweep:
             outcomes = [outcome for outcome, _ in trained]
             for file, best in self._weights(outcomes).items():
                 trained[outcomes.index(best)][1].save(file)
-            write_json(self.folder / f"{name}.json", {"seconds": seconds, "outcomes": outcomes})
+            write_json(self.folder / f"{name}.json", sealed({"seconds": seconds, "outcomes": outcomes}))
         files = [read_json(self.folder / f"{name}.json") for name in self._batches(jobs)]
         outcomes = [outcome for file in files for outcome in file["outcomes"]]
         began = time.monotonic()

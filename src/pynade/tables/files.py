@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import math
+import os
 import re
 import zipfile
 import zlib
@@ -238,10 +239,14 @@ def read_frame(path: str | Path, missing: Words = None) -> polars.DataFrame:
 
 def check_destination(path: Path, *endings: str) -> None:
     """Raise a ValueError if a file of one of these endings (none: any) cannot be written."""
+    if path.is_dir():
+        raise ValueError(f"cannot write {path}: it is a folder")
     if endings and path.suffix not in endings:
         raise ValueError(f"cannot write {path.name}: its ending must be {' or '.join(endings)}")
     if not path.parent.is_dir():
         raise ValueError(f"cannot write {path.name}: the folder {path.parent} does not exist")
+    if not os.access(path.parent, os.W_OK):
+        raise ValueError(f"cannot write {path.name}: no permission to write to the folder {path.parent}")
 
 
 def write_table(path: Path, header: Sequence[str] | None, rows: Any) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from pynade.atomic import write_atomically
+from pynade.digest import Damaged, read_entries
+from pynade.store import write_tensors
 
 Tensors = dict[str, Tensor]
 State = tuple[dict[str, Tensors], dict[str, Any]]  # groups of tensors, and facts as JSON
@@ -25,27 +25,23 @@ CHECKPOINT_SECONDS = 20.0  # between checkpoints; any of them resumes to the ide
 def save_checkpoint(path: Path, tensors: dict[str, Tensors], facts: dict[str, Any]) -> None:
     """Write groups of tensors and plain facts."""
     named = {f"{group}|{name}": t for group, own in tensors.items() for name, t in own.items()}
-    flat = {name: t.detach().cpu().contiguous().clone() for name, t in named.items()}
-    try:
-        write_atomically(path, lambda p: save_file(flat, p, {"checkpoint": json.dumps(facts)}))
-    except SafetensorError as error:  # a full disk, for example
-        raise OSError(f"{path} cannot be written: {error}") from error
+    write_tensors(path, named, {"checkpoint": json.dumps(facts)})
 
 
 def load_checkpoint(path: Path) -> State:
     """Read back what `save_checkpoint` wrote."""
     try:
+        facts = json.loads(read_entries(path, "checkpoint")[0]["checkpoint"])
         with safe_open(path, framework="pt") as f:
-            facts = json.loads((f.metadata() or {})["checkpoint"])
             groups: dict[str, Tensors] = {}
             for key in f.keys():  # noqa: SIM118 (safe_open is no mapping)
                 group, name = key.split("|", 1)
                 groups.setdefault(group, {})[name] = f.get_tensor(key)
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no checkpoint at {path}") from None
-    except (SafetensorError, KeyError, ValueError) as error:
+    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         fault = f"is damaged or no checkpoint of pynade (remove it to begin anew): {error}"
-        raise ValueError(f"{path} {fault}") from None
+        raise Damaged(f"{path} {fault}") from None
     return groups, facts
 
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import math
+import signal
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -134,10 +137,49 @@ def run(
     Args:
         learner: what is trained; `Diverged` is raised if no member has finite parameters any more.
         epochs: how many at most.
-        checkpoint: keeps the state in a file, from which an interrupted training goes on.
+        checkpoint: keeps the state in a file, from which an interrupted training goes on. Ctrl-C then waits
+            for the end of an epoch of less than 20 seconds and the checkpoint; a second one does not.
         metrics: file that gets one JSON line per epoch (of the first member).
         callbacks: called with a `Progress`; one that returns True ends training after the epoch.
     """
+    with _interrupts(wait=checkpoint is not None) as asked:
+        histories = _run(learner, epochs, checkpoint, metrics, callbacks, asked)
+    if asked:  # when training had just ended
+        raise KeyboardInterrupt
+    return histories
+
+
+@contextmanager
+def _interrupts(wait: bool) -> Iterator[list[int]]:
+    """A list that gets the first signal for which Python has a handler (Ctrl-C), which then waits."""
+    asked: list[int] = []
+    before: dict[int, Any] = {}
+
+    def note(number: int, frame: Any) -> None:
+        asked.append(number)
+        if len(asked) > 1:
+            before[number](number, frame)
+
+    possible = wait and threading.current_thread() is threading.main_thread()
+    for number in (signal.SIGINT, signal.SIGTERM) if possible else ():
+        if callable(handler := signal.getsignal(number)):
+            before[number] = handler
+            signal.signal(number, note)
+    try:
+        yield asked
+    finally:
+        for old, handler in before.items():
+            signal.signal(old, handler)
+
+
+def _run(
+    learner: Learner,
+    epochs: int,
+    checkpoint: Checkpoint | None,
+    metrics: Path | None,
+    callbacks: Sequence[Callback],
+    asked: list[int],
+) -> list[History]:
     histories = [History() for _ in learner.stopping]
     epoch, folder = 0, None if checkpoint is None else checkpoint.path.parent
     if checkpoint is not None and checkpoint.found is not None:
@@ -145,6 +187,7 @@ def run(
         facts = checkpoint.found[1]
         histories = [History.from_json(h) for h in facts.get("histories", [facts.get("history")])]
         epoch = facts["epoch"]
+    saved = epoch
     if metrics is not None:
         lines = "".join(json.dumps(line) + "\n" for line in histories[0].epochs)
         write_atomically(metrics, lambda path: path.write_text(lines, encoding="utf-8"))
@@ -162,6 +205,8 @@ def run(
     def report(update: int, learning_rate: float, train: Callable[[], float]) -> None:
         nonlocal rate, reported
         rate = learning_rate
+        if asked and saved == epoch - 1:  # nothing but a part of this epoch is lost
+            raise KeyboardInterrupt
         if callbacks and time.monotonic() - reported > REPORT_SECONDS:
             reported = time.monotonic()
             call(update, train(), None, done=False)
@@ -216,10 +261,13 @@ def run(
                 history.best_epoch = history.best_epoch or len(history.epochs)
         elif stopped:
             learner.drop(stopped)
-        if checkpoint is not None and checkpoint.due(ended):
+        if checkpoint is not None and checkpoint.due(ended or bool(asked)):
             tensors, facts = learner.state()
             facts |= {"epoch": epoch, "histories": [asdict(h) for h in histories]}
             checkpoint.save(tensors, facts)
+            saved = epoch
+        if asked:
+            raise KeyboardInterrupt
     learner.finish()
     return histories
 
