@@ -315,9 +315,14 @@ def _interpolate(x: Tensor, knots: Tensor, values: Tensor) -> tuple[Tensor, Tens
         knots, values = knots.flatten(), values.flatten()
         place = torch.searchsorted(knots[1:-1].contiguous(), x.contiguous(), right=True)
         x0, x1, y0, y1 = (t[place + k] for t in (knots, values) for k in (0, 1))
-    elif knots.ndim == x.ndim == 2 and len(knots) == x.shape[1]:  # rows of all columns
-        place = torch.searchsorted(knots[:, 1:-1].contiguous(), x.mT.contiguous(), right=True)
-        x0, x1, y0, y1 = (t.gather(1, place + k).mT for t in (knots, values) for k in (0, 1))
+    elif knots.ndim == 2 <= x.ndim and len(knots) == x.shape[-1]:  # rows of all columns
+        rows = x.reshape(-1, len(knots)).mT.contiguous()
+        place = torch.searchsorted(knots[:, 1:-1].contiguous(), rows, right=True)
+        x0, x1, y0, y1 = (t.gather(1, place + k).mT.reshape(x.shape) for t in (knots, values) for k in (0, 1))
+    elif x.ndim == 2 and knots.shape[:-1] == (len(x), 1):  # groups of rows, a column for each
+        knots, values = knots[:, 0], values[:, 0]
+        place = torch.searchsorted(knots[:, 1:-1].contiguous(), x.contiguous(), right=True)
+        x0, x1, y0, y1 = (t.gather(1, place + k) for t in (knots, values) for k in (0, 1))
     else:
         knots, values = knots.expand(*x.shape, -1), values.expand(*x.shape, -1)
         place = (knots[..., 1:-1] <= x.unsqueeze(-1)).sum(-1, keepdim=True)
