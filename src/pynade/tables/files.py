@@ -10,7 +10,7 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from pynade.tables.modules import polars
 DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 SUFFIXES = (".npy", ".npz", ".csv", ".parquet", ".csv.gz")
 TABLE_ENDINGS = (".csv", ".npy", ".parquet")  # of the files that `write_table` writes
+DELIMITERS = ",;"
 FRAME_ENDINGS = (".csv", ".parquet")  # likewise, of frames
 Names = tuple[str, ...] | None
 Words = Sequence[str] | None  # texts that mean "missing"
@@ -38,8 +39,8 @@ TIMES = ("", " %H:%M:%S%.f", "T%H:%M:%S%.f", " %H:%M", "T%H:%M", " %H:%M:%S%.f%#
 def read_file(path: str | Path) -> tuple[np.ndarray, Names]:
     """Read a table from a file.
 
-    A ``.csv`` file is UTF-8 text, delimited by commas or semicolons, whichever its first line has more of.
-    That line holds the column names if a cell of it is neither a number nor missing.
+    A ``.csv`` file is UTF-8 text, delimited by commas or semicolons, whichever its first row has more of.
+    That row holds the column names if a cell of it is neither a number nor missing.
 
     Args:
         path: A ``.npy`` file, an ``.npz`` file with one array, a ``.csv`` file (or ``.csv.gz``) or a
@@ -283,15 +284,23 @@ class CsvText:
             raise ValueError(f"{path} is no UTF-8 text ({error.reason} at byte {error.start})") from error
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise ValueError(f"{path} is damaged ({error})") from error
-        if (start := re.search(r"\S", text)) is None:
+        if "\0" in text:
+            line = text.count("\n", 0, text.index("\0")) + 1
+            raise ValueError(f"{path} is no text: there is a NUL byte in line {line}")
+        self.path, self.line, begin = path, 0, 0
+        loose = [next(_rows_of(text, mark, strict=False), ([], 0, 0))[0] for mark in DELIMITERS]
+        self.delimiter = max(zip(DELIMITERS, loose, strict=True), key=lambda found: len(found[1]))[0]
+        try:
+            first = next(_rows_of(text, self.delimiter), None)
+        except csv.Error as error:
+            raise self._fault(error, 0) from None
+        if first is None:
             raise ValueError(f"{path} is empty; expected rows and columns")
-        begin = text.rfind("\n", 0, start.start()) + 1
-        first = text[begin:].partition("\n")[0]
-        self.path, self.delimiter = path, ";" if first.count(";") > first.count(",") else ","
-        self.cells = [cell.strip() for cell in next(csv.reader([first], delimiter=self.delimiter))]
+        self.cells = [cell.strip() for cell in first[0]]
         self.names = None if all(map(is_number, self.cells)) else unique_names(self.cells)
-        begin += len(first) + 1 if self.names else 0
-        self.body, self.line = text[begin:].rstrip(), text.count("\n", 0, begin) + 1
+        if self.names:
+            _, self.line, begin = first
+        self.body = text[begin:].rstrip()
         if not self.body:
             raise ValueError(f"{path} has column names but no rows")
 
@@ -319,45 +328,75 @@ class CsvText:
 
     def _frame(self, kind: Any) -> Any:
         """Cells of one type; None where polars reads them in another way than Python, or cannot."""
-        width, quoted = len(self.cells), 0
-        if width == 1:  # of which blank lines are no rows
+        width, quoted, raw = len(self.cells), 0, self.body.encode()
+        if width == 1 or re.search("\r(?!\n)", self.body) or not _surround(raw, self.delimiter):
             return None
         options: Any = {"schema": {str(i): kind for i in range(width)}, "has_header": False}
         try:
-            frame = polars.read_csv(self.body.encode(), separator=self.delimiter, **options)
+            frame = polars.read_csv(raw, separator=self.delimiter, **options)
         except polars.exceptions.PolarsError:
             return None
         if kind == polars.String:
             inside = polars.all().str.count_matches(self.delimiter, literal=True)
             quoted = sum(frame.select(inside.sum()).row(0))
         # polars fills short rows and refuses long ones, so the number of delimiters says that all are full
-        return frame if self.body.count(self.delimiter) - quoted == len(frame) * (width - 1) else None
+        full = self.body.count(self.delimiter) - quoted == len(frame) * (width - 1)
+        return frame if full and len(frame) == self.body.count("\n") + 1 else None
 
     def _rows(self, numbers: bool = False) -> list[list[Any]]:
         """The cells as text or as numbers; a ValueError names the first fault."""
         rows: list[list[Any]] = []
-        columns = self.names or range(1, len(self.cells) + 1)
-        reader = csv.reader(io.StringIO(self.body), delimiter=self.delimiter)
+        columns, line = self.names or range(1, len(self.cells) + 1), 0
         try:
-            for cells in reader:
-                if not cells or (len(cells) == 1 and cells[0].isspace()):
-                    continue
+            for row in _rows_of(self.body, self.delimiter):
+                cells, line, _ = row
                 if len(cells) != len(self.cells):
-                    raise csv.Error(f"expected {len(self.cells)} columns, but {len(cells)} were found")
+                    raise ValueError(f": expected {len(self.cells)} columns, but {len(cells)} were found")
                 rows.append([*map(self._number, cells, columns)] if numbers else cells)
         except (csv.Error, ValueError) as error:
-            mark = "," if isinstance(error, ValueError) else ":"
-            place = f"{self.path}, line {self.line + reader.line_num - 1}"
-            raise ValueError(f"{place}{mark} {error}") from None
+            raise self._fault(error, line) from None
         return rows
+
+    def _fault(self, error: Exception, line: int) -> ValueError:
+        """The sentence about a fault in a row that ends in this line, or about quotes in the next row."""
+        if isinstance(error, ValueError):
+            return ValueError(f"{self.path}, line {self.line + line}{error}")
+        rule = "a cell in quotes ends with its quote, and a quote inside it is doubled"
+        return ValueError(f"{self.path}: quotes do not match from line {self.line + line + 1} on ({rule})")
 
     def _number(self, cell: str, column: str | int) -> float:
         number = is_number(cell := cell.strip())
         found = math.nan if not number or cell.lower() in MISSING else float(cell)
         if not number or math.isinf(found):
             expected = "a finite number" if number else "a number"
-            raise ValueError(f"column {column!r}: expected {expected}, but {cell!r} was found")
+            raise ValueError(f", column {column!r:.60}: expected {expected}, but {cell[:60]!r} was found")
         return found
+
+
+def _rows_of(text: str, delimiter: str, strict: bool = True) -> Iterator[tuple[list[str], int, int]]:
+    """The cells of each row that is not blank, its last line (from 1), and where the next row begins."""
+    stream = io.StringIO(text, newline="")
+    reader = csv.reader(stream, delimiter=delimiter, strict=strict)
+    while True:
+        limit = csv.field_size_limit(2**31 - 1)  # a setting of the whole process
+        try:
+            cells = next(reader, None)
+        finally:
+            csv.field_size_limit(limit)
+        if cells is None:
+            return
+        if cells and not (len(cells) == 1 and cells[0].isspace()):
+            yield cells, reader.line_num, stream.tell()
+
+
+def _surround(text: bytes, delimiter: str) -> bool:
+    """Whether quotes stand around whole cells and nowhere else, where all readers of CSV agree."""
+    data = np.frombuffer(text, np.uint8)
+    quotes = np.flatnonzero(data == ord('"'))
+    ends, around = [ord(delimiter), ord("\n"), ord("\r")], np.pad(data, 1, constant_values=ord("\n"))
+    if len(quotes) % 2 or not np.isin(around[quotes[::2]], ends).all():
+        return False
+    return bool(np.isin(around[quotes[1::2] + 2], ends).all())
 
 
 def _known(cells: polars.Series, missing: Sequence[str]) -> polars.Series:
@@ -397,10 +436,10 @@ def is_number(cell: str) -> bool:
 
 def unique_names(cells: Sequence[str]) -> tuple[str, ...]:
     """Return the names with "x3" for an empty third one, and with "_" after a name that occurs again."""
-    names: list[str] = []
+    names: dict[str, None] = {}
     for i, cell in enumerate(cells):
         name = cell or f"x{i + 1}"
         while name in names:
             name += "_"
-        names.append(name)
+        names[name] = None
     return tuple(names)
