@@ -17,6 +17,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         with open(temporary, "rb") as f:
             os.fsync(f.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        raise type(error)(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -47,9 +47,9 @@ def read_header(path: Path) -> Header:
             if length > path.stat().st_size:
                 raise ValueError("its header is longer than the file")
             entries = json.loads(stream.read(length))
-        metadata = entries.pop("__metadata__", {})
-        tensors = {name: (item["dtype"], tuple(item["shape"])) for name, item in entries.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
+        metadata = dict(entries.pop("__metadata__", {}))
+        tensors = {name: (item["dtype"], tuple(map(int, item["shape"]))) for name, item in entries.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError, OverflowError) as error:
         raise ValueError(f"{path} is damaged or no model file: {error}") from None
     if "pynade" not in metadata:
         raise ValueError(f"{path} is a safetensors file, but not one that pynade wrote")

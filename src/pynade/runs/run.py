@@ -117,7 +117,7 @@ def resume_run(
     """Go on with an interrupted run to the result it would have had; arguments as for `start_run`."""
     spec = read_spec(folder)
     if (folder / "result.json").is_file():
-        result = read_json(folder / "result.json")
+        result = read_json(folder / "result.json", status=str, stopped=object)
         if result["status"] == "finished":
             _clear(folder)  # (it may have been killed just before)
             return result

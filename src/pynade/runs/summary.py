@@ -11,19 +11,31 @@ from pynade.tables import Schema
 from pynade.training.history import current_line
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the content of a JSON file."""
-    return dict(json.loads(path.read_text(encoding="utf-8")))
+def read_json(path: Path, **wanted: type) -> dict[str, Any]:
+    """Return the content of a JSON file, or a ValueError that names it.
+
+    Args:
+        path: The file.
+        **wanted: Names that must be in it, and the types of their values.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is damaged: expected an object of JSON, not {type(content).__name__}")
+    for name, kind in wanted.items():
+        if name not in content or not isinstance(content[name], kind):
+            raise ValueError(f"{path} is damaged: expected {name} ({kind.__name__}) in it")
+    return content
 
 
 def read_spec(folder: Path) -> dict[str, Any]:
     """Return the spec of a run folder: model, parameters, data and checksum; refuses what is none."""
     try:
-        return read_json(folder / "spec.json")
+        return read_json(folder / "spec.json", model=str, parameters=dict, data=str, data_checksum=str)
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"{folder} is no run folder: it has no spec.json") from None
-    except ValueError as error:
-        raise ValueError(f"{folder / 'spec.json'} is damaged: {error}") from None
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
@@ -32,7 +44,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     try:
         lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         epochs = [current_line(json.loads(line)) for line in lines]
-    except (FileNotFoundError, ValueError) as error:
+    except (FileNotFoundError, ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ValueError(f"{folder / 'metrics.jsonl'} is missing or damaged: {error}") from None
     if not epochs:
         raise ValueError(f"the run in {folder} has not finished an epoch yet")
@@ -57,9 +69,12 @@ def describe_run(run: Path) -> tuple[list[tuple[str, str]], Schema | None]:
     if file.is_file() or not run.is_dir():
         header = read_header(file)
         version = f"pynade {header.facts['version']}, format {header.facts['format']}"
-        facts.append(("weights", f"{header.n_weights:,}"))
-        facts += [] if header.n_variables is None else [("variables", f"{header.n_variables:,}")]
-        facts += [("density", json.dumps(header.facts["spec"])), ("written by", version)]
-        fitted = header.facts.get("estimator", {}).get("fitted", {})
-        schema = Schema.from_json(fitted["schema_"]) if "schema_" in fitted else None
+        try:
+            facts.append(("weights", f"{header.n_weights:,}"))
+            facts += [] if header.n_variables is None else [("variables", f"{header.n_variables:,}")]
+            facts += [("density", json.dumps(header.facts["spec"])), ("written by", version)]
+            fitted = header.facts.get("estimator", {}).get("fitted", {})
+            schema = Schema.from_json(fitted["schema_"]) if "schema_" in fitted else None
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise ValueError(f"the metadata of {file} is damaged: {error!r}") from None
     return facts, schema

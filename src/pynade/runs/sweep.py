@@ -203,7 +203,7 @@ class Sweep:
             for file, best in self._weights(outcomes).items():
                 trained[outcomes.index(best)][1].save(file)
             write_json(self.folder / f"{name}.json", {"seconds": seconds, "outcomes": outcomes})
-        files = [read_json(self.folder / f"{name}.json") for name in self._batches(jobs)]
+        files = [self._outcomes(name) for name in self._batches(jobs)]
         outcomes = [outcome for file in files for outcome in file["outcomes"]]
         began = time.monotonic()
         if self.retrain:
@@ -302,7 +302,10 @@ class Sweep:
 
     def _finished(self, name: str) -> bool:
         file = self.folder / f"{name}.json"
-        return file.is_file() and all(map(Path.is_file, self._weights(read_json(file)["outcomes"])))
+        return file.is_file() and all(map(Path.is_file, self._weights(self._outcomes(name)["outcomes"])))
+
+    def _outcomes(self, name: str) -> dict[str, Any]:
+        return read_json(self.folder / f"{name}.json", seconds=object, outcomes=list)
 
     def _learned(self, what: str, jobs: list[Job], rows: Rows) -> Iterator[tuple[str, Trained]]:
         """The name of each batch that is left, the seconds it took, its outcomes with their estimators."""

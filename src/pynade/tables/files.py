@@ -8,7 +8,6 @@ import hashlib
 import io
 import math
 import re
-import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -18,12 +17,11 @@ from typing import Any
 import numpy as np
 
 from pynade.atomic import write_atomically
+from pynade.tables.arrays import read_arrays
 from pynade.tables.dataset import PARTS, Dataset, Kind, Schema
 from pynade.tables.frames import MISSING, default_names
 from pynade.tables.modules import polars
 
-#: What numpy and zipfile raise on a damaged archive.
-DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 SUFFIXES = (".npy", ".npz", ".csv", ".parquet", ".csv.gz")
 TABLE_ENDINGS = (".csv", ".npy", ".parquet")  # of the files that `write_table` writes
 DELIMITERS = ",;"
@@ -163,21 +161,14 @@ def _check_table(rows: np.ndarray, where: str, names: Names) -> None:
         raise ValueError(f"{where}: expected rows and columns, but an array of shape {rows.shape} was found")
     if rows.size == 0:
         raise ValueError(f"{where}: expected at least one row and one column, but it is empty")
-    if rows.dtype.kind == "f" and np.isinf(rows).any():
-        place = tuple(int(i) for i in np.argwhere(np.isinf(rows))[0])
+    if rows.dtype.kind == "f" and (infinite := np.abs(rows) > np.finfo(np.float64).max).any():
+        place = tuple(int(i) for i in np.argwhere(infinite)[0])
         found = f"{rows[place]} was found {at(place)}"
         raise ValueError(f"{where}: expected finite numbers, but {found}; missing values are marked by NaN")
 
 
 def _read_numpy(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with path.open("rb") as stream:
-            loaded = np.load(stream, allow_pickle=False)
-            arrays = {"train": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
-    except PermissionError:
-        raise
-    except DAMAGE as error:
-        raise ValueError(f"{path} is damaged or holds no plain arrays ({error})") from error
+    arrays = read_arrays(path)
     if len(arrays) == 1:
         return {"train": next(iter(arrays.values()))}
     parts = {part: arrays[part] for part in PARTS if part in arrays}
@@ -186,7 +177,10 @@ def _read_numpy(path: Path) -> dict[str, np.ndarray]:
         raise ValueError(f"{held}; expected a single array, or 'train' with 'valid' and 'test' as there are")
     if "n_features" not in arrays:
         return parts
-    n = int(arrays["n_features"])
+    n: Any = arrays["n_features"]
+    if n.shape != () or n.dtype.kind not in "iu":
+        raise ValueError(f"{path}: n_features is a whole number, not an array {n.shape} of type {n.dtype}")
+    n = int(n)
     for part, rows in parts.items():
         if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != -(-n // 8):
             raise ValueError(f"{path}, part {part!r}: expected {n} columns packed into uint8 bytes")
