@@ -166,7 +166,8 @@ def _varying(dataset: Dataset, wanted: bool) -> Dataset:
         raise ValueError("every column is constant")
     parts: dict[str, Any] = {part: rows[:, kept] for part, rows in dataset.parts.items()}
     schema = Schema(tuple(dataset.schema.columns[i] for i in kept))
-    dropped = [name for name in dataset.schema.names if name not in schema.names]
+    left = set(schema.names)
+    dropped = [name for name in dataset.schema.names if name not in left]
     facts = dataset.provenance | {"dropped_columns": dropped}
     return replace(dataset, **parts, schema=schema, image_shape=None, provenance=facts, source=None)
 

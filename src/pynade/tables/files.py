@@ -9,6 +9,7 @@ import io
 import math
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -429,11 +430,16 @@ def is_number(cell: str) -> bool:
 
 
 def unique_names(cells: Sequence[str]) -> tuple[str, ...]:
-    """Return the names with "x3" for an empty third one, and with "_" after a name that occurs again."""
+    """Return the names with "x3" for an empty third one, and with "_" after a name that occurs again.
+
+    From the ninth repetition on the name has its number: "_9", "_10", …
+    """
     names: dict[str, None] = {}
+    again: Counter[str] = Counter()
     for i, cell in enumerate(cells):
-        name = cell or f"x{i + 1}"
+        name = first = cell or f"x{i + 1}"
         while name in names:
-            name += "_"
+            again[first] += 1
+            name = first + (f"_{n}" if (n := again[first]) > 8 else "_" * n)
         names[name] = None
     return tuple(names)

@@ -320,11 +320,12 @@ def fill_cells(X: Any, places: Places, types: dict[str, Type], order: Sequence[s
     A column without a type of its own takes that of training; `order` has the names of an array's columns.
     """
     if isinstance(X, np.ndarray | list | tuple):
-        return _fill_array(X, places, types, list(order))
-    frame, kind = native_frame(X)
+        return _fill_array(X, places, types, {name: i for i, name in enumerate(order)})
+    (frame, kind), filled = native_frame(X), dict[int, Any]()
     native = X.copy(deep=False) if kind == "pandas" else frame.to_native()
+    place = {name: i for i, name in enumerate(frame.columns)}
     for name, (where, values) in places.items():
-        facts, at = cells(frame[name])[2], frame.columns.index(name)
+        facts, at = cells(frame[name])[2], place[name]
         untyped = facts["type"] in ("Null", "Unknown") or facts["native"] == "object"
         if untyped and (kind == "pyarrow" or "arrow" not in facts) and frame[name].is_null().all():
             facts = types.get(name, {})
@@ -338,16 +339,22 @@ def fill_cells(X: Any, places: Places, types: dict[str, Type], order: Sequence[s
         elif kind == "polars":
             old = native.to_series(at)
             old = old.cast(made.dtype) if old.dtype == polars.Null else old
-            native = native.with_columns(old.scatter(where.tolist(), made))
+            filled[at] = old.scatter(where.tolist(), made)
         else:
             old, index = native.column(at), np.arange(len(native))
             index[where] = len(native) + np.arange(len(where))
             both = pa.chunked_array([*old.cast(made.type).chunks, made], made.type).unify_dictionaries()
-            native = native.set_column(at, native.field(at).with_type(made.type), both.take(pa.array(index)))
+            filled[at] = both.take(pa.array(index))
+    if kind == "polars":
+        return native.with_columns(list(filled.values()))
+    if kind == "pyarrow":
+        columns = [filled.get(i, column) for i, column in enumerate(native.columns)]
+        fields = [field.with_type(c.type) for field, c in zip(native.schema, columns, strict=True)]
+        return pa.table(columns, pa.schema(fields, native.schema.metadata))
     return native
 
 
-def _fill_array(X: Any, places: Places, types: dict[str, Type], order: list[str]) -> np.ndarray:
+def _fill_array(X: Any, places: Places, types: dict[str, Type], order: dict[str, int]) -> np.ndarray:
     """An array of the same type; of one that cannot hold a value, floats or objects."""
     rows = np.ma.getdata(X) if isinstance(X, np.ndarray) else rows_of(X)
     made = {name: _column("numpy", values, types.get(name, {})) for name, (_, values) in places.items()}
@@ -358,7 +365,7 @@ def _fill_array(X: Any, places: Places, types: dict[str, Type], order: list[str]
         wanted = np.dtype(np.float64)
     rows = rows.astype(wanted)
     for name, values in made.items():
-        rows[places[name][0], order.index(name)] = values.astype("datetime64[us]") if kind == "M" else values
+        rows[places[name][0], order[name]] = values.astype("datetime64[us]") if kind == "M" else values
     return rows
 
 
@@ -388,12 +395,14 @@ def align(rows: np.ndarray, names: Names, wanted: Names, dropped: Sequence[str] 
         names = default_names(rows.shape[1])
     if names is None or wanted is None:
         return rows
-    kept = [k for k, name in enumerate(names) if name not in dropped]
+    left_out = set(dropped)
+    kept = [k for k, name in enumerate(names) if name not in left_out]
     found, wanted = [names[k] for k in kept], list(wanted)
     if found == wanted or any(side == default_names(len(side)) for side in (found, wanted)):
         return rows[:, kept] if len(kept) < len(names) else rows
-    check_columns(found, wanted, [name for name in found if name not in wanted])
-    return rows[:, [kept[found.index(name)] for name in wanted]]
+    known, places = set(wanted), dict(zip(found, kept, strict=True))
+    check_columns(found, wanted, [name for name in found if name not in known])
+    return rows[:, [places[name] for name in wanted]]
 
 
 def check_columns(found: Sequence[str], wanted: Sequence[str], extra: Sequence[str] = ()) -> None:
