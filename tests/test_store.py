@@ -275,3 +275,89 @@ def test_building_executes_nothing_but_constructors_of_known_classes():
         with pytest.raises((ValueError, TypeError)):
             build({"kind": kind})
     assert build({"plain": [1, {"nested": "text"}]}) == {"plain": [1, {"nested": "text"}]}
+
+
+# sizes, types and places of files
+
+
+DEEP = {"kind": "TransformerNet", "n_variables": 4, "depth": 10**7}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda h: h["spec"]["net"].update(hidden=float("inf")), "infinity"),
+        (lambda h: h["spec"]["net"].update(hidden=10**30), r"hidden = 1e\+30, too large for its \d+ tensors"),
+        (lambda h: h["spec"]["ordering"].update(shape=[10**30]), r"shape = 1e\+30, too large"),
+        (lambda h: h["spec"].update(net=DEEP), r"depth = 1e\+07, too large for its \d+ tensors"),
+        (lambda h: h["spec"].update(net={"kind": "MADENet", "hidden": [10**7] * 3}), r"hidden = 1e\+07"),
+        (lambda h: h["spec"]["net"].update(hidden=-1), "cannot be loaded"),
+        (lambda h: h["spec"]["ordering"].pop("shape"), "KeyError: 'shape'"),
+        (lambda h: h["spec"].update(net={"kind": "TableBlend", "parts": [], "weights": []}), "IndexError"),
+    ],
+)
+def test_sizes_that_the_file_cannot_fill_are_refused_before_building(file, change, words, monkeypatch):
+    rewrite(file, change)
+    if "too large" in words or "hidden = " in words:
+        monkeypatch.setattr("pynade.store.build", lambda spec: pytest.fail("built"))
+    with pytest.raises(ValueError, match=words) as error:
+        load_density(file)
+    assert str(file) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "words"),
+    [
+        ("net.bias", None, r"it has no tensor 'net\.bias'"),
+        ("other", torch.zeros(2), "its tensor 'other' is none of the model's"),
+        ("net.bias", torch.zeros(7), r"size mismatch of 'net\.bias': \(7,\), expected \("),
+        (
+            "net.bias",
+            torch.zeros(4, 1, dtype=torch.int8),
+            r"'net\.bias' is of torch\.int8, expected torch\.float32",
+        ),
+        ("net.bias", torch.zeros(4, 1, dtype=torch.complex64), r"is of torch\.complex64"),
+        ("net.bias", torch.zeros(4, 1, dtype=torch.float8_e4m3fn), r"is of torch\.float8_e4m3fn"),
+        ("order", torch.tensor([0.0, 1, 2, 3]), r"'order' is of torch\.float32, expected torch\.int64"),
+        ("order", torch.ones(4, dtype=torch.bool), r"'order' is of torch\.bool"),
+    ],
+)
+def test_tensors_that_do_not_fit_the_spec_are_named(file, name, tensor, words):
+    tensors = {n: t.clone() for n, t in load_density(file)[0].state_dict().items()}
+    if tensor is None:
+        tensors.pop(name)
+    else:
+        tensors[name] = tensor.reshape(tensors[name].shape) if tensor.numel() == 4 else tensor
+    rewrite(file, lambda h: None, tensors)
+    with pytest.raises(ValueError, match=words) as error:
+        load_density(file)
+    assert str(error.value).startswith(f"{file} cannot be loaded: ")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_weights_of_other_widths_are_loaded(file, dtype):
+    tensors = {
+        n: t.to(dtype) if t.is_floating_point() else t for n, t in load_density(file)[0].state_dict().items()
+    }
+    rewrite(file, lambda h: None, tensors)
+    assert load_density(file)[0].net.bias.dtype == dtype
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), PermissionError(13, "Permission denied")]
+)
+def test_a_full_disk_names_the_file(file, monkeypatch, error):
+    whole = file.read_bytes()
+
+    def fail(path, content):
+        path.write_text("half")
+        raise error
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    with pytest.raises(OSError, match=rf"^cannot write {file}: (No space|Permission denied)") as found:
+        save_density(Independent(Bernoulli(), 2), file)
+    assert type(found.value) is type(error)
+    assert file.read_bytes() == whole
+    assert list(file.parent.iterdir()) == [file]

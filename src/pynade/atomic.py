@@ -55,7 +55,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             os.fsync(f.fileno())
         os.replace(temporary, path)
     except OSError as error:  # a full disk, for example
-        raise OSError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise type(error)(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         with suppress(OSError):
             temporary.unlink()

@@ -57,17 +57,25 @@ def sealed(facts: dict[str, Any]) -> dict[str, Any]:
     return facts | {"digest": _PREFIX + hashlib.sha256(text.encode()).hexdigest()}
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The entries of a JSON file of a run, compared with their digest, which is left out."""
+def read_json(path: Path, **wanted: type) -> dict[str, Any]:
+    """The entries of a JSON file of a run, compared with their digest, which is left out.
+
+    Args:
+        path: the file.
+        **wanted: names that must be in it, and the types of their values.
+    """
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(facts, dict):
-            raise ValueError("it holds no entries")
+            raise ValueError(f"expected an object of JSON, not {type(facts).__name__}")
         given = facts.pop("digest", None)
         if given is None and not any(str(value).startswith(_PREFIX) for value in facts.values()):
             _log(path)
         elif sealed(facts)["digest"] != given:
             raise ValueError(_CHANGED)
+        for name, kind in wanted.items():
+            if name not in facts or not isinstance(facts[name], kind):
+                raise ValueError(f"expected {name} ({kind.__name__}) in it")
     except (ValueError, RecursionError) as error:
         raise Damaged(f"{path} is damaged: {error}") from None
     return facts

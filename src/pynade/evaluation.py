@@ -74,6 +74,8 @@ def exact_scores(model: Any, rows: np.ndarray, orderings: int | Ordering = 1) ->
             split = gaps.to(device, model.dtype).split(query_rows_at_once(model, orderings))
             parts = [marginal_log_prob(model, x, ~torch.isnan(x), orderings=orderings).cpu() for x in split]
             out[~complete] = torch.cat(parts)
+    if (lost := np.isnan(out)).any():
+        raise ValueError(f"row {lost.argmax()} has no score: its values are too far from those of training")
     return out
 
 

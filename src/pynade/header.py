@@ -48,8 +48,8 @@ def read_header(path: Path) -> Header:
         raise FileNotFoundError(f"there is no model file at {path}")
     try:
         metadata, entries = read_entries(path, "pynade")
-        tensors = {name: (item["dtype"], tuple(item["shape"])) for name, item in entries.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
+        tensors = {name: (item["dtype"], tuple(map(int, item["shape"]))) for name, item in entries.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError, OverflowError) as error:
         raise Damaged(f"{path} is damaged or no model file: {error}") from None
     if "pynade" not in metadata:
         raise ValueError(f"{path} is a safetensors file, but not one that pynade wrote")

@@ -7,6 +7,7 @@ nothing in a file is executed.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +24,9 @@ from pynade.header import FORMAT, read_header
 from pynade.models.density import Model
 from pynade.ordering import Ordering
 
+NEWLINE = "\n"
+LAYERS = ("depth", "blocks")  # numbers of layers in a spec, each of which has tensors of its own
+WEIGHTS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 MODULES = ("pynade.models", "pynade.classical", "pynade.nets", "pynade.families")
 Part = TypeVar("Part", bound=type[torch.nn.Module])
 _registered: dict[str, type[torch.nn.Module]] = {}
@@ -131,22 +135,30 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: dic
 
 def load_density(path: Path | str) -> tuple[Model, dict[str, Any]]:
     """Read a density (or orderless model, or RBM) and its metadata; errors are those of `read_header`."""
-    header = read_header(Path(path)).facts
+    header, shapes, _ = read_header(Path(path))
     try:
         tensors = load_file(path)
     except (SafetensorError, OSError) as error:
         raise Damaged(f"{path} is damaged or no model file: {error}") from None
     try:
+        _check_sizes(header["spec"], shapes)
         with torch.device("meta"):
             model = build(header["spec"])
         if not isinstance(model, Model):
             raise ValueError("it describes no model")
         # A file holds tensors row by row, one right after the other, and matrix products of the same numbers
         # can differ in the last bit with where these lie: each gets the order in memory of the model's own.
-        for name, own in model.state_dict().items():
-            if name in tensors and own.shape == tensors[name].shape:
-                place = torch.empty_strided(own.shape, own.stride(), dtype=tensors[name].dtype)
-                tensors[name] = place.copy_(tensors[name])
+        for name in tensors.keys() - (state := model.state_dict()).keys():
+            raise ValueError(f"its tensor {name!r} is none of the model's")
+        for name, own in state.items():
+            if name not in tensors:
+                raise ValueError(f"it has no tensor {name!r}")
+            if own.shape != (shape := tensors[name].shape):
+                raise ValueError(f"size mismatch of {name!r}: {tuple(shape)}, expected {tuple(own.shape)}")
+            kind = tensors[name].dtype
+            if kind not in (WEIGHTS if own.is_floating_point() else (own.dtype,)):
+                raise ValueError(f"its tensor {name!r} is of {kind}, expected {own.dtype}")
+            tensors[name] = torch.empty_strided(shape, own.stride(), dtype=kind).copy_(tensors[name])
         model.load_state_dict(tensors, assign=True)
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
@@ -154,6 +166,24 @@ def load_density(path: Path | str) -> tuple[Model, dict[str, Any]]:
         for name, buffer in model.named_buffers():
             if name.split(".")[-1] == "order":
                 Ordering(buffer)  # a permutation, or a clear error
-    except (ValueError, TypeError, KeyError, RuntimeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from None
+    except (ValueError, TypeError, LookupError, RuntimeError, AttributeError, ArithmeticError) as error:
+        what = f"{type(error).__name__}: " * isinstance(error, LookupError) + str(error)
+        raise ValueError(f"{path} cannot be loaded: {what.partition(NEWLINE)[0]}") from None
     return model, header
+
+
+def _check_sizes(spec: Any, shapes: Mapping[str, Any], name: str = "") -> None:
+    """Raise a ValueError about a size that the file has not the tensors for, before anything is built."""
+    if isinstance(spec, Mapping):
+        own = spec.get("kind") in _registered  # whose numbers may be anything
+        for key, value in spec.items():
+            if not own or isinstance(value, Mapping | list):
+                _check_sizes(value, shapes, key)
+    elif isinstance(spec, list):
+        for value in spec:
+            _check_sizes(value, shapes, name)
+    elif isinstance(spec, int):
+        numbers = sum(math.prod(shape) for _, shape in shapes.values())
+        most = len(shapes) if name in LAYERS else max(1 << 20, numbers)
+        if spec > most:
+            raise ValueError(f"its spec has {name} = {spec:.3g}, too large for its {len(shapes)} tensors")

@@ -192,7 +192,7 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error_of_the_system(tmp_path,
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match=r"checkpoint-0.safetensors cannot be written: No space"):
+    with pytest.raises(OSError, match=r"^cannot write .*checkpoint-0.safetensors: No space"):
         mixture().fit(BINARY, folder=tmp_path)
 
 

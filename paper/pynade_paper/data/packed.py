@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from pynade.atomic import write_atomically
+from pynade.tables.arrays import DAMAGE as DAMAGE
 from pynade.tables.dataset import PARTS
-from pynade.tables.files import DAMAGE as DAMAGE
 
 
 def pack(rows: np.ndarray) -> np.ndarray:

@@ -18,6 +18,7 @@ PIXEL_FAMILIES = ("bernoulli", "categorical", "discretised-logistic")
 MIXTURES = {"mog": "MixtureOfGaussians", "mol": "MixtureOfLaplaces", "mologistic": "MixtureOfLogistics"}
 REAL_FAMILIES = {"fv": "FixedVarianceGaussian", "gaussian": "Gaussian", "laplace": "Laplace"}
 REAL_FAMILIES |= {"sas": "SinhArcsinh", "student": "StudentT"} | MIXTURES
+FARTHEST, NEAREST = 1e100, 1e-100  # sizes and differences of real numbers whose squares float64 can hold
 ONE_HOT_UP_TO = 16  # grey levels that a net gets as indicators; more are one number
 
 
@@ -57,7 +58,8 @@ class Discrete:
         return np.where(missing, np.float32(np.nan), whole.astype(np.float32))
 
     def check_columns(self, X: np.ndarray, names: Sequence[str] | None) -> None:
-        """Any column of levels can be fitted."""
+        """A column without a value has no distribution."""
+        refuse_empty(X, names)
 
     def native(self, draws: torch.Tensor) -> np.ndarray:
         """Draws as integers."""
@@ -89,21 +91,26 @@ class Real:
 
     def convert(self, X: np.ndarray, missing: np.ndarray | None) -> np.ndarray:
         """float64 (NaN where cells are missing)."""
+        if (far := np.abs(X) > FARTHEST).any():
+            row, column = np.argwhere(far)[0]
+            what = f"the values of column {column} are too large: row {row} has {X[row, column]:g}, expected"
+            raise ValueError(f"{what} at most {FARTHEST:g} in size; give them in a larger unit")
         return X.astype(np.float64)
 
     def check_columns(self, X: np.ndarray, names: Sequence[str] | None) -> None:
         """A constant column has no density; one with two values has an infinite one without a floor."""
+        refuse_empty(X, names)
         for column in range(X.shape[1]):
-            values = X[:, column][np.isfinite(X[:, column])]
-            name = f"column {column}" if names is None else f"column {names[column]!r}"
-            if not len(values):
-                raise ValueError(f"{name} has no value at all: every cell is missing")
+            values, name = X[:, column][np.isfinite(X[:, column])], _named(column, names)
             least, most = values.min(), values.max()
             if least == most:
                 raise ValueError(
                     f"{name} is constant ({least:g}), so it has no density; leave it out "
                     "(`pynade fit --drop-constant` does)"
                 )
+            if most - least < NEAREST:
+                what = f"{name} holds values from {least:g} to {most:g}"
+                raise ValueError(f"{what}, whose squares are lost in rounding: give them in a smaller unit")
             if self.floor_name and self.floor < self.enough and np.isin(values, (least, most)).all():
                 value = "above 0" if self.enough < 1e-9 else f"to {self.enough:g} or more"
                 raise ValueError(
@@ -130,6 +137,16 @@ class Real:
         whole: families.Family = families.standardised(base, x) if own.standardise else base
         whole.fit_constants(x)
         return whole
+
+
+def refuse_empty(X: np.ndarray, names: Sequence[str] | None) -> None:
+    """Raise a ValueError if every cell of a column is missing."""
+    if (empty := np.isnan(X).all(0)).any():
+        raise ValueError(f"{_named(int(empty.argmax()), names)} has no value at all: every cell is missing")
+
+
+def _named(column: int, names: Sequence[str] | None) -> str:
+    return f"column {column}" if names is None else f"column {names[column]!r}"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -14,6 +14,7 @@ from pynade.estimators.modules import families, models, nets, torch
 from pynade.estimators.net import OrderlessEstimator
 from pynade.estimators.parameters import documented
 from pynade.estimators.questions import Given, checked_count
+from pynade.tables.frames import rows_of
 
 SMALL_BLUEPRINT = "64@3x3(same)->64@3x3(same)->64@3x3(same)->64@3x3(same)->1@3x3(same)"
 
@@ -42,7 +43,7 @@ class ImageEstimator(OrderlessEstimator):
 
     def _rows(self, X: Any, **options: Any) -> np.ndarray:
         if np.ndim(X) == 3:
-            stack = np.asarray(X)
+            stack = rows_of(X)
             X = stack.reshape(len(stack), -1)
             if stack.shape[1:] != image_sides(self.image_shape, X.shape[1])[-2:]:
                 raise ValueError(f"images {stack.shape[1:]} need image_shape={stack.shape[1:]}")

@@ -19,6 +19,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from pynade.device import torch_device
+from pynade.estimators.cells import FARTHEST
 from pynade.estimators.modules import evaluation, likelihood, models, ordering, queries, torch
 from pynade.tables.frames import build_frame, fill_cells, frame_kind, native_frame
 
@@ -137,7 +138,11 @@ class Questions(DensityMixin, BaseEstimator):
             queries.impute(model, part.to(model.device), n, particles=particles, **named).cpu()
             for part in torch.as_tensor(rows, dtype=torch.float64).split(limit)
         ]
-        return torch.cat(parts, dim=-2)
+        filled = torch.cat(parts, dim=-2)
+        if (lost := torch.isnan(filled).any(-1)).any():
+            row = int(lost.nonzero()[0, -1])
+            raise ValueError(f"row {row} cannot be filled: its values are too far from those of training")
+        return filled
 
     def conditional(self, i: int | str, given: Given = None) -> Any:
         """p(x_i | given) as a distribution with mean, pmf or pdf, cdf and quantiles.
@@ -292,6 +297,8 @@ class Questions(DensityMixin, BaseEstimator):
             raise ValueError(f"column {variable!r} is given as {value!r}, which is no number") from None
         if number != number:
             raise ValueError(f"variable {variable} is given as NaN; leave out what is not known")
+        if abs(number) > FARTHEST:
+            raise ValueError(f"variable {variable} is given as {number:g}; expected at most {FARTHEST:g}")
         return number
 
 

@@ -134,7 +134,7 @@ def _ended(folder: Path) -> dict[str, Any] | None:
     """The result of a finished run, None of an unfinished one; refuses one that cannot go on."""
     if not (folder / "result.json").is_file():
         return None
-    result = read_json(folder / "result.json")
+    result = read_json(folder / "result.json", status=str, stopped=object)
     if result["status"] != "finished":
         raise ValueError(f"the run in {folder} ended with: {result['stopped']}; it cannot go on from there")
     return result
@@ -188,7 +188,8 @@ def _varying(dataset: Dataset, wanted: bool) -> Dataset:
         raise ValueError("every column is constant")
     parts: dict[str, Any] = {part: rows[:, kept] for part, rows in dataset.parts.items()}
     schema = Schema(tuple(dataset.schema.columns[i] for i in kept))
-    dropped = [name for name in dataset.schema.names if name not in schema.names]
+    left = set(schema.names)
+    dropped = [name for name in dataset.schema.names if name not in left]
     facts = dataset.provenance | {"dropped_columns": dropped}
     return replace(dataset, **parts, schema=schema, image_shape=None, provenance=facts, source=None)
 

@@ -24,10 +24,12 @@ from pynade.likelihood import Estimate, row_log_probs
 from pynade.models import Density, Orderless
 from pynade.runs.provenance import OF_MACHINE, code_version, device_name, now
 from pynade.runs.run import as_command, data_for, load_run
-from pynade.runs.summary import read_metrics
+from pynade.runs.summary import read_metrics, read_spec
 from pynade.tables import Dataset, Schema
 from pynade.tables.frames import align
 from pynade.tables.images import binarized
+
+OF_RESULT = ("epochs", "best_epoch", "train_log_likelihood", "stopped")  # what a record has of result.json
 
 
 @dataclass(frozen=True)
@@ -211,7 +213,9 @@ def _chosen(result: dict[str, Any]) -> dict[str, Any]:
 
 def write_record(path: Path, run: Path, score: Score) -> None:
     """Write the score of a run folder to a .json file, with everything needed to make it again."""
-    spec, trained, result = (read_json(run / f"{n}.json") for n in ("spec", "provenance", "result"))
+    spec, anything = read_spec(run), dict.fromkeys((*OF_MACHINE, "started"), object)
+    trained = read_json(run / "provenance.json", **anything)
+    result = read_json(run / "result.json", **dict.fromkeys((*OF_RESULT, "valid", "seconds"), object))
     parameters, command = spec["parameters"], f"pynade score RUN {shlex.quote(str(spec['data']))}"
     command += f" --split {score.split}{score.options} --record {path.name}"
     k = score.orderings if score.options else parameters.get("n_orderings", 1)
@@ -223,7 +227,7 @@ def write_record(path: Path, run: Path, score: Score) -> None:
         **_curve(run),
         "spec": {"model": spec["model"], "parameters": parameters, "data": score.data.name},
         "commands": [as_command(spec, "RUN"), command],
-        **{name: result[name] for name in ("epochs", "best_epoch", "train_log_likelihood", "stopped")},
+        **{name: result[name] for name in OF_RESULT},
         **_chosen(result),
         "seed": parameters["random_state"],
         "data_checksum": score.data.checksum,

@@ -15,12 +15,9 @@ from pynade.training.history import current_line
 def read_spec(folder: Path) -> dict[str, Any]:
     """Return the spec of a run folder: model, parameters, data and checksum; refuses what is none."""
     try:
-        spec = read_json(folder / "spec.json")
+        return read_json(folder / "spec.json", model=str, parameters=dict, data=str, data_checksum=str)
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"{folder} is no run folder: it has no spec.json") from None
-    if missing := [name for name in ("model", "parameters", "data", "data_checksum") if name not in spec]:
-        raise ValueError(f"{folder} is no run folder: its spec.json has no {missing[0]!r}")
-    return spec
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
@@ -29,7 +26,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     try:
         lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         epochs = [current_line(json.loads(line)) for line in lines]
-    except (FileNotFoundError, ValueError) as error:
+    except (FileNotFoundError, ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ValueError(f"{folder / 'metrics.jsonl'} is missing or damaged: {error}") from None
     if not epochs:
         raise ValueError(f"the run in {folder} has not finished an epoch yet")
@@ -55,9 +52,12 @@ def describe_run(run: Path) -> tuple[list[tuple[str, str]], Schema | None]:
         header = read_header(file)
         version = f"pynade {header.facts['version']}, format {header.facts['format']}"
         version += "" if header.verified else ", not verified: it has no digest"
-        facts.append(("weights", f"{header.n_weights:,}"))
-        facts += [] if header.n_variables is None else [("variables", f"{header.n_variables:,}")]
-        facts += [("density", json.dumps(header.facts["spec"])), ("written by", version)]
-        fitted = header.facts.get("estimator", {}).get("fitted", {})
-        schema = Schema.from_json(fitted["schema_"]) if "schema_" in fitted else None
+        try:
+            facts.append(("weights", f"{header.n_weights:,}"))
+            facts += [] if header.n_variables is None else [("variables", f"{header.n_variables:,}")]
+            facts += [("density", json.dumps(header.facts["spec"])), ("written by", version)]
+            fitted = header.facts.get("estimator", {}).get("fitted", {})
+            schema = Schema.from_json(fitted["schema_"]) if "schema_" in fitted else None
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise ValueError(f"the metadata of {file} is damaged: {error!r}") from None
     return facts, schema

@@ -35,6 +35,7 @@ from pynade.training.gradient import OWN, Member, fit_population, train_log_like
 from pynade.training.history import History
 from pynade.training.loop import Callback, Progress
 
+_outcomes = partial(read_json, seconds=object, outcomes=list)  # of a batch, from its file
 Setting = dict[str, Any]
 Outcome = dict[str, Any]  # a setting, the number of a fold (from 0), and how the training ended
 Job = tuple[Setting, int]  # a setting and the number of a fold
@@ -210,7 +211,7 @@ class Sweep:
             for file, best in self._weights(outcomes).items():
                 trained[outcomes.index(best)][1].save(file)
             write_json(self.folder / f"{name}.json", sealed({"seconds": seconds, "outcomes": outcomes}))
-        files = [read_json(self.folder / f"{name}.json") for name in self._batches(jobs)]
+        files = [_outcomes(self.folder / f"{name}.json") for name in self._batches(jobs)]
         outcomes = [outcome for file in files for outcome in file["outcomes"]]
         began = time.monotonic()
         if self.retrain:
@@ -309,7 +310,7 @@ class Sweep:
 
     def _finished(self, name: str) -> bool:
         file = self.folder / f"{name}.json"
-        return file.is_file() and all(map(Path.is_file, self._weights(read_json(file)["outcomes"])))
+        return file.is_file() and all(map(Path.is_file, self._weights(_outcomes(file)["outcomes"])))
 
     def _learned(self, what: str, jobs: list[Job], rows: Rows) -> Iterator[tuple[str, Trained]]:
         """The name of each batch that is left, the seconds it took, its outcomes with their estimators."""

@@ -9,9 +9,9 @@ import io
 import math
 import os
 import re
-import zipfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 
 from pynade.atomic import write_atomically
+from pynade.tables.arrays import read_arrays
 from pynade.tables.dataset import PARTS, Dataset, Kind, Schema
 from pynade.tables.frames import MISSING, default_names
 from pynade.tables.modules import polars
 
-#: What numpy and zipfile raise on a damaged archive.
-DAMAGE = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 SUFFIXES = (".npy", ".npz", ".csv", ".parquet", ".csv.gz")
 TABLE_ENDINGS = (".csv", ".npy", ".parquet")  # of the files that `write_table` writes
+DELIMITERS = ",;"
 FRAME_ENDINGS = (".csv", ".parquet")  # likewise, of frames
 Names = tuple[str, ...] | None
 Words = Sequence[str] | None  # texts that mean "missing"
@@ -39,8 +39,8 @@ TIMES = ("", " %H:%M:%S%.f", "T%H:%M:%S%.f", " %H:%M", "T%H:%M", " %H:%M:%S%.f%#
 def read_file(path: str | Path) -> tuple[np.ndarray, Names]:
     """Read a table from a file.
 
-    A ``.csv`` file is UTF-8 text, delimited by commas or semicolons, whichever its first line has more of.
-    That line holds the column names if a cell of it is neither a number nor missing.
+    A ``.csv`` file is UTF-8 text, delimited by commas or semicolons, whichever its first row has more of.
+    That row holds the column names if a cell of it is neither a number nor missing.
 
     Args:
         path: A ``.npy`` file, an ``.npz`` file with one array, a ``.csv`` file (or ``.csv.gz``) or a
@@ -163,21 +163,14 @@ def _check_table(rows: np.ndarray, where: str, names: Names) -> None:
         raise ValueError(f"{where}: expected rows and columns, but an array of shape {rows.shape} was found")
     if rows.size == 0:
         raise ValueError(f"{where}: expected at least one row and one column, but it is empty")
-    if rows.dtype.kind == "f" and np.isinf(rows).any():
-        place = tuple(int(i) for i in np.argwhere(np.isinf(rows))[0])
+    if rows.dtype.kind == "f" and (infinite := np.abs(rows) > np.finfo(np.float64).max).any():
+        place = tuple(int(i) for i in np.argwhere(infinite)[0])
         found = f"{rows[place]} was found {at(place)}"
         raise ValueError(f"{where}: expected finite numbers, but {found}; missing values are marked by NaN")
 
 
 def _read_numpy(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with path.open("rb") as stream:
-            loaded = np.load(stream, allow_pickle=False)
-            arrays = {"train": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
-    except PermissionError:
-        raise
-    except DAMAGE as error:
-        raise ValueError(f"{path} is damaged or holds no plain arrays ({error})") from error
+    arrays = read_arrays(path)
     if len(arrays) == 1:
         return {"train": next(iter(arrays.values()))}
     parts = {part: arrays[part] for part in PARTS if part in arrays}
@@ -186,7 +179,10 @@ def _read_numpy(path: Path) -> dict[str, np.ndarray]:
         raise ValueError(f"{held}; expected a single array, or 'train' with 'valid' and 'test' as there are")
     if "n_features" not in arrays:
         return parts
-    n = int(arrays["n_features"])
+    n: Any = arrays["n_features"]
+    if n.shape != () or n.dtype.kind not in "iu":
+        raise ValueError(f"{path}: n_features is a whole number, not an array {n.shape} of type {n.dtype}")
+    n = int(n)
     for part, rows in parts.items():
         if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != -(-n // 8):
             raise ValueError(f"{path}, part {part!r}: expected {n} columns packed into uint8 bytes")
@@ -288,15 +284,23 @@ class CsvText:
             raise ValueError(f"{path} is no UTF-8 text ({error.reason} at byte {error.start})") from error
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise ValueError(f"{path} is damaged ({error})") from error
-        if (start := re.search(r"\S", text)) is None:
+        if "\0" in text:
+            line = text.count("\n", 0, text.index("\0")) + 1
+            raise ValueError(f"{path} is no text: there is a NUL byte in line {line}")
+        self.path, self.line, begin = path, 0, 0
+        loose = [next(_rows_of(text, mark, strict=False), ([], 0, 0))[0] for mark in DELIMITERS]
+        self.delimiter = max(zip(DELIMITERS, loose, strict=True), key=lambda found: len(found[1]))[0]
+        try:
+            first = next(_rows_of(text, self.delimiter), None)
+        except csv.Error as error:
+            raise self._fault(error, 0) from None
+        if first is None:
             raise ValueError(f"{path} is empty; expected rows and columns")
-        begin = text.rfind("\n", 0, start.start()) + 1
-        first = text[begin:].partition("\n")[0]
-        self.path, self.delimiter = path, ";" if first.count(";") > first.count(",") else ","
-        self.cells = [cell.strip() for cell in next(csv.reader([first], delimiter=self.delimiter))]
+        self.cells = [cell.strip() for cell in first[0]]
         self.names = None if all(map(is_number, self.cells)) else unique_names(self.cells)
-        begin += len(first) + 1 if self.names else 0
-        self.body, self.line = text[begin:].rstrip(), text.count("\n", 0, begin) + 1
+        if self.names:
+            _, self.line, begin = first
+        self.body = text[begin:].rstrip()
         if not self.body:
             raise ValueError(f"{path} has column names but no rows")
 
@@ -324,45 +328,75 @@ class CsvText:
 
     def _frame(self, kind: Any) -> Any:
         """Cells of one type; None where polars reads them in another way than Python, or cannot."""
-        width, quoted = len(self.cells), 0
-        if width == 1:  # of which blank lines are no rows
+        width, quoted, raw = len(self.cells), 0, self.body.encode()
+        if width == 1 or re.search("\r(?!\n)", self.body) or not _surround(raw, self.delimiter):
             return None
         options: Any = {"schema": {str(i): kind for i in range(width)}, "has_header": False}
         try:
-            frame = polars.read_csv(self.body.encode(), separator=self.delimiter, **options)
+            frame = polars.read_csv(raw, separator=self.delimiter, **options)
         except polars.exceptions.PolarsError:
             return None
         if kind == polars.String:
             inside = polars.all().str.count_matches(self.delimiter, literal=True)
             quoted = sum(frame.select(inside.sum()).row(0))
         # polars fills short rows and refuses long ones, so the number of delimiters says that all are full
-        return frame if self.body.count(self.delimiter) - quoted == len(frame) * (width - 1) else None
+        full = self.body.count(self.delimiter) - quoted == len(frame) * (width - 1)
+        return frame if full and len(frame) == self.body.count("\n") + 1 else None
 
     def _rows(self, numbers: bool = False) -> list[list[Any]]:
         """The cells as text or as numbers; a ValueError names the first fault."""
         rows: list[list[Any]] = []
-        columns = self.names or range(1, len(self.cells) + 1)
-        reader = csv.reader(io.StringIO(self.body), delimiter=self.delimiter)
+        columns, line = self.names or range(1, len(self.cells) + 1), 0
         try:
-            for cells in reader:
-                if not cells or (len(cells) == 1 and cells[0].isspace()):
-                    continue
+            for row in _rows_of(self.body, self.delimiter):
+                cells, line, _ = row
                 if len(cells) != len(self.cells):
-                    raise csv.Error(f"expected {len(self.cells)} columns, but {len(cells)} were found")
+                    raise ValueError(f": expected {len(self.cells)} columns, but {len(cells)} were found")
                 rows.append([*map(self._number, cells, columns)] if numbers else cells)
         except (csv.Error, ValueError) as error:
-            mark = "," if isinstance(error, ValueError) else ":"
-            place = f"{self.path}, line {self.line + reader.line_num - 1}"
-            raise ValueError(f"{place}{mark} {error}") from None
+            raise self._fault(error, line) from None
         return rows
+
+    def _fault(self, error: Exception, line: int) -> ValueError:
+        """The sentence about a fault in a row that ends in this line, or about quotes in the next row."""
+        if isinstance(error, ValueError):
+            return ValueError(f"{self.path}, line {self.line + line}{error}")
+        rule = "a cell in quotes ends with its quote, and a quote inside it is doubled"
+        return ValueError(f"{self.path}: quotes do not match from line {self.line + line + 1} on ({rule})")
 
     def _number(self, cell: str, column: str | int) -> float:
         number = is_number(cell := cell.strip())
         found = math.nan if not number or cell.lower() in MISSING else float(cell)
         if not number or math.isinf(found):
             expected = "a finite number" if number else "a number"
-            raise ValueError(f"column {column!r}: expected {expected}, but {cell!r} was found")
+            raise ValueError(f", column {column!r:.60}: expected {expected}, but {cell[:60]!r} was found")
         return found
+
+
+def _rows_of(text: str, delimiter: str, strict: bool = True) -> Iterator[tuple[list[str], int, int]]:
+    """The cells of each row that is not blank, its last line (from 1), and where the next row begins."""
+    stream = io.StringIO(text, newline="")
+    reader = csv.reader(stream, delimiter=delimiter, strict=strict)
+    while True:
+        limit = csv.field_size_limit(2**31 - 1)  # a setting of the whole process
+        try:
+            cells = next(reader, None)
+        finally:
+            csv.field_size_limit(limit)
+        if cells is None:
+            return
+        if cells and not (len(cells) == 1 and cells[0].isspace()):
+            yield cells, reader.line_num, stream.tell()
+
+
+def _surround(text: bytes, delimiter: str) -> bool:
+    """Whether quotes stand around whole cells and nowhere else, where all readers of CSV agree."""
+    data = np.frombuffer(text, np.uint8)
+    quotes = np.flatnonzero(data == ord('"'))
+    ends, around = [ord(delimiter), ord("\n"), ord("\r")], np.pad(data, 1, constant_values=ord("\n"))
+    if len(quotes) % 2 or not np.isin(around[quotes[::2]], ends).all():
+        return False
+    return bool(np.isin(around[quotes[1::2] + 2], ends).all())
 
 
 def _known(cells: polars.Series, missing: Sequence[str]) -> polars.Series:
@@ -401,11 +435,16 @@ def is_number(cell: str) -> bool:
 
 
 def unique_names(cells: Sequence[str]) -> tuple[str, ...]:
-    """Return the names with "x3" for an empty third one, and with "_" after a name that occurs again."""
-    names: list[str] = []
+    """Return the names with "x3" for an empty third one, and with "_" after a name that occurs again.
+
+    From the ninth repetition on the name has its number: "_9", "_10", …
+    """
+    names: dict[str, None] = {}
+    again: Counter[str] = Counter()
     for i, cell in enumerate(cells):
-        name = cell or f"x{i + 1}"
+        name = first = cell or f"x{i + 1}"
         while name in names:
-            name += "_"
-        names.append(name)
+            again[first] += 1
+            name = first + (f"_{n}" if (n := again[first]) > 8 else "_" * n)
+        names[name] = None
     return tuple(names)

@@ -19,13 +19,15 @@ MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "nat", "<na>")  # texts,
 FRAMES = ("pandas", "polars", "pyarrow")
 DATES = ("Date", "Datetime")
 Names = Sequence[str] | None
+#: Types of arrays, by their letters, that polars does not take, and those to use instead.
+UNKNOWN = {"M": "datetime64[us]", "m": "timedelta64[us]", "g": "float64"}
 Places = dict[str, tuple[np.ndarray, np.ndarray]]  # rows and their values, by column name
 
 
 def as_matrix(X: Any) -> tuple[Any, list[str] | None]:
     """Return the numbers of an array or a data frame, and its column names.
 
-    Booleans become 0 and 1; None and the missing values of pandas, polars and pyarrow become NaN.
+    Booleans become 0 and 1; None, masked cells and the missing values of frames become NaN.
 
     Args:
         X: A NumPy array, a list of rows, or a frame of pandas, polars or pyarrow (names that are not all
@@ -36,8 +38,8 @@ def as_matrix(X: Any) -> tuple[Any, list[str] | None]:
         >>> as_matrix(polars.DataFrame({"a": [1, None], "b": [True, False]}))
         (array([[ 1.,  1.], [nan,  0.]]), ['a', 'b'])
     """
-    X = rows_of(X) if isinstance(X, list | tuple) else X
-    if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "OUSMm":
+    X = rows_of(X) if isinstance(X, list | tuple | np.ma.MaskedArray) else X
+    if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "OUSMmc":
         names, columns = None, [_numbers(X[:, i], i) for i in range(X.shape[1])]
     elif frame_kind(X) is None:
         return X, None
@@ -50,24 +52,36 @@ def as_matrix(X: Any) -> tuple[Any, list[str] | None]:
 
 def _numbers(cells: np.ndarray, name: str | int) -> np.ndarray:
     """The numbers of a column, or a sentence that names it and a value."""
+    if cells.dtype.kind == "c":
+        raise ValueError(f"Complex data not supported: column {name!r} holds complex numbers")
     if cells.dtype.kind not in "OUSMm":
         return cells.astype(np.uint8) if cells.dtype.kind == "b" else cells
     numbers = np.full(len(cells), np.nan)
     for i, cell in enumerate(cells.tolist() if cells.dtype.kind in "US" else cells):
-        if is_missing(cell):
+        if cells.dtype.kind not in "Mm" and is_missing(cell):
             continue
         text, day = isinstance(cell, str | bytes), isinstance(cell, date | time | np.datetime64)
         if text or day or isinstance(cell, timedelta | np.timedelta64):
             what = "text" if text else "dates" if day else "durations"
             held = f"column {name!r} holds {what} such as {cell if text else str(cell)!r}"
             raise ValueError(f"{held}; expected numbers: leave the column out or encode it as numbers")
-        numbers[i] = float(cell)
+        try:
+            numbers[i] = float(cell)
+        except (TypeError, OverflowError) as error:
+            kind: Any = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"column {name!r} holds {_short(cell)}: {error}") from None
     return numbers
 
 
 def rows_of(X: Any) -> np.ndarray:
-    """An array of rows; a list with words becomes one of objects, since a word turns all cells to text."""
-    rows = np.asarray(X)
+    """An array of rows, NaN (of no numbers: None) for masked cells; a list with words becomes one of objects,
+    since a word turns all cells to text.
+    """
+    rows: np.ndarray = np.asarray(X)
+    if np.ma.is_masked(X):
+        empty: Any = np.nan if X.dtype.kind in "biuf" else None
+        rows = np.where(np.ma.getmaskarray(X), empty, X.data)
+        return rows
     return np.asarray(X, dtype=object) if rows.dtype.kind in "US" and isinstance(X, list | tuple) else rows
 
 
@@ -88,7 +102,7 @@ def native_frame(X: Any, names: Names = None) -> tuple[Any, str]:
     """Return a table as a frame of narwhals, and what it was: pandas, polars, pyarrow or numpy.
 
     It is a frame, a dictionary of columns, an array or a list of rows, whose columns have the `names`, or
-    ``x1``, ``x2``, …; a masked array has missing cells where its mask is set.
+    ``x1``, ``x2``, …; masked cells of an array are missing.
     """
     if isinstance(X, np.ndarray | list | tuple):
         return nw.from_native(_array_frame(X, names)), "numpy"
@@ -126,23 +140,46 @@ def _eager(X: Any) -> tuple[Any, str]:
 def _array_frame(X: Any, names: Names) -> Any:
     """A polars frame of an array's columns."""
     rows: Any = rows_of(X)
-    hidden: Any = np.ma.getmask(X)
     if rows.ndim != 2:
         raise ValueError(f"expected a table of rows and columns, not an array of shape {rows.shape}")
-    if rows.dtype.kind == "c":
-        raise ValueError("Complex data not supported: expected real numbers, text or dates")
-    rows = rows.astype("datetime64[us]") if rows.dtype.kind == "M" else rows
-    rows = rows if hidden is np.ma.nomask else np.where(hidden, None, rows)
+    if rows.dtype.kind in "cV":
+        problem = "Complex data not supported" if rows.dtype.kind == "c" else f"the array is of {rows.dtype}"
+        raise ValueError(f"{problem}: expected real numbers, text or dates")
     names = default_names(rows.shape[1]) if names is None or len(names) != rows.shape[1] else names
-    columns = [column.tolist() if rows.dtype == object else np.ascontiguousarray(column) for column in rows.T]
-    return polars.DataFrame([_series(name, column) for name, column in zip(names, columns, strict=True)])
+    columns = zip(names, map(np.ascontiguousarray, rows.T), strict=True)
+    return polars.DataFrame([_series(name, column) for name, column in columns])
 
 
 def _series(name: str, values: Any) -> Any:
-    """A polars series of values, of which some may be missing."""
-    if isinstance(values, list | tuple):
-        values = one_type([None if is_missing(v) else v for v in values])
-    return polars.Series(name, values, strict=False)
+    """A polars series of values, of which some may be missing; a ValueError if it cannot hold one."""
+    if type(values).__module__.startswith("pandas"):
+        values = _dense(pandas.Series(values, name=name))
+        cells(nw.from_native(values, series_only=True))  # refuses what polars takes for numbers
+    if isinstance(values, np.ndarray):
+        values = rows_of(values)
+        values = values.astype(UNKNOWN.get(values.dtype.char, values.dtype))
+        values = values.tolist() if values.dtype == object else values
+    if not isinstance(values, list | tuple):
+        return polars.Series(name, values, strict=False)
+    listed = one_type([None if is_missing(v) else v for v in values])
+    series = polars.Series(name, listed, strict=False)
+    if series.null_count() > sum(v is None for v in listed):
+        lost = next(v for v, gone in zip(listed, series.is_null(), strict=True) if gone and v is not None)
+        raise ValueError(f"column {name!r} holds {_short(lost)}, which has no place among its other values")
+    return series
+
+
+def _dense(column: Any) -> Any:
+    """A column of pandas that holds all of its cells."""
+    return column.sparse.to_dense() if str(column.dtype).startswith("Sparse") else column
+
+
+def _short(value: Any) -> str:
+    """A value, in a message."""
+    try:
+        return f"{value!r:.40}"
+    except ValueError:  # a whole number of more digits than Python prints
+        return f"a number of {value.bit_length()} bits"
 
 
 def one_type(values: list[Any]) -> list[Any]:
@@ -195,7 +232,7 @@ def cells(series: Any, missing: Names = None) -> tuple[Any, str, Type]:
         advice = "turn it into a column of dates (to_datetime)"
         raise ValueError(f"{column} holds dates as Python objects; {advice}")
     if hold(int, float, np.number) and "categories" not in facts:
-        return np.array([np.nan if v is None else float(v) for v in listed]), "number", facts
+        return _numbers(np.array(listed, dtype=object), series.name), "number", facts
     for kind in kinds:
         if not issubclass(kind, str | bool | int | float | np.generic):
             held = f"{column} holds values of type {kind.__name__}"
@@ -285,33 +322,41 @@ def fill_cells(X: Any, places: Places, types: dict[str, Type], order: Sequence[s
     A column without a type of its own takes that of training; `order` has the names of an array's columns.
     """
     if isinstance(X, np.ndarray | list | tuple):
-        return _fill_array(X, places, types, list(order))
-    frame, kind = native_frame(X)
+        return _fill_array(X, places, types, {name: i for i, name in enumerate(order)})
+    (frame, kind), filled = native_frame(X), dict[int, Any]()
     native = X.copy(deep=False) if kind == "pandas" else frame.to_native()
+    place = {name: i for i, name in enumerate(frame.columns)}
     for name, (where, values) in places.items():
-        facts, at = cells(frame[name])[2], frame.columns.index(name)
+        facts, at = cells(frame[name])[2], place[name]
         untyped = facts["type"] in ("Null", "Unknown") or facts["native"] == "object"
         if untyped and (kind == "pyarrow" or "arrow" not in facts) and frame[name].is_null().all():
             facts = types.get(name, {})
         made = _column(kind, values, facts)
         if kind == "pandas":
             made, old = pandas.Series(made), X.iloc[:, at]
+            kind_of, old = old.dtype, _dense(old)
             old = old.astype(made.dtype) if "categories" in facts else old.copy()
-            old.iloc[where] = (made.astype(object) if old.dtype == object else made).array
-            native.isetitem(at, old)
+            old.iloc[where] = _dense(made.astype(object) if old.dtype == object else made).array
+            native.isetitem(at, old if "categories" in facts else old.astype(kind_of))
         elif kind == "polars":
             old = native.to_series(at)
             old = old.cast(made.dtype) if old.dtype == polars.Null else old
-            native = native.with_columns(old.scatter(where.tolist(), made))
+            filled[at] = old.scatter(where.tolist(), made)
         else:
             old, index = native.column(at), np.arange(len(native))
             index[where] = len(native) + np.arange(len(where))
             both = pa.chunked_array([*old.cast(made.type).chunks, made], made.type).unify_dictionaries()
-            native = native.set_column(at, native.field(at).with_type(made.type), both.take(pa.array(index)))
+            filled[at] = both.take(pa.array(index))
+    if kind == "polars":
+        return native.with_columns(list(filled.values()))
+    if kind == "pyarrow":
+        columns = [filled.get(i, column) for i, column in enumerate(native.columns)]
+        fields = [field.with_type(c.type) for field, c in zip(native.schema, columns, strict=True)]
+        return pa.table(columns, pa.schema(fields, native.schema.metadata))
     return native
 
 
-def _fill_array(X: Any, places: Places, types: dict[str, Type], order: list[str]) -> np.ndarray:
+def _fill_array(X: Any, places: Places, types: dict[str, Type], order: dict[str, int]) -> np.ndarray:
     """An array of the same type; of one that cannot hold a value, floats or objects."""
     rows = np.ma.getdata(X) if isinstance(X, np.ndarray) else rows_of(X)
     made = {name: _column("numpy", values, types.get(name, {})) for name, (_, values) in places.items()}
@@ -322,7 +367,7 @@ def _fill_array(X: Any, places: Places, types: dict[str, Type], order: list[str]
         wanted = np.dtype(np.float64)
     rows = rows.astype(wanted)
     for name, values in made.items():
-        rows[places[name][0], order.index(name)] = values.astype("datetime64[us]") if kind == "M" else values
+        rows[places[name][0], order[name]] = values.astype("datetime64[us]") if kind == "M" else values
     return rows
 
 
@@ -352,12 +397,14 @@ def align(rows: np.ndarray, names: Names, wanted: Names, dropped: Sequence[str] 
         names = default_names(rows.shape[1])
     if names is None or wanted is None:
         return rows
-    kept = [k for k, name in enumerate(names) if name not in dropped]
+    left_out = set(dropped)
+    kept = [k for k, name in enumerate(names) if name not in left_out]
     found, wanted = [names[k] for k in kept], list(wanted)
     if found == wanted or any(side == default_names(len(side)) for side in (found, wanted)):
         return rows[:, kept] if len(kept) < len(names) else rows
-    check_columns(found, wanted, [name for name in found if name not in wanted])
-    return rows[:, [kept[found.index(name)] for name in wanted]]
+    known, places = set(wanted), dict(zip(found, kept, strict=True))
+    check_columns(found, wanted, [name for name in found if name not in known])
+    return rows[:, [places[name] for name in wanted]]
 
 
 def check_columns(found: Sequence[str], wanted: Sequence[str], extra: Sequence[str] = ()) -> None:

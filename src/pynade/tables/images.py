@@ -8,19 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from pynade.tables.arrays import DAMAGE, axes, read_arrays
 from pynade.tables.dataset import PARTS, Dataset, Schema
 
 LEVELS = 256  # grey levels of an 8-bit image
+MOST_PIXELS = 4096 * 4096  # of a PNG file; every pixel is a variable
 
 
 def is_images(path: Path) -> bool:
     """Whether this is a folder, or an ``.npy`` file with three or four axes."""
     if path.suffix.lower() != ".npy" or path.is_dir():
         return path.is_dir()
-    try:
-        return bool(np.load(path, mmap_mode="r", allow_pickle=False).ndim > 2)
-    except (ValueError, OSError, EOFError):
-        return False  # reading it as a table says what is wrong with it
+    return axes(path) > 2  # (reading a damaged one as a table says what is wrong with it)
 
 
 def images_dataset(path: str | Path) -> Dataset:
@@ -112,12 +111,17 @@ def _read_pngs(folder: Path) -> np.ndarray:
     images: list[np.ndarray] = []
     for file in files:
         try:
+            with file.open("rb") as stream:
+                head = stream.read(24)  # a signature, the name of the first part, width and height
+            width, height = (int.from_bytes(head[k : k + 4]) for k in (16, 20))
+            if head[12:16] == b"IHDR" and width * height > MOST_PIXELS:
+                raise ValueError(f"it has {width} x {height} pixels; expected at most {MOST_PIXELS:,}")
             with Image.open(file) as image:
                 if image.mode.startswith("I"):  # 16 bits a pixel; 65535 = 257 * 255
                     images.append(np.rint(np.asarray(image, dtype=np.float64) / 257).astype(np.uint8))
                 else:
                     images.append(np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")))
-        except (UnidentifiedImageError, OSError, ValueError) as error:
+        except (UnidentifiedImageError, Image.DecompressionBombError, SyntaxError) + DAMAGE as error:  # noqa: RUF005
             raise ValueError(f"{file} cannot be read as a PNG image ({error})") from None
         if images[-1].shape != images[0].shape:
             sizes = [f"{len(i)}x{i.shape[1]}{' in colour' * (i.ndim == 3)}" for i in (images[0], images[-1])]
@@ -128,7 +132,7 @@ def _read_pngs(folder: Path) -> np.ndarray:
 
 def _read_stack(path: Path) -> np.ndarray:
     """Grey levels 0 … 255 (0 and 255 of zeros and ones) from a stack of numbers."""
-    stack = np.load(path, allow_pickle=False)
+    stack = read_arrays(path)["train"]
     if stack.ndim not in (3, 4) or stack.size == 0:
         raise ValueError(f"{path}: expected images (N, H, W) or (N, H, W, C), found shape {stack.shape}")
     if stack.dtype.kind not in "buif":

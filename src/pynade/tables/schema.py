@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -84,12 +85,14 @@ class Schema:
         labels = {str(label): label for label in X.columns} if kind == "pandas" else {}
         overrides, found, ignored = dict(overrides or {}), [], []
         tokens = None if missing is None else tuple(str(token).strip().lower() for token in missing)
+        columns = frame.columns
         for option, some in (("schema", overrides), ("drop", drop)):
             for name in some:
-                if name not in frame.columns:
+                if name not in columns:
                     raise ValueError(f"{option} names a column {name!r} that the table does not have")
-        for name in frame.columns:
-            if name in drop:
+        left_out = set(drop)
+        for name in columns:
+            if name in left_out:
                 ignored.append((name, "left out as asked"))
                 continue
             values, sort, dtype = cells(frame[name], tokens)
@@ -109,7 +112,7 @@ class Schema:
             raise ValueError(f"the table has no column that can be modelled ({reasons or 'it has none'})")
         return cls(tuple(found), tuple(ignored), tuple(frame.columns), kind, tokens)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the model's columns, in order."""
         return tuple(column.name for column in self.columns)
@@ -119,11 +122,15 @@ class Schema:
         """The column kinds, in order."""
         return tuple(column.kind for column in self.columns)
 
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.names)}
+
     def index(self, name: str | int) -> int:
         """The place of a column among the model's, or a ValueError that says what there is."""
         if isinstance(name, str):
-            if name in self.names:
-                return self.names.index(name)
+            if name in self._places:
+                return self._places[name]
             if name in dict(self.ignored):
                 reason = dict(self.ignored)[name]
                 raise ValueError(f"column {name!r} is not part of the model: {reason}")

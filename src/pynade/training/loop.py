@@ -183,10 +183,14 @@ def _run(
     histories = [History() for _ in learner.stopping]
     epoch, folder = 0, None if checkpoint is None else checkpoint.path.parent
     if checkpoint is not None and checkpoint.found is not None:
-        learner.restore(checkpoint.found)
-        facts = checkpoint.found[1]
-        histories = [History.from_json(h) for h in facts.get("histories", [facts.get("history")])]
-        epoch = facts["epoch"]
+        try:
+            learner.restore(checkpoint.found)
+            facts = checkpoint.found[1]
+            histories = [History.from_json(h) for h in facts.get("histories", [facts.get("history")])]
+            epoch = int(facts["epoch"])
+        except (LookupError, TypeError, AttributeError, RuntimeError) as error:
+            what = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise ValueError(f"{checkpoint.path} is damaged (remove it to begin anew): {what}") from None
     saved = epoch
     if metrics is not None:
         lines = "".join(json.dumps(line) + "\n" for line in histories[0].epochs)

@@ -1,0 +1,70 @@
+"""Files of arrays, ``.npy`` and ``.npz``: what their headers claim is checked before memory is taken."""
+
+from __future__ import annotations
+
+import math
+import tokenize
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+
+#: What numpy and zipfile raise on a damaged file.
+DAMAGE: tuple[type[Exception], ...] = (
+    OSError,
+    ValueError,
+    EOFError,
+    KeyError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+DAMAGE += (NotImplementedError, tokenize.TokenError, OverflowError, RecursionError, MemoryError, TypeError)
+DEFLATED = 1032  # bytes that one compressed byte can stand for, at most
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a file by name (of ``.npy``: "train"), or a ValueError that names the file."""
+    try:
+        with path.open("rb") as stream:
+            packed = zipfile.is_zipfile(stream)
+            stream.seek(0)
+            if not packed:
+                _claim(stream, path.stat().st_size)
+            else:
+                with zipfile.ZipFile(stream) as archive:
+                    for entry in archive.infolist():
+                        most = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: DEFLATED}.get(
+                            entry.compress_type
+                        )
+                        room = entry.compress_size * most if most else entry.file_size
+                        with archive.open(entry) as part:
+                            _claim(part, room)
+            stream.seek(0)
+            loaded = np.load(stream, allow_pickle=False)
+            return {"train": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+    except PermissionError:
+        raise
+    except DAMAGE as error:
+        raise ValueError(f"{path} is damaged or holds no plain arrays ({error})") from error
+
+
+def axes(path: Path) -> int:
+    """Return the number of axes of an ``.npy`` file; 0 of one that is damaged."""
+    try:
+        with path.open("rb") as stream:
+            return len(_claim(stream, path.stat().st_size))
+    except DAMAGE:
+        return 0
+
+
+def _claim(stream: Any, room: int) -> tuple[int, ...]:
+    """The shape that the header of an array says; a ValueError where so many bytes cannot hold it."""
+    version = npy.read_magic(stream)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    if min(shape, default=0) < 0 or math.prod(shape) * max(dtype.itemsize, 1) > room:
+        raise ValueError(f"its header claims {dtype} of shape {shape}, more than the file has room for")
+    return tuple(shape)

@@ -1,0 +1,199 @@
+"""Arrays and frames that are hard to take: the right answer, or one sentence about them."""
+
+import decimal
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import pynade
+from tests.estimators.cases import COMPLETE_ROWS, ESTIMATORS, gaps, make, rows
+
+every = pytest.mark.parametrize("name", ESTIMATORS)
+REAL = [name for name, (_, kind) in ESTIMATORS.items() if kind == "real" and name != "tabularnade"]
+WITH_GAPS = [name for name in ESTIMATORS if name not in COMPLETE_ROWS]
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def one_sentence(error):
+    return "\n" not in str(error.value) and len(str(error.value)) < 300
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("name", WITH_GAPS)
+def test_a_mask_means_missing(name, whole):
+    X = gaps(rows(ESTIMATORS[name][1], 60))
+    X = np.round(X * [1, 1e5, 1]) if whole and ESTIMATORS[name][1] == "real" else X
+    hidden = np.where(np.isnan(X), 1e8, X)
+    masked = np.ma.masked_array(hidden.astype(np.int64) if whole else hidden, np.isnan(X))
+    model, same = make(name).fit(masked), make(name).fit(X)
+    np.testing.assert_array_equal(model.score_samples(masked), same.score_samples(X))
+    np.testing.assert_array_equal(model.impute(masked), same.impute(X))
+    np.testing.assert_array_equal(model.sample(5, random_state=0), same.sample(5, random_state=0))
+
+
+@pytest.mark.parametrize("name", COMPLETE_ROWS)
+def test_a_mask_is_refused_where_rows_must_be_complete(name):
+    X = rows(ESTIMATORS[name][1], 60)
+    with pytest.raises(ValueError, match="row 3, column 1 is NaN"):
+        make(name).fit(np.ma.masked_array(X, (np.arange(60)[:, None] == 3) & (np.arange(X.shape[1]) == 1)))
+    np.testing.assert_array_equal(
+        make(name).fit(np.ma.masked_array(X)).score_samples(X), make(name).fit(X).score_samples(X)
+    )
+
+
+def test_a_masked_stack_of_images_has_missing_pixels():
+    X = gaps(rows("image", 60))
+    masked = np.ma.masked_array(np.nan_to_num(X, nan=7), np.isnan(X)).reshape(60, 2, 2)
+    model = make("convnade").fit(masked)
+    np.testing.assert_array_equal(model.score_samples(masked), make("convnade").fit(X).score_samples(X))
+
+
+@every
+def test_complex_numbers_durations_and_records_are_refused(name):
+    X = rows(ESTIMATORS[name][1], 20)
+    for odd in (X + 1j, (X + 1j).tolist(), X.astype(int).astype("timedelta64[s]"), np.zeros(X.shape, "V4")):
+        with pytest.raises(ValueError, match=r"Complex data not supported|durations?|bytes|V4") as error:
+            make(name).fit(odd)
+        assert one_sentence(error)
+
+
+@pytest.mark.parametrize("name", [name for name in ESTIMATORS if name != "tabularnade"])
+def test_dates_are_no_numbers(name):
+    X = rows(ESTIMATORS[name][1], 20).astype("datetime64[D]")
+    for odd in (X, np.full_like(X, "NaT"), pd.DataFrame(X)):
+        with pytest.raises(ValueError, match="column 0 holds dates such as"):
+            make(name).fit(odd)
+
+
+@pytest.mark.parametrize("name", [name for name in ESTIMATORS if name != "tabularnade"])
+@pytest.mark.parametrize("cell", [[1], {"a": 1}, 1j, 10**400, pd.Period("2024"), pd.Interval(0, 1)], ids=repr)
+def test_a_cell_that_is_no_number_is_named_with_its_column(name, cell):
+    X = rows(ESTIMATORS[name][1], 20).astype(object)
+    X[3, 1] = cell
+    with pytest.raises((TypeError, ValueError), match="column 1 holds ") as error:
+        make(name).fit(X)
+    assert one_sentence(error)
+
+
+@pytest.mark.parametrize("name", [name for name in WITH_GAPS if name != "tabularnade"])
+def test_a_column_without_a_value_is_refused(name):
+    X = rows(ESTIMATORS[name][1], 40).astype(float)
+    X[:, 1] = np.nan
+    with pytest.raises(ValueError, match="column 1 has no value at all"):
+        make(name).fit(X)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_numbers_whose_squares_overflow_or_vanish_are_refused(name):
+    X = rows("real", 60)
+    model = make(name).fit(X)
+    for size in (1e200, 1.7e308, np.longdouble("1e4000")):
+        far = X.astype(type(size))
+        far[5] = -size
+        for ask in (make(name).fit, model.score_samples, model.impute):
+            with pytest.raises(ValueError, match=r"column 0 are too large: row 5 has .* at most 1e\+100"):
+                ask(far)
+        with pytest.raises(ValueError, match="variable 0 is given as"):
+            model.sample(given={0: float(size)})
+    for size in (1e-165, 1e-300):
+        with pytest.raises(ValueError, match=r"column 1 holds values from .* give them in a smaller unit"):
+            make(name).fit(X * [1, size, 1])
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [(name, size) for name in ("rnade", "deeprnade", "gaussianmixture", "mfa") for size in (1e-30, 1e38)]
+    + [("tabularnade", size) for size in (1e-165, 1e-30, 1e38, 1e200)],
+)
+def test_the_unit_of_a_column_only_shifts_scores(name, size):
+    X = rows("real", 60)
+    small = {"covariance_floor": 0.0} if name == "gaussianmixture" else {}
+    small |= {"noise_floor": 0.0} if name == "mfa" else {}
+    a, b = (make(name, **small).fit(x).score_samples(x) for x in (X, X * [1, size, 1]))
+    np.testing.assert_allclose(b + np.log(size), a, rtol=1e-3, atol=0.02)
+
+
+@pytest.mark.parametrize("name", ["rnade", "deeprnade", "transformernade", "deepnade", "bernoullimixture"])
+def test_a_score_that_is_no_number_is_one_sentence(name):
+    X = rows(ESTIMATORS[name][1], 40)
+    model = make(name).fit(X)
+    for weights in model.model_.parameters():
+        weights.data.fill_(float("nan"))
+    with pytest.raises(ValueError, match="row 0 has no score: its values are too far"):
+        model.score_samples(X)
+
+
+# ------------------------------------------------------------------------------ TabularNADE
+
+
+ODD = {
+    "period": pd.period_range("2024-01", periods=60, freq="M"),
+    "interval": pd.array(pd.interval_range(0, 60, 60)),
+    "lists": [[1, 2]] * 60,
+    "dicts": [{"a": 1}] * 60,
+    "some lists": [1, [2]] * 30,
+    "tuples": [(1, 2)] * 60,
+    "sets": [{1}] * 60,
+    "complex": [1 + 2j] * 60,
+    "huge": [10**400, 1] * 30,
+    "huge among text": pd.Series([10**5000, 1] * 30, dtype=object),
+    "durations": pd.timedelta_range("1h", periods=60),
+}
+
+
+@pytest.mark.parametrize("as_frame", [True, False])
+@pytest.mark.parametrize("kind", ODD)
+def test_columns_of_a_mixed_table_that_hold_no_single_values_are_named(kind, as_frame):
+    table = {"good": np.random.default_rng(0).normal(size=60), "bad": ODD[kind]}
+    with pytest.raises(ValueError, match="column 'bad' holds ") as error:
+        make("tabularnade").fit(pd.DataFrame(table) if as_frame else table)
+    assert one_sentence(error)
+
+
+@pytest.mark.parametrize("gap", [0.0, np.nan])
+def test_a_sparse_column_is_taken_as_its_cells(gap):
+    rng = np.random.default_rng(0)
+    dense = pd.DataFrame({"a": rng.normal(size=60), "b": rng.choice([gap, gap, 1.5, 2.25], 60)})
+    sparse = dense.assign(b=pd.arrays.SparseArray(dense["b"]))
+    one, other = make("tabularnade").fit(dense), make("tabularnade").fit(sparse)
+    np.testing.assert_array_equal(one.score_samples(dense), other.score_samples(sparse))
+    filled = other.impute(sparse)
+    assert filled.dtypes.tolist() == sparse.dtypes.tolist()
+    np.testing.assert_array_equal(filled, one.impute(dense))
+    columns = {"a": dense["a"], "b": sparse["b"].array}
+    np.testing.assert_array_equal(
+        make("tabularnade").fit(columns).score_samples(columns), one.score_samples(dense)
+    )
+
+
+def test_columns_of_a_dictionary_keep_every_cell():
+    rng = np.random.default_rng(0)
+    x, hidden = rng.normal(size=60), rng.random(60) < 0.3
+    columns = {
+        "masked": np.ma.masked_array(np.where(hidden, 1e8, x), hidden),
+        "long": x.astype(np.longdouble),
+        "seconds": np.datetime64("2024-01-01", "s") + np.arange(60),
+        "whole": pd.array(np.arange(60) % 7, dtype="Int64"),
+        "money": [decimal.Decimal("1.5"), decimal.Decimal("2.5"), None] * 20,
+    }
+    model = make("tabularnade").fit(columns)
+    kinds = dict(zip(model.schema_.names, model.schema_.kinds, strict=True))
+    assert kinds == {
+        "masked": "real",
+        "long": "real",
+        "seconds": "date",
+        "whole": "ordinal",
+        "money": "binary",
+    }
+    missing = np.isnan(model.schema_.encode(columns)[0]).sum(0)
+    assert missing.tolist() == [hidden.sum(), 0, 0, 0, 20]
+    assert np.abs(model.sample(100, random_state=0)["masked"].to_numpy()).max() < 1e4
+
+
+def test_the_mask_of_dates_and_words_means_missing():
+    days = np.ma.masked_array(np.full((20, 2), np.datetime64("2024-01-01")), np.eye(20, 2))
+    words = np.ma.masked_array(np.array([["a", "b"], ["b", "a"]] * 10, dtype=object), np.eye(20, 2))
+    for table in (days, words):
+        schema = pynade.tables.Schema.inferred(table)
+        np.testing.assert_array_equal(np.isnan(schema.encode(table)[0]), np.eye(20, 2) == 1)
