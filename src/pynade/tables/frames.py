@@ -78,7 +78,8 @@ def rows_of(X: Any) -> np.ndarray:
     since a word turns all cells to text.
     """
     if np.ma.is_masked(X):
-        return np.where(np.ma.getmaskarray(X), np.nan if X.dtype.kind in "biuf" else None, X.data)
+        gap: Any = np.nan if X.dtype.kind in "biuf" else None
+        return np.asarray(np.where(np.ma.getmaskarray(X), gap, X.data))
     rows = np.asarray(X)
     return np.asarray(X, dtype=object) if rows.dtype.kind in "US" and isinstance(X, list | tuple) else rows
 
