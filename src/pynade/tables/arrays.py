@@ -12,16 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
+from pynade.tables.dataset import PARTS
+
 #: What numpy and zipfile raise on a damaged file.
-DAMAGE: tuple[type[Exception], ...] = (
-    OSError,
-    ValueError,
-    EOFError,
-    KeyError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-DAMAGE += (NotImplementedError, tokenize.TokenError, OverflowError, RecursionError, MemoryError, TypeError)
+DAMAGE: tuple[type[Exception], ...] = (OSError, ValueError, EOFError, KeyError, TypeError, RuntimeError)
+DAMAGE += (OverflowError, MemoryError, zipfile.BadZipFile, zlib.error, tokenize.TokenError)
 DEFLATED = 1032  # bytes that one compressed byte can stand for, at most
 
 
@@ -49,6 +44,27 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         raise
     except DAMAGE as error:
         raise ValueError(f"{path} is damaged or holds no plain arrays ({error})") from error
+
+
+def array_parts(path: Path) -> dict[str, np.ndarray]:
+    """Return the parts of a data set in a file of arrays; a single array is "train"."""
+    arrays = read_arrays(path)
+    if len(arrays) == 1:
+        return {"train": next(iter(arrays.values()))}
+    parts = {part: arrays[part] for part in PARTS if part in arrays}
+    if set(arrays) - {*PARTS, "n_features"} or "train" not in parts:
+        held = f"{path} holds the arrays {', '.join(sorted(arrays))}"
+        raise ValueError(f"{held}; expected a single array, or 'train' with 'valid' and 'test' as there are")
+    if "n_features" not in arrays:
+        return parts
+    n: Any = arrays["n_features"]
+    if n.shape != () or n.dtype.kind not in "iu":
+        raise ValueError(f"{path}: n_features is a whole number, not an array {n.shape} of type {n.dtype}")
+    n = int(n)
+    for part, rows in parts.items():
+        if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != -(-n // 8):
+            raise ValueError(f"{path}, part {part!r}: expected {n} columns packed into uint8 bytes")
+    return {part: np.unpackbits(rows, axis=1, count=n) for part, rows in parts.items()}
 
 
 def axes(path: Path) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from pynade.atomic import write_atomically
-from pynade.tables.arrays import read_arrays
+from pynade.tables.arrays import array_parts
 from pynade.tables.dataset import PARTS, Dataset, Kind, Schema
 from pynade.tables.frames import MISSING, default_names
 from pynade.tables.modules import polars
@@ -132,7 +132,7 @@ def _read_parts(path: Path) -> tuple[dict[str, np.ndarray], Names]:
         parts = {"train": frame.select(polars.all().cast(polars.Float64)).to_numpy(order="c")}
         names = tuple(frame.columns)
     else:
-        parts = _read_numpy(path)
+        parts = array_parts(path)
     for part, rows in parts.items():
         _check_table(rows, f"{path}, part {part!r}", names)
     widths = {rows.shape[1] for rows in parts.values()}
@@ -167,26 +167,6 @@ def _check_table(rows: np.ndarray, where: str, names: Names) -> None:
         place = tuple(int(i) for i in np.argwhere(infinite)[0])
         found = f"{rows[place]} was found {at(place)}"
         raise ValueError(f"{where}: expected finite numbers, but {found}; missing values are marked by NaN")
-
-
-def _read_numpy(path: Path) -> dict[str, np.ndarray]:
-    arrays = read_arrays(path)
-    if len(arrays) == 1:
-        return {"train": next(iter(arrays.values()))}
-    parts = {part: arrays[part] for part in PARTS if part in arrays}
-    if set(arrays) - {*PARTS, "n_features"} or "train" not in parts:
-        held = f"{path} holds the arrays {', '.join(sorted(arrays))}"
-        raise ValueError(f"{held}; expected a single array, or 'train' with 'valid' and 'test' as there are")
-    if "n_features" not in arrays:
-        return parts
-    n: Any = arrays["n_features"]
-    if n.shape != () or n.dtype.kind not in "iu":
-        raise ValueError(f"{path}: n_features is a whole number, not an array {n.shape} of type {n.dtype}")
-    n = int(n)
-    for part, rows in parts.items():
-        if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != -(-n // 8):
-            raise ValueError(f"{path}, part {part!r}: expected {n} columns packed into uint8 bytes")
-    return {part: np.unpackbits(rows, axis=1, count=n) for part, rows in parts.items()}
 
 
 def _parquet_frame(path: Path) -> polars.DataFrame:
@@ -284,9 +264,10 @@ class CsvText:
             raise ValueError(f"{path} is no UTF-8 text ({error.reason} at byte {error.start})") from error
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise ValueError(f"{path} is damaged ({error})") from error
-        if "\0" in text:
-            line = text.count("\n", 0, text.index("\0")) + 1
-            raise ValueError(f"{path} is no text: there is a NUL byte in line {line}")
+        if (nul := text.find("\0")) >= 0:
+            raise ValueError(
+                f"{path} is no text: there is a NUL byte in line {text[:nul].count(chr(10)) + 1}"
+            )
         self.path, self.line, begin = path, 0, 0
         loose = [next(_rows_of(text, mark, strict=False), ([], 0, 0))[0] for mark in DELIMITERS]
         self.delimiter = max(zip(DELIMITERS, loose, strict=True), key=lambda found: len(found[1]))[0]
@@ -322,7 +303,11 @@ class CsvText:
                 again = f"column name {cell!r} occurs more than once"
                 raise ValueError(f"{self.path}: {again}; names must differ")
         names, frame = self.names or default_names(len(self.cells)), self._frame(polars.String)
-        frame = polars.DataFrame(self._rows(), names, orient="row") if frame is None else frame
+        frame = (
+            polars.DataFrame(self._rows(), dict.fromkeys(names, polars.String), orient="row")
+            if frame is None
+            else frame
+        )
         columns = (typed(_known(column, missing)) for column in frame)
         return polars.DataFrame([c.alias(name) for c, name in zip(columns, names, strict=True)])
 
@@ -355,6 +340,8 @@ class CsvText:
                 rows.append([*map(self._number, cells, columns)] if numbers else cells)
         except (csv.Error, ValueError) as error:
             raise self._fault(error, line) from None
+        if not rows:
+            raise ValueError(f"{self.path} has column names but no rows")
         return rows
 
     def _fault(self, error: Exception, line: int) -> ValueError:

@@ -77,11 +77,10 @@ def rows_of(X: Any) -> np.ndarray:
     """An array of rows, NaN (of no numbers: None) for masked cells; a list with words becomes one of objects,
     since a word turns all cells to text.
     """
-    rows: np.ndarray = np.asarray(X)
     if np.ma.is_masked(X):
-        empty: Any = np.nan if X.dtype.kind in "biuf" else None
-        rows = np.where(np.ma.getmaskarray(X), empty, X.data)
-        return rows
+        gap: Any = np.nan if X.dtype.kind in "biuf" else None
+        return np.asarray(np.where(np.ma.getmaskarray(X), gap, X.data))
+    rows = np.asarray(X)
     return np.asarray(X, dtype=object) if rows.dtype.kind in "US" and isinstance(X, list | tuple) else rows
 
 
