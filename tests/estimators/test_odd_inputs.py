@@ -197,3 +197,10 @@ def test_the_mask_of_dates_and_words_means_missing():
     for table in (days, words):
         schema = pynade.tables.Schema.inferred(table)
         np.testing.assert_array_equal(np.isnan(schema.encode(table)[0]), np.eye(20, 2) == 1)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int8, np.uint64])
+def test_any_type_of_numbers_is_taken_without_a_warning(dtype):
+    X = np.random.default_rng(0).integers(0, 100, (40, 3))
+    same = [pynade.GaussianMixture(n_components=1, random_state=0).fit(rows) for rows in (X, X.astype(dtype))]
+    np.testing.assert_array_equal(same[0].score_samples(X), same[1].score_samples(X.astype(dtype)))

@@ -91,11 +91,12 @@ class Real:
 
     def convert(self, X: np.ndarray, missing: np.ndarray | None) -> np.ndarray:
         """float64 (NaN where cells are missing)."""
+        X = X.astype(np.float64)
         if (far := np.abs(X) > FARTHEST).any():
             row, column = np.argwhere(far)[0]
             what = f"the values of column {column} are too large: row {row} has {X[row, column]:g}, expected"
             raise ValueError(f"{what} at most {FARTHEST:g} in size; give them in a larger unit")
-        return X.astype(np.float64)
+        return X
 
     def check_columns(self, X: np.ndarray, names: Sequence[str] | None) -> None:
         """A constant column has no density; one with two values has an infinite one without a floor."""
