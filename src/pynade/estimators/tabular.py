@@ -109,7 +109,8 @@ class TabularNADE(TableQuestions):
             own["patience"] = max(20, own["epochs"] // 3)
         training["warm_up"] = min(training["warm_up"], own["epochs"] * updates // 4)
         held = max(1, round(self.validation_fraction * n))
-        training["valid_draws"] = max(training["valid_draws"], min(32, 4000 // held))
+        if training["valid_draws"] == Gradient.valid_draws:  # about 4,000 prefixes, at most 16,000
+            training["valid_draws"] = int(np.clip(4000 // held, max(2, min(4, 16_000 // held)), 32))
         return Gradient(**training, **own)
 
     def build(self, train: np.ndarray, seed: int) -> Any:
