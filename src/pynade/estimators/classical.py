@@ -77,11 +77,11 @@ class Problem:
         return learned
 
     def closed_form(
-        self, train: float, valid: float | None, stopped: str = "closed form", told: bool = True
+        self, train: float, valid: float | None, stopped: str = "closed form", report: bool = True
     ) -> training.History:
         """The history of a model that needs no iteration; the callbacks are called once, if wanted."""
         score = None if valid is None else likelihood.Estimate(valid, math.nan, 0)
-        for callback in self.loop(0)["callbacks"] if told else ():
+        for callback in self.loop(0)["callbacks"] if report else ():
             callback(training.Progress(None, 1, 1, 1, 1, math.nan, train, True, score, valid))
         line = {"epoch": 1, "train": train, "valid": valid, "best": True}
         return training.History([line], 1, valid, stopped=stopped)

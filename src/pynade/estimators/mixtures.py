@@ -95,7 +95,7 @@ class ChowLiu(BinaryTable, ClassicalEstimator):
                 tree, scores = classical.chow_liu_chosen(x, valid, list(alphas.values()), dtype=torch.float64)
             train, best = float(likelihood.row_log_probs(tree, x).mean()), max(scores, key=scores.__getitem__)
             for n, alpha in alphas.items():
-                results[n] = tree, problem.closed_form(train, scores[alpha], told=alpha == best)
+                results[n] = tree, problem.closed_form(train, scores[alpha], report=alpha == best)
         results |= zip(several, problem.learn_each(classical.em_trees, several, **self._em()), strict=True)
         return [results[n] for n in range(len(problem.settings))]
 
