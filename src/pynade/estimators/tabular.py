@@ -133,7 +133,7 @@ class TabularNADE(TableQuestions):
         train = train[~np.isnan(train).all(1)]  # rows without any value say nothing
         valid = None if valid is None else valid[~np.isnan(valid).all(1)]
         valid = None if valid is None or len(valid) < 2 else valid
-        # in small products two threads gain little, and on a busy machine wait for each other most of the time
+        # in small products two threads gain little, and on a busy machine wait for each other mostly
         with at_most_threads(1 if len(train) < SMALL else torch.get_num_threads()):
             if self.time_limit is not None:
                 request = self._within(train, valid, seed, request)
