@@ -101,10 +101,36 @@ def measured(task: Task, folder: Path) -> dict[str, float]:
         drawn = np.load(folder / "sample.npz")["cells"]
         found["two_sample_auc"] = two_sample(task, drawn)
         found |= train_on(task, drawn)
+    i = (task.numbers + list(task.levels)).index(task.target)
+    for gap in ("complete", "30"):
+        if (folder / f"predicted-{gap}.npy").exists():
+            guess, asked = np.load(folder / f"predicted-{gap}.npy"), ~np.isnan(truth[:, i])
+            wrong = (guess != truth[:, i]) if task.target in task.levels else (guess - truth[:, i]) ** 2
+            mean = float(wrong[asked].mean())
+            found[f"target_error_{gap}"] = mean if task.target in task.levels else mean**0.5
+    if (folder / "surprise.npy").exists():
+        found |= surprise_auc(task, np.load(folder / "surprise.npy"))
     found |= {k: facts[k] for k in ("disagreement", "mixture_weight") if facts.get(k) is not None}
     found["versions"] = facts.get("versions", {})
     if facts["errors"]:
         found["errors"] = facts["errors"]
+    return found
+
+
+def surprise_auc(task: Task, scores: np.ndarray) -> dict[str, float]:
+    """AUC by which cells with planted errors have higher scores than the cells of rows without any."""
+    from sklearn.metrics import roc_auc_score
+
+    found, clean = {}, (task.marks == 0).all(1)[:, None] & np.isfinite(scores)
+    for word, wrong in (("all", task.marks > 0), ("moved", task.marks == 1), ("shifted", task.marks == 2)):
+        some = wrong & ~np.isnan(scores)
+        if some.any():
+            found[f"surprise_auc_{word}"] = float(
+                roc_auc_score(
+                    np.repeat([1, 0], [some.sum(), clean.sum()]),
+                    np.nan_to_num(np.concatenate([scores[some], scores[clean]]), posinf=1e9, neginf=-1e9),
+                )
+            )
     return found
 
 

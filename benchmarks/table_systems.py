@@ -1,12 +1,13 @@
 """One system on one split of a table: fit, scores, gaps filled, samples, with times.
 
-    python table_systems.py SYSTEM FOLDER [scores] [fill] [draws] [sample]
+    python table_systems.py SYSTEM FOLDER [scores] [fill] [draws] [sample] [predict] [surprise]
 
 It runs in the environment of the system; only the system of that name imports pynade. FOLDER has
-train.parquet, test.parquet, gaps-*.parquet (test rows with hidden cells) and facts.json, by `tables.py`.
+train.npz, test.npz, planted.npz (test rows with planted errors), masks.npz (the cells that are hidden, and
+those with errors) and facts.json, by `tables.py`.
 Results go to FOLDER/SYSTEM: scores.npy (log-density of each test row, NaN where a system cannot score
 it), scores-*.npy (of the rows with hidden cells), filled-*.npz (best guesses), draws-*.npz (DRAWS times),
-sample.npz and facts.json; tables are saved as `Task.matrix` makes them.
+sample.npz, predicted-*.npy, surprise.npy and facts.json; tables are saved as `Task.matrix` makes them.
 """
 
 from __future__ import annotations
@@ -38,6 +39,18 @@ PACKAGES += ("scikit-learn", "sdv", "tabpfn", "torch", "zuko")
 LEAST = 1e-3  # of the probability of a level that a leaf of a forest has not seen
 
 
+def spelled(value) -> str:
+    """A level as text; numbers are spelled alike, whatever their type."""
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool | np.bool_)
+    return f"{value:.15g}" if number else str(value)
+
+
+def level_codes(values: pd.Series, levels: list[str]) -> np.ndarray:
+    """Codes of the values of a column of levels, -1 for missing or unknown ones."""
+    texts = [None if missing else spelled(v) for v, missing in zip(values, values.isna(), strict=True)]
+    return pd.Categorical(texts, categories=levels).codes.astype(np.int32)
+
+
 class Task:
     """The rows of a split, and what their columns are.
 
@@ -50,17 +63,30 @@ class Task:
         self.facts = json.loads((folder / "facts.json").read_text())
         self.dates = {c["name"]: pd.Timestamp(c["origin"]) for c in self.facts["columns"] if c["origin"]}
 
-        def read(path):
-            frame = pd.read_parquet(path)
-            return frame if dates else self.plain(frame)
-
-        self.train, self.test = (read(folder / f"{part}.parquet") for part in ("train", "test"))
-        self.gaps = {p.stem[5:]: read(p) for p in sorted(folder.glob("gaps-*.parquet"))}
+        self.with_dates, self.target = dates, self.facts["target"]
+        self.train, self.test, self.planted = (
+            self._read(folder / f"{part}.npz") for part in ("train", "test", "planted")
+        )
+        masks = np.load(folder / "masks.npz")
+        self.marks = masks["planted"]
+        self.gaps = {gap: self.test.mask(masks[gap]) for gap in masks.files if gap != "planted"}
         self.names = [c["name"] for c in self.facts["columns"]]
         self.levels = {c["name"]: c["levels"] for c in self.facts["columns"] if c["levels"]}
         self.numbers = [n for n in self.names if n not in self.levels]
         self.step = np.array([c["step"] for c in self.facts["columns"] if not c["levels"]])
         self.rng = np.random.default_rng(SEED)
+
+    def _read(self, path: Path) -> pd.DataFrame:
+        """A table with texts for levels, and with dates, or hours since the first one."""
+        arrays, columns = np.load(path), {}
+        for k, c in enumerate(self.facts["columns"]):
+            values = arrays[str(k)]
+            if c["levels"]:
+                values = np.array([*c["levels"], None], dtype=object)[values]
+            elif c["origin"] and not self.with_dates:
+                values = (pd.Series(values) - pd.Timestamp(c["origin"])) / pd.Timedelta(hours=1)
+            columns[c["name"]] = values
+        return pd.DataFrame(columns)
 
     @property
     def with_gaps(self) -> pd.DataFrame:
@@ -84,7 +110,7 @@ class Task:
 
     def codes(self, frame: pd.DataFrame) -> np.ndarray:
         """Codes (N, l) of levels, -1 for missing or unknown ones."""
-        some = [pd.Categorical(frame[name], categories=of).codes for name, of in self.levels.items()]
+        some = [level_codes(frame[name], of) for name, of in self.levels.items()]
         return np.stack(some, 1).astype(int) if some else np.zeros((len(frame), 0), int)
 
     def matrix(self, frame: pd.DataFrame) -> np.ndarray:
@@ -142,15 +168,17 @@ class Clock:
 class Pynade:
     """TabularNADE with its defaults, or with a limit of its time."""
 
-    def __init__(self, time_limit=None) -> None:
-        self.time_limit = time_limit
+    def __init__(self, **options) -> None:
+        self.options = options
 
     def fit(self, task):
         import pynade
 
         self.task = task
-        self.model = pynade.TabularNADE(random_state=SEED, time_limit=self.time_limit).fit(task.train)
+        self.model = pynade.TabularNADE(random_state=SEED, **self.options).fit(task.train)
         self.extra = {"disagreement": self.model.disagreement_, "mixture_weight": self.model.mixture_weight_}
+        history = self.model.history_
+        self.extra |= {"epochs": len(history.epochs), "best_epoch": history.best_epoch}
 
     def scores(self, frame):
         dates = frame[list(self.task.dates)].notna().sum(axis=1).to_numpy()  # densities by microsecond
@@ -165,9 +193,18 @@ class Pynade:
     def sample(self, n):
         return self.model.sample(n, random_state=SEED)
 
+    def predict(self, frame):
+        return self.model.predict(frame, self.task.target)
+
+    def surprise(self, frame):
+        return self.model.surprise(frame)[self.task.names].to_numpy(float)
+
 
 class GaussianMixture:
     """scikit-learn's mixture with the number of components by BIC; levels independent within a component."""
+
+    def __init__(self, sizes=(1, 2, 3, 5, 8, 12, 20)) -> None:
+        self.sizes = sizes
 
     def fit(self, task):
         from sklearn.mixture import GaussianMixture as Mixture
@@ -176,8 +213,8 @@ class GaussianMixture:
         x, codes = task.noisy(task.train), task.codes(task.train)
         self.mean, self.scale = np.nanmean(x, 0), np.nanstd(x, 0)
         z = np.where(np.isnan(x), 0, (x - self.mean) / self.scale)
-        sizes = [1, 2, 3, 5, 8, 12, 20]
-        models = [Mixture(k, reg_covar=1e-4, random_state=SEED).fit(z) for k in sizes if 20 * k <= len(z)]
+        few = [k for k in self.sizes if 20 * k <= max(20, len(z))]
+        models = [Mixture(k, reg_covar=1e-4, random_state=SEED).fit(z) for k in few]
         self.mixture = min(models, key=lambda m: m.bic(z))
         r = self.mixture.predict_proba(z)
         self.shares = []
@@ -260,6 +297,18 @@ class GaussianMixture:
             {name: [np.nan if name in self.task.numbers else None] * n for name in self.task.names}
         )
         return self._conditional(empty, np.random.default_rng(SEED))
+
+    def surprise(self, frame):
+        rng, found = self.task.rng, []
+        for name in self.task.names:
+            self.task.rng = np.random.default_rng(SEED)  # the same noise with and without the cell
+            whole = self.scores(frame)
+            self.task.rng = np.random.default_rng(SEED)
+            found.append(
+                self.scores(frame.assign(**{name: None if name in self.task.levels else np.nan})) - whole
+            )
+        self.task.rng = rng
+        return np.stack(found, 1)
 
 
 class Forest:
@@ -637,6 +686,68 @@ class TabPFN:
         return self.task.frame(np.asarray(self.model.impute(self.task.matrix(frame))))
 
 
+class Boosting:
+    """scikit-learn's gradient boosting, trained for the target of the table."""
+
+    def fit(self, task):
+        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+        self.task, self.extra = task, {}
+        x, names = task.matrix(task.train), task.numbers + list(task.levels)
+        i = self.column = names.index(task.target)
+        few = [False] * len(task.numbers) + [len(of) <= 250 for of in task.levels.values()]
+        learner = (
+            HistGradientBoostingClassifier if task.target in task.levels else HistGradientBoostingRegressor
+        )
+        self.model = learner(categorical_features=few[:i] + few[i + 1 :], random_state=SEED)
+        known = ~np.isnan(x[:, i])
+        self.model.fit(np.delete(x[known], i, 1), x[known, i])
+
+    def predict(self, frame):
+        found = self.model.predict(np.delete(self.task.matrix(frame), self.column, 1))
+        of = self.task.levels.get(self.task.target)
+        return np.array(of, dtype=object)[found.astype(int)] if of else found
+
+
+class Outliers:
+    """A detector of odd rows of scikit-learn. A cell is odd if the row is odder than with a usual value."""
+
+    def __init__(self, make) -> None:
+        self.make = make
+
+    def _given(self, frame):
+        x = self.task.one_hot(frame)
+        return (np.where(np.isnan(x), self.usual, x) - self.mean) / self.scale
+
+    def fit(self, task):
+        self.task, self.extra = task, {}
+        x = task.one_hot(task.train)
+        self.mean, self.scale = np.nanmean(x, 0), np.maximum(np.nanstd(x, 0), 1e-9)
+        self.usual = np.append(np.nanmedian(x[:, : len(task.numbers)], 0), self.mean[len(task.numbers) :])
+        self.model = self.make().fit(self._given(task.train))
+
+    def surprise(self, frame):
+        whole, found = self.model.score_samples(self._given(frame)), []
+        for name in self.task.names:
+            without = frame.assign(**{name: None if name in self.task.levels else np.nan})
+            found.append(self.model.score_samples(self._given(without)) - whole)
+        return np.stack(found, 1)
+
+
+def isolation_forest():
+    """scikit-learn's IsolationForest."""
+    from sklearn.ensemble import IsolationForest
+
+    return Outliers(lambda: IsolationForest(300, random_state=SEED, n_jobs=2))
+
+
+def local_outlier_factor():
+    """scikit-learn's LocalOutlierFactor, for new rows."""
+    from sklearn.neighbors import LocalOutlierFactor
+
+    return Outliers(lambda: LocalOutlierFactor(20, novelty=True))
+
+
 class Marginals:
     """Independent columns: values of the training rows drawn one by one. The least that a model must beat."""
 
@@ -667,9 +778,10 @@ class Bootstrap:
 
 SYSTEMS = {
     "pynade": Pynade,
-    "pynade-10s": lambda: Pynade(10),
-    "pynade-80s": lambda: Pynade(80),
+    "pynade-10s": lambda: Pynade(time_limit=10),
+    "pynade-80s": lambda: Pynade(time_limit=80),
     "gaussian-mixture": GaussianMixture,
+    "gaussian": lambda: GaussianMixture((1,)),
     "arfpy": Forest,
     "zuko": Flow,
     "mostlyai": MostlyAI,
@@ -682,6 +794,9 @@ SYSTEMS = {
     "tabpfn": TabPFN,
     "sdv-copula": lambda: SDV("GaussianCopulaSynthesizer"),
     "sdv-tvae": lambda: SDV("TVAESynthesizer"),
+    "boosting": Boosting,
+    "isolation-forest": isolation_forest,
+    "local-outlier-factor": local_outlier_factor,
     "marginals": Marginals,
     "bootstrap": Bootstrap,
 }
@@ -718,6 +833,13 @@ def main() -> None:
             np.savez_compressed(out / f"draws-{gap}.npz", cells=cells)
     if (drawn := stage("sample", "sample", min(len(task.train), 5000))) is not None:
         np.savez_compressed(out / "sample.npz", cells=task.matrix(pd.DataFrame(drawn)))
+    for gap, frame in (("complete", task.test), ("30", task.gaps["30"])):
+        if (found := stage(f"predict-{gap}", "predict", frame)) is not None:
+            of = task.levels.get(task.target)
+            found = level_codes(pd.Series(found), of) if of else np.asarray(found, float)
+            np.save(out / f"predicted-{gap}.npy", found)
+    if (found := stage("surprise", "surprise", task.planted)) is not None:
+        np.save(out / "surprise.npy", found)
     installed = {d.metadata["Name"].lower(): d.version for d in metadata.distributions()}
     versions = {p: installed[p] for p in PACKAGES if p in installed}
     facts = {"stages": clock.stages, "errors": errors, "versions": versions, **getattr(system, "extra", {})}

