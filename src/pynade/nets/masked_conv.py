@@ -258,14 +258,18 @@ def parse_blueprint(text: str) -> list[Layer]:
     return layers
 
 
-def infer_shapes(layers: Sequence[Layer], inputs: Shape) -> list[Shape]:
-    """Shape (maps, height, width) of the inputs and after each layer; a ValueError where one does not fit.
+def layers_for(text: str, inputs: Shape, outputs: int) -> tuple[list[Layer], list[Shape]]:
+    """The layers of a blueprint that ends in so many maps of the image, and the shapes of all maps.
 
-    Example:
-        >>> infer_shapes(parse_blueprint(PAPER_BLUEPRINT), (2, 28, 28))[4:6]
-        [(64, 7, 7), (64, 13, 13)]
+    Args:
+        text: the blueprint.
+        inputs: shape (maps, height, width) of the inputs, which is the first of the shapes returned.
+        outputs: maps after the last layer.
     """
-    shapes = [inputs]
+    layers = parse_blueprint(text)
+    last, shapes = layers[-1], [inputs]
+    if not last.convolves:
+        raise ValueError(f"last layer {len(layers)}, '{last}': the last layer must be a convolution")
     for n, layer in enumerate(layers, start=1):
         (maps, h, w), height, width, name = shapes[-1], layer.height, layer.width, f"layer {n}, '{layer}'"
         if layer.type == "up":
@@ -279,20 +283,10 @@ def infer_shapes(layers: Sequence[Layer], inputs: Shape) -> list[Shape]:
             shapes.append((layer.maps, h + more * (height - 1), w + more * (width - 1)))
             if min(shapes[-1]) < 1:
                 raise ValueError(f"{name}: a {height}x{width} filter does not fit a {h}x{w} map")
-    return shapes
-
-
-def layers_for(text: str, inputs: Shape, outputs: int) -> tuple[list[Layer], list[Shape]]:
-    """The layers of a blueprint and their `infer_shapes`, checked to lead to so many maps of the image."""
-    layers = parse_blueprint(text)
-    shape, last = infer_shapes(layers, inputs)[-1], layers[-1]
-    name = f"last layer {len(layers)}, '{last}'"
-    if not last.convolves:
-        raise ValueError(f"{name}: the last layer must be a convolution")
-    if last.maps not in (1, outputs):
-        raise ValueError(f"{name}: the last layer must have 1 map or exactly {outputs}, not {last.maps}")
-    if shape[1:] != inputs[1:]:
-        was = f"the image is {inputs[1]}x{inputs[2]}"
-        raise ValueError(f"{name}: it leaves a {shape[1]}x{shape[2]} map, but {was}")
-    layers[-1] = replace(last, maps=outputs)
-    return layers, infer_shapes(layers, inputs)
+    maps, h, w = shapes[-1]
+    if maps not in (1, outputs):
+        raise ValueError(f"last {name}: the last layer must have 1 map or exactly {outputs}, not {maps}")
+    if (h, w) != inputs[1:]:
+        raise ValueError(f"last {name}: it leaves a {h}x{w} map, but the image is {inputs[1]}x{inputs[2]}")
+    layers[-1], shapes[-1] = replace(last, maps=outputs), (outputs, h, w)
+    return layers, shapes
