@@ -7,7 +7,7 @@ from torch import Generator, Tensor
 from torch.nn import functional
 
 from pynade.families.base import Family, NADEWeights, refuse
-from pynade.families.real import pick
+from pynade.families.real import drawn, pick
 from pynade.kernels import Uniforms, sample
 
 
@@ -39,8 +39,7 @@ class Bernoulli(Family):
     def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """1 with probability sigm(eta)."""
         p = self.mean(eta)
-        uniform = torch.rand(p.shape, generator=generator, dtype=p.dtype, device=p.device)
-        return (uniform < p).to(p.dtype)
+        return (drawn(torch.rand, p, generator) < p).to(p.dtype)
 
     def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """p(x = 1)."""
@@ -73,9 +72,8 @@ class Bernoulli(Family):
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
         """Logits of the column means, each with one imaginary 0 and one imaginary 1 added (NaN: no row)."""
-        ones = x.nansum(0, dtype=torch.float64) if x.is_floating_point() else x.sum(0, dtype=torch.float64)
-        known = x.shape[0] - torch.isnan(x).sum(0)
-        return torch.logit((ones + 1) / (known + 2)).unsqueeze(-1)
+        known = len(x) - torch.isnan(x).sum(0)
+        return torch.logit((x.nansum(0, dtype=torch.float64) + 1) / (known + 2)).unsqueeze(-1)
 
 
 class Categorical(Family):

@@ -97,13 +97,11 @@ class MixtureFamily(Real):
         _, mu, sigma = self.parameters_of(exact)
         each = mu + sigma * self.standard.quantile(level).unsqueeze(-1)
         low, high = each.amin(-1), each.amax(-1)
-        known, edge = torch.isinf(low) | torch.isinf(high), torch.where(torch.isinf(low), low, high)
-        low, high = (torch.where(known, 0, side) for side in (low, high))
         for _ in range(100):
-            middle = low + 0.5 * (high - low)
+            middle = low + 0.5 * (high - low)  # NaN where both are infinite, which leaves `high` as it is
             enough = self.cdf(middle, exact) >= level
             low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
-        return torch.where(known, edge, high).to(eta.dtype)
+        return high.to(eta.dtype)
 
     def expectation(self, function: Function, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Σ pi_c E_c[function(X)], each an integral over the component's quantiles (see `Real`)."""
@@ -232,10 +230,8 @@ class DiscretisedLogistic(MixtureOfLogistics):
 
     def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Σ_l P(X > l), over the levels one by one."""
-        total = torch.zeros_like(eta[..., 0])
-        for level in range(self.levels - 1):
-            total = total + (1 - self.cdf(torch.full_like(total, level), eta, i))
-        return total
+        levels = (torch.full_like(eta[..., 0], level) for level in range(self.levels - 1))
+        return sum((1 - self.cdf(level, eta, i) for level in levels), torch.zeros_like(eta[..., 0]))
 
     def best_guess(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """The likeliest level (the lowest of several), found by computing all of them."""

@@ -22,9 +22,7 @@ EPSILON = 1e-5  # added to every variance
 class Linear(nn.Linear):
     """A linear layer with weights drawn by Glorot's rule, times `scale` (0 starts a silent layer)."""
 
-    def __init__(
-        self, n_in: int, n_out: int, generator: Random, scale: float = 1.0, bias: bool = True
-    ) -> None:
+    def __init__(self, n_in: int, n_out: int, generator: Random, scale: float = 1, bias: bool = True) -> None:
         super().__init__(n_in, n_out, bias, device="meta")  # draws nothing
         self.weight = glorot(n_out, n_in, generator=generator)
         self.weight.data *= scale

@@ -68,7 +68,7 @@ class MaskedConv(ImageNet):
         self.blueprint = "->".join(map(str, self.layers))
         self.windows = _windows(self.layers, shapes)
         sizes = [math.prod(shape) for shape in shapes]
-        sizes += [window.maps * math.prod(window.size) for window in self.windows]
+        sizes += [window.map[0] * math.prod(window.size) for window in self.windows]
         self.row_floats = 4 * max(sizes)  # a layer's input and output, and what the convolution needs
         self.weights = nn.ParameterList(
             glorot(layer.maps, maps, layer.height, layer.width, generator=generator)
@@ -90,8 +90,8 @@ class MaskedConv(ImageNet):
         channel, pixel = i // math.prod(self.image_shape), i % math.prod(self.image_shape)
         at = torch.stack((pixel // self.image_shape[1], pixel % self.image_shape[1]), -1)  # (G, 2)
         places, inside = bottom.places(at)
-        base = torch.arange(groups * rows, device=i.device).view(groups, rows, 1) * math.prod(bottom.map)
-        flat = h.permute(0, 2, 3, 1).reshape(-1, bottom.maps)  # on a GPU they lie like this already
+        base = torch.arange(groups * rows, device=i.device).view(groups, rows, 1) * math.prod(bottom.map[1:])
+        flat = h.permute(0, 2, 3, 1).flatten(0, 2)  # on a GPU they lie like this already
         h = flat.index_select(0, (base + places.view(groups, 1, -1)).flatten())
         h = h.view(groups, rows, *bottom.size, -1) * inside[:, None, :, :, None]  # zeros beyond the edges
         h = h.flatten(0, 1).permute(0, 3, 1, 2)
@@ -175,8 +175,7 @@ class _Window:
 
     offset: tuple[int, int]
     size: tuple[int, int]
-    maps: int
-    map: tuple[int, int]  # height and width
+    map: Shape  # of the whole map
 
     def places(self, at: Tensor) -> tuple[Tensor, Tensor]:
         """Where in a flattened map the windows of pixels at (G, 2) are, (G, h, w), and what is inside it."""
@@ -184,7 +183,7 @@ class _Window:
             at[:, side, None] + self.offset[side] + torch.arange(self.size[side], device=at.device)
             for side in (0, 1)
         )
-        r, c, (height, width) = r[:, :, None], c[:, None, :], self.map
+        r, c, (_, height, width) = r[:, :, None], c[:, None, :], self.map
         inside = (r >= 0) & (r < height) & (c >= 0) & (c < width)
         return r.clamp(0, height - 1) * width + c.clamp(0, width - 1), inside
 
@@ -199,7 +198,7 @@ def _windows(layers: Sequence[Layer], shapes: Sequence[Shape]) -> list[_Window]:
             break
         top, left = top - layer.zeros[0], left - layer.zeros[1]
         height, width = height + layer.height - 1, width + layer.width - 1
-        found.append(_Window((top, left), (height, width), shapes[n][0], shapes[n][1:]))
+        found.append(_Window((top, left), (height, width), shapes[n]))
     return found[::-1]
 
 
@@ -259,13 +258,7 @@ def parse_blueprint(text: str) -> list[Layer]:
 
 
 def layers_for(text: str, inputs: Shape, outputs: int) -> tuple[list[Layer], list[Shape]]:
-    """The layers of a blueprint that ends in so many maps of the image, and the shapes of all maps.
-
-    Args:
-        text: the blueprint.
-        inputs: shape (maps, height, width) of the inputs, which is the first of the shapes returned.
-        outputs: maps after the last layer.
-    """
+    """Layers of a blueprint that ends in so many maps of the image; shapes of the inputs and after each."""
     layers = parse_blueprint(text)
     last, shapes = layers[-1], [inputs]
     if not last.convolves:

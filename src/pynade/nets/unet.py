@@ -161,11 +161,9 @@ class UNet(ImageNet):
         if self.input_observed:
             inputs.append(flags)
         if self.coordinates:
-            sides = [
-                torch.linspace(-1, 1, n, dtype=flags.dtype, device=flags.device) for n in flags.shape[2:]
-            ]
-            places = torch.stack(torch.meshgrid(*sides, indexing="ij"))
-            inputs.append(places.expand(len(flags), -1, -1, -1))
+            options: Any = {"dtype": flags.dtype, "device": flags.device}
+            sides = [torch.linspace(-1, 1, n, **options) for n in self.image_shape]
+            inputs.append(torch.stack(torch.meshgrid(*sides, indexing="ij")).expand(len(flags), -1, -1, -1))
         return torch.cat(inputs, dim=1)
 
 
