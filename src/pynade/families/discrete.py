@@ -6,9 +6,8 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from pynade.families.base import Family, NADEWeights, refuse
+from pynade.families.base import Draw, Family, refuse
 from pynade.families.real import drawn, pick
-from pynade.kernels import Uniforms, sample
 
 
 class Bernoulli(Family):
@@ -54,13 +53,9 @@ class Bernoulli(Family):
         mean = (weights.unsqueeze(-1) * means).sum(1).to(values.dtype)
         return (mean > 0.5).to(mean.dtype)
 
-    def sample_nade(
-        self, weights: NADEWeights, activation: str, uniforms: Uniforms, generator: Generator | None
-    ) -> Tensor | None:
+    def sample_nade(self, draw: Draw, like: Tensor, generator: Generator | None) -> Tensor | None:
         """Zeros and ones by a compiled loop."""
-        if type(self).sample is not Bernoulli.sample:
-            return None
-        return sample(weights, uniforms, None, activation)
+        return draw(None) if type(self).sample is Bernoulli.sample else None
 
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """0 below zero, p(x = 0) below one, then 1."""

@@ -8,10 +8,10 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from pynade.families.base import NADEWeights
+from pynade.families.base import Draw
 from pynade.families.discrete import check_levels, check_whole
 from pynade.families.real import LAPLACE, LOGISTIC, NORMAL, Function, Real, Standard, expected, moments, pick
-from pynade.kernels import Uniforms, backends, sample
+from pynade.kernels import backends
 
 FAR = 1e30  # ends of the lowest and the highest level
 WITHIN = 0.25  # share of a column's variance that the initial components have
@@ -72,14 +72,11 @@ class MixtureFamily(Real):
         mu, sigma = mu.gather(-1, which)[..., 0], sigma.gather(-1, which)[..., 0]
         return mu + sigma * self.standard.noise(mu, generator)
 
-    def sample_nade(
-        self, weights: NADEWeights, activation: str, uniforms: Uniforms, generator: Generator | None
-    ) -> Tensor | None:
+    def sample_nade(self, draw: Draw, like: Tensor, generator: Generator | None) -> Tensor | None:
         """By a compiled loop, which has no smallest scale."""
         if self.sigma_floor or type(self).sample is not MixtureFamily.sample:
             return None
-        drawn = uniforms.tensor(weights[0].dtype, weights[0].device)
-        return sample(weights, drawn, self.standard.noise(drawn, generator), activation)
+        return draw(self.standard.noise(like, generator))
 
     def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Σ pi_c mu_c."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from pynade.families import Family
-from pynade.kernels import Uniforms
+from pynade.kernels import Uniforms, sample
 from pynade.models.density import Density
 from pynade.nets import AnyOrderNet, NADENet, Net, Walk, grouped
 from pynade.nets.base import Random
@@ -198,7 +198,9 @@ class Autoregressive(Ordered):
         if type(net) is NADENet and net.n_features == 1:  # a subclass may compute something else
             uniforms = Uniforms.draw(n, net.n_variables, generator)
             weights = (net.weight, net.hidden_bias, net.output, net.bias, self.order)
-            rows = self.family.inner.sample_nade(weights, net.activation, uniforms, generator)
+            draw = partial(sample, weights, uniforms, activation=net.activation)
+            like = net.bias.new_empty(n, net.n_variables)
+            rows = self.family.inner.sample_nade(draw, like, generator)
         if rows is None:
             return ancestral(net, self.family, self.ordering, n, generator)
         return self.family.to_data(rows)
