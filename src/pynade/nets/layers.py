@@ -15,7 +15,6 @@ from pynade.kernels import backends
 from pynade.kernels.private import mapped
 from pynade.nets.base import AnyOrderNet, Random, glorot
 
-EIGHT = 8
 EPSILON = 1e-5  # added to every variance
 
 
@@ -55,7 +54,7 @@ def convolved(
     padding: int | tuple[int, int] = 0,
     fill: bool | None = None,
 ) -> Tensor:
-    """`functional.conv2d`, with maps filled up to multiples of `EIGHT` (`fill`; None: where it is faster).
+    """`functional.conv2d`, with maps filled up to multiples of eight (`fill`; None: where it is faster).
 
     The matrix units of a GPU take eight numbers of bfloat16 at a time; other convolutions do without them.
     """
@@ -63,7 +62,7 @@ def convolved(
     if fill is None:
         half = torch.is_autocast_enabled(x.device.type) or x.dtype == torch.bfloat16
         fill = x.device.type == "cuda" and half
-    more_out, more_in = (-n_out % EIGHT, -n_in % EIGHT) if fill else (0, 0)
+    more_out, more_in = (-n_out % 8, -n_in % 8) if fill else (0, 0)
     if more_in:
         x = functional.pad(x, (0, 0, 0, 0, 0, more_in))
     if more_in or more_out:
