@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -154,7 +155,14 @@ class ImageNet(AnyOrderNet):
         image_shape: (height, width).
         channels: C, so that D = C · height · width.
         n_params, n_features, dropout: as for `Net`.
+
+    Attributes:
+        input_observed, signed, coordinates: what the net sees, as for `UNet`.
     """
+
+    input_observed: bool
+    signed: bool = False
+    coordinates: bool = False
 
     def __init__(
         self, image_shape: Sequence[int], n_params: int, channels: int, n_features: int, dropout: float
@@ -166,17 +174,21 @@ class ImageNet(AnyOrderNet):
         super().__init__(channels * shape[0] * shape[1], n_params, n_features, dropout)
         self.image_shape, self.channels = shape, channels
 
-    def to_maps(self, features: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Variables as images: values (B, F·C, H, W), zero where not observed, and flags (B, C, H, W)."""
+    def to_maps(self, features: Tensor, observed: Tensor) -> Tensor:
+        """What a net sees, (B, maps, H, W): values, zero where not observed, then flags and coordinates."""
         shape = len(features), -1, *self.image_shape
         hidden = features.masked_fill(~observed.unsqueeze(-1), 0)  # NaN there must not matter, so no product
-        return hidden.mT.reshape(shape), observed.to(features.dtype).reshape(shape)
+        values, flags = hidden.mT.reshape(shape), observed.to(features.dtype).reshape(shape)
+        maps = [2 * values - flags.repeat(1, self.n_features, 1, 1) if self.signed else values]
+        if self.input_observed:
+            maps.append(flags)
+        if self.coordinates:
+            options: Any = {"dtype": flags.dtype, "device": flags.device}
+            sides = [torch.linspace(-1, 1, n, **options) for n in self.image_shape]
+            maps.append(torch.stack(torch.meshgrid(*sides, indexing="ij")).expand(len(flags), -1, -1, -1))
+        seen = torch.cat(maps, dim=1)  # on a GPU in the layout that convolutions in bfloat16 want
+        return seen.contiguous(memory_format=torch.channels_last) if seen.is_cuda else seen
 
     def from_maps(self, maps: Tensor) -> Tensor:
         """Eta (B, D, P) of the variables from maps (B, P·C, H, W)."""
         return maps.reshape(len(maps), -1, self.n_variables).mT + self.bias
-
-
-def side_by_side(maps: Tensor) -> Tensor:
-    """On a GPU, the maps of a pixel side by side in memory, as its convolutions in bfloat16 want them."""
-    return maps.contiguous(memory_format=torch.channels_last) if maps.is_cuda else maps

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pynade.nets.base import AnyOrderNet, Random, State, activation_named, glorot, of_variables
-from pynade.nets.layers import ImageNet, convolved, dropped, side_by_side
+from pynade.nets.layers import ImageNet, convolved, dropped
 
 # the paper's net for images of 28 × 28, symmetric in its filters
 PAPER_BLUEPRINT = (
@@ -105,10 +105,7 @@ class MaskedConv(ImageNet):
 
     def _below(self, features: Tensor, observed: Tensor, end: int, noise: Random = None) -> Tensor:
         """The maps below layer `end`."""
-        h, flags = self.to_maps(features, observed)
-        if self.input_observed:
-            h = torch.cat((h, flags), dim=1)
-        h, filters = side_by_side(h), zip_longest(self.weights, self.hidden_bias)
+        h, filters = self.to_maps(features, observed), zip_longest(self.weights, self.hidden_bias)
         for layer in self.layers[:end]:
             height, width = layer.height, layer.width
             if layer.type == "pool":
