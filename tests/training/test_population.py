@@ -240,7 +240,7 @@ def test_ensembles_are_scored_under_all_their_orderings_together_or_one_by_one(m
     options = Gradient(batch_size=20, epochs=2)
     ends = []
     for limit in (1, 1 << 17):
-        monkeypatch.setattr("pynade.models.mixture.CPU_NUMBERS", limit)
+        monkeypatch.setattr("pynade.models.autoregressive.CPU_NUMBERS", limit)
         members = [Member(MODELS["made-e"](k), train, valid, options) for k in range(3)]
         assert members[0].model.orderings_at_once(30, 3) == (1 if limit == 1 else 4)
         histories = fit_population(members)

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from pynade.classical import binary
 from pynade.classical.em import Array, EMOptions, Random
-from pynade.models.mixture import checked_components
+from pynade.models.density import checked_components
 from pynade.training.history import History
 
 ALPHAS = (1e-20, 0.001, 0.01, 0.1, 1.0)  # the paper's grid, and 1, which its results need

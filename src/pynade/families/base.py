@@ -12,9 +12,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from pynade.arguments import Part
-from pynade.kernels import Uniforms
 
-NADEWeights = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # weight, hidden_bias, output, bias, order
+Draw = Callable[[Tensor | None], Tensor]  # rows of a NADE, from noise
 
 
 class Family(Part, ABC):
@@ -122,16 +121,13 @@ class Family(Part, ABC):
         guess, mean = self.best_guess(eta, first), self.mean(eta, first)
         return not torch.allclose(guess, mean, rtol=1e-3, atol=1e-3, equal_nan=True)
 
-    def sample_nade(
-        self, weights: NADEWeights, activation: str, uniforms: Uniforms, generator: Generator | None
-    ) -> Tensor | None:
+    def sample_nade(self, draw: Draw, like: Tensor, generator: Generator | None) -> Tensor | None:
         """Rows (B, D) of a NADE, one feature per variable, by a compiled loop; None: there is no such loop.
 
         Args:
-            weights: weight, hidden_bias, output and bias of a `NADENet`, and the order (D,).
-            activation: of the net.
-            uniforms: one uniform number for each cell.
-            generator: source of further randomness.
+            draw: the loop: mixtures from noise (B, D), binary rows from None (see `pynade.kernels.sample`).
+            like: a tensor of the shape and type of the rows.
+            generator: source of the noise.
         """
         return None
 

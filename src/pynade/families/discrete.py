@@ -6,9 +6,8 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from pynade.families.base import Family, NADEWeights, refuse
-from pynade.families.real import pick
-from pynade.kernels import Uniforms, sample
+from pynade.families.base import Draw, Family, refuse
+from pynade.families.real import drawn, pick
 
 
 class Bernoulli(Family):
@@ -39,8 +38,7 @@ class Bernoulli(Family):
     def sample(self, eta: Tensor, i: Tensor | None = None, generator: Generator | None = None) -> Tensor:
         """1 with probability sigm(eta)."""
         p = self.mean(eta)
-        uniform = torch.rand(p.shape, generator=generator, dtype=p.dtype, device=p.device)
-        return (uniform < p).to(p.dtype)
+        return (drawn(torch.rand, p, generator) < p).to(p.dtype)
 
     def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """p(x = 1)."""
@@ -55,13 +53,9 @@ class Bernoulli(Family):
         mean = (weights.unsqueeze(-1) * means).sum(1).to(values.dtype)
         return (mean > 0.5).to(mean.dtype)
 
-    def sample_nade(
-        self, weights: NADEWeights, activation: str, uniforms: Uniforms, generator: Generator | None
-    ) -> Tensor | None:
+    def sample_nade(self, draw: Draw, like: Tensor, generator: Generator | None) -> Tensor | None:
         """Zeros and ones by a compiled loop."""
-        if type(self).sample is not Bernoulli.sample:
-            return None
-        return sample(weights, uniforms, None, activation)
+        return draw(None) if type(self).sample is Bernoulli.sample else None
 
     def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """0 below zero, p(x = 0) below one, then 1."""
@@ -73,9 +67,8 @@ class Bernoulli(Family):
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
         """Logits of the column means, each with one imaginary 0 and one imaginary 1 added (NaN: no row)."""
-        ones = x.nansum(0, dtype=torch.float64) if x.is_floating_point() else x.sum(0, dtype=torch.float64)
-        known = x.shape[0] - torch.isnan(x).sum(0)
-        return torch.logit((ones + 1) / (known + 2)).unsqueeze(-1)
+        known = len(x) - torch.isnan(x).sum(0)
+        return torch.logit((x.nansum(0, dtype=torch.float64) + 1) / (known + 2)).unsqueeze(-1)
 
 
 class Categorical(Family):

@@ -8,10 +8,10 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from pynade.families.base import NADEWeights
+from pynade.families.base import Draw
 from pynade.families.discrete import check_levels, check_whole
 from pynade.families.real import LAPLACE, LOGISTIC, NORMAL, Function, Real, Standard, expected, moments, pick
-from pynade.kernels import Uniforms, backends, sample
+from pynade.kernels import backends
 
 FAR = 1e30  # ends of the lowest and the highest level
 WITHIN = 0.25  # share of a column's variance that the initial components have
@@ -72,14 +72,11 @@ class MixtureFamily(Real):
         mu, sigma = mu.gather(-1, which)[..., 0], sigma.gather(-1, which)[..., 0]
         return mu + sigma * self.standard.noise(mu, generator)
 
-    def sample_nade(
-        self, weights: NADEWeights, activation: str, uniforms: Uniforms, generator: Generator | None
-    ) -> Tensor | None:
+    def sample_nade(self, draw: Draw, like: Tensor, generator: Generator | None) -> Tensor | None:
         """By a compiled loop, which has no smallest scale."""
         if self.sigma_floor or type(self).sample is not MixtureFamily.sample:
             return None
-        drawn = uniforms.tensor(weights[0].dtype, weights[0].device)
-        return sample(weights, drawn, self.standard.noise(drawn, generator), activation)
+        return draw(self.standard.noise(like, generator))
 
     def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Σ pi_c mu_c."""
@@ -97,13 +94,11 @@ class MixtureFamily(Real):
         _, mu, sigma = self.parameters_of(exact)
         each = mu + sigma * self.standard.quantile(level).unsqueeze(-1)
         low, high = each.amin(-1), each.amax(-1)
-        known, edge = torch.isinf(low) | torch.isinf(high), torch.where(torch.isinf(low), low, high)
-        low, high = (torch.where(known, 0, side) for side in (low, high))
         for _ in range(100):
-            middle = low + 0.5 * (high - low)
+            middle = low + 0.5 * (high - low)  # NaN where both are infinite, which leaves `high` as it is
             enough = self.cdf(middle, exact) >= level
             low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
-        return torch.where(known, edge, high).to(eta.dtype)
+        return high.to(eta.dtype)
 
     def expectation(self, function: Function, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Σ pi_c E_c[function(X)], each an integral over the component's quantiles (see `Real`)."""
@@ -232,10 +227,8 @@ class DiscretisedLogistic(MixtureOfLogistics):
 
     def mean(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """Σ_l P(X > l), over the levels one by one."""
-        total = torch.zeros_like(eta[..., 0])
-        for level in range(self.levels - 1):
-            total = total + (1 - self.cdf(torch.full_like(total, level), eta, i))
-        return total
+        levels = (torch.full_like(eta[..., 0], level) for level in range(self.levels - 1))
+        return sum((1 - self.cdf(level, eta, i) for level in levels), torch.zeros_like(eta[..., 0]))
 
     def best_guess(self, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """The likeliest level (the lowest of several), found by computing all of them."""

@@ -119,13 +119,17 @@ def pick(probabilities: Tensor, generator: Generator | None) -> Tensor:
     return (edges[..., :-1] < u).sum(-1)
 
 
-def moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean (no value: 0) and population deviation (no spread: 1) of each column in float64; NaN = missing."""
+def moments(x: Tensor, absolute: bool = False) -> tuple[Tensor, Tensor]:
+    """Mean and population deviation of each column in float64, or median and mean absolute deviation.
+
+    NaN is missing. A column without a value has mean 0, one without spread deviation 1.
+    """
     x = x.double()
-    mean = x.nanmean(0).nan_to_num(0.0)
-    deviation = (x - mean).square().nanmean(0).sqrt()
-    spread = deviation > 1e-12 * mean.abs()  # False for NaN too
-    return mean, torch.where(spread, deviation, torch.ones_like(deviation))
+    center = (x.nanmedian(0).values if absolute else x.nanmean(0)).nan_to_num(0.0)
+    apart = (x - center).abs()
+    deviation = apart.nanmean(0) if absolute else apart.square().nanmean(0).sqrt()
+    spread = deviation > 1e-12 * center.abs()  # False for NaN too
+    return center, torch.where(spread, deviation, torch.ones_like(deviation))
 
 
 def expected(function: Function, quantile: Callable[[float], Tensor]) -> Tensor:
@@ -255,11 +259,8 @@ class Laplace(LocationScale):
     standard = LAPLACE
 
     def _fitted(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Median and mean absolute deviation of each column, the best fit (no spread: 1)."""
-        x = x.double()
-        median = x.nanmedian(0).values.nan_to_num(0.0)
-        scale = (x - median).abs().nanmean(0)
-        return median, torch.where(scale > 1e-12 * median.abs(), scale, torch.ones_like(scale))
+        """Median and mean absolute deviation of each column: the best fit."""
+        return moments(x, absolute=True)
 
 
 class SinhArcsinh(LocationScale):

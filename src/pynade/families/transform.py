@@ -86,8 +86,7 @@ class Affine(KeepsTypes, Bijection):
     def fitted(cls, x: Tensor) -> Affine:
         """By mean and deviation of each column of x (N, D), NaN = missing; constant ones are refused."""
         rows = x.double()
-        filled = [rows.masked_fill(torch.isnan(rows), end) for end in (torch.inf, -torch.inf)]
-        low, high = filled[0].amin(0), filled[1].amax(0)
+        low, high = rows.nan_to_num(torch.inf).amin(0), rows.nan_to_num(-torch.inf).amax(0)
         if not (low < high).all():
             column = int((~(low < high)).nonzero()[0, 0])
             what = "has no value" if low[column] > high[column] else f"is always {low[column].item():g}"

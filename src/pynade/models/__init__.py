@@ -1,8 +1,7 @@
 """Densities: exact log-probabilities and samples."""
 
-from pynade.models.autoregressive import Autoregressive, Ordered, Rows, ancestral, complete
-from pynade.models.density import Density, Independent, Marginalisable, Model
-from pynade.models.mixture import Ensemble, Mixture
+from pynade.models.autoregressive import Autoregressive, Ensemble, Ordered, Rows, ancestral, complete
+from pynade.models.density import Density, Independent, Marginalisable, Mixture, Model
 from pynade.models.orderless import Orderless, draw_blocks
 
 __all__ = ["Autoregressive", "Density", "Ensemble", "Independent", "Marginalisable", "Mixture", "Model"]

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+import math
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import vmap
 
 from pynade.families import Family
-from pynade.kernels import Uniforms
+from pynade.kernels import Uniforms, sample
 from pynade.models.density import Density
-from pynade.nets import NADENet, Net, Walk, grouped
+from pynade.nets import AnyOrderNet, NADENet, Net, Walk, grouped
 from pynade.nets.base import Random
 from pynade.ordering import Ordering
 from pynade.precision import computing_in
+
+CPU_NUMBERS = 1 << 17  # numbers of the orderings that are computed together: what stays in a cache
+GPU_NUMBERS = 1 << 26  # what keeps a GPU busy
 
 
 class Rows:
@@ -193,10 +198,109 @@ class Autoregressive(Ordered):
         if type(net) is NADENet and net.n_features == 1:  # a subclass may compute something else
             uniforms = Uniforms.draw(n, net.n_variables, generator)
             weights = (net.weight, net.hidden_bias, net.output, net.bias, self.order)
-            rows = self.family.inner.sample_nade(weights, net.activation, uniforms, generator)
+            draw = partial(sample, weights, uniforms, activation=net.activation)
+            like = net.bias.new_empty(n, net.n_variables)
+            rows = self.family.inner.sample_nade(draw, like, generator)
         if rows is None:
             return ancestral(net, self.family, self.ordering, n, generator)
         return self.family.to_data(rows)
+
+
+class Ensemble(Ordered):
+    """One net under K orderings, averaged: p(x) = 1/K Σ_k p(x | o⁽ᵏ⁾) (section "Ensembles").
+
+    Training draws one of the orderings for each update and maximises its exact likelihood (MADE-E). With
+    `fresh` it draws a random ordering for every row instead, so that the net learns all D! of them, and
+    `orderings` are only those that are averaged; others can replace them afterwards (`under`).
+
+    Args:
+        net: shared by all members.
+        family: the distributions that eta stands for.
+        orderings: a (K, D) batch.
+        fresh: train on a random ordering of every row, for a net that `takes_orderings`.
+
+    Example:
+        >>> from pynade.families import Bernoulli
+        >>> from pynade.nets import MADENet
+        >>> model = Ensemble(MADENet(3, hidden=8), Bernoulli(), Ordering.random(3, k=4))
+        >>> x = torch.tensor([[0.0, 1.0, 1.0]])
+        >>> model.member_log_probs(x).shape
+        torch.Size([1, 4])
+        >>> bool(model.log_prob(x) >= model.member_log_probs(x).mean())
+        True
+    """
+
+    orderings = Ordered.ordering
+
+    def __init__(self, net: Net, family: Family, orderings: Ordering, fresh: bool = False) -> None:
+        super().__init__(net, family, orderings)
+        if not orderings.is_batch:
+            raise ValueError("an Ensemble takes a (K, D) batch of orderings; one ordering is Autoregressive")
+        if fresh and not net.takes_orderings:
+            name = type(net).__name__
+            raise ValueError(f"{name} takes one ordering at a time, so training cannot draw fresh ones")
+        self.fresh = fresh
+
+    def member(self, k: int) -> Autoregressive:
+        """The density under ordering k (it shares this ensemble's net)."""
+        return Autoregressive(self.net, self.family, self.orderings[k])
+
+    def under(self, orderings: Ordering) -> Ensemble:
+        """The same net averaged over other orderings (K, D)."""
+        return Ensemble(self.net, self.family, orderings.to(self.device), self.fresh)
+
+    def member_log_probs(self, x: Tensor, at_once: int | None = None) -> Tensor:
+        """log p(x | o⁽ᵏ⁾) of every row, (B, K); at_once orderings together (None: `orderings_at_once`)."""
+        rows = Rows(self.net, self.family, x)
+        at_once = self.orderings_at_once(len(x)) if at_once is None else at_once
+        if at_once == 1:
+            return torch.stack([rows.log_prob(order) for order in self.order.unbind()], dim=-1)
+        return vmap(rows.log_prob, chunk_size=at_once)(self.order).T.contiguous()
+
+    def orderings_at_once(self, rows: int, members: int = 1) -> int:
+        """How many orderings of so many rows, for each member of a population, are computed together.
+
+        Every ordering has etas of its own and, in a net with masks, weights of its own: small models gain by
+        fewer operations; nets without a parallel pass, and those with large rows, take one at a time.
+        """
+        net = self.net
+        if isinstance(net, AnyOrderNet) or net.row_floats is not None:
+            return 1
+        numbers = rows * net.n_variables * (net.n_params + net.n_features)
+        numbers += sum(p.numel() for p in net.parameters())
+        limit = CPU_NUMBERS if self.order.device.type == "cpu" else GPU_NUMBERS
+        return max(1, min(len(self.order), limit // (members * numbers)))
+
+    def _log_prob(self, x: Tensor, at_once: int | None = None) -> Tensor:
+        return torch.logsumexp(self.member_log_probs(x, at_once), -1) - math.log(len(self.order))
+
+    def loss(self, x: Tensor, generator: Random = None) -> Tensor:
+        """Minus log p(x | o) of each row (B,), for a member drawn uniformly, or (`fresh`) any ordering."""
+        return self.loss_given(x, self.draw(x, generator), generator)
+
+    def draw(self, x: Tensor, generator: Random = None) -> Tensor:
+        """What an update draws, where the generator is: the number (1,) of a member; `fresh`: (B, D)."""
+        where = "cpu" if generator is None else generator.device
+        if self.fresh:
+            return torch.rand(x.shape, generator=generator, device=where, dtype=torch.float64).argsort(1)
+        return torch.randint(len(self.order), (1,), generator=generator, device=where)
+
+    def loss_given(self, x: Tensor, drawn: Tensor, noise: Random = None) -> Tensor:
+        """Minus log p(x | o) of each row (B,), for what an update has drawn."""
+        drawn = drawn.to(self.order.device)
+        order = drawn if self.fresh else self.order[drawn].squeeze(0)
+        return -Rows(self.net, self.family, x).log_prob(order, noise)
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: Random = None) -> Tensor:
+        """Each row picks an ordering uniformly and is drawn along it; all rows together."""
+        where = "cpu" if generator is None else generator.device
+        k = torch.randint(len(self.order), (n,), generator=generator, device=where).to(self.device)
+        return ancestral(self.net, self.family, self.orderings[k], n, generator)
+
+    def conditional_means(self, x: Tensor) -> Tensor:
+        """E[x_i | variables before i] under the first ordering, (B, D)."""
+        return self.member(0).conditional_means(x)
 
 
 def check_parts(net: Net, family: Family) -> None:

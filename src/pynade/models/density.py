@@ -1,8 +1,10 @@
-"""What a density is: something with an exact log-probability that can be drawn from; the simplest one."""
+"""What a density is: an exact log-probability that can be drawn from; independent variables, and mixtures."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -130,3 +132,69 @@ class Independent(Density):
     def sample(self, n: int, generator: Random = None) -> Tensor:
         """Every variable on its own."""
         return self.family.sample(self.eta.expand(n, -1, -1), generator=generator)
+
+
+class Mixture(Density):
+    """p(x) = Σ_k w_k p_k(x) for any densities over the same variables.
+
+    Args:
+        components: the densities p_k.
+        weights: positive, normalised here; equal when not given.
+
+    Example:
+        >>> from pynade.families import Bernoulli
+        >>> fair, sure = Independent(Bernoulli(), 2), Independent(Bernoulli(), 2)
+        >>> _ = sure.eta.data.fill_(50.0)
+        >>> round(Mixture([fair, sure]).log_prob(torch.ones(1, 2)).exp().item(), 6)
+        0.625
+    """
+
+    components: Any  # nn.ModuleList of densities
+
+    def __init__(self, components: Sequence[Density], weights: Sequence[float] | None = None) -> None:
+        super().__init__()
+        self.n_variables, log_weights = checked_components(components, weights)
+        self.components, self.log_weights = nn.ModuleList(components), nn.Buffer(log_weights)
+
+    def _log_prob(self, x: Tensor) -> Tensor:
+        each = torch.stack([c._log_prob(x) for c in self.components], dim=-1)
+        return torch.logsumexp(each + self.log_weights, dim=-1)
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: Random = None) -> Tensor:
+        """Choose a component for each row, then draw from it."""
+        weights = self.log_weights.exp()
+        choice = torch.multinomial(weights, n, replacement=True, generator=generator) if n else weights[:0]
+        x = torch.empty(n, self.n_variables, dtype=self.dtype, device=self.device)
+        for k, component in enumerate(self.components):
+            rows = (choice == k).nonzero().squeeze(-1)
+            if len(rows):
+                x[rows] = component.sample(len(rows), generator).to(x.dtype)
+        return x
+
+    def check(self, x: Tensor) -> None:
+        """A row must be in the domain of every component."""
+        for component in self.components:
+            component.check(x)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating-point type of the components."""
+        return self.components[0].dtype
+
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments."""
+        return {"components": list(self.components), "weights": self.log_weights.exp().tolist()}
+
+
+def checked_components(components: Sequence[Density], weights: Sequence[float] | None) -> tuple[int, Tensor]:
+    """The number of variables of all components, and their normalised log-weights (K,), float64."""
+    if not components:
+        raise ValueError("a mixture needs at least one component")
+    sizes = {c.n_variables for c in components}
+    if len(sizes) > 1:
+        raise ValueError(f"all components must have the same number of variables, not {sorted(sizes)}")
+    w = [1.0] * len(components) if weights is None else [float(v) for v in weights]
+    if len(w) != len(components) or not all(v > 0 for v in w):
+        raise ValueError("a mixture needs one positive weight for each component")
+    return sizes.pop(), (torch.tensor(w, dtype=torch.float64) / sum(w)).log()

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from pynade.families import Family
-from pynade.models.autoregressive import Autoregressive, check_parts, row_sums
+from pynade.models.autoregressive import Autoregressive, Ensemble, check_parts, row_sums
 from pynade.models.density import Model, check_columns
-from pynade.models.mixture import Ensemble
 from pynade.nets.base import AnyOrderNet, Random
 from pynade.nets.table import TableNet
 from pynade.ordering import Ordering, random_observed

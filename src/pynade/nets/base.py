@@ -19,6 +19,7 @@ from pynade.ordering import Ordering
 from pynade.precision import computing_in
 
 State = dict[str, Tensor]
+Activation = Callable[[Tensor], Tensor]
 Random = Generator | None  # where random numbers come from; None: nowhere, or torch's own generator
 
 GPU_ROWS = 640_000  # rows of one pass of the stepper on a GPU: a few GB of activations for H = 500
@@ -218,11 +219,11 @@ def of_variables(x: Tensor, i: Tensor) -> Tensor:
     return x[torch.arange(len(i), device=i.device), :, i]
 
 
-def activation_named(name: str) -> Callable[[Tensor], Tensor]:
+def activation_named(name: str, known: dict[str, Activation] = ACTIVATIONS) -> Activation:
     """The function of that name, or a ValueError that lists the known ones."""
-    if name not in ACTIVATIONS:
-        raise ValueError(f"unknown activation {name!r}; known: {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[name]
+    if name not in known:
+        raise ValueError(f"unknown activation {name!r}; known: {', '.join(known)}")
+    return known[name]
 
 
 def layer_sizes(hidden: int | Sequence[int]) -> tuple[int, ...]:

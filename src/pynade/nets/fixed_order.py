@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from pynade.arguments import check_positive
-from pynade.kernels import recurrence
+from pynade.kernels import recurrence, reference
 from pynade.nets.base import Net, Random, State, activation_named, glorot, layer_sizes, of_variables
 from pynade.nets.layers import dropped
 from pynade.ordering import Ordering
@@ -85,10 +85,8 @@ class NADENet(Net):
     ) -> None:
         super().__init__(n_variables, n_params, n_features)
         check_positive(hidden=hidden)
-        if activation not in ("sigmoid", "relu", "tanh"):  # those of the fused kernels
-            raise ValueError(f"unknown activation {activation!r}; known: sigmoid, relu, tanh")
         self.hidden, self.kernel, self.activation = int(hidden), kernel, activation
-        self._act = activation_named(activation)
+        self._act = activation_named(activation, reference.ACTIVATIONS)  # those of the fused kernels
         fans = n_variables * n_features + hidden
         self.weight = glorot(n_variables, n_features, hidden, fans=fans, generator=generator)
         self.hidden_bias = nn.Parameter(torch.zeros(hidden))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,16 +16,13 @@ from pynade.kernels import backends
 from pynade.kernels.private import mapped
 from pynade.nets.base import AnyOrderNet, Random, glorot
 
-EIGHT = 8
 EPSILON = 1e-5  # added to every variance
 
 
 class Linear(nn.Linear):
     """A linear layer with weights drawn by Glorot's rule, times `scale` (0 starts a silent layer)."""
 
-    def __init__(
-        self, n_in: int, n_out: int, generator: Random, scale: float = 1.0, bias: bool = True
-    ) -> None:
+    def __init__(self, n_in: int, n_out: int, generator: Random, scale: float = 1, bias: bool = True) -> None:
         super().__init__(n_in, n_out, bias, device="meta")  # draws nothing
         self.weight = glorot(n_out, n_in, generator=generator)
         self.weight.data *= scale
@@ -57,7 +55,7 @@ def convolved(
     padding: int | tuple[int, int] = 0,
     fill: bool | None = None,
 ) -> Tensor:
-    """`functional.conv2d`, with maps filled up to multiples of `EIGHT` (`fill`; None: where it is faster).
+    """`functional.conv2d`, with maps filled up to multiples of eight (`fill`; None: where it is faster).
 
     The matrix units of a GPU take eight numbers of bfloat16 at a time; other convolutions do without them.
     """
@@ -65,7 +63,7 @@ def convolved(
     if fill is None:
         half = torch.is_autocast_enabled(x.device.type) or x.dtype == torch.bfloat16
         fill = x.device.type == "cuda" and half
-    more_out, more_in = (-n_out % EIGHT, -n_in % EIGHT) if fill else (0, 0)
+    more_out, more_in = (-n_out % 8, -n_in % 8) if fill else (0, 0)
     if more_in:
         x = functional.pad(x, (0, 0, 0, 0, 0, more_in))
     if more_in or more_out:
@@ -157,7 +155,14 @@ class ImageNet(AnyOrderNet):
         image_shape: (height, width).
         channels: C, so that D = C · height · width.
         n_params, n_features, dropout: as for `Net`.
+
+    Attributes:
+        input_observed, signed, coordinates: what the net sees, as for `UNet`.
     """
+
+    input_observed: bool
+    signed: bool = False
+    coordinates: bool = False
 
     def __init__(
         self, image_shape: Sequence[int], n_params: int, channels: int, n_features: int, dropout: float
@@ -169,17 +174,21 @@ class ImageNet(AnyOrderNet):
         super().__init__(channels * shape[0] * shape[1], n_params, n_features, dropout)
         self.image_shape, self.channels = shape, channels
 
-    def to_maps(self, features: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Variables as images: values (B, F·C, H, W), zero where not observed, and flags (B, C, H, W)."""
+    def to_maps(self, features: Tensor, observed: Tensor) -> Tensor:
+        """What a net sees, (B, maps, H, W): values, zero where not observed, then flags and coordinates."""
         shape = len(features), -1, *self.image_shape
         hidden = features.masked_fill(~observed.unsqueeze(-1), 0)  # NaN there must not matter, so no product
-        return hidden.mT.reshape(shape), observed.to(features.dtype).reshape(shape)
+        values, flags = hidden.mT.reshape(shape), observed.to(features.dtype).reshape(shape)
+        maps = [2 * values - flags.repeat(1, self.n_features, 1, 1) if self.signed else values]
+        if self.input_observed:
+            maps.append(flags)
+        if self.coordinates:
+            options: Any = {"dtype": flags.dtype, "device": flags.device}
+            sides = [torch.linspace(-1, 1, n, **options) for n in self.image_shape]
+            maps.append(torch.stack(torch.meshgrid(*sides, indexing="ij")).expand(len(flags), -1, -1, -1))
+        seen = torch.cat(maps, dim=1)  # on a GPU in the layout that convolutions in bfloat16 want
+        return seen.contiguous(memory_format=torch.channels_last) if seen.is_cuda else seen
 
     def from_maps(self, maps: Tensor) -> Tensor:
         """Eta (B, D, P) of the variables from maps (B, P·C, H, W)."""
         return maps.reshape(len(maps), -1, self.n_variables).mT + self.bias
-
-
-def side_by_side(maps: Tensor) -> Tensor:
-    """On a GPU, the maps of a pixel side by side in memory, as its convolutions in bfloat16 want them."""
-    return maps.contiguous(memory_format=torch.channels_last) if maps.is_cuda else maps

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pynade.nets.base import AnyOrderNet, Random, State, activation_named, glorot, of_variables
-from pynade.nets.layers import ImageNet, convolved, dropped, side_by_side
+from pynade.nets.layers import ImageNet, convolved, dropped
 
 # the paper's net for images of 28 × 28, symmetric in its filters
 PAPER_BLUEPRINT = (
@@ -68,7 +68,7 @@ class MaskedConv(ImageNet):
         self.blueprint = "->".join(map(str, self.layers))
         self.windows = _windows(self.layers, shapes)
         sizes = [math.prod(shape) for shape in shapes]
-        sizes += [window.maps * math.prod(window.size) for window in self.windows]
+        sizes += [window.map[0] * math.prod(window.size) for window in self.windows]
         self.row_floats = 4 * max(sizes)  # a layer's input and output, and what the convolution needs
         self.weights = nn.ParameterList(
             glorot(layer.maps, maps, layer.height, layer.width, generator=generator)
@@ -90,8 +90,8 @@ class MaskedConv(ImageNet):
         channel, pixel = i // math.prod(self.image_shape), i % math.prod(self.image_shape)
         at = torch.stack((pixel // self.image_shape[1], pixel % self.image_shape[1]), -1)  # (G, 2)
         places, inside = bottom.places(at)
-        base = torch.arange(groups * rows, device=i.device).view(groups, rows, 1) * math.prod(bottom.map)
-        flat = h.permute(0, 2, 3, 1).reshape(-1, bottom.maps)  # on a GPU they lie like this already
+        base = torch.arange(groups * rows, device=i.device).view(groups, rows, 1) * math.prod(bottom.map[1:])
+        flat = h.permute(0, 2, 3, 1).flatten(0, 2)  # on a GPU they lie like this already
         h = flat.index_select(0, (base + places.view(groups, 1, -1)).flatten())
         h = h.view(groups, rows, *bottom.size, -1) * inside[:, None, :, :, None]  # zeros beyond the edges
         h = h.flatten(0, 1).permute(0, 3, 1, 2)
@@ -105,10 +105,7 @@ class MaskedConv(ImageNet):
 
     def _below(self, features: Tensor, observed: Tensor, end: int, noise: Random = None) -> Tensor:
         """The maps below layer `end`."""
-        h, flags = self.to_maps(features, observed)
-        if self.input_observed:
-            h = torch.cat((h, flags), dim=1)
-        h, filters = side_by_side(h), zip_longest(self.weights, self.hidden_bias)
+        h, filters = self.to_maps(features, observed), zip_longest(self.weights, self.hidden_bias)
         for layer in self.layers[:end]:
             height, width = layer.height, layer.width
             if layer.type == "pool":
@@ -175,8 +172,7 @@ class _Window:
 
     offset: tuple[int, int]
     size: tuple[int, int]
-    maps: int
-    map: tuple[int, int]  # height and width
+    map: Shape  # of the whole map
 
     def places(self, at: Tensor) -> tuple[Tensor, Tensor]:
         """Where in a flattened map the windows of pixels at (G, 2) are, (G, h, w), and what is inside it."""
@@ -184,7 +180,7 @@ class _Window:
             at[:, side, None] + self.offset[side] + torch.arange(self.size[side], device=at.device)
             for side in (0, 1)
         )
-        r, c, (height, width) = r[:, :, None], c[:, None, :], self.map
+        r, c, (_, height, width) = r[:, :, None], c[:, None, :], self.map
         inside = (r >= 0) & (r < height) & (c >= 0) & (c < width)
         return r.clamp(0, height - 1) * width + c.clamp(0, width - 1), inside
 
@@ -199,7 +195,7 @@ def _windows(layers: Sequence[Layer], shapes: Sequence[Shape]) -> list[_Window]:
             break
         top, left = top - layer.zeros[0], left - layer.zeros[1]
         height, width = height + layer.height - 1, width + layer.width - 1
-        found.append(_Window((top, left), (height, width), shapes[n][0], shapes[n][1:]))
+        found.append(_Window((top, left), (height, width), shapes[n]))
     return found[::-1]
 
 
@@ -258,14 +254,12 @@ def parse_blueprint(text: str) -> list[Layer]:
     return layers
 
 
-def infer_shapes(layers: Sequence[Layer], inputs: Shape) -> list[Shape]:
-    """Shape (maps, height, width) of the inputs and after each layer; a ValueError where one does not fit.
-
-    Example:
-        >>> infer_shapes(parse_blueprint(PAPER_BLUEPRINT), (2, 28, 28))[4:6]
-        [(64, 7, 7), (64, 13, 13)]
-    """
-    shapes = [inputs]
+def layers_for(text: str, inputs: Shape, outputs: int) -> tuple[list[Layer], list[Shape]]:
+    """Layers of a blueprint that ends in so many maps of the image; shapes of the inputs and after each."""
+    layers = parse_blueprint(text)
+    last, shapes = layers[-1], [inputs]
+    if not last.convolves:
+        raise ValueError(f"last layer {len(layers)}, '{last}': the last layer must be a convolution")
     for n, layer in enumerate(layers, start=1):
         (maps, h, w), height, width, name = shapes[-1], layer.height, layer.width, f"layer {n}, '{layer}'"
         if layer.type == "up":
@@ -279,20 +273,10 @@ def infer_shapes(layers: Sequence[Layer], inputs: Shape) -> list[Shape]:
             shapes.append((layer.maps, h + more * (height - 1), w + more * (width - 1)))
             if min(shapes[-1]) < 1:
                 raise ValueError(f"{name}: a {height}x{width} filter does not fit a {h}x{w} map")
-    return shapes
-
-
-def layers_for(text: str, inputs: Shape, outputs: int) -> tuple[list[Layer], list[Shape]]:
-    """The layers of a blueprint and their `infer_shapes`, checked to lead to so many maps of the image."""
-    layers = parse_blueprint(text)
-    shape, last = infer_shapes(layers, inputs)[-1], layers[-1]
-    name = f"last layer {len(layers)}, '{last}'"
-    if not last.convolves:
-        raise ValueError(f"{name}: the last layer must be a convolution")
-    if last.maps not in (1, outputs):
-        raise ValueError(f"{name}: the last layer must have 1 map or exactly {outputs}, not {last.maps}")
-    if shape[1:] != inputs[1:]:
-        was = f"the image is {inputs[1]}x{inputs[2]}"
-        raise ValueError(f"{name}: it leaves a {shape[1]}x{shape[2]} map, but {was}")
-    layers[-1] = replace(last, maps=outputs)
-    return layers, infer_shapes(layers, inputs)
+    maps, h, w = shapes[-1]
+    if maps not in (1, outputs):
+        raise ValueError(f"last {name}: the last layer must have 1 map or exactly {outputs}, not {maps}")
+    if (h, w) != inputs[1:]:
+        raise ValueError(f"last {name}: it leaves a {h}x{w} map, but the image is {inputs[1]}x{inputs[2]}")
+    layers[-1], shapes[-1] = replace(last, maps=outputs), (outputs, h, w)
+    return layers, shapes

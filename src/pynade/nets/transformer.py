@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from itertools import zip_longest
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -91,18 +92,15 @@ class TokenNet(Net):
         self.layers = nn.ModuleList(Block(self, scale, generator) for _ in range(depth))
         self.output = nn.Parameter(torch.zeros(n_params, width))
 
-    def _read(self, h: Tensor, noise: Random, causal: bool = False) -> Tensor:
-        """Eta of tokens h (B, T, width), but for the biases: (B, T, P)."""
-        more = None
-        for layer in self.layers:
-            h, more, _ = layer(h, more, noise, causal)
-        return self._out(h, more)
-
-    def _out(self, h: Tensor, more: Tensor | None) -> Tensor:
-        """The same of the last tokens h + more, in the type of the weights even under autocast."""
+    def _read(self, h: Tensor, noise: Random, causal: bool = False, cache: Any = ()) -> tuple[Tensor, list]:
+        """Eta of tokens h (B, T, width), but for the biases: (B, T, P); each block's `past` grown by them."""
+        more, pasts = None, []
+        for layer, past in zip_longest(self.layers, cache):
+            h, more, past = layer(h, more, noise, causal, past)
+            pasts.append(past)
         normal = add_norm(h, more, exact=True)[1]
-        with torch.autocast(h.device.type, enabled=False):
-            return functional.linear(normal.to(self.output.dtype), self.output)
+        with torch.autocast(h.device.type, enabled=False):  # in the type of the weights
+            return functional.linear(normal.to(self.output.dtype), self.output), pasts
 
 
 class Transformer(TokenNet, AnyOrderNet):
@@ -128,7 +126,7 @@ class Transformer(TokenNet, AnyOrderNet):
         known = observed.unsqueeze(-1)
         h = _embedded(features.masked_fill(~known, 0), self.value)
         h = h + self.position + torch.where(known, self.flag[1], self.flag[0])
-        return self._read(h, noise) + self.bias
+        return self._read(h, noise)[0] + self.bias
 
 
 class CausalTransformer(TokenNet):
@@ -164,7 +162,7 @@ class CausalTransformer(TokenNet):
         last = last + _named(self.seen, order[..., :-1])
         beginning = self.beginning.expand(len(features), 1, -1)
         h = torch.cat((beginning, last), dim=1) + _named(self.asked, order)
-        return _picked(self._read(h, noise, causal=True), ordering.rank.to(h.device)) + self.bias
+        return _picked(self._read(h, noise, causal=True)[0], ordering.rank.to(h.device)) + self.bias
 
     def start(self, groups: int, rows: int) -> State:
         """No earlier token and no value."""
@@ -173,21 +171,17 @@ class CausalTransformer(TokenNet):
 
     def predict(self, state: State, i: Tensor) -> Tensor:
         """The token that predicts variable i, run through all blocks."""
-        h, more, _ = self._push(state, i)
-        return self._out(h, more).view(*state["last"].shape[:2], -1) + self.bias[i].unsqueeze(1)
+        return self._push(state, i)[0].view(*state["last"].shape[:2], -1) + self.bias[i].unsqueeze(1)
 
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
         """Keep the keys and values of the token that predicts i, and the value of i."""
-        cache = torch.stack(self._push(state, i)[2], dim=1).unflatten(0, features.shape[:2])
+        cache = torch.stack(self._push(state, i)[1], dim=1).unflatten(0, features.shape[:2])
         return {"last": _embedded(features, self.value) + self.seen[i].unsqueeze(1), "cache": cache}
 
-    def _push(self, state: State, i: Tensor) -> tuple[Tensor, Tensor | None, list[Tensor]]:
-        """The token (G N, 1, width) that predicts i, as two terms, and all keys and values by block."""
-        h, more = (state["last"] + self.asked[i].unsqueeze(1)).flatten(0, 1).unsqueeze(1), None
-        cache = list(state["cache"].flatten(0, 1).unbind(1))
-        for n, layer in enumerate(self.layers):
-            h, more, cache[n] = layer(h, more, None, past=cache[n])
-        return h, more, cache
+    def _push(self, state: State, i: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """`_read` of the token (G N, 1, width) that predicts i."""
+        h = (state["last"] + self.asked[i].unsqueeze(1)).flatten(0, 1).unsqueeze(1)
+        return self._read(h, None, cache=state["cache"].flatten(0, 1).unbind(1))
 
 
 def _picked(x: Tensor, i: Tensor) -> Tensor:

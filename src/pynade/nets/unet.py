@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from pynade.arguments import check_positive
 from pynade.nets.base import Random
-from pynade.nets.layers import Conv, ImageNet, Linear, attend, norm_silu, side_by_side
+from pynade.nets.layers import Conv, ImageNet, Linear, attend, norm_silu
 
 WAVES = 32  # frequencies in which the number of observed variables is written
 LONGEST = 10_000  # of their wavelengths, over 2π
@@ -124,7 +124,7 @@ class UNet(ImageNet):
     def conditionals(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """Eta (B, D, P) given the observed variables, in one pass."""
         modulations = self._modulations(observed, features.dtype)
-        h = self.stem(side_by_side(self._inputs(features, observed)))
+        h = self.stem(self.to_maps(features, observed))
         skipped = [h]
         for n, block in enumerate(self.down):
             if n and n % self.blocks == 0:
@@ -153,20 +153,6 @@ class UNet(ImageNet):
         angles = observed.sum(1).to(dtype)[:, None] * torch.exp(-math.log(LONGEST) * steps)
         numbers = self.modulation(self.count(torch.cat((angles.sin(), angles.cos()), dim=1)))
         return iter(numbers.split(self.sizes, dim=1))
-
-    def _inputs(self, features: Tensor, observed: Tensor) -> Tensor:
-        """What the first convolution sees: values, flags, coordinates."""
-        values, flags = self.to_maps(features, observed)
-        inputs = [2 * values - flags.repeat(1, self.n_features, 1, 1) if self.signed else values]
-        if self.input_observed:
-            inputs.append(flags)
-        if self.coordinates:
-            sides = [
-                torch.linspace(-1, 1, n, dtype=flags.dtype, device=flags.device) for n in flags.shape[2:]
-            ]
-            places = torch.stack(torch.meshgrid(*sides, indexing="ij"))
-            inputs.append(places.expand(len(flags), -1, -1, -1))
-        return torch.cat(inputs, dim=1)
 
 
 class _Block(nn.Module):
