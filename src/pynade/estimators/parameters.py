@@ -123,13 +123,7 @@ DOCS = {
 
 
 def text_of(kind: type, name: str) -> str:
-    """The text about a parameter of an estimator; empty if there is none.
-
-    Example:
-        >>> class NADE: ...
-        >>> text_of(NADE, "hidden")
-        'hidden units.'
-    """
+    """The text about a parameter of an estimator; empty if there is none."""
     for base in kind.__mro__:
         if f"{base.__name__}.{name}" in DOCS:
             return DOCS[f"{base.__name__}.{name}"]

@@ -84,20 +84,18 @@ def dataset_from_file(path: str | Path, frames: bool = False, missing: Words = N
         ({'train': 2, 'test': 1}, ('binary', 'real'))
     """
     path = Path(path)
-    if frames and ending(path) in FRAME_ENDINGS:
-        return Dataset.of_frame(stem(path), read_frame(path, missing), _origin(path))
+    suffix = ending(path)
+    with path.open("rb") as stream:
+        origin = {"source": path.name, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
+    if frames and suffix in FRAME_ENDINGS:
+        return Dataset.of_frame(stem(path), read_frame(path, missing), origin)
     parts, names = _read_parts(path)
     tables = parts.values()
     bits = np.all([np.all(np.isnan(rows) | (rows == 0) | (rows == 1), axis=0) for rows in tables], axis=0)
     seen = np.any([~np.isnan(rows).all(axis=0) for rows in tables], axis=0)
     kinds: list[Kind] = ["binary" if binary else "real" for binary in bits & seen]
     train, valid, test = map(parts.get, PARTS)
-    return Dataset(stem(path), train, valid, test, Schema.from_kinds(kinds, names), _origin(path))
-
-
-def _origin(path: Path) -> dict[str, Any]:
-    with path.open("rb") as stream:
-        return {"source": path.name, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
+    return Dataset(stem(path), train, valid, test, Schema.from_kinds(kinds, names), origin)
 
 
 def stem(path: Path) -> str:
@@ -303,13 +301,10 @@ class CsvText:
                 again = f"column name {cell!r} occurs more than once"
                 raise ValueError(f"{self.path}: {again}; names must differ")
         names, frame = self.names or default_names(len(self.cells)), self._frame(polars.String)
-        frame = (
-            polars.DataFrame(self._rows(), dict.fromkeys(names, polars.String), orient="row")
-            if frame is None
-            else frame
-        )
-        columns = (typed(_known(column, missing)) for column in frame)
-        return polars.DataFrame([c.alias(name) for c, name in zip(columns, names, strict=True)])
+        if frame is None:
+            frame = polars.DataFrame(self._rows(), dict.fromkeys(names, polars.String), orient="row")
+        frame.columns = list(names)
+        return polars.DataFrame([typed(_known(column, missing)) for column in frame])
 
     def _frame(self, kind: Any) -> Any:
         """Cells of one type; None where polars reads them in another way than Python, or cannot."""
