@@ -110,12 +110,9 @@ class Column:
         table: dict[Any, Any] = {value: (code, seen) for code, value in enumerate(self.levels)}
         table |= {value: (len(self.levels), seen + math.log(share)) for value, share in self.rare}
         table[None] = (math.nan, 0.0)
-        try:
-            pairs = [table.get(value, (math.nan, unseen)) for value in values]
-        except TypeError:
-            raise ValueError(f"column {self.name!r} holds values that are not single values") from None
-        both = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-        return both[:, 0], both[:, 1]
+        pairs = [table.get(value, (math.nan, unseen)) for value in values]
+        codes, offsets = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
+        return codes, offsets
 
     def _encode_lattice(self, x: np.ndarray, density: bool) -> Codes:
         low, high = self._ends()
@@ -156,9 +153,9 @@ class Column:
     @property
     def unit(self) -> float:
         """A usual size of the values of a real column."""
-        if self.low is None or self.high is not None:
-            return self.scale if self.low is None else 1.0
-        return math.exp(min(self.loc, 700.0))
+        if self.low is None:
+            return self.scale
+        return 1.0 if self.high is not None else math.exp(min(self.loc, 700.0))
 
     def _ends(self) -> tuple[float, float]:
         none = FAR_STEPS if self.resolution else math.inf
@@ -214,13 +211,12 @@ class Column:
         if value in known:
             return known[known.index(value)]
         text, number = str(value).strip(), as_float(value)
-        matches = [level for level in known if str(level) == text]
-        matches += [level for level in known if isinstance(level, bool) and level == WORDS.get(text.lower())]
-        matches += [level for level in known if is_number(level) and level == number]
-        if not matches:
-            some = ", ".join(map(str, known[:8])) + ", …" * (len(known) > 8)
-            raise ValueError(f"column {self.name!r} has no level {value!r}; its levels are: {some}")
-        return matches[0]
+        for level in known:
+            word = isinstance(level, bool) and level == WORDS.get(text.lower())
+            if str(level) == text or word or (is_number(level) and level == number):
+                return level
+        some = ", ".join(map(str, known[:8])) + ", …" * (len(known) > 8)
+        raise ValueError(f"column {self.name!r} has no level {value!r}; its levels are: {some}")
 
     def domain(self) -> str:
         """The values, in words."""

@@ -32,11 +32,6 @@ def as_matrix(X: Any) -> tuple[Any, list[str] | None]:
     Args:
         X: A NumPy array, a list of rows, or a frame of pandas, polars or pyarrow (names that are not all
             strings are none). Anything else (a sparse matrix, a tensor, a Series) is returned as it is.
-
-    Example:
-        >>> import polars
-        >>> as_matrix(polars.DataFrame({"a": [1, None], "b": [True, False]}))
-        (array([[ 1.,  1.], [nan,  0.]]), ['a', 'b'])
     """
     X = rows_of(X) if isinstance(X, list | tuple | np.ma.MaskedArray) else X
     if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "OUSMmc":
@@ -104,7 +99,15 @@ def native_frame(X: Any, names: Names = None) -> tuple[Any, str]:
     ``x1``, ``x2``, …; masked cells of an array are missing.
     """
     if isinstance(X, np.ndarray | list | tuple):
-        return nw.from_native(_array_frame(X, names)), "numpy"
+        rows: Any = rows_of(X)
+        if rows.ndim != 2:
+            raise ValueError(f"expected a table of rows and columns, not an array of shape {rows.shape}")
+        if rows.dtype.kind in "cV":
+            problem = "Complex data not supported" if rows.dtype.kind == "c" else f"an array of {rows.dtype}"
+            raise ValueError(f"{problem}: expected real numbers, text or dates")
+        names = default_names(rows.shape[1]) if names is None or len(names) != rows.shape[1] else names
+        columns = zip(names, map(np.ascontiguousarray, rows.T), strict=True)
+        return nw.from_native(polars.DataFrame([_series(*column) for column in columns])), "numpy"
     if isinstance(X, dict):
         if len(lengths := {len(values) for values in X.values()}) > 1:
             raise ValueError(f"the columns of a table have one length, not {sorted(lengths)}")
@@ -134,19 +137,6 @@ def _eager(X: Any) -> tuple[Any, str]:
     if kind not in FRAMES:
         raise ValueError(f"frames of {kind} are not supported; convert it to pandas, polars or pyarrow")
     return frame, kind
-
-
-def _array_frame(X: Any, names: Names) -> Any:
-    """A polars frame of an array's columns."""
-    rows: Any = rows_of(X)
-    if rows.ndim != 2:
-        raise ValueError(f"expected a table of rows and columns, not an array of shape {rows.shape}")
-    if rows.dtype.kind in "cV":
-        problem = "Complex data not supported" if rows.dtype.kind == "c" else f"the array is of {rows.dtype}"
-        raise ValueError(f"{problem}: expected real numbers, text or dates")
-    names = default_names(rows.shape[1]) if names is None or len(names) != rows.shape[1] else names
-    columns = zip(names, map(np.ascontiguousarray, rows.T), strict=True)
-    return polars.DataFrame([_series(name, column) for name, column in columns])
 
 
 def _series(name: str, values: Any) -> Any:

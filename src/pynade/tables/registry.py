@@ -28,7 +28,7 @@ Folder = Place | None
 
 
 def data_directory(path: Folder = None) -> Path:
-    """The folder where data sets are kept: `path`, else the variable ``PYNADE_DATA``, else the user's cache."""
+    """The folder of the data sets: `path`, else the variable ``PYNADE_DATA``, else the user's cache."""
     from platformdirs import user_cache_path
 
     return Path(path or os.environ.get("PYNADE_DATA") or user_cache_path("pynade")).expanduser()
