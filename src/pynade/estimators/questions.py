@@ -39,7 +39,7 @@ class Questions(DensityMixin, BaseEstimator):
         """What the cells of the table are (see `pynade.estimators.cells`)."""
 
     @abstractmethod
-    def _rows(self, X: Any, **options: Any) -> np.ndarray:
+    def _rows(self, X: Any, *, missing: bool | None = None) -> np.ndarray:
         """Converted rows, or one clear sentence (see `DensityEstimator`)."""
 
     def _names(self) -> list[str] | None:

@@ -314,8 +314,7 @@ def _levels(name: str, cells: list[Any], wanted: Wanted, why: str, order: Sequen
     total = sum(count for _, count in rare)
     why += f", {len(counts):,} level{'s' * (len(counts) > 1)}"
     if rare:
-        why += f", {len(rare):,} of them in fewer than {least} rows"
-        why += f" or not among the {MOST_LEVELS} most frequent"
+        why += f", {len(rare):,} in fewer than {least} rows or not among the {MOST_LEVELS} most frequent"
     shares = tuple((value, count / total) for value, count in rare)
     return Column(name, kind, why, len(cells), tuple(levels), shares)
 
