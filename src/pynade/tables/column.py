@@ -392,8 +392,7 @@ def _date(name: str, known: np.ndarray) -> Column:
     step = next((unit for unit in UNITS if step % unit == 0), step)  # a usual one, not 3 days by chance
     n, span = len(known), int(distinct[-1] - distinct[0])
     if span / step > MAX_STEPS:
-        loc, scale = _moments(known)
-        return Column(name, "date", "dates", n, loc=loc, scale=scale)
+        return bounded(Column(name, "date", "dates", n), known)
     lattice: Any = {"resolution": float(step), "origin": float(distinct[0]), "low": 0.0, "high": span / step}
     return Column(name, "date", "dates", n, **lattice)
 

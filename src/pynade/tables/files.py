@@ -241,8 +241,7 @@ class CsvText:
                 f"{path} is no text: there is a NUL byte in line {text[:nul].count(chr(10)) + 1}"
             )
         self.path, self.line, begin = path, 0, 0
-        loose = [next(_rows_of(text, mark, strict=False), ([], 0, 0))[0] for mark in DELIMITERS]
-        self.delimiter = max(zip(DELIMITERS, loose, strict=True), key=lambda found: len(found[1]))[0]
+        self.delimiter = max(DELIMITERS, key=lambda mark: len(next(_rows_of(text, mark, False), [()])[0]))
         try:
             first = next(_rows_of(text, self.delimiter), None)
         except csv.Error as error:

@@ -196,10 +196,6 @@ def resolve(
         frames: Return polars frames; columns of a table file may then be of any type.
         missing: As in `pynade.tables.files.read_frame`.
         data_dir, **options: As in `load`.
-
-    Example:
-        >>> resolve("digits").n_variables
-        64
     """
     if not isinstance(data, str | os.PathLike):
         raise TypeError(f"expected a data set's name or a file, but got {type(data).__name__}")
