@@ -56,6 +56,8 @@ class NetEstimator(DensityEstimator):
     def _model(self, net: nets.Net, family: families.Family, generator: torch.Generator) -> Any:
         """The untrained model over the net: along one ordering, or the ensemble of several."""
         k = self._n_orderings()
+        if k < 1:
+            raise ValueError(f"n_orderings must be at least 1, not {k}")
         kind: Any = models.Autoregressive if k == 1 else models.Ensemble
         return kind(net, family, self._ordering(net.n_variables, generator, None if k == 1 else k))
 
