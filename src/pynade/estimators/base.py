@@ -18,7 +18,7 @@ from pynade.estimators.modules import store, training
 from pynade.estimators.questions import Questions
 from pynade.estimators.registry import estimator_named
 from pynade.tables.dataset import RowSource, validation_rows
-from pynade.tables.frames import align, as_matrix, frame_kind
+from pynade.tables.frames import Names, align, as_matrix, frame_kind
 from pynade.tables.schema import Schema
 
 
@@ -54,7 +54,7 @@ class DensityEstimator(Questions):
         resume: bool = False,
         callbacks: Sequence[training.Callback] = (),
         source: RowSource | None = None,
-        columns: Sequence[str] | None = None,
+        columns: Names = None,
     ) -> Self:
         """Fit by maximum likelihood; validation rows end training early and choose among settings.
 
@@ -79,7 +79,7 @@ class DensityEstimator(Questions):
         self.n_iter_ = len(self.history_.epochs)
         return self
 
-    def check_request(self, X: Any, X_valid: Any = None, columns: Sequence[str] | None = None) -> None:
+    def check_request(self, X: Any, X_valid: Any = None, columns: Names = None) -> None:
         """Raise whatever `fit` would raise about its input and parameters, without training."""
         torch_device(self.device)
         check_random_state(self.random_state)
@@ -102,12 +102,10 @@ class DensityEstimator(Questions):
         """The seed of a fit; without a random_state, that of the fit that is resumed, where it is known."""
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
-    def _rows(self, X: Any, **options: Any) -> np.ndarray:
-        """Converted rows, or one clear sentence; columns of a frame are put into the fitted order.
-
-        Options: `fitting`, `missing` (whether cells may be), `columns` (names of those of an array).
-        """
-        fitting, columns = options.get("fitting", False), options.get("columns")
+    def _rows(
+        self, X: Any, *, fitting: bool = False, missing: bool | None = None, columns: Names = None
+    ) -> np.ndarray:
+        """Converted rows, or one clear sentence; `missing`: whether cells may be; `columns`: of an array."""
         table, names = as_matrix(X)
         names = names or (None if columns is None else list(columns))
         if not fitting:
@@ -123,12 +121,12 @@ class DensityEstimator(Questions):
                 f"{self.n_features_in_} features as input"
             )
         cells = self._cells()
-        rows: np.ndarray = cells.convert(numbers, self._gaps(numbers, options.get("missing")))
+        rows: np.ndarray = cells.convert(numbers, self._gaps(numbers, missing))
         if fitting:
             cells.check_columns(rows, self._names())
         return rows
 
-    def _remember(self, n: int, names: Sequence[str] | None, frame: str | None) -> None:
+    def _remember(self, n: int, names: Names, frame: str | None) -> None:
         """Keep the number and the names of the columns, and the kind of the frame, of the fitted table."""
         self.n_features_in_, self.frame_ = n, frame
         self.__dict__.pop("feature_names_in_", None)

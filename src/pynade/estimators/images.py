@@ -96,12 +96,7 @@ class ImageEstimator(OrderlessEstimator):
 
 
 def image_sides(image_shape: Sequence[int] | None, n_variables: int) -> tuple[int, int, int]:
-    """Channels, height and width of rows of this length.
-
-    Example:
-        >>> image_sides(None, 64), image_sides((3, 2, 4), 24)
-        ((1, 8, 8), (3, 2, 4))
-    """
+    """Channels, height and width of rows of this length."""
     if image_shape is None:
         side = math.isqrt(n_variables)
         if side * side != n_variables:

@@ -17,8 +17,7 @@ DOCS = {
     "validation_fraction": "share of the rows held out for early stopping and for choosing settings, where "
     "no validation rows are given; 0 trains on all rows.",
     "device": '"auto" takes a GPU if there is one, else the CPU; or a torch device such as "cuda:1".',
-    "random_state": "seed of everything that is random in training: held-out rows, ordering, initial "
-    "weights, shuffling.",
+    "random_state": "seed of all that is random in training: held-out rows, ordering, weights, shuffling.",
     "training": "further options of training as a dictionary or an options object; see `{options}`.",
     # cells
     "binarize": "threshold: values above it become 1, the others 0. None expects exact zeros and ones.",
@@ -63,10 +62,8 @@ DOCS = {
     "activation": "relu, sigmoid, tanh or (DeepNADE, EoNADE, DeepRNADE, ConvNADE) silu.",
     "n_components": "components of the mixture that each conditional is.",
     "ClassicalEstimator.n_components": "components, or several numbers to choose from by validation rows.",
-    "ChowLiu.n_components": "1 is a single tree, K a mixture of K trees; several numbers are chosen from on "
-    "the validation rows.",
-    "n_orderings": "orderings whose densities are averaged in scores and samples; may be changed after "
-    "fitting.",
+    "ChowLiu.n_components": "1 is a single tree, K a mixture of K trees; validation chooses from several.",
+    "n_orderings": "orderings whose densities are averaged in scores and samples; may change after fitting.",
     "MADE.n_orderings": "1 is a fixed ordering; K trains K orderings (and their masks) together and averages "
     "their probabilities.",
     "ordering": '"random" (drawn by random_state), "natural", or a permutation of 0 … D-1.',
@@ -92,10 +89,8 @@ DOCS = {
     "groups": "groups of maps that are normalised together.",
     "depth": "blocks of attention and a two-layer net.",
     "mlp_ratio": "hidden units of the two-layer nets as a multiple of `width`.",
-    "fixed_order": "a causal transformer along one ordering: exact scores in one pass; gaps are filled by an "
-    "estimate.",
-    "causal": "a causal transformer trained on a random ordering of every row: exact scores in one pass an "
-    "ordering.",
+    "fixed_order": "causal transformer along one ordering: scores in one pass, gaps filled by an estimate.",
+    "causal": "causal transformer trained on random orderings of rows: scores in one pass an ordering.",
     # training
     "epochs": "passes over the training rows at most.",
     "GaussianMixture.epochs": "M-steps at most; None is 200, in minibatches 1000.",
@@ -117,19 +112,12 @@ DOCS = {
     "noise_floor": "smallest noise variance of an M-step.",
     "cd_steps": "rounds of Gibbs sampling per update (the paper: up to 25).",
     "persistent": "chains go on from the last update instead of the data.",
-    "n_init": "machines with different initial weights for each learning rate; the best on the validation "
-    "rows is kept.",
+    "n_init": "machines with other initial weights for each learning rate; the best by validation is kept.",
 }
 
 
 def text_of(kind: type, name: str) -> str:
-    """The text about a parameter of an estimator; empty if there is none.
-
-    Example:
-        >>> class NADE: ...
-        >>> text_of(NADE, "hidden")
-        'hidden units.'
-    """
+    """The text about a parameter of an estimator; empty if there is none."""
     for base in kind.__mro__:
         if f"{base.__name__}.{name}" in DOCS:
             return DOCS[f"{base.__name__}.{name}"]

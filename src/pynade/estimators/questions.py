@@ -39,7 +39,7 @@ class Questions(DensityMixin, BaseEstimator):
         """What the cells of the table are (see `pynade.estimators.cells`)."""
 
     @abstractmethod
-    def _rows(self, X: Any, **options: Any) -> np.ndarray:
+    def _rows(self, X: Any, *, missing: bool | None = None) -> np.ndarray:
         """Converted rows, or one clear sentence (see `DensityEstimator`)."""
 
     def _names(self) -> list[str] | None:
@@ -207,7 +207,7 @@ class Questions(DensityMixin, BaseEstimator):
     def has_orderings(self) -> bool:
         """Whether the fitted model can be scored under any ordering: an orderless one, or a causal net."""
         model = getattr(self, "model_", None)
-        return isinstance(model, models.Orderless) or (isinstance(model, models.Ensemble) and model.fresh)
+        return isinstance(model, models.Orderless) or getattr(model, "fresh", False)
 
     def orderings(self, k: Orders | None = None) -> ordering.Ordering:
         """The first k of this estimator's random orderings; k orderings begin with the k-1 orderings."""
@@ -224,15 +224,13 @@ class Questions(DensityMixin, BaseEstimator):
         if isinstance(model, models.Orderless):
             chosen = self.orderings()
             model = model.under(chosen[0]) if len(chosen) == 1 else model.ensemble(chosen)
-        density: models.Density = model
-        return density
+        return model
 
     def _copy(self) -> Any:
         """A copy of the fitted model on this estimator's device, under its orderings where these are free."""
         check_is_fitted(self, "model_")
         model: Any = copy.deepcopy(self.model_).to(torch_device(self.device))
-        free = isinstance(model, models.Ensemble) and model.fresh
-        return model.under(self.orderings()) if free else model
+        return model.under(self.orderings()) if getattr(model, "fresh", False) else model
 
     def _ready(self, imputing: bool = False) -> Any:
         """A copy of the model on the device to ask: float64 on a CPU, float32 on a GPU."""

@@ -17,26 +17,22 @@ from pynade.tables.dataset import PARTS
 #: What numpy and zipfile raise on a damaged file.
 DAMAGE: tuple[type[Exception], ...] = (OSError, ValueError, EOFError, KeyError, TypeError, RuntimeError)
 DAMAGE += (OverflowError, MemoryError, zipfile.BadZipFile, zlib.error, tokenize.TokenError)
-DEFLATED = 1032  # bytes that one compressed byte can stand for, at most
+#: Bytes that one byte of a zip archive can stand for, at most.
+MOST_BYTES = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Return the arrays of a file by name (of ``.npy``: "train"), or a ValueError that names the file."""
     try:
         with path.open("rb") as stream:
-            packed = zipfile.is_zipfile(stream)
-            stream.seek(0)
-            if not packed:
+            if not zipfile.is_zipfile(path):
                 _claim(stream, path.stat().st_size)
             else:
-                with zipfile.ZipFile(stream) as archive:
-                    for entry in archive.infolist():
-                        most = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: DEFLATED}.get(
-                            entry.compress_type
-                        )
-                        room = entry.compress_size * most if most else entry.file_size
-                        with archive.open(entry) as part:
-                            _claim(part, room)
+                archive = zipfile.ZipFile(stream)
+                for entry in archive.infolist():
+                    most = MOST_BYTES.get(entry.compress_type)
+                    with archive.open(entry) as part:
+                        _claim(part, entry.compress_size * most if most else entry.file_size)
             stream.seek(0)
             loaded = np.load(stream, allow_pickle=False)
             return {"train": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)

@@ -110,12 +110,9 @@ class Column:
         table: dict[Any, Any] = {value: (code, seen) for code, value in enumerate(self.levels)}
         table |= {value: (len(self.levels), seen + math.log(share)) for value, share in self.rare}
         table[None] = (math.nan, 0.0)
-        try:
-            pairs = [table.get(value, (math.nan, unseen)) for value in values]
-        except TypeError:
-            raise ValueError(f"column {self.name!r} holds values that are not single values") from None
-        both = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-        return both[:, 0], both[:, 1]
+        pairs = [table.get(value, (math.nan, unseen)) for value in values]
+        codes, offsets = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
+        return codes, offsets
 
     def _encode_lattice(self, x: np.ndarray, density: bool) -> Codes:
         low, high = self._ends()
@@ -156,9 +153,9 @@ class Column:
     @property
     def unit(self) -> float:
         """A usual size of the values of a real column."""
-        if self.low is None or self.high is not None:
-            return self.scale if self.low is None else 1.0
-        return math.exp(min(self.loc, 700.0))
+        if self.low is None:
+            return self.scale
+        return 1.0 if self.high is not None else math.exp(min(self.loc, 700.0))
 
     def _ends(self) -> tuple[float, float]:
         none = FAR_STEPS if self.resolution else math.inf
@@ -214,13 +211,12 @@ class Column:
         if value in known:
             return known[known.index(value)]
         text, number = str(value).strip(), as_float(value)
-        matches = [level for level in known if str(level) == text]
-        matches += [level for level in known if isinstance(level, bool) and level == WORDS.get(text.lower())]
-        matches += [level for level in known if is_number(level) and level == number]
-        if not matches:
-            some = ", ".join(map(str, known[:8])) + ", …" * (len(known) > 8)
-            raise ValueError(f"column {self.name!r} has no level {value!r}; its levels are: {some}")
-        return matches[0]
+        for level in known:
+            word = isinstance(level, bool) and level == WORDS.get(text.lower())
+            if str(level) == text or word or (is_number(level) and level == number):
+                return level
+        some = ", ".join(map(str, known[:8])) + ", …" * (len(known) > 8)
+        raise ValueError(f"column {self.name!r} has no level {value!r}; its levels are: {some}")
 
     def domain(self) -> str:
         """The values, in words."""
@@ -318,8 +314,7 @@ def _levels(name: str, cells: list[Any], wanted: Wanted, why: str, order: Sequen
     total = sum(count for _, count in rare)
     why += f", {len(counts):,} level{'s' * (len(counts) > 1)}"
     if rare:
-        why += f", {len(rare):,} of them in fewer than {least} rows"
-        why += f" or not among the {MOST_LEVELS} most frequent"
+        why += f", {len(rare):,} in fewer than {least} rows or not among the {MOST_LEVELS} most frequent"
     shares = tuple((value, count / total) for value, count in rare)
     return Column(name, kind, why, len(cells), tuple(levels), shares)
 
@@ -397,8 +392,7 @@ def _date(name: str, known: np.ndarray) -> Column:
     step = next((unit for unit in UNITS if step % unit == 0), step)  # a usual one, not 3 days by chance
     n, span = len(known), int(distinct[-1] - distinct[0])
     if span / step > MAX_STEPS:
-        loc, scale = _moments(known)
-        return Column(name, "date", "dates", n, loc=loc, scale=scale)
+        return bounded(Column(name, "date", "dates", n), known)
     lattice: Any = {"resolution": float(step), "origin": float(distinct[0]), "low": 0.0, "high": span / step}
     return Column(name, "date", "dates", n, **lattice)
 

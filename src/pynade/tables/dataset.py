@@ -122,11 +122,6 @@ class Dataset:
 
         Args:
             name: A part that exists, or ``"all"`` for the parts one after the other; otherwise a ValueError.
-
-        Example:
-            >>> rows = np.eye(2, dtype=np.uint8)
-            >>> Dataset("toy", rows, None, rows, Schema.binary(2)).split("all").shape
-            (4, 2)
         """
         if name == "all":
             return _stack(list(self.parts.values()))

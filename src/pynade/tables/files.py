@@ -11,7 +11,7 @@ import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import numpy as np
 from pynade.atomic import write_atomically
 from pynade.tables.arrays import array_parts
 from pynade.tables.dataset import PARTS, Dataset, Kind, Schema
-from pynade.tables.frames import MISSING, default_names
+from pynade.tables.frames import MISSING, as_matrix, default_names
 from pynade.tables.modules import polars
 
 SUFFIXES = (".npy", ".npz", ".csv", ".parquet", ".csv.gz")
@@ -84,20 +84,18 @@ def dataset_from_file(path: str | Path, frames: bool = False, missing: Words = N
         ({'train': 2, 'test': 1}, ('binary', 'real'))
     """
     path = Path(path)
-    if frames and ending(path) in FRAME_ENDINGS:
-        return Dataset.of_frame(stem(path), read_frame(path, missing), _origin(path))
+    suffix = ending(path)
+    with path.open("rb") as stream:
+        origin = {"source": path.name, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
+    if frames and suffix in FRAME_ENDINGS:
+        return Dataset.of_frame(stem(path), read_frame(path, missing), origin)
     parts, names = _read_parts(path)
     tables = parts.values()
     bits = np.all([np.all(np.isnan(rows) | (rows == 0) | (rows == 1), axis=0) for rows in tables], axis=0)
     seen = np.any([~np.isnan(rows).all(axis=0) for rows in tables], axis=0)
     kinds: list[Kind] = ["binary" if binary else "real" for binary in bits & seen]
     train, valid, test = map(parts.get, PARTS)
-    return Dataset(stem(path), train, valid, test, Schema.from_kinds(kinds, names), _origin(path))
-
-
-def _origin(path: Path) -> dict[str, Any]:
-    with path.open("rb") as stream:
-        return {"source": path.name, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
+    return Dataset(stem(path), train, valid, test, Schema.from_kinds(kinds, names), origin)
 
 
 def stem(path: Path) -> str:
@@ -120,21 +118,16 @@ def ending(path: Path) -> str:
 def _read_parts(path: Path) -> tuple[dict[str, np.ndarray], Names]:
     """The rows of each part of a file (a single table is all "train"), and the column names."""
     suffix, names = ending(path), None
+    parts: dict[str, Any]
     if suffix == ".csv":
         text = CsvText(path)
         parts, names = {"train": text.numbers()}, text.names
     elif suffix == ".parquet":
-        frame = _parquet_frame(path)
-        for column in frame:
-            if not (column.dtype.is_numeric() or column.dtype in (polars.Boolean, polars.Null)):
-                cells = ((f"in row {i} (counted from 0)", cell) for i, cell in enumerate(column))
-                raise _no_numbers(f"{path}, column {column.name!r}", column.dtype, cells)
-        parts = {"train": frame.select(polars.all().cast(polars.Float64)).to_numpy(order="c")}
-        names = tuple(frame.columns)
+        parts = {"train": _parquet_frame(path)}
+        names = tuple(parts["train"].columns)
     else:
         parts = array_parts(path)
-    for part, rows in parts.items():
-        _check_table(rows, f"{path}, part {part!r}", names)
+    parts = {part: _numbers(table, f"{path}, part {part!r}", names) for part, table in parts.items()}
     widths = {rows.shape[1] for rows in parts.values()}
     if len(widths) > 1:
         raise ValueError(f"the parts of {path} differ in their number of columns: {sorted(widths)}")
@@ -142,31 +135,24 @@ def _read_parts(path: Path) -> tuple[dict[str, np.ndarray], Names]:
     return {part: rows.astype(np.uint8 if bits else np.float64) for part, rows in parts.items()}, names
 
 
-def _no_numbers(where: str, kind: Any, cells: Iterable[tuple[str, Any]]) -> ValueError:
-    """The sentence about cells, each after its place, that are no numbers."""
-    words = (f", such as {str(cell)!r} {place}" for place, cell in cells if not is_number(str(cell)))
-    return ValueError(f"{where}: expected numbers, but values of type {kind} were found{next(words, '')}")
-
-
-def _check_table(rows: np.ndarray, where: str, names: Names) -> None:
-    """Raise a sentence about an array that is no table of numbers."""
-
-    def at(place: tuple[int, ...]) -> str:
-        if len(place) != 2:
-            return f"at {place}"
-        column = place[1] if names is None else repr(names[place[1]])
-        return f"in row {place[0]}, column {column} (counted from 0)"
-
-    if rows.dtype.kind not in "buif":
-        raise _no_numbers(where, rows.dtype, ((at(place), cell) for place, cell in np.ndenumerate(rows)))
-    if rows.ndim != 2:
-        raise ValueError(f"{where}: expected rows and columns, but an array of shape {rows.shape} was found")
-    if rows.size == 0:
+def _numbers(table: Any, where: str, names: Names) -> np.ndarray:
+    """The numbers of an array or a frame, or one sentence about a table that has others."""
+    if len(table.shape) != 2:
+        raise ValueError(f"{where}: expected rows and columns, but an array of shape {table.shape} was found")
+    if 0 in table.shape:
         raise ValueError(f"{where}: expected at least one row and one column, but it is empty")
+    try:
+        rows: np.ndarray = as_matrix(table)[0]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}: {error}") from None
+    if rows.dtype.kind not in "buif":
+        raise ValueError(f"{where}: expected numbers, but values of type {rows.dtype} were found")
     if rows.dtype.kind == "f" and (infinite := np.abs(rows) > np.finfo(np.float64).max).any():
-        place = tuple(int(i) for i in np.argwhere(infinite)[0])
-        found = f"{rows[place]} was found {at(place)}"
+        row, place = (int(i) for i in np.argwhere(infinite)[0])
+        column = place if names is None else repr(names[place])
+        found = f"{rows[row, place]} was found in row {row}, column {column} (counted from 0)"
         raise ValueError(f"{where}: expected finite numbers, but {found}; missing values are marked by NaN")
+    return rows
 
 
 def _parquet_frame(path: Path) -> polars.DataFrame:
@@ -187,7 +173,7 @@ def read_frame(path: str | Path, missing: Words = None) -> polars.DataFrame:
     postal codes, stay text. What a file looks like otherwise is said at `read_file`.
 
     Args:
-        path: A ``.csv``, ``.csv.gz`` or ``.parquet`` file, or one of those of `read_file`.
+        path: A ``.csv``, ``.csv.gz`` or ``.parquet`` file.
         missing: Texts that mean "missing" in a ``.csv`` file, in upper or lower case; a blank cell always
             does. None takes ``NA``, ``N/A``, ``NaN``, ``null``, ``none``, ``?``, ``NaT`` and ``<NA>``.
 
@@ -199,15 +185,8 @@ def read_frame(path: str | Path, missing: Words = None) -> polars.DataFrame:
         ['Date', 'Int64', 'String']
     """
     path = Path(path)
-    suffix = ending(path)
-    if suffix == ".csv":
-        tokens = MISSING if missing is None else ("", *(token.strip().lower() for token in missing))
-        frame = CsvText(path).frame(tokens)
-    elif suffix == ".parquet":
-        frame = _parquet_frame(path)
-    else:
-        rows, known = read_file(path)
-        frame = polars.DataFrame(rows, known or default_names(rows.shape[1]))
+    tokens = MISSING if missing is None else ("", *(token.strip().lower() for token in missing))
+    frame = CsvText(path).frame(tokens) if ending(path) == ".csv" else _parquet_frame(path)
     if not frame.height or not frame.width:
         raise ValueError(f"{path} has {'column names but no rows' if frame.width else 'no columns'}")
     return frame
@@ -233,13 +212,6 @@ def write_table(path: Path, header: Sequence[str] | None, rows: Any) -> None:
         header: The column names; None takes ``x1``, ``x2``, …
         rows: Numbers, (N, columns) or (N,) of one column, for ``.npy`` of any shape; or a polars frame, whose
             columns keep their names and types.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "toy.csv"
-        >>> write_table(path, ["a", "b"], np.array([[0.5, 1.0], [np.nan, 2.0]]))
-        >>> path.read_text().split()
-        ['a,b', '0.5,1.0', 'NaN,2.0']
     """
     check_destination(path, *(TABLE_ENDINGS if isinstance(rows, np.ndarray) else FRAME_ENDINGS))
     if path.suffix == ".npy":
@@ -269,8 +241,7 @@ class CsvText:
                 f"{path} is no text: there is a NUL byte in line {text[:nul].count(chr(10)) + 1}"
             )
         self.path, self.line, begin = path, 0, 0
-        loose = [next(_rows_of(text, mark, strict=False), ([], 0, 0))[0] for mark in DELIMITERS]
-        self.delimiter = max(zip(DELIMITERS, loose, strict=True), key=lambda found: len(found[1]))[0]
+        self.delimiter = max(DELIMITERS, key=lambda mark: len(next(_rows_of(text, mark, False), [()])[0]))
         try:
             first = next(_rows_of(text, self.delimiter), None)
         except csv.Error as error:
@@ -303,13 +274,10 @@ class CsvText:
                 again = f"column name {cell!r} occurs more than once"
                 raise ValueError(f"{self.path}: {again}; names must differ")
         names, frame = self.names or default_names(len(self.cells)), self._frame(polars.String)
-        frame = (
-            polars.DataFrame(self._rows(), dict.fromkeys(names, polars.String), orient="row")
-            if frame is None
-            else frame
-        )
-        columns = (typed(_known(column, missing)) for column in frame)
-        return polars.DataFrame([c.alias(name) for c, name in zip(columns, names, strict=True)])
+        if frame is None:
+            frame = polars.DataFrame(self._rows(), dict.fromkeys(names, polars.String), orient="row")
+        frame.columns = list(names)
+        return polars.DataFrame([typed(_known(column, missing)) for column in frame])
 
     def _frame(self, kind: Any) -> Any:
         """Cells of one type; None where polars reads them in another way than Python, or cannot."""
@@ -340,8 +308,6 @@ class CsvText:
                 rows.append([*map(self._number, cells, columns)] if numbers else cells)
         except (csv.Error, ValueError) as error:
             raise self._fault(error, line) from None
-        if not rows:
-            raise ValueError(f"{self.path} has column names but no rows")
         return rows
 
     def _fault(self, error: Exception, line: int) -> ValueError:

@@ -32,11 +32,6 @@ def as_matrix(X: Any) -> tuple[Any, list[str] | None]:
     Args:
         X: A NumPy array, a list of rows, or a frame of pandas, polars or pyarrow (names that are not all
             strings are none). Anything else (a sparse matrix, a tensor, a Series) is returned as it is.
-
-    Example:
-        >>> import polars
-        >>> as_matrix(polars.DataFrame({"a": [1, None], "b": [True, False]}))
-        (array([[ 1.,  1.], [nan,  0.]]), ['a', 'b'])
     """
     X = rows_of(X) if isinstance(X, list | tuple | np.ma.MaskedArray) else X
     if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "OUSMmc":
@@ -104,7 +99,15 @@ def native_frame(X: Any, names: Names = None) -> tuple[Any, str]:
     ``x1``, ``x2``, …; masked cells of an array are missing.
     """
     if isinstance(X, np.ndarray | list | tuple):
-        return nw.from_native(_array_frame(X, names)), "numpy"
+        rows: Any = rows_of(X)
+        if rows.ndim != 2:
+            raise ValueError(f"expected a table of rows and columns, not an array of shape {rows.shape}")
+        if rows.dtype.kind in "cV":
+            problem = "Complex data not supported" if rows.dtype.kind == "c" else f"an array of {rows.dtype}"
+            raise ValueError(f"{problem}: expected real numbers, text or dates")
+        names = default_names(rows.shape[1]) if names is None or len(names) != rows.shape[1] else names
+        columns = zip(names, map(np.ascontiguousarray, rows.T), strict=True)
+        return nw.from_native(polars.DataFrame([_series(*column) for column in columns])), "numpy"
     if isinstance(X, dict):
         if len(lengths := {len(values) for values in X.values()}) > 1:
             raise ValueError(f"the columns of a table have one length, not {sorted(lengths)}")
@@ -134,19 +137,6 @@ def _eager(X: Any) -> tuple[Any, str]:
     if kind not in FRAMES:
         raise ValueError(f"frames of {kind} are not supported; convert it to pandas, polars or pyarrow")
     return frame, kind
-
-
-def _array_frame(X: Any, names: Names) -> Any:
-    """A polars frame of an array's columns."""
-    rows: Any = rows_of(X)
-    if rows.ndim != 2:
-        raise ValueError(f"expected a table of rows and columns, not an array of shape {rows.shape}")
-    if rows.dtype.kind in "cV":
-        problem = "Complex data not supported" if rows.dtype.kind == "c" else f"the array is of {rows.dtype}"
-        raise ValueError(f"{problem}: expected real numbers, text or dates")
-    names = default_names(rows.shape[1]) if names is None or len(names) != rows.shape[1] else names
-    columns = zip(names, map(np.ascontiguousarray, rows.T), strict=True)
-    return polars.DataFrame([_series(name, column) for name, column in columns])
 
 
 def _series(name: str, values: Any) -> Any:
@@ -261,33 +251,30 @@ def _numeric(values: np.ndarray) -> bool:
 
 
 def _column(kind: str, values: np.ndarray, facts: Type) -> Any:
-    """A column of a table of this kind."""
+    """A column of a table of this kind; the dates of an array are Python's own."""
     if facts.get("type") in DATES:
         values = values.astype(np.int64).astype("datetime64[us]")
-    make = {"numpy": _to_numpy, "pandas": _to_pandas, "polars": _to_polars, "pyarrow": _to_arrow}
-    return make[kind](values, facts)
+    if kind == "numpy":
+        values = values.astype("datetime64[D]") if facts.get("type") == "Date" else values
+        return values.astype(object) if values.dtype.kind == "M" else values
+    make = {"pandas": _to_pandas, "polars": _to_polars, "pyarrow": _to_arrow}[kind]
+    return make(values.tolist() if values.dtype == object else values, facts)
 
 
-def _to_numpy(values: np.ndarray, facts: Type) -> np.ndarray:
-    """Values of an array, of which dates are Python's own."""
-    values = values.astype("datetime64[D]") if facts.get("type") == "Date" else values
-    return values.astype(object) if values.dtype.kind == "M" else values
-
-
-def _to_pandas(values: np.ndarray, facts: Type) -> Any:
+def _to_pandas(values: Any, facts: Type) -> Any:
     if "arrow" in facts:
         return pandas.arrays.ArrowExtensionArray(_to_arrow(values, facts))
     if "categories" in facts:
-        known = [*facts["categories"], *sorted(set(values.tolist()) - set(facts["categories"]), key=str)]
+        known = [*facts["categories"], *sorted({*values} - {*facts["categories"]}, key=str)]
         return pandas.Categorical(values, categories=known, ordered=facts.get("ordered", False))
-    series = pandas.Series(values if values.dtype.kind != "O" else values.tolist())
+    series = pandas.Series(values)
     series = series.dt.tz_localize("UTC") if facts.get("zone") else series
     return series.astype(facts["native"]) if "native" in facts else series
 
 
-def _to_polars(values: np.ndarray, facts: Type) -> Any:
+def _to_polars(values: Any, facts: Type) -> Any:
     kind, zone = facts.get("type"), facts.get("zone")
-    series = polars.Series(values if values.dtype.kind != "O" else values.tolist(), strict=False)
+    series = polars.Series(values, strict=False)
     if kind == "Datetime":
         unit: Any = "ms" if facts.get("unit") == "s" else facts.get("unit", "us")
         series = series.dt.replace_time_zone("UTC").dt.convert_time_zone(zone) if zone else series
@@ -300,18 +287,17 @@ def _to_polars(values: np.ndarray, facts: Type) -> Any:
     return series if wanted is None else series.cast(wanted)
 
 
-def _to_arrow(values: np.ndarray, facts: Type) -> Any:
-    listed: Any = values if values.dtype.kind == "M" else values.tolist()
+def _to_arrow(values: Any, facts: Type) -> Any:
     if "arrow" not in facts:
-        made = pa.array(listed)
+        made = pa.array(values)
         return made.cast(pa.timestamp("us", facts["zone"])) if facts.get("zone") else made
     wanted = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(facts["arrow"]))).field(0).type
     if pa.types.is_dictionary(wanted):
-        return pa.array(listed, wanted)
+        return pa.array(values, wanted)
     if pa.types.is_decimal(wanted):
         unit = Decimal(1).scaleb(-wanted.scale)
-        return pa.array([Decimal(str(v)).quantize(unit) for v in listed], wanted)
-    return pa.array(listed).cast(wanted, safe=False)
+        return pa.array([Decimal(str(v)).quantize(unit) for v in values], wanted)
+    return pa.array(values).cast(wanted, safe=False)
 
 
 def fill_cells(X: Any, places: Places, types: dict[str, Type], order: Sequence[str]) -> Any:
@@ -322,8 +308,9 @@ def fill_cells(X: Any, places: Places, types: dict[str, Type], order: Sequence[s
     """
     if isinstance(X, np.ndarray | list | tuple):
         return _fill_array(X, places, types, {name: i for i, name in enumerate(order)})
-    (frame, kind), filled = native_frame(X), dict[int, Any]()
-    native = X.copy(deep=False) if kind == "pandas" else frame.to_native()
+    frame, kind = native_frame(X)
+    native = X.copy(deep=False) if kind == "pandas" else frame.clone().to_native()
+    columns = native.columns if kind == "pyarrow" else []
     place = {name: i for i, name in enumerate(frame.columns)}
     for name, (where, values) in places.items():
         facts, at = cells(frame[name])[2], place[name]
@@ -340,19 +327,16 @@ def fill_cells(X: Any, places: Places, types: dict[str, Type], order: Sequence[s
         elif kind == "polars":
             old = native.to_series(at)
             old = old.cast(made.dtype) if old.dtype == polars.Null else old
-            filled[at] = old.scatter(where.tolist(), made)
+            native.replace_column(at, old.scatter(where.tolist(), made))
         else:
             old, index = native.column(at), np.arange(len(native))
             index[where] = len(native) + np.arange(len(where))
             both = pa.chunked_array([*old.cast(made.type).chunks, made], made.type).unify_dictionaries()
-            filled[at] = both.take(pa.array(index))
-    if kind == "polars":
-        return native.with_columns(list(filled.values()))
-    if kind == "pyarrow":
-        columns = [filled.get(i, column) for i, column in enumerate(native.columns)]
-        fields = [field.with_type(c.type) for field, c in zip(native.schema, columns, strict=True)]
-        return pa.table(columns, pa.schema(fields, native.schema.metadata))
-    return native
+            columns[at] = both.take(pa.array(index))
+    if kind != "pyarrow":
+        return native
+    fields = [field.with_type(c.type) for field, c in zip(native.schema, columns, strict=True)]
+    return pa.table(columns, pa.schema(fields, native.schema.metadata))
 
 
 def _fill_array(X: Any, places: Places, types: dict[str, Type], order: dict[str, int]) -> np.ndarray:
@@ -387,10 +371,6 @@ def align(rows: np.ndarray, names: Names, wanted: Names, dropped: Sequence[str] 
 
     Columns are taken as they stand where `names` (of the table) or `wanted` (of the model) is None or ``x1``,
     ``x2``, … Columns that were left out before training are `dropped` here too.
-
-    Example:
-        >>> align(np.array([[1, 0]]), ["b", "a"], ["a", "b"]).tolist()
-        [[0, 1]]
     """
     if dropped and names is None:
         names = default_names(rows.shape[1])

@@ -17,9 +17,8 @@ MOST_PIXELS = 4096 * 4096  # of a PNG file; every pixel is a variable
 
 def is_images(path: Path) -> bool:
     """Whether this is a folder, or an ``.npy`` file with three or four axes."""
-    if path.suffix.lower() != ".npy" or path.is_dir():
-        return path.is_dir()
-    return axes(path) > 2  # (reading a damaged one as a table says what is wrong with it)
+    # (reading a damaged file as a table says what is wrong with it)
+    return path.is_dir() or (path.suffix.lower() == ".npy" and axes(path) > 2)
 
 
 def images_dataset(path: str | Path) -> Dataset:
@@ -31,14 +30,6 @@ def images_dataset(path: str | Path) -> Dataset:
         path: A folder of PNG files of one size, taken in the order of their names, or with such files in
             sub-folders ``train``, ``valid`` and ``test``; or an ``.npy`` file of shape (N, H, W) or
             (N, H, W, C), with whole numbers 0 … 255 or shares of white from 0 to 1 (rounded to 256 levels).
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "stack.npy"
-        >>> np.save(path, np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4))
-        >>> data = images_dataset(path)
-        >>> data.train.shape, data.image_shape, is_grey(data)
-        ((2, 12), (3, 4), True)
     """
     path = Path(path)
     folders = {part: path / part for part in PARTS if (path / part).is_dir()} or {"train": path}
@@ -74,12 +65,6 @@ def binarized(dataset: Dataset, rule: float | str | None) -> Dataset:
         rule: A number, the share of white above which a pixel becomes 1; or ``"random"``: each pixel becomes
             1 with a probability of its share of white, drawn once with seed 0 (``"random:7"``: 7); None
             leaves grey levels.
-
-    Example:
-        >>> rows = np.array([[0, 100], [200, 255]], dtype=np.uint8)
-        >>> grey = Dataset("toy", rows, None, None, Schema.uniform("real", 2), {"levels": 256}, (1, 2))
-        >>> binarized(grey, 0.5).train.tolist()
-        [[0, 0], [1, 1]]
     """
     if rule is None:
         return dataset

@@ -28,12 +28,7 @@ Folder = Place | None
 
 
 def data_directory(path: Folder = None) -> Path:
-    """The folder where data sets are kept: `path`, else the variable ``PYNADE_DATA``, else the user's cache.
-
-    Example:
-        >>> data_directory("somewhere").name
-        'somewhere'
-    """
+    """The folder of the data sets: `path`, else the variable ``PYNADE_DATA``, else the user's cache."""
     from platformdirs import user_cache_path
 
     return Path(path or os.environ.get("PYNADE_DATA") or user_cache_path("pynade")).expanduser()
@@ -133,10 +128,6 @@ def entry(name: str, known: Known = None) -> Entry:
     Args:
         name: A name, perhaps with a variant such as ``"red_wine/3"``.
         known: The data sets by name; None takes `entries`.
-
-    Example:
-        >>> entry("digits").D
-        64
     """
     base, _, variant = name.partition("/")
     found = (known or entries()).get(base)
@@ -150,12 +141,7 @@ def entry(name: str, known: Known = None) -> Entry:
 
 
 def is_registered(data: str, known: Known = None) -> bool:
-    """Whether a word means a registered data set rather than a file in a folder of that name.
-
-    Example:
-        >>> is_registered("digits"), is_registered("./digits")
-        (True, False)
-    """
+    """Whether a word means a registered data set rather than a file in a folder of that name."""
     base, slash, variant = data.partition("/")
     found = (known or entries()).get(base)
     if found is None:
@@ -210,10 +196,6 @@ def resolve(
         frames: Return polars frames; columns of a table file may then be of any type.
         missing: As in `pynade.tables.files.read_frame`.
         data_dir, **options: As in `load`.
-
-    Example:
-        >>> resolve("digits").n_variables
-        64
     """
     if not isinstance(data, str | os.PathLike):
         raise TypeError(f"expected a data set's name or a file, but got {type(data).__name__}")
