@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pynade.classical.em import Array, EMOptions, Parameters, random_rows
-from pynade.classical.gaussian_em import FactorTask, GaussianEM, checked, full_task
+from pynade.classical.gaussian_em import FactorTask, GaussianEM, checked
 from pynade.classical.gaussian_marginals import GaussianMixture, MultivariateGaussian
 from pynade.classical.moments import Moments, Rows, Scale, cholesky
 from pynade.likelihood import Estimate
@@ -63,7 +63,8 @@ def em_gaussian(
         [[-4.0, -4.0], [4.0, 4.0]]
     """
     options = EMOptions(epochs=201, patience=10, tol=1e-4) | options
-    task = full_task(x, n_components, valid, init, options)
+    held = None if valid is None else torch.as_tensor(valid)
+    task = FactorTask(torch.as_tensor(x), n_components, 0, held, init, generator=options.get("generator"))
     return GaussianEM([task], options, ("covariance_floor", covariance_floor), standardise).fit()[0]
 
 
@@ -136,7 +137,8 @@ def minibatch_em(
     if standardise is not False and isinstance(units, Tensor):
         whole = Scale.of(units.to(first), centred=not zero_means)
         scale = scale._replace(unit=(scale.scale / whole.scale).square())
-    task, floor = full_task(first, n_components, valid, init, options), ("covariance_floor", covariance_floor)
+    held, floor = None if valid is None else torch.as_tensor(valid), ("covariance_floor", covariance_floor)
+    task = FactorTask(first, n_components, 0, held, init, generator=generator)
     learner = _MinibatchEM(draw, begin, step_size, zero_means, [task], options, floor, scale)
     return learner.fit()[0]
 
