@@ -177,13 +177,13 @@ class GaussianComponents(GaussianMarginals):
 
     def _log_prob(self, x: Tensor) -> Tensor:
         K, D, inverse = self.n_components, self.n_variables, self.inverse_factors
-        weights = inverse.reshape(K * D, D).T.contiguous()
-        shift = -(inverse.double() @ self.means.double()[..., None]).flatten().to(x.dtype)
+        weights, centre = inverse.reshape(K * D, D).T.contiguous(), self.means.mean(0)
+        shift = -(inverse.double() @ (self.means - centre).double()[..., None]).flatten().to(x.dtype)
         scales = inverse.diagonal(dim1=-2, dim2=-1).double().log().sum(-1)
         constant = self.log_weights.double() + scales - 0.5 * D * math.log(2 * math.pi)
         found = []
         for rows in x.split(max(LEAST_ROWS, BLOCK.get(x.device.type, BLOCK["cpu"]) // (K * D))):
-            z = torch.addmm(shift, rows, weights).view(-1, K, D)  # whitened residuals
+            z = torch.addmm(shift, rows - centre, weights).view(-1, K, D)  # whitened residuals
             found.append(torch.logsumexp(constant - 0.5 * z.square().sum(-1, dtype=torch.float64), -1))
         return torch.cat(found)
 

@@ -242,6 +242,26 @@ class NormalisedRBM(BinaryMarginalisable):
                     yield rows, free, states, c + x[rows].double() @ W.T
 
 
+def nade_from_rbm(rbm: RBM, ordering: Ordering) -> Autoregressive:
+    """The NADE whose conditionals are one mean-field pass in an RBM (section "Relationship with the RBM").
+
+    Its W, b and c are the RBM's and V = Wᵀ. Starting from μ_j = 0 for the variables not yet seen, one update
+    of the hidden marginals τ (eq. mf-hidden) and one of μ_d (eq. mf-input) is p(x_{o_d} = 1 | x_{o_<d}).
+
+    Example:
+        >>> from pynade.ordering import Ordering
+        >>> nade_from_rbm(RBM(5, 3), Ordering.natural(5)).net.hidden
+        3
+    """
+    net = NADENet(rbm.n_visible, n_params=1, hidden=rbm.n_hidden, activation="sigmoid").to(rbm.W)
+    with torch.no_grad():
+        net.weight.copy_(rbm.W.T.unsqueeze(1))
+        net.output.copy_(rbm.W.T.unsqueeze(1))
+        net.hidden_bias.copy_(rbm.c)
+        net.bias.copy_(rbm.b.unsqueeze(1))
+    return Autoregressive(net, Bernoulli(), ordering.to(rbm.device))
+
+
 def linear_table(c: Tensor) -> Tensor:
     """Σ_k c_k h_k of every state: (…, H) -> (…, 2^H), float64."""
     c = c.double()
@@ -393,23 +413,3 @@ class VisibleStates:
 
     def _weights(self, c: Tensor) -> Tensor:
         return self.linear + softplus_table(self.weight.T, c)
-
-
-def nade_from_rbm(rbm: RBM, ordering: Ordering) -> Autoregressive:
-    """The NADE whose conditionals are one mean-field pass in an RBM (section "Relationship with the RBM").
-
-    Its W, b and c are the RBM's and V = Wᵀ. Starting from μ_j = 0 for the variables not yet seen, one update
-    of the hidden marginals τ (eq. mf-hidden) and one of μ_d (eq. mf-input) is p(x_{o_d} = 1 | x_{o_<d}).
-
-    Example:
-        >>> from pynade.ordering import Ordering
-        >>> nade_from_rbm(RBM(5, 3), Ordering.natural(5)).net.hidden
-        3
-    """
-    net = NADENet(rbm.n_visible, n_params=1, hidden=rbm.n_hidden, activation="sigmoid").to(rbm.W)
-    with torch.no_grad():
-        net.weight.copy_(rbm.W.T.unsqueeze(1))
-        net.output.copy_(rbm.W.T.unsqueeze(1))
-        net.hidden_bias.copy_(rbm.c)
-        net.bias.copy_(rbm.b.unsqueeze(1))
-    return Autoregressive(net, Bernoulli(), ordering.to(rbm.device))
