@@ -12,7 +12,7 @@ from torch import Tensor
 from pynade.classical.em import Array, EMOptions, Parameters, random_rows
 from pynade.classical.gaussian_em import FactorTask, GaussianEM, checked
 from pynade.classical.gaussian_marginals import GaussianMixture, MultivariateGaussian
-from pynade.classical.moments import Moments, Rows, Scale, cholesky
+from pynade.classical.moments import SINGULAR, Moments, Rows, Scale, cholesky
 from pynade.likelihood import Estimate
 from pynade.training.checkpoint import State
 from pynade.training.history import History
@@ -275,7 +275,7 @@ class _OneGaussianEM(GaussianEM):
         back = (x.diff(dim=1) + step.diff(dim=1)) @ weights
         ahead = after - back.view_as(after).to(after.device)
         root = ahead[1:].tril(-1) + torch.diag(ahead[1:].diagonal().exp())
-        if bool(back.abs().max() < FAR) and cholesky(root @ root.mT) is not None:
+        if bool((back.abs().max() < FAR) & (root.diagonal().square().min() > 2 * SINGULAR)):
             far = own | {"means": ahead[:1], "covariances": (root @ root.mT)[None]}
             self.params, self.fallback = [far], own
 
