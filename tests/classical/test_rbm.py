@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pynade.classical import RBM, contrastive_divergence, nade_from_rbm, rbm_sum
-from pynade.classical.rbm_sum import TINY, HiddenStates, VisibleStates
+from pynade.classical import RBM, contrastive_divergence, nade_from_rbm
+from pynade.classical import rbm as sums
+from pynade.classical.rbm import TINY, HiddenStates, VisibleStates
 from pynade.ordering import Ordering
 from pynade.training.loop import Diverged
 from tests.reference import binary
@@ -57,9 +58,9 @@ def test_tables_equal_the_plain_sum_at_every_scale(hidden, visible, scale, seed)
     g = generator(seed)
     W = scale * torch.randn(hidden, visible, generator=g, dtype=torch.float64)
     b = scale * torch.randn(visible, generator=g, dtype=torch.float64)
-    a = rbm_sum.bits(torch.arange(2**hidden), hidden) @ W + b
+    a = sums.bits(torch.arange(2**hidden), hidden) @ W + b
     wanted = torch.logaddexp(a, torch.zeros_like(a)).sum(-1)
-    torch.testing.assert_close(rbm_sum.softplus_table(W, b), wanted, rtol=1e-12, atol=1e-11)
+    torch.testing.assert_close(sums.softplus_table(W, b), wanted, rtol=1e-12, atol=1e-11)
 
 
 @pytest.mark.parametrize("hidden", [0, 1, 9, 10, 13])
@@ -68,20 +69,20 @@ def test_the_sum_over_a_table_is_the_plain_one(hidden, scale):
     g = generator(5)
     W, b = scale * torch.randn(hidden, 6, generator=g).double(), torch.randn(6, generator=g).double()
     c = scale * torch.randn(hidden, generator=g, dtype=torch.float64)
-    linear = rbm_sum.bits(torch.arange(2**hidden), hidden) @ c
-    wanted = (rbm_sum.softplus_table(W, b) + linear).logsumexp(0)
+    linear = sums.bits(torch.arange(2**hidden), hidden) @ c
+    wanted = (sums.softplus_table(W, b) + linear).logsumexp(0)
     assert HiddenStates(W, b).log_sum(c[None]).item() == pytest.approx(wanted.item(), rel=1e-13)
 
 
 def test_both_ways_agree_and_threads_do_not_matter():
     g = generator(3)
     W, b = torch.randn(13, 50, generator=g).double(), torch.randn(50, generator=g).double()
-    low, high = rbm_sum.linear_table(W[3:].T), rbm_sum.linear_table(W[:3].T) + b[:, None]
-    fast, plain = rbm_sum._by_products(high, low), rbm_sum._by_logs(high, low)
+    low, high = sums.linear_table(W[3:].T), sums.linear_table(W[:3].T) + b[:, None]
+    fast, plain = sums._by_products(high, low), sums._by_logs(high, low)
     torch.testing.assert_close(fast, plain, rtol=1e-13, atol=0)
     torch.set_num_threads(2)
     try:
-        assert torch.equal(rbm_sum._by_products(high, low), fast)
+        assert torch.equal(sums._by_products(high, low), fast)
     finally:
         torch.set_num_threads(1)
 
@@ -100,8 +101,6 @@ def test_too_large_a_machine_names_the_alternative():
     rbm = RBM(30, 26)
     with pytest.raises(ValueError, match="has 26 units and may have 25; log_partition_ais"):
         rbm.normalised()
-    with pytest.raises(ValueError, match="at most 25 units"):
-        rbm_sum.softplus_table(torch.zeros(26, 1), torch.zeros(1))
 
 
 def test_ais_is_an_estimate_and_says_so():

@@ -370,7 +370,7 @@ def test_an_estimated_partition_function_is_near_the_exact_one(monkeypatch):
     X, model = large(hidden=4)
     exact = model.log_z_
     assert (model.log_z_stderr_, model.summary(model.score_samples(X)).exact) == (0.0, True)
-    for module in ("rbm_sum", "contrastive_divergence"):
+    for module in ("rbm", "contrastive_divergence"):
         monkeypatch.setattr(import_module(f"pynade.classical.{module}"), "MOST_UNITS", 2)
     _, estimated = large(hidden=4)
     assert estimated.log_z_ == pytest.approx(exact, abs=max(5 * estimated.log_z_stderr_, 0.05))

@@ -14,28 +14,8 @@ from pynade.classical.gaussian_marginals import (
 from pynade.classical.gaussian_mixture import em_gaussian, gaussian, minibatch_em
 from pynade.classical.rbm import RBM, NormalisedRBM, PartitionEstimate, nade_from_rbm
 
-__all__ = [
-    "RBM",
-    "BernoulliMixture",
-    "ChowLiuTree",
-    "EMOptions",
-    "FactorAnalysers",
-    "FactorTask",
-    "GaussianMarginals",
-    "GaussianMixture",
-    "MultivariateGaussian",
-    "NormalisedRBM",
-    "PartitionEstimate",
-    "TrainedRBM",
-    "TreeMixture",
-    "chow_liu",
-    "chow_liu_chosen",
-    "contrastive_divergence",
-    "em_bernoulli",
-    "em_factors",
-    "em_gaussian",
-    "em_trees",
-    "gaussian",
-    "minibatch_em",
-    "nade_from_rbm",
-]
+__all__ = ["RBM", "BernoulliMixture", "ChowLiuTree", "EMOptions", "FactorAnalysers", "FactorTask"]
+__all__ += ["GaussianMarginals", "GaussianMixture", "MultivariateGaussian", "NormalisedRBM"]
+__all__ += ["PartitionEstimate", "TrainedRBM", "TreeMixture", "chow_liu", "chow_liu_chosen"]
+__all__ += ["contrastive_divergence", "em_bernoulli", "em_factors", "em_gaussian", "em_trees", "gaussian"]
+__all__ += ["minibatch_em", "nade_from_rbm"]

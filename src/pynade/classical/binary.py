@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -92,6 +92,7 @@ class BinaryMixture(BinaryMarginalisable):
 
     n_components: int
     log_weights: Tensor
+    logits: Tensor  # of all components
 
     @abstractmethod
     def component_log_probs(self, x: Tensor, observed: Tensor | None = None) -> Tensor:
@@ -239,18 +240,12 @@ class BinaryEM(EM):
     empty_below: float
     options: EMOptions
 
-    rows_at_once = CHUNK_ROWS
-
     def __post_init__(self) -> None:
         super().__init__([self.mixture.state_dict()], self.options)  # these share the model's memory
         self.validated, self.x = self.valid is not None, self.train[0]
         self.log_p = self.x.new_zeros(len(self.x), dtype=torch.float64)
         self.memory["placed"] = torch.zeros_like(self.mixture.log_weights, dtype=torch.bool)
         self.placed_now = False  # whether the last M-step has placed a component again
-
-    @abstractmethod
-    def tables(self) -> Sequence[Tensor]:
-        """The logits of all components, float64."""
 
     def responsibilities(self) -> Iterator[tuple[slice, Tensor, Tensor | None, Tensor]]:
         """`chunks` of the training rows, with p(k | row), (rows, K); keeps log p of each row."""
@@ -272,9 +267,9 @@ class BinaryEM(EM):
 
     def line(self, position: int) -> dict[str, float]:
         """Log-likelihood plus s times the log-prior Σ_k log w_k + Σ (log θ + log(1 − θ)), per row."""
-        log_prior = torch.log_softmax(self.mixture.log_weights.double(), 0).sum()
-        for table in self.tables():
-            log_prior = log_prior + (functional.logsigmoid(table) + functional.logsigmoid(-table)).sum()
+        logits = self.mixture.logits.double()
+        log_prior = (functional.logsigmoid(logits) + functional.logsigmoid(-logits)).sum()
+        log_prior = log_prior + torch.log_softmax(self.mixture.log_weights.double(), 0).sum()
         return {"objective": float(self.log_p.mean()) + self.strength * float(log_prior) / len(self.x)}
 
     def converged(self, change: float, tol: float) -> bool:
@@ -284,8 +279,9 @@ class BinaryEM(EM):
     def chunks(self, cells: Cells) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
         """Which rows, and these rows in the model's dtype, some at a time."""
         x, observed = cells
-        for start in range(0, len(x), self.rows_at_once):
-            part = slice(start, start + self.rows_at_once)
+        at_once = max(1, CHUNK // max(self.mixture.n_components, x.shape[1]))
+        for start in range(0, len(x), at_once):
+            part = slice(start, start + at_once)
             yield part, x[part].to(self.mixture.dtype), None if observed is None else observed[part]
 
     def empty(self, counts: Tensor, each: int) -> tuple[Tensor, Tensor]:
@@ -315,10 +311,6 @@ class _BernoulliEM(BinaryEM):
         where = torch.device("cpu") if generator is None else generator.device
         draws = [torch.randperm(N, generator=generator, device=where) for _ in range(-(-K // N))]
         self.mixture.logits.copy_(self._at_rows(torch.cat(draws)[:K].to(self.x.device)))
-        self.rows_at_once = max(1, CHUNK // max(K, self.mixture.n_variables))
-
-    def tables(self) -> Sequence[Tensor]:
-        return [self.mixture.logits.double()]
 
     def expect(self) -> list[float | None]:
         self.rows = self.ones = self.seen = self.log_p.new_zeros(())

@@ -274,6 +274,11 @@ class TreeMixture(binary.BinaryMixture):
         """The components."""
         return list(self.components)  # type: ignore[arg-type]
 
+    @property
+    def logits(self) -> Tensor:  # type: ignore[override]
+        """Logits (K, D, 2) of all trees, a root's columns equal."""
+        return torch.stack([tree._table() for tree in self.trees])
+
     def component_log_probs(self, x: Tensor, observed: Tensor | None = None) -> Tensor:
         """log w_k + log T_k(observed cells), (B, K), float64."""
         each = [t._log_prob(x) if observed is None else t._marginal(x, observed) for t in self.trees]
@@ -356,9 +361,6 @@ class _TreeEM(binary.BinaryEM):
         each = [start.component_log_probs(x, o).softmax(-1) for _, x, o in self.chunks(self.train)]
         self.share = torch.cat(each)
         self._fit_trees()
-
-    def tables(self) -> Sequence[Tensor]:
-        return [t._table().double() for t in self.mixture.trees]  # a root's two equal columns count twice
 
     def expect(self) -> list[float | None]:
         for part, _, _, share in self.responsibilities():

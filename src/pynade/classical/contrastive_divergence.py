@@ -13,8 +13,7 @@ from torch import Tensor
 from pynade.arguments import check_positive
 from pynade.classical.binary import CHUNK_ROWS, binary_rows
 from pynade.classical.em import Array, Members, Random
-from pynade.classical.rbm import RBM
-from pynade.classical.rbm_sum import MOST_UNITS
+from pynade.classical.rbm import MOST_UNITS, RBM
 from pynade.families import Bernoulli
 from pynade.kernels import backends
 from pynade.likelihood import Estimate

@@ -45,14 +45,6 @@ class FactorTask:
     generator: Random = None
 
 
-def full_task(
-    x: Array, n_components: int, valid: Array | None, init: str | GaussianComponents, options: EMOptions
-) -> FactorTask:
-    """A mixture of full covariances to fit: it has no factors."""
-    valid = None if valid is None else torch.as_tensor(valid)
-    return FactorTask(torch.as_tensor(x), n_components, 0, valid, init, generator=options.get("generator"))
-
-
 class GaussianEM(EM):
     """EM of mixtures of Gaussians (full covariances) in standardised units, those of like size together.
 

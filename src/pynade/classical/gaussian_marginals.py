@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
+from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pynade.arguments import check_positive
 from pynade.classical import moments
@@ -21,13 +21,15 @@ BLOCK = {"cpu": 1 << 20, "cuda": 1 << 28}  # numbers in the (rows, K·D) block t
 LEAST_ROWS = 256  # in a block: fewer would read the components' matrices too often
 
 Part = tuple[Tensor, Tensor, Tensor, Tensor, moments.Conditioned]
-Model = TypeVar("Model", bound="GaussianMarginals")
 
 
 class GaussianMarginals(Marginalisable):
     """Abstract mixture of K Gaussians, however it stores them; marginals and conditionals are in float64."""
 
-    n_components: int
+    def __init__(self, n_variables: int, n_components: int) -> None:
+        super().__init__()
+        check_positive(n_variables=n_variables, n_components=n_components)
+        self.n_variables, self.n_components = n_variables, n_components
 
     @abstractmethod
     def components(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -103,46 +105,11 @@ class GaussianMarginals(Marginalisable):
             given, (p, r) = moments.condition(means, covariances, filled[index], patterns), real.nonzero().T
             yield index[p, r], p, r, given.log_density[p, :, r] + log_weights, given
 
-
-class GaussianComponents(GaussianMarginals):
-    """Abstract mixture of K Gaussians that stores `log_weights` (K,), `means` (K, D) and more."""
-
-    log_weights: Tensor
-    means: Tensor
-
-    def __init__(self, n_variables: int, n_components: int) -> None:
-        super().__init__()
-        check_positive(n_variables=n_variables, n_components=n_components)
-        self.n_variables, self.n_components = n_variables, n_components
-        self.register_buffer("log_weights", torch.full((n_components,), -math.log(n_components)))
-        self.register_buffer("means", torch.zeros(n_components, n_variables))
-
-    def _filled(self: Model, weights: Tensor, means: Tensor, **parts: Tensor) -> Model:
-        weights = weights.double()
-        log_weights = (weights / weights.sum()).log()
-        return filled(self, means.dtype, log_weights=log_weights, means=means, **parts)
-
-    @abstractmethod
-    def _residuals(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """log w_k less the log-normaliser, (K,), and what gives |whitened residuals|² of rows, (B, K)."""
-
-    def _log_prob(self, x: Tensor) -> Tensor:
-        constant, squares = self._residuals(x)
-        at_once = max(LEAST_ROWS, BLOCK.get(x.device.type, BLOCK["cpu"]) // self.means.numel())
-        return torch.cat([torch.logsumexp(constant - 0.5 * squares(rows), -1) for rows in x.split(at_once)])
-
-    def _draw(self, n: int, generator: Random, factors: Tensor, noise: Tensor | None = None) -> Tensor:
-        """A component for each row, then μ + F s (+ noise^½ e) with s and e standard normal."""
-        if n == 0:
-            return self.means[:0]
-        k = draw_components(self.log_weights.double().exp(), n, generator)
-        x, s = self.means[k], NORMAL.noise(self.means.new_empty(n, factors.shape[-1]), generator)
-        if noise is not None:
-            x = x + NORMAL.noise(x, generator) * noise[k].sqrt()
-        for component in k.unique().tolist():
-            rows = (k == component).nonzero()[:, 0]
-            x[rows] += s[rows] @ factors[component].mT
-        return x
+    def _filled(self, dtype: torch.dtype, **buffers: Tensor) -> Self:
+        """The model with these buffers, laid out like loaded ones: both score the same to the bit."""
+        for name, t in buffers.items():
+            setattr(self, name, t.detach().to(dtype).clone(memory_format=torch.contiguous_format))
+        return self
 
 
 class MultivariateGaussian(GaussianMarginals):
@@ -163,22 +130,15 @@ class MultivariateGaussian(GaussianMarginals):
         [[4.0, 2.0]]
     """
 
-    n_components = 1
-    mean: Tensor
-    factor: Tensor
-
     def __init__(self, n_variables: int) -> None:
-        super().__init__()
-        check_positive(n_variables=n_variables)
-        self.n_variables = n_variables
-        self.register_buffer("mean", torch.zeros(n_variables))
-        self.register_buffer("factor", torch.eye(n_variables))
+        super().__init__(n_variables, n_components=1)
+        self.mean, self.factor = nn.Buffer(torch.zeros(n_variables)), nn.Buffer(torch.eye(n_variables))
 
     @classmethod
     def from_moments(cls, mean: Tensor, covariance: Tensor) -> MultivariateGaussian:
         """The Gaussian with this mean (D,) and positive definite covariance (D, D), in their dtype."""
         factor = positive_factor(covariance, "the covariance")
-        return filled(cls(len(mean)), mean.dtype, mean=mean, factor=factor)
+        return cls(len(mean))._filled(mean.dtype, mean=mean, factor=factor)
 
     @property
     def covariance(self) -> Tensor:
@@ -201,6 +161,48 @@ class MultivariateGaussian(GaussianMarginals):
         return self.mean + NORMAL.noise(self.mean.expand(n, -1), generator) @ self.factor.mT
 
 
+class GaussianComponents(GaussianMarginals):
+    """Abstract mixture of K Gaussians that stores `log_weights` (K,), `means` (K, D) and more."""
+
+    inverse_factors: Tensor  # inverses of the Cholesky factors of the covariances, (K, D, D)
+
+    def __init__(self, n_variables: int, n_components: int) -> None:
+        super().__init__(n_variables, n_components)
+        self.log_weights = nn.Buffer(torch.full((n_components,), -math.log(n_components)))
+        self.means = nn.Buffer(torch.zeros(n_components, n_variables))
+
+    @abstractmethod
+    def _factors(self) -> tuple[Tensor, Tensor | None]:
+        """F (K, D, Q) and Ψ (K, D) or nothing: F Fᵀ + Ψ are the covariances."""
+
+    def _log_prob(self, x: Tensor) -> Tensor:
+        K, D, inverse = self.n_components, self.n_variables, self.inverse_factors
+        weights, centre = inverse.reshape(K * D, D).T.contiguous(), self.means.mean(0)
+        shift = -(inverse.double() @ (self.means - centre).double()[..., None]).flatten().to(x.dtype)
+        scales = inverse.diagonal(dim1=-2, dim2=-1).double().log().sum(-1)
+        constant = self.log_weights.double() + scales - 0.5 * D * math.log(2 * math.pi)
+        found = []
+        for rows in x.split(max(LEAST_ROWS, BLOCK.get(x.device.type, BLOCK["cpu"]) // (K * D))):
+            z = torch.addmm(shift, rows - centre, weights).view(-1, K, D)  # whitened residuals
+            found.append(torch.logsumexp(constant - 0.5 * z.square().sum(-1, dtype=torch.float64), -1))
+        return torch.cat(found)
+
+    @torch.no_grad()
+    def sample(self, n: int, generator: Random = None) -> Tensor:
+        """A component for each row, then μ + F s (+ Ψ^½ e) with s and e standard normal."""
+        if n == 0:
+            return self.means[:0]
+        (factors, noise), weights = self._factors(), self.log_weights.double().exp()
+        k = draw_components(weights, n, generator)
+        x, s = self.means[k], NORMAL.noise(self.means.new_empty(n, factors.shape[-1]), generator)
+        if noise is not None:
+            x = x + NORMAL.noise(x, generator) * noise[k].sqrt()
+        for component in k.unique().tolist():
+            rows = (k == component).nonzero()[:, 0]
+            x[rows] += s[rows] @ factors[component].mT
+        return x
+
+
 class GaussianMixture(GaussianComponents):
     """p(x) = Σ_k w_k N(x; μ_k, Σ_k), every Σ_k full; stored by the inverses of their Cholesky factors.
 
@@ -217,41 +219,24 @@ class GaussianMixture(GaussianComponents):
         0.2992
     """
 
-    inverse_factors: Tensor
-
     def __init__(self, n_variables: int, n_components: int) -> None:
         super().__init__(n_variables, n_components)
-        self.register_buffer("inverse_factors", torch.eye(n_variables).repeat(n_components, 1, 1))
+        self.inverse_factors = nn.Buffer(torch.eye(n_variables).repeat(n_components, 1, 1))
 
     @classmethod
     def from_moments(cls, weights: Tensor, means: Tensor, covariances: Tensor) -> GaussianMixture:
         """From weights (K,), means (K, D) and covariances (K, D, D), in the dtype of the means."""
         inverse = moments.inverse_of(positive_factor(covariances, "the covariance of component"))
-        return cls(means.shape[1], len(means))._filled(weights, means, inverse_factors=inverse)
+        parts = {"log_weights": log_normalised(weights), "means": means, "inverse_factors": inverse}
+        return cls(means.shape[1], len(means))._filled(means.dtype, **parts)
 
     def components(self) -> tuple[Tensor, Tensor, Tensor]:
         """Log weights (K,), means (K, D) and covariances (K, D, D), float64."""
         factors = moments.inverse_of(self.inverse_factors.double())
         return self.log_weights.double(), self.means.double(), factors @ factors.mT
 
-    def _residuals(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        K, D = self.n_components, self.n_variables
-        inverse = self.inverse_factors
-        weights = inverse.reshape(K * D, D).T.contiguous()
-        shift = -(inverse.double() @ self.means.double()[..., None]).flatten().to(x.dtype)
-        scales = inverse.diagonal(dim1=-2, dim2=-1).double().log().sum(-1)
-        constant = self.log_weights.double() + scales - 0.5 * D * math.log(2 * math.pi)
-
-        def squares(rows: Tensor) -> Tensor:
-            z = torch.addmm(shift, rows, weights).view(-1, K, D)
-            return z.square().sum(-1, dtype=torch.float64)
-
-        return constant, squares
-
-    @torch.no_grad()
-    def sample(self, n: int, generator: Random = None) -> Tensor:
-        """A component for each row, then μ_k + L_k z."""
-        return self._draw(n, generator, moments.inverse_of(self.inverse_factors))
+    def _factors(self) -> tuple[Tensor, Tensor | None]:
+        return moments.inverse_of(self.inverse_factors), None
 
 
 class FactorAnalysers(GaussianComponents):
@@ -274,9 +259,6 @@ class FactorAnalysers(GaussianComponents):
         -3.45
     """
 
-    loadings: Tensor
-    noise: Tensor
-
     def __init__(self, n_variables: int, n_components: int, n_factors: int) -> None:
         super().__init__(n_variables, n_components)
         check_positive(n_factors=n_factors)
@@ -285,16 +267,16 @@ class FactorAnalysers(GaussianComponents):
                 f"n_factors must be at most the number of variables, {n_variables}, not {n_factors}"
             )
         self.n_factors = n_factors
-        self.register_buffer("loadings", torch.zeros(n_components, n_variables, n_factors))
-        self.register_buffer("noise", torch.ones(n_components, n_variables))
+        self.loadings = nn.Buffer(torch.zeros(n_components, n_variables, n_factors))
+        self.noise = nn.Buffer(torch.ones(n_components, n_variables))
 
     @classmethod
     def from_parts(cls, weights: Tensor, means: Tensor, loadings: Tensor, noise: Tensor) -> FactorAnalysers:
         """From weights (K,), means (K, D), loadings (K, D, Q) and noise variances (K, D)."""
         if not bool((noise > 0).all()):
             raise ValueError("every noise variance must be positive")
-        new = cls(means.shape[1], len(means), loadings.shape[2])
-        return new._filled(weights, means, loadings=loadings, noise=noise)
+        parts = {"log_weights": log_normalised(weights), "means": means, "loadings": loadings, "noise": noise}
+        return cls(means.shape[1], len(means), loadings.shape[2])._filled(means.dtype, **parts)
 
     def covariances(self) -> Tensor:
         """Λ Λᵀ + Ψ of each component, (K, D, D)."""
@@ -305,39 +287,18 @@ class FactorAnalysers(GaussianComponents):
         covariances = moments.factor_covariances(self.loadings.double(), self.noise.double())
         return self.log_weights.double(), self.means.double(), covariances
 
-    def _residuals(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """With y = Ψ^{-½}(x - μ) and B = Ψ^{-½}Λ: min_s |y - B s|² + |s|², taken at s = (I + BᵀB)⁻¹Bᵀy.
+    @property
+    def inverse_factors(self) -> Tensor:  # type: ignore[override]
+        """Inverses of the Cholesky factors of the covariances, (K, D, D)."""
+        return moments.inverse_of(torch.linalg.cholesky(self.components()[2])).to(self.dtype)
 
-        A sum of squares, where the textbook difference of two loses digits as Ψ → 0.
-        """
-        noise = self.noise.double()
-        scaled = self.loadings.double() / noise.sqrt()[..., None]  # B
-        gram = torch.eye(self.n_factors, dtype=torch.float64, device=x.device) + scaled.mT @ scaled
-        root = torch.linalg.cholesky(gram)
-        posterior = torch.cholesky_solve(scaled.mT, root).to(x.dtype)  # (K, Q, D), y -> s
-        log_det = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1) + noise.log().sum(-1)
-        constant = self.log_weights.double() - 0.5 * log_det - 0.5 * self.n_variables * math.log(2 * math.pi)
-        spread, scaled = noise.rsqrt().to(x.dtype), scaled.to(x.dtype)
-
-        def squares(rows: Tensor) -> Tensor:
-            y = (rows - self.means[:, None]) * spread[:, None]  # (K, rows, D)
-            s = y @ posterior.mT
-            rest = torch.baddbmm(y, s, scaled.mT, alpha=-1)
-            return (rest.square().sum(-1, dtype=torch.float64) + s.square().sum(-1, dtype=torch.float64)).mT
-
-        return constant, squares
-
-    @torch.no_grad()
-    def sample(self, n: int, generator: Random = None) -> Tensor:
-        """A component for each row, then μ + Λ s + Ψ^½ e."""
-        return self._draw(n, generator, self.loadings, self.noise)
+    def _factors(self) -> tuple[Tensor, Tensor | None]:
+        return self.loadings, self.noise
 
 
-def filled(model: Model, dtype: torch.dtype, **parts: Tensor) -> Model:
-    """The model with these buffers, in the memory layout of loaded ones: both score the same to the bit."""
-    for name, t in parts.items():
-        setattr(model, name, t.detach().to(dtype).clone(memory_format=torch.contiguous_format))
-    return model
+def log_normalised(weights: Tensor) -> Tensor:
+    """Logarithms of weights (K,) over their sum, float64."""
+    return (weights.double() / weights.double().sum()).log()
 
 
 def positive_factor(covariance: Tensor, what: str) -> Tensor:

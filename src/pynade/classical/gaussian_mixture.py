@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from pynade.classical.em import Array, EMOptions, Parameters, random_rows
-from pynade.classical.gaussian_em import FactorTask, GaussianEM, checked, full_task
+from pynade.classical.gaussian_em import FactorTask, GaussianEM, checked
 from pynade.classical.gaussian_marginals import GaussianMixture, MultivariateGaussian
-from pynade.classical.moments import Moments, Rows, Scale, cholesky
+from pynade.classical.moments import SINGULAR, Moments, Rows, Scale, cholesky
 from pynade.likelihood import Estimate
 from pynade.training.checkpoint import State
 from pynade.training.history import History
@@ -63,7 +63,8 @@ def em_gaussian(
         [[-4.0, -4.0], [4.0, 4.0]]
     """
     options = EMOptions(epochs=201, patience=10, tol=1e-4) | options
-    task = full_task(x, n_components, valid, init, options)
+    held = None if valid is None else torch.as_tensor(valid)
+    task = FactorTask(torch.as_tensor(x), n_components, 0, held, init, generator=options.get("generator"))
     return GaussianEM([task], options, ("covariance_floor", covariance_floor), standardise).fit()[0]
 
 
@@ -136,7 +137,8 @@ def minibatch_em(
     if standardise is not False and isinstance(units, Tensor):
         whole = Scale.of(units.to(first), centred=not zero_means)
         scale = scale._replace(unit=(scale.scale / whole.scale).square())
-    task, floor = full_task(first, n_components, valid, init, options), ("covariance_floor", covariance_floor)
+    held, floor = None if valid is None else torch.as_tensor(valid), ("covariance_floor", covariance_floor)
+    task = FactorTask(first, n_components, 0, held, init, generator=generator)
     learner = _MinibatchEM(draw, begin, step_size, zero_means, [task], options, floor, scale)
     return learner.fit()[0]
 
@@ -273,7 +275,7 @@ class _OneGaussianEM(GaussianEM):
         back = (x.diff(dim=1) + step.diff(dim=1)) @ weights
         ahead = after - back.view_as(after).to(after.device)
         root = ahead[1:].tril(-1) + torch.diag(ahead[1:].diagonal().exp())
-        if bool(back.abs().max() < FAR) and cholesky(root @ root.mT) is not None:
+        if bool((back.abs().max() < FAR) & (root.diagonal().square().min() > 2 * SINGULAR)):
             far = own | {"means": ahead[:1], "covariances": (root @ root.mT)[None]}
             self.params, self.fallback = [far], own
 

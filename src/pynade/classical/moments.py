@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -190,17 +190,15 @@ class Rows:
         return out
 
 
-def cholesky(covariances: Tensor, floor: tuple[str, float] | None = None) -> Any:
-    """Cholesky factors; where a matrix is singular an error that names the floor, or None without a floor."""
+def cholesky(covariances: Tensor, floor: tuple[str, float]) -> Tensor:
+    """Cholesky factors; where a matrix is singular an error that names the floor."""
     factors, info = torch.linalg.cholesky_ex(covariances)
-    if bool((info == 0).all() & (factors.diagonal(dim1=-2, dim2=-1).square() > SINGULAR).all()):
-        return factors
-    if floor is not None:
+    if not bool((info == 0).all() & (factors.diagonal(dim1=-2, dim2=-1).square() > SINGULAR).all()):
         raise ValueError(
             f"the covariance of a component is singular (a constant column, columns that determine each "
             f"other, repeated rows or too few rows): give a larger {floor[0]} than {floor[1]:g}"
         )
-    return None
+    return factors
 
 
 def factor_covariances(loadings: Tensor, noise: Tensor) -> Tensor:

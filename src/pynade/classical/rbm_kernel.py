@@ -1,4 +1,4 @@
-"""The CPU kernel of `rbm_sum`: products of 1 + U L over variables, for many pairs of states at once."""
+"""The CPU kernel of `rbm.softplus_table`: products of 1 + U L over variables, for many pairs of states."""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations

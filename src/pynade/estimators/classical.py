@@ -238,12 +238,7 @@ def fit_folds(
 
 
 def choices(name: str, value: Any) -> list[Any]:
-    """The values of a parameter that may be one value or a sequence to choose from.
-
-    Example:
-        >>> choices("n_components", 4), choices("n_components", (2, 4, 2))
-        ([4], [2, 4])
-    """
+    """The values of a parameter that may be one value or a sequence to choose from, each once."""
     many = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
     values = list(dict.fromkeys(value)) if many else [value]
     if not values:

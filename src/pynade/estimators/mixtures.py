@@ -88,14 +88,13 @@ class ChowLiu(BinaryTable, ClassicalEstimator):
         several = [n for n in range(len(problem.settings)) if n not in alphas]
         results: dict[int, tuple[Any, Any]] = {}
         if alphas:  # one tree with its smoothing chosen: that tree, and the score of each alpha
-            (x, valid), (first, *_), scores = problem.rows(), alphas.values(), dict[float, Any]()
-            if valid is None:
-                tree, scores[first] = classical.chow_liu(x, first, dtype=torch.float64), None
-            else:
-                tree, scores = classical.chow_liu_chosen(x, valid, list(alphas.values()), dtype=torch.float64)
+            x, valid = problem.rows()
+            held, tried = x if valid is None else valid, list(alphas.values())  # one, without validation rows
+            tree, scores = classical.chow_liu_chosen(x, held, tried, dtype=torch.float64)
             train, best = float(likelihood.row_log_probs(tree, x).mean()), max(scores, key=scores.__getitem__)
             for n, alpha in alphas.items():
-                results[n] = tree, problem.closed_form(train, scores[alpha], report=alpha == best)
+                score = None if valid is None else scores[alpha]
+                results[n] = tree, problem.closed_form(train, score, report=alpha == best)
         results |= zip(several, problem.learn_each(classical.em_trees, several, **self._em()), strict=True)
         return [results[n] for n in range(len(problem.settings))]
 

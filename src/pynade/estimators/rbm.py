@@ -90,7 +90,7 @@ class RBM(BinaryTable, ClassicalEstimator):
         smaller = min(self.model_.n_visible, self.model_.n_hidden)
         raise ValueError(
             f"exact answers sum over all states of the smaller layer, which has {smaller} units and may "
-            f"have {classical.rbm_sum.MOST_UNITS}: fit an RBM with fewer hidden units, a BernoulliMixture "
+            f"have {classical.rbm.MOST_UNITS}: fit an RBM with fewer hidden units, a BernoulliMixture "
             "or a DeepNADE"
         )
 
@@ -158,7 +158,7 @@ class RBM(BinaryTable, ClassicalEstimator):
         rates = [setting["learning_rate"] for setting in problem.settings]
         named |= problem.loop() | {"x": problem.train, "valid": problem.valid}
         trained = classical.contrastive_divergence(machines, learning_rates=rates, **named)
-        small = min(len(base), self.hidden) <= classical.rbm_sum.MOST_UNITS
+        small = min(len(base), self.hidden) <= classical.rbm.MOST_UNITS
         coins = -len(base) * math.log(2)
         self._partitions = [(each.log_z, each.log_z_stderr) for each in trained]
         for history in (each.history for each in trained):
