@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save
 
 from pynade._version import __version__
 from pynade.atomic import write_atomically
-from pynade.digest import BLANK, Damaged, seal
+from pynade.digest import BLANK, Damaged, read_entries, seal
 from pynade.header import FORMAT, read_header
 from pynade.models.density import Model
 from pynade.ordering import Ordering
@@ -131,6 +131,15 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: dic
     content = bytearray(save(flat, metadata | {"digest": BLANK.decode()}))
     seal(content)
     write_atomically(path, lambda p: p.write_bytes(content))
+
+
+def read_tensors(path: Path, kind: str, words: str) -> tuple[dict[str, torch.Tensor], Any]:
+    """Tensors of a file of `write_tensors`, and the JSON of its entry `kind`; Damaged if it is no `words`."""
+    try:
+        facts = json.loads(read_entries(path, kind)[0][kind])
+        return load_file(path), facts
+    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise Damaged(f"{path} is damaged or no {words}: {error}") from None
 
 
 def load_density(path: Path | str) -> tuple[Model, dict[str, Any]]:
