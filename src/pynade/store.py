@@ -19,8 +19,7 @@ from safetensors.torch import load_file, save
 
 from pynade._version import __version__
 from pynade.atomic import write_atomically
-from pynade.digest import BLANK, Damaged, read_entries, seal
-from pynade.header import FORMAT, read_header
+from pynade.digest import BLANK, FORMAT, Damaged, read_entries, read_header, seal
 from pynade.models.density import Model
 from pynade.ordering import Ordering
 
