@@ -61,6 +61,7 @@ def test_rows_are_scored_in_batches(monkeypatch):
     )
     assert log_likelihood(model, x).mean == pytest.approx(-3 * math.log(2), rel=1e-6)
     assert row_log_probs(model, x[:0]).shape == (0,)
+    assert sizes == [3, 3, 1, 7]  # nets of images cannot take no rows at all
 
 
 def test_rows_that_need_much_memory_are_scored_a_few_at_a_time(monkeypatch):

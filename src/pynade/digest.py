@@ -78,10 +78,7 @@ class Header(NamedTuple):
 
 
 def read_header(path: Path) -> Header:
-    """The header of a model file; a ValueError if it is damaged, no pynade model, or of a newer pynade.
-
-    The whole file is compared with its digest.
-    """
+    """The header of a model file; a ValueError if it is damaged, no pynade model, or of a newer pynade."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no model file at {path}")
     try:

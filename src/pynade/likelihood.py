@@ -85,8 +85,10 @@ def row_log_probs(density: Density, x: Array, batch_size: int = 500) -> Tensor:
         x: rows (N, D), any numeric dtype.
         batch_size: rows at a time; fewer where a net needs much memory for each.
     """
-    parts = torch.as_tensor(x).split(at_most(batch_size, density, density.device))
-    return torch.cat([density.log_prob(part.to(density.device)).double().cpu() for part in parts])
+    rows, scores = torch.as_tensor(x), [torch.empty(0, dtype=torch.float64)]
+    for part in rows.split(at_most(batch_size, density, density.device)) if len(rows) else ():
+        scores.append(density.log_prob(part.to(density.device)).double().cpu())
+    return torch.cat(scores)
 
 
 def log_likelihood(density: Density, x: Array, batch_size: int = 500) -> Estimate:

@@ -117,7 +117,7 @@ def complete_rows(
 
 
 def systematic(log_weights: Tensor, generator: Random = None) -> Tensor:
-    """Indexes (…, M) of M particles, a share w of them M w times, but for rounding: one uniform number a row."""
+    """Indexes (…, M) of M particles, of weight w M w times but for rounding: one uniform number a row."""
     m = log_weights.shape[-1]
     edges = log_weights.softmax(-1).cumsum(-1)
     start = torch.rand(edges[..., :1].shape, generator=generator, dtype=edges.dtype, device=edges.device)

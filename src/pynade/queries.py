@@ -300,15 +300,12 @@ def _filled_by_particles(
     gaps = ~observed.all(-1)
     exact = gaps & _fits(model, (~observed).long()) & (n is not None)
     room, k = model.net.rows_at_once(model.device), model.order.numel() // model.n_variables
-
-    def put(rows: Tensor, made: Tensor) -> None:
-        filled[:, rows] = torch.where(observed[rows], filled[:, rows], made.to(filled.dtype))
-
     for rows in _chunks(exact, room // (k * (n or 1))):
-        put(rows, sample_given(model, x[rows], observed[rows], n or 1, generator=generator))
+        filled[:, rows] = sample_given(model, x[rows], observed[rows], n or 1, generator=generator).to(filled)
     for rows in _chunks(gaps & ~exact, room // max(k, particles)):
         found = complete_rows(model, x[rows], observed[rows], particles, generator)
-        put(rows, found.best_guess(model.family) if n is None else found.draw(n, generator))
+        made = found.best_guess(model.family) if n is None else found.draw(n, generator)
+        filled[:, rows] = torch.where(observed[rows], filled[:, rows], made.to(filled))
         sizes[rows] = found.effective_sample_size
     if few := int((sizes < FEW).sum()):
         warnings.warn(

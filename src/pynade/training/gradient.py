@@ -107,8 +107,7 @@ def fit_population(
             rows differ and `updates_per_epoch` is not set, an epoch has as many updates as the largest set
             needs.
         folder: where to keep a checkpoint while training; None keeps nothing.
-        resume: go on from the checkpoint in `folder`.
-        callbacks: called with a `Progress`; one that returns True ends training after the epoch.
+        resume, callbacks: as for `fit`.
 
     Example:
         >>> from pynade import families, models, nets, ordering

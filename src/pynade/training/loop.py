@@ -296,11 +296,8 @@ def _reason(learner: Learner, rule: Stopping, history: History, reached: Value) 
 
 def part_of(callbacks: Sequence[Callback], part: int, parts: int) -> list[Callback]:
     """Callbacks for one of several trainings that follow each other: updates are counted over all of them."""
-    best: list[float] = []
 
     def shifted(callback: Callback, now: Progress) -> bool | None:
-        best.extend([] if now.best_valid is None else [now.best_valid])
-        moved = replace(now, update=part * now.updates + now.update, updates=parts * now.updates)
-        return callback(replace(moved, best_valid=max(best, default=None)))
+        return callback(replace(now, update=part * now.updates + now.update, updates=parts * now.updates))
 
     return [partial(shifted, callback) for callback in callbacks]
