@@ -204,8 +204,10 @@ def conditional(model: Model, i: int, given: dict[int, float]) -> Conditional:
         return Conditional(*model.distribution(i, x, observed), at)
     order = _orders(model, torch.where(is_given, 0, torch.where(is_asked, 1, 2)).expand(1, D), 1, None)
     features, net = Rows(model.net, model.family, model.family.fill(x, observed)).features, model.net
-    one_pass = isinstance(net, AnyOrderNet)
-    eta = net.conditionals(features, observed) if one_pass else net.parallel(features, Ordering(order[0, 0]))
+    if isinstance(net, AnyOrderNet):
+        eta = net.conditionals(features, observed)
+    else:
+        eta = net.parallel(features, Ordering.trusted(order[0, 0]))
     return Conditional(model.family, eta[:, i], at)
 
 

@@ -296,9 +296,9 @@ class _Gradient(Learner):
             return kept
         path = Path(self.folder) / "last_good.safetensors"
         try:
-            save_density(self.model, path)  # type: ignore[arg-type]
+            save_density(self.model, path)
         except TypeError:  # of a model with unregistered parts, the bare weights
-            save_checkpoint(path, {"model": self.model.state_dict()}, {})  # type: ignore[union-attr]
+            save_checkpoint(path, {"model": self.model.state_dict()}, {})
         return f"{kept} in {path}"
 
     def finish(self) -> None:
