@@ -141,10 +141,7 @@ def train_log_likelihoods(members: Sequence[Member]) -> list[float]:
 
 
 class _Gradient(Learner):
-    """Minibatch gradient descent on one model (a source gives it fresh rows), or on a population.
-
-    After divergence the last good weights of one model are put back, and into the folder, if there is one.
-    """
+    """Minibatch gradient descent on one model (a source gives it fresh rows), or on a population."""
 
     advice = "Try a smaller learning rate or gradient clipping."
 
@@ -157,7 +154,7 @@ class _Gradient(Learner):
     ) -> None:
         model, own = members[0].model, [m.options for m in members]
         self.members, self.population, self.epoch = members, population, 0
-        self.source, self.folder = source, folder
+        self.source, self.folder = source, folder  # (of the last good weights, after divergence)
         self.device, self.options, self.facts = model.device, own[0], dict[str, Any]()
         self.alone = self.raises = population is None
         self.model = model if self.alone else None
