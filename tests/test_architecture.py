@@ -13,7 +13,6 @@ LAYERS = [  # from the bottom; a folder or a module of src/pynade each
     "_lazy",
     "datasets",
     "digest",
-    "header",
     "device",
     "atomic",
     "precision",

@@ -196,7 +196,7 @@ def test_two_processes_share_the_work_and_both_have_all_of_it(tmp_path):
 
     with pytest.raises(Killed):
         score_orderings(model, x, orderings, folder=tmp_path / "chunks", rows_at_once=4, progress=kill)
-    kept = {p: p.stat().st_mtime_ns for p in tmp_path.glob("chunks-*/*.npy")}
+    kept = {p: p.stat().st_mtime_ns for p in tmp_path.glob("chunks-*/*.safetensors")}
     assert len(kept) == 4
     both = torchrun("one")
     for result in both:
@@ -216,7 +216,7 @@ def test_two_processes_share_the_work_and_both_have_all_of_it(tmp_path):
         shares = [int(r["mine"]) for r in both]
         assert shares == ([expected.size // 2] * 2 if again == 0 else [expected.size, 0])
         if again == 0:
-            next(tmp_path.glob("chunks-1-*/*.npy")).unlink()
+            next(tmp_path.glob("chunks-1-*/*.safetensors")).unlink()
 
 
 def test_smaller_corrected_ensembles_follow_from_the_largest():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pynade
-from pynade.header import read_header
+from pynade.digest import read_header
 from pynade.store import load_density
 
 RNG = np.random.default_rng(0)

@@ -42,25 +42,34 @@ def test_one_row_has_no_standard_error_and_no_row_no_estimate():
         Estimate.from_rows([])
 
 
-def test_rows_are_scored_in_batches_with_progress():
+def noted_sizes(monkeypatch, kind):
+    """A list that gets the number of rows of every call of `log_prob`."""
+    sizes, log_prob = [], kind.log_prob
+    monkeypatch.setattr(kind, "log_prob", lambda self, x: (sizes.append(len(x)), log_prob(self, x))[1])
+    return sizes
+
+
+def test_rows_are_scored_in_batches(monkeypatch):
     model = Independent(Bernoulli(), 3)
     x = (np.arange(21).reshape(7, 3) % 2).astype(np.uint8)
-    seen = []
-    rows = row_log_probs(model, x, batch_size=3, progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(3, 7), (6, 7), (7, 7)]
+    sizes = noted_sizes(monkeypatch, Independent)
+    rows = row_log_probs(model, x, batch_size=3)
+    assert sizes == [3, 3, 1]
     assert rows.dtype == torch.float64
     torch.testing.assert_close(
         rows, torch.full((7,), -3 * math.log(2), dtype=torch.float64), rtol=1e-6, atol=0
     )
     assert log_likelihood(model, x).mean == pytest.approx(-3 * math.log(2), rel=1e-6)
+    assert row_log_probs(model, x[:0]).shape == (0,)
+    assert sizes == [3, 3, 1, 7]  # nets of images cannot take no rows at all
 
 
 def test_rows_that_need_much_memory_are_scored_a_few_at_a_time(monkeypatch):
     net = CausalTransformer(3, width=4, depth=1, heads=2)
     model = Autoregressive(net, Bernoulli(), Ordering.natural(3)).double()
     x = torch.ones(10, 3)
-    whole, sizes = row_log_probs(model, x), []
+    whole, sizes = row_log_probs(model, x), noted_sizes(monkeypatch, Autoregressive)
     monkeypatch.setattr(CausalTransformer, "rows_at_once", lambda net, device: 4)
-    parts = row_log_probs(model, x, progress=lambda done, rows: sizes.append(done))
-    assert sizes == [4, 8, 10]
+    parts = row_log_probs(model, x)
+    assert sizes == [4, 4, 2]
     torch.testing.assert_close(parts, whole)

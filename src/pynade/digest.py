@@ -1,7 +1,8 @@
-"""Digests of the content of files: a file that has changed since it was written is refused, not believed.
+"""Files with a digest of their content: one that has changed since it was written is refused, not believed.
 
-A safetensors file has the digest of all its bytes in its metadata (where the digest itself counts as zeros),
-a JSON file of a run that of its other entries. Files of earlier versions have none: the log says so.
+A safetensors file (8 bytes with the length of its header, the header in JSON, tensors) has the digest of all
+its bytes in its metadata, where the digest itself counts as zeros; a JSON file of a run that of its other
+entries. Files of earlier versions have none: the log says so. Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -9,9 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from pynade._version import __version__
+
+FORMAT = 1  # of the metadata of models; raise it when an old reader would misunderstand a new file
 BLANK = b"0" * 64  # what stands in a safetensors file where its digest is put
 _PREFIX = "sha256:"  # of digests in JSON files, so that one is known by itself
 _CHANGED = "its content has changed since it was written (the digest is another)"
@@ -49,6 +54,64 @@ def read_entries(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Any]]
     if digest is None and kind in metadata:
         _log(path)
     return metadata, entries
+
+
+class Header(NamedTuple):
+    """The header of a model file."""
+
+    facts: dict[str, Any]  # format, version, spec and whatever the model was saved with
+    tensors: dict[str, tuple[str, tuple[int, ...]]]  # the type (such as "F32") and shape of each, by name
+    verified: bool = True  # whether the file has a digest, which files of earlier versions have not
+
+    @property
+    def n_weights(self) -> int:
+        """Number of weights: not those of standardised columns, a normalising constant, unused biases."""
+        fixed = ("log_z", "net.first.bias", "net.second.bias")
+        kept = {n: t for n, t in self.tensors.items() if ".bijections." not in n and n not in fixed}
+        return sum(math.prod(shape) for kind, shape in kept.values() if "F" in kind)
+
+    @property
+    def n_variables(self) -> int | None:
+        """Number of variables of the model, or None if the file does not say it."""
+        fitted = self.facts.get("estimator", {}).get("fitted", {})
+        return fitted.get("n_features_in_") or _variables(self.facts["spec"])
+
+
+def read_header(path: Path) -> Header:
+    """The header of a model file; a ValueError if it is damaged, no pynade model, or of a newer pynade."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no model file at {path}")
+    try:
+        metadata, entries = read_entries(path, "pynade")
+        tensors = {name: (item["dtype"], tuple(map(int, item["shape"]))) for name, item in entries.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError, OverflowError) as error:
+        raise Damaged(f"{path} is damaged or no model file: {error}") from None
+    if "pynade" not in metadata:
+        raise ValueError(f"{path} is a safetensors file, but not one that pynade wrote")
+    try:
+        facts = json.loads(metadata["pynade"])
+        number, _ = int(facts["format"]), facts["spec"]
+        facts.setdefault("version", "unknown")
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise Damaged(f"the metadata of {path} is damaged: {error}") from None
+    if number > FORMAT:
+        raise ValueError(
+            f"{path} has format {number}, written by pynade {facts['version']}; this is pynade "
+            f"{__version__}, which reads up to format {FORMAT}: update pynade to load it"
+        )
+    return Header(facts, tensors, "digest" in metadata)
+
+
+def _variables(spec: Any) -> int | None:
+    """The number of variables that the parts of a spec name, the outermost first."""
+    if isinstance(spec, list):
+        return next((n for n in map(_variables, spec) if n), None)
+    if not isinstance(spec, dict):
+        return None
+    if "image_shape" in spec:
+        return math.prod(spec["image_shape"]) * int(spec.get("channels", 1))
+    own = spec.get("n_variables") or spec.get("n_visible")
+    return int(own) if own else _variables(list(spec.values()))
 
 
 def sealed(facts: dict[str, Any]) -> dict[str, Any]:

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import io
 import json
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +22,14 @@ from torch import Tensor
 
 from pynade._version import __version__
 from pynade.arguments import check_positive
-from pynade.atomic import InUse, sole_writer, write_atomically
+from pynade.atomic import InUse, sole_writer
 from pynade.likelihood import Estimate, Progress, at_most, orderless_rows
 from pynade.models import Ensemble, Marginalisable, Orderless, Rows
 from pynade.ordering import Ordering
 from pynade.precision import fast_matmul
 from pynade.processes import gathered, rank_and_size, sum_over_processes
 from pynade.queries import marginal_log_prob
-from pynade.store import describe
+from pynade.store import describe, read_tensors, write_tensors
 
 Chunk = tuple[int, int, int, int]  # rows first … last - 1 under orderings from … to - 1
 
@@ -160,7 +158,7 @@ def score_orderings(
     rows, (rank, size) = torch.as_tensor(x), rank_and_size()
     members, chunks = _prepared(model, rows, orderings, rows_at_once)
     with _place(folder, model, rows, orderings, precision) as place:
-        files = {} if place is None else {c: place / f"{'_'.join(map(str, c))}.npy" for c in chunks}
+        files = {} if place is None else {c: place / f"{'_'.join(map(str, c))}.safetensors" for c in chunks}
         found = {c: scores for c, file in files.items() if (scores := _read(file)) is not None}
         owner: dict[Chunk, int] = {}  # of a finished chunk: the first process that has it on its disk
         for number, some in enumerate(gathered(list(found))):
@@ -174,11 +172,11 @@ def score_orderings(
                 scores = found[chunk]
             else:
                 part = Rows(members.net, members.family, rows[n].to(model.device))
-                scores = part.log_probs(members.order[k], precision).cpu().numpy()
+                scores = part.log_probs(members.order[k], precision).cpu()
                 if chunk in files:
-                    _write(files[chunk], scores)
+                    write_tensors(files[chunk], {"scores": scores}, {"chunk": "{}"})
             out[n, k] = scores.T
-            done += scores.size
+            done += scores.numel()
             if progress is not None:
                 progress(done, total)
         return OrderingScores(sum_over_processes(out), place)
@@ -226,20 +224,11 @@ def _place(
         yield place if free else None
 
 
-def _write(file: Path, scores: np.ndarray) -> None:
-    """Keep the scores of a chunk, followed by their digest."""
-    stream = io.BytesIO()
-    np.save(stream, scores)
-    stream.write(hashlib.sha256(stream.getbuffer()).digest())
-    write_atomically(file, partial(Path.write_bytes, data=stream.getvalue()))
-
-
-def _read(file: Path) -> np.ndarray | None:
+def _read(file: Path) -> Tensor | None:
     """The scores of a chunk; None if there are none, or other ones than were written."""
-    content = file.read_bytes() if file.is_file() else b""
-    body, digest = content[:-32], content[-32:]
-    sound = hashlib.sha256(body).digest() == digest
-    return np.load(io.BytesIO(body)) if sound else None
+    with suppress(OSError, ValueError):
+        return read_tensors(file, "chunk", "chunk of scores")[0]["scores"]
+    return None
 
 
 @dataclass(frozen=True)

@@ -56,10 +56,10 @@ class Estimate:
         if n == 0:
             raise ValueError("a log-likelihood needs at least one row")
         stderr = float(rows.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan
-        noise = (
-            0.0 if row_variance is None else math.sqrt(np.asarray(row_variance, dtype=np.float64).sum()) / n
-        )
-        return cls(float(rows.mean()), stderr, n, row_variance is None, noise)
+        if row_variance is None:
+            return cls(float(rows.mean()), stderr, n)
+        noise = math.sqrt(np.sum(row_variance, dtype=np.float64)) / n
+        return cls(float(rows.mean()), stderr, n, exact=False, mc_stderr=noise)
 
     def to_json(self) -> dict[str, Any]:
         """Plain dictionary, as stored in result files; the standard error of one row is null."""
@@ -77,23 +77,18 @@ def at_most(rows: int, model: Any, device: torch.device) -> int:
 
 
 @torch.no_grad()
-def row_log_probs(
-    density: Density, x: Array, batch_size: int = 500, progress: Progress | None = None
-) -> Tensor:
+def row_log_probs(density: Density, x: Array, batch_size: int = 500) -> Tensor:
     """Exact log p of every row, float64 on the CPU, computed batch by batch on the density's device.
 
     Args:
         density: the model.
         x: rows (N, D), any numeric dtype.
         batch_size: rows at a time; fewer where a net needs much memory for each.
-        progress: called as progress(rows_done, rows) after each batch.
     """
-    rows, parts = torch.as_tensor(x), [torch.empty(0, dtype=torch.float64)]
+    rows, scores = torch.as_tensor(x), [torch.empty(0, dtype=torch.float64)]
     for part in rows.split(at_most(batch_size, density, density.device)) if len(rows) else ():
-        parts.append(density.log_prob(part.to(density.device)).double().cpu())
-        if progress is not None:
-            progress(sum(map(len, parts)), len(rows))
-    return torch.cat(parts)
+        scores.append(density.log_prob(part.to(density.device)).double().cpu())
+    return torch.cat(scores)
 
 
 def log_likelihood(density: Density, x: Array, batch_size: int = 500) -> Estimate:

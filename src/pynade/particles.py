@@ -57,19 +57,6 @@ def complete_rows(
         observed: bool (B, D), True = given.
         particles: number of particles of each row; rounded up to a multiple of K.
         generator: source of all randomness.
-
-    Example:
-        >>> from pynade.families import Bernoulli
-        >>> from pynade.models import Autoregressive
-        >>> from pynade.nets import NADENet
-        >>> from pynade.ordering import Ordering
-        >>> nade = Autoregressive(NADENet(3, hidden=4), Bernoulli(), Ordering([2, 0, 1]))
-        >>> rows = torch.tensor([[1.0, 0.0, torch.nan]])
-        >>> found = complete_rows(nade, rows, ~torch.isnan(rows), generator=torch.Generator().manual_seed(0))
-        >>> states = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.0, 1.0]])
-        >>> exact = nade.log_prob(states).logsumexp(0)
-        >>> bool((found.log_prob - exact).abs() < 0.1)
-        True
     """
     check_positive(**{"the number of particles": particles})
     family = model.family
@@ -130,12 +117,7 @@ def complete_rows(
 
 
 def systematic(log_weights: Tensor, generator: Random = None) -> Tensor:
-    """Indexes (…, M) of M particles, a share w of them M w times, but for rounding: one uniform number a row.
-
-    Example:
-        >>> systematic(torch.tensor([0.5, 0.25, 0.25, 0.0]).log()).tolist()
-        [0, 0, 1, 2]
-    """
+    """Indexes (…, M) of M particles, of weight w M w times but for rounding: one uniform number a row."""
     m = log_weights.shape[-1]
     edges = log_weights.softmax(-1).cumsum(-1)
     start = torch.rand(edges[..., :1].shape, generator=generator, dtype=edges.dtype, device=edges.device)

@@ -23,11 +23,6 @@ def computing_in(precision: str | None, device: torch.device) -> AbstractContext
             to bfloat16. All are for GPUs and have no effect on a CPU. With "float32" convolutions follow
             torch's setting for matrix products. None changes nothing.
         device: where the model is.
-
-    Example:
-        >>> with computing_in("bf16", torch.device("cpu")):
-        ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
-        torch.float32
     """
     if precision not in (None, *PRECISIONS):
         raise ValueError(f"unknown precision {precision!r}; known: {', '.join(PRECISIONS)}")

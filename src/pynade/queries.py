@@ -18,7 +18,7 @@ from pynade.arguments import check_positive
 from pynade.families import Conditional as Conditional
 from pynade.models import Marginalisable, Ordered, Orderless, Rows, complete
 from pynade.models.density import check_columns
-from pynade.nets import AnyOrderNet, Walk
+from pynade.nets import AnyOrderNet
 from pynade.ordering import Ordering
 from pynade.particles import PARTICLES, Random, complete_rows
 
@@ -125,10 +125,8 @@ def sample_given(
         which = torch.multinomial(weights, n, replacement=True, generator=generator).T  # (n, B)
         order = order.gather(0, which[:, :, None].expand(n, batch, D))
     x = x.to(torch.promote_types(x.dtype, model.dtype))
-    rows, known = (t.expand(n, batch, D).flatten(0, 1) for t in (x, observed))
-    chosen = order.expand(n, batch, D).flatten(0, 1)
-    drawn = complete(model.net, model.family, rows, known, chosen, generator)
-    return drawn.view(n, batch, D)
+    rows, known, chosen = (t.expand(n, batch, D).flatten(0, 1) for t in (x, observed, order))
+    return complete(model.net, model.family, rows, known, chosen, generator).view(n, batch, D)
 
 
 def impute(
@@ -166,18 +164,16 @@ def impute(
         >>> impute(nade, rows, n=5, generator=torch.Generator().manual_seed(0)).shape
         torch.Size([5, 1, 3])
     """
-    observed = ~torch.isnan(x)
+    observed = _checked(model, x, ~torch.isnan(x), orderings)
     if isinstance(model, Ordered):
-        _checked(model, x, observed, orderings)
         return _filled_by_particles(model, x, observed, n, generator, particles)
     if n is not None:
         return sample_given(model, x, observed, n, orderings=orderings, generator=generator)
-    _checked(model, x, observed)
     if isinstance(model, Marginalisable):
         return model.best_guess(x, observed)
     with torch.no_grad():
-        eta = model.conditionals(x, observed)
-        return torch.where(observed, x.to(model.dtype), model.family.best_guess(eta))
+        guesses = model.family.best_guess(model.conditionals(x, observed))
+    return torch.where(observed, x.to(model.dtype), guesses)
 
 
 @torch.no_grad()
@@ -207,11 +203,12 @@ def conditional(model: Model, i: int, given: dict[int, float]) -> Conditional:
     if isinstance(model, Marginalisable):
         return Conditional(*model.distribution(i, x, observed), at)
     order = _orders(model, torch.where(is_given, 0, torch.where(is_asked, 1, 2)).expand(1, D), 1, None)
-    rows, walk = Rows(model.net, model.family, x), Walk(model.net, order[0, :, : len(given) + 1], 1)
-    for v in walk:
-        if int(v) != i:
-            walk.observe(rows.inner.encode(walk.cells(rows.y[None]), v[:, None]))
-    return Conditional(model.family, walk.predict()[0], at)
+    features, net = Rows(model.net, model.family, model.family.fill(x, observed)).features, model.net
+    if isinstance(net, AnyOrderNet):
+        eta = net.conditionals(features, observed)
+    else:
+        eta = net.parallel(features, Ordering.trusted(order[0, 0]))
+    return Conditional(model.family, eta[:, i], at)
 
 
 def _flags(model: Model, given: Variables, asked: Variables, word: str) -> tuple[Tensor, Tensor]:
@@ -305,15 +302,12 @@ def _filled_by_particles(
     gaps = ~observed.all(-1)
     exact = gaps & _fits(model, (~observed).long()) & (n is not None)
     room, k = model.net.rows_at_once(model.device), model.order.numel() // model.n_variables
-
-    def put(rows: Tensor, made: Tensor) -> None:
-        filled[:, rows] = torch.where(observed[rows], filled[:, rows], made.to(filled.dtype))
-
     for rows in _chunks(exact, room // (k * (n or 1))):
-        put(rows, sample_given(model, x[rows], observed[rows], n or 1, generator=generator))
+        filled[:, rows] = sample_given(model, x[rows], observed[rows], n or 1, generator=generator).to(filled)
     for rows in _chunks(gaps & ~exact, room // max(k, particles)):
         found = complete_rows(model, x[rows], observed[rows], particles, generator)
-        put(rows, found.best_guess(model.family) if n is None else found.draw(n, generator))
+        made = found.best_guess(model.family) if n is None else found.draw(n, generator)
+        filled[:, rows] = torch.where(observed[rows], filled[:, rows], made.to(filled))
         sizes[rows] = found.effective_sample_size
     if few := int((sizes < FEW).sum()):
         warnings.warn(

@@ -19,12 +19,10 @@ from safetensors.torch import load_file, save
 
 from pynade._version import __version__
 from pynade.atomic import write_atomically
-from pynade.digest import BLANK, Damaged, seal
-from pynade.header import FORMAT, read_header
+from pynade.digest import BLANK, FORMAT, Damaged, read_entries, read_header, seal
 from pynade.models.density import Model
 from pynade.ordering import Ordering
 
-NEWLINE = "\n"
 LAYERS = ("depth", "blocks")  # numbers of layers in a spec, each of which has tensors of its own
 WEIGHTS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 MODULES = ("pynade.models", "pynade.classical", "pynade.nets", "pynade.families")
@@ -133,6 +131,15 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: dic
     write_atomically(path, lambda p: p.write_bytes(content))
 
 
+def read_tensors(path: Path, kind: str, words: str) -> tuple[dict[str, torch.Tensor], Any]:
+    """Tensors of a file of `write_tensors`, and the JSON of its entry `kind`; Damaged if it is no `words`."""
+    try:
+        facts = json.loads(read_entries(path, kind)[0][kind])
+        return load_file(path), facts
+    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise Damaged(f"{path} is damaged or no {words}: {error}") from None
+
+
 def load_density(path: Path | str) -> tuple[Model, dict[str, Any]]:
     """Read a density (or orderless model, or RBM) and its metadata; errors are those of `read_header`."""
     header, shapes, _ = read_header(Path(path))
@@ -153,22 +160,20 @@ def load_density(path: Path | str) -> tuple[Model, dict[str, Any]]:
         for name, own in state.items():
             if name not in tensors:
                 raise ValueError(f"it has no tensor {name!r}")
-            if own.shape != (shape := tensors[name].shape):
+            shape, kind = tensors[name].shape, tensors[name].dtype
+            if own.shape != shape:
                 raise ValueError(f"size mismatch of {name!r}: {tuple(shape)}, expected {tuple(own.shape)}")
-            kind = tensors[name].dtype
             if kind not in (WEIGHTS if own.is_floating_point() else (own.dtype,)):
                 raise ValueError(f"its tensor {name!r} is of {kind}, expected {own.dtype}")
+            if not tensors[name].isfinite().all():
+                raise ValueError(f"its weights {name!r} are not finite")
+            if name.split(".")[-1] == "order":
+                Ordering(tensors[name])  # a permutation, or a clear error
             tensors[name] = torch.empty_strided(shape, own.stride(), dtype=kind).copy_(tensors[name])
         model.load_state_dict(tensors, assign=True)
-        for name, tensor in tensors.items():
-            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                raise ValueError(f"its weights {name!r} are not finite")
-        for name, buffer in model.named_buffers():
-            if name.split(".")[-1] == "order":
-                Ordering(buffer)  # a permutation, or a clear error
     except (ValueError, TypeError, LookupError, RuntimeError, AttributeError, ArithmeticError) as error:
-        what = f"{type(error).__name__}: " * isinstance(error, LookupError) + str(error)
-        raise ValueError(f"{path} cannot be loaded: {what.partition(NEWLINE)[0]}") from None
+        what = f"{type(error).__name__}: " * isinstance(error, LookupError) + str(error).partition("\n")[0]
+        raise ValueError(f"{path} cannot be loaded: {what}") from None
     return model, header
 
 

@@ -425,7 +425,7 @@ def test_a_second_process_scores_for_itself_and_leaves_the_chunks_of_the_first(r
     np.testing.assert_array_equal(inner["scores"], expected)
     with sole_writer(first.chunks):  # a third process has begun with them: it will remove them
         forget_chunks(first)
-        assert len(list(first.chunks.glob("*.npy"))) == 6
+        assert len(list(first.chunks.glob("*.safetensors"))) == 6
     forget_chunks(first)
     assert not list(deep.glob("chunks*"))
 
@@ -435,7 +435,7 @@ def test_a_damaged_chunk_is_computed_again(run, deep, monkeypatch):
     expected = scores(run, "a")
     for change in (lambda c: c[:-40] + bytes([c[-40] ^ 64]) + c[-39:], lambda c: c[:50], lambda c: b""):
         interrupted(monkeypatch, deep, "a/big.csv")
-        file = sorted(deep.glob("chunks-*/*.npy"))[0]
+        file = sorted(deep.glob("chunks-*/*.safetensors"))[0]
         file.write_bytes(change(file.read_bytes()))
         np.testing.assert_array_equal(scores(run, "a"), expected)
 

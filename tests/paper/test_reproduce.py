@@ -281,7 +281,7 @@ def test_an_ensemble_of_images_goes_on_from_every_stage_and_says_how_it_is_compo
         patch.setattr("pynade.evaluation.orderless_rows", refuse)
         with pytest.raises(Stop):
             reproduce(cell, *places, CPU)
-    assert any((tmp_path / "wb").rglob("chunks-*/*.npy"))  # the exact part is done
+    assert any((tmp_path / "wb").rglob("chunks-*/*.safetensors"))  # the exact part is done
     with monkeypatch.context() as patch:
         patch.setattr("pynade.models.Rows.log_probs", refuse)  # and is not done again
         again = reproduce(cell, *places, CPU)

@@ -8,10 +8,10 @@ import torch
 import pynade
 from pynade.families import Bernoulli
 from pynade.likelihood import log_likelihood
-from pynade.models import Autoregressive, Ensemble, Independent
-from pynade.nets import FVSBNNet, MADENet, NADENet
+from pynade.models import Autoregressive, Ensemble, Independent, Orderless
+from pynade.nets import FVSBNNet, MADENet, MaskedMLP, NADENet
 from pynade.ordering import Ordering
-from pynade.training import Diverged, Gradient, fit
+from pynade.training import Diverged, Gradient, fit, pretrain
 from pynade.training.checkpoint import load_checkpoint, save_checkpoint
 
 
@@ -273,6 +273,17 @@ def test_a_real_divergence_leaves_a_loadable_model(tmp_path):
     assert all(torch.isfinite(p).all() for p in m.parameters())
     again = pynade.load(tmp_path / "last_good.safetensors")
     assert same(weights(again), weights(m))
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_divergence_in_pretraining_says_where(tmp_path, kept):
+    x = rows()
+    deep = Orderless(MaskedMLP(x.shape[1], hidden=(4, 4)), Bernoulli())
+    options, folder = Gradient(optimizer="sgd", learning_rate=1e39), tmp_path if kept else None
+    words = r"in pretraining \(2 layers\) training diverged in epoch 1; the initial weights were kept"
+    with pytest.raises(Diverged, match=words + (r" in .*last_good" if kept else r"\. Try")):
+        pretrain(deep, x, options, epochs=3, folder=folder)
+    assert (tmp_path / "last_good.safetensors").is_file() == kept
 
 
 def test_checkpoints_appear_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -207,7 +207,7 @@ class _Contrastive(Members):
         for rbm, best in zip(self.rbms, self.best, strict=True):
             rbm.load_state_dict(best)
 
-    def revert(self, epoch: int, folder: object) -> str:
+    def revert(self, epoch: int) -> str:
         for m, own in enumerate(self.best):
             self.best[m] = {name: self.memory[name][m].view_as(t) for name, t in own.items()}
         self.finish()

@@ -123,7 +123,7 @@ class EM(Members):
         if self.active:
             self.expect()
 
-    def revert(self, epoch: int, folder: object) -> str:
+    def revert(self, epoch: int) -> str:
         """There is no model yet that could be left in a good state."""
         return "no model was fitted"
 

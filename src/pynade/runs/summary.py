@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pynade.digest import read_json
-from pynade.header import read_header
+from pynade.digest import read_header, read_json
 from pynade.tables import Schema
 from pynade.training.history import current_line
 

@@ -11,11 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from pynade.digest import Damaged, read_entries
-from pynade.store import write_tensors
+from pynade.store import read_tensors, write_tensors
 
 Tensors = dict[str, Tensor]
 State = tuple[dict[str, Tensors], dict[str, Any]]  # groups of tensors, and facts as JSON
@@ -30,18 +28,11 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensors], facts: dict[str, An
 
 def load_checkpoint(path: Path) -> State:
     """Read back what `save_checkpoint` wrote."""
-    try:
-        facts = json.loads(read_entries(path, "checkpoint")[0]["checkpoint"])
-        with safe_open(path, framework="pt") as f:
-            groups: dict[str, Tensors] = {}
-            for key in f.keys():  # noqa: SIM118 (safe_open is no mapping)
-                group, name = key.split("|", 1)
-                groups.setdefault(group, {})[name] = f.get_tensor(key)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"there is no checkpoint at {path}") from None
-    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        fault = f"is damaged or no checkpoint of pynade (remove it to begin anew): {error}"
-        raise Damaged(f"{path} {fault}") from None
+    tensors, facts = read_tensors(path, "checkpoint", "checkpoint of pynade (remove it to begin anew)")
+    groups: dict[str, Tensors] = {}
+    for key, tensor in tensors.items():
+        group, _, name = key.partition("|")
+        groups.setdefault(group, {})[name] = tensor
     return groups, facts
 
 

@@ -83,7 +83,7 @@ def fit(
             raise ValueError("rows that are drawn on the fly have no end: set updates_per_epoch")
         source, first = train.to(model.device), Generator(model.device).manual_seed(0)
         train = source.draw(options.updates_per_epoch * options.batch_size, first)
-    learner = _Gradient([Member(model, train, valid, options, seed)], source=source)
+    learner = _Gradient([Member(model, train, valid, options, seed)], source=source, folder=folder)
     checkpoint = metrics = None
     if folder is not None:
         path, metrics = Path(folder) / "checkpoint.safetensors", Path(folder) / "metrics.jsonl"
@@ -107,8 +107,7 @@ def fit_population(
             rows differ and `updates_per_epoch` is not set, an epoch has as many updates as the largest set
             needs.
         folder: where to keep a checkpoint while training; None keeps nothing.
-        resume: go on from the checkpoint in `folder`.
-        callbacks: called with a `Progress`; one that returns True ends training after the epoch.
+        resume, callbacks: as for `fit`.
 
     Example:
         >>> from pynade import families, models, nets, ordering
@@ -147,15 +146,25 @@ class _Gradient(Learner):
     advice = "Try a smaller learning rate or gradient clipping."
 
     def __init__(
-        self, members: Sequence[Member], population: Population | None = None, source: RowSource | None = None
+        self,
+        members: Sequence[Member],
+        population: Population | None = None,
+        source: RowSource | None = None,
+        folder: Folder = None,
     ) -> None:
         model, own = members[0].model, [m.options for m in members]
-        self.members, self.population, self.source, self.epoch = members, population, source, 0
+        self.members, self.population, self.epoch = members, population, 0
+        self.source, self.folder = source, folder  # (of the last good weights, after divergence)
         self.device, self.options, self.facts = model.device, own[0], dict[str, Any]()
         self.alone = self.raises = population is None
         self.model = model if self.alone else None
         named = model.named_parameters() if population is None else population.trained.items()
         self.trained: Tensors = {n: p for n, p in named if p.requires_grad}
+        inputs = {f"net.{n}" for n in getattr(getattr(model, "net", None), "input_weights", ())}
+        everywhere, some = self.options.decay_on == "all", any(o.weight_decay for o in own)
+        if some and not everywhere and not inputs:
+            raise ValueError(f"{type(model).__name__} has no input matrix to decay; use decay_on='all'")
+        self.decayed = [n for n in self.trained if some and (everywhere or n in inputs)]
         self.stopping = [Stopping(patience=o.patience, stop_at_train=o.stop_at_train) for o in own]
         rows, data_of = distinct_rows(model, [m.train for m in members])
         self.sizes, self.x = [len(r) for r in rows], torch.cat(rows)
@@ -182,15 +191,9 @@ class _Gradient(Learner):
         if self.population is not None:
             self.population.set_streams([self.keys.index(self.key_of[m]) for m in members])
             self.stream = self.population.stream
-        decay, model = self._numbers("weight_decay"), self.members[0].model
-        some, names = any(self.members[m].options.weight_decay for m in members), list(self.trained)
-        if some and self.options.decay_on == "input":
-            inputs = {f"net.{n}" for n in getattr(getattr(model, "net", None), "input_weights", ())}
-            if not inputs:
-                raise ValueError(f"{type(model).__name__} has no input matrix to decay; use decay_on='all'")
-            names = [n for n in names if n in inputs]
+        decay = self._numbers("weight_decay")
         decay = decay if self.alone else decay.to(self.device)
-        optimizer = Optimizer(self.options.optimizer, self.trained, decay, names if some else ())
+        optimizer = Optimizer(self.options.optimizer, self.trained, decay, self.decayed)
         drawn, count = [generators[key] for key in self.keys], None if self.alone else len(members)
         self.step = Step(self.population or self.model, self.x, self.options, drawn, optimizer, members=count)
 
@@ -241,8 +244,8 @@ class _Gradient(Learner):
                 self.rows["some"] = self.x[:: max(1, len(self.x) // n)][:n]
                 self.facts["train_scored"] = self._scores("some", options.precision)[0].mean
             if scores is not None:
-                stderr = None if math.isnan(scores[0].stderr) else scores[0].stderr
-                self.facts |= {"valid_stderr": stderr, "valid_mc_stderr": scores[0].mc_stderr}
+                errors = scores[0].to_json()
+                self.facts |= {f"valid_{name}": errors[name] for name in ("stderr", "mc_stderr")}
         return scores
 
     def train_score(self, train: list[float | None]) -> list[float | None]:
@@ -282,11 +285,18 @@ class _Gradient(Learner):
         kept = {group: {n: t[chosen] for n, t in own.items()} for group, own in old.state().items()}
         self.step.restore(kept, old.optimizer.t)
 
-    def revert(self, epoch: int, folder: Path | None) -> str:
+    def revert(self, epoch: int) -> str:
         self.best = self.good
         self.finish()
         kept = f"the weights of epoch {epoch - 1} were kept" if epoch > 1 else "the initial weights were kept"
-        return kept if folder is None else f"{kept} in {save_last_good(folder, self.model)}"
+        if self.folder is None:
+            return kept
+        path = Path(self.folder) / "last_good.safetensors"
+        try:
+            save_density(self.model, path)
+        except TypeError:  # of a model with unregistered parts, the bare weights
+            save_checkpoint(path, {"model": self.model.state_dict()}, {})
+        return f"{kept} in {path}"
 
     def finish(self) -> None:
         for m, member in enumerate(self.members):
@@ -326,16 +336,6 @@ def minibatches(
     return rows.split(batch_size)[:count]
 
 
-def save_last_good(folder: Path, model: Trainable) -> Path:
-    """Write a loadable model file; of a model with unregistered parts, the bare weights."""
-    path = folder / "last_good.safetensors"
-    try:
-        save_density(model, path)
-    except TypeError:
-        save_checkpoint(path, {"model": model.state_dict()}, {})
-    return path
-
-
 def pretrain(
     model: Orderless,
     train: Rows,
@@ -372,11 +372,9 @@ def pretrain(
         grown = grown.deeper(width, generator)
         grown.set_output_bias(marginal)
         deeper = Orderless(grown, model.family, model.stratified)
+        learner = _Gradient([Member(deeper, train, None, options, seed + depth)], folder=folder)
         try:
-            fit(deeper, train, options=options, seed=seed + depth, callbacks=callbacks)
+            run(learner, epochs, callbacks=callbacks)
         except Diverged as error:
-            if folder is None:
-                raise
-            kept = save_last_good(Path(folder), deeper)
-            raise Diverged(f"in pretraining ({depth} layers) {error} They are in {kept}.") from None
+            raise Diverged(f"in pretraining ({depth} layers) {error}") from None
     return Orderless(grown, model.family, model.stratified)

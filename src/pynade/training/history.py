@@ -34,12 +34,7 @@ class History:
 
 
 def current_line(line: dict[str, Any]) -> dict[str, Any]:
-    """A line of metrics.jsonl with log-likelihoods, where version 0.1 wrote negative ones.
-
-    Example:
-        >>> current_line({"epoch": 1, "train_nll": 2.5, "valid_nll": None})
-        {'epoch': 1, 'train': -2.5, 'valid': None}
-    """
+    """A line of metrics.jsonl with log-likelihoods, where version 0.1 wrote negative ones (`train_nll`)."""
     return {
         name.removesuffix("_nll"): -value if name.endswith("_nll") and value is not None else value
         for name, value in line.items()

@@ -116,7 +116,7 @@ class Learner(ABC):
     def drop(self, members: Sequence[int]) -> None:  # noqa: B027
         """These members have stopped and need not advance any more."""
 
-    def revert(self, epoch: int, folder: Path | None) -> str:
+    def revert(self, epoch: int) -> str:
         """After divergence in this epoch: put back the last good parameters; which these are, in words."""
         return "the last good parameters were kept"
 
@@ -143,10 +143,7 @@ def run(
         callbacks: called with a `Progress`; one that returns True ends training after the epoch.
     """
     with _interrupts(wait=checkpoint is not None) as asked:
-        histories = _run(learner, epochs, checkpoint, metrics, callbacks, asked)
-    if asked:  # when training had just ended
-        raise KeyboardInterrupt
-    return histories
+        return _run(learner, epochs, checkpoint, metrics, callbacks, asked)
 
 
 @contextmanager
@@ -170,6 +167,8 @@ def _interrupts(wait: bool) -> Iterator[list[int]]:
     finally:
         for old, handler in before.items():
             signal.signal(old, handler)
+    if asked:  # when training had just ended
+        raise KeyboardInterrupt
 
 
 def _run(
@@ -181,7 +180,7 @@ def _run(
     asked: list[int],
 ) -> list[History]:
     histories = [History() for _ in learner.stopping]
-    epoch, folder = 0, None if checkpoint is None else checkpoint.path.parent
+    epoch = 0
     if checkpoint is not None and checkpoint.found is not None:
         try:
             learner.restore(checkpoint.found)
@@ -242,7 +241,7 @@ def _run(
         if good:
             learner.accept(better)
         elif learner.raises and all(h.best_epoch == 0 or len(histories) == 1 for h in histories):
-            kept = learner.revert(epoch, folder)
+            kept = learner.revert(epoch)
             raise Diverged(f"training diverged in {learner.unit} {epoch}; {kept}. {learner.advice}".rstrip())
         leader = max(good, key=lambda k: scores[k].mean) if scores and good else None
         known = [v for k in good if (v := train[k]) is not None and leader in (None, k)]
@@ -297,11 +296,8 @@ def _reason(learner: Learner, rule: Stopping, history: History, reached: Value) 
 
 def part_of(callbacks: Sequence[Callback], part: int, parts: int) -> list[Callback]:
     """Callbacks for one of several trainings that follow each other: updates are counted over all of them."""
-    best: list[float] = []
 
     def shifted(callback: Callback, now: Progress) -> bool | None:
-        best.extend([] if now.best_valid is None else [now.best_valid])
-        moved = replace(now, update=part * now.updates + now.update, updates=parts * now.updates)
-        return callback(replace(moved, best_valid=max(best, default=None)))
+        return callback(replace(now, update=part * now.updates + now.update, updates=parts * now.updates))
 
     return [partial(shifted, callback) for callback in callbacks]
