@@ -8,8 +8,8 @@ import inspect
 import itertools
 import re
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,7 +42,6 @@ TEXTS = {
 }
 SHORT = {"hidden": "hidden units of each layer.", "drop": "name of a column to leave out."}
 SHORT |= {"schema": "kind of a column, such as zip=category."}
-DEFAULTS = {"random_state": 0}
 TABLES = (".csv", ".csv.gz", ".parquet")  # endings of files of mixed columns
 NAMED = ("penguins",)  # data sets of mixed columns
 WORDS = {"None": "none", "True": "yes", "False": "no"}  # of defaults, in the help
@@ -108,30 +107,24 @@ def fit(
 
     model = model_for(model, [data or ""])
     folder = resume or out or default_folder(data or "", model)
-    with _stoppable(folder), training_bar() as bar, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "column .* is left out")  # `print_columns` says it
-        common: Any = {"data_dir": data_dir, "callbacks": [bar]}
-        if data is None:
-            result = lazy.run.resume_run(folder, **common)
-        else:
-            common |= {"overwrite": overwrite, "drop_constant": drop_constant, "checked": print_columns}
-            result = lazy.run.start_run(folder, model, parameters, data, **common)
-    _print_result(folder, result)
-    data = data or lazy.summary.read_spec(folder)["data"]
-    more = [("surprise", folder, data, "--top", 10)] if "gain" in result else []
-    next_commands(("score", folder, data), ("sample", folder, "-n", 10), *more)
-
-
-@contextmanager
-def _stoppable(folder: Path) -> Iterator[None]:
-    """After Ctrl-C or SIGTERM: how the run goes on."""
     try:
-        yield
-    except KeyboardInterrupt:
+        with training_bar() as bar, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "column .* is left out")  # `print_columns` says it
+            common: Any = {"data_dir": data_dir, "callbacks": [bar]}
+            if data is None:
+                result = lazy.run.resume_run(folder, **common)
+            else:
+                common |= {"overwrite": overwrite, "drop_constant": drop_constant, "checked": print_columns}
+                result = lazy.run.start_run(folder, model, parameters, data, **common)
+    except KeyboardInterrupt:  # Ctrl-C or SIGTERM
         begun = (folder / "spec.json").is_file()
         errors.print("Stopped; to go on:" if begun else "Stopped before training began.")
         next_commands(*[("fit", "--resume", folder)] if begun else [], to=errors)
         raise typer.Exit(3) from None
+    _print_result(folder, result)
+    data = data or lazy.summary.read_spec(folder)["data"]
+    more = [("surprise", folder, data, "--top", 10)] if "gain" in result else []
+    next_commands(("score", folder, data), ("sample", folder, "-n", 10), *more)
 
 
 def default_folder(data: str, model: str) -> Path:
@@ -295,7 +288,7 @@ def model_options(model: str | None) -> list[ModelOption]:
     kind, preset = estimator_class(model)
     texts = {} if kind._options is None else attribute_texts(kind._options)
     further = () if kind._options is None else fields(kind._options)
-    usual, options = DEFAULTS | kind._defaults | preset, []
+    usual, options = {"random_state": 0} | kind._defaults | preset, []
     for f in [f for f in (*parameters(kind), *further) if f.name != "training"]:
         written: Any = f.type if isinstance(f.type, str) else inspect.formatannotation(f.type)
         text = texts[f.name] if f in further else TEXTS.get(f.name, text_of(kind, f.name))

@@ -274,18 +274,6 @@ def tree_figure(tree: ChowLiuTree, names: Sequence[str] | None = None) -> Figure
     return figure
 
 
-def plot_tree(run: Path, path: Path) -> None:
-    """Draw the tree of a ChowLiu run or model file; of a mixture of trees, the one of largest weight."""
-    from pynade.classical import ChowLiuTree
-    from pynade.estimators.base import load_with_facts
-
-    model, facts = load_with_facts(run)
-    tree = getattr(model, "tree_", model)
-    if not isinstance(tree, ChowLiuTree):
-        raise ValueError(f"{run} is a {type(model).__name__}; only a ChowLiu (--model chow-liu) has a tree")
-    save_figure(tree_figure(tree, facts.get("columns")), path)
-
-
 def circular_layout(tree: ChowLiuTree) -> np.ndarray:
     """Return places (D, 2): leaves evenly on the circle, depth first; others at the mean of their children.
 

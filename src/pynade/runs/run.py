@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,20 @@ def resume_run(
             _clear(folder)
         return result
     with sole_writer(folder):
-        return _ended(folder) or _resume(folder, data_dir, callbacks)
+        if (result := _ended(folder)) is not None:  # another process may have been quicker
+            return result
+        spec = read_spec(folder)
+        _clear_parts(folder)
+        estimator = estimator_named(spec["model"], spec["parameters"])
+        dataset = _varying(data_for(estimator, spec["data"], data_dir), spec.get("drop_constant", False))
+        dataset = binarized(dataset, spec.get("binarize"))
+        if not dataset.framed:
+            dataset = _with_validation(dataset, estimator, spec.get("valid_rows"))
+        if dataset.checksum != spec["data_checksum"]:
+            sums = f"(checksum {dataset.checksum[:12]}…, expected {spec['data_checksum'][:12]}…)"
+            raise ValueError(f"the data {spec['data']!r} are not those the run in {folder} began with {sums}")
+        begun = any(path.is_file() for path in _files(folder))  # without a checkpoint it starts over
+        return _train(folder, estimator, dataset, resume=begun, callbacks=callbacks)
 
 
 def _ended(folder: Path) -> dict[str, Any] | None:
@@ -138,22 +152,6 @@ def _ended(folder: Path) -> dict[str, Any] | None:
     if result["status"] != "finished":
         raise ValueError(f"the run in {folder} ended with: {result['stopped']}; it cannot go on from there")
     return result
-
-
-def _resume(folder: Path, data_dir: Path | None, callbacks: Sequence[Callback]) -> dict[str, Any]:
-    """Train what is left of a run, whose lock this process holds."""
-    spec = read_spec(folder)
-    _clear_parts(folder)
-    estimator = estimator_named(spec["model"], spec["parameters"])
-    dataset = _varying(data_for(estimator, spec["data"], data_dir), spec.get("drop_constant", False))
-    dataset = binarized(dataset, spec.get("binarize"))
-    if not dataset.framed:
-        dataset = _with_validation(dataset, estimator, spec.get("valid_rows"))
-    if dataset.checksum != spec["data_checksum"]:
-        sums = f"(checksum {dataset.checksum[:12]}…, expected {spec['data_checksum'][:12]}…)"
-        raise ValueError(f"the data {spec['data']!r} are not those the run in {folder} began with {sums}")
-    begun = any(path.is_file() for path in _files(folder))  # without a checkpoint it starts over
-    return _train(folder, estimator, dataset, resume=begun, callbacks=callbacks)
 
 
 def as_command(spec: dict[str, Any], folder: str) -> str:
@@ -183,14 +181,12 @@ def _varying(dataset: Dataset, wanted: bool) -> Dataset:
     if not wanted or dataset.framed:  # (a model of mixed tables has constant columns)
         return dataset
     known = dataset.train.astype(np.float64)
-    kept = np.flatnonzero([len(np.unique(c[~np.isnan(c)])) > 1 for c in known.T])
-    if len(kept) == 0:
+    varies = np.array([len(np.unique(c[~np.isnan(c)])) > 1 for c in known.T])
+    if not varies.any():
         raise ValueError("every column is constant")
-    parts: dict[str, Any] = {part: rows[:, kept] for part, rows in dataset.parts.items()}
-    schema = Schema(tuple(dataset.schema.columns[i] for i in kept))
-    left = set(schema.names)
-    dropped = [name for name in dataset.schema.names if name not in left]
-    facts = dataset.provenance | {"dropped_columns": dropped}
+    parts: dict[str, Any] = {part: rows[:, varies] for part, rows in dataset.parts.items()}
+    schema = Schema(tuple(compress(dataset.schema.columns, varies)))
+    facts = dataset.provenance | {"dropped_columns": list(compress(dataset.schema.names, ~varies))}
     return replace(dataset, **parts, schema=schema, image_shape=None, provenance=facts, source=None)
 
 
