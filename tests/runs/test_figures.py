@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import polars
 import pytest
 
 from pynade.runs.figures import save_figure, table_figure, training_figure
@@ -34,6 +35,13 @@ def test_many_real_columns_are_drawn_as_histograms(tmp_path):
     wide = table_figure(RNG.normal(size=(30, 100)))
     assert len(wide.axes) == 64
     assert wide.get_suptitle() == "30 rows, the first 64 of 100 columns"
+
+
+def test_every_column_of_a_frame_is_drawn():
+    frame = polars.DataFrame({"city": ["Paris", "Rome", "Rome"], "age": [40.0, 30.0, None]})
+    figure = table_figure(frame)
+    assert [axis.get_title() for axis in figure.axes] == ["city", "age"]
+    assert [patch.get_height() for patch in figure.axes[0].patches] == [2, 1]
 
 
 def test_a_binary_table_shows_shares_and_correlations(tmp_path):

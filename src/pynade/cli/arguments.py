@@ -33,12 +33,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
 
 
 def comma_separated(text: str) -> list[str]:
-    """The parts of a text between commas, but for commas in double quotes.
-
-    Example:
-        >>> comma_separated('a=1, city="Paris, Texas"')
-        ['a=1', 'city="Paris, Texas"']
-    """
+    """The parts of a text between commas, but for commas in double quotes: a=1, city="Paris, Texas"."""
     return [part.strip() for part in re.findall(r'(?:^|,)((?:"[^"]*"|[^,"]|"(?=[^"]*$))*)', text)]
 
 

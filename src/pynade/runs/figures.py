@@ -80,13 +80,6 @@ def table_figure(rows: Any, names: Sequence[str] | None = None) -> Figure:
     the correlation of every two. Other columns are drawn one by one: a histogram of numbers and dates, bars
     of the most frequent levels. Of an array of zeros and ones, the share of ones of each column and the
     correlations are drawn. Columns without names are ``x1`` … ``xD``.
-
-    Example:
-        >>> len(table_figure(np.random.default_rng(0).normal(size=(50, 3)), ["a", "b", "c"]).axes)
-        9
-        >>> import polars
-        >>> len(table_figure(polars.DataFrame({"city": ["Paris", "Rome"], "age": [40.0, 30.0]})).axes)
-        2
     """
     if not isinstance(rows, np.ndarray):
         columns = {column.name: column for column in rows}
@@ -247,12 +240,6 @@ def tree_figure(tree: ChowLiuTree, names: Sequence[str] | None = None) -> Figure
     Args:
         tree: The tree or forest.
         names: Names of the variables; their numbers when left out. Shown for up to 200 variables.
-
-    Example:
-        >>> from pynade.classical import ChowLiuTree
-        >>> figure = tree_figure(ChowLiuTree(3, parent=[-1, 0, 0]), names=["rain", "wet", "cloudy"])
-        >>> sorted(text.get_text() for text in figure.axes[0].texts)
-        ['cloudy', 'rain', 'wet']
     """
     D = tree.n_variables
     if names is not None and len(names) != D:

@@ -49,17 +49,14 @@ def data_for(model: Any, data: str, data_dir: Path | None = None) -> Dataset:
 
 
 def load_run(run: Path, kind: type = object) -> tuple[Any, dict[str, Any]]:
-    """The model of a run folder or a model file, of this kind or one sentence, and the facts saved with it.
-
-    A model of mixed tables gives polars frames, whatever it was trained on.
-    """
+    """The model of a run folder or a model file, which must be of this kind, and the facts saved with it."""
     model, facts = load_with_facts(run)
     if not isinstance(model, kind):
         for_tables = "; this command is for models of tables of mixed columns (tabularnade)"
         wanted = for_tables if kind is TabularNADE else ", not a model saved by an estimator"
         raise ValueError(f"{run} is a {type(model).__name__}{wanted}")
     if isinstance(model, TabularNADE):
-        model.schema_ = replace(model.schema_, frame="polars")
+        model.schema_ = replace(model.schema_, frame="polars")  # whatever it was trained on
     return model, facts
 
 
@@ -269,14 +266,15 @@ def _check_request(model: str, estimator: DensityEstimator, dataset: Dataset) ->
     kind, bits = estimator._cells().kind, set(dataset.schema.kinds) == {"binary"}
     other = "binary" if bits else "real"
     *names, last = (name for name, entry in MODELS.items() if entry.data.startswith(other))
+    others = f"{', '.join(names)} and {last}"
     if kind == "real" and bits:
         what = f"{model} takes real numbers, but every column of {dataset.name} holds only zeros and ones"
-        raise ValueError(f"{what}; models of these are {', '.join(names)} and {last}")
+        raise ValueError(f"{what}; models of these are {others}")
     try:
         estimator.check_request(dataset.train, dataset.valid, columns=dataset.schema.names)
     except ValueError as error:
         if kind == "binary" and getattr(estimator, "binarize", None) is None and not bits:
-            raise ValueError(f"{error}; models of real numbers are {', '.join(names)} and {last}") from None
+            raise ValueError(f"{error}; models of real numbers are {others}") from None
         raise
 
 

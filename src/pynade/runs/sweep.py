@@ -430,10 +430,7 @@ def scored_folds(estimators: list[Any], parts: list[Dataset], name: str) -> tupl
 
 
 def over_seeds(several: list[Any], first: np.ndarray, rows: np.ndarray) -> dict[str, Any]:
-    """Means of one setting under several seeds, of which the first has been scored.
-
-    A run that diverged counts with the weights it had before, and the record names its seed.
-    """
+    """Means of one setting under several seeds, the first scored before; names those that diverged late."""
     means = np.array([first.mean(), *(scored(estimator, rows)[0].mean() for estimator in several[1:])])
     std, diverged = float(means.std(ddof=1)), [e for e in several if e.history_.stopped == "diverged"]
     facts = {"seeds": [e.random_state for e in several], "means": means.tolist(), "mean": float(means.mean())}
