@@ -6,7 +6,7 @@ import numpy as np
 import polars
 import pytest
 
-from pynade.runs.figures import save_figure, table_figure, training_figure
+from pynade.runs.figures import picture, save_figure, table_figure, training_figure
 
 RNG = np.random.default_rng(0)
 
@@ -63,6 +63,11 @@ def test_small_tables_and_gaps(tmp_path, shape, binary):
     save_figure(table_figure(rows), tmp_path / "t.png")
     rows[0, 0] = np.nan
     save_figure(table_figure(rows), tmp_path / "t.png")
+
+
+def test_rows_of_three_channels_are_pictures_in_colour():
+    assert picture(np.zeros(12), (3, 2, 2)).shape == (2, 2, 3)
+    assert picture(np.zeros(4), (2, 2)).shape == (2, 2)
 
 
 def test_training_shows_log_likelihoods():

@@ -41,12 +41,7 @@ def tile(rows: np.ndarray, shape: Sequence[int], columns: int | None = None) -> 
 
 
 def picture(row: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """Return a row as an image: (height, width), or (height, width, 3) of colours; else the mean of channels.
-
-    Example:
-        >>> picture(np.zeros(12), (3, 2, 2)).shape
-        (2, 2, 3)
-    """
+    """Return a row as an image: (height, width, 3) of three channels, else (height, width), their mean."""
     image = np.reshape(row, (-1, *shape[-2:]))
     return image.transpose(1, 2, 0) if len(image) == 3 else image.mean(0)
 
@@ -262,13 +257,7 @@ def tree_figure(tree: ChowLiuTree, names: Sequence[str] | None = None) -> Figure
 
 
 def circular_layout(tree: ChowLiuTree) -> np.ndarray:
-    """Return places (D, 2): leaves evenly on the circle, depth first; others at the mean of their children.
-
-    Example:
-        >>> from pynade.classical import ChowLiuTree
-        >>> circular_layout(ChowLiuTree(3, parent=[-1, 0, 0])).round(6).tolist()
-        [[0.0, 0.0], [1.0, 0.0], [-1.0, 0.0]]
-    """
+    """Return places (D, 2): leaves evenly on the circle, depth first; others at the mean of children."""
     children: dict[int, list[int]] = {d: [] for d in range(-1, tree.n_variables)}
     for d, parent in enumerate(tree.parent.tolist()):
         children[parent].append(d)
