@@ -119,8 +119,8 @@ def sample(
     model, facts = lazy.run.load_run(run)
     names, numbers = list(getattr(model, "feature_names_in_", ())), not hasattr(model, "schema_")
     known = None if given is None else parse_given(given, names, numbers)
-    blocks = {"per_step": per_step} if per_step else {}
-    blocks |= {"fresh_orderings": fresh} if fresh else {}
+    asked: Any = {"per_step": per_step, "fresh_orderings": fresh}
+    blocks = {option: value for option, value in asked.items() if value}
     rows, means = _draw(model, n, seed, known, plot is not None, blocks)
     if sides is not None and math.prod(sides) != rows.shape[1]:
         pixels, variables = math.prod(sides), rows.shape[1]
