@@ -3,7 +3,7 @@
 import pytest
 
 from pynade.classical import ChowLiuTree, chow_liu
-from pynade.runs.figures import tree_figure
+from pynade.runs.figures import circular_layout, tree_figure
 from tests.classical.test_binary import clustered
 
 
@@ -16,6 +16,11 @@ def test_the_picture_has_every_edge_and_name():
     forest = tree_figure(ChowLiuTree(300))
     assert not forest.axes[0].lines
     assert not forest.axes[0].texts
+
+
+def test_leaves_are_evenly_on_the_circle():
+    places = circular_layout(ChowLiuTree(3, parent=[-1, 0, 0]))
+    assert places.round(6).tolist() == [[0, 0], [1, 0], [-1, 0]]
 
 
 def test_every_variable_has_one_name():

@@ -9,7 +9,8 @@ import pytest
 
 import pynade
 from pynade.cli import screen
-from pynade.cli.fit import ModelOption, model_options
+from pynade.cli.fit import ModelOption, attribute_texts, default_folder, model_for, model_options
+from pynade.cli.sweep import parse_values
 from pynade.estimators.registry import ALIASES, MODELS, PARAMETERS, estimator_named
 from pynade.likelihood import Estimate
 from pynade.training import Progress
@@ -164,6 +165,24 @@ def test_runs_are_kept_in_a_folder_named_by_data_and_model(run, table, tmp_path)
     assert "runs/people-tabularnade already exists; give --overwrite" in err
     assert run("fit", "digits", "--model", "fvsbn", "--epochs", "1")[0] == 0
     assert (tmp_path / "runs/digits-fvsbn/result.json").is_file()
+
+
+def test_names_of_folders_and_models_that_are_not_given():
+    assert default_folder("tables/people.csv", "nade").as_posix() == "runs/people-nade"
+    assert default_folder("red_wine/3", "rnade").as_posix() == "runs/red_wine-3-rnade"
+    given = [("auto", ["people.csv"]), ("auto", ["digits"]), ("made", ["a.csv"])]
+    assert [model_for(*words) for words in given] == ["tabularnade", "nade", "made"]
+
+
+def test_values_of_a_sweep():
+    assert parse_values("learning-rate=0.1,1e-3") == ("learning_rate", [0.1, 0.001])
+    assert parse_values("hidden=50,20+20") == ("hidden", [50, (20, 20)])
+
+
+def test_texts_of_options_are_those_of_their_class():
+    text = "Options.\n\nAttributes:\n    size: how large,\n        in words.\n    speed: how."
+    made = type("Options", (), {"__doc__": text})
+    assert attribute_texts(made) == {"size": "how large, in words.", "speed": "how."}
 
 
 def following(text):

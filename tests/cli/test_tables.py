@@ -321,6 +321,8 @@ def test_commas_quotes_and_signs_in_questions():
     assert parse_question("e", names) == (["e"], {})
     assert parse_given("e=<=5", names, numbers=False) == {"e": "<=5"}
     assert parse_given("2=0, e=1", names) == {2: 0.0, "e": 1.0}
+    assert parse_given('e="Paris, Texas",a b=40', names, numbers=False) == {"e": "Paris, Texas", "a b": "40"}
+    assert comma_separated('a=1, city="Paris, Texas"') == ["a=1", 'city="Paris, Texas"']
     assert comma_separated("a,,b,") == ["a", "", "b", ""]
     for text in ("a b=", "=1", "", "e=1,"):
         with pytest.raises(ValueError, match="known values are written"):

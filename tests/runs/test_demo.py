@@ -47,17 +47,19 @@ def test_demo_prints_schema_gaps_and_odd_cells_and_writes_a_picture(found, monke
 @pytest.mark.slow
 def test_the_demo_of_digits_ranks_the_models(tmp_path):
     lines = digits_demo(tmp_path / "demo.png")
-    independent, fvsbn, made, nade = (line.test for line in lines)
+    independent, fvsbn, made, nade = (test for _, test, _ in lines)
     assert independent.mean < fvsbn.mean - 3 * fvsbn.stderr
     assert fvsbn.mean < min(made.mean, nade.mean)
-    assert all(line.test.exact and line.test.n == 300 for line in lines)
+    assert all(test.exact and test.n == 300 for _, test, _ in lines)
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_demo_of_digits_trains_small_models_for_few_epochs():
     """Which is why it takes less than a minute on two cores."""
-    assert sum(model.epochs for model in models().values()) <= 220
-    assert max(size for model in models().values() for size in _sizes(model)) <= 500
+    nets = [model for model in models().values() if hasattr(model, "learning_rate")]
+    assert len(nets) == 3
+    assert sum(model.epochs for model in nets) <= 220
+    assert max(size for model in nets for size in _sizes(model)) <= 500
 
 
 def _sizes(model):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import polars
 import pytest
 
-from pynade.runs.figures import save_figure, table_figure, training_figure
+from pynade.runs.figures import picture, save_figure, table_figure, training_figure
 
 RNG = np.random.default_rng(0)
 
@@ -36,6 +37,13 @@ def test_many_real_columns_are_drawn_as_histograms(tmp_path):
     assert wide.get_suptitle() == "30 rows, the first 64 of 100 columns"
 
 
+def test_every_column_of_a_frame_is_drawn():
+    frame = polars.DataFrame({"city": ["Paris", "Rome", "Rome"], "age": [40.0, 30.0, None]})
+    figure = table_figure(frame)
+    assert [axis.get_title() for axis in figure.axes] == ["city", "age"]
+    assert [patch.get_height() for patch in figure.axes[0].patches] == [2, 1]
+
+
 def test_a_binary_table_shows_shares_and_correlations(tmp_path):
     bits = np.array([[0, 1, 0], [1, 0, 0], [1, 0, 0], [0, 1, 0]], dtype=np.uint8)
     figure = table_figure(bits, ["a", "b", "c"])
@@ -55,6 +63,11 @@ def test_small_tables_and_gaps(tmp_path, shape, binary):
     save_figure(table_figure(rows), tmp_path / "t.png")
     rows[0, 0] = np.nan
     save_figure(table_figure(rows), tmp_path / "t.png")
+
+
+def test_rows_of_three_channels_are_pictures_in_colour():
+    assert picture(np.zeros(12), (3, 2, 2)).shape == (2, 2, 3)
+    assert picture(np.zeros(4), (2, 2)).shape == (2, 2)
 
 
 def test_training_shows_log_likelihoods():

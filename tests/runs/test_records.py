@@ -2,7 +2,11 @@
 
 import pytest
 
-from pynade.runs.score import _chosen
+from pynade.runs.score import _chosen, ensemble_sizes
+
+
+def test_sizes_of_ensembles():
+    assert ensemble_sizes(20) == [1, 2, 4, 8, 10, 16, 20]
 
 
 @pytest.mark.parametrize(

@@ -33,12 +33,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
 
 
 def comma_separated(text: str) -> list[str]:
-    """The parts of a text between commas, but for commas in double quotes.
-
-    Example:
-        >>> comma_separated('a=1, city="Paris, Texas"')
-        ['a=1', 'city="Paris, Texas"']
-    """
+    """The parts of a text between commas, but for commas in double quotes: a=1, city="Paris, Texas"."""
     return [part.strip() for part in re.findall(r'(?:^|,)((?:"[^"]*"|[^,"]|"(?=[^"]*$))*)', text)]
 
 
@@ -54,10 +49,6 @@ def parse_given(text: str, columns: Sequence[str] = (), numbers: bool = True) ->
         text: variables and values; what has a comma stands in double quotes.
         columns: the names of the variables, if they have any.
         numbers: values are numbers; otherwise they stay texts.
-
-    Example:
-        >>> parse_given("3=1, rain=0"), parse_given('city="Paris, Texas",age=40', numbers=False)
-        ({3: 1.0, 'rain': 0.0}, {'city': 'Paris, Texas', 'age': '40'})
     """
     given: dict[int | str, Any] = {}
     for part in comma_separated(text):
@@ -81,12 +72,7 @@ def parse_given(text: str, columns: Sequence[str] = (), numbers: bool = True) ->
 
 
 def parse_question(text: str, columns: Sequence[str]) -> tuple[list[str], dict[int | str, Any]]:
-    """ "income | age=40, city=Paris" as the columns asked about, and the values of the known ones.
-
-    Example:
-        >>> parse_question('a, b | c=1, d="x, y"', ["a", "b", "c", "d"])
-        (['a', 'b'], {'c': '1', 'd': 'x, y'})
-    """
+    """ "income | age=40, city=Paris" as the columns asked about, and the values of the known ones."""
     found = re.fullmatch(r'((?:"[^"]*"|[^|"])+)(?:\|(.*))?', text.strip(), re.DOTALL)
     targets = [_plain(part) for part in comma_separated(found[1])] if found else []
     if not found or not all(targets):

@@ -8,8 +8,8 @@ import inspect
 import itertools
 import re
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,10 +42,11 @@ TEXTS = {
 }
 SHORT = {"hidden": "hidden units of each layer.", "drop": "name of a column to leave out."}
 SHORT |= {"schema": "kind of a column, such as zip=category."}
-DEFAULTS = {"random_state": 0}
 TABLES = (".csv", ".csv.gz", ".parquet")  # endings of files of mixed columns
 NAMED = ("penguins",)  # data sets of mixed columns
 WORDS = {"None": "none", "True": "yes", "False": "no"}  # of defaults, in the help
+#: Older names of options, and the present ones.
+OLDER = {f"--{old}".replace("_", "-"): f"--{name}".replace("_", "-") for old, name in PARAMETERS.items()}
 COLUMNS = 60  # that `fit` prints the schema of
 MODEL = "A model named above; auto: by the data."
 CONSTANT = "Leave out columns that never vary."
@@ -108,41 +109,28 @@ def fit(
 
     model = model_for(model, [data or ""])
     folder = resume or out or default_folder(data or "", model)
-    with _stoppable(folder), training_bar() as bar, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "column .* is left out")  # `print_columns` says it
-        common: Any = {"data_dir": data_dir, "callbacks": [bar]}
-        if data is None:
-            result = lazy.run.resume_run(folder, **common)
-        else:
-            common |= {"overwrite": overwrite, "drop_constant": drop_constant, "checked": print_columns}
-            result = lazy.run.start_run(folder, model, parameters, data, **common)
+    try:
+        with training_bar() as bar, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "column .* is left out")  # `print_columns` says it
+            common: Any = {"data_dir": data_dir, "callbacks": [bar]}
+            if data is None:
+                result = lazy.run.resume_run(folder, **common)
+            else:
+                common |= {"overwrite": overwrite, "drop_constant": drop_constant, "checked": print_columns}
+                result = lazy.run.start_run(folder, model, parameters, data, **common)
+    except KeyboardInterrupt:  # Ctrl-C or SIGTERM
+        begun = (folder / "spec.json").is_file()
+        errors.print("Stopped; to go on:" if begun else "Stopped before training began.")
+        next_commands(*[("fit", "--resume", folder)] if begun else [], to=errors)
+        raise typer.Exit(3) from None
     _print_result(folder, result)
     data = data or lazy.summary.read_spec(folder)["data"]
     more = [("surprise", folder, data, "--top", 10)] if "gain" in result else []
     next_commands(("score", folder, data), ("sample", folder, "-n", 10), *more)
 
 
-@contextmanager
-def _stoppable(folder: Path) -> Iterator[None]:
-    """After Ctrl-C or SIGTERM: how the run goes on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        begun = (folder / "spec.json").is_file()
-        errors.print("Stopped; to go on:" if begun else "Stopped before training began.")
-        next_commands(*[("fit", "--resume", folder)] if begun else [], to=errors)
-        raise typer.Exit(3) from None
-
-
 def default_folder(data: str, model: str) -> Path:
-    """Where a run goes if no folder is given.
-
-    Example:
-        >>> default_folder("tables/people.csv", "nade").as_posix()
-        'runs/people-nade'
-        >>> default_folder("red_wine/3", "rnade").as_posix()
-        'runs/red_wine-3-rnade'
-    """
+    """Where a run goes if no folder is given: runs/people-nade of tables/people.csv."""
     file = Path(data)
     name = lazy.files.stem(file) if file.exists() or file.suffix else data.replace("/", "-").replace(":", "-")
     return Path("runs") / f"{name or 'data'}-{model}"
@@ -184,10 +172,11 @@ class ModelCommand(TyperCommand):
         app = typer.Typer(add_completion=False)
         app.command()(empty)
         self.params += typer.main.get_command(app).params
-        args = [_current_name(word) for word in args]
         known = [name for p in self.params for name in (*p.opts, *p.secondary_opts) if name.startswith("--")]
-        for word in itertools.takewhile(lambda word: word != "--", args):
-            option = word.partition("=")[0]
+        for n, word in enumerate(itertools.takewhile(lambda word: word != "--", args)):
+            option, sign, value = word.partition("=")
+            option = OLDER.get(option.replace("_", "-"), option)
+            args[n] = f"{option}{sign}{value}"
             if option.startswith("--") and option not in (*known, "--help"):
                 close = difflib.get_close_matches(option, known, n=1)
                 nearest = f": did you mean {close[0]}?" if close else ""
@@ -202,20 +191,8 @@ class ModelCommand(TyperCommand):
         return super().invoke(ctx)
 
 
-def _current_name(word: str) -> str:
-    """An argument with the present name of an option: --random-state=3 for --seed=3."""
-    option, sign, value = word.partition("=")
-    name = PARAMETERS.get(option[2:].replace("-", "_")) if option.startswith("--") else None
-    return word if name is None else f"--{name.replace('_', '-')}{sign}{value}"
-
-
 def model_for(model: str, words: Sequence[str]) -> str:
-    """The model that "auto" stands for, by the data that is among the words of a command.
-
-    Example:
-        >>> model_for("auto", ["people.csv"]), model_for("auto", ["digits"]), model_for("made", ["a.csv"])
-        ('tabularnade', 'nade', 'made')
-    """
+    """The model that "auto" stands for, by the data that is among the words of a command."""
     mixed = any(word.lower().endswith(TABLES) or word in NAMED for word in words)
     return model if model != "auto" else "tabularnade" if mixed else "nade"
 
@@ -295,7 +272,7 @@ def model_options(model: str | None) -> list[ModelOption]:
     kind, preset = estimator_class(model)
     texts = {} if kind._options is None else attribute_texts(kind._options)
     further = () if kind._options is None else fields(kind._options)
-    usual, options = DEFAULTS | kind._defaults | preset, []
+    usual, options = {"random_state": 0} | kind._defaults | preset, []
     for f in [f for f in (*parameters(kind), *further) if f.name != "training"]:
         written: Any = f.type if isinstance(f.type, str) else inspect.formatannotation(f.type)
         text = texts[f.name] if f in further else TEXTS.get(f.name, text_of(kind, f.name))
@@ -306,13 +283,7 @@ def model_options(model: str | None) -> list[ModelOption]:
 
 
 def attribute_texts(kind: type) -> dict[str, str]:
-    """The texts of the `Attributes` section of a class, by name.
-
-    Example:
-        >>> text = "Options.\\n\\nAttributes:\\n    size: how large,\\n        in words.\\n    speed: how."
-        >>> attribute_texts(type("Options", (), {"__doc__": text}))
-        {'size': 'how large, in words.', 'speed': 'how.'}
-    """
+    """The texts of the `Attributes` section of a class, by name."""
     _, _, section = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")
     texts = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", section.split("\n\n")[0], re.MULTILINE)
     return {name: " ".join(text.split()) for name, text in texts}

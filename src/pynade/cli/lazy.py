@@ -7,16 +7,19 @@ from pynade._lazy import LazyModule
 if TYPE_CHECKING:
     import numpy as np
     import polars
+    import torch
 
-    from pynade import arguments, estimators, processes, tables
-    from pynade.runs import demo, figures, run, sampling, score, summary, sweep
-    from pynade.tables import files, images, registry
+    from pynade import arguments, estimators, models, processes, tables
+    from pynade.estimators import questions
+    from pynade.runs import demo, figures, run, score, summary, sweep
+    from pynade.tables import files, frames, images, registry
 else:
-    np, polars = LazyModule("numpy"), LazyModule("polars")
-    _folders = {"": "arguments estimators processes tables", ".tables": "files images registry"}
-    _folders |= {".runs": "demo figures run sampling score summary sweep"}
+    np, polars, torch = map(LazyModule, ("numpy", "polars", "torch"))
+    _folders = {"": "arguments estimators models processes tables", ".estimators": "questions"}
+    _folders |= {".runs": "demo figures run score summary sweep", ".tables": "files frames images registry"}
     _names = [(folder, name) for folder, names in _folders.items() for name in names.split()]
     globals().update({name: LazyModule(f"pynade{folder}.{name}") for folder, name in _names})
 
-__all__ = ["arguments", "demo", "estimators", "figures", "files", "images", "np", "polars", "processes"]
-__all__ += ["registry", "run", "sampling", "score", "summary", "sweep", "tables"]
+__all__ = ["arguments", "demo", "estimators", "figures", "files", "frames", "images", "models", "np"]
+__all__ += ["polars", "processes", "questions", "registry", "run", "score", "summary", "sweep", "tables"]
+__all__ += ["torch"]

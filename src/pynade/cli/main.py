@@ -58,7 +58,12 @@ def info(
         console.print(f"training and validation of {run} -> {curve}")
         return next_commands(("info", run))
     if plot is not None:
-        lazy.figures.plot_tree(run, plot)
+        model, facts = lazy.run.load_run(run)
+        tree = getattr(model, "tree_", model)  # of a mixture of trees, the one of largest weight
+        if not hasattr(tree, "edges"):
+            name = type(model).__name__
+            raise ValueError(f"{run} is a {name}; only a ChowLiu (--model chow-liu) has a tree")
+        lazy.figures.save_figure(lazy.figures.tree_figure(tree, facts.get("columns")), plot)
     print_facts(*lazy.summary.describe_run(run))
     if plot is not None:
         console.print(f"-> {plot}")
@@ -85,7 +90,7 @@ def demo(out: Picture = Path("pynade-demo.png"), digits: Annotated[bool, Digits]
         with errors.status("digits") as status:
             lines = lazy.demo.digits_demo(out, lambda name: status.update(f"training {name}"))
         rows = [(name, f"{test.mean:.2f} ± {test.stderr:.2f}", f"{s:.1f}") for name, test, s in lines]
-        images = f"Binarized 8×8 digits, {lines[0].test.n} test images"
+        images = f"Binarized 8×8 digits, {lines[0][1].n} test images"
         console.print(f"{images}, exact log-likelihoods (higher is better)")
         console.print(plain_table("model", "test log-likelihood (nats)", "seconds", rows=rows))
         console.print(f"Real digits, samples and pixel probabilities: {out}")

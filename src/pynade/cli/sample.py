@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from pynade.cli import lazy
 from pynade.cli.arguments import Data, DataDir, Picture, Run, parse_given, parse_shape
-from pynade.cli.lazy import np
+from pynade.cli.lazy import files, frames, np, polars
 from pynade.cli.screen import console, errors, next_commands, row_bar
 
 SPLIT = "train, valid, test or all; by default test, all rows of a plain file."
@@ -69,9 +69,9 @@ def score(
         purpose = "exact on some rows, estimated on all"
         raise ValueError(f"--every is for --orderings together with --estimate: {purpose}")
     if rows is not None:
-        lazy.files.check_destination(rows, *lazy.files.TABLE_ENDINGS)
+        files.check_destination(rows, *files.TABLE_ENDINGS)
     if record is not None:
-        lazy.files.check_destination(record, ".json")
+        files.check_destination(record, ".json")
         lazy.summary.read_spec(run)
     with lazy.processes.together() as rank:
         with row_bar("scoring") as bar:
@@ -81,7 +81,7 @@ def score(
         if rank > 0:
             return
     if rows is not None:
-        lazy.files.write_table(rows, ["log_prob"], result.log_probs)
+        files.write_table(rows, ["log_prob"], result.log_probs)
     if record is not None:
         lazy.score.write_record(record, run, result)
     lazy.score.forget_chunks(result)
@@ -119,16 +119,24 @@ def sample(
     model, facts = lazy.run.load_run(run)
     names, numbers = list(getattr(model, "feature_names_in_", ())), not hasattr(model, "schema_")
     known = None if given is None else parse_given(given, names, numbers)
-    blocks = {"per_step": per_step, "fresh_orderings": fresh}
-    rows, means = lazy.sampling.samples_of(model, n, seed, known, plot is not None, **blocks)
+    asked: Any = {"per_step": per_step, "fresh_orderings": fresh}
+    blocks = {option: value for option, value in asked.items() if value}
+    rows, means = _draw(model, n, seed, known, plot is not None, blocks)
     if sides is not None and math.prod(sides) != rows.shape[1]:
         pixels, variables = math.prod(sides), rows.shape[1]
         raise ValueError(f"{shape} has {pixels} pixels but the model has {variables} variables")
     if out is not None:
-        lazy.files.write_table(out, facts.get("columns"), rows)
+        files.write_table(out, facts.get("columns"), rows)
     if plot is not None:
         sides = sides or facts.get("image_shape")
-        figure = lazy.sampling.samples_figure(model, rows, means, facts.get("columns"), sides)
+        if sides is None or not isinstance(rows, np.ndarray):
+            figure = lazy.figures.table_figure(rows, facts.get("columns"))
+        else:
+            white = float(model._cells().white) if hasattr(model, "_cells") else 1.0
+            panels = {"samples": rows / white}
+            if means is not None:
+                panels["probabilities" if white == 1 else "expectations"] = means / white
+            figure = lazy.figures.image_panels(panels, sides)
         lazy.figures.save_figure(figure, plot)
     table = ("sample", run, "-n", n, "--out", "samples.csv")
     if out is None and plot is None:
@@ -136,9 +144,35 @@ def sample(
         for line in rows.write_csv().splitlines() if framed else (" ".join(map(str, row)) for row in rows):
             console.print(line, soft_wrap=True)
         return next_commands(table, to=errors)
-    files = ", ".join(str(file) for file in (out, plot) if file)
-    console.print(f"{n} rows of {rows.shape[1]} variables -> {files}")
+    made = ", ".join(str(file) for file in (out, plot) if file)
+    console.print(f"{n} rows of {rows.shape[1]} variables -> {made}")
     next_commands(table if out is None else ("score", run, out))
+
+
+def _draw(model: Any, n: int, seed: int, given: Any, means: bool, blocks: dict[str, Any]) -> tuple[Any, Any]:
+    """Rows of a model, a polars frame or an array; with `means`, the expectation of each cell when drawn."""
+    known = lazy.estimators
+    estimator, name = isinstance(model, known.DensityEstimator), type(model).__name__
+    images = isinstance(model, known.ImageEstimator) and given is None
+    if blocks and not images:
+        option = next(iter(blocks)).replace("_", "-")
+        raise ValueError(f"--{option} is for samples of a model of images (convnade, unet), without --given")
+    if given is not None and not estimator:
+        raise ValueError(f"the {name} was not saved by an estimator, so it takes no --given")
+    if images:
+        values, expected = model.draw(n, seed, means=means, **blocks)
+        return model._cells().native(values), None if expected is None else expected.cpu().numpy()
+    if given is not None or isinstance(model, known.RBM | known.TabularNADE):
+        rows = model.sample(n, random_state=seed, given=given)  # (a large RBM has no density)
+        return rows if hasattr(rows, "write_csv") else np.asarray(rows), None
+    if not estimator and not isinstance(model, lazy.models.Density):
+        others = "an orderless model has `.under(…)`, an RBM `.gibbs(…)`"
+        raise ValueError(f"the file holds a {name}, which is no density: {others}")
+    density: Any = model.density().cpu() if estimator else model
+    drawn = density.sample(n, lazy.torch.Generator().manual_seed(seed))
+    means = means and hasattr(density, "conditional_means")
+    expected = density.conditional_means(drawn).detach().numpy() if means else None
+    return model._cells().native(drawn) if estimator else drawn.numpy(), expected
 
 
 def impute(
@@ -161,13 +195,37 @@ def impute(
       pynade impute runs/table gaps.csv --draws 5 --out five_fillings.csv
       pynade impute runs/nade gaps.csv --particles 1000 --out filled.csv
     """
+    model, facts = lazy.run.load_run(run, lazy.estimators.DensityEstimator)
+    mixed, estimated = hasattr(model, "schema_"), hasattr(model.model_, "order")  # orderings of its own
+    if particles is not None and not estimated:
+        raise ValueError(f"{run} fills gaps without particles; only models with a fixed ordering need them")
+    used = lazy.questions.PARTICLES if particles is None else particles
+    sizes = {"the number of particles": used, "the number of draws": 1 if draws is None else draws}
+    lazy.arguments.check_positive(**sizes)
+    files.check_destination(out, *(files.FRAME_ENDINGS if mixed else files.TABLE_ENDINGS))
     options: Any = {"record": True, "action": "always", "category": UserWarning}
     with errors.status("imputing"), warnings.catch_warnings(**options) as caught:
-        gaps, rows, used = lazy.sampling.impute_file(run, file, out, draws, seed, particles)
+        if mixed:
+            rows, header = lazy.run.data_for(model, str(file)).split("all"), None
+            codes, offsets = model.schema_.encode(rows)
+            gaps, filled = np.isnan(codes) & (offsets == 0), model.impute(rows, draws, random_state=seed)
+            if draws is not None:
+                mark = "draw_" if "draw" in rows.columns else "draw"
+                blocks = [one.select(polars.lit(k).alias(mark), "*") for k, one in enumerate(filled)]
+                filled = polars.concat(blocks)
+        else:
+            (rows, names), columns = files.read_file(file), facts.get("columns")
+            rows = frames.align(rows, names, columns, facts.get("dropped", ()))
+            gaps, filled = np.isnan(rows), model.impute(rows, draws, random_state=seed, particles=used)
+            header = list((names and columns) or names or frames.default_names(rows.shape[1]))
+            if draws is not None and out.suffix != ".npy":
+                number = np.repeat(np.arange(draws), len(rows))[:, None]
+                header, filled = ["draw", *header], np.hstack([number, filled.reshape(-1, rows.shape[1])])
+        files.write_table(out, header, filled)
     for warning in caught:
         errors.print(f"Warning: {warning.message}")
-    note = f" (an estimate with {used:,} particles per row)" if gaps and used is not None else ""
-    console.print(f"{gaps:,} gaps in {rows:,} rows filled{note} -> {out}")
+    note = f" (an estimate with {used:,} particles per row)" if gaps.any() and estimated else ""
+    console.print(f"{gaps.sum():,} gaps in {len(rows):,} rows filled{note} -> {out}")
     if draws is not None:
         return next_commands(("score", run, file), ("sample", run, "-n", 10))
     several = out.with_stem(f"{out.stem}-draws")

@@ -100,12 +100,7 @@ def sweep(
 
 
 def parse_values(text: str) -> tuple[str, list[Any]]:
-    """ "hidden=500,200+200" as a name and its values.
-
-    Example:
-        >>> parse_values("learning-rate=0.1,1e-3"), parse_values("hidden=50,20+20")
-        (('learning_rate', [0.1, 0.001]), ('hidden', [50, (20, 20)]))
-    """
+    """ "hidden=500,200+200" as a name and its values: ("hidden", [500, (200, 200)])."""
     name, sign, values = text.partition("=")
     if not sign or not name.strip() or not values.strip():
         raise ValueError(f"parameters are written NAME=VALUE or NAME=V1,V2,…, not {text!r}")

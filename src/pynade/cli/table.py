@@ -86,10 +86,9 @@ def surprise(
     model, rows = _model_and_rows(run, data)
     with errors.status("scoring cells"):
         cells = model.surprise(rows, top)
-    if out is not None:
-        files.write_table(out, None, cells)
     console.print(odd_cells(cells.head(50)))
     if out is not None:
+        files.write_table(out, None, cells)
         console.print(f"{cells.height:,} cells -> {out}")
     column = cells["column"][0] if cells.height else model.schema_.names[0]
     next_commands(("query", run, column), ("score", run, data))

@@ -41,12 +41,7 @@ def tile(rows: np.ndarray, shape: Sequence[int], columns: int | None = None) -> 
 
 
 def picture(row: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """Return a row as an image: (height, width), or (height, width, 3) of colours; else the mean of channels.
-
-    Example:
-        >>> picture(np.zeros(12), (3, 2, 2)).shape
-        (2, 2, 3)
-    """
+    """Return a row as an image: (height, width, 3) of three channels, else (height, width), their mean."""
     image = np.reshape(row, (-1, *shape[-2:]))
     return image.transpose(1, 2, 0) if len(image) == 3 else image.mean(0)
 
@@ -80,13 +75,6 @@ def table_figure(rows: Any, names: Sequence[str] | None = None) -> Figure:
     the correlation of every two. Other columns are drawn one by one: a histogram of numbers and dates, bars
     of the most frequent levels. Of an array of zeros and ones, the share of ones of each column and the
     correlations are drawn. Columns without names are ``x1`` … ``xD``.
-
-    Example:
-        >>> len(table_figure(np.random.default_rng(0).normal(size=(50, 3)), ["a", "b", "c"]).axes)
-        9
-        >>> import polars
-        >>> len(table_figure(polars.DataFrame({"city": ["Paris", "Rome"], "age": [40.0, 30.0]})).axes)
-        2
     """
     if not isinstance(rows, np.ndarray):
         columns = {column.name: column for column in rows}
@@ -247,12 +235,6 @@ def tree_figure(tree: ChowLiuTree, names: Sequence[str] | None = None) -> Figure
     Args:
         tree: The tree or forest.
         names: Names of the variables; their numbers when left out. Shown for up to 200 variables.
-
-    Example:
-        >>> from pynade.classical import ChowLiuTree
-        >>> figure = tree_figure(ChowLiuTree(3, parent=[-1, 0, 0]), names=["rain", "wet", "cloudy"])
-        >>> sorted(text.get_text() for text in figure.axes[0].texts)
-        ['cloudy', 'rain', 'wet']
     """
     D = tree.n_variables
     if names is not None and len(names) != D:
@@ -274,26 +256,8 @@ def tree_figure(tree: ChowLiuTree, names: Sequence[str] | None = None) -> Figure
     return figure
 
 
-def plot_tree(run: Path, path: Path) -> None:
-    """Draw the tree of a ChowLiu run or model file; of a mixture of trees, the one of largest weight."""
-    from pynade.classical import ChowLiuTree
-    from pynade.estimators.base import load_with_facts
-
-    model, facts = load_with_facts(run)
-    tree = getattr(model, "tree_", model)
-    if not isinstance(tree, ChowLiuTree):
-        raise ValueError(f"{run} is a {type(model).__name__}; only a ChowLiu (--model chow-liu) has a tree")
-    save_figure(tree_figure(tree, facts.get("columns")), path)
-
-
 def circular_layout(tree: ChowLiuTree) -> np.ndarray:
-    """Return places (D, 2): leaves evenly on the circle, depth first; others at the mean of their children.
-
-    Example:
-        >>> from pynade.classical import ChowLiuTree
-        >>> circular_layout(ChowLiuTree(3, parent=[-1, 0, 0])).round(6).tolist()
-        [[0.0, 0.0], [1.0, 0.0], [-1.0, 0.0]]
-    """
+    """Return places (D, 2): leaves evenly on the circle, depth first; others at the mean of children."""
     children: dict[int, list[int]] = {d: [] for d in range(-1, tree.n_variables)}
     for d, parent in enumerate(tree.parent.tolist()):
         children[parent].append(d)

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -48,17 +49,14 @@ def data_for(model: Any, data: str, data_dir: Path | None = None) -> Dataset:
 
 
 def load_run(run: Path, kind: type = object) -> tuple[Any, dict[str, Any]]:
-    """The model of a run folder or a model file, of this kind or one sentence, and the facts saved with it.
-
-    A model of mixed tables gives polars frames, whatever it was trained on.
-    """
+    """The model of a run folder or a model file, which must be of this kind, and the facts saved with it."""
     model, facts = load_with_facts(run)
     if not isinstance(model, kind):
         for_tables = "; this command is for models of tables of mixed columns (tabularnade)"
         wanted = for_tables if kind is TabularNADE else ", not a model saved by an estimator"
         raise ValueError(f"{run} is a {type(model).__name__}{wanted}")
     if isinstance(model, TabularNADE):
-        model.schema_ = replace(model.schema_, frame="polars")
+        model.schema_ = replace(model.schema_, frame="polars")  # whatever it was trained on
     return model, facts
 
 
@@ -127,7 +125,20 @@ def resume_run(
             _clear(folder)
         return result
     with sole_writer(folder):
-        return _ended(folder) or _resume(folder, data_dir, callbacks)
+        if (result := _ended(folder)) is not None:  # another process may have been quicker
+            return result
+        spec = read_spec(folder)
+        _clear_parts(folder)
+        estimator = estimator_named(spec["model"], spec["parameters"])
+        dataset = _varying(data_for(estimator, spec["data"], data_dir), spec.get("drop_constant", False))
+        dataset = binarized(dataset, spec.get("binarize"))
+        if not dataset.framed:
+            dataset = _with_validation(dataset, estimator, spec.get("valid_rows"))
+        if dataset.checksum != spec["data_checksum"]:
+            sums = f"(checksum {dataset.checksum[:12]}…, expected {spec['data_checksum'][:12]}…)"
+            raise ValueError(f"the data {spec['data']!r} are not those the run in {folder} began with {sums}")
+        begun = any(path.is_file() for path in _files(folder))  # without a checkpoint it starts over
+        return _train(folder, estimator, dataset, resume=begun, callbacks=callbacks)
 
 
 def _ended(folder: Path) -> dict[str, Any] | None:
@@ -138,22 +149,6 @@ def _ended(folder: Path) -> dict[str, Any] | None:
     if result["status"] != "finished":
         raise ValueError(f"the run in {folder} ended with: {result['stopped']}; it cannot go on from there")
     return result
-
-
-def _resume(folder: Path, data_dir: Path | None, callbacks: Sequence[Callback]) -> dict[str, Any]:
-    """Train what is left of a run, whose lock this process holds."""
-    spec = read_spec(folder)
-    _clear_parts(folder)
-    estimator = estimator_named(spec["model"], spec["parameters"])
-    dataset = _varying(data_for(estimator, spec["data"], data_dir), spec.get("drop_constant", False))
-    dataset = binarized(dataset, spec.get("binarize"))
-    if not dataset.framed:
-        dataset = _with_validation(dataset, estimator, spec.get("valid_rows"))
-    if dataset.checksum != spec["data_checksum"]:
-        sums = f"(checksum {dataset.checksum[:12]}…, expected {spec['data_checksum'][:12]}…)"
-        raise ValueError(f"the data {spec['data']!r} are not those the run in {folder} began with {sums}")
-    begun = any(path.is_file() for path in _files(folder))  # without a checkpoint it starts over
-    return _train(folder, estimator, dataset, resume=begun, callbacks=callbacks)
 
 
 def as_command(spec: dict[str, Any], folder: str) -> str:
@@ -183,14 +178,12 @@ def _varying(dataset: Dataset, wanted: bool) -> Dataset:
     if not wanted or dataset.framed:  # (a model of mixed tables has constant columns)
         return dataset
     known = dataset.train.astype(np.float64)
-    kept = np.flatnonzero([len(np.unique(c[~np.isnan(c)])) > 1 for c in known.T])
-    if len(kept) == 0:
+    varies = np.array([len(np.unique(c[~np.isnan(c)])) > 1 for c in known.T])
+    if not varies.any():
         raise ValueError("every column is constant")
-    parts: dict[str, Any] = {part: rows[:, kept] for part, rows in dataset.parts.items()}
-    schema = Schema(tuple(dataset.schema.columns[i] for i in kept))
-    left = set(schema.names)
-    dropped = [name for name in dataset.schema.names if name not in left]
-    facts = dataset.provenance | {"dropped_columns": dropped}
+    parts: dict[str, Any] = {part: rows[:, varies] for part, rows in dataset.parts.items()}
+    schema = Schema(tuple(compress(dataset.schema.columns, varies)))
+    facts = dataset.provenance | {"dropped_columns": list(compress(dataset.schema.names, ~varies))}
     return replace(dataset, **parts, schema=schema, image_shape=None, provenance=facts, source=None)
 
 
@@ -273,14 +266,15 @@ def _check_request(model: str, estimator: DensityEstimator, dataset: Dataset) ->
     kind, bits = estimator._cells().kind, set(dataset.schema.kinds) == {"binary"}
     other = "binary" if bits else "real"
     *names, last = (name for name, entry in MODELS.items() if entry.data.startswith(other))
+    others = f"{', '.join(names)} and {last}"
     if kind == "real" and bits:
         what = f"{model} takes real numbers, but every column of {dataset.name} holds only zeros and ones"
-        raise ValueError(f"{what}; models of these are {', '.join(names)} and {last}")
+        raise ValueError(f"{what}; models of these are {others}")
     try:
         estimator.check_request(dataset.train, dataset.valid, columns=dataset.schema.names)
     except ValueError as error:
         if kind == "binary" and getattr(estimator, "binarize", None) is None and not bits:
-            raise ValueError(f"{error}; models of real numbers are {', '.join(names)} and {last}") from None
+            raise ValueError(f"{error}; models of real numbers are {others}") from None
         raise
 
 

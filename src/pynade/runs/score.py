@@ -49,12 +49,7 @@ class Score:
 
 
 def ensemble_sizes(k: int) -> list[int]:
-    """Sizes of ensembles worth keeping, up to k orderings: powers of two, ten, and k.
-
-    Example:
-        >>> ensemble_sizes(20)
-        [1, 2, 4, 8, 10, 16, 20]
-    """
+    """Sizes of ensembles worth keeping, up to k orderings: powers of two, ten, and k."""
     return sorted({2**p for p in range(k.bit_length())} | {k} | ({10} if k > 10 else set()))
 
 

@@ -42,7 +42,6 @@ Job = tuple[Setting, int]  # a setting and the number of a fold
 Rows = list[tuple[np.ndarray, np.ndarray | None]]  # of each fold, for training and validation
 Trained = tuple[float, list[tuple[Outcome, Any]]]  # seconds, and outcomes with their estimators
 SPEC = ("model", "data", "fixed", "grid", "seed", "folds", "retrain", "quick")  # in spec.json
-IN_RECORD = ("model", "data", "fixed", "grid", "folds", "retrain", "repeats")  # of spec.json
 TRIAL = 200  # validation rows of a trial, at most
 
 
@@ -85,7 +84,6 @@ class Sweep:
     repeats: int = 1
     quick: bool = False  # a trial, see `pynade sweep --help`; the record has `valid` and no `test`
     report: Callable[[SweepProgress], None] | None = None  # called after every epoch
-    known: registry.Known = None  # the named data sets; None takes those that are registered
 
     def __post_init__(self) -> None:
         self.fixed = {PARAMETERS.get(name, name): value for name, value in self.fixed.items()}
@@ -138,12 +136,12 @@ class Sweep:
 
     def _parts(self) -> list[Dataset]:
         """The data set, or its folds."""
-        named = self.data in (self.known or registry.entries())
-        if named and registry.fold_names(registry.entry(self.data, self.known)):
+        named = registry.entries().get(self.data)
+        if named is not None and registry.fold_names(named):
             if self.folds is not None:
                 raise ValueError(f"data set {self.data!r} has folds of its own; give no number of folds")
-            return registry.folds(self.data, self.data_dir, known=self.known)
-        whole = resolve(self.data, self.data_dir, known=self.known)
+            return registry.folds(self.data, self.data_dir)
+        whole = resolve(self.data, self.data_dir)
         parts = [whole] if self.folds is None else whole.folds(self.folds, self.seed)
         if parts[0].test is None:
             what = f"the data {self.data!r} have no test part to report"
@@ -246,7 +244,7 @@ class Sweep:
             **({"valid": scored_folds(final, parts, "valid")[1]["valid"]} if as_they_are else {}),
             "quick": self.quick,
             "protocol": protocol,
-            "spec": {name: self.spec[name] for name in IN_RECORD if name in self.spec},
+            "spec": {k: v for k, v in self.spec.items() if k not in ("seed", "quick", "data_checksums")},
             "chosen": [
                 {"fold": o["fold"] + 1, **o["setting"], "valid": o["valid"], "best_epoch": o["best_epoch"]}
                 | {"final": e.history_.stopped, "final_epochs": len(e.history_.epochs)}
@@ -261,32 +259,31 @@ class Sweep:
 
     def _final(self, ranked: list[list[Outcome]], rows: Rows) -> tuple[list[Outcome], list[Any]]:
         """Each fold's best outcome (the next one if its first seed diverges), and estimators of all seeds."""
-        chosen = [outcomes[0] for outcomes in ranked]
         seeds: list[Setting] = [{}, *({"random_state": self.seed + n} for n in range(1, self.repeats))]
 
         def learned(jobs: list[Job]) -> list[tuple[Outcome, Any]]:
             return [pair for _, (_, pairs) in self._learned("final", jobs, rows) for pair in pairs]
 
         if not self.retrain and not self.classical:  # the first seed has the weights that the grid validated
+            chosen = [outcomes[0] for outcomes in ranked]
             more = learned([(chosen[0]["setting"] | own, 0) for own in seeds[1:]])  # of one fold only
             return chosen, [*map(load, self._weights(chosen)), *(estimator for _, estimator in more)]
+        whole = {"validation_fraction": 0.0} if self.retrain and self.classical else {}
         done: dict[int, list[Any]] = {}  # by fold
         while left := [fold for fold in range(len(ranked)) if fold not in done]:
-            made = learned([(self._again(chosen[fold]) | own, fold) for fold in left for own in seeds])
+            jobs = []
+            for fold in left:
+                best = ranked[fold][0]
+                stop = {"patience": None, "stop_at_train": best["train"]} if self.stops_at_train else {}
+                jobs += [({**best["setting"], **stop, **whole, **own}, fold) for own in seeds]
+            made = learned(jobs)
             for fold in left:
                 several = [estimator for outcome, estimator in made if outcome["fold"] == fold]
-                rank = ranked[fold].index(chosen[fold]) + 1
-                if several[0].history_.stopped != "diverged" or rank == len(ranked[fold]):
-                    done[fold] = several
+                if several[0].history_.stopped == "diverged" and len(ranked[fold]) > 1:
+                    ranked[fold].pop(0)
                 else:
-                    chosen[fold] = ranked[fold][rank]
-        return chosen, [estimator for fold in range(len(ranked)) for estimator in done[fold]]
-
-    def _again(self, outcome: Outcome) -> Setting:
-        """The setting of an outcome, as it is trained once more."""
-        stop = {"patience": None, "stop_at_train": outcome["train"]} if self.stops_at_train else {}
-        whole = {"validation_fraction": 0.0} if self.retrain and self.classical else {}
-        return {**outcome["setting"], **stop, **whole}
+                    done[fold] = several
+        return [outcomes[0] for outcomes in ranked], [model for fold in sorted(done) for model in done[fold]]
 
     def _batches(self, jobs: list[Job]) -> dict[str, list[Job]]:
         """Jobs that are one training: of nets those with weights of the same shapes, else those of a fold."""
@@ -403,10 +400,7 @@ def as_sweep_command(spec: Mapping[str, Any]) -> str:
 
 
 def by_setting(outcomes: list[Outcome], tried: list[Setting], n_folds: int) -> list[dict[str, Any]]:
-    """Every setting with its validation log-likelihood on each fold, None where it diverged at once.
-
-    Folds where it did after a good epoch (then it comes last) are named.
-    """
+    """Every setting with its score on each fold, None where it diverged; where it did later, the folds."""
     lines = []
     for setting in tried:
         plain = json.loads(json.dumps(setting))  # tuples come back from files as lists
@@ -436,14 +430,10 @@ def scored_folds(estimators: list[Any], parts: list[Dataset], name: str) -> tupl
 
 
 def over_seeds(several: list[Any], first: np.ndarray, rows: np.ndarray) -> dict[str, Any]:
-    """Means of one setting under several seeds, of which the first has been scored.
-
-    The standard error of a standard deviation of n normal numbers is the deviation over sqrt(2 (n - 1)).
-    A run that diverged counts with the weights it had before, and the record names its seed.
-    """
+    """Means of one setting under several seeds, the first scored before; names those that diverged late."""
     means = np.array([first.mean(), *(scored(estimator, rows)[0].mean() for estimator in several[1:])])
     std, diverged = float(means.std(ddof=1)), [e for e in several if e.history_.stopped == "diverged"]
     facts = {"seeds": [e.random_state for e in several], "means": means.tolist(), "mean": float(means.mean())}
-    facts |= {"std": std, "stderr_of_std": float(std / np.sqrt(2 * (len(means) - 1)))}
+    facts |= {"std": std, "stderr_of_std": float(std / np.sqrt(2 * (len(means) - 1)))}  # of normal numbers
     facts |= {"diverged": [e.random_state for e in diverged]} if diverged else {}
     return {"repeats": facts}
