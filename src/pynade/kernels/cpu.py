@@ -16,7 +16,7 @@ from torch import Tensor
 from pynade.kernels import cpu_vector as vec
 from pynade.kernels.backends import Uniforms
 from pynade.kernels.cpu_back import backward as backward  # the other half of this kernel
-from pynade.kernels.cpu_scalar import NEVER, jit, nth, power
+from pynade.kernels.cpu_scalar import NEVER, PRECISE, jit, nth, power
 from pynade.kernels.reference import CODES, Weights
 from pynade.kernels.threads import arrays, borrowed, share, thread_count
 
@@ -141,7 +141,7 @@ def toss(drawn, eta):
     """From uniform numbers to ones with probability sigmoid(eta), and zeros."""
     zero, one = drawn.dtype.type(0), drawn.dtype.type(1)
     for r in range(np.uint64(vec.GROUP)):
-        hit = (drawn[r] * (one + power(-eta[r], True)) < one) & (eta[r] > NEVER)
+        hit = (drawn[r] * (one + power(-eta[r], PRECISE)) < one) & (eta[r] > NEVER)
         drawn[r] = one if hit else zero
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pynade.kernels.cpu_scalar import STEEPEST, bits, jit, logistic, power, rectify, tanh, value_of
+from pynade.kernels.cpu_scalar import FAST, PRECISE, STEEPEST, bits, jit, power, value_of
 from pynade.kernels.reference import CODES
 
 SIGMOID, RELU = CODES["sigmoid"], CODES["relu"]
@@ -37,13 +37,13 @@ def padded(width: int) -> int:
 
 
 @jit(inline=True)
-def squash(x, code):
-    """The activation; the branch on its code is lifted out of the loops that call this."""
+def squash(a, one, code):
+    """The activation; the branch on its code is lifted out of the loops that call this. NaN stays NaN."""
     if code == SIGMOID:
-        return logistic(x)
+        return one / (one + power(-a, FAST))
     if code == RELU:
-        return rectify(x)
-    return tanh(x)
+        return one - one if a < 0 else a
+    return (one + one) / (one + power(-(a + a), FAST)) - one
 
 
 @jit(inline=True)
@@ -76,7 +76,7 @@ def load(to, j, rows, i, width, code):
         return one if copy(to, j, rows, i, width) == zero else zero
     low = high = bits(one)
     for k in range(width):
-        odds = power(-rows[i + k], True)
+        odds = power(-rows[i + k], PRECISE)
         to[j + k] = odds
         low, high = min(low, bits(odds)), max(high, bits(odds))  # of floats they would not become vector code
     usable = (low > bits(one / to.dtype.type(STEEPEST))) & (high < bits(to.dtype.type(STEEPEST)))
@@ -119,7 +119,7 @@ def activate(s, o, to, width, code):
     """h = act(a), `to` values further on."""
     one = s.dtype.type(1)
     for k in range(width):
-        s[o + to + k] = one / (one + s[o + k]) if code == ODDS else squash(s[o + k], code)
+        s[o + to + k] = one / (one + s[o + k]) if code == ODDS else squash(s[o + k], one, code)
 
 
 @jit(inline=True)
@@ -134,7 +134,7 @@ def advance(s, o, x, w, i, v, j, width, code):
     for k in range(width):
         a = s[o + k] * w[i + k] if code == ODDS else s[o + k] + x * w[i + k]
         s[o + k] = a
-        h = one / (one + a) if code == ODDS else squash(a, code)
+        h = one / (one + a) if code == ODDS else squash(a, one, code)
         s[o + H + k] = h
         y += h * v[j + k]
     return y
@@ -214,7 +214,7 @@ def retreat(s, o, x, w, i, e, v, j, width, code):
         w[i + GRAD + k] += x * g
         a = s[o + k] - x * w[i + k]
         s[o + k] = a
-        h = squash(a, code)
+        h = squash(a, one, code)
         s[o + BACK_H + k] = h
         s[o + Q + k] = e * v[j + k]
         v[j + GRAD + k] += e * h
