@@ -1,7 +1,8 @@
 """Fused kernels as differentiable functions of torch.
 
-Both methods of a kernel take tensors of any leading axes, so mapping over a new axis (`torch.func.vmap`) is
-one call with one more of them. The backward pass is a function of its own so that it can be mapped too.
+Both methods of a kernel take and return tensors with a first axis of M members, so mapping over a new axis
+(`torch.func.vmap`) is one call with more members. The backward pass is a function of its own so that it can
+be mapped too.
 """
 
 from __future__ import annotations
@@ -27,30 +28,32 @@ class Kernel(Protocol):
 
 
 def fused(kernel: Kernel, *tensors: Tensor) -> Tensor:
-    """The kernel's output; nothing is kept where no gradient can be wanted."""
+    """The kernel's output for one member; nothing is kept where no gradient can be wanted."""
     unsure = mapped()  # requires_grad of mapped tensors is not known
     keep = torch.is_grad_enabled() and (unsure or any(t.requires_grad for t in tensors))
+    member = [t.unsqueeze(0) for t in tensors]
     if not keep and not unsure:  # autograd alone takes as long as a small batch
-        return kernel.forward(False, *tensors)[0]
-    output: Tensor = Fused.apply(kernel, keep, *tensors)[0]
-    return output
+        return kernel.forward(False, *member)[0].squeeze(0)
+    output: Tensor = Fused.apply(kernel, keep, *member)[0]
+    return output.squeeze(0)
 
 
 class Mapped(Function):
-    """Abstract function of a kernel, an option and tensors with any leading axes."""
+    """Abstract function of a kernel, an option and tensors of M members."""
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], Any]:
-        """One more axis first: repeated where not mapped, but for an order (1, D) that all members share."""
-        moved = []
-        for tensor, dim in zip(args[2:], in_dims[2:], strict=True):
-            shared = tensor.ndim == 2 and len(tensor) == 1 and not tensor.is_floating_point()
-            if dim is None:
-                moved.append(tensor if shared else tensor.expand(info.batch_size, *tensor.shape))
-            else:
-                moved.append(tensor.movedim(dim, 0))
-        outputs = cls.apply(*args[:2], *moved)
-        return outputs, (0,) * len(outputs)
+        """N times as many members: repeated where not mapped, but for an order (1, D) that all share."""
+        pairs = zip(args[2:], in_dims[2:], strict=True)
+        each = [t.unsqueeze(0) if dim is None else t.movedim(dim, 0) for t, dim in pairs]
+        lead = (info.batch_size, each[0].shape[1])
+
+        def joined(t: Tensor) -> Tensor:
+            shared = t.shape[:2] == (1, 1) and not t.is_floating_point()
+            return t[0] if shared else t.expand(*lead, *t.shape[2:]).flatten(0, 1)
+
+        outputs = cls.apply(*args[:2], *map(joined, each))
+        return tuple(output.unflatten(0, lead) for output in outputs), (0,) * len(outputs)
 
 
 class Fused(Mapped):
