@@ -1,8 +1,8 @@
 """Fused kernels as differentiable functions of torch.
 
-Both methods of a kernel take and return tensors with a first axis of M members, so mapping over a new axis
-(`torch.func.vmap`) is one call with more members. The backward pass is a function of its own so that it can
-be mapped too.
+All tensors of a kernel have a first axis of M members, or all may have any leading axes, so that mapping over
+a new axis (`torch.func.vmap`) is one call with more of them. The backward pass is a function of its own so
+that it can be mapped too.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ class Kernel(Protocol):
 
 
 def fused(kernel: Kernel, *tensors: Tensor) -> Tensor:
-    """The kernel's output for one member; nothing is kept where no gradient can be wanted."""
+    """The kernel's output; nothing is kept where no gradient can be wanted."""
     unsure = mapped()  # requires_grad of mapped tensors is not known
     keep = torch.is_grad_enabled() and (unsure or any(t.requires_grad for t in tensors))
-    member = [t.unsqueeze(0) for t in tensors]
     if not keep and not unsure:  # autograd alone takes as long as a small batch
-        return kernel.forward(False, *member)[0].squeeze(0)
-    output: Tensor = Fused.apply(kernel, keep, *member)[0]
-    return output.squeeze(0)
+        return kernel.forward(False, *tensors)[0]
+    output: Tensor = Fused.apply(kernel, keep, *tensors)[0]
+    return output
 
 
 class Mapped(Function):
-    """Abstract function of a kernel, an option and tensors of M members."""
+    """Abstract function of a kernel, an option and tensors."""
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], Any]:
-        """N times as many members: repeated where not mapped, but for an order (1, D) that all share."""
+        """The new axis joined with the first, repeated where not mapped; an order (1, D) is for all."""
         pairs = zip(args[2:], in_dims[2:], strict=True)
         each = [t.unsqueeze(0) if dim is None else t.movedim(dim, 0) for t, dim in pairs]
-        lead = (info.batch_size, each[0].shape[1])
+        shortest = min((t.shape for t in each if t.is_floating_point()), key=len)
+        lead = (info.batch_size, *shortest[1:2])
 
         def joined(t: Tensor) -> Tensor:
             shared = t.shape[:2] == (1, 1) and not t.is_floating_point()
-            return t[0] if shared else t.expand(*lead, *t.shape[2:]).flatten(0, 1)
+            return t[0] if shared else t.expand(*lead, *t.shape[len(lead) :]).flatten(0, len(lead) - 1)
 
         outputs = cls.apply(*args[:2], *map(joined, each))
         return tuple(output.unflatten(0, lead) for output in outputs), (0,) * len(outputs)

@@ -145,7 +145,8 @@ def recurrence(
         return plain(features, Weights(weight, hidden_bias, output, bias, order), activation)
     x, *parts = _alike(features.squeeze(2), weight.squeeze(1), hidden_bias, output, bias)
     _check_shapes(Weights._make((*parts, order)), x.shape[1])
-    return fused(Recurrence(load(kernel), activation), x, *parts, order)
+    member = (t.unsqueeze(0) for t in (x, *parts, order))
+    return fused(Recurrence(load(kernel), activation), *member).squeeze(0)
 
 
 @dataclass
