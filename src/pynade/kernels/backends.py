@@ -20,12 +20,6 @@ FUSED = {"numba": ("cpu", "pynade.kernels.cpu"), "triton": ("cuda", "pynade.kern
 KERNELS = ("auto", "reference", "dense", *FUSED)
 
 
-@cache
-def load(kernel: str) -> ModuleType:
-    """The module of a fused kernel; importing it imports the kernel's compiler."""
-    return importlib.import_module(FUSED[kernel][1])
-
-
 def choose(kernel: str, device: torch.device, *tensors: Tensor) -> str:
     """The kernel to run; "auto" is numba on the CPU, Triton on CUDA, else the reference."""
     if kernel not in KERNELS:
@@ -146,7 +140,7 @@ def recurrence(
     x, *parts = _alike(features.squeeze(2), weight.squeeze(1), hidden_bias, output, bias)
     _check_shapes(Weights._make((*parts, order)), x.shape[1])
     member = (t.unsqueeze(0) for t in (x, *parts, order))
-    return fused(Recurrence(load(kernel), activation), *member).squeeze(0)
+    return fused(Recurrence(importlib.import_module(FUSED[kernel][1]), activation), *member).squeeze(0)
 
 
 @dataclass
@@ -205,10 +199,10 @@ def sample(
     if kernel not in FUSED:
         return reference.sample(Weights._make((*parts, order)), given["uniforms"], noise, activation)
     _check_shapes(Weights._make((*parts, order)), n_variables, len(uniforms), **given)
-    floats = _alike(*parts, *given.values())
-    numbers = {"uniforms": uniforms, "noise": noise} | dict(zip(given, floats[4:], strict=True))
-    own = Weights._make((*floats[:4], order))
-    drawn: Tensor = load(kernel).sample(own, **numbers, activation=activation)
+    tensors = _alike(*parts, *given.values())
+    own, numbers = Weights._make((*tensors[:4], order)), dict(zip(given, tensors[4:], strict=True))
+    draw = importlib.import_module(FUSED[kernel][1]).sample
+    drawn: Tensor = draw(own, numbers.get("uniforms", uniforms), numbers.get("noise"), activation)
     return drawn
 
 

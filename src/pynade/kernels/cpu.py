@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pynade.kernels import cpu_vector as vec
 from pynade.kernels.backends import Uniforms
-from pynade.kernels.cpu_scalar import NEVER, PRECISE, jit, nth, power
+from pynade.kernels.cpu_scalar import NEVER, PRECISE, Compiled, jit, nth, power
 from pynade.kernels.reference import CODES, Weights
 from pynade.kernels.threads import arrays, borrowed, share, thread_count
 
@@ -96,11 +96,12 @@ def _share(
 
     def task(number: int) -> None:
         member, first = number // blocks, number % blocks * rows
+        numbers = np.arange(first, min(batch, first + rows), dtype=np.uint64)
+        marked = tensors[6][member, first : first + rows]
         with borrowed(tensors[0].dtype, *shapes) as scratch:
-            for code, way in ((vec.ODDS, False), (CODES[activation], True)):
-                chosen = np.uint64(first + np.flatnonzero(tensors[6][member, first : first + rows] == way))
-                if len(chosen):
-                    options = (seed, family, code, steps, width, member, chosen)
+            for code, chosen in ((vec.ODDS, ~marked), (CODES[activation], marked)):
+                if chosen.any():
+                    options = (seed, family, code, steps, width, member, numbers[chosen])
                     _walk(*tensors, *options, *scratch, np.empty(vec.GROUP, np.int64))
 
     share(task, members * blocks, thread_count("walk", x, threads))
@@ -378,13 +379,7 @@ def _backward(
 
 def fill(out: Tensor, seed: int) -> Tensor:
     """Fill a tensor with uniform numbers strictly between 0 and 1; the seed and k give the k-th."""
-    array = out.view(-1).numpy()
-
-    def task(number: int) -> None:
-        first = number * DRAWN
-        _fill(array[first : first + DRAWN], np.uint64(seed), np.uint64(first))
-
-    share(task, -(-len(array) // DRAWN), torch.get_num_threads())
+    _by_parts(_fill, DRAWN, seed, out.view(-1))
     return out
 
 
@@ -398,27 +393,32 @@ def _fill(out, seed, first):
 def choose(count: Tensor, n_variables: int, seed: int, exists: Tensor | None = None) -> Tensor:
     """Bool (B, D): count[b] of the variables that exist in row b, every set of so many equally likely."""
     out = torch.empty(len(count), n_variables, dtype=torch.bool)
-    given = arrays(count, out if exists is None else exists, out)
-
-    def task(number: int) -> None:
-        part = slice(number * CHOSEN, (number + 1) * CHOSEN)
-        _choose(*(array[part] for array in given), exists is None, np.uint64(seed), np.uint64(part.start))
-
-    share(task, -(-len(count) // CHOSEN), torch.get_num_threads())
+    _by_parts(_choose, CHOSEN, seed, count, torch.ones_like(out) if exists is None else exists, out)
     return out
 
 
 @jit()
-def _choose(count, exists, out, every, seed, first):
+def _choose(count, exists, out, seed, first):
     """Knuth's algorithm S: of `left` variables to come `need` are taken, the next with chance need / left."""
     rows, n = out.shape
     for b in range(rows):
-        need, left = count[b], n if every else exists[b].sum()
+        need, left = count[b], exists[b].sum()
         for d in range(n):
             take = False
-            if every or exists[b, d]:
+            if exists[b, d]:
                 u = nth(seed, (first + np.uint64(b)) * np.uint64(n) + np.uint64(d), np.float64(0))
                 take = need >= left or u * left < need
                 left -= 1
                 need -= take
             out[b, d] = take
+
+
+def _by_parts(loop: Compiled, size: int, seed: int, *tensors: Tensor) -> None:
+    """Call a loop with `size` rows of the tensors at a time, and the number of the first, on all threads."""
+    whole = arrays(*tensors)
+
+    def task(number: int) -> None:
+        part = slice(number * size, (number + 1) * size)
+        loop(*(array[part] for array in whole), np.uint64(seed), np.uint64(part.start))
+
+    share(task, -(-len(whole[0]) // size), torch.get_num_threads())

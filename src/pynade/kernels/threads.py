@@ -26,17 +26,16 @@ LINE = 64  # bytes: buffers start on a cache line, so that no vector straddles t
 KEPT = 2**24  # bytes: larger buffers are given back to the system
 
 _free: defaultdict[int, deque[np.ndarray]] = defaultdict(lambda: deque(maxlen=4))  # by size, powers of two
-_children: list[int] = []  # this process, if it was forked
-os.register_at_fork(after_in_child=lambda: _children.append(os.getpid()))
+_process = os.getpid()
 
 
 def forked() -> bool:
     """Whether this is the child of a fork: with OpenMP's records, but not the threads it would wait for."""
-    return bool(_children)
+    return os.getpid() != _process
 
 
 def share(task: Callable[[int], None], count: int, threads: int) -> None:
-    """Run task(0) … task(count - 1) on so many threads, the caller's among them, in any order."""
+    """Run task(0) … task(count - 1) on so many threads, in any order."""
     threads = min(threads, count)
     numbers = iter(range(count))
     errors: list[BaseException] = []
@@ -54,10 +53,7 @@ def share(task: Callable[[int], None], count: int, threads: int) -> None:
     elif parallel is not None:
         parallel(run, threads)
     else:
-        others = [_pool(threads - 1, os.getpid()).submit(run) for _ in range(threads - 1)]
-        run()
-        for other in others:
-            other.result()
+        list(_pool(threads, os.getpid()).map(run, range(threads)))
     if errors:
         raise errors[0]
 
