@@ -32,79 +32,64 @@ CHOSEN = 64  # rows of one task of `choose`
 GIVEN, BERNOULLI, MIXTURE = range(3)  # where x comes from; a new family is a new code and a branch in `_walk`
 
 
-def forward(x: Tensor, weights: Weights, activation: str, with_tape: bool = True) -> tuple[Tensor, Tensor]:
-    """Eta (M, B, D, P) and the tape (M, S, B, H), the pre-activations at the end of each segment.
-
-    x is (M, B, D), of M members with their own W (M, D, H), c (M, H), V (M, D, P, H), b (M, D, P), and one
-    order (1, D) or their own (M, D). An empty tape (S = 0) allows a faster method for binary data.
-    """
-    members, batch, n_variables = x.shape
-    segments = -(-n_variables // vec.SEGMENT) if with_tape else 0
-    tape = x.new_empty(members, segments, batch, weights.weight.shape[2])
-    eta = x.new_empty(*x.shape, weights.bias.shape[2])
-    odds = not with_tape and activation == "sigmoid" and x.dtype == torch.float32  # float64 stays exact
-    plain = torch.full((members, batch), not odds)
-    if odds and not torch.equal(x * x, x):
-        plain = (x * x != x).any(2)
-    _share(x, weights, activation, plain, eta, tape)
-    return eta, tape
-
-
 def sample(weights: Weights, uniforms: Tensor | Uniforms, noise: Tensor | None, activation: str) -> Tensor:
     """Rows (B, D), as `pynade.kernels.sample`: Bernoulli variables without noise, mixtures with it."""
     own = Weights._make(tensor.unsqueeze(0) for tensor in weights)
     x = weights.weight.new_empty(1, len(uniforms), len(weights.weight))
-    odds = noise is None and activation == "sigmoid" and x.dtype == torch.float32
-    none = x.new_empty(1, 0, 0, 0)
-    _share(x, own, activation, torch.full(x.shape[:2], not odds), none, none, uniforms, noise)
+    forward(x, own, activation, False, uniforms, noise)
     return x[0]
 
 
-def _share(
+def forward(
     x: Tensor,
     weights: Weights,
     activation: str,
-    plain: Tensor,
-    eta: Tensor,
-    tape: Tensor,
+    with_tape: bool = True,
     uniforms: Tensor | Uniforms | None = None,
     noise: Tensor | None = None,
-) -> None:
-    """Go through all steps of rows x (M, B, D), which are given, or drawn into x, on all threads.
+) -> tuple[Tensor, Tensor]:
+    """Eta (M, B, D, P) and the tape (M, S, B, H), the pre-activations at the end of each segment.
 
-    Outputs of given rows go to eta (M, B, D, P), pre-activations to the tape. Rows that are not marked as
-    `plain` (M, B) are computed with `ODDS`; those that leave its range are marked, and computed once more.
+    x is (M, B, D), of M members with their own W (M, D, H), c (M, H), V (M, D, P, H), b (M, D, P), and one
+    order (1, D) or their own (M, D). With uniform numbers rows are drawn into x instead, and eta is not set.
+    An empty tape (S = 0) allows a faster method for binary data; rows that leave its range are marked, and
+    computed once more.
     """
     (members, batch, n_variables), (n_params, hidden) = x.shape, weights.output.shape[2:]
     family = GIVEN if uniforms is None else BERNOULLI if noise is None else MIXTURE
+    odds = not with_tape and family != MIXTURE and activation == "sigmoid" and x.dtype == torch.float32
+    marked = torch.full((members, batch), not odds)  # (float64 stays exact)
+    if odds and family == GIVEN and not torch.equal(x * x, x):
+        marked = (x * x != x).any(2)
+    eta = x.new_empty(members, batch if family == GIVEN else 0, n_variables, n_params)
+    tape = x.new_empty(members, -(-n_variables // vec.SEGMENT) if with_tape else 0, batch, hidden)
     seed = np.uint64(uniforms.seed if isinstance(uniforms, Uniforms) else 0)
-    drawn = (numbers if isinstance(numbers, Tensor) else x[0, :0] for numbers in (uniforms, noise))
-    tensors, threads = arrays(*weights, x, plain, eta, tape, *drawn), torch.get_num_threads()
-    if tensors[4].min() < 0 or tensors[4].max() >= n_variables:  # loops do not check indexes
+    given = (numbers if isinstance(numbers, Tensor) else x[0, :0] for numbers in (uniforms, noise))
+    tensors, threads = arrays(*weights, x, marked, eta, tape, *given), torch.get_num_threads()
+    order, rows_marked = tensors[4], tensors[6]
+    if order.min() < 0 or order.max() >= n_variables:  # loops do not check indexes
         raise ValueError(f"order holds variables outside 0 … {n_variables - 1}")
     steps = max(2, 2 ** int(math.log2(max(1, CHUNK // n_params))))  # the last of a segment ends it
     lanes = -(-hidden // vec.LANE)
     width = vec.padded(-(-hidden // lanes))
     rows = max(1, min(ROWS, batch, -(-members * batch // threads)))
     blocks, padded = -(-batch // rows), -(-rows // vec.FOUR) * vec.FOUR
-    sizes = (
-        padded * lanes * vec.FORWARD_STATE,
-        lanes * steps * width,
-        lanes * (steps * n_params + 1) * width,
-    )
-    shapes = *((size,) for size in (*sizes, padded, steps)), (n_params + 1, vec.GROUP), (n_variables, rows)
+    states, outputs = padded * lanes * vec.FORWARD_STATE, lanes * (steps * n_params + 1) * width
+    flat = ((size,) for size in (states, lanes * steps * width, outputs, padded, steps))
+    shapes = (*flat, (n_params + 1, vec.GROUP), (n_variables, rows))
 
     def task(number: int) -> None:
         member, first = number // blocks, number % blocks * rows
         numbers = np.arange(first, min(batch, first + rows), dtype=np.uint64)
-        marked = tensors[6][member, first : first + rows]
+        plain = rows_marked[member, first : first + rows]
         with borrowed(tensors[0].dtype, *shapes) as scratch:
-            for code, chosen in ((vec.ODDS, ~marked), (CODES[activation], marked)):
+            for code, chosen in ((vec.ODDS, ~plain), (CODES[activation], plain)):
                 if chosen.any():
                     options = (seed, family, code, steps, width, member, numbers[chosen])
                     _walk(*tensors, *options, *scratch, np.empty(vec.GROUP, np.int64))
 
     share(task, members * blocks, thread_count("walk", x, threads))
+    return eta, tape
 
 
 @jit(inline=True)
@@ -136,12 +121,12 @@ def _toss(drawn, eta):
 
 @jit()
 def _walk(
-    weight, hidden_bias, output, bias, order, x, plain, eta, tape, uniforms, noise,
+    weight, hidden_bias, output, bias, order, x, marked, eta, tape, uniforms, noise,
     seed, family, code, steps, width, m, chosen, state, w, v, bounds, marks, out, xs, moved,
 ):  # fmt: skip
     """The chosen rows of member m; xs (D, rows) are their values by step, uniform numbers before they are."""
     (n_variables, n_params), hidden, rows = bias.shape[1:], hidden_bias.shape[1], len(chosen)
-    x, plain, eta, tape, order = x[m], plain[m], eta[m], tape[m], order[m % len(order)]
+    x, marked, eta, tape, order = x[m], marked[m], eta[m], tape[m], order[m % len(order)]
     weights, outputs = weight[m].reshape(-1), output[m].reshape(-1)
     hidden_bias, bias = hidden_bias[m], bias[m]
     lanes, wide, zero, one = -(-hidden // width), np.uint64(width), x.dtype.type(0), x.dtype.type(1)
@@ -168,7 +153,7 @@ def _walk(
             bounds[r] = min(bounds[r], least)
             vec.activate(state, at, vec.H, wide, code)
     for r in range(rows):
-        plain[chosen[r]] |= bounds[r] == zero
+        marked[chosen[r]] |= bounds[r] == zero
     for d0 in range(0, n_variables, steps):
         end = min(n_variables, d0 + steps)
         for t in range(end - d0):
@@ -179,7 +164,7 @@ def _walk(
                 marks[t] = min(marks[t], vec.fetch(w, v, *places, weights, outputs, *sizes))
             if marks[t] == zero:
                 for r in range(rows):
-                    plain[chosen[r]] = True
+                    marked[chosen[r]] = True
         for r0 in range(0, rows, vec.GROUP):
             present = min(vec.GROUP, rows - r0)
             for d1 in range(d0, end, pair):
@@ -228,7 +213,7 @@ def _walk(
                                 vec.advance(state, o, value[r], w, at, w, at, wide, code)
                         o = np.uint64((r0 + r) * row)
                         if code == vec.ODDS and vec.shrunk(bounds, r0 + r, marks[t], state, o, lanes, wide):
-                            plain[chosen[r0 + r]] = True
+                            marked[chosen[r0 + r]] = True
         if len(tape) and (end % vec.SEGMENT == 0 or end == n_variables):
             for r in range(rows):
                 for lane in range(lanes):
@@ -238,7 +223,7 @@ def _walk(
     for r in range(rows):
         for lane in range(lanes if code == vec.ODDS else 0):  # (a copy tells whether all is finite)
             o = np.uint64(r * row + lane * vec.FORWARD_STATE)
-            plain[chosen[r]] |= vec.copy(state, o + vec.H, state, o, wide) != zero
+            marked[chosen[r]] |= vec.copy(state, o + vec.H, state, o, wide) != zero
         for d in range(0 if family == GIVEN else n_variables):
             x[chosen[r], order[d]] = xs[d, r]
 
