@@ -180,11 +180,8 @@ def _walk(
                             j = np.uint64(lane * lane_of_v + ((d1 - d0) * n_params + p) * width)
                             vec.dots(state, o, np.uint64(row), v, j, wide, out, p, q)
                 for d in range(d1, stop):
-                    t, forced, value = (
-                        d - d0,
-                        code != vec.ODDS and marks[d - d0] == zero,
-                        xs[d, r0 : r0 + present],
-                    )
+                    t, value = d - d0, xs[d, r0 : r0 + present]
+                    forced = code != vec.ODDS and marks[t] == zero
                     if family == GIVEN:
                         i = np.uint64(order[d])
                         for p in range(np.uint64(n_params)):

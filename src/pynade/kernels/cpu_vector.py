@@ -43,6 +43,8 @@ def squash(a, one, code):
         return one / (one + power(-a, FAST))
     if code == RELU:
         return one - one if a < 0 else a
+    if code == ODDS:
+        return one / (one + a)
     return (one + one) / (one + power(-(a + a), FAST)) - one
 
 
@@ -119,7 +121,7 @@ def activate(s, o, to, width, code):
     """h = act(a), `to` values further on."""
     one = s.dtype.type(1)
     for k in range(width):
-        s[o + to + k] = one / (one + s[o + k]) if code == ODDS else squash(s[o + k], one, code)
+        s[o + to + k] = squash(s[o + k], one, code)
 
 
 @jit(inline=True)
@@ -134,7 +136,7 @@ def advance(s, o, x, w, i, v, j, width, code):
     for k in range(width):
         a = s[o + k] * w[i + k] if code == ODDS else s[o + k] + x * w[i + k]
         s[o + k] = a
-        h = one / (one + a) if code == ODDS else squash(a, one, code)
+        h = squash(a, one, code)
         s[o + H + k] = h
         y += h * v[j + k]
     return y
