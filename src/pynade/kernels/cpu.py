@@ -71,7 +71,7 @@ def forward(
         raise ValueError(f"order holds variables outside 0 … {n_variables - 1}")
     steps = max(2, 2 ** int(math.log2(max(1, CHUNK // n_params))))  # the last of a segment ends it
     lanes = -(-hidden // vec.LANE)
-    width = vec.padded(-(-hidden // lanes))
+    width = -(-hidden // (lanes * vec.ROUND)) * vec.ROUND
     rows = max(1, min(ROWS, batch, -(-members * batch // threads)))
     blocks, padded = -(-batch // rows), -(-rows // vec.FOUR) * vec.FOUR
     states, outputs = padded * lanes * vec.FORWARD_STATE, lanes * (steps * n_params + 1) * width
@@ -227,13 +227,13 @@ def _walk(
 
 def backward(
     x: Tensor, weights: Weights, tape: Tensor, grad_eta: Tensor, activation: str, need_x: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """Gradients of x (empty unless `need_x`), W, c and V; the arguments are as for `forward`."""
     weight, hidden_bias, output, _, order = weights
     (members, batch, n_variables), threads = x.shape, torch.get_num_threads()
     n_params, hidden = output.shape[2:]
     lanes = max(-(-hidden // vec.SHORT), min(-(-hidden // vec.ROUND), threads // members))
-    width = vec.padded(-(-hidden // lanes))
+    width = -(-hidden // (lanes * vec.ROUND)) * vec.ROUND
     lanes = -(-hidden // width)
     splits = max(1, min(threads // (members * lanes), batch // LEAST_ROWS))
     rows = max(1, -(-batch // splits))
@@ -259,8 +259,7 @@ def backward(
 
     share(task, members * splits * lanes if batch else 0, thread_count("backward", x, threads))
     grads = (grad_x, grad_weight, grad_bias, grad_output)
-    gx, gw, gc, gv = (g[0] if len(g) == 1 else g.sum(0) for g in grads)
-    return gx, gw, gc, gv
+    return tuple(part[0] if len(part) == 1 else part.sum(0) for part in grads)
 
 
 @jit()
@@ -270,16 +269,14 @@ def _backward(
     need_x, code, m, split, lane, first, last, k0, k1, steps, state, w, v, xs, es, first_update,
 ):  # fmt: skip
     """Rows first … last - 1 and hidden units k0 … k1 - 1 of member m."""
-    n_variables, n_params, hidden = output.shape[1], output.shape[2], output.shape[3]
-    x, tape, grad_eta = x[m], tape[m], grad_eta[m]
-    weight, hidden_bias, output, order = weight[m], hidden_bias[m], output[m], order[m % len(order)]
-    grad_x, grad_weight, grad_bias = grad_x[lane, m], grad_weight[split, m], grad_bias[split, m]
-    grad_output = grad_output[split, m]
+    n_variables, n_params, hidden = output.shape[1:]
+    x, tape, grad_eta, hidden_bias, order = x[m], tape[m], grad_eta[m], hidden_bias[m], order[m % len(order)]
+    grad_x, grad_bias = grad_x[lane, m], grad_bias[split, m]
     units, start, zero = np.uint64(k1 - k0), np.uint64(k0), x.dtype.type(0)
     wide = np.uint64(-(-(k1 - k0) // 16) * 16)  # so written that LLVM knows: whole vectors, no remainder
     block = len(first_update)
-    weights, outputs = weight.reshape(-1), output.reshape(-1)
-    grad_weights, grad_outputs = grad_weight.reshape(-1), grad_output.reshape(-1)
+    weights, outputs = weight[m].reshape(-1), output[m].reshape(-1)
+    grad_weights, grad_outputs = grad_weight[split, m].reshape(-1), grad_output[split, m].reshape(-1)
     whole = n_params // 4 * 4 if steps == 1 else 0  # outputs gathered for four rows at once
     for b0 in range(first, last, block):
         rows = min(block, last - b0)

@@ -18,11 +18,8 @@ from numba.extending import overload
 from pynade.kernels.private import reference_counts
 
 Compiled = Callable[..., Any]
-FOLDER = Path(__file__).parent
-STAMP = zlib.crc32(
-    b"".join((FOLDER / name).read_bytes() for name in ("cpu_scalar.py", "cpu_vector.py", "reference.py"))
-)
-
+COMMON = ("cpu_scalar.py", "cpu_vector.py", "reference.py")
+STAMP = zlib.crc32(b"".join(Path(__file__).with_name(name).read_bytes() for name in COMMON))
 REORDER = {"reassoc", "contract", "nsz"}
 STRICT = {"contract", "nsz"}  # for sums whose order is the algorithm
 

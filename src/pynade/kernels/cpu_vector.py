@@ -31,11 +31,6 @@ H = np.uint64(LANE)
 BACK_H, G, Q, GRAD, TWIN, ROW = (np.uint64(n * SHORT) for n in (1, 2, 3, 1, 2, 4))
 
 
-def padded(width: int) -> int:
-    """The next multiple of `ROUND`."""
-    return -(-width // ROUND) * ROUND
-
-
 @jit(inline=True)
 def squash(a, one, code):
     """The activation; the branch on its code is lifted out of the loops that call this. NaN stays NaN."""
