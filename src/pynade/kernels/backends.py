@@ -153,14 +153,15 @@ class Recurrence:
     kernel: ModuleType
     activation: str
 
-    def forward(self, keep: bool, x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, keep: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Eta (M, B, D, P) and the tape."""
+        x, *weights = tensors
         results: tuple[Tensor, ...] = self.kernel.forward(x, Weights._make(weights), self.activation, keep)
         return results
 
-    def backward(self, needs: tuple[bool, ...], x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def backward(self, needs: tuple[bool, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
         """Gradients of all but the order."""
-        *weights, tape, grad = tensors
+        x, *weights, tape, grad = tensors
         grads = self.kernel.backward(x, Weights._make(weights), tape, grad, self.activation, needs[0])
         return *grads, grad.sum(1)
 
