@@ -52,13 +52,13 @@ def forward(
 
     x is (M, B, D), of M members with their own W (M, D, H), c (M, H), V (M, D, P, H), b (M, D, P), and one
     order (1, D) or their own (M, D). With uniform numbers rows are drawn into x instead, and eta is not set.
-    An empty tape (S = 0) allows a faster method for binary data; rows that leave its range are marked, and
-    computed once more.
+    An empty tape (S = 0) allows a faster method (`vec.ODDS`) for binary data in float32; float64 stays exact.
+    Rows that are not for this method, or leave its range, are marked and computed by the other one.
     """
     (members, batch, n_variables), (n_params, hidden) = x.shape, weights.output.shape[2:]
     family = GIVEN if uniforms is None else BERNOULLI if noise is None else MIXTURE
     odds = not with_tape and family != MIXTURE and activation == "sigmoid" and x.dtype == torch.float32
-    marked = torch.full((members, batch), not odds)  # (float64 stays exact)
+    marked = torch.full((members, batch), not odds)
     if odds and family == GIVEN and not torch.equal(x * x, x):
         marked = (x * x != x).any(2)
     eta = x.new_empty(members, batch if family == GIVEN else 0, n_variables, n_params)
