@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from pynade.kernels import cpu, recurrence, sample
-from pynade.kernels.cpu_scalar import power
+from pynade.kernels.cpu_scalar import PRECISE, power
 from pynade.kernels.cpu_vector import ODDS
 
 from .cases import Case
@@ -21,7 +21,7 @@ from .cases import Case
 @numba.njit
 def _powers(x, y):
     for k in range(len(x)):
-        y[k] = power(x[k], True)
+        y[k] = power(x[k], PRECISE)
 
 
 def test_exponential_is_right_to_float32_and_one_at_zero() -> None:

@@ -1,7 +1,8 @@
 """Fused kernels as differentiable functions of torch.
 
-Both methods of a kernel take tensors of any leading axes, so mapping over a new axis (`torch.func.vmap`) is
-one call with one more of them. The backward pass is a function of its own so that it can be mapped too.
+All tensors of a kernel have a first axis of M members, or all may have any leading axes, so that mapping over
+a new axis (`torch.func.vmap`) is one call with more of them. The backward pass is a function of its own so
+that it can be mapped too.
 """
 
 from __future__ import annotations
@@ -37,20 +38,22 @@ def fused(kernel: Kernel, *tensors: Tensor) -> Tensor:
 
 
 class Mapped(Function):
-    """Abstract function of a kernel, an option and tensors with any leading axes."""
+    """Abstract function of a kernel, an option and tensors."""
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], Any]:
-        """One more axis first: repeated where not mapped, but for an order (1, D) that all members share."""
-        moved = []
-        for tensor, dim in zip(args[2:], in_dims[2:], strict=True):
-            shared = tensor.ndim == 2 and len(tensor) == 1 and not tensor.is_floating_point()
-            if dim is None:
-                moved.append(tensor if shared else tensor.expand(info.batch_size, *tensor.shape))
-            else:
-                moved.append(tensor.movedim(dim, 0))
-        outputs = cls.apply(*args[:2], *moved)
-        return outputs, (0,) * len(outputs)
+        """The new axis joined with the first, repeated where not mapped; an order (1, D) is for all."""
+        pairs = zip(args[2:], in_dims[2:], strict=True)
+        each = [t.unsqueeze(0) if dim is None else t.movedim(dim, 0) for t, dim in pairs]
+        shortest = min((t.shape for t in each if t.is_floating_point()), key=len)
+        lead = (info.batch_size, *shortest[1:2])
+
+        def joined(t: Tensor) -> Tensor:
+            shared = t.shape[:2] == (1, 1) and not t.is_floating_point()
+            return t[0] if shared else t.expand(*lead, *t.shape[len(lead) :]).flatten(0, len(lead) - 1)
+
+        outputs = cls.apply(*args[:2], *map(joined, each))
+        return tuple(output.unflatten(0, lead) for output in outputs), (0,) * len(outputs)
 
 
 class Fused(Mapped):

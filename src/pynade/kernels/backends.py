@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,12 +18,6 @@ from pynade.kernels.reference import Weights
 
 FUSED = {"numba": ("cpu", "pynade.kernels.cpu"), "triton": ("cuda", "pynade.kernels.gpu")}  # device, module
 KERNELS = ("auto", "reference", "dense", *FUSED)
-
-
-@cache
-def load(kernel: str) -> ModuleType:
-    """The module of a fused kernel; importing it imports the kernel's compiler."""
-    return importlib.import_module(FUSED[kernel][1])
 
 
 def choose(kernel: str, device: torch.device, *tensors: Tensor) -> str:
@@ -146,47 +139,31 @@ def recurrence(
         return plain(features, Weights(weight, hidden_bias, output, bias, order), activation)
     x, *parts = _alike(features.squeeze(2), weight.squeeze(1), hidden_bias, output, bias)
     _check_shapes(Weights._make((*parts, order)), x.shape[1])
-    members = (t.unsqueeze(0) for t in (x, *parts, order))  # one
-    return fused(Recurrence(load(kernel), activation), *members).squeeze(0)
+    member = (t.unsqueeze(0) for t in (x, *parts, order))
+    return fused(Recurrence(importlib.import_module(FUSED[kernel][1]), activation), *member).squeeze(0)
 
 
 @dataclass
 class Recurrence:
-    """The recurrence of a population, for `autograd.fused`: of x (…, B, D), W, c, V, b and the order.
+    """The recurrence of M members for `autograd.fused`: of x (M, B, D), W, c, V, b and the order.
 
-    The order is (1, D) for all members or has their leading axes. The tape is kept, of any length.
+    The order is (1, D) for all members, or (M, D). The tape is kept, of any length.
     """
 
     kernel: ModuleType
     activation: str
 
     def forward(self, keep: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Eta (…, B, D, P) and the tape."""
-        lead, x, weights, _ = _members(tensors)
-        return _apart(lead, self.kernel.forward(x, weights, self.activation, keep))
+        """Eta (M, B, D, P) and the tape."""
+        x, *weights = tensors
+        results: tuple[Tensor, ...] = self.kernel.forward(x, Weights._make(weights), self.activation, keep)
+        return results
 
     def backward(self, needs: tuple[bool, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
         """Gradients of all but the order."""
-        lead, x, weights, (tape, grad) = _members(tensors)
-        grads = self.kernel.backward(x, weights, tape, grad, self.activation, needs[0])
-        return _apart(lead, (*grads, grad.sum(1)))
-
-
-def _members(tensors: Sequence[Tensor]) -> tuple[torch.Size, Tensor, Weights, Sequence[Tensor]]:
-    """The leading axes, then x (M, B, D), the weights of M members, and whatever else there is."""
-    lead = tensors[0].shape[:-2]
-    if len(lead) > 1:
-        order = tensors[5]
-        if order.ndim > 2:  # (each its own; mapped over outer axes alone, it lacks some)
-            order = order[(..., *[None] * (len(lead) + 1 - order.ndim), slice(None))].expand(*lead, -1)
-        floats = [t.reshape(math.prod(lead), *t.shape[len(lead) :]) for t in (*tensors[:5], *tensors[6:])]
-        tensors = [*floats[:5], order.reshape(-1, order.shape[-1]), *floats[5:]]
-    return lead, tensors[0], Weights._make(tensors[1:6]), tensors[6:]
-
-
-def _apart(lead: torch.Size, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Tensors (M, …) with the leading axes again."""
-    return tuple(t.reshape(*lead, *t.shape[1:]) for t in tensors) if len(lead) > 1 else tensors
+        x, *weights, tape, grad = tensors
+        grads = self.kernel.backward(x, Weights._make(weights), tape, grad, self.activation, needs[0])
+        return *grads, grad.sum(1)
 
 
 @torch.no_grad()
@@ -223,10 +200,10 @@ def sample(
     if kernel not in FUSED:
         return reference.sample(Weights._make((*parts, order)), given["uniforms"], noise, activation)
     _check_shapes(Weights._make((*parts, order)), n_variables, len(uniforms), **given)
-    floats = _alike(*parts, *given.values())
-    numbers = {"uniforms": uniforms, "noise": noise} | dict(zip(given, floats[4:], strict=True))
-    own = Weights._make((*floats[:4], order))
-    drawn: Tensor = load(kernel).sample(own, **numbers, activation=activation)
+    tensors = _alike(*parts, *given.values())
+    own, numbers = Weights._make((*tensors[:4], order)), dict(zip(given, tensors[4:], strict=True))
+    draw = importlib.import_module(FUSED[kernel][1]).sample
+    drawn: Tensor = draw(own, numbers.get("uniforms", uniforms), numbers.get("noise"), activation)
     return drawn
 
 

@@ -18,11 +18,8 @@ from numba.extending import overload
 from pynade.kernels.private import reference_counts
 
 Compiled = Callable[..., Any]
-FOLDER = Path(__file__).parent
-STAMP = zlib.crc32(
-    b"".join((FOLDER / name).read_bytes() for name in ("cpu_scalar.py", "cpu_vector.py", "reference.py"))
-)
-
+COMMON = ("cpu_scalar.py", "cpu_vector.py", "reference.py")
+STAMP = zlib.crc32(b"".join(Path(__file__).with_name(name).read_bytes() for name in COMMON))
 REORDER = {"reassoc", "contract", "nsz"}
 STRICT = {"contract", "nsz"}  # for sums whose order is the algorithm
 
@@ -65,24 +62,35 @@ def scalar(build: Compiled) -> Compiled:
 
 
 # e^x = 2^n e^f with n whole and |f| <= log(2) / 2. Adding `magic` rounds to a whole number and leaves it in
-# the low bits; log 2 comes in two parts, of which n times the first is exact. The series are those of Cephes
-# in float32, of Taylor in float64.
+# the low bits; log 2 comes in two parts, of which n times the first is exact. The series, highest power
+# first, are those of Cephes in float32, of Taylor in float64.
 SINGLE = {
     "kind": np.float32, "whole": np.int32, "bits": 23, "magic": 12582912.0, "high": 88.37, "low": -87.0,
-    "first": 0.693359375, "second": -2.12194440e-4, "root": 0x3F3504F3,
+    "first": 0.693359375, "second": -2.12194440e-4, "root": 0x3F3504F3, "terms": 4,
+    "series": (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5),
 }  # fmt: skip
 DOUBLE = {
     "kind": np.float64, "whole": np.int64, "bits": 52, "magic": 6755399441055744.0,
     "high": 709.0, "low": -708.0, "first": 6.93145751953125e-1, "second": 1.42860682030941723212e-6,
-    "root": 0x3FE6A09E667F3BCD,
+    "root": 0x3FE6A09E667F3BCD, "terms": 10, "series": [1 / math.factorial(n) for n in range(13, 1, -1)],
 }  # fmt: skip
-C0, C1, C2 = np.float32(5.0000001201e-1), np.float32(1.6666665459e-1), np.float32(4.1665795894e-2)
-C3, C4, C5 = np.float32(8.3334519073e-3), np.float32(1.3981999507e-3), np.float32(1.9875691500e-4)
-T2, T3, T4, T5, T6, T7, T8, T9, T10, T11, T12, T13 = (1 / math.factorial(n) for n in range(2, 14))
 
 
 def _of(x: Any) -> dict[str, Any]:
     return SINGLE if x == numba.float32 else DOUBLE
+
+
+@scalar
+def polynomial(x, coefficients):
+    """Of a tuple of coefficients, the highest power first."""
+
+    def compute(x, coefficients):
+        y = coefficients[0]
+        for c in coefficients[1:]:
+            y = y * x + c
+        return y
+
+    return compute
 
 
 @scalar
@@ -93,27 +101,12 @@ def at_most(x):
 
 
 @scalar
-def _series(f):
-    """e^f for small f."""
-    one = _of(f)["kind"](1)
-
-    def single(f):
-        return (((((C5 * f + C4) * f + C3) * f + C2) * f + C1) * f + C0) * (f * f) + f + one
-
-    def double(f):
-        p = ((((T13 * f + T12) * f + T11) * f + T10) * f + T9) * f + T8
-        p = (((((p * f + T7) * f + T6) * f + T5) * f + T4) * f + T3) * f + T2
-        return p * (f * f) + f + one
-
-    return single if f == numba.float32 else double
-
-
-@scalar
 def exponential(x):
     """e^x to the last bit or two; 0 and infinity a little before they must be, NaN stays NaN."""
     kind, whole, shift = _of(x)["kind"], _of(x)["whole"], _of(x)["whole"](_of(x)["bits"])
     magic, high, low, first, second = (kind(_of(x)[n]) for n in ("magic", "high", "low", "first", "second"))
-    factor, zero, infinity = kind(1 / math.log(2)), kind(0), kind(np.inf)
+    factor, zero, one, infinity = kind(1 / math.log(2)), kind(0), kind(1), kind(np.inf)
+    series = tuple(map(kind, _of(x)["series"]))
 
     def compute(x):
         z = high if x > high else x  # these comparisons let NaN through
@@ -121,8 +114,8 @@ def exponential(x):
         moved = kind(z * factor + magic)
         n = moved - magic
         f = z - n * first - n * second
-        both = kind(_series(f)).view(whole) + (moved.view(whole) << shift)
-        y = whole(both).view(kind)
+        power = polynomial(f, series) * (f * f) + f + one
+        y = whole(kind(power).view(whole) + (moved.view(whole) << shift)).view(kind)
         y = infinity if x > high else y
         y = zero if x < low else y
         return y if x == x else x  # the low bits of a NaN may be anything
@@ -135,8 +128,7 @@ def logarithm(x):
     """Log x to the last bit or two, of positive normal numbers; infinity and NaN stay."""
     kind, whole, shift = _of(x)["kind"], _of(x)["whole"], _of(x)["whole"](_of(x)["bits"])
     root, one, two, infinity = whole(_of(x)["root"]), kind(1), kind(2), kind(np.inf)
-    l3, l5, l7, l9, l11, l13, l15, l17, l19, l21 = (kind(2 / n) for n in range(3, 22, 2))
-    log2, is_single = kind(math.log(2)), x == numba.float32
+    log2, series = kind(math.log(2)), tuple(kind(2 / (2 * n + 1)) for n in range(_of(x)["terms"], 0, -1))
 
     def compute(x):
         given = kind(x).view(whole)
@@ -144,62 +136,33 @@ def logarithm(x):
         m = whole(given - whole(e << shift)).view(kind)
         s = (m - one) / (m + one)
         t = s * s
-        if is_single:
-            p = ((l9 * t + l7) * t + l5) * t + l3
-        else:
-            p = ((((l21 * t + l19) * t + l17) * t + l15) * t + l13) * t + l11
-            p = (((p * t + l9) * t + l7) * t + l5) * t + l3
-        y = kind(e) * log2 + (two * s + s * t * p)
+        y = kind(e) * log2 + (two * s + s * t * polynomial(t, series))
         return y if x < infinity else x
 
     return compute
 
 
 # Faster in float32, without infinity: e^x = 2^n 2^f with 2^f by a polynomial.
-LOG2E, MAGIC, LIMIT, ONE = np.array((1.4426950408889634, 12582912.0, 125.0, 1), np.float32)
-E1, E2, E3, E4, E5 = np.array((0.693147, 0.24022242, 0.055507336, 0.009671513, 0.0013264727), np.float32)
-F1, F2, F3, F4, F5, F6 = np.array(  # one degree more, where errors of many factors would add up
-    (0.6931472, 0.24022648, 0.055503324, 0.009618437, 0.0013398875, 0.00015353362), np.float32
+LOG2E, MAGIC, LIMIT = np.array((1.4426950408889634, 12582912.0, 125.0), np.float32)
+FAST = tuple(np.array((0.0013264727, 0.009671513, 0.055507336, 0.24022242, 0.693147, 1), np.float32))
+PRECISE = tuple(  # where errors of many factors would add up
+    np.array((0.00015353362, 0.0013398875, 0.009618437, 0.055503324, 0.24022648, 0.6931472, 1), np.float32)
 )
 
 
 @scalar
-def power(x, precise):
-    """e^x; in float32 for |x| up to 86, relative error at most 2e-7 max(1, |x|) if `precise`."""
+def power(x, series):
+    """e^x; in float32 for |x| up to 86, with a relative error of at most 2e-7 max(1, |x|) if `PRECISE`."""
 
-    def single(x, precise):
+    def single(x, series):
         z = np.float32(LOG2E * x)
         z = LIMIT if z > LIMIT else z  # these comparisons let NaN through
         z = -LIMIT if z < -LIMIT else z
         whole = np.float32(z + MAGIC)
-        f = z - (whole - MAGIC)
-        p = (((((F6 * f + F5) * f + F4) * f + F3) * f + F2) * f + F1) * f + ONE
-        q = ((((E5 * f + E4) * f + E3) * f + E2) * f + E1) * f + ONE
-        y = np.float32(p if precise else q).view(np.int32)
+        y = np.float32(polynomial(z - (whole - MAGIC), series)).view(np.int32)
         return np.int32(y + (np.float32(whole).view(np.int32) << np.int32(23))).view(np.float32)
 
-    return single if x == numba.float32 else lambda x, precise: exponential(x)
-
-
-@scalar
-def logistic(x):
-    """1 / (1 + e^-x). In float32 an approximation, error at most 2e-7 everywhere."""
-    one = _of(x)["kind"](1)
-    return lambda x: one / (one + power(-x, False))
-
-
-@scalar
-def rectify(x):
-    """max(x, 0), NaN staying NaN."""
-    zero = _of(x)["kind"](0)
-    return lambda x: zero if x < zero else x
-
-
-@scalar
-def tanh(x):
-    """2 logistic(2x) - 1."""
-    one, two = _of(x)["kind"](1), _of(x)["kind"](2)
-    return lambda x: two * logistic(two * x) - one
+    return single if x == numba.float32 else lambda x, series: exponential(x)
 
 
 GOLDEN, FIRST, SECOND = np.array((0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB), np.uint64)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pynade.kernels.cpu_scalar import STEEPEST, bits, jit, logistic, power, rectify, tanh, value_of
+from pynade.kernels.cpu_scalar import FAST, PRECISE, STEEPEST, bits, jit, power, value_of
 from pynade.kernels.reference import CODES
 
 SIGMOID, RELU = CODES["sigmoid"], CODES["relu"]
@@ -31,19 +31,16 @@ H = np.uint64(LANE)
 BACK_H, G, Q, GRAD, TWIN, ROW = (np.uint64(n * SHORT) for n in (1, 2, 3, 1, 2, 4))
 
 
-def padded(width: int) -> int:
-    """The next multiple of `ROUND`."""
-    return -(-width // ROUND) * ROUND
-
-
 @jit(inline=True)
-def squash(x, code):
-    """The activation; the branch on its code is lifted out of the loops that call this."""
+def squash(a, one, code):
+    """The activation; the branch on its code is lifted out of the loops that call this. NaN stays NaN."""
     if code == SIGMOID:
-        return logistic(x)
+        return one / (one + power(-a, FAST))
     if code == RELU:
-        return rectify(x)
-    return tanh(x)
+        return one - one if a < 0 else a
+    if code == ODDS:
+        return one / (one + a)
+    return (one + one) / (one + power(-(a + a), FAST)) - one
 
 
 @jit(inline=True)
@@ -76,7 +73,7 @@ def load(to, j, rows, i, width, code):
         return one if copy(to, j, rows, i, width) == zero else zero
     low = high = bits(one)
     for k in range(width):
-        odds = power(-rows[i + k], True)
+        odds = power(-rows[i + k], PRECISE)
         to[j + k] = odds
         low, high = min(low, bits(odds)), max(high, bits(odds))  # of floats they would not become vector code
     usable = (low > bits(one / to.dtype.type(STEEPEST))) & (high < bits(to.dtype.type(STEEPEST)))
@@ -119,7 +116,7 @@ def activate(s, o, to, width, code):
     """h = act(a), `to` values further on."""
     one = s.dtype.type(1)
     for k in range(width):
-        s[o + to + k] = one / (one + s[o + k]) if code == ODDS else squash(s[o + k], code)
+        s[o + to + k] = squash(s[o + k], one, code)
 
 
 @jit(inline=True)
@@ -128,13 +125,13 @@ def advance(s, o, x, w, i, v, j, width, code):
 
     With `ODDS` the state is e^-a, w holds e^-w, and x is one: a step of the sigmoid is then a multiplication,
     an addition and a division, without an exponential. States must not become too small to be exact
-    (`shrunk`); one that becomes infinite stays so (`infinite`).
+    (`shrunk`); one that becomes infinite stays so.
     """
     y, one = s.dtype.type(0), s.dtype.type(1)
     for k in range(width):
         a = s[o + k] * w[i + k] if code == ODDS else s[o + k] + x * w[i + k]
         s[o + k] = a
-        h = one / (one + a) if code == ODDS else squash(a, code)
+        h = squash(a, one, code)
         s[o + H + k] = h
         y += h * v[j + k]
     return y
@@ -153,17 +150,6 @@ def shrunk(bounds, r, factor, s, o, lanes, width):
             o += np.uint64(FORWARD_STATE)
         bounds[r] = value_of(low)
     return bounds[r] < tiny
-
-
-@jit(inline=True)
-def infinite(s, o, lanes, width):
-    """Whether some state of a row is infinite."""
-    found = False
-    for _ in range(lanes):
-        for k in range(width):
-            found |= s[o + k] == np.inf
-        o += np.uint64(FORWARD_STATE)
-    return found
 
 
 @jit(inline=True)
@@ -214,7 +200,7 @@ def retreat(s, o, x, w, i, e, v, j, width, code):
         w[i + GRAD + k] += x * g
         a = s[o + k] - x * w[i + k]
         s[o + k] = a
-        h = squash(a, code)
+        h = squash(a, one, code)
         s[o + BACK_H + k] = h
         s[o + Q + k] = e * v[j + k]
         v[j + GRAD + k] += e * h
@@ -229,36 +215,30 @@ def gather(s, o, e, v, j, width):
 
 
 @jit(inline=True)
-def gather4(s, o, e, p, v, j, width):
-    """`gather` for four tile rows at once; their gradients are e[p:]."""
-    e0, e1, e2, e3 = e[p], e[p + 1], e[p + 2], e[p + 3]
-    j1, j2, j3 = j + TWIN, j + TWIN + TWIN, j + TWIN + TWIN + TWIN
-    for k in range(width):
-        h = s[o + BACK_H + k]
-        s[o + Q + k] += e0 * v[j + k] + e1 * v[j1 + k] + e2 * v[j2 + k] + e3 * v[j3 + k]
-        v[j + GRAD + k] += e0 * h
-        v[j1 + GRAD + k] += e1 * h
-        v[j2 + GRAD + k] += e2 * h
-        v[j3 + GRAD + k] += e3 * h
+def four(e, p):
+    """Four numbers of a row."""
+    return e[p], e[p + 1], e[p + 2], e[p + 3]
 
 
 @jit(inline=True)
-def gather_rows(s, o, e, r, p, v, j, width):
-    """`gather` for four rows of state and four tile rows; their gradients are e[r:, p:]."""
-    o1, o2, o3 = o + ROW, o + ROW + ROW, o + ROW + ROW + ROW
-    j1, j2, j3 = j + TWIN, j + TWIN + TWIN, j + TWIN + TWIN + TWIN
-    a0, a1, a2, a3 = e[r, p], e[r, p + 1], e[r, p + 2], e[r, p + 3]
-    b0, b1, b2, b3 = e[r + 1, p], e[r + 1, p + 1], e[r + 1, p + 2], e[r + 1, p + 3]
-    c0, c1, c2, c3 = e[r + 2, p], e[r + 2, p + 1], e[r + 2, p + 2], e[r + 2, p + 3]
-    d0, d1, d2, d3 = e[r + 3, p], e[r + 3, p + 1], e[r + 3, p + 2], e[r + 3, p + 3]
+def fours(e, r, p):
+    """Four numbers of each of four rows."""
+    return four(e[r], p), four(e[r + 1], p), four(e[r + 2], p), four(e[r + 3], p)
+
+
+@jit(inline=True)
+def gather4(s, o, rows, v, j, width):
+    """`gather` for four tile rows; `rows` has their four gradients for each row of state from o on."""
+    zero, j1, j2, j3 = s.dtype.type(0), j + TWIN, j + TWIN + TWIN, j + TWIN + TWIN + TWIN
     for k in range(width):
         v0, v1, v2, v3 = v[j + k], v[j1 + k], v[j2 + k], v[j3 + k]
-        h0, h1, h2, h3 = s[o + BACK_H + k], s[o1 + BACK_H + k], s[o2 + BACK_H + k], s[o3 + BACK_H + k]
-        s[o + Q + k] += a0 * v0 + a1 * v1 + a2 * v2 + a3 * v3
-        s[o1 + Q + k] += b0 * v0 + b1 * v1 + b2 * v2 + b3 * v3
-        s[o2 + Q + k] += c0 * v0 + c1 * v1 + c2 * v2 + c3 * v3
-        s[o3 + Q + k] += d0 * v0 + d1 * v1 + d2 * v2 + d3 * v3
-        v[j + GRAD + k] += a0 * h0 + b0 * h1 + c0 * h2 + d0 * h3
-        v[j1 + GRAD + k] += a1 * h0 + b1 * h1 + c1 * h2 + d1 * h3
-        v[j2 + GRAD + k] += a2 * h0 + b2 * h1 + c2 * h2 + d2 * h3
-        v[j3 + GRAD + k] += a3 * h0 + b3 * h1 + c3 * h2 + d3 * h3
+        g0, g1, g2, g3, i = zero, zero, zero, zero, o + k
+        for e0, e1, e2, e3 in rows:
+            h = s[i + BACK_H]
+            s[i + Q] += e0 * v0 + e1 * v1 + e2 * v2 + e3 * v3
+            g0, g1, g2, g3 = g0 + e0 * h, g1 + e1 * h, g2 + e2 * h, g3 + e3 * h
+            i += ROW
+        v[j + GRAD + k] += g0
+        v[j1 + GRAD + k] += g1
+        v[j2 + GRAD + k] += g2
+        v[j3 + GRAD + k] += g3

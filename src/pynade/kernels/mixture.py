@@ -77,19 +77,14 @@ class LogProb:
         flat = [a.reshape(-1) for a in arrays(*cells, eta, *results)]
         threads = min(torch.get_num_threads(), max(1, n * width // TASK))
         rows = max(1, -(-n // (threads * ROWS))) * ROWS  # whole tiles
-        kind = flat[0].dtype.type
-        options = (
-            KINDS[self.kind],
-            kind(self.constant),
-            kind(self.floor),
-            self.scaled,
-            kind(self.background),
-        )
+        constants = np.array((self.constant, self.floor, self.background), flat[0].dtype)
+        options = (KINDS[self.kind], self.scaled, *constants)
 
         def task(number: int) -> None:
-            with borrowed(ROWS * (LANES + FIELDS * (width // 3 + 1)), flat[0].dtype) as scratch:
-                sizes = (number * rows, min(n, (number + 1) * rows), width // 3)
-                _rows(*flat, scratch[: LANES * ROWS], scratch[LANES * ROWS :], *sizes, *options)
+            sizes = (number * rows, min(n, (number + 1) * rows), width // 3)
+            shapes = (LANES * ROWS,), ((sizes[2] + 1) * FIELDS * ROWS,)
+            with borrowed(flat[0].dtype, *shapes) as lanes:
+                _rows(*flat, *lanes, *sizes, *options)
 
         share(task, -(-n // rows), thread_count("mixture", x, threads))
         return results
@@ -104,7 +99,7 @@ class LogProb:
 @jit()
 def _rows(
     x, end, width, eta, out, by_x, by_eta, row, s,
-    first, last, components, code, constant, floor, scaled, background,
+    first, last, components, code, scaled, constant, floor, background,
 ):  # fmt: skip
     """Rows first … last - 1. s: lanes of the components, the background last; row: lanes of the rows."""
     kind = x.dtype.type

@@ -7,6 +7,8 @@ its first use, in about the time of the kernels' own work: a few buffers are kep
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -24,17 +26,16 @@ LINE = 64  # bytes: buffers start on a cache line, so that no vector straddles t
 KEPT = 2**24  # bytes: larger buffers are given back to the system
 
 _free: defaultdict[int, deque[np.ndarray]] = defaultdict(lambda: deque(maxlen=4))  # by size, powers of two
-_children: list[int] = []  # this process, if it was forked
-os.register_at_fork(after_in_child=lambda: _children.append(os.getpid()))
+_process = os.getpid()
 
 
 def forked() -> bool:
     """Whether this is the child of a fork: with OpenMP's records, but not the threads it would wait for."""
-    return bool(_children)
+    return os.getpid() != _process
 
 
 def share(task: Callable[[int], None], count: int, threads: int) -> None:
-    """Run task(0) … task(count - 1) on so many threads, the caller's among them, in any order."""
+    """Run task(0) … task(count - 1) on so many threads, in any order."""
     threads = min(threads, count)
     numbers = iter(range(count))
     errors: list[BaseException] = []
@@ -52,10 +53,7 @@ def share(task: Callable[[int], None], count: int, threads: int) -> None:
     elif parallel is not None:
         parallel(run, threads)
     else:
-        others = [_pool(threads - 1, os.getpid()).submit(run) for _ in range(threads - 1)]
-        run()
-        for other in others:
-            other.result()
+        list(_pool(threads, os.getpid()).map(run, range(threads)))
     if errors:
         raise errors[0]
 
@@ -78,21 +76,23 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:
 
 
 @contextmanager
-def borrowed(size: int, dtype: np.dtype) -> Iterator[np.ndarray]:
-    """An array of so many numbers, not initialised, valid within the block; safe in several threads.
+def borrowed(dtype: np.dtype, *shapes: tuple[int, ...]) -> Iterator[list[np.ndarray]]:
+    """Arrays of these shapes, not initialised, valid within the block; safe in several threads.
 
     Example:
-        >>> with borrowed(10, np.dtype("float32")) as buffer:
-        ...     print(buffer.shape, buffer.ctypes.data % LINE)
-        (10,) 0
+        >>> with borrowed(np.dtype("float32"), (10,), (2, 3)) as buffers:
+        ...     print([(buffer.shape, buffer.ctypes.data % LINE) for buffer in buffers])
+        [((10,), 0), ((2, 3), 0)]
     """
-    needed = 1 << (size * dtype.itemsize + LINE).bit_length()
+    sizes = [-(-math.prod(shape) * dtype.itemsize // LINE) * LINE for shape in shapes]
+    needed = 1 << sum(sizes).bit_length()
     try:
         memory = _free[needed].popleft()
     except IndexError:
-        memory = np.empty(needed, np.uint8)
-    skip = -memory.ctypes.data % LINE
-    yield memory[skip : skip + size * dtype.itemsize].view(dtype)
+        memory = np.empty(needed + LINE, np.uint8)
+        memory = memory[-memory.ctypes.data % LINE :]
+    ends = itertools.accumulate(sizes)
+    yield [np.ndarray(s, dtype, memory, end - n) for s, n, end in zip(shapes, sizes, ends, strict=True)]
     if needed <= KEPT:
         _free[needed].append(memory)
 
