@@ -84,6 +84,7 @@ class Sweep:
     repeats: int = 1
     quick: bool = False  # a trial, see `pynade sweep --help`; the record has `valid` and no `test`
     report: Callable[[SweepProgress], None] | None = None  # called after every epoch
+    known: registry.Known = None  # the named data sets; None takes those that are registered
 
     def __post_init__(self) -> None:
         self.fixed = {PARAMETERS.get(name, name): value for name, value in self.fixed.items()}
@@ -136,12 +137,12 @@ class Sweep:
 
     def _parts(self) -> list[Dataset]:
         """The data set, or its folds."""
-        named = registry.entries().get(self.data)
+        named = (self.known or registry.entries()).get(self.data)
         if named is not None and registry.fold_names(named):
             if self.folds is not None:
                 raise ValueError(f"data set {self.data!r} has folds of its own; give no number of folds")
-            return registry.folds(self.data, self.data_dir)
-        whole = resolve(self.data, self.data_dir)
+            return registry.folds(self.data, self.data_dir, known=self.known)
+        whole = resolve(self.data, self.data_dir, known=self.known)
         parts = [whole] if self.folds is None else whole.folds(self.folds, self.seed)
         if parts[0].test is None:
             what = f"the data {self.data!r} have no test part to report"
