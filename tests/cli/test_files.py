@@ -38,6 +38,14 @@ def kill_after(n):
     return kill
 
 
+@pytest.fixture(autouse=True)
+def interrupts():
+    """Python's own handler of Ctrl-C; a shell starts background processes with the signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def unfinished(tmp_path, monkeypatch):
     """A run that was killed after its third epoch."""
