@@ -43,6 +43,8 @@ DOCS = {
     # nets
     "TabularNADE.hidden": "hidden units of each residual layer, all of one width; None takes (128, 128) "
     "below 2,000 rows, (256, 256) below 20,000, else (256, 256, 256).",
+    "TabularNADE.dropout": "share of hidden activations dropped in training; None takes 0.05 below 2,000 "
+    "rows, else 0.",
     "members": "nets whose conditionals are averaged; None takes 5 below 2,000 rows, 3 below 20,000, else 1.",
     "mixture": "below 20,000 rows and up to 64 columns of numbers, average the nets' conditionals with those "
     "of a mixture of Gaussians with levels, by a weight that the validation rows choose (`mixture_weight_`).",
@@ -53,8 +55,10 @@ DOCS = {
     "TabularNADE.n_orderings": "orderings whose densities are averaged in scores and draws; None takes 16 "
     "below 2,000 rows, 4 below 20,000, else 1. May be changed after fitting.",
     "TabularNADE.epochs": "passes over the training rows; None takes about 250 √n updates in at most 60 "
-    "epochs (more updates with more than ten columns), from 500 to 8,000.",
-    "TabularNADE.batch_size": "rows per update; None takes a sixteenth of the rows, from 32 to 512.",
+    "epochs (more updates with more than ten columns), from 500 to 8,000 below 2,000 rows, 12,000 below "
+    "20,000, else 16,000; fewer where they would take more than about five minutes on two cores.",
+    "TabularNADE.batch_size": "rows per update; None takes a sixteenth of the rows, from 32 to 128 below "
+    "2,000 rows, 256 below 20,000, else 512.",
     "hidden": "hidden units of each layer; a single number is one layer.",
     "NADE.hidden": "hidden units.",
     "RNADE.hidden": "hidden units.",

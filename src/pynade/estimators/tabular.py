@@ -23,11 +23,20 @@ from pynade.tables.schema import Schema
 from pynade.training.options import Gradient
 
 SMALL, LARGE = 2000, 20_000  # rows from which a table has other defaults
+#: Defaults by the number of rows, each for tables with fewer; chosen on tables that are in no benchmark.
+DEFAULTS: dict[float, dict[str, Any]] = {
+    SMALL: {"hidden": (128, 128), "members": 5, "dropout": 0.05, "n_orderings": 16},
+    LARGE: {"hidden": (256, 256), "members": 3, "dropout": 0.0, "n_orderings": 4},
+    float("inf"): {"hidden": (256, 256, 256), "members": 1, "dropout": 0.0, "n_orderings": 1},
+}
+DEFAULTS[SMALL] |= {"batch_size": 128, "updates": 8_000}  # at most
+DEFAULTS[LARGE] |= {"batch_size": 256, "updates": 12_000}
+DEFAULTS[float("inf")] |= {"batch_size": 512, "updates": 16_000}
+WORK = 2e13  # floating-point operations of training at most, by default: about 5 minutes on two cores
 SIMPLE = {"mean": 0.25, "rows": 10}  # prior of the weight of the mixture of Gaussians: its mean, as from rows
 MOST_NUMBERS = 64  # columns of numbers beyond which there is no mixture of Gaussians
 LEAST_WEIGHT = 0.02  # below which the mixture is left out
 SCORED = 60  # times that the validation rows are scored, by default
-UPDATES = {"factor": 250, "least": 500, "most": 8000}  # by default: factor * sqrt(rows * columns / 10)
 
 
 @documented
@@ -55,7 +64,7 @@ class TabularNADE(TableQuestions):
 
     hidden: int | Sequence[int] | None = None
     n_components: int = 10
-    dropout: float = 0.1
+    dropout: float | None = None
     members: int | None = None
     mixture: bool = True
     schema: Mapping[str, Any] | None = None
@@ -95,14 +104,13 @@ class TabularNADE(TableQuestions):
     def options(self) -> Gradient:
         """All options of training; those that are None follow from the numbers of rows and columns."""
         own = {name: getattr(self, name) for name in OWN}
-        training = asdict(self._training_options())
-        n, columns = getattr(self, "n_rows_", 1000), len(getattr(self, "schema_", range(10)))
+        training, n = asdict(self._training_options()), getattr(self, "n_rows_", 1000)
         if own["batch_size"] is None:
-            own["batch_size"] = int(np.clip(2 ** round(np.log2(max(n, 16) / 16)), 32, 512))
+            most = self._default("batch_size")
+            own["batch_size"] = int(np.clip(2 ** round(np.log2(max(n, 16) / 16)), 32, most))
         updates = training["updates_per_epoch"] or -(-n // own["batch_size"])
         if own["epochs"] is None:
-            wanted = UPDATES["factor"] * np.sqrt(n * max(columns, 10) / 10)
-            wanted = int(np.clip(wanted, UPDATES["least"], UPDATES["most"]))
+            wanted = self._n_updates(n, own["batch_size"])
             wanted = max(SCORED, min(wanted, getattr(self, "_affordable", wanted)))
             if training["updates_per_epoch"] is None and updates < wanted // SCORED:
                 training["updates_per_epoch"] = updates = wanted // SCORED
@@ -115,18 +123,31 @@ class TabularNADE(TableQuestions):
             training["valid_draws"] = int(np.clip(4000 // held, max(2, min(4, 16_000 // held)), 32))
         return Gradient(**training, **own)
 
+    def _default(self, name: str) -> Any:
+        """A parameter, or where it is None its default for so many rows."""
+        n, value = getattr(self, "n_rows_", 1000), getattr(self, name, None)
+        return next(by[name] for rows, by in DEFAULTS.items() if n < rows) if value is None else value
+
+    def _n_updates(self, n: int, batch_size: int) -> int:
+        """Updates by default: 250 √n (more with more than ten columns), within limits and affordable work."""
+        columns = self.schema_.columns if hasattr(self, "schema_") else ()
+        wanted = np.clip(250 * np.sqrt(n * max(len(columns), 10) / 10), 500, self._default("updates"))
+        hidden = np.atleast_1d(self._default("hidden"))  # units of each layer
+        ends = sum(2 * c.n_levels or 8 + 3 * self.n_components for c in columns)  # inputs and outputs
+        weights = self._default("members") * hidden[0] * (ends + hidden.sum())
+        return int(max(500, min(wanted, WORK / (6 * batch_size * weights))))
+
     def build(self, train: np.ndarray, seed: int) -> Any:
         """The untrained model for rows of codes; its output bias starts at their marginals."""
-        generator, columns, n = torch.Generator().manual_seed(seed), self.schema_.columns, len(train)
+        generator, columns = torch.Generator().manual_seed(seed), self.schema_.columns
         lattice = [c.resolution > 0 for c in columns]
         ends = [(c.low, c.high) if c.resolution else (None, None) for c in columns]
         sizes = [c.n_levels for c in columns], lattice, ends, self.schema_.periods(), self.n_components
         family = families.PerColumn.fitted(train, *sizes)
-        hidden = self.hidden or ((128, 128) if n < SMALL else (256, 256) if n < LARGE else (256, 256, 256))
-        members = self.members or (5 if n < SMALL else 3 if n < LARGE else 1)
         outputs = [size or 3 * self.n_components for size in family.levels]
-        named: Any = {"n_features": family.n_features, "dropout": self.dropout, "members": members}
-        net = nets.TableNet(family.levels, family.n_params, outputs, hidden, generator=generator, **named)
+        named: Any = {name: self._default(name) for name in ("hidden", "dropout", "members")}
+        named |= {"n_features": family.n_features, "generator": generator}
+        net = nets.TableNet(family.levels, family.n_params, outputs, **named)
         net.set_output_bias(family.eta_from_marginal(torch.as_tensor(train)))
         self._ordering(len(columns), generator, k=self._n_orderings())
         return models.Orderless(net, family.with_components(net.mixed_components or 1), self.stratified)
@@ -220,10 +241,7 @@ class TabularNADE(TableQuestions):
         return weight
 
     def _n_orderings(self) -> int:
-        if self.n_orderings is not None:
-            return self.n_orderings
-        n = getattr(self, "n_rows_", 1000)
-        return 16 if n < SMALL else 4 if n < LARGE else 1
+        return int(self._default("n_orderings"))
 
     def score_samples(self, X: Any, orderings: Orders | None = None, density: bool = False) -> np.ndarray:
         """Exact log p of the observed cells of each row, in nats: (N,), in the units of the table.

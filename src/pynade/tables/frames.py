@@ -226,6 +226,8 @@ def cells(series: Any, missing: Names = None) -> tuple[Any, str, Type]:
         if not issubclass(kind, str | bool | int | float | np.generic):
             held = f"{column} holds values of type {kind.__name__}"
             raise ValueError(f"{held}; expected numbers, text or dates")
+    if hold(str) and facts["native"] == "object":
+        facts["text"] = True
     tokens = MISSING if missing is None else missing
     gaps = (v is None or (isinstance(v, str) and v.strip().lower() in tokens) for v in listed)
     plain = [v.item() if isinstance(v, np.generic) else v for v in listed]
@@ -257,6 +259,8 @@ def _column(kind: str, values: np.ndarray, facts: Type) -> Any:
     if kind == "numpy":
         values = values.astype("datetime64[D]") if facts.get("type") == "Date" else values
         return values.astype(object) if values.dtype.kind == "M" else values
+    if facts.get("text"):  # numbers that were written as text
+        values = np.array([str(v) for v in values.tolist()], dtype=object)
     make = {"pandas": _to_pandas, "polars": _to_polars, "pyarrow": _to_arrow}[kind]
     return make(values.tolist() if values.dtype == object else values, facts)
 
