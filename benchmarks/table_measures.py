@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 
 from pynade.atomic import write_json
+from pynade.digest import read_json
 from pynade.runs.provenance import code_version, device_name
 from table_systems import Task
 
@@ -26,12 +27,12 @@ def report(work: Path, out: Path, names: list[str]) -> None:
         scores = {}  # system -> seed -> scores
         for folder in seeds:
             task = Task(folder, dates=False)
-            for facts in sorted(folder.glob("*/facts.json")):
-                system = facts.parent.name
-                parts.setdefault(system, []).append(measured(task, facts.parent))
-                if (facts.parent / "scores.npy").exists():
-                    scores.setdefault(system, {})[folder.name] = np.load(facts.parent / "scores.npy")
-        found = {system: combined(some) for system, some in parts.items()}
+            for file in sorted(folder.glob("*/measures.json")):
+                system = file.parent.name
+                parts.setdefault(system, []).append(read_json(file) | {"seed": int(folder.name)})
+                if (file.parent / "scores.npy").exists():
+                    scores.setdefault(system, {})[folder.name] = np.load(file.parent / "scores.npy")
+        found = {system: combined(some, parts.get(PAIRED, [])) for system, some in parts.items()}
         for system, own in scores.items():
             found[system]["log_density"] = likelihood(own, scores.get(PAIRED, {}))
         record["tables"][table.name] = {
@@ -197,17 +198,28 @@ def train_on(task: Task, drawn: np.ndarray) -> dict[str, float]:
     return found
 
 
-def combined(parts: list[dict]) -> dict:
-    """Mean over the seeds, its standard error, and the errors that occurred."""
-    names = sorted({name for part in parts for name in part} - {"errors", "versions"})
-    found: dict = {"versions": parts[0]["versions"]}
+def combined(parts: list[dict], ours: list[dict]) -> dict:
+    """Means over the seeds with standard errors, mean differences to ours, and the errors that occurred."""
+    names = sorted({name for part in parts for name in part} - {"errors", "versions", "seed", "device"})
+    found: dict = {"versions": parts[0]["versions"], "device": parts[0].get("device", "cpu")}
+    found["seeds"] = [part["seed"] for part in parts]
+    paired = {part["seed"]: part for part in ours}
     for name in names:
-        values = np.array([part[name] for part in parts if name in part and part[name] is not None], float)
-        found[name] = round(float(np.nanmean(values)), 4) if np.isfinite(values).any() else None
-        if len(values) > 1:
-            found[f"{name}_stderr"] = round(float(np.nanstd(values, ddof=1) / len(values) ** 0.5), 4)
+        values = {p["seed"]: float(p[name]) for p in parts if isinstance(p.get(name), int | float)}
+        values = {seed: value for seed, value in values.items() if np.isfinite(value)}
+        found |= _summary(name, list(values.values()))
+        both = [value - paired[seed][name] for seed, value in values.items() if name in paired.get(seed, {})]
+        found |= _summary(f"{name}_to_pynade", both)
     errors = [part["errors"] for part in parts if "errors" in part]
     return found | ({"errors": errors[0]} if errors else {})
+
+
+def _summary(name: str, values: list[float]) -> dict:
+    """Mean, and with several values its standard error, by name."""
+    found = {name: round(float(np.mean(values)), 4)} if values else {}
+    if len(values) > 1:
+        found[f"{name}_stderr"] = round(float(np.std(values, ddof=1) / len(values) ** 0.5), 4)
+    return found
 
 
 def show(table: str, found: dict) -> None:

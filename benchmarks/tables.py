@@ -7,7 +7,7 @@
 Each system is installed from the package index in an environment of its own. Four fifths of the rows are for
 training, the rest for the test. Of the test rows 10, 30 and 50 % of the cells are hidden at random, and in a
 further pattern half the cells where the first column of numbers is above its median. What was measured is
-kept.
+kept (`measures.json`, `scores.npy`), so that a run that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from pynade.atomic import write_json
 from pynade.tables.schema import Schema
-from table_measures import report
-from table_systems import level_codes, spelled
+from table_measures import measured, report
+from table_systems import Task, level_codes, spelled
 
 HERE = Path(__file__).parent
 TORCH = ["torch==2.13.0"]
@@ -211,26 +212,26 @@ def run(arguments):
         for name in arguments.tables:
             folder = prepare(name, seed, arguments.data, arguments.work)
             for system in arguments.systems:
-                out = folder / system
-                if (out / "facts.json").exists():
-                    continue
-                python = interpreter(system, arguments.environments)
-                command = [python, HERE / "table_systems.py", system, folder, *arguments.questions]
-                print(name, seed, system, flush=True)
-                with (folder / f"{system}.log").open("w") as log:
-                    try:
-                        subprocess.run(
-                            [str(c) for c in command],
-                            stdout=log,
-                            stderr=log,
-                            timeout=arguments.limit,
-                            env={**os.environ, "OMP_NUM_THREADS": "2"},
-                            check=True,
-                        )
-                    except (subprocess.SubprocessError, OSError) as error:
-                        out.mkdir(exist_ok=True)
-                        facts = {"stages": {}, "errors": {"run": str(error)[:200]}}
-                        (out / "facts.json").write_text(json.dumps(facts))
+                if not (folder / system / "measures.json").exists():
+                    print(name, seed, system, flush=True)
+                    answered(system, folder, arguments)
+                    write_json(
+                        folder / system / "measures.json", measured(Task(folder, False), folder / system)
+                    )
+
+
+def answered(system, folder, arguments):
+    """Let a system answer the questions in its own environment; what it printed is in a file."""
+    (folder / system).mkdir(exist_ok=True)
+    python = interpreter(system, arguments.environments)
+    command = [str(c) for c in (python, HERE / "table_systems.py", system, folder, *arguments.questions)]
+    named = {"timeout": arguments.limit, "env": {**os.environ, "OMP_NUM_THREADS": "2"}, "check": True}
+    with (folder / system / "log").open("w") as log:
+        try:
+            subprocess.run(command, stdout=log, stderr=log, **named)
+        except (subprocess.SubprocessError, OSError) as error:
+            facts = {"stages": {}, "errors": {"run": str(error)[:200]}}
+            (folder / system / "facts.json").write_text(json.dumps(facts))
 
 
 def main():

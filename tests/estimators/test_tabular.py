@@ -455,3 +455,13 @@ def test_several_columns_may_be_asked_for_by_index(model):
     by_index, by_name = model.conditional([1, 0]), model.conditional(list(model.schema_.names[1::-1]))
     assert by_index.names == by_name.names
     pd.testing.assert_frame_equal(by_index.sample(3, random_state=0), by_name.sample(3, random_state=0))
+
+
+def test_text_that_holds_numbers_comes_back_as_text():
+    rng = np.random.default_rng(0)
+    texts = pd.DataFrame({"code": rng.choice(["1", "2"], 60), "size": rng.integers(10, 99, 60).astype(str)})
+    texts = texts.astype(object)
+    model = pynade.TabularNADE(hidden=(8, 8), members=1, epochs=2, mixture=False).fit(texts)
+    filled = model.impute(with_gaps(texts, 0.3))
+    for made in (model.sample(20, random_state=0), filled):
+        assert {type(cell) for name in texts for cell in made[name]} == {str}

@@ -3,6 +3,7 @@
 import copy
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -94,6 +95,8 @@ def test_fit_score_sample_impute_save_and_load_on_the_cpu(case, monkeypatch, tmp
     capture = step.captured
     monkeypatch.setattr(step, "captured", lambda *args: graphs.append(capture(*args)) or graphs[-1])
     X = rows(cells)
+    if name == "tabularnade":  # tables come as frames; arrays would need polars
+        X = pandas.DataFrame(X, columns=[f"v{i}" for i in range(D)])
     model = estimator_named(name, parameters | {"device": DEVICE, "random_state": 0}).fit(X)
     assert bool(graphs) == (not isinstance(model, ClassicalEstimator) and DEVICE == "cuda")
 
@@ -104,9 +107,10 @@ def test_fit_score_sample_impute_save_and_load_on_the_cpu(case, monkeypatch, tmp
     assert np.isfinite(model.score_samples(draws)).all()
     if entry(name).data == "images":
         assert model.sample(4, per_step=8).shape == (4, D)
-    gaps = X[:4].astype(float)
+    gaps = np.array(X[:4], dtype=float)
     gaps[:, ::3] = np.nan
-    filled = model.impute(gaps, random_state=0)
+    given = gaps if isinstance(X, np.ndarray) else pandas.DataFrame(gaps, columns=X.columns)
+    filled = np.asarray(model.impute(given, random_state=0), dtype=float)
     assert np.isfinite(filled).all()
     np.testing.assert_array_equal(filled[~np.isnan(gaps)], gaps[~np.isnan(gaps)])
 

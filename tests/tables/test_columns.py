@@ -235,3 +235,14 @@ def test_a_real_column_stays_between_the_ends_that_are_given():
     ):
         with pytest.raises(ValueError, match=words):
             Schema.inferred(X, {"latitude": {"kind": "real", **wrong}})
+
+
+@pytest.mark.parametrize("odd", [(14.66666667, 9.33333333), (1019.5, 1029.666667, 1032.333333)])
+def test_a_few_averages_do_not_make_a_lattice_finer(odd):
+    values = np.concatenate([np.tile(np.arange(9.0, 70.0), 100), odd])
+    column = infer("t", values, "number")
+    assert (column.kind, column.resolution, column.decimals) == ("rounded", 1.0, 0)
+    decoded = column.decode(column.encode(values)[0])
+    np.testing.assert_array_equal(decoded[: -len(odd)], values[: -len(odd)])
+    half = infer("t", np.append(values, np.arange(9.5, 60)), "number")  # that are more than a few
+    assert half.resolution == 0.5

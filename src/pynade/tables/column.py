@@ -337,7 +337,7 @@ def _number(name: str, known: np.ndarray, wanted: Wanted) -> Column:
     if wanted == "integer" and not whole:
         odd = distinct[distinct != np.round(distinct)][0]
         raise ValueError(f"column {name!r} cannot be integer: it holds {odd:g}")
-    step, decimals = _lattice(distinct, n, whole, spike) if wanted != "real" else (0.0, 0)
+    step, decimals = _lattice(distinct, repeats, whole, spike) if wanted != "real" else (0.0, 0)
     if wanted in ("integer", "rounded") and not step:
         step, decimals = _fine(distinct), UNROUNDED
     span = float((distinct[-1] - origin) / step) if step else 0.0  # in steps
@@ -397,23 +397,23 @@ def _date(name: str, known: np.ndarray) -> Column:
     return Column(name, "date", "dates", n, **lattice)
 
 
-def _lattice(distinct: np.ndarray, n: int, whole: bool, spike: bool) -> tuple[float, int]:
-    """The step and decimals of the lattice that nearly all values are on, if there are ties or a spike."""
+def _lattice(distinct: np.ndarray, repeats: np.ndarray, whole: bool, spike: bool) -> tuple[float, int]:
+    """The step and decimals of the lattice that nearly all cells are on, if there are ties or a spike."""
     if whole:
         step = int(np.gcd.reduce(np.diff(distinct.astype(np.int64))))
         return float(step if len(distinct) >= 10 else 1), 0
-    if (len(distinct) > TIES * n and not spike) or np.abs(distinct).max() > 1e300:
+    if (len(distinct) > TIES * repeats.sum() and not spike) or np.abs(distinct).max() > 1e300:
         return 0.0, 0
-    for decimals in range(1, 7):
+    # of nearly all values, or where there is none, of nearly all cells: a few are averages of others
+    for decimals, by_cells in [*((d, False) for d in range(1, 7)), *((d, True) for d in range(7))]:
         scaled = distinct * 10**decimals
         near = np.abs(scaled - np.round(scaled)) < 1e-6 * np.maximum(1, np.abs(scaled) * 1e-6)
         near &= np.abs(scaled) < 2**53
-        if near.mean() >= 0.99:
+        if near.mean() >= (0.9 if by_cells else 0.99) and near @ repeats >= 0.99 * repeats.sum() * by_cells:
             steps = np.diff(np.unique(np.round(scaled[near]).astype(np.int64)))
             size = int(np.gcd.reduce(steps)) / 10**decimals
             if size and (distinct[-1] - distinct[0]) / size <= MAX_STEPS:
                 return size, decimals
-            break
     return _fine(distinct), UNROUNDED
 
 
