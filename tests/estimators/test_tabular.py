@@ -354,12 +354,19 @@ def test_an_odd_cell_is_found_with_what_was_expected(model):
     assert (first["row"], first["column"], first["value"]) == (7, "height", "300")
     assert float(first["low"]) <= float(first["expected"]) <= float(first["high"]) < 50
     assert top["p_value"].is_monotonic_increasing
-    assert len(model.surprise(X, top=10**6)) == X.size
+    everything = model.surprise(X, top=10**6)
+    assert len(everything) == X.size
+    tails = model.surprise(X, measure="p_value")
+    listed = [
+        tails[column].iloc[row] for row, column in zip(everything["row"], everything["column"], strict=True)
+    ]
+    np.testing.assert_allclose(np.exp(-np.array(listed)), everything["p_value"], rtol=6e-3, atol=1e-12)
 
 
 def test_questions_that_make_no_sense_are_refused(model):
     for ask, words in (
         (lambda: model.conditional("z"), "there is no column 'z' among"),
+        (lambda: model.surprise(table(9), measure="z"), "measure is 'log_p' or 'p_value', not 'z'"),
         (lambda: model.conditional(99), "there is no column 99"),
         (lambda: model.conditional("city", {"city": "Rome"}), "column 'city' is both asked for and given"),
         (lambda: model.conditional(["city"], {"city": "Rome"}), "column 'city' is both asked for and given"),

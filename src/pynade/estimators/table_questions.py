@@ -218,19 +218,23 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
         column = self.schema_.columns[self._index(target)]
         return [*column.levels, *(["(rare)"] if column.rare else [])]
 
-    def surprise(self, X: Any, top: int | None = None) -> Any:
+    def surprise(self, X: Any, top: int | None = None, measure: str = "log_p") -> Any:
         """-log p(cell | the other observed cells of its row), in nats, for every cell.
 
         Of a real column it is the density of the standardised value (of its logarithm or logit, if it is
-        bounded), so that columns can be compared. Missing cells have none (NaN).
+        bounded). Missing cells have none (NaN).
 
         Args:
             X: a table.
             top: None gives a table of the same columns; a number gives that many cells, the oddest first,
                 as a table with row, column, value, p_value (the probability of a value at least as odd, by
                 which cells of all kinds are comparable), surprise, expected, low and high (the middle 90 %).
+            measure: "log_p", as above, or "p_value": -log of the probability of a value at least as odd,
+                which compares cells of different columns better.
         """
-        X = self._checked(X)
+        if measure not in ("log_p", "p_value"):
+            raise ValueError(f"measure is 'log_p' or 'p_value', not {measure!r}")
+        X, tails = self._checked(X), top is not None or measure == "p_value"
         codes, offsets = self.schema_.encode(X)
         known, found, p_values = ~np.isnan(codes), np.full(codes.shape, np.nan), np.ones(codes.shape)
         for i, column in enumerate(self.schema_.columns):
@@ -242,11 +246,13 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
                 log_p = np.where(seen, family.log_prob(x, own, at).numpy() + offset * (not real), np.nan)
                 odd = ~seen & (offset != 0)  # out of the range, or a level never seen
                 found[part, i] = -np.where(odd, offset + real * math.log(column.unit), log_p)
-                if top is not None:
+                if tails:
                     p = np.where(seen, family.p_value(x, own, at).numpy(), 1.0)
                     p_values[part, i] = np.where(odd, 1 / (column.n + 1), p)
         kind = native_frame(X)[1]
         if top is None:
+            if measure == "p_value":
+                found = np.where(np.isnan(found), np.nan, -np.log(np.maximum(p_values, 1e-300)))
             labels = {c.name: {"label": c.dtype.get("label", c.name)} for c in self.schema_.columns}
             made = build_frame(dict(zip(self.schema_.names, found.T, strict=True)), labels, kind)
             return made.set_axis(X.index, axis=0) if kind == "pandas" else made
