@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+import table_page
 from pynade.atomic import write_json
 from pynade.digest import read_json
 from pynade.runs.provenance import code_version, device_name
@@ -17,11 +18,11 @@ from table_systems import Task
 PAIRED = "pynade"  # the system that all others are compared with
 
 
-def report(work: Path, out: Path, names: list[str]) -> None:
-    """Measure what there is of these tables under `work`, print it and write the record."""
-    record = {"code": code_version(), "device": device_name(torch.device("cpu")), "threads": 2, "tables": {}}
-    record["command"] = f"python benchmarks/tables.py run --tables {' '.join(names)}"
-    for table in sorted(work / name for name in names if (work / name).is_dir()):
+def report(work: Path, out: Path, names: list[str], docs: Path = table_page.DOCS) -> None:
+    """Combine the measures of these tables under `work`, print them, write the record and the page."""
+    record = {"code": code_version(), "device": device_name(torch.device("cpu")), "tables": {}}
+    record["command"] = "python benchmarks/tables.py run && python benchmarks/tables.py report"
+    for table in sorted(work / Path(name).stem for name in names if (work / Path(name).stem).is_dir()):
         seeds = sorted(p for p in table.iterdir() if (p / "facts.json").exists())
         parts = {}  # system -> list of measures, one for each seed
         scores = {}  # system -> seed -> scores
@@ -45,6 +46,7 @@ def report(work: Path, out: Path, names: list[str]) -> None:
         show(table.name, found)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_json(out, record)
+    table_page.write(record, docs)
 
 
 def likelihood(own: dict[str, np.ndarray], ours: dict[str, np.ndarray]) -> dict[str, float]:

@@ -47,8 +47,9 @@ def spelled(value) -> str:
 
 def level_codes(values: pd.Series, levels: list[str]) -> np.ndarray:
     """Codes of the values of a column of levels, -1 for missing or unknown ones."""
-    texts = [None if missing else spelled(v) for v, missing in zip(values, values.isna(), strict=True)]
-    return pd.Categorical(texts, categories=levels).codes.astype(np.int32)
+    place, gaps = {level: k for k, level in enumerate(levels)}, values.isna()
+    codes = [-1 if gap else place.get(spelled(v), -1) for v, gap in zip(values, gaps, strict=True)]
+    return np.array(codes, dtype=np.int32)
 
 
 class Task:

@@ -2,7 +2,7 @@
 
     python benchmarks/tables.py install --environments ENVS
     python benchmarks/tables.py run --environments ENVS --work WORK [--tables ...] [--systems ...] [--seeds 0]
-    python benchmarks/tables.py report --work WORK --out benchmarks/results/tables.json
+    python benchmarks/tables.py report --work WORK
 
 Each system is installed from the package index in an environment of its own. Four fifths of the rows are for
 training, the rest for the test. Of the test rows 10, 30 and 50 % of the cells are hidden at random, and in a
@@ -249,7 +249,9 @@ def main():
         "--questions", nargs="*", default=["scores", "fill", "draws", "sample", "predict", "surprise"]
     )
     parser.add_argument("--limit", type=float, default=3600, help="seconds of one system on one split")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "tables.json")
+    parser.add_argument(
+        "--out", type=Path, default=HERE.parent / "paper" / "results" / "benchmarks" / "tables.json"
+    )
     arguments = parser.parse_args()
     if arguments.task == "install":
         install(arguments.environments)
