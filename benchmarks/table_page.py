@@ -165,23 +165,24 @@ def figure(record: dict):
     from matplotlib import pyplot
 
     drawn, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.5), layout="constrained", sharey=True)
-    names = list(record["tables"])
-    colours = {}
+    names, styles = list(record["tables"]), {}
     for k, facts in enumerate(record["tables"].values()):
         for system, found in facts["systems"].items():
-            if system in (OURS, *FLOORS):
+            behind, rmse = found.get("log_density", {}).get("to_pynade"), found.get("rmse_30_to_pynade")
+            if system in (OURS, *FLOORS) or (behind is None and rmse is None):
                 continue
-            colour = colours.setdefault(system, f"C{len(colours) % 10}")
-            marker = "os^vDP*X<>"[list(colours).index(system) % 10]
-            style = {"color": colour, "marker": marker, "ls": "", "ms": 6}
-            if "to_pynade" in found.get("log_density", {}):
-                left.plot(found["log_density"]["to_pynade"], k, **style, label=system)
-            if "rmse_30_to_pynade" in found:
-                ours = found["rmse_30"] - found["rmse_30_to_pynade"]
-                right.plot(found["rmse_30"] / ours, k, **style, label=system)
+            new = {"color": f"C{len(styles) % 10}", "marker": "os^vDP*X<>ph"[len(styles) % 12], "ls": ""}
+            style = styles.setdefault(system, new) | {"label": system}
+            if behind is not None:
+                left.plot(behind, k, **style)
+            if rmse is not None:
+                right.plot(found["rmse_30"] / (found["rmse_30"] - rmse), k, **style)
     left.set_xscale("symlog", linthresh=1)
     left.set_yticks(range(len(names)), names)
     left.set_xlabel("log-density less ours, nats per row (left: ours is better)")
+    right.set_xscale("log")
+    right.set_xticks([1, 1.5, 2, 3], ["1", "1.5", "2", "3"])
+    right.minorticks_off()
     right.set_xlabel("RMSE of hidden numbers over ours (right: ours is better)")
     for axes, line in ((left, 0), (right, 1)):
         axes.axvline(line, color="black", lw=1)
