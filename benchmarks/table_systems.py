@@ -35,7 +35,7 @@ PACKAGES = (
     "pomegranate",
     "pynade",
 )
-PACKAGES += ("scikit-learn", "sdv", "tabpfn", "torch", "zuko")
+PACKAGES += ("scikit-learn", "sdv", "spflow", "tabpfn", "torch", "zuko")
 LEAST = 1e-3  # of the probability of a level that a leaf of a forest has not seen
 
 
@@ -658,6 +658,41 @@ class Pomegranate:
         return out
 
 
+class SumProductNetwork:
+    """SPFlow's LearnSPN on complete rows, with normal and categorical leaves."""
+
+    def fit(self, task):
+        import torch
+        from spflow.learn.learn_spn import learn_spn
+        from spflow.meta.data.scope import Scope
+        from spflow.modules.leaves import Categorical, Normal
+
+        torch.manual_seed(SEED)
+        self.task, self.extra, n = task, {}, len(task.numbers)
+        x = task.noisy(task.train)
+        self.mean, self.scale = np.nanmean(x, 0), np.nanstd(x, 0)
+        leaves = [Normal(scope=Scope(list(range(n))), out_channels=1)]
+        sizes = [len(of) for of in task.levels.values()]
+        leaves += [Categorical(scope=Scope([n + k]), out_channels=1, K=K) for k, K in enumerate(sizes)]
+        rows, complete = self._given(task.train)
+        self.model = learn_spn(rows[complete], leaves, min_instances_slice=max(20, len(x) // 20))
+
+    def _given(self, frame):
+        import torch
+
+        codes = self.task.codes(frame).astype(float)
+        codes[codes < 0] = np.nan
+        rows = np.hstack([(self.task.noisy(frame) - self.mean) / self.scale, codes])
+        return torch.as_tensor(rows, dtype=torch.float32), ~np.isnan(rows).any(1)
+
+    def scores(self, frame):
+        rows, complete = self._given(frame)
+        found = np.full(len(rows), np.nan)
+        log_p = self.model.log_likelihood(rows[complete]).detach().numpy()
+        found[complete] = log_p.reshape(complete.sum(), -1)[:, 0] - np.log(self.scale).sum()
+        return found
+
+
 class HyperImpute:
     """HyperImpute's method of the same name."""
 
@@ -787,6 +822,7 @@ SYSTEMS = {
     "zuko": Flow,
     "mostlyai": MostlyAI,
     "pomegranate": Pomegranate,
+    "spflow": SumProductNetwork,
     "knn": knn,
     "ridge": ridge,
     "forests": forests,

@@ -38,6 +38,7 @@ ENVIRONMENTS = {
     "pomegranate": [*TORCH, "pomegranate", "pandas", "pyarrow"],
     "miceforest": ["miceforest", "lightgbm<4.6", "pandas", "pyarrow"],
     "hyperimpute": [*TORCH, "hyperimpute", "scikit-learn<1.7", "pandas", "pyarrow"],
+    "spflow": [*TORCH, "spflow", "pandas"],
     "tabpfn": [*TORCH, "tabpfn", "tabpfn-extensions", "pandas", "pyarrow"],
     "sdv": [*TORCH, "sdv", "pandas<3", "pyarrow"],
 }
