@@ -54,7 +54,7 @@ class Optimizer:
         """
         average = average or {}
         rate, momentum, first_correction, second_correction, average_rate = numbers = list(numbers)
-        if self._fused(grads, numbers, average):
+        if self._fused(grads, numbers, average) or self._fused_on_cpu(grads, numbers, average):
             return
         if self.decayed and self.rule == "adamw":
             scale([self.params[name] for name in self.decayed], 1 - rate * self.decay)
@@ -107,6 +107,22 @@ class Optimizer:
         for name, p in self.params.items():
             pull = self._pull if name in self.decayed else None
             update(self.rule, p, grads[name], self._slots(name), average.get(name), pull, stacked, constants)
+        return True
+
+    def _fused_on_cpu(self, grads: Tensors, numbers: list[Number], average: Tensors) -> bool:
+        """The same on a CPU, where one model has a running average (some fifteen passes otherwise)."""
+        suited = self.rule == "adamw" and average and not any(isinstance(n, Tensor) for n in numbers)
+        if not suited or isinstance(self.decay, Tensor) or not backends.available("numba"):
+            return False
+        from pynade.kernels.cpu_update import suits, update
+
+        tensors = {n: [p, grads[n], *self._slots(n), average[n]] for n, p in self.params.items()}
+        if not all(map(suits, tensors.values())):
+            return False
+        rate, _, *rest = numbers
+        for name, own in tensors.items():
+            pull = rate * self.decay if name in self.decayed else 0.0
+            update(own, [rate, pull, *rest], (BETA1, BETA2, EPSILON))  # type: ignore[list-item]
         return True
 
     def _slots(self, name: str) -> list[Tensor]:
