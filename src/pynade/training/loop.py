@@ -116,6 +116,13 @@ class Learner(ABC):
     def drop(self, members: Sequence[int]) -> None:  # noqa: B027
         """These members have stopped and need not advance any more."""
 
+    def recover(self, epoch: int) -> str:
+        """After divergence in this epoch: go back to the last good state and change what may help, once.
+
+        What was done, in words, and training goes on; nothing if training should end.
+        """
+        return ""
+
     def revert(self, epoch: int) -> str:
         """After divergence in this epoch: put back the last good parameters; which these are, in words."""
         return "the last good parameters were kept"
@@ -226,6 +233,11 @@ def _run(
 
         running = [k for k, m in enumerate(learner.active) if not histories[m].stopped]
         good = [k for k in running if sound[k]]
+        if not good and (done := learner.recover(epoch)):
+            for k in running:
+                histories[learner.active[k]].messages.append(done)
+            epoch -= 1
+            continue
         better = []
         for k in good:
             history, now = histories[learner.active[k]], valid[k]
