@@ -108,8 +108,8 @@ def test_the_second_time_it_stops_with_advice_and_the_last_good_weights(tmp_path
     m = model()
     before = weights(m)
     words = (
-        r"training diverged in epoch 1; the initial weights were kept in .*last_good.safetensors; the learning "
-        r"rate had been divided by 10 before\. Try a smaller learning rate or gradient clipping\."
+        r"training diverged in epoch 1; the initial weights were kept in .*last_good.safetensors; the "
+        r"learning rate had been divided by 10 before\. Try a smaller learning rate or gradient clipping\."
     )
     with pytest.raises(Diverged, match=words):
         fit(m, rows(), options=Gradient(**OPTIONS | {"learning_rate": 20.0}), folder=tmp_path)
@@ -139,7 +139,7 @@ def test_a_second_divergence_after_a_resume_is_the_last(tmp_path, monkeypatch):
     monkeypatch.setattr("pynade.training.checkpoint.CHECKPOINT_SECONDS", -1.0)
     killed_in(3, tmp_path, Gradient(**OPTIONS))
     options = Gradient(**OPTIONS | {"learning_rate": 20.0})
-    with pytest.raises(Diverged, match="in epoch 3; the weights of epoch 2 .* divided by 10 before"):
+    with pytest.raises(Diverged, match=r"in epoch 3; the weights of epoch 2 .* divided by 10 before"):
         fit(model(), rows(), options=options, folder=tmp_path, resume=True)
 
 
