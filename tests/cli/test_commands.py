@@ -471,7 +471,7 @@ def test_a_rate_that_is_divided_by_ten_is_shown_and_recorded(run, table, tmp_pat
     "command",
     [
         *("fit", "score", "sample", "impute", "predict", "surprise", "query", "inpaint", "info", "demo"),
-        *("data list", "data get", "data info"),
+        *("doctor", "data list", "data get", "data info"),
     ],
 )
 def test_every_command_has_help_with_an_example(run, command):

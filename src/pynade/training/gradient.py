@@ -336,11 +336,8 @@ class _Gradient(Learner):
         tensors, facts = state
         if "model" in tensors:  # the older form, of one model
             tensors["trained"], tensors["generators"] = tensors["model"], {"0": tensors["generator"]["state"]}
-        self.epoch, self.divisor, active = (
-            facts["epoch"],
-            int(facts.get("divisor", 1)),
-            facts.get("active", [0]),
-        )
+        self.epoch, active = facts["epoch"], facts.get("active", [0])
+        self.divisor = int(facts.get("divisor", 1))
         if self.population is not None:
             self.trained = self.population.keep(torch.tensor(active, device=self.device))
         self._enter(active, {key: Generator(self.device) for key in self.key_of})
