@@ -114,12 +114,13 @@ def _example(kernel: str, device: str, dtype: Any) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(0)
     shapes = {"x": (8, 12, 1), "W": (12, 1, 20), "c": (20,), "V": (12, 1, 20), "b": (12, 1)}
     numbers = [torch.randn(shape, generator=generator, dtype=torch.float64) / 2 for shape in shapes.values()]
-    leaves = [t.to(device, dtype).requires_grad_() for t in numbers]
+    leaves: list[Any] = [t.to(device, dtype).requires_grad_() for t in numbers]
     order = torch.randperm(12, generator=generator).to(device)
-    eta = recurrence(*leaves, order, "sigmoid", kernel=kernel)
+    x, W, c, V, b = leaves
+    eta = recurrence(x, W, c, V, b, order, "sigmoid", kernel)
     eta.square().sum().backward()
     uniforms = torch.rand(8, 12, generator=generator, dtype=torch.float64).to(device, dtype)
-    weights = [*(t.detach() for t in leaves[1:]), order]
+    weights = [*(t.detach() for t in (W, c, V, b)), order]
     gradients = {f"gradients by {name}": t.grad for name, t in zip(shapes, leaves, strict=True)}
     drawn = sample(weights, uniforms, None, "sigmoid", kernel=kernel)
     return {"values": eta.detach(), "samples": drawn} | gradients

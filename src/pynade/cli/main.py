@@ -14,7 +14,7 @@ from typer import Option
 
 from pynade._version import __version__
 from pynade.cli import data, lazy
-from pynade.cli.arguments import GROUP, Picture, Run
+from pynade.cli.arguments import GROUP, Picture, Run, Usage
 from pynade.cli.doctor import doctor
 from pynade.cli.fit import HELP as HELP_OF_FIT
 from pynade.cli.fit import ModelCommand, fit
@@ -36,7 +36,8 @@ Fit a model to a table, fill its gaps, find odd cells, ask questions, draw new r
 """
 EPILOG = (
     "Exit codes: 0 done; 1 refused, one sentence says why; 2 unknown command or option; 3 interrupted ("
-    "Ctrl-C, SIGTERM): `pynade fit --resume RUN`, or the same command again, goes on; 4 a file is damaged."
+    "Ctrl-C, SIGTERM): `pynade fit --resume RUN`, or the same command again, goes on; 4 a file is damaged "
+    "that pynade wrote."
 )
 
 
@@ -155,7 +156,7 @@ def main() -> None:
         if not (diverged or isinstance(error, ValueError | OSError | ImportError)):
             raise  # a bug of pynade: show where
         errors.print(f"Error: {error}")
-        sys.exit(4 if isinstance(error, Damaged) else 1)
+        sys.exit(4 if isinstance(error, Damaged) else 2 if isinstance(error, Usage) else 1)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pynade.atomic import write_atomically
+from pynade.digest import Damaged
 from pynade.likelihood import Estimate
 from pynade.training.checkpoint import Checkpoint, State
 from pynade.training.history import History
@@ -196,7 +197,7 @@ def _run(
             epoch = int(facts["epoch"])
         except (LookupError, TypeError, AttributeError, RuntimeError) as error:
             what = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise ValueError(f"{checkpoint.path} is damaged (remove it to begin anew): {what}") from None
+            raise Damaged(f"{checkpoint.path} is damaged (remove it to begin anew): {what}") from None
     saved = epoch
     if metrics is not None:
         lines = "".join(json.dumps(line) + "\n" for line in histories[0].epochs)
