@@ -64,7 +64,8 @@ def threads() -> Lines:
     """Threads of torch, which pynade's CPU kernels use too, those of numba, and variables that limit them."""
     import numba
 
-    count = f"torch {torch.get_num_threads()}, numba {numba.config.NUMBA_NUM_THREADS}"
+    settings: Any = numba.config
+    count = f"torch {torch.get_num_threads()}, numba {settings.NUMBA_NUM_THREADS}"
     yield "ok", f"threads: {count}; cores of this machine: {os.cpu_count()}"
     for name in filter(os.environ.get, LIMITS):
         yield "note", f"{name}={os.environ[name]} limits threads"
