@@ -179,9 +179,7 @@ class _Gradient(Learner):
         seeded = {key: Generator(self.device).manual_seed(key[1]) for key in self.key_of}
         self._enter(list(range(len(members))), seeded)
         self.best = {n: t.clone() for n, t in self._weights.items()}
-        self.good: State = (
-            self._copied() if self.alone else ({}, {})
-        )  # of the only model, after a sound epoch
+        self.good: State = self._copied() if self.alone else ({}, {})  # after the last sound epoch
         valid = [m.valid for m in members if m.valid is not None]
         self.validated = bool(valid)
         self.rows: dict[str, Any] = {"train": self.x}

@@ -143,7 +143,8 @@ def run(
     """Train until every member has stopped; ends with the best parameters of each.
 
     Args:
-        learner: what is trained; `Diverged` is raised if no member has finite parameters any more.
+        learner: what is trained; `Diverged` is raised if no member has finite parameters any more, and the
+            learner does not recover.
         epochs: how many at most.
         checkpoint: keeps the state in a file, from which an interrupted training goes on. Ctrl-C then waits
             for the end of an epoch of less than 20 seconds and the checkpoint; a second one does not.
