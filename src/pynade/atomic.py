@@ -46,6 +46,23 @@ def sole_writer(folder: Path, wait: float = 1.0) -> Iterator[None]:
         lock.release()
 
 
+def lock_of(folder: Path) -> tuple[str, bool]:
+    """The process that the lock in a folder names, and whether a process holds it; nothing is removed.
+
+    Args:
+        folder: with a lock file, which a process that was killed leaves behind.
+    """
+    from filelock import FileLock, Timeout
+
+    file, owner = (folder / name for name in LOCK)
+    who = owner.read_text(encoding="utf-8", errors="replace") if owner.is_file() else "an unknown process"
+    try:
+        with FileLock(file, timeout=0):
+            return who, False
+    except Timeout:
+        return who, True
+
+
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file in the same folder, flush it to disk, then move it to `path`."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")

@@ -452,15 +452,26 @@ def test_divergence_is_one_sentence_and_recorded(run, table, tmp_path):
     )
     assert code == 1
     assert "training diverged in epoch 1; the initial weights were kept in r/last_good.safetensors" in err
+    assert "divided by 10 before. Try a smaller learning rate" in err
     assert json.loads((tmp_path / "r/result.json").read_text())["status"] == "diverged"
     assert pynade.load(tmp_path / "r/last_good.safetensors") is not None
+
+
+def test_a_rate_that_is_divided_by_ten_is_shown_and_recorded(run, table, tmp_path):
+    words = ["--optimizer", "sgd", "--batch-size", "1", "--learning-rate", "100", "--weight-decay", "0.1"]
+    code, out, err = run("fit", "table.csv", "--model", "nade", *FIT, *words, "--out", "r")
+    message = "training diverged in epoch 1 and went on from the initial weights with the learning rate 10 "
+    assert code == 0
+    assert message + "instead of 100\n" in err
+    assert message in " ".join(out.split())
+    assert json.loads((tmp_path / "r/result.json").read_text())["messages"] == [message + "instead of 100"]
 
 
 @pytest.mark.parametrize(
     "command",
     [
         *("fit", "score", "sample", "impute", "predict", "surprise", "query", "inpaint", "info", "demo"),
-        *("data list", "data get", "data info"),
+        *("doctor", "data list", "data get", "data info"),
     ],
 )
 def test_every_command_has_help_with_an_example(run, command):

@@ -100,9 +100,16 @@ def test_exit_codes_are_documented(run):
     text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", out).split())
     assert code == 0
     assert "0 done; 1 refused, one sentence says why; 2 unknown command or option; 3 interrupted" in text
-    assert "4 a file is damaged" in text
+    assert "4 a file is damaged that pynade wrote" in text
+    readme = " ".join((Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").split())
+    assert (
+        "Exit codes: 0 done; 1 refused, one sentence says why; 2 unknown command or option; 3 inter" in readme
+    )
     assert run("fit", "nowhere.csv")[0] == 1
-    assert run("paint")[0] == 2
+    assert run("fit", "digits", "--model", "nope")[0] == 1
+    for words in (["paint"], ["score"], ["score", "--wrong"], ["fit"], ["fit", "digits", "--wrong", "3"]):
+        assert run(*words)[0] == 2
+    assert run("fit", "digits", "--epochs", "many")[0] == run("sample", "r", "-n", "many")[0] == 2
 
 
 def test_info_says_whether_a_file_is_verified(run, tmp_path):

@@ -10,6 +10,7 @@ from pynade.digest import read_json
 from pynade.runs.run import resume_run, start_run
 
 NET = {"hidden": 5, "epochs": 6, "batch_size": 20}
+WILD = {"optimizer": "sgd", "batch_size": 1, "learning_rate": 100.0, "weight_decay": 0.1}
 IMAGE = {"blueprint": "4@3x3(valid)->4@3x3(full)->1@3x3(same)", "epochs": 3}
 MIXED = {"width": 8, "depth": 1, "heads": 2, "n_components": 2, "epochs": 5}
 EM = {"epochs": 8, "tol": 0.0, "patience": None}
@@ -18,6 +19,7 @@ EM = {"epochs": 8, "tol": 0.0, "patience": None}
 KINDS = {
     "nade": ("nade", NET | {"momentum": 0.9, "optimizer": "sgd"}, "binary", (2, 3)),
     "nade, averaged weights": ("nade", NET | {"ema": 0.9, "schedule": "cosine"}, "binary", (4,)),
+    "nade, whose rate was divided by ten": ("nade", NET | WILD, "binary", (1, 3)),
     "made-e": ("made-e", NET | {"n_orderings": 3, "dropout": 0.2}, "binary", (1, 2)),
     "deepnade, pretrained": ("deepnade", NET | {"hidden": [5, 4], "pretrain_epochs": 2}, "binary", (6,)),
     "rnade": ("rnade", NET | {"n_components": 2, "patience": 1}, "real", (1,)),

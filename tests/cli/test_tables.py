@@ -188,7 +188,7 @@ def test_a_mistake_gets_one_sentence(run, table, tmp_path, model, words, says):
         assert run("fit", "digits", "--model", "fvsbn", "--epochs", "1", "--out", "nade")[0] == 0
     before = sorted(tmp_path.rglob("*"))
     code, out, err = run(*(str(model) if word == "MODEL" else word for word in words))
-    assert code == 1
+    assert code == (2 if "has no option" in says else 1)
     assert out == ""
     assert says in err
     assert err.startswith("Error: ")

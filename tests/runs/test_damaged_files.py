@@ -10,6 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import pynade
+from pynade.digest import Damaged
 from pynade.runs.run import resume_run, start_run
 from pynade.runs.score import score_run, write_record
 from pynade.runs.summary import describe_run, read_json, read_metrics, read_spec
@@ -84,7 +85,10 @@ def test_what_is_no_object_of_json_names_the_file(tmp_path, text):
 @pytest.mark.parametrize("line", ["[1]", "3", "null", "{", "[" * 100_000])
 def test_a_damaged_line_of_metrics_names_the_file(run, line):
     (run / "metrics.jsonl").write_text(line + "\n")
-    with pytest.raises(ValueError, match=r"metrics\.jsonl is missing or damaged"):
+    with pytest.raises(Damaged, match=r"metrics\.jsonl is damaged"):
+        read_metrics(run)
+    (run / "metrics.jsonl").unlink()
+    with pytest.raises(ValueError, match=r"metrics\.jsonl is missing"):
         read_metrics(run)
 
 
@@ -101,7 +105,7 @@ def rewritten(path, key, change):
 )
 def test_info_about_damaged_metadata_names_the_file(run, estimator):
     rewritten(run / "model.safetensors", "pynade", lambda facts, _: facts.update(estimator=estimator))
-    with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
+    with pytest.raises(Damaged, match=r"model\.safetensors is damaged"):
         describe_run(run)
     with pytest.raises(ValueError, match=r"model\.safetensors cannot be loaded"):
         pynade.load(run)
@@ -124,5 +128,5 @@ def test_a_checkpoint_that_lacks_something_is_named(tmp_path, key):
             facts.pop(key)
 
     rewritten(path, "checkpoint", change)
-    with pytest.raises(ValueError, match=rf"{path.name} is damaged \(remove it to begin anew\)"):
+    with pytest.raises(Damaged, match=rf"{path.name} is damaged \(remove it to begin anew\)"):
         model.fit(X, folder=tmp_path, resume=True)

@@ -278,6 +278,22 @@ def test_the_only_member_raises_in_any_epoch():
         run(Given([[-3.0, -2.0, NAN]], [[-3.0, -2.0, 0.0]]), 5)
 
 
+def test_a_learner_that_recovers_goes_on_with_the_same_epoch_and_says_so(tmp_path):
+    class Recovering(Given):
+        def recover(self, epoch):
+            self.train[0][epoch - 1], self.epoch = 0.0, epoch - 1
+            self.params -= 1
+            return f"changed in epoch {epoch}"
+
+    learner, metrics, seen = Recovering([[-3.0, NAN, -1.0]]), tmp_path / "metrics.jsonl", []
+    (history,) = run(learner, 3, metrics=metrics, callbacks=[lambda p: seen.append(p.epoch)])
+    assert history.messages == ["changed in epoch 2"]
+    assert seen == [line["epoch"] for line in history.epochs] == [1, 2, 3]
+    assert [line["train"] for line in history.epochs] == [-3.0, 0.0, -1.0]
+    assert [json.loads(line) for line in metrics.read_text().splitlines()] == history.epochs
+    assert learner.best.tolist() == [3]
+
+
 def test_the_last_of_several_that_diverges_keeps_its_best_parameters():
     learner = Given([[-3.0, NAN], [-3.0, NAN]], [[-3.0, 0.0], [-2.0, 0.0]])
     histories = run(learner, 5)

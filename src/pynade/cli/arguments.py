@@ -23,6 +23,10 @@ GROUP: dict[str, Any] = {
 }
 
 
+class Usage(ValueError):
+    """A command with an option or argument that it does not take, or without one that it needs."""
+
+
 def parse_shape(text: str) -> tuple[int, ...]:
     """The sides of an image, from a text such as 28x28."""
     try:

@@ -19,7 +19,7 @@ from rich.markup import escape
 from typer.core import TyperCommand
 
 from pynade.cli import lazy
-from pynade.cli.arguments import DATA, parse_shape
+from pynade.cli.arguments import DATA, Usage, parse_shape
 from pynade.cli.screen import console, errors, next_commands, print_schema, training_bar
 from pynade.estimators.parameters import DOCS, parameters, text_of
 from pynade.estimators.registry import ALIASES, MODELS, PARAMETERS, estimator_class
@@ -100,7 +100,7 @@ def fit(
     if resume is not None and (parameters or model != "auto" or overwrite or drop_constant):
         raise ValueError("--resume RUN goes on with the run's own settings; give no others")
     if resume is None and data is None:
-        raise ValueError("name the data to train on: pynade fit DATA")
+        raise Usage("name the data to train on: pynade fit DATA")
 
     def print_columns(estimator: Any) -> None:  # of mixed tables
         if hasattr(estimator, "schema_"):
@@ -181,7 +181,7 @@ class ModelCommand(TyperCommand):
                 close = difflib.get_close_matches(option, known, n=1)
                 nearest = f": did you mean {close[0]}?" if close else ""
                 where = f"(pynade fit --model {model} --help shows all)"
-                raise ValueError(f"model {model!r} has no option {option}{nearest} {where}")
+                raise Usage(f"model {model!r} has no option {option}{nearest} {where}")
         return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: Any) -> Any:
@@ -235,7 +235,7 @@ class ModelOption:
         if isinstance(value, bool):
             return value
         if not self.many and len(value) > 1:
-            raise ValueError(f"{self.model} takes one value for {self.word}, not {len(value)}")
+            raise Usage(f"{self.model} takes one value for {self.word}, not {len(value)}")
         if self.name == "image_shape":
             return list(parse_shape(value[0]))
         if self.name == "schema":
@@ -258,7 +258,7 @@ class ModelOption:
                 return kind(word)
         if not kinds or "str" in self.annotation or self.name == "binarize":  # which may be random
             return word
-        raise ValueError(f"{self.word} takes a number, not {word!r}")
+        raise Usage(f"{self.word} takes a number, not {word!r}")
 
 
 def model_options(model: str | None) -> list[ModelOption]:

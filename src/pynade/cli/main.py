@@ -14,7 +14,8 @@ from typer import Option
 
 from pynade._version import __version__
 from pynade.cli import data, lazy
-from pynade.cli.arguments import GROUP, Picture, Run
+from pynade.cli.arguments import GROUP, Picture, Run, Usage
+from pynade.cli.doctor import doctor
 from pynade.cli.fit import HELP as HELP_OF_FIT
 from pynade.cli.fit import ModelCommand, fit
 from pynade.cli.sample import impute, inpaint, sample, score
@@ -35,7 +36,8 @@ Fit a model to a table, fill its gaps, find odd cells, ask questions, draw new r
 """
 EPILOG = (
     "Exit codes: 0 done; 1 refused, one sentence says why; 2 unknown command or option; 3 interrupted ("
-    "Ctrl-C, SIGTERM): `pynade fit --resume RUN`, or the same command again, goes on; 4 a file is damaged."
+    "Ctrl-C, SIGTERM): `pynade fit --resume RUN`, or the same command again, goes on; 4 a file is damaged "
+    "that pynade wrote."
 )
 
 
@@ -111,7 +113,7 @@ def demo(out: Picture = Path("pynade-demo.png"), digits: Annotated[bool, Digits]
 
 app = typer.Typer(help=HELP, epilog=EPILOG, add_completion=False, pretty_exceptions_enable=False, **GROUP)
 app.command("fit", cls=ModelCommand, help=HELP_OF_FIT)(fit)
-for command in (score, sample, impute, predict, surprise, query, inpaint, sweep, info, demo):
+for command in (score, sample, impute, predict, surprise, query, inpaint, sweep, info, demo, doctor):
     app.command()(command)
 app.add_typer(data.app, name="data")
 for point in entry_points(group="pynade.commands"):  # of other packages, such as the paper's
@@ -154,7 +156,7 @@ def main() -> None:
         if not (diverged or isinstance(error, ValueError | OSError | ImportError)):
             raise  # a bug of pynade: show where
         errors.print(f"Error: {error}")
-        sys.exit(4 if isinstance(error, Damaged) else 1)
+        sys.exit(4 if isinstance(error, Damaged) else 2 if isinstance(error, Usage) else 1)
 
 
 if __name__ == "__main__":

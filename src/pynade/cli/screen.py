@@ -79,10 +79,13 @@ def training_bar() -> Iterator[Callback]:
     times = TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
     bar = Bar(*texts, *times, console=errors, disable=not errors.is_terminal)
     task = bar.add_task("", total=None, visible=False, epoch="", scores="")
-    shown, printed = {"train": "–", "valid": "–", "best": "–"}, time.monotonic()
+    shown, printed, messages = {"train": "–", "valid": "–", "best": "–"}, time.monotonic(), set[str]()
 
     def show(now: Progress) -> None:
         nonlocal printed
+        for message in {m for history in now.histories for m in history.messages} - messages:
+            messages.add(message)
+            errors.print(message)
         valid = None if now.valid is None else now.valid.mean
         for name, value in (("train", now.train), ("valid", valid), ("best", now.best_valid)):
             if value is not None and value == value:  # a number that is not known yet stays as it was

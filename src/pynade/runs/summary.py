@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pynade.digest import read_header, read_json
+from pynade.digest import Damaged, read_header, read_json
 from pynade.tables import Schema
 from pynade.training.history import current_line
 
@@ -25,8 +25,10 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     try:
         lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         epochs = [current_line(json.loads(line)) for line in lines]
-    except (FileNotFoundError, ValueError, AttributeError, TypeError, RecursionError) as error:
-        raise ValueError(f"{folder / 'metrics.jsonl'} is missing or damaged: {error}") from None
+    except FileNotFoundError as error:
+        raise ValueError(f"{folder / 'metrics.jsonl'} is missing: {error}") from None
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise Damaged(f"{folder / 'metrics.jsonl'} is damaged: {error}") from None
     if not epochs:
         raise ValueError(f"the run in {folder} has not finished an epoch yet")
     return epochs
@@ -58,5 +60,5 @@ def describe_run(run: Path) -> tuple[list[tuple[str, str]], Schema | None]:
             fitted = header.facts.get("estimator", {}).get("fitted", {})
             schema = Schema.from_json(fitted["schema_"]) if "schema_" in fitted else None
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"the metadata of {file} is damaged: {error!r}") from None
+            raise Damaged(f"the metadata of {file} is damaged: {error!r}") from None
     return facts, schema

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Folder = Path | str | None
 Callbacks = Sequence[Callback]
 CHECK_EVERY = 50  # updates between looks at whether the loss is still finite
+DIVISOR = 10  # of the learning rate, when the training of one model has diverged for the first time
 #: Options in which the members of a population may differ.
 OWN = ("learning_rate", "gamma", "momentum", "weight_decay", "patience", "stop_at_train")
 
@@ -63,7 +64,9 @@ def fit(
         train: rows (N, D), or a source of rows: then every epoch draws `updates_per_epoch` fresh minibatches.
         valid: rows for early stopping, scored after every epoch; for an orderless model by an unbiased
             estimate on the same random prefixes every time.
-        options: how to train; `Diverged` is raised if the loss becomes infinite or not a number.
+        options: how to train. If the loss becomes infinite or not a number, training goes back to the state
+            after the epoch before and divides the learning rate by 10, and `History.messages` says so; the
+            second time `Diverged` is raised.
         seed: of the shuffling and of whatever the loss draws; the same seed gives the same run on CPU.
         folder: where to keep metrics.jsonl and checkpoint.safetensors; None keeps nothing.
         resume: go on from the checkpoint in `folder`, to the identical result.
@@ -98,8 +101,8 @@ def fit_population(
 ) -> list[History]:
     """Train all members in place, as `fit` would train each, and give the history of each.
 
-    Those with validation rows end at their best. A member that diverges stops with its best weights and
-    leaves the others alone.
+    Those with validation rows end at their best. A member that diverges stops with its best weights, at its
+    own learning rate, and leaves the others alone.
 
     Args:
         members: of one architecture, on one device. Their options may differ in learning_rate, gamma,
@@ -156,7 +159,8 @@ class _Gradient(Learner):
         self.members, self.population, self.epoch = members, population, 0
         self.source, self.folder = source, folder  # (of the last good weights, after divergence)
         self.device, self.options, self.facts = model.device, own[0], dict[str, Any]()
-        self.alone = self.raises = population is None
+        self.alone = self.raises = self.recovers = population is None
+        self.divisor = 1  # of the learning rate
         self.model = model if self.alone else None
         named = model.named_parameters() if population is None else population.trained.items()
         self.trained: Tensors = {n: p for n, p in named if p.requires_grad}
@@ -175,7 +179,7 @@ class _Gradient(Learner):
         seeded = {key: Generator(self.device).manual_seed(key[1]) for key in self.key_of}
         self._enter(list(range(len(members))), seeded)
         self.best = {n: t.clone() for n, t in self._weights.items()}
-        self.good = self.best  # of the only model, after the last sound epoch
+        self.good: State = self._copied() if self.alone else ({}, {})  # after the last sound epoch
         valid = [m.valid for m in members if m.valid is not None]
         self.validated = bool(valid)
         self.rows: dict[str, Any] = {"train": self.x}
@@ -214,7 +218,7 @@ class _Gradient(Learner):
             self.x.copy_(self.source.draw(len(self.x), step.generators[0]))
         self.epoch += 1
         momentum = self._numbers("momentum") * float(self.epoch > options.momentum_after)
-        initial, gamma = self._numbers("learning_rate"), self._numbers("gamma")
+        initial, gamma = self._numbers("learning_rate") / self.divisor, self._numbers("gamma")
         streams = []
         for (data, _), generator in zip(self.keys, step.generators, strict=True):
             rows = minibatches(self.sizes[data], options.batch_size, self.updates, self.one_pass, generator)
@@ -238,7 +242,7 @@ class _Gradient(Learner):
         options, t = self.options, self.step.optimizer.t
         scores = self._scores("valid", options.precision, options.valid_draws) if self.validated else None
         if self.alone:
-            rate = options.rate(t - 1, options.epochs * self.updates)
+            rate = options.rate(t - 1, options.epochs * self.updates, options.learning_rate / self.divisor)
             self.facts = {"updates": t, "learning_rate": float(rate)}
             if n := options.score_train:
                 self.rows["some"] = self.x[:: max(1, len(self.x) // n)][:n]
@@ -273,7 +277,7 @@ class _Gradient(Learner):
         for name, tensor in self._weights.items():
             self.best[name].index_copy_(0, there, tensor[here])
         if self.alone:
-            self.good = {n: t.clone() for n, t in self._weights.items()}
+            self.good = self._copied()
 
     def drop(self, members: Sequence[int]) -> None:
         running = [k for k, m in enumerate(self.active) if m not in members]
@@ -285,18 +289,29 @@ class _Gradient(Learner):
         kept = {group: {n: t[chosen] for n, t in own.items()} for group, own in old.state().items()}
         self.step.restore(kept, old.optimizer.t)
 
+    def recover(self, epoch: int) -> str:
+        if not self.recovers or self.divisor > 1:
+            return ""
+        self.restore(self.good)
+        self.divisor, rate = DIVISOR, self.options.learning_rate
+        since = f"the weights of epoch {epoch - 1}" if epoch > 1 else "the initial weights"
+        slower = f"with the learning rate {rate / DIVISOR:g} instead of {rate:g}"
+        return f"training diverged in epoch {epoch} and went on from {since} {slower}"
+
     def revert(self, epoch: int) -> str:
-        self.best = self.good
+        before = f"; the learning rate had been divided by {self.divisor} before" if self.divisor > 1 else ""
+        self.restore(self.good)
+        self.best = self._weights
         self.finish()
         kept = f"the weights of epoch {epoch - 1} were kept" if epoch > 1 else "the initial weights were kept"
         if self.folder is None:
-            return kept
+            return kept + before
         path = Path(self.folder) / "last_good.safetensors"
         try:
             save_density(self.model, path)
         except TypeError:  # of a model with unregistered parts, the bare weights
             save_checkpoint(path, {"model": self.model.state_dict()}, {})
-        return f"{kept} in {path}"
+        return f"{kept} in {path}{before}"
 
     def finish(self) -> None:
         for m, member in enumerate(self.members):
@@ -306,13 +321,21 @@ class _Gradient(Learner):
         drawn = {str(k): g.get_state() for k, g in enumerate(self.step.generators)}
         trained = self.model.state_dict() if self.alone else self.trained  # (with its buffers)
         own = {"trained": trained, "best": self.best, "generators": drawn}
-        return own | self.step.state(), {"active": self.active, "t": self.step.optimizer.t}
+        facts = {"active": self.active, "t": self.step.optimizer.t, "epoch": self.epoch}
+        return own | self.step.state(), facts | ({"divisor": self.divisor} if self.alone else {})
+
+    def _copied(self) -> State:
+        """The state, to go back to; the best weights change with sound epochs only and are not copied."""
+        tensors, facts = self.state()
+        copied = {g: {n: t.clone() for n, t in own.items()} for g, own in tensors.items() if g != "best"}
+        return copied | {"best": self.best}, facts
 
     def restore(self, state: State) -> None:
         tensors, facts = state
         if "model" in tensors:  # the older form, of one model
             tensors["trained"], tensors["generators"] = tensors["model"], {"0": tensors["generator"]["state"]}
         self.epoch, active = facts["epoch"], facts.get("active", [0])
+        self.divisor = int(facts.get("divisor", 1))
         if self.population is not None:
             self.trained = self.population.keep(torch.tensor(active, device=self.device))
         self._enter(active, {key: Generator(self.device) for key in self.key_of})
@@ -373,6 +396,7 @@ def pretrain(
         grown.set_output_bias(marginal)
         deeper = Orderless(grown, model.family, model.stratified)
         learner = _Gradient([Member(deeper, train, None, options, seed + depth)], folder=folder)
+        learner.recovers = False  # there is no history that could say so
         try:
             run(learner, epochs, callbacks=callbacks)
         except Diverged as error:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pynade.atomic import write_atomically
+from pynade.digest import Damaged
 from pynade.likelihood import Estimate
 from pynade.training.checkpoint import Checkpoint, State
 from pynade.training.history import History
@@ -116,6 +117,13 @@ class Learner(ABC):
     def drop(self, members: Sequence[int]) -> None:  # noqa: B027
         """These members have stopped and need not advance any more."""
 
+    def recover(self, epoch: int) -> str:
+        """After divergence in this epoch: go back to the last good state and change what may help, once.
+
+        What was done, in words, and training goes on; nothing if training should end.
+        """
+        return ""
+
     def revert(self, epoch: int) -> str:
         """After divergence in this epoch: put back the last good parameters; which these are, in words."""
         return "the last good parameters were kept"
@@ -135,7 +143,8 @@ def run(
     """Train until every member has stopped; ends with the best parameters of each.
 
     Args:
-        learner: what is trained; `Diverged` is raised if no member has finite parameters any more.
+        learner: what is trained; `Diverged` is raised if no member has finite parameters any more, and the
+            learner does not recover.
         epochs: how many at most.
         checkpoint: keeps the state in a file, from which an interrupted training goes on. Ctrl-C then waits
             for the end of an epoch of less than 20 seconds and the checkpoint; a second one does not.
@@ -189,7 +198,7 @@ def _run(
             epoch = int(facts["epoch"])
         except (LookupError, TypeError, AttributeError, RuntimeError) as error:
             what = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise ValueError(f"{checkpoint.path} is damaged (remove it to begin anew): {what}") from None
+            raise Damaged(f"{checkpoint.path} is damaged (remove it to begin anew): {what}") from None
     saved = epoch
     if metrics is not None:
         lines = "".join(json.dumps(line) + "\n" for line in histories[0].epochs)
@@ -226,6 +235,11 @@ def _run(
 
         running = [k for k, m in enumerate(learner.active) if not histories[m].stopped]
         good = [k for k in running if sound[k]]
+        if not good and (done := learner.recover(epoch)):
+            for k in running:
+                histories[learner.active[k]].messages.append(done)
+            epoch -= 1
+            continue
         better = []
         for k in good:
             history, now = histories[learner.active[k]], valid[k]
