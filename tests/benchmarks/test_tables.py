@@ -97,3 +97,11 @@ def test_levels_are_spelled_alike(modules):
         "True",
     ]
     assert systems.level_codes(pd.Series([2.0, None, "3", 9]), ["2", "3"]).tolist() == [0, -1, 1, -1]
+
+
+def test_the_page_shows_the_record(modules):
+    *_, table_page = modules
+    root = BENCHMARKS.parent
+    record = read_json(root / "paper" / "results" / "benchmarks" / "tables.json")
+    shown = (root / "docs" / "tables.md").read_text().split(table_page.BEGIN)[1].split(table_page.END)[0]
+    assert shown.strip() == table_page.measured_part(record).strip()

@@ -47,6 +47,25 @@ def test_every_rule_equals_torch_optim(rule):
         torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=1e-12)
 
 
+def test_one_pass_on_the_cpu_equals_torch_optim(monkeypatch):
+    ours, theirs = start(torch.float32), start(torch.float32)
+    average = {n: p.detach().clone() for n, p in ours.items()}
+    expected = {n: p.detach().clone() for n, p in ours.items()}
+    mine, reference = Optimizer("adamw", ours, 0.03, ["a"]), RULES["adamw"]([{"params": [theirs["a"]]}])
+    reference.add_param_group({"params": [theirs["b"]], "weight_decay": 0.0})
+    monkeypatch.setattr("pynade.training.step.foreach", None)  # not by lists of tensors
+    for t in range(1, 21):
+        grads = dict(zip(ours, torch.autograd.grad(loss(ours), list(ours.values())), strict=True))
+        mine.apply(grads, (0.1, 0.0, *mine.corrections(t), 0.2), average)
+        reference.zero_grad()
+        loss(theirs).backward()
+        reference.step()
+        expected = {n: m + 0.2 * (theirs[n].detach() - m) for n, m in expected.items()}
+    for name in ours:
+        torch.testing.assert_close(ours[name], theirs[name], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(average[name], expected[name], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_a_population_is_its_members_trained_alone(rule):
     """Stacked parameters, one rate, momentum and decay per member: the seam that populations need."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from pynade.kernels.cpu_scalar import jit
@@ -14,7 +15,7 @@ from pynade.kernels.cpu_scalar import jit
 
 def suits(tensors: Sequence[Tensor]) -> bool:
     """Whether all are float32 numbers side by side."""
-    return all(t.device.type == "cpu" and str(t.dtype) == "torch.float32" and t.is_contiguous() for t in tensors)
+    return all(t.is_cpu and t.dtype == torch.float32 and t.is_contiguous() for t in tensors)
 
 
 def update(tensors: Sequence[Tensor], numbers: Sequence[float], constants: Sequence[float]) -> None:
