@@ -213,11 +213,12 @@ class PerColumn(KeepsTypes, Family):
         number = torch.where(at(self.step, i), mean.round(), mean)
         return torch.where(self._has_levels(i), likeliest, number)
 
-    def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None) -> Tensor:
-        """P(code <= x)."""
+    def cdf(self, x: Tensor, eta: Tensor, i: Tensor | None = None, background: float = BACKGROUND) -> Tensor:
+        """P(code <= x); of numbers with this weight of the broad component."""
         lattice = at(self.step, i)
         edge = torch.where(lattice, x.double().floor() + 0.5, x.double())
-        below = self.axis.cdf(self._score(edge, i)[0].to(eta.dtype), self._axis_eta(eta))
+        mixture = self._axis_eta(eta, background=background)
+        below = self.axis.cdf(self._score(edge, i)[0].to(eta.dtype), mixture)
         below = torch.where(lattice & (x >= at(self.high, i)), 1.0, below)
         below = torch.where(lattice & (x < at(self.low, i)), 0.0, below)
         return torch.where(self._has_levels(i), self.index.cdf(x, self._logits(eta, i)), below)
@@ -230,12 +231,15 @@ class PerColumn(KeepsTypes, Family):
         return torch.where(self._has_levels(i), self.index.quantile(q, self._logits(eta, i)), number)
 
     def p_value(self, x: Tensor, eta: Tensor, i: Tensor) -> Tensor:
-        """Probability of a value at least as odd: of a level at most as likely; twice that of a tail."""
+        """Probability of a value at least as odd: of a level at most as likely; twice that of a tail.
+
+        The broad component of numbers is left out: with it all extreme values are about equally odd.
+        """
         p = self._probabilities(eta, i)
         own = p.gather(-1, x.long().clamp(0, p.shape[-1] - 1).unsqueeze(-1))
         by_level = torch.where(p <= own * (1 + 1e-6), p, 0).sum(-1)
         below = torch.where(at(self.step, i), x - 1, x)
-        tail = torch.minimum(self.cdf(x, eta, i), 1 - self.cdf(below, eta, i))
+        tail = torch.minimum(self.cdf(x, eta, i, 0.0), 1 - self.cdf(below, eta, i, 0.0))
         return torch.where(self._has_levels(i), by_level, 2 * tail).clamp(0, 1)
 
     def eta_from_marginal(self, x: Tensor) -> Tensor:
@@ -268,11 +272,14 @@ class PerColumn(KeepsTypes, Family):
     def _probabilities(self, eta: Tensor, i: Tensor | None) -> Tensor:
         return self._logits(eta, i).softmax(-1)
 
-    def _axis_eta(self, eta: Tensor, n_components: int | None = None) -> Tensor:
+    def _axis_eta(
+        self, eta: Tensor, n_components: int | None = None, background: float = BACKGROUND
+    ) -> Tensor:
         """Parameters of the mixture with its fixed component, from those of a net."""
         used = 3 * (n_components or self.n_components)
         logits, mu, raw = functional.pad(eta, (0, max(0, used - eta.shape[-1])))[..., :used].chunk(3, -1)
-        logits = functional.pad(logits.log_softmax(-1), (0, 1), value=math.log(BACKGROUND / (1 - BACKGROUND)))
+        broad = math.log(background / (1 - background)) if background else -math.inf
+        logits = functional.pad(logits.log_softmax(-1), (0, 1), value=broad)
         return torch.cat([logits, functional.pad(mu, (0, 1)), functional.pad(raw, (0, 1))], -1)
 
     def _axis_log_prob(self, x: Tensor, eta: Tensor, i: Tensor | None, n_components: int) -> Tensor:
