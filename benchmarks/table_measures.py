@@ -202,16 +202,21 @@ def train_on(task: Task, drawn: np.ndarray) -> dict[str, float]:
 
 def combined(parts: list[dict], ours: list[dict]) -> dict:
     """Means over the seeds with standard errors, mean differences to ours, and the errors that occurred."""
-    names = sorted({name for part in parts for name in part} - {"errors", "versions", "seed", "device"})
-    found: dict = {"versions": parts[0]["versions"], "device": parts[0].get("device", "cpu")}
+    names = sorted(
+        {name for part in parts for name in part} - {"errors", "versions", "seed", "device", "code"}
+    )
+    found: dict = {"versions": parts[0].get("versions", {})}
+    found |= {word: sorted({part[word] for part in parts if word in part}) for word in ("device", "code")}
     found["seeds"] = [part["seed"] for part in parts]
     paired = {part["seed"]: part for part in ours}
     for name in names:
         values = {p["seed"]: float(p[name]) for p in parts if isinstance(p.get(name), int | float)}
         values = {seed: value for seed, value in values.items() if np.isfinite(value)}
         found |= _summary(name, list(values.values()))
-        both = [value - paired[seed][name] for seed, value in values.items() if name in paired.get(seed, {})]
-        found |= _summary(f"{name}_to_pynade", both)
+        both = [(value, paired[seed][name]) for seed, value in values.items() if name in paired.get(seed, {})]
+        found |= _summary(f"{name}_to_pynade", [theirs - own for theirs, own in both])
+        found |= {f"{name}_paired": [round(float(x), 4) for x in np.mean(both, 0)]} if both else {}
+        found |= {f"{name}_pairs": len(both)} if both else {}
     errors = [part["errors"] for part in parts if "errors" in part]
     return found | ({"errors": errors[0]} if errors else {})
 

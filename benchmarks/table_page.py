@@ -95,23 +95,10 @@ def one_measure(record: dict, title: str, name: str, higher: bool, what: str) ->
         best = max(others, key=lambda s: sign * others[s][f"{name}_to_pynade"])
         difference = -sign * others[best][f"{name}_to_pynade"]
         error = others[best].get(f"{name}_to_pynade_stderr")
-        seeds = len(set(others[best]["seeds"]) & set(ours["seeds"]))
-        own = (
-            ours[name]
-            if len(ours["seeds"]) == seeds
-            else others[best][name] - others[best][f"{name}_to_pynade"]
-        )
+        theirs, own = others[best][f"{name}_paired"]
         gain = f"{difference:+.3f}" + (f" ± {error:.3f}" if error is not None else "")
-        rows.append(
-            [
-                table,
-                f"{own:.3f}",
-                f"{others[best][name]:.3f} ({best})",
-                gain,
-                verdict(difference, error),
-                str(seeds),
-            ]
-        )
+        first = [table, f"{own:.3f}", f"{theirs:.3f} ({best})", gain, verdict(difference, error)]
+        rows.append([*first, str(others[best][f"{name}_pairs"])])
     head = ["table", "ours", "best other", "gain (+ is better)", "", "seeds"]
     return f"### {title}\n\n{what[0].upper() + what[1:]}.\n\n{markdown(head, rows)}" if rows else ""
 

@@ -184,7 +184,10 @@ class PerColumn(KeepsTypes, Family):
         return (values * weights).sum(-1)
 
     def nodes(self, eta: Tensor, i: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Codes and weights by which a function of a column is averaged, each (…, nodes)."""
+        """Codes and weights by which a function of a column is averaged, each (…, nodes).
+
+        Numbers are within the ends of the map to normal scores: a mean is no extrapolation.
+        """
         levels, numbers = self._kinds(i)
         if levels:
             p = self._probabilities(eta, i)
@@ -196,7 +199,8 @@ class PerColumn(KeepsTypes, Family):
         u = (torch.arange(NODES, device=eta.device, dtype=eta.dtype) + 0.5) / NODES
         z = (mu.unsqueeze(-1) + sigma.unsqueeze(-1) * torch.logit(u)).flatten(-2)
         here = torch.arange(len(self.levels), device=eta.device) if i is None else i
-        values = self._value(z, here.unsqueeze(-1)).to(eta.dtype)
+        values, knots = self._value(z, here.unsqueeze(-1)).to(eta.dtype), self.knots[here]
+        values = torch.minimum(torch.maximum(values, knots[..., :1]), knots[..., -1:]).to(eta.dtype)
         weights = (pi / NODES).repeat_interleave(NODES, -1)
         if not levels:
             return values, weights
