@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -44,6 +45,12 @@ def sole_writer(folder: Path, wait: float = 1.0) -> Iterator[None]:
             with suppress(OSError):  # (some systems keep a file that is open)
                 path.unlink()
         lock.release()
+
+
+def unclaimed(folder: Path) -> bool:
+    """Whether a folder has only what a process leaves that was killed before its spec.json was there."""
+    names = (path.name for path in folder.iterdir())
+    return all(name in LOCK or re.fullmatch(r"\.spec\.json\.\d+\.part", name) for name in names)
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from pynade.atomic import LOCK, sole_writer, write_json
+from pynade.atomic import sole_writer, unclaimed, write_json
 from pynade.device import torch_device
 from pynade.digest import read_json, sealed
 from pynade.estimators.base import DensityEstimator, load_with_facts, plain
@@ -298,7 +298,7 @@ def _claimed(folder: Path, overwrite: bool) -> Iterator[None]:
 
 def _check_free(folder: Path, overwrite: bool) -> None:
     """Refuse a folder that holds something, but for a run that may be replaced."""
-    if not folder.exists() or (folder.is_dir() and {path.name for path in folder.iterdir()} <= {*LOCK}):
+    if not folder.exists() or (folder.is_dir() and unclaimed(folder)):
         return
     if not overwrite:
         raise ValueError(f"{folder} already exists; give --overwrite to replace it")
