@@ -101,7 +101,7 @@ def _outcome(kind: Kind, path: Path, expected: Any) -> tuple[bool, str]:
     try:
         found = kind.read(path)
     except BaseException as error:
-        wrong = fault_in_sentence(error, path.name, path.parent.name)
+        wrong = fault_in_sentence(error, path.name, str(path.parent))
         return wrong is None, wrong or "refused in one sentence"
     if expected is None or found == expected:
         return True, "read" if expected is None else "the same answer"
