@@ -244,6 +244,13 @@ def test_a_process_killed_before_its_spec_was_there_does_not_take_the_folder(run
         assert run(*words[:-1], "other")[0] == 1
 
 
+def test_a_run_killed_before_its_provenance_was_there_gets_it(unfinished):
+    before = read_json(unfinished / "provenance.json")
+    (unfinished / "provenance.json").unlink()
+    resume_run(unfinished)
+    assert read_json(unfinished / "provenance.json") | {"started": 0} == before | {"started": 0}
+
+
 @pytest.mark.parametrize("text", ["", "[", "{}", "3", "[" * 100_000])
 def test_damaged_sessions_of_a_sweep_are_named(run, tmp_path, text):
     words = ["sweep", "digits", "--model", "nade", "--set", "epochs=1", "--grid", "hidden=2", "--out", "s"]

@@ -137,6 +137,9 @@ def resume_run(
         if dataset.checksum != spec["data_checksum"]:
             sums = f"(checksum {dataset.checksum[:12]}…, expected {spec['data_checksum'][:12]}…)"
             raise ValueError(f"the data {spec['data']!r} are not those the run in {folder} began with {sums}")
+        if not (folder / "provenance.json").is_file():  # killed just before it was written
+            origin = provenance(dataset, seed=estimator.random_state, device=torch_device(estimator.device))
+            write_json(folder / "provenance.json", sealed(origin))
         begun = any(path.is_file() for path in _files(folder))  # without a checkpoint it starts over
         return _train(folder, estimator, dataset, resume=begun, callbacks=callbacks)
 
