@@ -13,9 +13,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 ROOT = str(Path(__file__).parents[2])
-os.environ["PYTHONPATH"] = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"  # of a page
 
 
@@ -66,6 +64,8 @@ def attack(asked: argparse.Namespace, names: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> int:
     """Parse the options, run every fault, print the table; 1 if something did not survive."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
+    os.environ["PYTHONPATH"] = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
     from tests.torture import commands, files, numbers
 
     # quick ones first: what they leave of --minutes goes to the others

@@ -25,6 +25,7 @@ from PIL import Image
 from polars import DataFrame
 
 import pynade.cli.main
+from pynade.atomic import LOCK
 from pynade.digest import read_entries
 from pynade.runs.run import start_run
 from pynade.training import checkpoint
@@ -148,8 +149,13 @@ def prepare(plan: Plan) -> None:
 
 
 def content(folder: Path) -> dict[str, Any]:
-    """All files of a folder by name, without times: what a run that was disturbed must have, too."""
-    return {str(p.relative_to(folder)): _content(p) for p in sorted(folder.rglob("*")) if p.is_file()}
+    """All files of a folder by name, without times: what a run that was disturbed must have, too.
+
+    Killed processes may leave locks, which nobody holds, and parts of files that they wrote outside of runs.
+    """
+    files = [p for p in sorted(folder.rglob("*")) if p.is_file() and p.name not in LOCK]
+    files = [p for p in files if p.parent != folder or p.suffix != ".part"]
+    return {str(p.relative_to(folder)): _content(p) for p in files}
 
 
 def _content(path: Path) -> Any:
