@@ -1,11 +1,12 @@
 # make demo   fit a table with gaps: fill them, find odd cells, write a picture (under a minute of computing)
 # make test   linters, type checker and the quick tests
-# Both set up their own virtual environment in .venv the first time.
+# make torture  kills, damaged files, full disks, extreme numbers: docs/robustness.md (half an hour)
+# They set up their own virtual environment in .venv the first time.
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint format clean
+.PHONY: demo test test-slow torture lint format clean
 
 demo: .venv/core
 	$(BIN)/pynade demo --out pynade-demo.png
@@ -15,6 +16,9 @@ test: lint
 
 test-slow: .venv/dev
 	$(BIN)/pytest -m "slow and not gpu"
+
+torture: .venv/dev
+	$(BIN)/python -m tests.torture
 
 lint: .venv/dev
 	$(BIN)/ruff check .

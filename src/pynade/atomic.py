@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -61,6 +62,12 @@ def lock_of(folder: Path) -> tuple[str, bool]:
             return who, False
     except Timeout:
         return who, True
+
+
+def unclaimed(folder: Path) -> bool:
+    """Whether a folder has only what a process leaves that was killed before its spec.json was there."""
+    names = (path.name for path in folder.iterdir())
+    return all(name in LOCK or re.fullmatch(r"\.spec\.json\.\d+\.part", name) for name in names)
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:

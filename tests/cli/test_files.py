@@ -234,6 +234,40 @@ def test_parts_of_files_are_cleared_and_other_files_left(unfinished, monkeypatch
     assert {p.name for p in unfinished.iterdir() if p.name.endswith("part")} == set(theirs)
 
 
+def test_a_process_killed_before_its_spec_was_there_does_not_take_the_folder(run, tmp_path):
+    fit = ["fit", "digits", "--hidden", "2", "--epochs", "1", "--out", "r"]
+    sweep = ["sweep", "digits", "--model", "nade", "--set", "epochs=1", "--grid", "hidden=2", "--out", "s"]
+    for words in (fit, sweep):
+        folder = tmp_path / words[-1]
+        folder.mkdir()
+        for name in (*LOCK, ".spec.json.123.part"):
+            (folder / name).write_text("half")
+        code, _, err = run(*words)
+        assert code == 0, err
+        assert not list(folder.glob(".*"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/.notes.json.123.part").write_text("half")
+    for words in (fit, sweep):
+        assert run(*words[:-1], "other")[0] == 1
+
+
+def test_a_run_killed_before_its_provenance_was_there_gets_it(unfinished):
+    before = read_json(unfinished / "provenance.json")
+    (unfinished / "provenance.json").unlink()
+    resume_run(unfinished)
+    assert read_json(unfinished / "provenance.json") | {"started": 0} == before | {"started": 0}
+
+
+@pytest.mark.parametrize("text", ["", "[", "{}", "3", "[" * 100_000])
+def test_damaged_sessions_of_a_sweep_are_named(run, tmp_path, text):
+    words = ["sweep", "digits", "--model", "nade", "--set", "epochs=1", "--grid", "hidden=2", "--out", "s"]
+    assert run(*words)[0] == 0
+    (tmp_path / "s/sessions.json").write_text(text)
+    code, _, err = run(*words)
+    assert code == 4
+    assert "s/sessions.json is damaged (remove it to go on): " in err
+
+
 def test_a_finished_run_is_resumed_without_writing(unfinished, monkeypatch):
     resume_run(unfinished)
     left = unfinished / "checkpoint.safetensors"  # of a process that was killed before it removed it
@@ -366,6 +400,8 @@ def test_other_commands_that_are_interrupted_end_with_3(run, monkeypatch):
     code, _, err = run("sweep", "digits", "--model", "nade", "--grid", "hidden=2", "--out", "s")
     assert code == 3
     assert "score, sweep and reproduce go on when the same command is given again" in err
+    monkeypatch.setattr("pynade.cli.main.app", lambda: interrupt(None))  # before a command has begun
+    assert run("info", "s")[0] == 3
 
 
 # scores under many orderings

@@ -480,3 +480,18 @@ def test_independent_columns_and_ancestral_draws(make):
         assert kstest(u[:, d].detach().numpy(), "uniform").pvalue > 1e-3
     flat = Independent(family, 3).double()
     assert torch.isfinite(flat.log_prob(flat.sample(10, generator(1)))).all()
+
+
+@every_family
+def test_numbers_whose_squares_overflow_are_refused(make):
+    family = family_of(make, D=1)
+    for size in (1e101, -1.7e308):
+        with pytest.raises(ValueError, match=r"needs numbers of at most 1e\+100 in size, but row 0"):
+            family.check(full(1, 1, value=size))
+    if isinstance(family, Transformed) and not family.affine:
+        return
+    x = full(40, 1, value=1e100)
+    found = family.log_prob(x, etas(family, 40, 1))
+    assert not (found.isnan() | (found == math.inf)).any()
+    light = isinstance(getattr(family, "base", family), SinhArcsinh)  # whose log p itself overflows
+    assert light or torch.isfinite(found).all()

@@ -92,6 +92,20 @@ def test_a_damaged_line_of_metrics_names_the_file(run, line):
         read_metrics(run)
 
 
+def test_metrics_of_a_finished_run_are_those_of_its_model(run):
+    path = run / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    assert [line["epoch"] for line in read_metrics(run)] == [1, 2]
+    changed = json.loads(lines[0])
+    changed["train"] -= 0.001
+    for other in ([json.dumps(changed), lines[1]], lines[:1], [*lines, lines[1]]):
+        path.write_text("\n".join(other) + "\n")
+        with pytest.raises(Damaged, match=r"metrics\.jsonl is damaged: the history of the model is another"):
+            read_metrics(run)
+    (run / "model.safetensors").unlink()  # unfinished: there is nothing to compare with
+    assert len(read_metrics(run)) == 3
+
+
 def rewritten(path, key, change):
     """Change the JSON in the metadata of a safetensors file, and its tensors."""
     with safe_open(path, framework="pt") as f:

@@ -190,6 +190,26 @@ def test_parquet(tmp_path):
         read_file(path)
 
 
+def test_a_parquet_file_on_which_polars_panics_is_named(tmp_path):
+    path = tmp_path / "toy.parquet"
+    polars.DataFrame({"n": np.arange(60) % 40, "city": ["Rome", "Oslo", "Bonn"] * 20}).write_parquet(path)
+    content, panics = path.read_bytes(), 0
+    for place in range(4, len(content) - 8):  # every byte but those around it all
+        path.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
+        try:
+            polars.read_parquet(path)
+        except polars.exceptions.PanicException:
+            panics += 1
+            with pytest.raises(ValueError, match=r"toy.parquet could not be read as a parquet file"):
+                read_file(path)
+        except polars.exceptions.PolarsError:
+            pass
+        if panics == 3:
+            break
+    if not panics:
+        pytest.skip("this version of polars does not panic")
+
+
 def test_arrays_are_read_without_polars(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "polars", None)
     np.save(tmp_path / "toy.npy", BITS)

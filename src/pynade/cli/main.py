@@ -145,11 +145,11 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         app()
-    except SystemExit as stop:
-        if stop.code == 130:  # typer's exit code after Ctrl-C
-            errors.print("Stopped. score, sweep and reproduce go on when the same command is given again.")
-            sys.exit(3)
-        raise
+    except (SystemExit, KeyboardInterrupt) as stop:
+        if isinstance(stop, SystemExit) and stop.code != 130:  # typer's exit code after Ctrl-C
+            raise
+        errors.print("Stopped. score, sweep and reproduce go on when the same command is given again.")
+        sys.exit(3)
     except Exception as error:
         training = sys.modules.get("pynade.training")  # if it is not imported, nothing has diverged
         diverged = isinstance(error, training.Diverged) if training else False

@@ -15,6 +15,7 @@ from pynade.arguments import check_positive
 from pynade.families.base import Family, at, refuse
 
 Function = Callable[[Tensor], Tensor]
+LARGEST = 1e100  # size of a number: the square of a standardised one must not overflow
 _LOG_HALF = -math.log(2)
 
 
@@ -36,8 +37,10 @@ class Real(Family):
         self.sigma_floor, self.scale_mean_gradient = float(sigma_floor), bool(scale_mean_gradient)
 
     def check(self, x: Tensor) -> None:
-        """Every value must be a finite number."""
+        """Every value must be a finite number, of a size whose square is one."""
         refuse(x, ~torch.isfinite(x), f"a {type(self).__name__} model needs finite numbers")
+        rule = f"a {type(self).__name__} model needs numbers of at most {LARGEST:g} in size"
+        refuse(x, x.abs() > LARGEST, rule)
 
     def expectation(self, function: Function, eta: Tensor, i: Tensor | None = None) -> Tensor:
         """E[function(X)] by an integral over quantiles, without tails beyond 1e-16: (…, P) -> (…)."""

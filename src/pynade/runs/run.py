@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from pynade.atomic import LOCK, sole_writer, write_json
+from pynade.atomic import sole_writer, unclaimed, write_json
 from pynade.device import torch_device
 from pynade.digest import read_json, sealed
 from pynade.estimators.base import DensityEstimator, load_with_facts, plain
@@ -137,6 +137,9 @@ def resume_run(
         if dataset.checksum != spec["data_checksum"]:
             sums = f"(checksum {dataset.checksum[:12]}…, expected {spec['data_checksum'][:12]}…)"
             raise ValueError(f"the data {spec['data']!r} are not those the run in {folder} began with {sums}")
+        if not (folder / "provenance.json").is_file():  # killed just before it was written
+            origin = provenance(dataset, seed=estimator.random_state, device=torch_device(estimator.device))
+            write_json(folder / "provenance.json", sealed(origin))
         begun = any(path.is_file() for path in _files(folder))  # without a checkpoint it starts over
         return _train(folder, estimator, dataset, resume=begun, callbacks=callbacks)
 
@@ -298,7 +301,7 @@ def _claimed(folder: Path, overwrite: bool) -> Iterator[None]:
 
 def _check_free(folder: Path, overwrite: bool) -> None:
     """Refuse a folder that holds something, but for a run that may be replaced."""
-    if not folder.exists() or (folder.is_dir() and {path.name for path in folder.iterdir()} <= {*LOCK}):
+    if not folder.exists() or (folder.is_dir() and unclaimed(folder)):
         return
     if not overwrite:
         raise ValueError(f"{folder} already exists; give --overwrite to replace it")

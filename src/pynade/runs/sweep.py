@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pynade.atomic import sole_writer, write_json
+from pynade.atomic import sole_writer, unclaimed, write_json
 from pynade.device import torch_device
-from pynade.digest import read_json, sealed
+from pynade.digest import Damaged, read_json, sealed
 from pynade.estimators.base import load
 from pynade.estimators.classical import ClassicalEstimator, fit_folds
 from pynade.estimators.net import NetEstimator
@@ -123,7 +123,12 @@ class Sweep:
         for left in self.folder.glob(".*.part"):
             left.unlink()  # of a process that was killed
         file = self.folder / "sessions.json"  # when this sweep was at work: earlier commands, and this one
-        sessions = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+        try:
+            sessions = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+            if not isinstance(sessions, list):
+                raise ValueError(f"expected a list, not {type(sessions).__name__}")
+        except (ValueError, RecursionError) as error:
+            raise Damaged(f"{file} is damaged (remove it to go on): {error}") from None
         sessions.append([now(), now()])
         write_json(file, sessions)  # one that is killed has at least begun
         try:
@@ -194,7 +199,7 @@ class Sweep:
             if read_json(file) != json.loads(json.dumps(self.spec)):
                 other = "holds a sweep of other settings or data"
                 raise OtherSweep(f"{self.folder} {other}; give another folder")
-        elif self.folder.exists() and any(self.folder.iterdir()):
+        elif self.folder.exists() and not unclaimed(self.folder):
             raise ValueError(f"{self.folder} already exists and is no sweep; give another folder")
         else:
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -160,7 +160,7 @@ def _parquet_frame(path: Path) -> polars.DataFrame:
         return polars.read_parquet(path)
     except (ImportError, PermissionError):
         raise
-    except Exception as error:  # polars has its own family of errors, which changes between versions
+    except (Exception, polars.exceptions.PanicException) as error:  # polars has many, which change
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{path} could not be read as a parquet file ({reason})") from error
 

@@ -1,0 +1,1 @@
+"""An attack on the library: kills, damaged files, full disks, hostile inputs (`python -m tests.torture`)."""
