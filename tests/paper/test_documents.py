@@ -22,7 +22,7 @@ from pynade_paper.tables import read_tables
 ROOT = Path(__file__).parents[2]
 
 
-MADE_BY_REPORT = {"results.md", "tables.md"}
+MADE_BY_REPORT = {"results.md", "tables.md", "robustness.md"}  # and by other programs
 # of the prepared file, whose rows have the data_checksum of the other records
 MNIST_FILE = "70cf71ff778b7e2750b0a2750ae83688cc1241980f56382b7d087894de001ff4"
 VERSIONS = {"3.11", "0.1"}  # of Python, of the changelog

@@ -31,7 +31,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
         model = folder / "model.safetensors"
         fitted = read_header(model).facts.get("estimator", {}).get("fitted", {}) if model.is_file() else {}
         kept = [current_line(line) for line in fitted.get("history_", {}).get("epochs", epochs)]
-        if json.dumps(kept) != json.dumps(epochs):
+        if epochs and json.dumps(kept) != json.dumps(epochs):
             raise Damaged(f"{folder / 'metrics.jsonl'} is damaged: the history of the model is another")
     except FileNotFoundError as error:
         raise ValueError(f"{folder / 'metrics.jsonl'} is missing: {error}") from None
