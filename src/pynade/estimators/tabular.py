@@ -110,10 +110,10 @@ class TabularNADE(TableQuestions):
             own["batch_size"] = int(np.clip(2 ** round(np.log2(max(n, 16) / 16)), 32, most))
         updates = training["updates_per_epoch"] or -(-n // own["batch_size"])
         if own["epochs"] is None:
-            wanted = self._n_updates(n, own["batch_size"])
-            wanted = max(SCORED, min(wanted, getattr(self, "_affordable", wanted)))
-            if training["updates_per_epoch"] is None and updates < wanted // SCORED:
-                training["updates_per_epoch"] = updates = wanted // SCORED
+            wanted, scored = self._n_updates(n, own["batch_size"]), getattr(self, "_scored", SCORED)
+            wanted = max(scored, min(wanted, getattr(self, "_affordable", wanted)))
+            if training["updates_per_epoch"] is None and updates < wanted // scored:
+                training["updates_per_epoch"] = updates = wanted // scored
             own["epochs"] = max(2, wanted // updates)
         if own["patience"] is None:
             own["patience"] = max(20, own["epochs"] // 3)
@@ -172,7 +172,7 @@ class TabularNADE(TableQuestions):
 
     def _within(self, train: np.ndarray, valid: Any, seed: int, request: FitRequest) -> FitRequest:
         """Plan as many updates as fit into the time limit, and stop training when it is over."""
-        began, self._affordable = time.monotonic(), 10**9
+        began, self._affordable, self._scored = time.monotonic(), 10**9, SCORED
         if not self.time_limit or self.time_limit <= 0:
             raise ValueError(f"time_limit must be positive, not {self.time_limit}")
 
@@ -184,8 +184,9 @@ class TabularNADE(TableQuestions):
 
         update = max(1e-5, cost(None) / 4)
         scoring = max(0.0, cost(valid) - 4 * update) if valid is not None else 0.0
-        left = 0.85 * (self.time_limit - (time.monotonic() - began)) - SCORED * scoring
-        self._affordable = int(left / update)
+        left = 0.85 * (self.time_limit - (time.monotonic() - began))
+        self._scored = int(np.clip(0.25 * left / max(scoring, 1e-9), 5, SCORED))
+        self._affordable = int((left - self._scored * scoring) / update)
 
         def over(_: Any) -> bool:
             return time.monotonic() - began > 0.9 * float(self.time_limit or 0)
