@@ -28,10 +28,10 @@ import pynade.cli.main
 from pynade.atomic import LOCK
 from pynade.digest import read_entries
 from pynade.runs.run import start_run
-from pynade.training import checkpoint
+from pynade.training import Diverged, checkpoint
 from tests.estimators.cases import binary, gaps, real
 
-OWN = (ValueError, TypeError, OSError)  # kinds of exceptions that a loader may raise
+OWN = (ValueError, TypeError, OSError, Diverged)  # kinds of exceptions that users are told of
 #: Keys of JSON files whose values differ between two runs of one command.
 TIMES = ("seconds", "wall_seconds", "sessions", "started", "trained", "digest", "at", "updates_per_second")
 WARM = [

@@ -39,7 +39,8 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     except PermissionError:
         raise
     except DAMAGE as error:
-        raise ValueError(f"{path} is damaged or holds no plain arrays ({error})") from error
+        what = str(error).split(" and header")[0].splitlines()[0][:100] if str(error) else "no reason given"
+        raise ValueError(f"{path} is damaged or holds no plain arrays ({what})") from error
 
 
 def array_parts(path: Path) -> dict[str, np.ndarray]:
