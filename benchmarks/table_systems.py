@@ -84,10 +84,9 @@ class Task:
             values = arrays[str(k)]
             if c["levels"]:
                 values = np.array([*c["levels"], None], dtype=object)[values]
-            elif c["origin"] and not self.with_dates:
-                values = (pd.Series(values) - pd.Timestamp(c["origin"])) / pd.Timedelta(hours=1)
             columns[c["name"]] = values
-        return pd.DataFrame(columns)
+        frame = pd.DataFrame(columns)
+        return frame if self.with_dates else self.plain(frame)
 
     @property
     def with_gaps(self) -> pd.DataFrame:

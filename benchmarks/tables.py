@@ -231,7 +231,10 @@ def answered(system, folder, arguments):
         try:
             subprocess.run(command, stdout=log, stderr=log, **named)
         except (subprocess.SubprocessError, OSError) as error:
-            facts = {"stages": {}, "errors": {"run": str(error)[:200]}}
+            what = f"stopped after {arguments.limit:.0f} s"
+            if not isinstance(error, subprocess.TimeoutExpired):
+                what = f"ended with {getattr(error, 'returncode', type(error).__name__)}"
+            facts = {"stages": {}, "errors": {"run": what}}
             (folder / system / "facts.json").write_text(json.dumps(facts))
 
 

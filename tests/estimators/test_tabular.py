@@ -472,3 +472,13 @@ def test_text_that_holds_numbers_comes_back_as_text():
     filled = model.impute(with_gaps(texts, 0.3))
     for made in (model.sample(20, random_state=0), filled):
         assert {type(cell) for name in texts for cell in made[name]} == {str}
+
+
+def test_a_time_limit_is_planned_for_and_forgotten_when_it_is_taken_back():
+    X, model = table(60), tabular(epochs=None, hidden=(8, 8))
+    usual = model.fit(X).options()
+    model._plan = 100.0, 5  # updates that can be had in time, and scores of the validation rows
+    short = model.options()
+    assert short.epochs * short.updates_per_epoch == 100
+    assert short.epochs == 5
+    assert model.fit(X).options() == usual

@@ -236,3 +236,13 @@ def test_values_of_a_sparse_lattice_have_the_scores_of_their_shares(spread):
     z[0][0], z[1][-1] = -np.inf, np.inf  # the ends of the axis
     shares = ndtr(z[1]) - ndtr(z[0])
     np.testing.assert_allclose(shares, counts / 5000, rtol=0.02, atol=0.0005)
+
+
+def test_means_are_within_the_ends_of_the_map():
+    made = PerColumn.fitted(np.array([[0.5], [1.5], [2.5], [4.0]]), [0])
+    eta = torch.zeros(2, 1, made.n_params, dtype=torch.float64)
+    K = made.n_components
+    eta[0, 0, K : 2 * K], eta[1, 0, K : 2 * K] = -50, 50
+    low, high = made.mean(eta)[:, 0].tolist()
+    assert made.knots[0, 0] <= low < 0.5
+    assert 4.0 < high <= made.knots[0, -1]

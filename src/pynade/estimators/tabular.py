@@ -24,14 +24,14 @@ from pynade.training.options import Gradient
 
 SMALL, LARGE = 2000, 20_000  # rows from which a table has other defaults
 #: Defaults by the number of rows, each for tables with fewer; chosen on tables that are in no benchmark.
-DEFAULTS: dict[float, dict[str, Any]] = {
-    SMALL: {"hidden": (128, 128), "members": 5, "dropout": 0.05, "n_orderings": 16},
-    LARGE: {"hidden": (256, 256), "members": 3, "dropout": 0.0, "n_orderings": 4},
-    float("inf"): {"hidden": (256, 256, 256), "members": 1, "dropout": 0.0, "n_orderings": 1},
+DEFAULTS: dict[float, dict[str, Any]] = {  # batch_size and updates are the most
+    SMALL: {"hidden": (128, 128), "members": 5, "dropout": 0.05, "n_orderings": 16}
+    | {"batch_size": 128, "updates": 8_000},
+    LARGE: {"hidden": (256, 256), "members": 3, "dropout": 0.0, "n_orderings": 4}
+    | {"batch_size": 256, "updates": 12_000},
+    float("inf"): {"hidden": (256, 256, 256), "members": 1, "dropout": 0.0, "n_orderings": 1}
+    | {"batch_size": 512, "updates": 16_000},
 }
-DEFAULTS[SMALL] |= {"batch_size": 128, "updates": 8_000}  # at most
-DEFAULTS[LARGE] |= {"batch_size": 256, "updates": 12_000}
-DEFAULTS[float("inf")] |= {"batch_size": 512, "updates": 16_000}
 WORK = 2e13  # floating-point operations of training at most, by default: about 5 minutes on two cores
 SIMPLE = {"mean": 0.25, "rows": 10}  # prior of the weight of the mixture of Gaussians: its mean, as from rows
 MOST_NUMBERS = 64  # columns of numbers beyond which there is no mixture of Gaussians
@@ -110,8 +110,8 @@ class TabularNADE(TableQuestions):
             own["batch_size"] = int(np.clip(2 ** round(np.log2(max(n, 16) / 16)), 32, most))
         updates = training["updates_per_epoch"] or -(-n // own["batch_size"])
         if own["epochs"] is None:
-            wanted, scored = self._n_updates(n, own["batch_size"]), getattr(self, "_scored", SCORED)
-            wanted = max(scored, min(wanted, getattr(self, "_affordable", wanted)))
+            affordable, scored = getattr(self, "_plan", None) or (float("inf"), SCORED)
+            wanted = int(max(scored, min(self._n_updates(n, own["batch_size"]), affordable)))
             if training["updates_per_epoch"] is None and updates < wanted // scored:
                 training["updates_per_epoch"] = updates = wanted // scored
             own["epochs"] = max(2, wanted // updates)
@@ -156,6 +156,7 @@ class TabularNADE(TableQuestions):
         train = train[~np.isnan(train).all(1)]  # rows without any value say nothing
         valid = None if valid is None else valid[~np.isnan(valid).all(1)]
         valid = None if valid is None or len(valid) < 2 else valid
+        self._plan: tuple[float, int] | None = None  # updates and scores within the time limit
         # in small products two threads gain little, and on a busy machine wait for each other mostly
         with at_most_threads(1 if len(train) < SMALL else torch.get_num_threads()):
             if self.time_limit is not None:
@@ -172,7 +173,7 @@ class TabularNADE(TableQuestions):
 
     def _within(self, train: np.ndarray, valid: Any, seed: int, request: FitRequest) -> FitRequest:
         """Plan as many updates as fit into the time limit, and stop training when it is over."""
-        began, self._affordable, self._scored = time.monotonic(), 10**9, SCORED
+        began = time.monotonic()
         if not self.time_limit or self.time_limit <= 0:
             raise ValueError(f"time_limit must be positive, not {self.time_limit}")
 
@@ -185,8 +186,8 @@ class TabularNADE(TableQuestions):
         update = max(1e-5, cost(None) / 4)
         scoring = max(0.0, cost(valid) - 4 * update) if valid is not None else 0.0
         left = 0.85 * (self.time_limit - (time.monotonic() - began))
-        self._scored = int(np.clip(0.25 * left / max(scoring, 1e-9), 5, SCORED))
-        self._affordable = int((left - self._scored * scoring) / update)
+        scored = int(np.clip(0.25 * left / max(scoring, 1e-9), 5, SCORED))
+        self._plan = (left - scored * scoring) / update, scored
 
         def over(_: Any) -> bool:
             return time.monotonic() - began > 0.9 * float(self.time_limit or 0)
