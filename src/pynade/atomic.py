@@ -38,7 +38,8 @@ def sole_writer(folder: Path, wait: float = 1.0) -> Iterator[None]:
             who = owner.read_text(encoding="utf-8")
         raise InUse(f"{folder} is in use by {who}: wait for it, or end it first") from None
     try:
-        owner.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
+        with writing(owner):
+            owner.write_text(f"process {os.getpid()} on {socket.gethostname()}", encoding="utf-8")
         yield
     finally:
         for path in (owner, file):
@@ -70,16 +71,24 @@ def unclaimed(folder: Path) -> bool:
     return all(name in LOCK or re.fullmatch(r"\.spec\.json\.\d+\.part", name) for name in names)
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """In this block an error of the system (a full disk, for example) names the file that is written."""
+    try:
+        yield
+    except OSError as error:
+        raise type(error)(f"cannot write {path}: {error.strerror or error}") from error
+
+
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file in the same folder, flush it to disk, then move it to `path`."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        write(temporary)
-        with open(temporary, "rb") as f:
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
-    except OSError as error:  # a full disk, for example
-        raise type(error)(f"cannot write {path}: {error.strerror or error}") from error
+        with writing(path):
+            write(temporary)
+            with open(temporary, "rb") as f:
+                os.fsync(f.fileno())
+            os.replace(temporary, path)
     finally:
         with suppress(OSError):
             temporary.unlink()

@@ -518,3 +518,15 @@ def test_a_bad_output_path_is_refused_before_the_work(run, deep, tmp_path, monke
         assert code == 1
         assert says in err
     assert json.loads((deep / "spec.json").read_text())["model"] == "deepnade"
+
+
+def test_a_lock_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with (
+        pytest.raises(OSError, match=r"cannot write .*\.owner: No space left on device"),
+        sole_writer(tmp_path),
+    ):
+        pytest.fail("it went on")

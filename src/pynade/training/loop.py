@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pynade.atomic import write_atomically
+from pynade.atomic import write_atomically, writing
 from pynade.digest import Damaged
 from pynade.likelihood import Estimate
 from pynade.training.checkpoint import Checkpoint, State
@@ -268,7 +268,7 @@ def _run(
             reason = _reason(learner, learner.stopping[m], histories[m], reached[k]) or otherwise
             histories[m].stopped = reason if sound[k] else "diverged"
         if metrics is not None and any(learner.active[k] == 0 for k in good):
-            with open(metrics, "a", encoding="utf-8") as file:
+            with writing(metrics), open(metrics, "a", encoding="utf-8") as file:
                 file.write(json.dumps(histories[0].epochs[-1]) + "\n")
         stopped = [m for m in learner.active if histories[m].stopped]
         ended = all(history.stopped for history in histories)
