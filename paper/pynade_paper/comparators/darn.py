@@ -24,7 +24,7 @@ class DARN(Comparator):
     With adaptive noise each weight has a Gaussian posterior; the loss adds its divergence from a Gaussian
     prior of mean 0 and, for each matrix, the best variance, divided by the number of training rows and times
     `price`. Noise is drawn for the units' inputs, which has the same distribution row by row. Scores use the
-    mean weights.
+    mean weights. `encoder_noise=False` keeps the weights of q without noise.
 
     Guessed: the encoder's tanh layer, the prior of the noise, its first size and its price (at the full price
     of 1 the model fits too little), noise row by row, AdamW with weight decay, learning rate and batch size.
@@ -36,6 +36,7 @@ class DARN(Comparator):
         units: of the stochastic layer and of each tanh layer.
         noise: train with adaptive weight noise.
         price: factor of the noise's divergence in the loss.
+        encoder_noise: give the weights of q(h | x) noise as well.
         generator: source of the initial weights.
 
     Example:
@@ -55,10 +56,12 @@ class DARN(Comparator):
         units: int = 500,
         noise: bool = False,
         price: float = 1.0,
+        encoder_noise: bool = True,
         generator: Random = None,
     ) -> None:
         super().__init__()
         self.height, self.width, self.units, self.noise, self.price = height, width, units, noise, price
+        self.encoder_noise = encoder_noise
         D, H = height * width, units
         self.n_rows = 1
         sizes = {"encoder": (D, H), "posterior": (H, H), "decoder": (H, H), "output": (H, D)}
@@ -71,8 +74,9 @@ class DARN(Comparator):
         self.biases["prior"] = nn.Parameter(torch.zeros(H))
         self.weights["pixels"] = nn.Parameter(torch.zeros(D, D))
         self.biases["pixels"] = nn.Parameter(torch.zeros(D))
-        log_sds = {n: nn.Parameter(torch.full_like(w, FIRST_LOG_SD)) for n, w in self.weights.items()}
-        self.log_sds = nn.ParameterDict(log_sds if noise else {})
+        noisy = [n for n in self.weights if noise and (encoder_noise or n not in ("encoder", "posterior"))]
+        log_sds = {n: nn.Parameter(torch.full_like(self.weights[n], FIRST_LOG_SD)) for n in noisy}
+        self.log_sds = nn.ParameterDict(log_sds)
         self.register_buffer("units_before", torch.ones(H, H).triu(1), persistent=False)
         self.register_buffer("rows_before", torch.ones(D, D).triu(1), persistent=False)
 
@@ -90,7 +94,7 @@ class DARN(Comparator):
         mask = self._mask(name)
         weight = self.weights[name] if mask is None else self.weights[name] * mask
         mean = torch.addmm(self.biases[name], x, weight)
-        if not noisy:
+        if not noisy or name not in self.log_sds:
             return mean
         variance = torch.exp(2 * self.log_sds[name])
         variance = x * x @ (variance if mask is None else variance * mask)
