@@ -27,8 +27,8 @@ class DARN(Comparator):
     mean weights. `encoder_noise=False` keeps the weights of q without noise.
 
     Guessed: the encoder's tanh layer, the prior of the noise, its first size and its price (at the full price
-    of 1 the model fits too little), noise row by row, AdamW with weight decay, learning rate and batch size.
-    Biases have no noise.
+    of 1 the model fits too little), that the weights of q have none in the recorded run, noise row by row,
+    AdamW with weight decay, learning rate and batch size. Biases have no noise.
 
     Args:
         height: rows of the image.

@@ -60,7 +60,7 @@ _DBN_HOW = Settings("sgd", rate=0.1, batch_size=500, decay=2e-4, clip=None, vali
 _ATTENTION_HOW = Settings(rate=2e-3, batch_size=512, decay=0.01, ema=0.9995, validations=40)
 _DARN_HOW = Settings(rate=1e-3, batch_size=200)
 _PIXEL, _TINY_PIXEL = {"layers": 7, "units": 16}, {"layers": 2, "units": 4}
-_NOISE = {"units": 500, "noise": True, "price": 0.1}
+_NOISE = {"units": 500, "noise": True, "price": 0.03, "encoder_noise": False}
 RECIPES = {
     "pixel-rnn": Recipe(PixelRNN, _PIXEL, _TINY_PIXEL, Settings(rate=2e-3, batch_size=256, ema=0.9995)),
     "draw": Recipe(DRAW, _DRAW, _TINY, Settings(rate=2e-3, batch_size=256, decay=0.01), 100),
@@ -69,7 +69,7 @@ RECIPES = {
     ),
     "dbn": Recipe(DBN, _DBN, _TINY_DBN, _DBN_HOW, 5000),
     "darn": Recipe(DARN, {"units": 500}, {"units": 6}, replace(_DARN_HOW, decay=0.1), 10000),
-    "darn-noise": Recipe(DARN, _NOISE, {"units": 6, "noise": True}, _DARN_HOW, 10000),
+    "darn-noise": Recipe(DARN, _NOISE, {"units": 6, "noise": True}, replace(_DARN_HOW, decay=0.05), 10000),
 }
 
 
