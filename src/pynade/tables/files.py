@@ -23,6 +23,7 @@ from pynade.tables.arrays import array_parts
 from pynade.tables.dataset import PARTS, Dataset, Kind, Schema
 from pynade.tables.frames import MISSING, as_matrix, default_names
 from pynade.tables.modules import polars
+from pynade.tables.parquet import check_parquet
 
 SUFFIXES = (".npy", ".npz", ".csv", ".parquet", ".csv.gz")
 TABLE_ENDINGS = (".csv", ".npy", ".parquet")  # of the files that `write_table` writes
@@ -157,7 +158,9 @@ def _numbers(table: Any, where: str, names: Names) -> np.ndarray:
 
 def _parquet_frame(path: Path) -> polars.DataFrame:
     try:
-        return polars.read_parquet(path)
+        read = polars.read_parquet
+        check_parquet(path)
+        return read(path)
     except (ImportError, PermissionError):
         raise
     except (Exception, polars.exceptions.PanicException) as error:  # polars has many, which change
