@@ -357,6 +357,31 @@ def test_a_signal_does_not_wait_where_only_a_part_of_an_epoch_is_lost(tmp_path):
     assert resume_run(tmp_path / "r")["epochs"] == 6
 
 
+LOST = """
+import signal, sys, time
+from pynade.cli import main as cli
+
+class Cleaned:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)  # an exception here reaches nobody
+
+def app():
+    Cleaned()
+    time.sleep(600)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+cli.app = app
+cli.main()
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_a_signal_that_python_drops_is_not_lost(tmp_path):
+    process = start("-c", LOST, cwd=tmp_path)
+    _, err = process.communicate()
+    assert process.returncode == 3, err
+
+
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_a_signal_at_the_very_end_of_training_is_not_lost(unfinished, monkeypatch):
     finish = _Gradient.finish

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
+from threading import Timer
 from typing import Annotated
 
 import typer
@@ -140,9 +142,17 @@ def _options(
         import_module(module)
 
 
+def _again(lost: sys.UnraisableHookArgs) -> None:
+    """Ask again for an interrupt that came where Python drops exceptions, as after an import."""
+    if not issubclass(lost.exc_type, KeyboardInterrupt):
+        return sys.__unraisablehook__(lost)
+    return Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+
 def main() -> None:
     """Run the command line; an error that a user can correct is one sentence, without a traceback."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    sys.unraisablehook = _again
     try:
         app()
     except (SystemExit, KeyboardInterrupt) as stop:
