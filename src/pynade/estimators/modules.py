@@ -10,18 +10,8 @@ __all__ += ["plots", "store", "torch", "training"]
 if TYPE_CHECKING:
     import torch
 
-    from pynade import (
-        classical,
-        evaluation,
-        families,
-        likelihood,
-        models,
-        nets,
-        ordering,
-        plots,
-        queries,
-        store,
-    )
+    from pynade import classical, evaluation, families, likelihood, models, nets, ordering, queries, store
+    from pynade import plots as plots
     from pynade import training as training
 else:
     globals().update({name: LazyModule(name if name == "torch" else f"pynade.{name}") for name in __all__})

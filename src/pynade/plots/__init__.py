@@ -176,7 +176,7 @@ def surprise(
     )
     for (row, k), value in np.ndenumerate(shade):
         place = (edges[k] + edges[k + 1]) / 2, row + 0.5
-        colour = "white" if value < 1e-3 else "black"
+        colour = "white" if value < 1e-4 else "black"
         ax.text(*place, texts[row][k], ha="center", va="center", fontsize=7, color=colour)
     ax.set_xticks((edges[1:] + edges[:-1]) / 2, [names[i] for i in kept], fontsize=8, rotation=30, ha="left")
     named = first if index is None else [index[row] for row in first]
@@ -184,7 +184,7 @@ def surprise(
     ax.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
     ax.invert_yaxis()
     bar = ax.figure.colorbar(image, ax=ax, ticks=[1, 1e-2, 1e-4, 1e-6], pad=0.02)
-    bar.ax.set_yticklabels(["1", "1 in 100", "1 in 10,000", "1 in a million"], fontsize=7)
+    bar.ax.set_yticklabels(["1", "1 in 100", "1 in 10,000", "1 in a million\nor less"], fontsize=7)
     bar.set_label("probability of a value at least as odd", fontsize=8)
     bar.ax.minorticks_off()
     return ax

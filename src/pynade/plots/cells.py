@@ -68,9 +68,11 @@ def calibration(
         if k in coloured:
             style = {"color": COLOURS[coloured.index(k)], "lw": 1.6, "label": names[kept[k]]}
         elif k == rest[0]:
-            style["label"] = f"{len(rest)} other column{'s' * (len(rest) > 1)}"
+            style["label"] = f"{len(rest)} {'other ' * bool(coloured)}column{'s' * (len(rest) > 1)}"
         ax.plot(p, share - p, **style)
     ax.set(xlim=(0, 1), xlabel="p: probability that the model gives to values up to the cell's")
+    reach = 1.25 * max(band, *(float(np.abs(line.get_ydata()).max()) for line in ax.lines))
+    ax.set_ylim(-reach, reach)
     ax.set_ylabel("share of cells with at most p, less p")
     title = f"Calibration on {len(found):,} rows: {len(kept) - outside.sum()} of {len(kept)} columns"
     ax.set_title(f"{title} inside the band", fontsize="medium")

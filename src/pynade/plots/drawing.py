@@ -148,7 +148,9 @@ def draw_pairs(tables: Mapping[str, Table], figure: Any = None) -> np.ndarray:
             table = one if j < i else more[0]
             scatter(axis, table[j], table[i], COLOURS[0 if j < i else 1], rng)
             axis.set_ylim(ranges[i])
-            _ticks(axis.yaxis, one[i], j == 0)
+            _ticks(axis.yaxis, one[i], j == 0 or (i == 0 and j == D - 1))
+            if i == 0 and j == D - 1:
+                axis.yaxis.tick_right()
         else:
             axis.text(
                 0.5, 0.5, _correlation(one[j], one[i]), ha="center", va="center", transform=axis.transAxes
@@ -159,7 +161,7 @@ def draw_pairs(tables: Mapping[str, Table], figure: Any = None) -> np.ndarray:
         _ticks(axis.xaxis, one[j], i == D - 1)
     for k, column in enumerate(one):
         axes[-1, k].set_xlabel(column.name, fontsize=9)
-        axes[k, 0].set_ylabel(column.name if k else "share of rows", fontsize=9)
+        axes[k, 0].set_ylabel(column.name, fontsize=9)
     if more:
         names = list(tables)
         axes[0, 0].figure.suptitle(
@@ -236,13 +238,14 @@ def _ticks(axis: Any, column: Shown, written: bool = True) -> None:
         short = [label if len(label) <= 14 else f"{label[:13]}…" for label in column.labels]
         turned = axis.axis_name == "x" and sum(map(len, short)) > 16
         axis.set_ticks(range(len(short)), short if written else [""] * len(short))
-        size |= {"labelrotation": 90} if turned else {}
+        size = {"labelsize": 7 if len(short) <= 8 else 5.5} | ({"labelrotation": 90} if turned else {})
     elif column.dates:
         date_axis(axis, 4)
     else:
         from matplotlib.ticker import MaxNLocator
 
-        axis.set_major_locator(MaxNLocator(4))
+        most = np.abs(column.known).max(initial=0)
+        axis.set_major_locator(MaxNLocator(4 if most < 1e5 else 2))
     if not written:
         axis.set_tick_params(labelbottom=False, labelleft=False)
         axis.get_offset_text().set_visible(False)
