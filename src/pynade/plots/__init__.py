@@ -17,7 +17,7 @@ import numpy as np
 from pynade.plots import drawing
 from pynade.plots.cells import calibration, cell_cdfs, pit
 from pynade.plots.drawing import BARS, COLOURS, axes_or_new, column_names, places_of
-from pynade.tables.frames import native_frame
+from pynade.tables.frames import is_missing, native_frame
 from pynade.training.history import current_line
 
 IN_PAIRS = 6  # columns that are drawn in pairs, unless they are named
@@ -214,6 +214,8 @@ def training(source: Any, ax: Any = None) -> Any:
         >>> pynade.plots.training(model).get_ylabel()
         'log-likelihood (nats per row)'
     """
+    from matplotlib.ticker import MaxNLocator
+
     if isinstance(source, str | Path):
         if not (path := Path(source) / "metrics.jsonl").is_file():
             raise ValueError(f"{source} is no run folder: it has no metrics.jsonl")
@@ -236,7 +238,7 @@ def training(source: Any, ax: Any = None) -> Any:
             ax.fill_between(where, values - error, values + error, alpha=0.2, color=colour, linewidth=0)
     if best := [line["epoch"] for line in epochs if line["best"]]:
         ax.axvline(best[-1], color="0.6", linestyle=":", label=f"best epoch ({best[-1]})")
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set(xlabel="epoch", ylabel="log-likelihood (nats per row)")
     ax.grid(alpha=0.3)
     ax.legend(fontsize=9)
@@ -314,7 +316,7 @@ def _compared(
 
 def _text(value: Any) -> str:
     """The value of a cell, shortened."""
-    if value is None or value != value:
+    if is_missing(value):
         return ""
     if isinstance(value, date):
         return value.isoformat(" ").removesuffix(" 00:00:00") if hasattr(value, "hour") else value.isoformat()

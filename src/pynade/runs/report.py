@@ -95,7 +95,8 @@ def _case(run: Path, data: str | None) -> Case:
     raw, rule, train = data_for(model, name), facts.get("binarize"), None
     whole = binarized(_varying(raw, spec.get("drop_constant", False)), rule)
     cut = whole if whole.framed else _with_validation(whole, model, spec.get("valid_rows"))
-    if cut.checksum == spec.get("data_checksum"):
+    checksum = cut.checksum
+    if checksum == spec.get("data_checksum"):
         cut = _with_validation(cut, model)
         train, part = cut.train, next(part for part in HELD if part in cut.parts)
         held, which = cut.parts[part], HELD[part]
@@ -113,7 +114,7 @@ def _case(run: Path, data: str | None) -> Case:
     shape, made = facts.get("image_shape"), run / "provenance.json"
     origin = read_json(made) if made.is_file() else {}
     origin |= {f"data {key}": value for key, value in origin.pop("data", {}).items()}
-    origin |= {"checksum of this table": cut.checksum, "report made": now(), "report by": code_version()}
+    origin |= {"checksum of this table": checksum, "report made": now(), "report by": code_version()}
     origin |= {"random parts of rows": "drawn with seed 0"}
     size = f"{len(rows):,} × {len(plots.column_names(model)):,}"
     numbers = [(size, "images and pixels" if shape else "rows and columns")]
