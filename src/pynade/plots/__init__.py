@@ -168,7 +168,7 @@ def surprise(
     widths = [max(len(line[k]) for line in [[names[i] for i in kept], *texts]) for k in range(len(kept))]
     ax = axes_or_new(ax, 2.2 + 0.085 * sum(max(6, w) for w in widths), 1.2 + 0.24 * len(first))
     edges = np.r_[0, np.cumsum([max(6, w) + 1 for w in widths])]
-    shade = np.clip(p[np.ix_(first, kept)], 1e-6, 1)
+    shade = np.clip(p[first][:, kept], 1e-6, 1)
     ax.set_facecolor("0.93")
     tops = np.arange(len(first) + 1)
     image = ax.pcolormesh(
@@ -290,7 +290,7 @@ def conditional(answer: Any, ax: Any = None) -> Any:
             ax.plot(values, height, color=COLOURS[0])
             ax.set_ylim(bottom=0)
         low, middle, high = answer.quantile([0.05, 0.5, 0.95])
-        ax.axvspan(low, high, color=COLOURS[4], alpha=0.15, lw=0, label="90 % interval")
+        ax.axvspan(low, high, color=COLOURS[4], alpha=0.15, lw=0, zorder=0, label="90 % interval")
         ax.axvline(middle, color="0.15", lw=1, label="median")
         ax.legend(frameon=False, fontsize="small")
         ax.set(xlabel=name, ylabel="density" if density else "probability")
@@ -299,7 +299,7 @@ def conditional(answer: Any, ax: Any = None) -> Any:
     if column is not None:
         given, names = answer.given, answer.model.schema_.names
         known = ", ".join(f"{names[j]} = {value}" for j, value in given.items())
-        ax.set_title(f"{name}{' given ' if known else ''}{known}"[:90], fontsize="medium")
+        ax.set_title(f"{name}{' given ' if known else ''}{known}"[:90], fontsize="medium", wrap=True)
     return ax
 
 
@@ -319,6 +319,6 @@ def _text(value: Any) -> str:
     if is_missing(value):
         return ""
     if isinstance(value, date):
-        return value.isoformat(" ").removesuffix(" 00:00:00") if hasattr(value, "hour") else value.isoformat()
+        return str(value).removesuffix(" 00:00:00")
     text = f"{value:.5g}" if isinstance(value, float | np.floating) else str(value)
     return text if len(text) <= 16 else f"{text[:15]}…"

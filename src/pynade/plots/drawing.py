@@ -175,7 +175,7 @@ def draw_joint(table: Table, ax: Any = None) -> Any:
     if len(table) != 2:
         return draw_pairs({"": table})
     ax = axes_or_new(ax, 4, 4)
-    scatter(ax, *table, COLOURS[0], np.random.default_rng(0))
+    scatter(ax, table[0], table[1], COLOURS[0], np.random.default_rng(0))
     for axis, column in zip((ax.xaxis, ax.yaxis), table, strict=True):
         _ticks(axis, column)
         axis.set_label_text(column.name)
@@ -194,7 +194,7 @@ def _marginal(axis: Any, tables: Mapping[str, Shown]) -> None:
     """Draw shares of the cells: bars of levels, a histogram of numbers and dates; blue, then orange."""
     first = next(iter(tables.values()))
     low, high = _range(first)
-    edges = np.linspace(low, high, min(BINS, max(10, math.isqrt(len(first.known)))) + 1)
+    edges: np.ndarray = np.linspace(low, high, min(BINS, max(10, math.isqrt(len(first.known)))) + 1)
     if first.step:  # whole steps, so that every bin has as many
         wide = first.step * max(1, math.ceil((high - low) / first.step / BINS))
         edges = np.arange(math.ceil((high - low) / wide - 1e-9) + 1) * wide + low

@@ -22,6 +22,7 @@ from pynade.evaluation import exact_scores
 from pynade.likelihood import Estimate
 from pynade.models import Orderless
 from pynade.plots.cells import calibration_limits
+from pynade.plots.drawing import column_names
 from pynade.runs import html
 from pynade.runs.figures import image_panels, subplots
 from pynade.runs.provenance import code_version, now
@@ -116,7 +117,7 @@ def _case(run: Path, data: str | None) -> Case:
     origin |= {f"data {key}": value for key, value in origin.pop("data", {}).items()}
     origin |= {"checksum of this table": checksum, "report made": now(), "report by": code_version()}
     origin |= {"random parts of rows": "drawn with seed 0"}
-    size = f"{len(rows):,} × {len(plots.column_names(model)):,}"
+    size = f"{len(rows):,} × {len(column_names(model)):,}"
     numbers = [(size, "images and pixels" if shape else "rows and columns")]
     return Case(run, model, spec, origin, rows, ready(train), held, which, shape, numbers)
 
@@ -131,7 +132,7 @@ def _some(rows: Any, most: int) -> tuple[Any, np.ndarray]:
 
 def _table(case: Case) -> Iterator[tuple[str, str]]:
     """Headings and texts of the sections about a table."""
-    model, D = case.model, len(plots.column_names(case.model))
+    model, D = case.model, len(column_names(case.model))
     most, n = max(50, CELLS // D), DRAWN if D <= 100 else DRAWN // 5
     held = _some(case.held, most)[0]
     yield "Columns and missing cells", _columns(case)
@@ -180,7 +181,7 @@ def _drawn(words: str, draw: Callable[[Any], Any], width: float = 7.5, height: f
 
 
 def _columns(case: Case) -> str:
-    schema, names = getattr(case.model, "schema_", None), plots.column_names(case.model)
+    schema, names = getattr(case.model, "schema_", None), column_names(case.model)
     lines = schema.table() if schema else [(name, case.model._cells().kind, "", "") for name in names]
     codes, offsets = schema.encode(case.rows) if schema else (np.asarray(case.rows, dtype=float), 0.0)
     gaps = np.isnan(codes) & (offsets == 0)
@@ -203,7 +204,7 @@ def _scores(case: Case) -> str:
     with warnings.catch_warnings(action="ignore"):
         own = case.model.score_samples(case.held)
     found = {type(case.model).__name__: own} | _baselines(case, own)
-    lines = []
+    lines = list[tuple[str, str, str]]()
     for name, scores in found.items():
         mean, gain = (Estimate.from_rows(values) for values in (scores, own - scores))
         texts = [f"{value.mean:.2f} ± {value.stderr:.2f}" for value in (mean, gain)]
@@ -212,9 +213,7 @@ def _scores(case: Case) -> str:
     case.numbers.extend((gain, f"nats per row better than {name}") for name, _, gain in lines[1:2])
     text = f"Mean log p per row in nats with its standard error, on {case.which}. Higher is better; "
     text += "differences are over the same rows. Simple models are fitted to the training rows"
-    text += (
-        f", {MOST_ROWS:,} random ones of more." if case.train is not None else ", which are not known here."
-    )
+    text += ", which are not known here." if case.train is None else f", {MOST_ROWS:,} random ones of more."
     return _words(text) + html.table(("model", "log-likelihood", "the model is better by"), lines)
 
 
@@ -255,7 +254,7 @@ def _calibration(case: Case, held: Any) -> str:
         sizes, distances, limits = calibration_limits(plots.pit(case.model, held))
     except ValueError as error:
         return _words(f"It cannot be computed: {error}.")
-    inside, names = distances <= limits, plots.column_names(case.model)
+    inside, names = distances <= limits, column_names(case.model)
     case.numbers.append(
         (f"{inside.sum()} of {len(inside)}", "columns with calibrated distributions of cells")
     )
@@ -270,7 +269,7 @@ def _calibration(case: Case, held: Any) -> str:
 
 def _surprise(case: Case, rows: Any, places: np.ndarray) -> str:
     def draw(figure: Any) -> None:
-        plots.surprise(case.model, rows, LISTED, index=places, ax=figure.subplots())
+        plots.surprise(case.model, rows, LISTED, index=places.tolist(), ax=figure.subplots())
 
     try:
         picture = _drawn("Surprising rows, shaded by how unlikely a cell is", draw, 10.0, 1.4 + 0.27 * LISTED)
