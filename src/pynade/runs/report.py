@@ -272,7 +272,7 @@ def _surprise(case: Case, rows: Any, places: np.ndarray) -> str:
         plots.surprise(case.model, rows, LISTED, index=places.tolist(), ax=figure.subplots())
 
     try:
-        picture = _drawn("Surprising rows, shaded by how unlikely a cell is", draw, 10.0, 1.4 + 0.27 * LISTED)
+        picture = _drawn("Surprising rows, shaded by how unlikely a cell is", draw, 12.5, 1.4 + 0.27 * LISTED)
     except ValueError as error:
         return _words(f"They cannot be found: {error}.")
     part = "all" if len(places) == len(case.rows) else f"{len(places):,} random rows of"
