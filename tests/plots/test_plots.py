@@ -89,6 +89,8 @@ def test_a_wrong_model_is_seen():
     ax = plots.calibration(model, pd.DataFrame(held, columns=["a", "b", "c"]).to_numpy())
     assert ax.get_title() == "Calibration on 500 rows: 1 of 3 columns inside the band"
     lines = {line.get_label(): line.get_ydata() for line in ax.lines}
+    left, right = (np.interp(p, ax.lines[2].get_xdata(), lines["x2"]) for p in (0.15, 0.85))
+    assert left > limits[1] > -limits[1] > right  # too certain
     assert lines["x3"].min() < -limits[2]  # values too small: fewer cells below than expected
     assert {"x1", "x2", "x3"} <= {text.get_text() for text in ax.get_legend().get_texts()}
 

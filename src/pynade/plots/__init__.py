@@ -16,7 +16,7 @@ import numpy as np
 
 from pynade.plots import drawing
 from pynade.plots.cells import calibration, cell_cdfs, pit
-from pynade.plots.drawing import BARS, COLOURS, axes_or_new, column_names, places_of
+from pynade.plots.drawing import BARS, COLOURS, Columns, axes_or_new, column_names, places_of
 from pynade.tables.frames import is_missing, native_frame
 from pynade.training.history import current_line
 
@@ -29,12 +29,7 @@ __all__ = ["calibration", "conditional", "dependence", "marginals", "pairs", "pi
 
 
 def pairs(
-    model: Any,
-    X: Any,
-    columns: Sequence[str | int] | None = None,
-    n: int = 1000,
-    random_state: Any = 0,
-    figure: Any = None,
+    model: Any, X: Any, columns: Columns = None, n: int = 1000, random_state: Any = 0, figure: Any = None
 ) -> np.ndarray:
     """Draw columns in pairs: real rows below the diagonal, rows sampled from the model above it.
 
@@ -60,12 +55,7 @@ def pairs(
 
 
 def marginals(
-    model: Any,
-    X: Any,
-    columns: Sequence[str | int] | None = None,
-    n: int = 1000,
-    random_state: Any = 0,
-    figure: Any = None,
+    model: Any, X: Any, columns: Columns = None, n: int = 1000, random_state: Any = 0, figure: Any = None
 ) -> np.ndarray:
     """Draw the distribution of each column, of real rows and of rows sampled from the model; returns axes.
 
@@ -83,12 +73,7 @@ def marginals(
 
 
 def dependence(
-    model: Any,
-    X: Any,
-    columns: Sequence[str | int] | None = None,
-    n: int = 1000,
-    random_state: Any = 0,
-    ax: Any = None,
+    model: Any, X: Any, columns: Columns = None, n: int = 1000, random_state: Any = 0, ax: Any = None
 ) -> Any:
     """Draw how strongly columns depend on each other: below the diagonal in real rows, above it in samples.
 
@@ -130,7 +115,7 @@ def surprise(
     model: Any,
     X: Any,
     rows: int = 15,
-    columns: Sequence[str | int] | None = None,
+    columns: Columns = None,
     index: Sequence[Any] | None = None,
     ax: Any = None,
 ) -> Any:
@@ -279,12 +264,8 @@ def conditional(answer: Any, ax: Any = None) -> Any:
         density = not (step or levels) or getattr(column, "kind", "") == "rounded"
         height = np.exp(answer.log_prob(values, **({"density": True} if density and step else {})))
         if len(codes) <= 2 * BARS and (step or levels):
-            ax.bar(
-                values,
-                height,
-                0.8 * (values[-1] - values[0]) / max(1, len(values) - 1) or 0.8,
-                color=COLOURS[5],
-            )
+            gap = (values[-1] - values[0]) / max(1, len(values) - 1)
+            ax.bar(values, height, 0.8 * gap if len(values) > 1 else 0.8, color=COLOURS[5])
         else:
             ax.fill_between(values, height, alpha=0.25, color=COLOURS[0], lw=0)
             ax.plot(values, height, color=COLOURS[0])
@@ -304,7 +285,7 @@ def conditional(answer: Any, ax: Any = None) -> Any:
 
 
 def _compared(
-    model: Any, X: Any, columns: Sequence[str | int] | None, n: int, random_state: Any, most: int
+    model: Any, X: Any, columns: Columns, n: int, random_state: Any, most: int
 ) -> dict[str, drawing.Table]:
     """Real and sampled rows, by these names, of some columns as they are drawn."""
     schema, names = getattr(model, "schema_", None), column_names(model)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pynade._lazy import LazyModule
-from pynade.plots.drawing import COLOURS, axes_or_new, column_names, places_of
+from pynade.plots.drawing import COLOURS, Columns, axes_or_new, column_names, places_of
 
 if TYPE_CHECKING:
     import torch
@@ -21,19 +21,14 @@ NAMED_LINES = 6  # columns that are named in a calibration plot
 AT_ONCE = 4096  # rows of a pass of a net
 
 
-def calibration(
-    model: Any,
-    X: Any,
-    columns: Sequence[str | int] | None = None,
-    random_state: Any = 0,
-    ax: Any = None,
-) -> Any:
+def calibration(model: Any, X: Any, columns: Columns = None, random_state: Any = 0, ax: Any = None) -> Any:
     """Draw whether the model's distributions of single cells are right, on rows that it was not fitted to.
 
     Of a right model the values of `pit` are uniform. Drawn is, for each column, the share of cells whose
-    value is at most p, less p. The band holds all lines of a right model in 95 of 100 tables of this size
-    (Kolmogorov's distance, divided among the columns). A line that falls and then rises: the model is too
-    certain; one that rises and then falls: it is too uncertain; all above 0: its values are too large.
+    value is at most p, less p. The band holds all lines of a right model in at least 95 of 100 such tables
+    (Kolmogorov's distance, divided among the columns). A line above 0 on the left and below it on the right:
+    the model is too certain; the other way round: too uncertain. A line above 0: the model's values are too
+    large; below 0: too small.
 
     Args:
         model: a fitted estimator.

@@ -24,6 +24,9 @@ COARSE = 5  # parts of a column of numbers whose association is measured
 FEW = 30  # steps of a lattice up to which points are spread
 
 
+Columns = Sequence[str | int] | None  # names or indexes; None leaves the choice to a function
+
+
 class Shown(NamedTuple):
     """A column as it is drawn: the places of its cells on an axis (NaN = missing), and what is written."""
 
@@ -308,7 +311,7 @@ def column_names(model: Any) -> list[str]:
     return [str(name) for name in model._names() or default_names(model.n_features_in_)]
 
 
-def places_of(names: Sequence[str], columns: Sequence[str | int] | None, most: int) -> list[int]:
+def places_of(names: Sequence[str], columns: Columns, most: int) -> list[int]:
     """The places of columns that are given by name or index; the first ones if none is given."""
     if columns is None:
         return list(range(min(most, len(names))))
