@@ -31,6 +31,7 @@ LAYERS = [  # from the bottom; a folder or a module of src/pynade each
     "training",
     "classical",
     "tables",
+    "plots",
     "estimators",
     "runs",
     "cli",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pynade.runs.figures import COLOURS
+from pynade.plots.drawing import COLOURS
 from pynade_paper.tables import in_words
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pynade.estimators.base import load_with_facts
-from pynade.runs.figures import COLOURS, image_panels, tile
+from pynade.plots.drawing import COLOURS
+from pynade.runs.figures import image_panels, tile
 from pynade.tables import Dataset
 from pynade_paper.data.patches import whole_patches
 from pynade_paper.records import read_json

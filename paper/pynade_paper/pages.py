@@ -57,7 +57,7 @@ RULES = {
     "nothing is bold.",
 }
 DEVIATION_MARKS = {"▲": "larger", "=": "same", "▼": "smaller"}  # neither is better
-README_MARKS = ("<!-- highlights: written by pynade report -->", "<!-- end of highlights -->")
+README_MARKS = ("<!-- highlights: written by pynade results -->", "<!-- end of highlights -->")
 HIGHLIGHTS = (
     ("binary", "NADE", "ocr_letters"),
     ("binary", "Deep orderless ensemble, 2 layers, 32 orderings", "web"),
@@ -108,7 +108,7 @@ def sections(results: Path, link: str = "../paper/results", tables: Tables | Non
             yield f"### {(title := figure_title(path.stem, tables))}"
             yield f"![{title}]({link}/figures/{path.name})"
             yield caption(path)
-    yield "`pynade report` makes this page from the records, and `pynade reproduce` makes the records."
+    yield "`pynade results` makes this page from the records, and `pynade reproduce` makes the records."
 
 
 def results_page(results: Path, link: str = "../paper/results", tables: Tables | None = None) -> str:

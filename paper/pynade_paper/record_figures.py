@@ -1,6 +1,6 @@
 """Figures drawn from the records: nats against orderings, training time and updates; benchmarks.
 
-`pynade report` draws them all into the folder `figures` of the records. A picture's file has a digest of the
+`pynade results` draws them all into the folder `figures` of the records. A picture's file has a digest of the
 numbers in it, so that it is drawn again only when they change, and a test finds a picture with old numbers.
 """
 
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pynade.runs.figures import COLOURS, save_figure
+from pynade.plots.drawing import COLOURS
+from pynade.runs.figures import save_figure
 from pynade_paper.benchmark_figures import cost_caption, cost_figure, per_step_caption, per_step_figure
 from pynade_paper.paper_figures import PaperFigure, read_figures
 from pynade_paper.records import column, read_record

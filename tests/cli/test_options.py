@@ -249,7 +249,7 @@ def test_the_other_packages_commands_end_so_too(run, tmp_path):
     assert following(run("reproduce", "uci", "--model", "gaussian", "--list")[1]) == [
         ["reproduce", "uci", "--model", "gaussian"]
     ]
-    assert following(run("report")[1]) == [["reproduce", "all", "--list"]]
+    assert following(run("results")[1]) == [["reproduce", "all", "--list"]]
     assert following(run("figure", "paper")[1])[0][:2] == ["figure", "paper"]
     code, out, err = run("bench", "baselines", "--quick", "--repeats", "3", "--device", "cpu")
     assert code == 0, err

@@ -103,12 +103,12 @@ def test_figures_show_what_the_records_say():
     assert {"orderings", "time", "evaluation"} <= {drawing.name.split("-")[0] for drawing in drawn}
     for drawing in drawn:
         path = ROOT / f"paper/results/figures/{drawing.name}.png"
-        assert digest_of(path) == drawing.digest, f"{path.name} is stale: run pynade report"
+        assert digest_of(path) == drawing.digest, f"{path.name} is stale: run pynade results"
         assert caption(path) == drawing.caption
 
 
 def paragraphs(path):
-    """A document's paragraphs without code and what `pynade report` writes: words, and the records linked."""
+    """A document's paragraphs without code and what `pynade results` writes: words, the records linked."""
     text = path.read_text(encoding="utf-8").replace(highlights(ROOT / "paper/results"), "")
     for part in re.split(r"\n\s*\n|\n(?=- )", re.sub(r"```.*?```", "", text, flags=re.S)):
         links = re.findall(r"\]\(([^)]*\.json)\)", part)

@@ -8,7 +8,7 @@ from pynade_paper.commands import figure, reproduce
 
 
 def register(app: typer.Typer) -> None:
-    """Add `reproduce`, `report` and `figure`."""
+    """Add `reproduce`, `results` and `figure`."""
     app.command("reproduce")(reproduce.reproduce)
-    app.command("report")(reproduce.report)
+    app.command("results")(reproduce.results_pages)
     app.add_typer(figure.app, name="figure")

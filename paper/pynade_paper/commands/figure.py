@@ -70,7 +70,7 @@ def paper(
         words += [] if data_dir is None or words[0] == "sample" else ["--data-dir", str(data_dir)]
         errors.print(f"pynade {' '.join(words)}")
         typer.main.get_command(pynade).main(words, standalone_mode=False)
-    next_commands(("report",))
+    next_commands(("results",))
 
 
 @app.command("scatter")
@@ -137,7 +137,7 @@ def comparators(runs: Runs, out: Out) -> None:
     from pynade_paper.compare_figures import comparator_figure
 
     _write(comparator_figure(runs), out)
-    next_commands(("report",))
+    next_commands(("results",))
 
 
 Table = Annotated[str, Argument(metavar="TABLE", help="binary, mnist, uci, patches or speech.")]
@@ -197,7 +197,7 @@ def _draw(kind: str, table: str, dataset: str | None, results: Path, out: Path, 
     if drawing is None:
         raise ValueError(lack.format(table if kind == "time" else name, results))
     _write(drawing.draw(drawing.content), out)
-    next_commands(("report", "--results", results))
+    next_commands(("results", "--results", results))
 
 
 OrderlessRun = Annotated[Path, Argument(metavar="RUN", help="Run folder of an orderless model.")]

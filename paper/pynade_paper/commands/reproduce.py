@@ -1,4 +1,4 @@
-"""`pynade reproduce` and `pynade report`."""
+"""`pynade reproduce` and `pynade results`."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def reproduce(
         chosen += ["--dataset", dataset] if dataset else []
         next_commands(("reproduce", tables, *chosen))
     else:
-        next_commands(("report", "--results", results))
+        next_commands(("results", "--results", results))
 
 
 def _outcomes(
@@ -164,7 +164,7 @@ def _line(cell: Cell, record: dict[str, Any], seconds: float, quick: bool) -> tu
     return cell.name, number, theirs, f"{seconds:.0f}"
 
 
-def report(
+def results_pages(
     results: Annotated[Path, Option(help="Folder of the records.")] = Path("paper/results"),
     markdown: Annotated[Path, Option(help="Markdown page to write.")] = Path("docs/results.md"),
     out: Annotated[Path, Option(help="HTML page to write.")] = Path("docs/results.html"),
@@ -182,7 +182,7 @@ def report(
 
     \b
     Example:
-      pynade report --results paper/results --out docs/results.html
+      pynade results --results paper/results --out docs/results.html
     """
     from pynade.tables.files import check_destination
     from pynade_paper.pages import summary

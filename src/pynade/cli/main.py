@@ -20,6 +20,7 @@ from pynade.cli.arguments import GROUP, Picture, Run, Usage
 from pynade.cli.doctor import doctor
 from pynade.cli.fit import HELP as HELP_OF_FIT
 from pynade.cli.fit import ModelCommand, fit
+from pynade.cli.report import report
 from pynade.cli.sample import impute, inpaint, sample, score
 from pynade.cli.screen import console, errors, next_commands, plain_table, print_facts, training_bar
 from pynade.cli.sweep import sweep
@@ -57,8 +58,9 @@ def info(
       pynade info runs/digits --curve curve.png
     """
     if curve is not None:
-        epochs = lazy.summary.read_metrics(run)
-        lazy.figures.save_figure(lazy.figures.training_figure(epochs), curve)
+        figure, ((axis,),) = lazy.figures.subplots(1, 1, 6.4, 4.2)
+        lazy.plots.training(lazy.summary.read_metrics(run), axis)
+        lazy.figures.save_figure(figure, curve)
         console.print(f"training and validation of {run} -> {curve}")
         return next_commands(("info", run))
     if plot is not None:
@@ -115,7 +117,7 @@ def demo(out: Picture = Path("pynade-demo.png"), digits: Annotated[bool, Digits]
 
 app = typer.Typer(help=HELP, epilog=EPILOG, add_completion=False, pretty_exceptions_enable=False, **GROUP)
 app.command("fit", cls=ModelCommand, help=HELP_OF_FIT)(fit)
-for command in (score, sample, impute, predict, surprise, query, inpaint, sweep, info, demo, doctor):
+for command in (score, sample, impute, predict, surprise, query, inpaint, sweep, info, report, demo, doctor):
     app.command()(command)
 app.add_typer(data.app, name="data")
 for point in entry_points(group="pynade.commands"):  # of other packages, such as the paper's

@@ -130,7 +130,7 @@ def sample(
     if plot is not None:
         sides = sides or facts.get("image_shape")
         if sides is None or not isinstance(rows, np.ndarray):
-            figure = lazy.figures.table_figure(rows, facts.get("columns"))
+            figure = lazy.figures.table_figure(rows, facts.get("columns"), getattr(model, "schema_", None))
         else:
             white = float(model._cells().white) if hasattr(model, "_cells") else 1.0
             panels = {"samples": rows / white}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pynade.estimators.modules import families, queries, torch
+from pynade.estimators.modules import families, plots, queries, torch
 from pynade.tables.column import Column
 from pynade.tables.frames import native_frame
 
@@ -148,32 +148,12 @@ class ColumnConditional:
         return max(float(0.5 * (other - direct).abs().sum()) for other in others)
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the distribution on Matplotlib axes: bars of levels, else a curve with median and interval."""
-        from matplotlib import pyplot
+        """Draw the distribution on Matplotlib axes: bars of levels, else a curve with median and interval.
 
-        ax = pyplot.subplots(figsize=(5, 3), layout="constrained")[1] if ax is None else ax
-        if self.column.n_levels:
-            found = self.probabilities()
-            found = self._likeliest(20) if len(found) > 20 else found
-            ax.bar([str(level) for level in found], list(found.values()), color="#4477aa")
-            ax.set_ylabel("probability")
-        else:
-            first, last = self.inner.quantile([0.002, 0.998])
-            codes = np.linspace(first, last, 200)
-            values = self._values(np.unique(np.round(codes)) if self.column.resolution else codes)
-            height = np.exp(self.log_prob(values, density=self.column.kind == "rounded"))
-            low, high = self.interval()
-            ax.fill_between(values, height, alpha=0.25, color="#4477aa")
-            ax.plot(values, height, color="#4477aa")
-            ax.axvline(self.median(), color="#222222", lw=1, label="median")
-            ax.axvspan(low, high, color="#ccbb44", alpha=0.2, lw=0, label="90 % interval")
-            ax.legend(frameon=False, fontsize="small")
-            ax.set_ylabel("density" if self.column.kind in ("real", "rounded") else "probability")
-        names = self.model.schema_.names
-        known = ", ".join(f"{names[j]} = {value}" for j, value in self.given.items())
-        ax.set_title(f"{self.name}{' given ' if known else ''}{known}"[:90], fontsize="medium")
-        ax.set_xlabel(self.name)
-        return ax
+        Args:
+            ax: Matplotlib axes; new ones when left out.
+        """
+        return plots.conditional(self, ax)
 
     def _ordered(self, what: str) -> None:
         column = self.column
@@ -227,16 +207,13 @@ class JointConditional:
         return native_frame(drawn)[0].select(self.names).to_native()
 
     def plot(self, ax: Any = None, n: int = 500, random_state: Any = 0) -> Any:
-        """Draw n joint draws of two columns on Matplotlib axes."""
-        from matplotlib import pyplot
+        """Draw n joint draws on Matplotlib axes: two columns as points, more of them in pairs.
 
-        if len(self.names) != 2:
-            raise ValueError(f"a plot shows two columns, not {len(self.names)}")
-        ax = pyplot.subplots(figsize=(4, 4), layout="constrained")[1] if ax is None else ax
-        drawn = native_frame(self.sample(n, random_state), self.names)[0]
-        pairs = [(c, drawn[c.name].to_numpy()) for c in self.columns]
-        x, y = (v.astype(str) if c.n_levels and not c.numeric else v for c, v in pairs)
-        ax.scatter(x, y, s=8, alpha=0.4, color="#4477aa", lw=0)
-        ax.set_xlabel(self.names[0])
-        ax.set_ylabel(self.names[1])
-        return ax
+        Args:
+            ax: Matplotlib axes for two columns; new ones when left out.
+            n: how many draws.
+            random_state: their seed.
+        """
+        drawn = self.model.sample(n, random_state, given=self.given or None)
+        table = plots.drawing.shown_tables([drawn], self.model.schema_)[0]
+        return plots.drawing.draw_joint([table[i] for i in self.places], ax)

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 from pynade._lazy import LazyModule
 
 __all__ = ["classical", "evaluation", "families", "likelihood", "models", "nets", "ordering", "queries"]
-__all__ += ["store", "torch", "training"]
+__all__ += ["plots", "store", "torch", "training"]
 
 if TYPE_CHECKING:
     import torch
 
     from pynade import classical, evaluation, families, likelihood, models, nets, ordering, queries, store
+    from pynade import plots as plots
     from pynade import training as training
 else:
     globals().update({name: LazyModule(name if name == "torch" else f"pynade.{name}") for name in __all__})

@@ -12,7 +12,8 @@ import torch
 from pynade import datasets
 from pynade.estimators import FVSBN, MADE, NADE, BernoulliMixture, DensityEstimator, TabularNADE
 from pynade.likelihood import Estimate
-from pynade.runs.figures import COLOURS, image_panels, save_figure
+from pynade.plots.drawing import COLOURS
+from pynade.runs.figures import image_panels, save_figure
 from pynade.tables.registry import load
 from pynade.training.loop import Callback
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pynade.plots import IN_PAIRS, LABELLED
+from pynade.plots.drawing import COLOURS, draw_marginals, draw_pairs, shown_tables
 from pynade.tables.files import check_destination
 from pynade.tables.frames import default_names
 
@@ -17,14 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from pynade.classical import ChowLiuTree
+    from pynade.tables import Schema
 
-# Okabe and Ito's colours, which most colour-blind people tell apart, without the yellow; grey, wine and olive
-COLOURS: tuple[str, ...] = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-COLOURS += ("#888888", "#882255", "#999933")
-BARS = 12  # of the levels of a column
-SCATTERED = 6  # columns of a table that are drawn in pairs
 MOST_HISTOGRAMS = 64
-LABELLED = 40  # columns whose names fit on an axis
 NAMED_NODES = 200  # nodes of a tree whose names can be read
 
 
@@ -68,31 +65,27 @@ def image_panels(panels: dict[str, np.ndarray], shape: Sequence[int]) -> Figure:
     return figure
 
 
-def table_figure(rows: Any, names: Sequence[str] | None = None) -> Figure:
-    """Draw the rows of a table: an array, or a polars frame of any columns.
+def table_figure(rows: Any, names: Sequence[str] | None = None, schema: Schema | None = None) -> Figure:
+    """Draw the rows of a table: up to 6 columns in pairs, more of them one by one.
 
-    Up to 6 columns of an array of real numbers are drawn in pairs: a histogram of each, a scatter plot and
-    the correlation of every two. Other columns are drawn one by one: a histogram of numbers and dates, bars
-    of the most frequent levels. Of an array of zeros and ones, the share of ones of each column and the
-    correlations are drawn. Columns without names are ``x1`` … ``xD``.
+    Of an array of zeros and ones, the share of ones of each column and the correlations are drawn.
+
+    Args:
+        rows: an array, or a frame of the columns of the schema.
+        names: of the columns of an array; ``x1`` … ``xD`` when left out.
+        schema: what the columns are, if that is known.
     """
-    if not isinstance(rows, np.ndarray):
-        columns = {column.name: column for column in rows}
-        return _columns(columns, 2.4, 1.9, labelsize=6, axis="x", rotation=45)
-    rows = rows.astype(np.float64)
-    names = default_names(rows.shape[1]) if names is None else names
-    if np.isin(rows[~np.isnan(rows)], (0, 1)).all():
-        return _binary_table(rows, names)
-    if rows.shape[1] > SCATTERED:
-        shown = dict(zip(names[:MOST_HISTOGRAMS], rows.T, strict=False))
-        figure = _columns(shown, 1.9, 1.6)
-        some = f", the first {len(shown)} of {len(names)} columns" if len(shown) < len(names) else ""
-        figure.suptitle(f"{len(rows):,} rows{some}", fontsize=11)
+    from matplotlib.figure import Figure
+
+    if schema is None and np.isin(rows[~np.isnan(rows.astype(float))], (0, 1)).all():
+        return _binary_table(rows.astype(np.float64), names or default_names(rows.shape[1]))
+    figure, table = Figure(layout="constrained"), shown_tables([rows], schema, names)[0]
+    if len(table) <= IN_PAIRS:
+        draw_pairs({"": table}, figure)
     else:
-        figure = _pairs(rows, names)
-    for axis in figure.axes:
-        axis.tick_params(labelsize=8)
-        axis.locator_params(nbins=4)
+        draw_marginals({"": table[:MOST_HISTOGRAMS]}, figure)
+        some = f", the first {MOST_HISTOGRAMS} of {len(table)} columns" * (len(table) > MOST_HISTOGRAMS)
+        figure.suptitle(f"{len(rows):,} rows{some}", fontsize=11)
     return figure
 
 
@@ -100,50 +93,6 @@ def _correlations(rows: np.ndarray) -> np.ndarray:
     """Return the correlations (D, D) over complete rows, NaN where a column is constant."""
     with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
         return np.atleast_2d(np.corrcoef(rows[~np.isnan(rows).any(1)], rowvar=False))
-
-
-def _column(axis: Any, values: Any) -> None:
-    """Draw a histogram of numbers or dates, of an array or a column of a frame; bars of levels."""
-    array = isinstance(values, np.ndarray)
-    if array or values.dtype.is_numeric() or values.dtype.is_temporal():
-        known = values[~np.isnan(values)] if array else values.drop_nulls().to_numpy()
-        axis.hist(known, bins=min(50, max(10, math.isqrt(len(known)))), color=COLOURS[0], edgecolor="none")
-    else:
-        levels = values.cast(str).value_counts(sort=True).rows()[:BARS]
-        axis.bar([str(level)[:12] for level, _ in levels], [n for _, n in levels], color=COLOURS[0])
-    axis.set_yticks([])
-
-
-def _pairs(rows: np.ndarray, names: Sequence[str]) -> Figure:
-    D, correlation = rows.shape[1], _correlations(rows)
-    figure, axes = subplots(D, D, 1.2 + 2.4 / D, 1.1 + 2.2 / D)
-    size, alpha = (12.0, 0.7) if len(rows) <= 500 else (4.0, 0.3)
-    for (i, j), axis in np.ndenumerate(axes):
-        if i == j:
-            _column(axis, rows[:, i])
-        elif j < i:
-            axis.scatter(rows[:, j], rows[:, i], s=size, alpha=alpha, color=COLOURS[0], linewidths=0)
-        else:
-            r = float(correlation[i, j])
-            text = "–" if math.isnan(r) else f"r = {round(r, 2) + 0.0:.2f}"
-            axis.text(0.5, 0.5, text, ha="center", va="center", fontsize=11, transform=axis.transAxes)
-            axis.set_axis_off()
-    for k, name in enumerate(names):
-        axes[-1, k].set_xlabel(name)
-        axes[k, 0].set_ylabel(name if k else "rows")
-    return figure
-
-
-def _columns(columns: dict[str, Any], width: float, height: float, **ticks: Any) -> Figure:
-    across = math.ceil(math.sqrt(len(columns)))
-    figure, axes = subplots(math.ceil(len(columns) / across), across, width, height)
-    for axis, (name, column) in zip(axes.flat, columns.items(), strict=False):
-        _column(axis, column)
-        axis.set_title(name, fontsize=9)
-        axis.tick_params(**ticks)
-    for axis in axes.flat[len(columns) :]:
-        axis.set_axis_off()
-    return figure
 
 
 def _binary_table(rows: np.ndarray, names: Sequence[str]) -> Figure:
@@ -192,37 +141,6 @@ def completion_figure(
         axis.set_title(f"completion {n - 1}" if n else "image", fontsize=10)
     for axis, log_prob in zip(axes[:, 1], log_probs, strict=True):
         axis.set_title(f"log p = {log_prob:.1f}", fontsize=10)
-    return figure
-
-
-def training_figure(epochs: Sequence[dict[str, Any]]) -> Figure:
-    """Draw the training and validation log-likelihood of each epoch, and the epoch whose weights were kept.
-
-    Where the training curve rises and the validation curve falls, the model overfits.
-
-    Args:
-        epochs: The lines of metrics.jsonl, see `pynade.training.History`.
-    """
-    figure, ((axis,),) = subplots(1, 1, 6.4, 4.2)
-    kind = "estimate" if any(line.get("valid_mc_stderr") for line in epochs) else "exact"
-    for name, label, colour in (
-        ("train", "train (mean during the epoch)", COLOURS[0]),
-        ("train_scored", "train (some rows, scored as validation)", COLOURS[2]),
-        ("valid", f"validation ({kind})", COLOURS[1]),
-    ):
-        known = [line for line in epochs if line.get(name) is not None]
-        where, values = np.array([(line["epoch"], line[name]) for line in known]).reshape(-1, 2).T
-        if known:
-            axis.plot(where, values, color=colour, label=label)
-        if name == "valid":
-            error = np.array([line.get("valid_stderr") or 0.0 for line in known])
-            axis.fill_between(where, values - error, values + error, alpha=0.2, color=colour, linewidth=0)
-    if best := [line["epoch"] for line in epochs if line["best"]]:
-        axis.axvline(best[-1], color="0.6", linestyle=":", label=f"best epoch ({best[-1]})")
-    axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.set(xlabel="epoch", ylabel="log-likelihood (nats per row)")
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=9)
     return figure
 
 

@@ -1,0 +1,305 @@
+"""Figures about fitted models: `pairs`, `marginals`, `dependence`, `calibration`, `surprise`, `training`.
+
+Each returns Matplotlib axes. Colours are told apart by colour-blind people: real rows are blue and filled,
+sampled rows are orange and outlined.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pynade.plots import drawing
+from pynade.plots.cells import calibration, cell_cdfs, pit
+from pynade.plots.drawing import BARS, COLOURS, Columns, axes_or_new, column_names, places_of
+from pynade.tables.frames import is_missing, native_frame
+from pynade.training.history import current_line
+
+IN_PAIRS = 6  # columns that are drawn in pairs, unless they are named
+LABELLED = 40  # columns whose names fit on an axis
+WRITTEN = 12  # columns up to which associations are written as numbers
+CELLS = 12  # columns of a picture of surprising cells, unless they are named
+
+__all__ = ["calibration", "conditional", "dependence", "marginals", "pairs", "pit", "surprise", "training"]
+
+
+def pairs(
+    model: Any, X: Any, columns: Columns = None, n: int = 1000, random_state: Any = 0, figure: Any = None
+) -> np.ndarray:
+    """Draw columns in pairs: real rows below the diagonal, rows sampled from the model above it.
+
+    On the diagonal are the marginals of both. Levels, and numbers with few values, are spread a little, so
+    that points do not hide each other. Far tails are not shown. Returns the axes (D, D).
+
+    Args:
+        model: a fitted estimator.
+        X: real rows, such as held-out ones, of the columns of the model.
+        columns: which, by name or index; the first 6 when left out.
+        n: how many rows are sampled.
+        random_state: seed of the samples.
+        figure: a Matplotlib figure to draw in, which gets the size that is needed; a new one when left out.
+
+    Example:
+        >>> import pynade
+        >>> table = pynade.datasets.penguins()
+        >>> model = pynade.TabularNADE(epochs=5, random_state=0).fit(table)
+        >>> pynade.plots.pairs(model, table, ["species", "body_mass_g", "sex"]).shape
+        (3, 3)
+    """
+    return drawing.draw_pairs(_compared(model, X, columns, n, random_state, IN_PAIRS), figure)
+
+
+def marginals(
+    model: Any, X: Any, columns: Columns = None, n: int = 1000, random_state: Any = 0, figure: Any = None
+) -> np.ndarray:
+    """Draw the distribution of each column, of real rows and of rows sampled from the model; returns axes.
+
+    Args:
+        model, X, n, random_state, figure: as of `pairs`.
+        columns: which, by name or index; the first 64 when left out.
+
+    Example:
+        >>> import pynade
+        >>> rows = np.random.default_rng(0).normal(size=(50, 3))
+        >>> len(pynade.plots.marginals(pynade.Gaussian().fit(rows), rows))
+        3
+    """
+    return drawing.draw_marginals(_compared(model, X, columns, n, random_state, 64), figure)
+
+
+def dependence(
+    model: Any, X: Any, columns: Columns = None, n: int = 1000, random_state: Any = 0, ax: Any = None
+) -> Any:
+    """Draw how strongly columns depend on each other: below the diagonal in real rows, above it in samples.
+
+    A model that has learned the dependence gives a symmetric picture. The measure is Cramér's V, corrected
+    for its bias, of levels and of numbers cut into five equally frequent parts: 0 independent, 1 determined.
+
+    Args:
+        model, X, n, random_state: as of `pairs`.
+        columns: which, by name or index; the first 40 when left out.
+        ax: Matplotlib axes; new ones when left out.
+
+    Example:
+        >>> import pynade
+        >>> x = np.random.default_rng(0).normal(size=(300, 1))
+        >>> rows = np.hstack([x, x + 0.1])
+        >>> pynade.plots.dependence(pynade.Gaussian(covariance_floor=0.01).fit(rows), rows).get_title()
+        'Association: real rows below the diagonal, sampled above'
+    """
+    real, sampled = _compared(model, X, columns, n, random_state, LABELLED).values()
+    found = np.where(np.tri(len(real), dtype=bool), drawing.association(real), drawing.association(sampled))
+    np.fill_diagonal(found, np.nan)
+    names, D = [column.name for column in real], len(real)
+    ax = axes_or_new(ax, 3.2 + 0.28 * D, 2.4 + 0.28 * D)
+    image = ax.imshow(found, cmap="cividis", vmin=0, vmax=1)
+    ax.set_facecolor("0.85")
+    ax.set_xticks(range(D), names, rotation=90, fontsize=8)
+    ax.set_yticks(range(D), names, fontsize=8)
+    for (i, j), value in np.ndenumerate(found) if D <= WRITTEN else ():
+        colour = "white" if value < 0.5 else "black"
+        ax.text(
+            j, i, "" if np.isnan(value) else f"{value:.2f}", ha="center", va="center", color=colour, size=7
+        )
+    ax.figure.colorbar(image, ax=ax, shrink=0.8, label="Cramér's V")
+    ax.set_title("Association: real rows below the diagonal, sampled above", fontsize="medium")
+    return ax
+
+
+def surprise(
+    model: Any,
+    X: Any,
+    rows: int = 15,
+    columns: Columns = None,
+    index: Sequence[Any] | None = None,
+    ax: Any = None,
+) -> Any:
+    """Draw the most surprising rows, each cell shaded by how unlikely it is given the rest of its row.
+
+    The shade is the p-value of a cell: the probability of a value at least as odd. Rows are sorted by their
+    oddest cell. Values are written into the cells; a cell without one is missing.
+
+    Args:
+        model: a fitted estimator.
+        X: rows of the columns of the model.
+        rows: how many are drawn.
+        columns: which, by name or index; when left out, up to 12 of them, those of the oddest cells.
+        index: names of all rows; their numbers, from 0, when left out.
+        ax: Matplotlib axes; new ones when left out.
+
+    Example:
+        >>> import pynade
+        >>> x = np.linspace(-2, 2, 100)[:, None]
+        >>> table = np.hstack([x, x + 0.1 * np.cos(9 * x)])
+        >>> model = pynade.Gaussian().fit(table)
+        >>> table[17, 1] = 3
+        >>> ax = pynade.plots.surprise(model, table, rows=3)
+        >>> ax.get_yticklabels()[0].get_text()
+        'row 17'
+    """
+    from matplotlib.colors import LogNorm
+
+    names, p = column_names(model), _p_values(model, X)
+    first = np.argsort(np.nanmin(np.where(np.isnan(p), 1, p), 1), kind="stable")[:rows]
+    order = np.argsort(np.nanmin(np.where(np.isnan(p[first]), 1, p[first]), 0), kind="stable")[:CELLS]
+    kept = sorted(order.tolist()) if columns is None else places_of(names, columns, len(names))
+    frame = native_frame(X, getattr(getattr(model, "schema_", None), "order", None) or names)[0]
+    texts = [[_text(frame[int(row), names[i]]) for i in kept] for row in first]
+    widths = [max(len(line[k]) for line in [[names[i] for i in kept], *texts]) for k in range(len(kept))]
+    ax = axes_or_new(ax, 2.2 + 0.085 * sum(max(6, w) for w in widths), 1.2 + 0.24 * len(first))
+    edges = np.r_[0, np.cumsum([max(6, w) + 1 for w in widths])]
+    shade = np.clip(p[first][:, kept], 1e-6, 1)
+    ax.set_facecolor("0.93")
+    tops = np.arange(len(first) + 1)
+    image = ax.pcolormesh(
+        edges, tops, shade, cmap="YlOrBr_r", norm=LogNorm(1e-6, 1), edgecolor="white", lw=0.5
+    )
+    for (row, k), value in np.ndenumerate(shade):
+        place = (edges[k] + edges[k + 1]) / 2, row + 0.5
+        colour = "white" if value < 1e-4 else "black"
+        ax.text(*place, texts[row][k], ha="center", va="center", fontsize=7, color=colour)
+    ax.set_xticks((edges[1:] + edges[:-1]) / 2, [names[i] for i in kept], fontsize=8, rotation=30, ha="left")
+    named = first if index is None else [index[row] for row in first]
+    ax.set_yticks(tops[:-1] + 0.5, [f"row {name}" for name in named], fontsize=8)
+    ax.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
+    ax.invert_yaxis()
+    bar = ax.figure.colorbar(image, ax=ax, ticks=[1, 1e-2, 1e-4, 1e-6], pad=0.02)
+    bar.ax.set_yticklabels(["1", "1 in 100", "1 in 10,000", "1 in a million\nor less"], fontsize=7)
+    bar.set_label("probability of a value at least as odd", fontsize=8)
+    bar.ax.minorticks_off()
+    return ax
+
+
+def _p_values(model: Any, X: Any) -> np.ndarray:
+    """Probability of a value at least as odd as each cell, given the others (N, D); NaN where missing."""
+    if hasattr(model, "surprise"):
+        return np.exp(-native_frame(model.surprise(X, measure="p_value"), column_names(model))[0].to_numpy())
+    below, up_to = cell_cdfs(model, X)
+    return np.clip(2 * np.minimum(up_to, 1 - below), 0, 1)
+
+
+def training(source: Any, ax: Any = None) -> Any:
+    """Draw the training and validation log-likelihood of each epoch, and the epoch whose weights were kept.
+
+    Where the training curve rises and the validation curve falls, the model overfits.
+
+    Args:
+        source: a fitted estimator, its `history_`, a run folder, or the lines of its metrics.jsonl.
+        ax: Matplotlib axes; new ones when left out.
+
+    Example:
+        >>> import pynade
+        >>> rows = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = pynade.RNADE(hidden=4, epochs=3, random_state=0).fit(rows)
+        >>> pynade.plots.training(model).get_ylabel()
+        'log-likelihood (nats per row)'
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    if isinstance(source, str | Path):
+        if not (path := Path(source) / "metrics.jsonl").is_file():
+            raise ValueError(f"{source} is no run folder: it has no metrics.jsonl")
+        source = [current_line(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    source = getattr(source, "history_", source)
+    epochs: Sequence[dict[str, Any]] = getattr(source, "epochs", source)
+    ax = axes_or_new(ax, 6.4, 4.2)
+    kind = "estimate" if any(line.get("valid_mc_stderr") for line in epochs) else "exact"
+    for name, label, colour in (
+        ("train", "train (mean during the epoch)", COLOURS[0]),
+        ("train_scored", "train (some rows, scored as validation)", COLOURS[2]),
+        ("valid", f"validation ({kind})", COLOURS[1]),
+    ):
+        known = [line for line in epochs if line.get(name) is not None]
+        where, values = np.array([(line["epoch"], line[name]) for line in known]).reshape(-1, 2).T
+        if known:
+            ax.plot(where, values, color=colour, label=label, marker="o" if len(known) == 1 else None)
+        if name == "valid":
+            error = np.array([line.get("valid_stderr") or 0.0 for line in known])
+            ax.fill_between(where, values - error, values + error, alpha=0.2, color=colour, linewidth=0)
+    if best := [line["epoch"] for line in epochs if line["best"]]:
+        ax.axvline(best[-1], color="0.6", linestyle=":", label=f"best epoch ({best[-1]})")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set(xlabel="epoch", ylabel="log-likelihood (nats per row)")
+    ax.grid(alpha=0.3)
+    ax.legend(fontsize=9)
+    return ax
+
+
+def conditional(answer: Any, ax: Any = None) -> Any:
+    """Draw the distribution of one column: bars of levels and of few values, else a curve; median, interval.
+
+    Args:
+        answer: what `model.conditional(column, given=...)` gives, which also has it as its method `plot`.
+        ax: Matplotlib axes; new ones when left out.
+
+    Example:
+        >>> import pynade
+        >>> x = np.random.default_rng(0).normal(size=(100, 1))
+        >>> model = pynade.Gaussian().fit(np.hstack([x, x + np.cos(x)]))
+        >>> pynade.plots.conditional(model.conditional(1, given={0: 0.5})).get_ylabel()
+        'density'
+    """
+    column, ax = getattr(answer, "column", None), axes_or_new(ax, 5, 3)
+    name, inner = getattr(answer, "name", "value"), getattr(answer, "inner", answer)
+    step, dates = getattr(column, "resolution", 0.0), getattr(column, "kind", "") == "date"
+    levels = column.n_levels if column is not None else inner.family.discrete
+    first, last = inner.quantile([0.002, 0.998])
+    if column is not None and levels:
+        found = answer.probabilities()
+        best = sorted(found, key=lambda level: -found[level])[:BARS]
+        kept = [level for level in found if level in best]
+        ax.barh([str(level)[:30] for level in kept], [found[level] for level in kept], color=COLOURS[0])
+        ax.invert_yaxis()
+        more = f" ({len(best)} of {len(found)} levels)" if len(found) > len(best) else ""
+        ax.set(xlabel="probability", ylabel=f"{name}{more}")
+    else:
+        codes = np.linspace(first, last, 200)
+        codes = np.unique(np.round(codes)) if step or levels else codes
+        values = codes if column is None else answer._values(codes)
+        density = not (step or levels) or getattr(column, "kind", "") == "rounded"
+        height = np.exp(answer.log_prob(values, **({"density": True} if density and step else {})))
+        if len(codes) <= 2 * BARS and (step or levels):
+            gap = (values[-1] - values[0]) / max(1, len(values) - 1)
+            ax.bar(values, height, 0.8 * gap if len(values) > 1 else 0.8, color=COLOURS[5])
+        else:
+            ax.fill_between(values, height, alpha=0.25, color=COLOURS[0], lw=0)
+            ax.plot(values, height, color=COLOURS[0])
+            ax.set_ylim(bottom=0)
+        low, middle, high = answer.quantile([0.05, 0.5, 0.95])
+        ax.axvspan(low, high, color=COLOURS[4], alpha=0.15, lw=0, zorder=0, label="90 % interval")
+        ax.axvline(middle, color="0.15", lw=1, label="median")
+        ax.legend(frameon=False, fontsize="small")
+        ax.set(xlabel=name, ylabel="density" if density else "probability")
+        if dates:
+            drawing.date_axis(ax.xaxis, 6)
+    if column is not None:
+        given, names = answer.given, answer.model.schema_.names
+        known = ", ".join(f"{names[j]} = {value}" for j, value in given.items())
+        ax.set_title(f"{name}{' given ' if known else ''}{known}"[:90], fontsize="medium", wrap=True)
+    return ax
+
+
+def _compared(
+    model: Any, X: Any, columns: Columns, n: int, random_state: Any, most: int
+) -> dict[str, drawing.Table]:
+    """Real and sampled rows, by these names, of some columns as they are drawn."""
+    schema, names = getattr(model, "schema_", None), column_names(model)
+    kept, sampled = places_of(names, columns, most), model.sample(n, random_state)
+    tables = [X, sampled] if schema is not None else [model._rows(table) for table in (X, sampled)]
+    shown = [[table[i] for i in kept] for table in drawing.shown_tables(tables, schema, names)]
+    return dict(zip(("real rows", "sampled rows"), shown, strict=True))
+
+
+def _text(value: Any) -> str:
+    """The value of a cell, shortened."""
+    if is_missing(value):
+        return ""
+    if isinstance(value, date):
+        return str(value).removesuffix(" 00:00:00")
+    text = f"{value:.5g}" if isinstance(value, float | np.floating) else str(value)
+    return text if len(text) <= 16 else f"{text[:15]}…"
