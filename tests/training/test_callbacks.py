@@ -12,7 +12,7 @@ from pynade.training import Progress, to_mlflow, to_tensorboard
 
 @pytest.fixture(params=["gradient", "settings"])
 def fitted(request):
-    """A function that fits a model with these callbacks: by gradient descent, or two settings by EM in turn."""
+    """Fits a model with these callbacks: by gradient descent, or two settings by EM in turn."""
     X = np.random.default_rng(0).integers(0, 2, (60, 5)).astype(float)
     if request.param == "gradient":
         model = pynade.NADE(hidden=4, epochs=4, random_state=0)
@@ -108,6 +108,8 @@ def test_nothing_is_logged_within_an_epoch_or_that_is_not_a_number(monkeypatch):
 def test_a_missing_package_is_named_before_training(make, module, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
-    with pytest.raises(ImportError, match=rf"needs the package {module}: `pip install 'pynade\[{module}\]'`$"):
+    with pytest.raises(
+        ImportError, match=rf"needs the package {module}: `pip install 'pynade\[{module}\]'`$"
+    ):
         make(tmp_path / "logs")
     assert list(tmp_path.iterdir()) == []
