@@ -1,4 +1,4 @@
-"""docs/results.md: tables, tests behind the bold numbers, conclusions, figures; and paper/README.md's table."""
+"""docs/results.md: tables, tests behind the bold numbers, conclusions, figures; the table of paper/README."""
 
 from __future__ import annotations
 

@@ -47,8 +47,9 @@ def to_mlflow(run_id: str | None = None) -> Callback:
             without the package mlflow.
 
     Example:
-        >>> import mlflow, numpy as np, pynade  # doctest: +SKIP
-        >>> model = pynade.NADE(hidden=4, epochs=3, random_state=0)  # doctest: +SKIP
+        >>> import numpy as np, pynade
+        >>> model = pynade.NADE(hidden=4, epochs=3, random_state=0)
+        >>> import mlflow  # doctest: +SKIP
         >>> with mlflow.start_run():  # doctest: +SKIP
         ...     mlflow.log_params(model.get_params())
         ...     model.fit(np.eye(6), callbacks=[to_mlflow()])
