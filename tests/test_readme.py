@@ -1,4 +1,4 @@
-"""The examples of README and tutorial run as they are written, with fewer epochs where none are given."""
+"""The examples of the documents run as they are written, with fewer epochs where none are given."""
 
 import dataclasses
 import re
@@ -49,16 +49,42 @@ def rows(path):
     return Path(path).read_text(encoding="utf-8").count("\n")
 
 
+def questions():
+    """The cells of the README's table of questions: an expression and a command each."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = text.partition("| question |")[2].partition("\n\n")[0].splitlines()[2:]
+    cells = [re.split(r"(?<!\\)\|", line)[2:4] for line in lines]
+    return [[cell.strip(" `").replace("\\|", "|") for cell in pair] for pair in cells]
+
+
 def test_the_examples_of_the_readme_run():
-    python = blocks(ROOT / "README.md", "python")
-    assert len(python) == 3
-    exec("\n".join(python), {"__name__": "readme"})
-    install, shell, repository = blocks(ROOT / "README.md", "sh")
-    assert install.startswith("pip install pynade")
+    (python,) = blocks(ROOT / "README.md", "python")
+    assert len([line for line in python.splitlines() if line]) <= 10
+    names = {"__name__": "readme"}
+    exec(python, names)
+    install, repository = blocks(ROOT / "README.md", "sh")
+    assert "pip install pynade" in install
     assert "make test" in repository
-    assert len(shell.splitlines()) >= 8
-    run_commands(shell.splitlines())
+    asked = questions()
+    assert len(asked) >= 8
+    for expression, _ in asked:
+        assert eval(expression, names) is not None, expression
+    run_commands([command for _, command in asked])
     assert rows("filled.csv") == rows("predicted.csv") == 345  # with the names of the columns
+
+
+def test_the_page_of_models_runs():
+    python = blocks(ROOT / "docs/models.md", "python")
+    assert len(python) == 2
+    exec("\n".join(python), {"__name__": "models"})
+    (shell,) = blocks(ROOT / "docs/models.md", "sh")
+    run_commands(shell.splitlines())
+
+
+def test_the_page_of_models_names_all_of_them():
+    text = (ROOT / "docs/models.md").read_text(encoding="utf-8").partition("\n\nA model")[0]
+    estimators = {name for name in pynade.__all__ if hasattr(getattr(pynade, name), "score_samples")}
+    assert set(re.findall(r"`(\w+)`", text)) == estimators
 
 
 def test_the_tutorial_runs():

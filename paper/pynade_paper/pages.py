@@ -1,4 +1,4 @@
-"""docs/results.md: tables, tests behind the bold numbers, conclusions, figures; and the README's table."""
+"""docs/results.md: tables, tests behind the bold numbers, conclusions, figures; the table of paper/README."""
 
 from __future__ import annotations
 
@@ -356,19 +356,19 @@ def headlines(results: Path, tables: Tables | None = None) -> list[tuple[str, st
 
 
 def highlights(results: Path) -> str:
-    """The README's table."""
+    """The table of paper/README.md."""
     lines = []
     for name, model, data in HIGHLIGHTS:
         row = next(row for row in read_tables()[name].rows if row.model == model)
         ours, paper = measured(results, row, data), row.paper.get(data)
         if ours is not None:
-            number = f"[{with_error(ours)}{_kind(ours)}](paper/results/{ours.file})"
+            number = f"[{with_error(ours)}{_kind(ours)}](results/{ours.file})"
             lines.append([model, data, "" if paper is None else f"{paper:.2f}", number])
     return markdown_table(["model", "data", "paper", "ours (test, nats)"], lines)
 
 
 def with_highlights(text: str, results: Path) -> str:
-    """The README with a new table between its two marks; unchanged where there are no marks."""
+    """The page with a new table between its two marks; unchanged where there are no marks."""
     first, last = README_MARKS
     before, start, rest = text.partition(first)
     _, end, after = rest.partition(last)

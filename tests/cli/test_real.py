@@ -136,12 +136,12 @@ def test_reproduce_and_report_print_what_they_do(run, tmp_path, monkeypatch):
     assert "<table>" in (tmp_path / "docs/results.html").read_text()
     assert run("results", "--results", "nowhere")[0] == 1
     marks = "<!-- highlights: written by pynade results -->\n<!-- end of highlights -->\n"
-    (tmp_path / "README.md").write_text(marks)
+    (tmp_path / "paper/README.md").write_text(marks)
     (tmp_path / "others").mkdir()
     assert run("results", "--results", "others")[0] == 0
-    assert (tmp_path / "README.md").read_text() == marks  # which leads to results/, not to others
+    assert (tmp_path / "paper/README.md").read_text() == marks  # which leads to results/, not to others
     assert run("results")[0] == 0
-    assert "| model | data |" in (tmp_path / "README.md").read_text()
+    assert "| model | data |" in (tmp_path / "paper/README.md").read_text()
     assert "there is no file" in run("results", "--readme", "none.md")[2]
     (tmp_path / "file").touch()
     assert "is a file" in run("reproduce", "uci", "--results", "file")[2]

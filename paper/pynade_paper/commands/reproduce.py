@@ -170,15 +170,15 @@ def results_pages(
     out: Annotated[Path, Option(help="HTML page to write.")] = Path("docs/results.html"),
     readme: Annotated[
         Path | None,
-        Option(help="File with a table of highlights [README.md, for the records in paper/results]."),
+        Option(help="File with a table of highlights [paper/README.md, for the records in paper/results]."),
     ] = None,
     redraw: Annotated[bool, Option("--redraw", help="Draw all figures of the records again.")] = False,
 ) -> None:
     """Write docs/results.md, an HTML page and figures: every table beside the paper's.
 
     Figures of the records (orderings, training time, evaluation cost) are drawn into the folder `figures` of
-    the records where their numbers changed; all pictures there are shown. The README's table is written
-    between its marks.
+    the records where their numbers changed; all pictures there are shown. The table of paper/README.md is
+    written between its marks.
 
     \b
     Example:
@@ -194,7 +194,7 @@ def results_pages(
     check_destination(out, ".html")
     if readme is not None and not readme.is_file():
         raise ValueError(f"there is no file {readme}")
-    default = Path("README.md")  # its links lead to paper/results
+    default = Path("paper/README.md")  # its links lead to paper/results
     if readme is None and default.is_file() and results.resolve() == Path("paper/results").resolve():
         readme = default
     written = write_report(results, markdown, out, readme, redraw)

@@ -1,0 +1,115 @@
+"""What the files around the code say of the project: they parse, and agree with each other."""
+
+import re
+import tomllib
+from importlib import resources
+from pathlib import Path
+
+import pytest
+import yaml
+
+import pynade
+
+ROOT = Path(__file__).parents[1]
+FORMS = [p for p in sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")) if p.name != "config.yml"]
+
+
+def text(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def project():
+    return tomllib.loads(text("pyproject.toml"))["project"]
+
+
+@pytest.fixture(scope="module")
+def citation():
+    return yaml.safe_load(text("CITATION.cff"))
+
+
+@pytest.fixture(scope="module")
+def workflow():
+    return yaml.safe_load(text(".github/workflows/test.yml"))
+
+
+def test_one_version(citation):
+    assert re.fullmatch(r"\d+\.\d+\.\d+", pynade.__version__)
+    assert str(citation["version"]) == pynade.__version__
+    assert f"\n## {pynade.__version__} (" in text("CHANGELOG.md")
+    for package in ("paper", "benchmarks"):
+        settings = tomllib.loads(text(f"{package}/pyproject.toml"))["project"]
+        assert settings["version"] == pynade.__version__
+
+
+def test_one_licence(project, citation):
+    assert project["license"] == citation["license"] == "MIT"
+    assert text("LICENSE").startswith("MIT License")
+    assert project["authors"][0]["name"] == citation["authors"][0]["name"]
+    assert project["authors"][0]["name"] in text("LICENSE")
+
+
+def test_one_list_of_python_versions(project, workflow):
+    tested = workflow["jobs"]["test"]["strategy"]["matrix"]["python"]
+    words = "Programming Language :: Python :: 3."
+    named = [c.removeprefix(words) for c in project["classifiers"] if c.startswith(words)]
+    assert tested == [f"3.{minor}" for minor in named] == ["3.11", "3.12", "3.13"]
+    assert project["requires-python"] == f">={tested[0]}"
+    for package in ("paper", "benchmarks"):
+        settings = tomllib.loads(text(f"{package}/pyproject.toml"))["project"]
+        assert settings["requires-python"] == project["requires-python"]
+
+
+def test_the_workflow_runs_the_commands_of_the_readme(workflow):
+    (commands,) = [b for b in re.findall(r"```sh\n(.*?)```", text("README.md"), flags=re.S) if "make" in b]
+    shown = [line.split("#")[0].strip() for line in commands.splitlines()]
+    run = [step["run"] for step in workflow["jobs"]["test"]["steps"] if "run" in step]
+    assert run[:2] == shown == ["make demo", "make test"]
+    assert text(".ci/run").splitlines()[-1] in shown
+    assert True in workflow or "on" in workflow  # (YAML 1.1 reads the key `on` as true)
+
+
+def test_the_readme_says_whether_there_is_a_release():
+    unreleased = f"## {pynade.__version__} (unreleased)" in text("CHANGELOG.md")
+    assert ("not on PyPI yet" in text("README.md")) == unreleased
+
+
+def test_the_readme_is_short_and_its_picture_small():
+    assert len(text("README.md").splitlines()) <= 150
+    (picture,) = re.findall(r"!\[[^\]]*\]\((.*?)\)", text("README.md"))
+    assert (ROOT / picture).stat().st_size < 150_000
+
+
+def test_the_paper_and_the_software_can_be_cited(citation):
+    wanted = {"cff-version", "message", "title", "type", "authors"}
+    assert wanted <= set(citation)
+    (paper,) = citation["references"]
+    names = [author["family-names"] for author in paper["authors"]]
+    assert names == ["Uria", "Côté", "Gregor", "Murray", "Larochelle"]
+    facts = {"year": 2016, "volume": 17, "issue": 205, "start": 1, "end": 37}
+    assert {name: paper[name] for name in facts} == facts
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_issue_forms_have_what_they_need(path):
+    form = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert {"name", "description", "body"} <= set(form)
+    asked = [part for part in form["body"] if part["type"] != "markdown"]
+    assert {part["type"] for part in asked} <= {"textarea", "input", "dropdown", "checkboxes"}
+    assert all(part["attributes"]["label"] for part in asked)
+    ids = [part["id"] for part in asked]
+    assert len(set(ids)) == len(ids) > 0
+    assert any(part.get("validations", {}).get("required") for part in asked)
+
+
+def test_there_are_three_issue_forms():
+    assert [path.stem for path in FORMS] == ["bug", "feature", "question"]
+
+
+def test_type_checkers_find_the_types(project):
+    assert resources.files("pynade").joinpath("py.typed").is_file()
+    assert "Typing :: Typed" in project["classifiers"]
+
+
+def test_extras_of_callbacks_are_those_that_their_errors_name(project):
+    assert {"tensorboard", "mlflow"} <= set(project["optional-dependencies"])
