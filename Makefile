@@ -1,5 +1,5 @@
 # make demo   fit a table with gaps: fill them, find odd cells, write a picture (under a minute of computing)
-# make test   linters, type checker and the quick tests
+# make test   linters, type checker, the quick tests and a part of the next one (five minutes at most)
 # make torture  kills, damaged files, full disks, extreme numbers: docs/robustness.md (half an hour)
 # They set up their own virtual environment in .venv the first time.
 
@@ -13,6 +13,7 @@ demo: .venv/core
 
 test: lint
 	$(BIN)/pytest -n auto
+	$(BIN)/python -m tests.torture --scale 0.25 --minutes 5
 
 test-slow: .venv/dev
 	$(BIN)/pytest -m "slow and not gpu"

@@ -28,7 +28,7 @@ from tests.torture.common import OWN, Plan, Row, fault_in_sentence, processes, r
 
 Read = Callable[[Path], Any]
 MEMORY = 2 << 30  # bytes that a process may take for hostile files, beyond those of its start
-SECONDS = 20  # that reading one may take
+SECONDS = 20  # of processor time that reading one may take
 PIECES = [b'"', b"\n", b"\r", b",", b";", b"\0", b"\xff", b"\xef\xbb\xbf", b"inf", b"nan", b"1e999", b"-0"]
 PIECES += [b"[" * 3000, b"9" * 400, b"\xff" * 8, b"\x7f" + b"\xff" * 7, b"\0" * 8, b"null", b"1e-400", b"\\"]
 ODD = [None, True, -1, 0, 1 << 40, 10**30, 1e308, -1e-320, float("nan"), float("inf"), "", "x", [], {}, [[]]]
@@ -288,9 +288,9 @@ def _read_hostile(plan: Plan, name: str, n: int, first: int, last: int, answers:
     for k in range(first, last):
         number = number.rename(folder.parent / f"number-{k}")
         path.write_bytes(hostile(content, np.random.default_rng([plan.seed, n, k])))
-        signal.alarm(SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
         well, what = _outcome(kind, path, None)
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         if well:
             good[what] += 1
         else:

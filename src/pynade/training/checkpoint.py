@@ -50,7 +50,7 @@ class Checkpoint:
     def __init__(self, path: Path, resume: bool = False, identity: dict[str, Any] | None = None) -> None:
         if not resume:
             path.unlink(missing_ok=True)
-        self.path, self._saved = path, time.monotonic()
+        self.path, self._saved, self._cost = path, time.monotonic(), 0.0
         self.identity = json.loads(json.dumps(identity or {}, default=str))
         self.found = load_checkpoint(path) if path.is_file() else None
         known = {} if self.found is None else self.found[1].get("identity", {})
@@ -61,9 +61,12 @@ class Checkpoint:
 
     def due(self, ended: bool = False) -> bool:
         """Whether it is time to write, or the training has ended."""
-        return ended or time.monotonic() - self._saved > CHECKPOINT_SECONDS
+        pause = CHECKPOINT_SECONDS * max(1.0, 5.0 * self._cost)  # a slow one takes 1 % of the time
+        return ended or time.monotonic() - self._saved > pause
 
     def save(self, tensors: dict[str, Tensors], facts: dict[str, Any]) -> None:
         """Write the state."""
+        began = time.monotonic()
         save_checkpoint(self.path, tensors, facts | {"identity": self.identity})
         self._saved = time.monotonic()
+        self._cost = self._saved - began

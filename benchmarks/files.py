@@ -1,0 +1,117 @@
+"""What checkpoints, an interruption and digests cost: `python benchmarks/files.py --out files.json`.
+
+Checkpoints: seconds of a fit that go into writing them, as a share. Interruption: processor seconds of a fit
+that is interrupted in the middle and resumed, less those of a whole one. Digest: seconds of `pynade.load`, of
+its digest alone, and of a new process that loads the model, in turn, as medians. `$PYNADE_DATA` holds binarized_mnist and adult.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import pynade
+from pynade.atomic import write_json
+from pynade.runs.provenance import code_version, device_name
+from pynade.runs.run import resume_run, start_run
+from pynade.training import checkpoint
+
+FITS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "NADE of 500 units on binarized_mnist": ("nade", {"hidden": 500, "epochs": 12}, "binarized_mnist"),
+    "DeepNADE of 2 x 2000 units on binarized_mnist": (
+        *("deepnade", {"hidden": (2000, 2000), "epochs": 3}),
+        "binarized_mnist",
+    ),
+    "TabularNADE on adult": ("tabularnade", {"time_limit": 120.0}, "tables/adult.csv"),
+}
+
+
+def fit_costs(model: str, parameters: dict[str, Any], data: str, folder: Path) -> dict[str, float]:
+    """Costs of checkpoints and of one interruption."""
+    spent: list[float] = []
+    save = checkpoint.Checkpoint.save
+    where = Path(os.environ["PYNADE_DATA"])
+    source = str(where / data) if data.endswith(".csv") else data
+
+    def timed(self: Any, *args: Any) -> None:
+        began = time.perf_counter()
+        save(self, *args)
+        spent.append(time.perf_counter() - began)
+
+    def interrupt(now: Any) -> bool:
+        if now.done and now.epoch == max(1, now.epochs // 2):
+            os.kill(os.getpid(), signal.SIGINT)
+        return False
+
+    checkpoint.Checkpoint.save = timed  # type: ignore[method-assign]
+    began, cpu = time.perf_counter(), time.process_time()
+    start_run(folder / "whole", model, parameters, source, data_dir=where)
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    checkpoint.Checkpoint.save = save  # type: ignore[method-assign]
+    found = {"fit_seconds": seconds, "checkpoints": len(spent), "share": sum(spent) / seconds}
+    if "time_limit" in parameters:  # (two such fits do not take the same number of updates)
+        return found
+    twice = time.process_time()
+    try:
+        start_run(folder / "two", model, parameters, source, data_dir=where, callbacks=[interrupt])
+    except KeyboardInterrupt:
+        resume_run(folder / "two", data_dir=where)
+    return found | {"interruption_seconds": time.process_time() - twice - cpu}
+
+
+def digest_costs(hidden: int, folder: Path) -> dict[str, float]:
+    """Costs of the digest of a model with two layers of so many units."""
+    rows = np.random.default_rng(0).integers(0, 2, (64, 784))
+    path = folder / "model.safetensors"
+    pynade.DeepNADE(hidden=(hidden, hidden), epochs=1, random_state=0).fit(rows).save(path)
+    load, verify = [], []
+    for _ in range(9):
+        began = time.perf_counter()
+        pynade.load(path)
+        load.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        with path.open("rb") as stream:
+            hashlib.file_digest(stream, "sha256")
+        verify.append(time.perf_counter() - began)
+    found = {"seconds_of_load": statistics.median(load), "seconds_of_digest": statistics.median(verify)}
+    fresh = []
+    for _ in range(5):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", f"import pynade; pynade.load({str(path)!r})"], check=True)
+        fresh.append(time.perf_counter() - began)
+    return {"bytes": path.stat().st_size} | found | {"seconds_of_a_process": statistics.median(fresh)}
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, help="write the numbers here (.json)")
+    asked = parser.parse_args()
+    facts: dict[str, Any] = {"code": code_version(), "torch": torch.__version__, "fits": {}, "digests": []}
+    facts |= {"device": device_name(torch.device("cpu")), "threads": torch.get_num_threads()}
+    facts["command"] = "python benchmarks/files.py --out files.json"
+    with tempfile.TemporaryDirectory() as folder:
+        for name, what in FITS.items():
+            facts["fits"][name] = fit_costs(*what, Path(folder) / what[0])
+            print(name, facts["fits"][name], flush=True)
+        for hidden in (1000, 3000):
+            facts["digests"].append(digest_costs(hidden, Path(folder)))
+            print(facts["digests"][-1], flush=True)
+    if asked.out is not None:
+        write_json(asked.out, facts)
+
+
+if __name__ == "__main__":
+    main()
