@@ -19,6 +19,8 @@ import os
 import subprocess
 import sys
 import venv
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -208,17 +210,24 @@ def install(environments):
 
 
 def run(arguments):
-    """Measure what is not measured yet, one system at a time."""
-    for seed in arguments.seeds:
-        for name in arguments.tables:
-            folder = prepare(name, seed, arguments.data, arguments.work)
-            for system in arguments.systems:
-                if not (folder / system / "measures.json").exists():
-                    print(name, seed, system, flush=True)
-                    answered(system, folder, arguments)
-                    write_json(
-                        folder / system / "measures.json", measured(Task(folder, False), folder / system)
-                    )
+    """Measure what is not measured yet, several systems at a time if asked for."""
+    asked = []
+    with ProcessPoolExecutor(arguments.processes, get_context("spawn")) as pool:
+        for seed in arguments.seeds:
+            for name in arguments.tables:
+                folder = prepare(name, seed, arguments.data, arguments.work)
+                for system in arguments.systems:
+                    if not (folder / system / "measures.json").exists():
+                        asked.append(pool.submit(measure, system, folder, arguments))
+        for each in asked:
+            each.result()
+
+
+def measure(system, folder, arguments):
+    """Let one system answer, and write the measures of its answers."""
+    print(folder.parent.name, folder.name, system, flush=True)
+    answered(system, folder, arguments)
+    write_json(folder / system / "measures.json", measured(Task(folder, False), folder / system))
 
 
 def answered(system, folder, arguments):
@@ -226,7 +235,8 @@ def answered(system, folder, arguments):
     (folder / system).mkdir(exist_ok=True)
     python = interpreter(system, arguments.environments)
     command = [str(c) for c in (python, HERE / "table_systems.py", system, folder, *arguments.questions)]
-    named = {"timeout": arguments.limit, "env": {**os.environ, "OMP_NUM_THREADS": "2"}, "check": True}
+    threads = {"OMP_NUM_THREADS": "2" if arguments.processes == 1 else "1"}
+    named = {"timeout": arguments.limit, "env": os.environ | threads, "check": True}
     with (folder / system / "log").open("w") as log:
         try:
             subprocess.run(command, stdout=log, stderr=log, **named)
@@ -253,6 +263,9 @@ def main():
         "--questions", nargs="*", default=["scores", "fill", "draws", "sample", "predict", "surprise"]
     )
     parser.add_argument("--limit", type=float, default=3600, help="seconds of one system on one split")
+    parser.add_argument(
+        "--processes", type=int, default=1, help="systems at a time; times count with one only"
+    )
     parser.add_argument(
         "--out", type=Path, default=HERE.parent / "paper" / "results" / "benchmarks" / "tables.json"
     )
