@@ -2,7 +2,8 @@
 
 Checkpoints: seconds of a fit that go into writing them, as a share. Interruption: processor seconds of a fit
 that is interrupted in the middle and resumed, less those of a whole one. Digest: seconds of `pynade.load`, of
-its digest alone, and of a new process that loads the model, in turn, as medians. `$PYNADE_DATA` holds binarized_mnist and adult.
+its digest alone, and of a new process that loads the model, in turn, as medians.
+`$PYNADE_DATA` holds binarized_mnist and adult.
 """
 
 from __future__ import annotations

@@ -263,9 +263,7 @@ def main():
         "--questions", nargs="*", default=["scores", "fill", "draws", "sample", "predict", "surprise"]
     )
     parser.add_argument("--limit", type=float, default=3600, help="seconds of one system on one split")
-    parser.add_argument(
-        "--processes", type=int, default=1, help="systems at a time; times count with one only"
-    )
+    parser.add_argument("--processes", type=int, default=1, help="systems at a time (for times: 1)")
     parser.add_argument(
         "--out", type=Path, default=HERE.parent / "paper" / "results" / "benchmarks" / "tables.json"
     )

@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,7 +86,7 @@ def kills(plan: Plan) -> list[Row]:
             else:
                 process = start(job.again(folder), folder)
                 time.sleep(rng.uniform(0, undisturbed.seconds))
-                if process.exitcode is None:
+                with suppress(ProcessLookupError):  # it may have ended
                     os.kill(process.pid, number)
                 stopped = ended(process)
             wrong = None if stopped.code == -number else stopped.fault(0, 3)
