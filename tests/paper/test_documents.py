@@ -22,6 +22,7 @@ from pynade_paper.tables import read_tables
 ROOT = Path(__file__).parents[2]
 
 
+DOCUMENTS = [*ROOT.glob("*.md"), *sorted(p for p in ROOT.glob("docs/**/*.md") if "_build" not in p.parts)]
 MADE_BY_REPORT = {"results.md", "tables.md", "robustness.md"}  # and by other programs
 # of the prepared file, whose rows have the data_checksum of the other records
 MNIST_FILE = "70cf71ff778b7e2750b0a2750ae83688cc1241980f56382b7d087894de001ff4"
@@ -126,7 +127,7 @@ def numbers(value):
 
 @pytest.mark.parametrize(
     "path",
-    [p for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")] if p.name not in MADE_BY_REPORT],
+    [p for p in DOCUMENTS if p.name not in MADE_BY_REPORT],
     ids=lambda p: p.name,
 )
 def test_numbers_in_prose_are_those_of_the_records_beside_them(path):
@@ -140,7 +141,7 @@ def test_numbers_in_prose_are_those_of_the_records_beside_them(path):
             assert word in VERSIONS or (np.round(known, digits) == float(word)).any(), word
 
 
-@pytest.mark.parametrize("path", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda p: p.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
 def test_links_lead_somewhere(path):
     for link in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
         if "://" not in link:
