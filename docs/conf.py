@@ -4,12 +4,13 @@ import os
 import sys
 from pathlib import Path
 
+from pynade import __version__ as release
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))  # `commands`: the reference of the command line
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # `pynade` in notebooks
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from pynade import __version__ as release
 
 project, author, language = "pynade", "The pynade developers", "en"
 project_copyright = "The pynade developers, MIT licence"
