@@ -1,4 +1,5 @@
 # make demo   fit a table with gaps: fill them, find odd cells, write a picture (under a minute of computing)
+# make docs   build the pages of documentation into docs/_build/html (minutes; no network)
 # make test   linters, type checker, the quick tests and a part of the next one (five minutes at most)
 # make torture  kills, damaged files, full disks, extreme numbers: docs/robustness.md (half an hour)
 # They set up their own virtual environment in .venv the first time.
@@ -6,10 +7,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow torture lint format clean
+.PHONY: demo docs test test-slow torture lint format clean
 
 demo: .venv/core
 	$(BIN)/pynade demo --out pynade-demo.png
+
+docs: .venv/dev
+	$(BIN)/sphinx-build -W --keep-going -n -b html docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
 
 test: lint
 	$(BIN)/pytest -n auto
@@ -42,4 +47,4 @@ format: .venv/dev
 	touch $@
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/_build

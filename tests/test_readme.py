@@ -1,4 +1,4 @@
-"""The examples of the documents run as they are written, with fewer epochs where none are given."""
+"""The code of README and of every page of the documentation runs as it is written, with fewer epochs."""
 
 import dataclasses
 import re
@@ -7,29 +7,41 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import pynade
 from pynade.cli.main import app
+from pynade.estimators import NetEstimator
 
 ROOT = Path(__file__).parents[1]
-EPOCHS = 40
+EPOCHS, UPDATES = 2, 4  # of nets, and per epoch: a test of the code, not of the models
+WRITTEN = {"results", "tables", "robustness"}  # pages that programs write
+PAGES = sorted(p for p in ROOT.glob("docs/**/*.md") if "_build" not in p.parts and p.stem not in WRITTEN)
+BLOCK = re.compile(r"^```(python|sh|console|\{code-cell\})\n(.*?)^```$", re.S | re.M)
+CODE = {path: BLOCK.findall(path.read_text(encoding="utf-8")) for path in PAGES}
+OTHER_BLOCKS = ("text", "", "{toctree}", "{glossary}", "{eval-rst}", "{list-table}", "{commands}")
+OTHERS = {"source", "python", "pip", "torchrun", "make"}  # programs that a page may name beside pynade
 
 
 def blocks(path, language):
-    return re.findall(rf"```{language}\n(.*?)```", path.read_text(encoding="utf-8"), flags=re.S)
+    return [code for kind, code in BLOCK.findall(path.read_text(encoding="utf-8")) if kind == language]
 
 
 @pytest.fixture(autouse=True)
 def quick(tmp_path, monkeypatch):
-    """A folder of its own, no window, and at most 40 epochs for TabularNADE."""
-    options = pynade.TabularNADE.options
+    """A folder of its own, no window, small nets, few updates, and no mixture of Gaussians beside them."""
+    for kind in (NetEstimator, pynade.TabularNADE):
 
-    def fewer(model):
-        found = options(model)
-        return dataclasses.replace(found, epochs=min(found.epochs, EPOCHS))
+        def fewer(model, options=kind.options):
+            found = options(model)
+            return dataclasses.replace(found, epochs=min(found.epochs, EPOCHS), updates_per_epoch=UPDATES)
 
-    monkeypatch.setattr(pynade.TabularNADE, "options", fewer)
+        monkeypatch.setattr(kind, "options", fewer)
+    small = {"hidden": (16, 16), "members": 1, "dropout": 0.0, "n_orderings": 2}
+    small |= {"batch_size": 32, "updates": 500}
+    monkeypatch.setattr("pynade.estimators.tabular.DEFAULTS", {float("inf"): small})
+    monkeypatch.setattr("pynade.estimators.tabular.MOST_NUMBERS", -1)
     monkeypatch.setenv("MPLBACKEND", "agg")
     monkeypatch.chdir(tmp_path)
     yield
@@ -39,10 +51,28 @@ def quick(tmp_path, monkeypatch):
 
 def run_commands(lines):
     for line in lines:  # in this process, since importing torch takes seconds
-        program, *words = shlex.split(line)
+        program, *words = shlex.split(line, comments=True)
         assert program == "pynade"
         done = CliRunner().invoke(app, words, catch_exceptions=False)
         assert done.exit_code == 0, (line, done.output)
+
+
+def check_commands(lines):
+    """Commands of a console that need a GPU, a network or another machine: their options must exist."""
+    for line in lines:
+        prompt, program, *words = shlex.split(line)
+        assert prompt == "$", line
+        if "pynade.cli.main" in words:
+            program, words = "pynade", words[words.index("pynade.cli.main") + 1 :]
+        assert program == "pynade" or program in OTHERS
+        words = words[2:] if words[:1] == ["--import"] else words  # a module that is not here
+        if program == "pynade" and not {"countnade"} & set(words):
+            name, *rest = words
+            command = typer.main.get_command(app).commands[name]
+            while getattr(command, "commands", None):
+                name, *rest = rest
+                command = command.commands[name]
+            command.make_context(name, rest)  # refuses what it does not know
 
 
 def rows(path):
@@ -73,31 +103,29 @@ def test_the_examples_of_the_readme_run():
     assert rows("filled.csv") == rows("predicted.csv") == 345  # with the names of the columns
 
 
-def test_the_page_of_models_runs():
-    python = blocks(ROOT / "docs/models.md", "python")
-    assert len(python) == 2
-    exec("\n".join(python), {"__name__": "models"})
-    (shell,) = blocks(ROOT / "docs/models.md", "sh")
-    run_commands(shell.splitlines())
+@pytest.mark.parametrize("path", [p for p in PAGES if CODE[p]], ids=lambda p: p.stem)
+def test_the_code_of_the_pages_runs(path):
+    names = {"__name__": "page"}
+    for kind, code in CODE[path]:
+        lines = code.splitlines()
+        if kind == "console":
+            check_commands(lines)
+        elif kind == "sh":
+            run_commands(lines)
+        elif lines[0].startswith("!"):  # a command in a notebook
+            run_commands([line.removeprefix("!").removesuffix("2>/dev/null") for line in lines])
+        else:
+            exec(compile(code, f"{path.name}", "exec"), names)
 
 
-def test_the_page_of_models_names_all_of_them():
-    text = (ROOT / "docs/models.md").read_text(encoding="utf-8").partition("\n\nA model")[0]
+def test_every_block_of_code_is_run():
+    """Output is marked as text; other blocks hold no code."""
+    for path in PAGES:
+        opened = re.findall(r"^(?:```|:::)(\S*)\n", path.read_text(encoding="utf-8"), re.M)
+        assert {*opened} <= {"python", "sh", "console", "{code-cell}", *OTHER_BLOCKS}, path
+
+
+def test_the_page_of_choices_names_all_models():
+    text = (ROOT / "docs/choose.md").read_text(encoding="utf-8")
     estimators = {name for name in pynade.__all__ if hasattr(getattr(pynade, name), "score_samples")}
-    assert set(re.findall(r"`(\w+)`", text)) == estimators
-
-
-def test_the_tutorial_runs():
-    tutorial = blocks(ROOT / "docs/tutorial.md", "python")
-    assert len(tutorial) >= 10
-    exec("\n".join(tutorial), {"__name__": "tutorial"})
-    (shell,) = blocks(ROOT / "docs/tutorial.md", "sh")
-    run_commands(shell.splitlines())
-
-
-def test_the_schema_in_the_tutorial_is_that_of_the_model():
-    (shown,) = re.findall(r"```\n(column .*?)```", (ROOT / "docs/tutorial.md").read_text("utf-8"), flags=re.S)
-    model = pynade.TabularNADE(epochs=1, random_state=0).fit(pynade.datasets.penguins())
-    assert [line.split()[:2] for line in shown.splitlines()[1:]] == [
-        [column.name, column.kind] for column in model.schema_.columns
-    ]
+    assert estimators <= set(re.findall(r"`(\w+)`", text))

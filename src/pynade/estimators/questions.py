@@ -195,9 +195,11 @@ class Questions(DensityMixin, BaseEstimator):
         """The ensemble's log-likelihood on all rows: estimates on all of them, exact on every n-th.
 
         Args:
-            X, orderings, **options: as for `score_orderings`.
+            X: complete rows.
+            orderings: a number or a batch of orderings.
             draws: passes of the net per row, of the estimate.
             every: n.
+            **options: as for `score_orderings`.
         """
         model, chosen, rows = self._orderless(), self.orderings(orderings), self._complete(X)
         options = {"precision": "tf32", "every": every, "draws": draws, **options}

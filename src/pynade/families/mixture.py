@@ -142,7 +142,7 @@ class MixtureOfGaussians(MixtureFamily):
 
 
 class MixtureOfLaplaces(MixtureFamily):
-    """RNADE-MoL: as `MixtureOfGaussians`, each component exp(-|x - mu_c| / sigma_c) / 2 sigma_c.
+    """RNADE-MoL: as `MixtureOfGaussians`, each component `exp(-|x - mu_c| / sigma_c) / 2 sigma_c`.
 
     Args:
         n_components, sigma_floor, scale_mean_gradient: as of `MixtureOfGaussians`.

@@ -249,7 +249,7 @@ class FixedVarianceGaussian(LocationScale):
 
 
 class Laplace(LocationScale):
-    """RNADE-Laplace: eta = (mu, log b), density exp(-|x - mu| / b) / 2b.
+    """RNADE-Laplace: eta = (mu, log b), density `exp(-|x - mu| / b) / 2b`.
 
     Args:
         sigma_floor, scale_mean_gradient: as of `Real`.

@@ -72,9 +72,10 @@ class Orderless(Model):
         return random_observed(*shape, generator, exists=exists, stratified=self.stratified, device=x.device)
 
     def loss_given(self, x: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
-        """The loss for a given prefix: D / (D - n) Σ_{i not observed} -log p(x_i | observed), n = |observed|.
+        """The loss for a given prefix: `D / (D - n) Σ_{i not observed} -log p(x_i | observed)`.
 
-        Missing cells (NaN) are never conditioned on: D is the number of those that exist, as in the sum.
+        n is the number of observed variables. Missing cells (NaN) are never conditioned on: D is the number
+        of those that exist, as in the sum.
         """
         total: int | Tensor = self.n_variables
         ignored = observed

@@ -195,7 +195,8 @@ def resolve(
             ``.npy`` stack (see `pynade.tables.images`); or ``NAME:FOLDER``, for a registered reader.
         frames: Return polars frames; columns of a table file may then be of any type.
         missing: As in `pynade.tables.files.read_frame`.
-        data_dir, **options: As in `load`.
+        data_dir: As in `load`.
+        **options: As in `load`.
     """
     if not isinstance(data, str | os.PathLike):
         raise TypeError(f"expected a data set's name or a file, but got {type(data).__name__}")
