@@ -33,6 +33,7 @@ LAYERS = [  # from the bottom; a folder or a module of src/pynade each
     "tables",
     "estimators",
     "runs",
+    "app",
     "cli",
     "__init__",
 ]
