@@ -372,7 +372,7 @@ class Explorer:
             "code": f"{code}spread = answer.disagreement({k})\n",
         }
 
-    def affordable(self, work: Callable[[int], Any], wanted: int, probe: int = 64) -> int:
+    def affordable(self, work: Callable[[int], Any], wanted: int, probe: int = 512) -> int:
         """How many rows or draws can be made within the time limit, by a trial of a few.
 
         Args:

@@ -7,7 +7,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from functools import partial
-from http.cookies import SimpleCookie
+from http.cookies import CookieError, SimpleCookie
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,8 @@ log = logging.getLogger("pynade")
 
 def refusal(status: int, sentence: str) -> JSONResponse:
     """A refused request: a status and one sentence."""
-    return JSONResponse({"error": " ".join(sentence.split())[:1000]}, status)
+    text = " ".join(sentence.split())[:1000].encode("utf-8", "replace").decode("utf-8")
+    return JSONResponse({"error": text}, status)
 
 
 class Guard:
@@ -105,7 +106,7 @@ class Guard:
         cookies: SimpleCookie = SimpleCookie()
         try:
             cookies.load(headers.get("cookie", ""))
-        except Exception:  # http.cookies.CookieError, of a malformed header
+        except CookieError:
             return refusal(400, "the Cookie header is not valid")
         cookie = cookies[COOKIE].value if COOKIE in cookies else ""
         bearer = headers.get("authorization", "").removeprefix("Bearer ")

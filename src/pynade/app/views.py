@@ -326,7 +326,7 @@ def _compared(explorer: Explorer) -> list[dict[str, Any]]:
             ours = model.score_samples(some.filter(polars.Series(kept)).with_columns(others), density=True)
             simple, label = (
                 Gaussian(random_state=0).fit(cells),
-                f"a Gaussian, of {len(numbers)} columns of numbers,",
+                f"a Gaussian ({len(numbers)} columns of numbers)",
             )
         else:
             cells, ours = rows, model.score_samples(rows)
@@ -343,5 +343,5 @@ def _compared(explorer: Explorer) -> list[dict[str, Any]]:
         return lines
     return [
         *lines,
-        _line(f"better than {label} by", better, f"{where}, which the simpler model was fitted to"),
+        _line(f"better than {label} by", better, f"{where}, to which the simpler model was fitted"),
     ]

@@ -1,6 +1,6 @@
 // The explorer: columns that are asked for or given, and the views.
 
-import { curve, node, short } from "/charts.js";
+import { count, curve, node } from "/charts.js";
 import { views } from "/views.js";
 
 const $ = (id) => document.getElementById(id);
@@ -224,10 +224,12 @@ function drawTabs() {
 
 async function drawHeader() {
   const { model } = state;
-  $("model").textContent = `${model.model} · ${model.run}`;
-  const rows = model.data ? `${short(model.data.rows)} rows of ${model.data.name}` : "no data beside it";
+  const last = (path) => path.replace(/\/+$/, "").split("/").pop();
+  $("model").textContent = `${model.model} · ${last(model.run)}`;
+  $("model").title = model.run;
+  const rows = model.data ? `${count(model.data.rows)} rows of ${last(model.data.name)}` : "no data beside it";
   const orderings = model.orderings ? `, scores over ${model.orderings} ordering${model.orderings > 1 ? "s" : ""}` : "";
-  $("facts").textContent = `${short(model.columns.length)} columns, ${rows}${orderings}`;
+  $("facts").textContent = `${count(model.columns.length)} columns, ${rows}${orderings}`;
   const drawn = curve(model.history);
   if (drawn) {
     $("curve").hidden = false;
@@ -236,7 +238,7 @@ async function drawHeader() {
   try {
     const found = await request("/api/scores");
     $("scores").replaceChildren(...found.scores.map((line) => node("div", { class: "score" },
-      node("div", { class: "quiet", text: line.label }),
+      node("div", { class: "quiet", text: `${line.label} ` }),
       node("b", { text: `${line.mean.toFixed(2)}${line.stderr === null ? "" : ` ± ${line.stderr.toFixed(2)}`} nats ` }), badge(line.badge),
       node("div", { class: "quiet", text: line.where }))));
   } catch (error) {

@@ -19,9 +19,11 @@ const draw = (tag, facts, ...inside) => node(tag, { ...facts, svg: true }, ...in
 export function short(value) {
   if (value === null || value === undefined) return "–";
   if (typeof value !== "number") return String(value);
-  if (Number.isInteger(value) && Math.abs(value) < 1e9) return value.toLocaleString("en");
+  if (Number.isInteger(value) && Math.abs(value) < 1e15) return String(value);
   return String(Number(value.toPrecision(4)));
 }
+
+export const count = (number) => number.toLocaleString("en");
 
 export function percent(p) {
   return p === 0 || p >= 0.001 ? `${(100 * p).toFixed(1)} %` : `${(100 * p).toPrecision(2)} %`;
@@ -112,7 +114,8 @@ function scale(values, column, from, to) {
 export function heat(found, { width = 560, height = 430 } = {}) {
   const [a, b] = found.columns;
   const svg = frame(width, height, `Joint density of ${a.column} and ${b.column}`);
-  const left = b.levels ? 104 : 58;
+  svg.setAttribute("class", "joint");
+  const left = b.levels ? 122 : 76;
   const xs = scale(found.x_at, a, left, width - 8);
   const ys = scale(found.y_at, b, height - 40, 8);
   const most = Math.max(...found.density.map((line) => Math.max(...line)), 1e-300);
@@ -135,6 +138,7 @@ export function heat(found, { width = 560, height = 430 } = {}) {
     svg.append(draw("text", { x: left - 5, y: ys.at(value) + (k === 4 ? 9 : 2), "text-anchor": "end", text: axisText(value, b.kind === "date") }));
   }
   svg.append(draw("text", { x: (left + width) / 2, y: height - 6, "text-anchor": "middle", text: a.column }));
+  svg.append(draw("text", { x: -(height - 32) / 2, y: 12, transform: "rotate(-90)", "text-anchor": "middle", text: b.column }));
   return svg;
 }
 
@@ -174,8 +178,8 @@ export function matrix(canvas, rows) {
   const context = canvas.getContext("2d");
   const image = context.createImageData(rows.length, rows.length);
   rows.flat().forEach((r, k) => {
-    const v = Math.round(255 * (1 - Math.abs(r ?? 0)));
-    image.data.set(r >= 0 ? [v, v, 255, 255] : [255, v, v, 255], 4 * k);
+    const end = r >= 0 ? [40, 95, 160] : [185, 60, 60];
+    image.data.set([...end.map((v) => Math.round(245 + (v - 245) * Math.abs(r ?? 0))), 255], 4 * k);
   });
   context.putImageData(image, 0, 0);
 }

@@ -1,7 +1,7 @@
 // The views: Ask, Rows, Gaps, Samples, Images. Each gives the nodes to show.
 
 import { ask, badge, download, givenValues, say, send, showCode, state, tip, update } from "/app.js";
-import { bars, heat, histogram, matrix, node, paint, percent, short } from "/charts.js";
+import { bars, count, heat, histogram, matrix, node, paint, percent, short } from "/charts.js";
 
 const wide = () => (window.innerWidth < 700 ? 340 : 640);
 
@@ -31,7 +31,7 @@ function distribution(found) {
     : histogram(found.edges, found.p, other, { at: found.at, date: found.kind === "date", width: wide(), label });
   const before = other ? [["before", found.levels ? "without what is given" : "dashed: without what is given"]] : [];
   const range = found.levels ? [] : [["interval", "90 % interval, with the median"]];
-  return [chart, legend(["", other ? "given the values on the left" : "probability"], ...before, ...range)];
+  return [chart, legend(["", other ? "with what is given" : "probability"], ...before, ...range)];
 }
 
 function asTable(found) {
@@ -119,7 +119,7 @@ views.rows = {
     const tools = node("div", { class: "tools" }, node("label", { for: "order", text: "Order" }), order,
       node("button", { type: "button", text: "Previous", disabled: page.start === 0, onclick: move(-page.n) }),
       node("button", { type: "button", text: "Next", disabled: page.start + page.n >= found.scored, onclick: move(page.n) }),
-      node("span", { class: "quiet", text: `${short(found.scored)} of ${short(found.total)} rows were scored.` }), badge(found.badge));
+      node("span", { class: "quiet", text: `${count(found.scored)} of ${count(found.total)} rows were scored.` }), badge(found.badge));
     const head = node("tr", {}, ...["row", "log p", "± orderings", ...found.columns].map((text) => node("th", { scope: "col", text })));
     const lines = found.rows.map((line) => node("tr", {}, node("th", { scope: "row", text: short(line.row) }),
       node("td", { text: line.log_prob === null ? "–" : line.log_prob.toFixed(2) }), node("td", { text: line.spread === null ? "–" : line.spread.toFixed(2) }),
@@ -143,7 +143,7 @@ views.gaps = {
   async show() {
     const take = async (file) => {
       if (!file) return;
-      if (file.size > state.model.limits.bytes) { say(`The file has more than ${short(state.model.limits.bytes)} bytes.`); return; }
+      if (file.size > state.model.limits.bytes) { say(`The file has more than ${count(state.model.limits.bytes)} bytes.`); return; }
       gaps.file = file;
       gaps.found = null;
       await update();
@@ -153,14 +153,14 @@ views.gaps = {
       class: "drop", ondragover: (event) => { event.preventDefault(); drop.classList.add("over"); }, ondragleave: () => drop.classList.remove("over"),
       ondrop: (event) => { event.preventDefault(); drop.classList.remove("over"); take(event.dataTransfer.files[0]); },
     }, node("label", { for: "file", text: "Drop a CSV file with gaps here, or choose one: " }), choose,
-    node("p", { class: "quiet", text: `At most ${short(state.model.limits.rows)} rows; it stays on this server's machine and is not kept.` }));
+    node("p", { class: "quiet", text: `At most ${count(state.model.limits.rows)} rows; it stays on this server's machine and is not kept.` }));
     if (!gaps.file) { showCode(""); return [drop]; }
     const found = gaps.found || (gaps.found = await send("fill", gaps.file));
     showCode(found.code);
     const stem = gaps.file.name.replace(/\.csv$/i, "");
     const several = node("input", { type: "number", id: "draws", min: 1, max: 20, value: gaps.draws, onchange: (event) => { gaps.draws = Number(event.target.value); } });
     const tools = node("div", { class: "tools" },
-      node("span", { id: "filled" }, node("b", { text: short(found.filled) }), ` gaps in ${short(found.n)} rows of ${gaps.file.name} filled `), badge(found.badge),
+      node("span", { id: "filled" }, node("b", { text: count(found.filled) }), ` gaps in ${count(found.n)} rows of ${gaps.file.name} filled `), badge(found.badge),
       node("button", { type: "button", class: "primary", id: "download", text: "Download the filled table", onclick: () => download(`${stem}-filled.csv`, found.csv) }),
       node("label", { for: "draws", text: "Draws" }), several,
       node("button", {
@@ -201,7 +201,7 @@ views.samples = {
       return [node("div", { class: "tools" }, again, badge(found.badge)), ...side("sampled", "Sampled"), ...side("real", "Real")];
     }
     const save = node("button", { type: "button", text: "Download the draws", onclick: () => download("draws.csv", found.csv) });
-    const against = found.real_rows === null ? "There are no data to compare with." : `Against ${short(found.real_rows)} real rows${state.given.size ? " near what is given" : ""}.`;
+    const against = found.real_rows === null ? "There are no data to compare with." : `Against ${count(found.real_rows)} real rows${state.given.size ? " near what is given" : ""}.`;
     const few = found.real_rows !== null && found.real_rows < 30 ? [node("p", { class: "note", text: "So few real rows say little." })] : [];
     const matrices = Object.entries(found.correlations).map(([side, rows]) => {
       const canvas = node("canvas", { class: "matrix", role: "img", "aria-label": `Correlations, ${side}` });

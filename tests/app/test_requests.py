@@ -1,0 +1,263 @@
+"""Wrong, odd, large and foreign requests get a status of 4xx and one sentence."""
+
+import json
+import subprocess
+import sys
+import threading
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from pynade import app, datasets
+from pynade.app.server import ASKED, PAGE, SENT
+
+NAMES = ["species", "island", "bill_length_mm", "flipper_length_mm", "sex", "year", "nobody"]
+HUGE = [10**400, -(10**30), 1e308, "9" * 400, "1e999", "nan", "inf", "\0", "\ud800", "", "Gentoo", "ж" * 600]
+scalars = st.none() | st.booleans() | st.integers(-3, 9000) | st.floats(allow_nan=False) | st.text(max_size=8)
+scalars = scalars | st.sampled_from(HUGE)
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner)
+)
+given_values = st.dictionaries(st.sampled_from(NAMES), scalars, max_size=4) | values
+asked = st.lists(st.sampled_from(NAMES), max_size=3) | values
+bodies = st.fixed_dictionaries(
+    {},
+    optional={
+        "asked": asked,
+        "given": given_values,
+        "n": st.integers(1, 30) | values,
+        "start": st.integers(0, 400) | values,
+        "lowest": values,
+        "seed": values,
+        "row": values,
+        "hole": values,
+        "other": values,
+    },
+)
+cells = st.sampled_from(
+    [
+        "Gentoo",
+        "Dream",
+        "45.1",
+        "15",
+        "1e400",
+        "2007",
+        "",
+        "?",
+        "male",
+        '"',
+        '"a,b"',
+        "x\r",
+        "\0",
+        "2007-13-45",
+        "é",
+    ]
+)
+tables = st.lists(st.lists(cells, min_size=1, max_size=9), min_size=1, max_size=4)
+OFTEN = settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+def right_or_refused(answer):
+    """An answer, or a refusal in one sentence."""
+    found = json.loads(answer.text)
+    if answer.status_code == 200:
+        assert "error" not in found
+        return
+    assert 400 <= answer.status_code < 500, answer.text
+    assert list(found) == ["error"]
+    assert "\n" not in found["error"]
+    assert "Traceback" not in found["error"]
+
+
+def post(client, path, raw, kind="application/json"):
+    return client.post(path, content=raw, headers={"content-type": kind})
+
+
+@OFTEN
+@given(st.sampled_from(sorted(ASKED)), bodies)
+@example("conditional", {"asked": ["species"], "given": {"year": 10**400}})
+@example("conditional", {"asked": ["species"], "given": {"sex": True}})
+def test_odd_questions(penguins, name, body):
+    right_or_refused(post(penguins, f"/api/{name}", json.dumps(body)))
+
+
+@OFTEN
+@given(st.sampled_from(sorted(ASKED)), bodies)
+def test_odd_questions_about_images(digits, name, body):
+    right_or_refused(post(digits, f"/api/{name}", json.dumps(body)))
+
+
+@OFTEN
+@given(
+    st.sampled_from(sorted(SENT)),
+    tables,
+    st.booleans(),
+    st.sampled_from(["", "?draws=2", "?draws=x", "?draws=99", "?a=1"]),
+)
+def test_odd_tables(penguins, name, rows, header, options):
+    names = [",".join(datasets.penguins("polars").columns)] if header else []
+    text = "\n".join([*names, *(",".join(row) for row in rows)])
+    right_or_refused(post(penguins, f"/api/{name}{options}", text.encode(), "text/csv"))
+
+
+@OFTEN
+@given(
+    st.sampled_from(sorted(SENT)),
+    st.dictionaries(
+        st.sampled_from(["rows", "columns", "x"]),
+        values
+        | st.lists(
+            st.dictionaries(st.sampled_from(datasets.penguins("polars").columns), scalars, min_size=6),
+            max_size=2,
+        ),
+        max_size=2,
+    ),
+)
+def test_odd_json_tables(penguins, name, body):
+    right_or_refused(post(penguins, f"/api/{name}", json.dumps(body)))
+
+
+@OFTEN
+@given(
+    st.sampled_from(["/", "/api/conditional", "/api/score", "/api/model", "/nothing"]),
+    st.binary(max_size=40),
+    st.sampled_from(["GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD"]),
+    st.sampled_from(["application/json", "text/csv", "x", ""]),
+)
+@example("/api/conditional", b"[" * 100_000, "POST", "application/json")
+@example("/api/conditional", b'{"asked": NaN}', "POST", "application/json")
+def test_odd_bytes_and_methods(penguins, path, raw, method, kind):
+    answer = penguins.request(method, path, content=raw, headers={"content-type": kind})
+    if method == "HEAD" or (path, method) == ("/", "GET"):
+        assert answer.status_code < 500
+    else:
+        right_or_refused(answer)
+
+
+def test_the_page_is_here_and_nothing_else(penguins):
+    for path, (_, kind) in PAGE.items():
+        answer = penguins.get(path)
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith(kind)
+        assert "http://" not in answer.text.replace("http://www.w3.org/2000/svg", "")
+        assert "https://" not in answer.text
+    places = [
+        "/../pyproject.toml",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "//etc/passwd",
+        "/page/index.html",
+        "/static",
+    ]
+    for path in places:
+        right_or_refused(answer := penguins.get(path))
+        assert answer.status_code == 404
+
+
+def test_headers_are_strict(penguins):
+    for answer in (
+        penguins.get("/"),
+        penguins.get("/api/model"),
+        penguins.get("/nothing"),
+        post(penguins, "/api/rows", b"x"),
+    ):
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil", "[", "", "evil:127.0.0.1"]
+)
+def test_other_hosts_are_refused(penguins, host):
+    answer = penguins.get("/api/model", headers={"host": host})
+    assert answer.status_code in (400, 403)
+    right_or_refused(answer)
+
+
+@pytest.mark.parametrize("host", ["localhost:8350", "127.0.0.1", "[::1]:80"])
+def test_names_of_loopback_are_answered(penguins, host):
+    assert penguins.get("/api/model", headers={"host": host, "origin": f"http://{host}"}).status_code == 200
+
+
+def test_pages_of_other_sites_are_refused(penguins):
+    for headers in ({"origin": "http://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}):
+        assert penguins.post("/api/rows", json={}, headers=headers).status_code == 403
+
+
+def test_a_token_is_needed_elsewhere(client, model):
+    one = client("penguins", base_url="http://example.org", token="secret", hosts=None)
+    for path in ("/", "/app.js", "/api/model", "/?token=wrong", "/api/model?token=secret"):
+        assert one.get(path).status_code == 401
+        assert (
+            one.get(
+                path, headers={"authorization": "Bearer wrong", "cookie": b"pynade_token=\xe9; \\a=;"}
+            ).status_code
+            == 401
+        )
+    assert one.get("/api/model", headers={"authorization": "Bearer secret"}).status_code == 200
+    answer = one.get("/?token=secret")
+    assert answer.headers["location"] == "/"
+    assert "HttpOnly" in answer.headers["set-cookie"]
+    assert "samesite=strict" in answer.headers["set-cookie"].lower()
+    assert one.get("/api/model").status_code == 200  # by the cookie
+    with pytest.raises(ValueError, match="needs a token"):
+        app.create(model, hosts=None)
+
+
+def test_limits(client):
+    one = client("penguins", limits=app.Limits(rows=3, bytes=2000))
+    text = datasets.penguins("polars").head(5).write_csv().encode()
+    assert "3 rows at most" in post(one, "/api/score", text, "text/csv").json()["error"]
+    assert post(one, "/api/score", b"a" * 2001, "text/csv").status_code == 413
+
+    def parts():
+        yield from [b"a" * 1500] * 2
+
+    assert one.post("/api/score", content=parts(), headers={"content-type": "text/csv"}).status_code == 413
+    wide = client("penguins")
+    assert post(wide, "/api/score", b"," * 20_000 + b"\n1", "text/csv").status_code == 413
+    slow = client("penguins", limits=app.Limits(seconds=1e-9))
+    answer = post(slow, "/api/score", text, "text/csv")
+    assert answer.status_code == 413
+    assert "at a time" in answer.json()["error"]
+    assert slow.post("/api/rows", json={}).json()["scored"] == 1  # as many as fit
+
+
+def test_too_many_requests_at_once_are_refused(model, monkeypatch):
+    go, inside = threading.Event(), threading.Event()
+
+    def wait(explorer, asked, given):
+        inside.set()
+        go.wait()
+        return {}
+
+    monkeypatch.setitem(ASKED, "conditional", wait)
+    application = app.create(model, limits=app.Limits(concurrent=1, waiting=0))
+    body, statuses = {"asked": ["species"], "given": {}}, []
+    with TestClient(application, base_url="http://127.0.0.1") as one:
+
+        def first():
+            statuses.append(one.post("/api/conditional", json=body).status_code)
+
+        thread = threading.Thread(target=first)
+        thread.start()
+        inside.wait()
+        answer = one.post("/api/conditional", json=body)
+        go.set()
+        thread.join()
+    assert statuses == [200]
+    assert answer.status_code == 429
+    right_or_refused(answer)
+
+
+def test_the_command_refuses_in_one_sentence(tmp_path):
+    code = "import sys; sys.modules['starlette'] = None; from pynade.cli.main import main; main()"
+    words = [sys.executable, "-c", code, "explore"]
+    done = subprocess.run([*words, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "pip install 'pynade[app]'" in done.stderr
+    assert "Traceback" not in done.stderr
