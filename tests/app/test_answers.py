@@ -163,6 +163,9 @@ def test_images_are_completed(client, runs, monkeypatch, tmp_path, name):
     drawn = ask(one, "samples")
     sampled = np.asarray(run_code(drawn, monkeypatch, tmp_path)["draws"])
     np.testing.assert_array_equal(sampled, drawn["images"]["sampled"])
+    if name != "fixed":
+        drawn = ask(one, "samples", given={"x20": 1, "x1": 1})
+        assert (np.array(drawn["images"]["sampled"])[:, [0, 19]] == 1).all()
 
 
 def test_a_fixed_ordering_is_estimated(client, monkeypatch, tmp_path):

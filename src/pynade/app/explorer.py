@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +24,7 @@ from pynade.tables.frames import native_frame
 BINS, GRID = 48, 28  # of a histogram; values of each axis of a joint density
 DRAWS = 1000  # of an estimate with particles
 POINTS = 400  # real rows shown over a joint density
+WARNINGS = threading.Lock()  # filters of warnings belong to the whole process
 NEAR = 0.1  # share of the rows on each side that count as near to a given number
 
 
@@ -34,6 +37,17 @@ class Limits:
     seconds: float = 20.0  # of computing
     concurrent: int = 2  # requests computed at once
     waiting: int = 8  # requests that wait for these; more are refused
+
+
+@contextmanager
+def caught_warnings(model: Any) -> Iterator[list[Any]]:
+    """What a model with a fixed ordering warns of; others do not, and need not wait for each other."""
+    if not hasattr(model.model_, "order"):
+        yield []
+        return
+    with WARNINGS, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield caught
 
 
 class TooMuch(ValueError):
@@ -291,8 +305,7 @@ class Explorer:
         return {"columns": found, "notes": notes} | self._joint(columns, known)
 
     def _summary(self, column: Column, given: dict[str, Any]) -> dict[str, Any]:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", UserWarning)
+        with caught_warnings(self.model) as caught:
             answer, badge, code = self._answer(column.name, given)
             marginal = answer if not given else self._answer(column.name, {})[0]
         out: dict[str, Any] = {"column": column.name, "kind": column.kind, "badge": badge, "code": code}

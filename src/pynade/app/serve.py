@@ -6,10 +6,9 @@ import secrets
 import socket
 import webbrowser
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from pynade.app.server import LOOPBACK, create
 from pynade.digest import read_json
@@ -71,7 +70,8 @@ def serve(
     if note:
         warn(note)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as listening:
+    # (with its protocol named, asyncio sends small answers at once)
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((host, port))
@@ -82,6 +82,6 @@ def serve(
         say(f"{address}  (Ctrl-C stops it)", soft_wrap=True)
         if open_browser:
             webbrowser.open(address)
-        torch.set_num_threads(1)  # questions are small, and two are computed at once
         settings = uvicorn.Config(app, log_level="warning", limit_concurrency=64, server_header=False)
-        uvicorn.Server(settings).run(sockets=[listening])
+        with suppress(KeyboardInterrupt):  # Ctrl-C is how it ends
+            uvicorn.Server(settings).run(sockets=[listening])

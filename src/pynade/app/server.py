@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import polars
+import torch
 
 from pynade.app import views
 from pynade.app.code import Code
@@ -224,6 +225,7 @@ class Service:
         return b"".join(parts)
 
     def _computed(self, work: Callable[..., Any], parse: Any, request: Request, raw: bytes) -> Response:
+        torch.set_num_threads(1)  # of this thread: questions are small, and several are computed at once
         try:
             asked = {} if parse is None else parse(self.explorer, request, raw)
             found = work(self.explorer, **asked)
@@ -297,15 +299,16 @@ def _json_table(found: dict[str, Any]) -> Any:
     for name, values in columns.items():
         if not isinstance(values, list) or not values:
             raise ValueError(f"column {name!r:.60} must be a list of values")
-        for value in values:
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not isinstance(value, str | int | float | None) or (number and not abs(value) < 2**63):
-                raise ValueError(
-                    f"column {name!r:.60} has a cell that is no text, number, true, false or null"
-                )
+        if not all(map(_is_cell, values)):
+            raise ValueError(f"column {name!r:.60} has a cell that is no text, number, true, false or null")
     if not columns:
         raise ValueError("the table has no columns")
     return native_frame(columns)[0].to_native()
+
+
+def _is_cell(value: Any) -> bool:
+    number = isinstance(value, int | float)
+    return abs(value) < 2**63 if number else value is None or isinstance(value, str)
 
 
 def _exactly(work: Callable[..., Any], *needed: str, **optional: Any) -> Callable[..., Any]:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
 import polars
 import torch
 
-from pynade.app.explorer import Explorer, TooMuch, json_value
+from pynade.app.explorer import Explorer, TooMuch, caught_warnings, json_value
 from pynade.estimators import BernoulliMixture, Gaussian, ImageEstimator
 from pynade.likelihood import Estimate
 
 COMPLETIONS = 5  # of an image with a hole
 SHOWN = 200  # rows of a filled table that the page shows
-SCORED = 20_000  # rows of the data that are sorted by log p
+SCORED = 10_000  # rows of the data that are sorted by log p
 COMPARED = 1000  # rows on which the model is compared with simpler ones
 PASSES = 32  # of an estimate of log p of an image
 
@@ -48,8 +47,7 @@ def fill(explorer: Explorer, table: Any, draws: int | None, seed: int) -> dict[s
     """A table with its gaps filled: the first rows for the page, all of it as CSV."""
     _no_images(explorer, "filled")
     model, rows, known = explorer.model, explorer.rows_of(table), {*explorer.by_name}
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
+    with caught_warnings(model) as caught:
         explorer.check_affordable(lambda n: model.impute(rows[:n], draws, random_state=seed), len(rows))
         made = model.impute(rows, draws, random_state=seed)
     tables = [explorer.frame(one) for one in ([made] if draws is None else made)]
@@ -125,9 +123,10 @@ def rows(explorer: Explorer, start: Any = 0, n: Any = 25, lowest: Any = True) ->
 def _correlations(numbers: np.ndarray) -> list[list[float | None]]:
     """Correlations of columns, over the rows in which both are known."""
     known = ~np.isnan(numbers)
-    with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
-        z = (numbers - np.nanmean(numbers, 0)) / np.nanstd(numbers, 0)
-        z = np.where(known, z, 0.0)
+    with np.errstate(all="ignore"):  # (nanmean would warn of a column without a value)
+        n = known.sum(0)
+        z = np.where(known, numbers - np.where(known, numbers, 0.0).sum(0) / n, 0.0)
+        z = z / np.sqrt((z**2).sum(0) / n)
         r = (z.T @ z) / (known.T.astype(float) @ known)
     return [[json_value(v) for v in line] for line in np.clip(r, -1, 1)]
 
@@ -138,7 +137,7 @@ def samples(explorer: Explorer, n: Any = 1000, given: Any = None, seed: Any = 0)
     known, notes = explorer.given({} if given is None else given)
     model, keyed = explorer.model, explorer.keyed(known)
     if explorer.shape is not None:
-        return _image_samples(explorer, seed) | {"notes": notes}
+        return _image_samples(explorer, seed, keyed) | {"notes": notes}
     n = explorer.affordable(lambda n: model.sample(n, seed, given=keyed or None), n, 16)
     drawn = explorer.frame(model.sample(n, random_state=seed, given=keyed or None))
     real = None if explorer.table is None else explorer.near(known)
@@ -183,11 +182,11 @@ def samples(explorer: Explorer, n: Any = 1000, given: Any = None, seed: Any = 0)
     }
 
 
-def _image_samples(explorer: Explorer, seed: int) -> dict[str, Any]:
+def _image_samples(explorer: Explorer, seed: int, given: dict[Any, Any]) -> dict[str, Any]:
     """Sixteen images of the model, and of the data."""
     model, n = explorer.model, 16
-    options: dict[str, Any] = {}
-    if isinstance(model, ImageEstimator):  # a pass of the net for every step
+    options: dict[str, Any] = {"given": given} if given else {}
+    if isinstance(model, ImageEstimator) and not given:  # a pass of the net for every step
         steps = explorer.affordable(lambda n: [_pixel_means(explorer, 16) for _ in range(n)], 10**6, 2)
         options = {"per_step": max(1, math.ceil(len(explorer.columns) / steps))}
     drawn = np.asarray(model.sample(n, random_state=seed, **options), float)
@@ -197,13 +196,15 @@ def _image_samples(explorer: Explorer, seed: int) -> dict[str, Any]:
         else f"approximate: {options['per_step']} pixels at once"
     )
     real = None if explorer.table is None else explorer.table.sample(min(n, explorer.table.height), seed=seed)
-    code = explorer.code.sample(n, seed, {}, [])
+    code = explorer.code.sample(n, seed, given, [])
     return {
         "images": {"sampled": drawn.tolist()}
         | ({} if real is None else {"real": real.to_numpy().astype(float).tolist()}),
         "n": n,
         "badge": {"kind": "exact" if options.get("per_step", 1) == 1 else "estimate", "text": text},
-        "code": code.replace("given=None", f"per_step={options['per_step']}") if options else code,
+        "code": code.replace("given=None", f"per_step={options['per_step']}")
+        if "per_step" in options
+        else code,
     }
 
 
@@ -341,7 +342,5 @@ def _compared(explorer: Explorer) -> list[dict[str, Any]]:
         IndexError,
     ):  # no columns of numbers, constant ones, few rows: nothing to compare with
         return lines
-    return [
-        *lines,
-        _line(f"better than {label} by", better, f"{where}, to which the simpler model was fitted"),
-    ]
+    where += ", to which it was fitted"
+    return [*lines, _line(f"better than {label} by", better, where, explorer.score_badge())]
