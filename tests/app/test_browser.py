@@ -58,6 +58,7 @@ def page(runs, browser):
         application, _ = explorer_of_run(runs / name)
         listening = socket.socket()
         listening.bind(("127.0.0.1", 0))
+        listening.listen()  # the browser may be quicker than the server
         server = uvicorn.Server(uvicorn.Config(application, log_level="warning"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()

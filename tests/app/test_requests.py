@@ -1,9 +1,12 @@
 """Wrong, odd, large and foreign requests get a status of 4xx and one sentence."""
 
 import json
+import signal
 import subprocess
 import sys
 import threading
+import urllib.error
+import urllib.request
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -261,3 +264,20 @@ def test_the_command_refuses_in_one_sentence(tmp_path):
     assert done.returncode == 1
     assert "pip install 'pynade[app]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_the_command_serves_until_it_is_interrupted(runs, host):
+    words = [sys.executable, "-m", "pynade.cli.main", "explore", str(runs / "penguins"), "--port", "0"]
+    with subprocess.Popen([*words, "--host", host], stdout=subprocess.PIPE, text=True) as process:
+        address = process.stdout.readline().split()[0]
+        assert ("?token=" in address) == (host == "0.0.0.0")
+        page, _, token = address.partition("?token=")
+        asked = urllib.request.Request(f"{page}api/model", headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(asked) as answer:
+            assert json.loads(answer.read())["model"] == "TabularNADE"
+        if token:
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                urllib.request.urlopen(f"{page}api/model")
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 0

@@ -75,6 +75,7 @@ def serve(
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((host, port))
+            listening.listen()
         except OSError as error:
             raise OSError(f"cannot listen at {host}, port {port}: {error.strerror}; try --port 0") from None
         named = f"[{host}]" if ":" in host else host
