@@ -200,3 +200,43 @@ def test_other_frames_dates_and_real_numbers(monkeypatch, tmp_path):
     assert found["real_rows"] < 60
     assert ask(one, "rows", n=3)["rows"][0]["cells"][0].startswith("2024-")
     json.dumps(found, allow_nan=False)
+
+
+@pytest.mark.parametrize("framed", [True, False])
+@pytest.mark.parametrize("kind", ["GaussianMixture", "RNADE", "ChowLiu", "EoNADE", "RBM"])
+def test_other_estimators(monkeypatch, tmp_path, kind, framed):
+    from starlette.testclient import TestClient
+
+    real, rng = kind in ("GaussianMixture", "RNADE"), np.random.default_rng(0)
+    rows = rng.normal(size=(80, 4)) + rng.normal(size=(80, 1))
+    rows = rows.round(3) if real else (rows > 0).astype(int)
+    names = list("abcd") if framed else ["x1", "x2", "x3", "x4"]
+    size = {"n_components": 1} if kind in ("GaussianMixture", "ChowLiu") else {"hidden": 4, "epochs": 1}
+    data = polars.DataFrame(rows, names)
+    model = getattr(pynade, kind)(random_state=0, **size).fit(data if framed else rows)
+    model.save(tmp_path / "model.safetensors")
+    made = app.create(model, data if framed else rows, run="model.safetensors")
+    one, given = TestClient(made, base_url="http://localhost"), {names[0]: 1}
+    gaps = data.head(6).with_columns(data.head(6)[names[1]].set(data.head(6)[names[1]] > 0, None))
+    found = ask(one, "conditional", asked=[names[1]], given=given)
+    code = run_code(found, monkeypatch, tmp_path)
+    if kind == "RNADE":
+        assert found["median"] == pytest.approx(np.quantile(code["draws"], 0.5, method="inverted_cdf"))
+    elif real:
+        assert found["median"] == pytest.approx(code["answer"].quantile(0.5))
+    else:
+        assert found["p"] == pytest.approx(code["answer"].pmf([0, 1]))
+    lines = [line["log_prob"] for line in ask(one, "rows", n=5)["rows"]]
+    assert lines == pytest.approx(np.sort(model.score_samples(data if framed else rows))[:5])
+    assert send(one, "score", data.write_csv())["mean"] == pytest.approx(
+        model.score(data if framed else rows)
+    )
+    found = send(one, "fill", gaps.write_csv())
+    assert found["filled"] == gaps[names[1]].null_count() > 0
+    filled = run_code(found, monkeypatch, tmp_path, table=gaps.write_csv())["filled"]
+    assert np.allclose(polars.read_csv(io.StringIO(found["csv"])).to_numpy(), filled)
+    drawn = ask(one, "samples", n=40)
+    np.testing.assert_allclose(
+        drawn["correlations"]["sampled"], run_code(drawn, monkeypatch, tmp_path)["correlations"], atol=1e-9
+    )
+    assert "better than" in one.get("/api/scores").json()["scores"][0]["label"]

@@ -44,12 +44,12 @@ class Code:
         code = f"{self.model()}answer = model.conditional({asked!r}, given={given!r})\n"
         return code + "print(answer)\n"
 
-    def draws(self, place: int, given: dict[Any, Any], n_columns: int, n: int) -> str:
+    def draws(self, place: int, given: dict[int, Any], n_columns: int, n: int) -> str:
         """Draws of one column of a model with a fixed ordering."""
         if not given:
             return f"{self.model()}draws = numpy.asarray(model.sample({n}, random_state=0))[:, {place}]\n"
         code = f"{self.model()}row = numpy.full((1, {n_columns}), numpy.nan)\n"
-        code += "".join(f"row[0, model._index({name!r})] = {value!r}\n" for name, value in given.items())
+        code += "".join(f"row[0, {i}] = {value!r}\n" for i, value in given.items())
         options = f"n={n}, random_state=0, particles={4 * n}"
         return f"{code}draws = numpy.asarray(model.impute(row, {options}))[:, 0, {place}]\n"
 

@@ -19,7 +19,7 @@ from pynade.estimators import ImageEstimator
 from pynade.estimators.images import image_sides
 from pynade.models import Orderless
 from pynade.tables.column import DAY, Column
-from pynade.tables.frames import native_frame
+from pynade.tables.frames import check_columns, native_frame
 
 BINS, GRID = 48, 28  # of a histogram; values of each axis of a joint density
 DRAWS = 1000  # of an estimate with particles
@@ -119,8 +119,9 @@ class Explorer:
                 if cells.white > 1:
                     form = {"kind": "integer", "resolution": 1.0, "low": 0.0, "high": float(cells.white)}
             self.columns = [Column(str(name), **form) for name in names]
+        self.nameless = not (self.mixed or named)
         self.keys: dict[str, Any] = {
-            c.name: c.name if self.mixed or named else i for i, c in enumerate(self.columns)
+            c.name: i if self.nameless else c.name for i, c in enumerate(self.columns)
         }
         self.by_name = {c.name: c for c in self.columns}
         shape = image_shape or getattr(model, "image_shape", None)
@@ -128,23 +129,24 @@ class Explorer:
             shape = image_sides(None, n)
         self.shape = None if shape is None or math.prod(shape) != n else [*map(int, shape)][-3:]
         self.table: Any = None if data is None else self.frame(data)
+        if data is not None:
+            check_columns(self.table.columns, [*self.by_name])
         self.white = int(model._cells().white)
         self.order: Any = None  # rows of the data sorted by log p, once they were asked for
         self.scored: Any = None  # comparisons with simpler models, likewise
 
     def frame(self, data: Any) -> Any:
         """A table as a polars frame that has the model's columns."""
-        if isinstance(data, np.ndarray):
-            data = data.reshape(len(data), -1)
-            names = list(self.model.schema_.order) if self.mixed else list(self.by_name)
-            return native_frame(data, names)[0].to_polars()
-        return native_frame(data)[0].to_polars()
+        names = list(self.model.schema_.order) if self.mixed else list(self.by_name)
+        data = data.reshape(len(data), -1) if isinstance(data, np.ndarray) else data
+        frame = native_frame(data, names)[0].to_polars()
+        if self.nameless and frame.width == len(names):  # columns are matched by their places
+            frame.columns = names
+        return frame
 
     def rows_of(self, frame: Any) -> Any:
         """A table as the model takes it: an array where it was fitted without column names."""
-        if self.mixed or self.keys[self.columns[0].name] != 0:
-            return frame
-        return frame.to_numpy().astype(np.float64)
+        return frame.to_numpy().astype(np.float64) if self.nameless else frame
 
     # what is asked
 
@@ -247,8 +249,15 @@ class Explorer:
         """Orderings that a score averages; None of a model that needs none."""
         return len(self.model.orderings()) if self.orderless else None
 
-    def score_badge(self) -> dict[str, Any]:
-        """How log p of a row is known."""
+    def score_badge(self, log_p: Any) -> dict[str, Any]:
+        """How log p of rows is known: an RBM may estimate it."""
+        summary = self.model.summary(log_p)
+        if not summary.exact:
+            return {
+                "kind": "estimate",
+                "text": f"estimate ± {summary.mc_stderr:.3f}",
+                "error": summary.mc_stderr,
+            }
         if self.k is None:
             return {"kind": "exact", "text": "exact"}
         return {"kind": "orderings", "text": f"exact for {self.k} ordering{'s' * (self.k > 1)}"}
@@ -266,17 +275,18 @@ class Explorer:
         except ValueError:
             if not hasattr(model.model_, "order"):
                 raise
-        place = [*self.by_name].index(name)
+        names = [*self.by_name]
+        place, known = names.index(name), {names.index(other): value for other, value in given.items()}
         if given:
-            row = np.full((1, len(self.columns)), np.nan)
-            row[0, [[*self.by_name].index(other) for other in given]] = [*given.values()]
+            row = np.full((1, len(names)), np.nan)
+            row[0, [*known]] = [*known.values()]
             n = self.affordable(lambda n: model.impute(row, n=n, random_state=0, particles=4 * n), DRAWS, 8)
             values = np.asarray(model.impute(row, n=n, random_state=0, particles=4 * n))[:, 0, place]
         else:
             n = self.affordable(lambda n: model.sample(n, 0), DRAWS, 8)
             values = np.asarray(model.sample(n, 0))[:, place]
         badge = {"kind": "estimate", "text": f"estimate from {n:,} draws", "error": 0.5 / math.sqrt(n)}
-        return Draws(values), badge, self.code.draws(place, self.keyed(given), len(self.columns), n)
+        return Draws(values), badge, self.code.draws(place, known, len(names), n)
 
     def _moment(self, column: Column, number: float) -> Any:
         """A number of the axis of a column as its distributions take it."""

@@ -33,7 +33,7 @@ def score(explorer: Explorer, table: Any) -> dict[str, Any]:
     model, rows = explorer.model, explorer.rows_of(table)
     explorer.check_affordable(lambda n: model.score_samples(rows[:n]), len(rows))
     log_p = model.score_samples(rows)
-    out = {"n": len(log_p), "log_prob": [*map(json_value, log_p)], "badge": explorer.score_badge()}
+    out = {"n": len(log_p), "log_prob": [*map(json_value, log_p)], "badge": explorer.score_badge(log_p)}
     summary = Estimate.from_rows(log_p).to_json()
     return out | {"mean": summary["mean"], "stderr": summary["stderr"], "code": explorer.code.score()}
 
@@ -58,7 +58,9 @@ def fill(explorer: Explorer, table: Any, draws: int | None, seed: int) -> dict[s
     names = tables[0].columns
     table = table if table.columns == names else table.rename(dict(zip(table.columns, names, strict=True)))
     filled = np.stack([(table[c].is_null() & tables[0][c].is_not_null()).to_numpy() for c in names], axis=1)
-    badge = {"kind": "exact", "text": "exact"} if draws is None else explorer.score_badge()
+    badge = {"kind": "exact", "text": "exact"}
+    if draws is not None and explorer.k is not None:
+        badge = {"kind": "orderings", "text": f"exact draws along {explorer.k} orderings"}
     if hasattr(model.model_, "order"):
         badge = {"kind": "estimate", "text": "estimate with 256 particles"}
     return {
@@ -99,7 +101,7 @@ def rows(explorer: Explorer, start: Any = 0, n: Any = 25, lowest: Any = True) ->
     out: dict[str, Any] = {"total": explorer.table.height, "scored": len(places), "rows": []}
     out |= {
         "columns": [*explorer.by_name],
-        "badge": explorer.score_badge(),
+        "badge": explorer.score_badge(log_p),
         "code": explorer.code.rows(at.tolist()),
     }
     if not len(at):
@@ -257,7 +259,8 @@ def image(explorer: Explorer, row: Any = None, hole: Any = (), seed: Any = 0) ->
         out |= {"log_prob": found.mean, "badge": badge}
     elif model.takes_missing:
         log_p = "model.score_samples(image[None])[0]"
-        out |= {"log_prob": float(model.score_samples(gaps[None])[0]), "badge": explorer.score_badge()}
+        exact_p = model.score_samples(gaps[None])
+        out |= {"log_prob": float(exact_p[0]), "badge": explorer.score_badge(exact_p)}
     else:
         out["notes"] = ["this model has a fixed ordering, so the probability of the rest is not tractable"]
     if explorer.orderless:
@@ -316,8 +319,9 @@ def _compared(explorer: Explorer) -> list[dict[str, Any]]:
     rows, lines = explorer.rows_of(some), []
     where = f"{some.height:,} rows of the data"
     if explorer.mixed and not explorer.result.get("gain"):
-        gain = Estimate.from_rows(model.gain(rows)).to_json()
-        lines.append(_line("better than independent columns by", gain, where, explorer.score_badge()))
+        gain = model.gain(rows)
+        found = Estimate.from_rows(gain).to_json()
+        lines.append(_line("better than independent columns by", found, where, explorer.score_badge(gain)))
     numbers = [c for c in explorer.columns if not c.n_levels and c.kind != "date"]
     try:
         if explorer.mixed:
@@ -343,4 +347,4 @@ def _compared(explorer: Explorer) -> list[dict[str, Any]]:
     ):  # no columns of numbers, constant ones, few rows: nothing to compare with
         return lines
     where += ", to which it was fitted"
-    return [*lines, _line(f"better than {label} by", better, where, explorer.score_badge())]
+    return [*lines, _line(f"better than {label} by", better, where, explorer.score_badge(ours))]
