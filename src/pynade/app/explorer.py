@@ -217,17 +217,13 @@ class Explorer:
     def about(self) -> dict[str, Any]:
         """Model, columns, training curve, and which views there are."""
         history = [
-            {k: v for k, v in line.items() if k in ("epoch", "train", "valid") and v == v}
+            {k: json_value(v) for k, v in line.items() if k in ("epoch", "train", "valid")}
             for line in getattr(self.model.history_, "epochs", [])
         ]
         columns = [
-            {"name": c.name, "kind": c.kind, "values": c.domain(), "levels": [*map(json_value, c.levels)]}
-            | {
-                "rare": [*map(json_value, c.known_rare)],
-                "step": c.resolution,
-                "days": c.resolution % DAY == 0,
-            }
-            | {"why": c.reason}
+            {"name": c.name, "kind": c.kind, "values": c.domain(), "step": c.resolution}
+            | {"levels": [*map(json_value, c.levels)], "rare": [*map(json_value, c.known_rare)]}
+            | {"days": c.resolution % DAY == 0}
             for c in self.columns
         ]
         return {
@@ -235,7 +231,6 @@ class Explorer:
             "run": self.code.run,
             "data": None if self.table is None else {"name": self.code.data, "rows": self.table.height},
             "columns": columns,
-            "ignored": [list(pair) for pair in self.model.schema_.ignored] if self.mixed else [],
             "image_shape": self.shape,
             "white": self.white,
             "history": history,
@@ -253,11 +248,8 @@ class Explorer:
         """How log p of rows is known: an RBM may estimate it."""
         summary = self.model.summary(log_p)
         if not summary.exact:
-            return {
-                "kind": "estimate",
-                "text": f"estimate ± {summary.mc_stderr:.3f}",
-                "error": summary.mc_stderr,
-            }
+            error = summary.mc_stderr
+            return {"kind": "estimate", "text": f"estimate ± {error:.3f}", "error": error}
         if self.k is None:
             return {"kind": "exact", "text": "exact"}
         return {"kind": "orderings", "text": f"exact for {self.k} ordering{'s' * (self.k > 1)}"}
@@ -266,12 +258,8 @@ class Explorer:
         """The distribution of a column given others, how it is known, and code that makes it."""
         model, key = self.model, self.keys[name]
         try:
-            exact = {"kind": "exact", "text": "exact"}
-            return (
-                model.conditional(key, self.keyed(given)),
-                exact,
-                self.code.conditional(key, self.keyed(given)),
-            )
+            answer, exact = model.conditional(key, self.keyed(given)), {"kind": "exact", "text": "exact"}
+            return answer, exact, self.code.conditional(key, self.keyed(given))
         except ValueError:
             if not hasattr(model.model_, "order"):
                 raise
@@ -403,11 +391,16 @@ class Explorer:
             wanted: how many at most.
             probe: the number of the trial.
         """
-        work(1)  # compiles what has to be compiled
         began = time.monotonic()
-        work(min(probe, wanted))
-        each = (time.monotonic() - began) / min(probe, wanted)
-        return int(np.clip(self.limits.seconds / max(each, 1e-9), 1, wanted))
+        work(1)  # compiles what has to be compiled
+        first = max(time.monotonic() - began, 1e-9)
+        probe, began = (
+            int(np.clip(0.2 * self.limits.seconds / first, 1, min(probe, wanted))),
+            time.monotonic(),
+        )
+        work(probe)
+        each = max(time.monotonic() - began, 1e-9) / probe
+        return int(np.clip(self.limits.seconds / each, 1, wanted))
 
     def check_affordable(self, work: Callable[[int], Any], rows: int) -> None:
         """Refuse rows that take longer than the time limit."""

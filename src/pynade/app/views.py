@@ -17,6 +17,7 @@ COMPLETIONS = 5  # of an image with a hole
 SHOWN = 200  # rows of a filled table that the page shows
 SCORED = 10_000  # rows of the data that are sorted by log p
 COMPARED = 1000  # rows on which the model is compared with simpler ones
+LEAST = 30  # rows of such a comparison
 PASSES = 32  # of an estimate of log p of an image
 
 
@@ -85,7 +86,7 @@ def _sorted_rows(explorer: Explorer) -> tuple[np.ndarray, np.ndarray]:
     if explorer.order is None:
         chosen = np.random.default_rng(0).permutation(explorer.table.height)[:SCORED]
         rows = explorer.rows_of(explorer.table[chosen.tolist()])
-        n = explorer.affordable(lambda n: explorer.model.score_samples(rows[:n]), len(chosen))
+        n = explorer.affordable(lambda n: explorer.model.score_samples(rows[:n]), 3 * len(chosen)) // 3 or 1
         log_p, chosen = explorer.model.score_samples(rows[:n]), chosen[:n]
         order = np.lexsort((chosen, log_p))
         explorer.order = chosen[order], log_p[order]
@@ -316,7 +317,11 @@ def _compared(explorer: Explorer) -> list[dict[str, Any]]:
     if explorer.table is None or isinstance(model, ImageEstimator):
         return []
     some = explorer.table.sample(min(COMPARED, explorer.table.height), seed=0)
-    rows, lines = explorer.rows_of(some), []
+    rows = explorer.rows_of(some)
+    n = explorer.affordable(lambda n: model.score_samples(rows[:n]), 5 * len(rows)) // 5
+    if n < LEAST:
+        return []
+    some, rows, lines = some.head(n), rows[:n], []
     where = f"{some.height:,} rows of the data"
     if explorer.mixed and not explorer.result.get("gain"):
         gain = model.gain(rows)

@@ -72,7 +72,7 @@ views.ask = {
         if (more.spread !== null) spread.textContent = `${more.k} orderings differ by at most ${more.spread.toFixed(3)} (total variation distance).`;
       }).catch((error) => { spread.textContent = error.message; });
     }
-    const error = found.badge.error ? [node("p", { class: "quiet", text: `Probabilities are ± ${found.badge.error.toFixed(3)} at most.` })] : [];
+    const error = found.badge.error ? [node("p", { class: "quiet", text: `Probabilities are ± ${found.badge.error.toFixed(3)} at most, by the number of draws.` })] : [];
     return [title, ...notes(found), summary(found), ...error, spread, ...distribution(found), asTable(found)].filter(Boolean);
   },
 };
