@@ -128,8 +128,9 @@ class Explorer:
         if shape is None and isinstance(model, ImageEstimator):
             shape = image_sides(None, n)
         self.shape = None if shape is None or math.prod(shape) != n else [*map(int, shape)][-3:]
-        self.table: Any = None if data is None else self.frame(data)
+        self.table: Any = None
         if data is not None:
+            self.table = self.frame(data)
             check_columns(self.table.columns, [*self.by_name])
         self.white = int(model._cells().white)
         self.order: Any = None  # rows of the data sorted by log p, once they were asked for

@@ -17,6 +17,7 @@ COMPLETIONS = 5  # of an image with a hole
 SHOWN = 200  # rows of a filled table that the page shows
 SCORED = 10_000  # rows of the data that are sorted by log p
 COMPARED = 1000  # rows on which the model is compared with simpler ones
+FITTED = 5000  # rows that the simpler ones are fitted to
 LEAST = 30  # rows of such a comparison
 PASSES = 32  # of an estimate of log p of an image
 
@@ -312,44 +313,39 @@ def _known_scores(explorer: Explorer) -> list[dict[str, Any]]:
 
 
 def _compared(explorer: Explorer) -> list[dict[str, Any]]:
-    """Scores of rows of the data by the model and by simpler ones that are fitted to the same rows."""
-    model = explorer.model
-    if explorer.table is None or isinstance(model, ImageEstimator):
+    """Scores of rows of the data by the model, and by a simpler one that is fitted to other rows."""
+    model, table = explorer.model, explorer.table
+    if table is None or isinstance(model, ImageEstimator):
         return []
-    some = explorer.table.sample(min(COMPARED, explorer.table.height), seed=0)
+    table = table.sample(fraction=1, shuffle=True, seed=0)
+    some = table.head(min(COMPARED, table.height // 2))
     rows = explorer.rows_of(some)
-    n = explorer.affordable(lambda n: model.score_samples(rows[:n]), 5 * len(rows)) // 5
+    n = explorer.affordable(lambda n: model.score_samples(rows[:n]), 5 * len(rows)) // 5 if len(rows) else 0
     if n < LEAST:
         return []
-    some, rows, lines = some.head(n), rows[:n], []
-    where = f"{some.height:,} rows of the data"
+    some, rows, others = some.head(n), rows[:n], table[some.height : some.height + FITTED]
+    lines, where = [], f"{n:,} rows of the data"
     if explorer.mixed and not explorer.result.get("gain"):
         gain = model.gain(rows)
         found = Estimate.from_rows(gain).to_json()
         lines.append(_line("better than independent columns by", found, where, explorer.score_badge(gain)))
-    numbers = [c for c in explorer.columns if not c.n_levels and c.kind != "date"]
-    try:
-        if explorer.mixed:
-            cells = np.stack([explorer.numbers(some, c) for c in numbers], axis=1)
-            cells, kept = cells[~np.isnan(cells).all(1)], ~np.isnan(cells).all(1)
-            others = [polars.lit(None).alias(c.name) for c in explorer.columns if c not in numbers]
-            ours = model.score_samples(some.filter(polars.Series(kept)).with_columns(others), density=True)
-            simple, label = (
-                Gaussian(random_state=0).fit(cells),
-                f"a Gaussian ({len(numbers)} columns of numbers)",
-            )
-        else:
-            cells, ours = rows, model.score_samples(rows)
-            binary = explorer.columns[0].kind == "binary"
-            simple = (
-                BernoulliMixture(n_components=1, random_state=0) if binary else Gaussian(random_state=0)
-            ).fit(cells)
-            label = "independent columns" if binary else "a Gaussian"
-        better = Estimate.from_rows(ours - simple.score_samples(cells)).to_json()
-    except (
-        ValueError,
-        IndexError,
-    ):  # no columns of numbers, constant ones, few rows: nothing to compare with
+    numbers = [c for c in explorer.columns if not explorer.mixed or not (c.n_levels or c.kind == "date")]
+    if not numbers or others.height < 5 * len(numbers):
         return lines
-    where += ", to which it was fitted"
+    cells, fitted = (np.stack([explorer.numbers(t, c) for c in numbers], axis=1) for t in (some, others))
+    simple, label = Gaussian(random_state=0), "a Gaussian"
+    if explorer.mixed:
+        kept = ~np.isnan(cells).all(1)
+        unknown = [polars.lit(None).alias(c.name) for c in explorer.columns if c not in numbers]
+        rows, cells = some.filter(polars.Series(kept)).with_columns(unknown), cells[kept]
+        label += f" ({len(numbers)} columns of numbers)"
+    elif explorer.columns[0].kind == "binary":
+        simple, label = BernoulliMixture(n_components=1, random_state=0), "independent columns"
+    try:
+        ours = model.score_samples(rows, **({"density": True} if explorer.mixed else {}))
+        simple.fit(fitted[~np.isnan(fitted).all(1)])
+        better = Estimate.from_rows(ours - simple.score_samples(cells)).to_json()
+    except ValueError:  # such as a column that is constant in these rows
+        return lines
+    where += f"; it was fitted to {others.height:,} others"
     return [*lines, _line(f"better than {label} by", better, where, explorer.score_badge(ours))]
