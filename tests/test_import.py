@@ -9,6 +9,7 @@ import pytest
 
 HEAVY = ("sklearn", "numba", "matplotlib", "pooch", "typer", "rich", "scipy", "pandas", "polars", "triton")
 NOT_FOR_HELP = ("torch", "sklearn", "numba", "matplotlib", "scipy", "pandas", "polars", "narwhals", "h5py")
+NOT_FOR_HELP += ("starlette", "uvicorn", "anyio")
 
 COMMANDS = f"""
 import contextlib, io, json, sys

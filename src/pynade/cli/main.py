@@ -18,6 +18,7 @@ from pynade._version import __version__
 from pynade.cli import data, lazy
 from pynade.cli.arguments import GROUP, Picture, Run, Usage
 from pynade.cli.doctor import doctor
+from pynade.cli.explore import explore
 from pynade.cli.fit import HELP as HELP_OF_FIT
 from pynade.cli.fit import ModelCommand, fit
 from pynade.cli.report import report
@@ -117,7 +118,8 @@ def demo(out: Picture = Path("pynade-demo.png"), digits: Annotated[bool, Digits]
 
 app = typer.Typer(help=HELP, epilog=EPILOG, add_completion=False, pretty_exceptions_enable=False, **GROUP)
 app.command("fit", cls=ModelCommand, help=HELP_OF_FIT)(fit)
-for command in (score, sample, impute, predict, surprise, query, inpaint, sweep, info, report, demo, doctor):
+_questions = (score, sample, impute, predict, surprise, query)
+for command in (*_questions, explore, inpaint, sweep, info, report, demo, doctor):
     app.command()(command)
 app.add_typer(data.app, name="data")
 for point in entry_points(group="pynade.commands"):  # of other packages, such as the paper's

@@ -173,9 +173,7 @@ def _bars(answer: ColumnConditional) -> list[tuple[str, float]]:
     low, high = answer.quantile([0.005, 0.995])
     dates, step = isinstance(low, np.datetime64), column.resolution
     first, last = (float(end.astype(np.int64) if dates else end) for end in (low, high))
-    count = min(BARS, round((last - first) / step) + 1) if step else BARS
-    edges = np.linspace(first - step, last, count + 1)
-    edges = first + np.round((edges - first) / step) * step if step else edges
+    edges = column.bins(first, last, BARS)
 
     def value(number: float) -> Any:
         return np.datetime64(round(number), "us") if dates else number

@@ -218,6 +218,20 @@ class Column:
         some = ", ".join(map(str, known[:8])) + ", …" * (len(known) > 8)
         raise ValueError(f"column {self.name!r} has no level {value!r}; its levels are: {some}")
 
+    def bins(self, low: float, high: float, most: int) -> np.ndarray:
+        """Ends of ranges of about one width that cover the values from low to high; dates in microseconds.
+
+        A range holds the values above its first end up to its last. On a lattice ranges are whole steps.
+
+        Args:
+            low, high: the smallest and the largest value to cover.
+            most: how many ranges at most.
+        """
+        step = self.resolution
+        count = min(most, round((high - low) / step) + 1) if step else most
+        edges = np.linspace(low - step, high, count + 1)
+        return low + np.round((edges - low) / step) * step if step else edges
+
     def domain(self) -> str:
         """The values, in words."""
         if self.kind in LEVELS:

@@ -168,7 +168,7 @@ def _parquet_frame(path: Path) -> polars.DataFrame:
         raise ValueError(f"{path} could not be read as a parquet file ({reason})") from error
 
 
-def read_frame(path: str | Path, missing: Words = None) -> polars.DataFrame:
+def read_frame(path: str | Path, missing: Words = None, raw: bytes | None = None) -> polars.DataFrame:
     """Read a table of columns of any type as a polars frame.
 
     The types of the columns of a ``.csv`` file follow from all of its cells: whole numbers, numbers, true and
@@ -179,6 +179,7 @@ def read_frame(path: str | Path, missing: Words = None) -> polars.DataFrame:
         path: A ``.csv``, ``.csv.gz`` or ``.parquet`` file.
         missing: Texts that mean "missing" in a ``.csv`` file, in upper or lower case; a blank cell always
             does. None takes ``NA``, ``N/A``, ``NaN``, ``null``, ``none``, ``?``, ``NaT`` and ``<NA>``.
+        raw: The bytes of a CSV file that is not on disk; messages name it by its path.
 
     Example:
         >>> import tempfile
@@ -188,8 +189,9 @@ def read_frame(path: str | Path, missing: Words = None) -> polars.DataFrame:
         ['Date', 'Int64', 'String']
     """
     path = Path(path)
+    is_csv = raw is not None or ending(path) == ".csv"
     tokens = MISSING if missing is None else ("", *(token.strip().lower() for token in missing))
-    frame = CsvText(path).frame(tokens) if ending(path) == ".csv" else _parquet_frame(path)
+    frame = CsvText(path, raw).frame(tokens) if is_csv else _parquet_frame(path)
     if not frame.height or not frame.width:
         raise ValueError(f"{path} has {'column names but no rows' if frame.width else 'no columns'}")
     return frame
@@ -229,11 +231,16 @@ def write_table(path: Path, header: Sequence[str] | None, rows: Any) -> None:
 
 
 class CsvText:
-    """The text of a CSV file: its delimiter, its column names, and the lines that follow them."""
+    """The text of a CSV file: its delimiter, its column names, and the lines that follow them.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: the file, or how messages name the text.
+        raw: its bytes, if they are not to be read from the file.
+    """
+
+    def __init__(self, path: Path, raw: bytes | None = None) -> None:
         try:
-            raw = path.read_bytes()
+            raw = path.read_bytes() if raw is None else raw
             text = (gzip.decompress(raw) if path.suffix.lower() == ".gz" else raw).decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is no UTF-8 text ({error.reason} at byte {error.start})") from error

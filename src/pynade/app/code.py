@@ -1,0 +1,98 @@
+"""Python code that gives the numbers of an answer: what the page shows under "copy as Python"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Code:
+    """Texts of code about one model.
+
+    Args:
+        run: the run folder or model file.
+        data: the file or the name of the data; None has none.
+        mixed: whether the model is one of mixed tables.
+        binarize: how grey levels of the data were made black and white.
+    """
+
+    run: str = "RUN"
+    data: str | None = None
+    mixed: bool = True
+    binarize: Any = None
+
+    def model(self) -> str:
+        """Load the model."""
+        return f"import numpy\n\nimport pynade\n\nmodel = pynade.load({self.run!r})\n"
+
+    def table(self, data: str | None = None) -> str:
+        """Load the model, and a table (of the data, where no file is named)."""
+        name = repr(data or self.data or "DATA")
+        if self.mixed:
+            read = f"resolve({name}, frames=True, missing=model.missing)"
+        else:
+            read = f"binarized(resolve({name}), {self.binarize!r})"
+        more = "" if self.mixed else "from pynade.tables.images import binarized\n"
+        start = self.model().replace(
+            "import pynade\n", f"import pynade\nfrom pynade.tables import resolve\n{more}"
+        )
+        return f'{start}table = {read}.split("all")\n'
+
+    def conditional(self, asked: Any, given: dict[Any, Any]) -> str:
+        """The distribution of one column."""
+        code = f"{self.model()}answer = model.conditional({asked!r}, given={given!r})\n"
+        return code + "print(answer)\n"
+
+    def draws(self, place: int, given: dict[int, Any], n_columns: int, n: int) -> str:
+        """Draws of one column of a model with a fixed ordering."""
+        if not given:
+            return f"{self.model()}draws = numpy.asarray(model.sample({n}, random_state=0))[:, {place}]\n"
+        code = f"{self.model()}row = numpy.full((1, {n_columns}), numpy.nan)\n"
+        code += "".join(f"row[0, {i}] = {value!r}\n" for i, value in given.items())
+        options = f"n={n}, random_state=0, particles={4 * n}"
+        return f"{code}draws = numpy.asarray(model.impute(row, {options}))[:, 0, {place}]\n"
+
+    def joint(self, a: Any, b: Any, given: dict[Any, Any], xs: list[Any], ys: list[Any]) -> str:
+        """The joint density of two columns at points of a grid: the mean over both orders."""
+        return f"""{self.model()}given, xs, ys = {given!r}, {xs!r}, {ys!r}
+
+def along(first, second, xs, ys):
+    each = [model.conditional(second, given={{**given, first: x}}).pdf(ys) for x in xs]
+    return numpy.array(model.conditional(first, given=given).pdf(xs))[:, None] * numpy.array(each)
+
+density = (along({a!r}, {b!r}, xs, ys) + along({b!r}, {a!r}, ys, xs).T) / 2
+"""
+
+    def score(self) -> str:
+        """Log p of the rows of a file."""
+        return f"{self.table('table.csv')}log_p = model.score_samples(table)\n"
+
+    def fill(self, draws: int | None, seed: int) -> str:
+        """A file with its gaps filled."""
+        options = "" if draws is None else f", n={draws}, random_state={seed}"
+        if self.mixed:
+            return f"{self.table('table.csv')}filled = model.impute(table{options})\n"
+        code = f"{self.model()}from pynade.tables import read_file\n\ntable, names = read_file('table.csv')\n"
+        return f"{code}filled = model.impute(table{options or ', random_state=0'})\n"
+
+    def rows(self, places: list[int]) -> str:
+        """Log p of some rows of the data, and the surprise of their cells."""
+        code = f"{self.table()}rows = table[{places!r}]\nlog_p = model.score_samples(rows)\n"
+        return code + "surprise = model.surprise(rows, measure='p_value')\n" * self.mixed
+
+    def sample(self, n: int, seed: int, given: dict[Any, Any], numbers: list[str]) -> str:
+        """Draws, and the correlations of their numbers."""
+        code = f"{self.model()}draws = model.sample({n}, random_state={seed}, given={given or None!r})\n"
+        some = f"draws[{numbers!r}]" if self.mixed else "draws"
+        return code + (f"correlations = numpy.corrcoef(numpy.asarray({some}, float).T)\n" if numbers else "")
+
+    def image(self, row: int | None, hole: list[int], seed: int, log_p: str, probabilities: str) -> str:
+        """Completions of an image with a hole."""
+        first = (
+            "table[{row}]" if row is not None else f"numpy.asarray(model.sample(1, random_state={seed}))[0]"
+        )
+        start = self.model() if row is None else self.table()
+        code = f"{start}image = {first.format(row=row)}.astype(float)\nimage[{hole!r}] = numpy.nan\n"
+        code += f"completions = model.impute(image[None], n=5, random_state={seed})[:, 0]\n"
+        return code + f"log_p = {log_p}\n" * bool(log_p) + probabilities

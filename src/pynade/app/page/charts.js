@@ -1,0 +1,185 @@
+// Charts in SVG and canvas, without any library.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export function node(tag, facts = {}, ...inside) {
+  const made = facts.svg ? document.createElementNS(SVG, tag) : document.createElement(tag);
+  for (const [name, value] of Object.entries(facts)) {
+    if (name === "svg" || value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (name === "text") made.textContent = value;
+    else made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...inside.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+const draw = (tag, facts, ...inside) => node(tag, { ...facts, svg: true }, ...inside);
+
+export function short(value) {
+  if (value === null || value === undefined) return "–";
+  if (typeof value !== "number") return String(value);
+  if (Number.isInteger(value) && Math.abs(value) < 1e15) return String(value);
+  return String(Number(value.toPrecision(4)));
+}
+
+export const count = (number) => number.toLocaleString("en");
+
+export function percent(p) {
+  return p === 0 || p >= 0.001 ? `${(100 * p).toFixed(1)} %` : `${(100 * p).toPrecision(2)} %`;
+}
+
+// Numbers of an axis as text; dates are microseconds since 1970.
+export function axisText(number, date) {
+  if (!date) return short(number);
+  const moment = new Date(number / 1000);
+  return Number.isNaN(moment.getTime()) ? "" : moment.toISOString().replace(/T00:00:00.*|:\d\d\.\d+Z$/, "");
+}
+
+function frame(width, height, label) {
+  return draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+}
+
+function ticks(svg, low, high, y, x, date, count = 5) {
+  for (let k = 0; k < count; k += 1) {
+    const value = low + ((high - low) * k) / (count - 1);
+    const anchor = k === 0 ? "start" : k === count - 1 ? "end" : "middle";
+    svg.append(draw("text", { x: x(value), y, "text-anchor": anchor, text: axisText(value, date) }));
+  }
+}
+
+// A histogram: probabilities p of ranges between edges, over a dashed outline of other probabilities.
+export function histogram(edges, p, other, { at = null, date = false, width = 640, height = 240, label = "" } = {}) {
+  const svg = frame(width, height, label);
+  const [low, high] = [edges[0], edges[edges.length - 1]];
+  const x = (v) => 8 + ((v - low) / (high - low || 1)) * (width - 16);
+  const over = (some) => some.map((v, k) => v / Math.max(1e-300, edges[k + 1] - edges[k]));
+  const [dense, before] = [over(p), other ? over(other) : []];
+  const most = Math.max(...dense, ...before, 1e-300);
+  const y = (v) => height - 22 - (v / most) * (height - 34);
+  if (at) {
+    const [from, to] = [Math.max(low, at[0]), Math.min(high, at[2])];
+    svg.append(draw("rect", { class: "interval", x: x(from), y: 4, width: Math.max(1, x(to) - x(from)), height: height - 26 }));
+  }
+  dense.forEach((v, k) => svg.append(draw("rect", {
+    class: "p", x: x(edges[k]), y: y(v), width: Math.max(0.5, x(edges[k + 1]) - x(edges[k]) - 0.6), height: height - 22 - y(v),
+  })));
+  if (other) {
+    const path = before.map((v, k) => `${k ? "L" : "M"}${x(edges[k]).toFixed(1)} ${y(v).toFixed(1)}H${x(edges[k + 1]).toFixed(1)}`);
+    svg.append(draw("path", { class: "outline", d: path.join("") }));
+  }
+  if (at) svg.append(draw("line", { class: "median", x1: x(at[1]), x2: x(at[1]), y1: 4, y2: height - 22 }));
+  svg.append(draw("line", { class: "axis", x1: 8, x2: width - 8, y1: height - 22, y2: height - 22 }));
+  ticks(svg, low, high, height - 7, x, date, width < 400 ? 3 : 5);
+  return svg;
+}
+
+// Bars of levels: a probability each, with another one below it.
+export function bars(levels, p, other, { most = 30, width = 640, label = "" } = {}) {
+  let places = levels.map((_, k) => k);
+  if (places.length > most) places = places.sort((a, b) => p[b] - p[a]).slice(0, most);
+  const row = other ? 26 : 20;
+  const svg = frame(width, places.length * row + 6, label);
+  const side = width < 400 ? 92 : 170;
+  const longest = Math.max(...places.map((k) => Math.max(p[k], other ? other[k] : 0)), 1e-300);
+  const size = (v) => (v / longest) * (width - side - 62);
+  places.forEach((k, line) => {
+    const y = line * row + 4;
+    const name = String(levels[k]);
+    const chars = width < 400 ? 13 : 24;
+    svg.append(
+      draw("text", { x: side - 6, y: y + 12, "text-anchor": "end", text: name.length > chars ? `${name.slice(0, chars - 1)}…` : name }),
+      draw("rect", { class: "p", x: side, y, width: size(p[k]), height: 12 }),
+      draw("text", { x: side + size(p[k]) + 5, y: y + 11, text: percent(p[k]) }),
+    );
+    if (other) svg.append(draw("rect", { class: "before", x: side, y: y + 13, width: size(other[k]), height: 6 }));
+  });
+  return svg;
+}
+
+function scale(values, column, from, to) {
+  if (column.levels) {
+    const step = (to - from) / values.length;
+    const place = new Map(values.map((v, k) => [String(v), k]));
+    return { at: (v) => (place.has(String(v)) ? from + step * (place.get(String(v)) + 0.5) : NaN), edge: (k) => from + step * k };
+  }
+  const half = values.length > 1 ? (values[values.length - 1] - values[0]) / (values.length - 1) / 2 : 1;
+  const [low, high] = [values[0] - half, values[values.length - 1] + half];
+  const at = (v) => from + ((v - low) / (high - low || 1)) * (to - from);
+  const edge = (k) => at(k === 0 ? low : k === values.length ? high : (values[k - 1] + values[k]) / 2);
+  return { at, edge, low, high };
+}
+
+// The density of two columns at the points of a grid, with real rows over it.
+export function heat(found, { width = 560, height = 430 } = {}) {
+  const [a, b] = found.columns;
+  const svg = frame(width, height, `Joint density of ${a.column} and ${b.column}`);
+  svg.setAttribute("class", "joint");
+  const left = b.levels ? 122 : 76;
+  const xs = scale(found.x_at, a, left, width - 8);
+  const ys = scale(found.y_at, b, height - 40, 8);
+  const most = Math.max(...found.density.map((line) => Math.max(...line)), 1e-300);
+  found.density.forEach((line, i) => line.forEach((v, j) => {
+    const [x0, x1, y0, y1] = [xs.edge(i), xs.edge(i + 1), ys.edge(j + 1), ys.edge(j)];
+    if (v / most > 0.004) svg.append(draw("rect", {
+      class: "cell", x: x0, y: y0, width: Math.max(0.5, x1 - x0), height: Math.max(0.5, y1 - y0), "fill-opacity": Math.sqrt(v / most).toFixed(3),
+    }));
+  }));
+  found.points.forEach(([u, v], k) => {
+    const jitter = (levels, n) => (levels ? (((k * n) % 17) - 8) * 0.9 : 0);
+    const [x, y] = [xs.at(u) + jitter(a.levels, 7), ys.at(v) + jitter(b.levels, 5)];
+    if (x > left && x < width - 8 && y > 8 && y < height - 40) svg.append(draw("circle", { class: "point", cx: x, cy: y, r: 2 }));
+  });
+  if (a.levels) found.x_at.slice(0, 12).forEach((v) => svg.append(draw("text", { x: xs.at(v), y: height - 24, "text-anchor": "middle", text: String(v).slice(0, 10) })));
+  else ticks(svg, xs.low, xs.high, height - 24, xs.at, a.kind === "date");
+  if (b.levels) found.y_at.forEach((v) => svg.append(draw("text", { x: left - 5, y: ys.at(v) + 4, "text-anchor": "end", text: String(v).slice(0, 15) })));
+  else for (let k = 0; k < 5; k += 1) {
+    const value = ys.low + ((ys.high - ys.low) * k) / 4;
+    svg.append(draw("text", { x: left - 5, y: ys.at(value) + (k === 4 ? 9 : 2), "text-anchor": "end", text: axisText(value, b.kind === "date") }));
+  }
+  svg.append(draw("text", { x: (left + width) / 2, y: height - 6, "text-anchor": "middle", text: a.column }));
+  svg.append(draw("text", { x: -(height - 32) / 2, y: 12, transform: "rotate(-90)", "text-anchor": "middle", text: b.column }));
+  return svg;
+}
+
+// Training curves: log-likelihood by epoch.
+export function curve(history, { width = 170, height = 62 } = {}) {
+  const known = history.flatMap((line) => [line.train, line.valid]).filter((v) => typeof v === "number").sort((u, v) => u - v);
+  if (history.length < 2 || !known.length) return null;
+  const [low, high] = [known[Math.floor(known.length * 0.06)], known[known.length - 1]];
+  const svg = frame(width, height, `Training curve: log-likelihood of ${history.length} epochs, at most ${short(high)} nats`);
+  for (const name of ["train", "valid"]) {
+    const points = history.map((line, k) => [k, line[name]]).filter(([, v]) => typeof v === "number");
+    const place = ([k, v]) => `${4 + (k / (history.length - 1)) * (width - 8)},${height - 4 - (Math.max(0, v - low) / (high - low || 1)) * (height - 8)}`;
+    svg.append(draw("polyline", { class: `curve ${name}`, points: points.map(place).join(" ") }));
+  }
+  return svg;
+}
+
+// Pixels (channels, height, width) from 0 to 1 on a canvas, those of a hole marked.
+export function paint(canvas, shape, pixels, hole = null, cursor = null) {
+  const [channels, height, width] = shape.length === 3 ? shape : [1, ...shape];
+  canvas.width = width;
+  canvas.height = height;
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(width, height);
+  for (let k = 0; k < width * height; k += 1) {
+    for (let c = 0; c < 3; c += 1) image.data[4 * k + c] = 255 * pixels[(channels === 1 ? 0 : c % channels) * width * height + k];
+    image.data[4 * k + 3] = 255;
+    if (hole && hole.has(k)) image.data.set([214, 120, 40, 255], 4 * k);
+    if (cursor === k) image.data.set([60, 140, 230, 255], 4 * k);
+  }
+  context.putImageData(image, 0, 0);
+}
+
+// A matrix of correlations on a canvas: blue above 0, red below.
+export function matrix(canvas, rows) {
+  canvas.width = canvas.height = rows.length;
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(rows.length, rows.length);
+  rows.flat().forEach((r, k) => {
+    const end = r >= 0 ? [40, 95, 160] : [185, 60, 60];
+    image.data.set([...end.map((v) => Math.round(245 + (v - 245) * Math.abs(r ?? 0))), 255], 4 * k);
+  });
+  context.putImageData(image, 0, 0);
+}
