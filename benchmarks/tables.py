@@ -19,7 +19,6 @@ import os
 import subprocess
 import sys
 import venv
-from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -211,16 +210,20 @@ def install(environments):
 
 def run(arguments):
     """Measure what is not measured yet, several systems at a time if asked for."""
-    asked = []
-    with ProcessPoolExecutor(arguments.processes, get_context("spawn")) as pool:
-        for seed in arguments.seeds:
-            for name in arguments.tables:
-                folder = prepare(name, seed, arguments.data, arguments.work)
-                for system in arguments.systems:
-                    if not (folder / system / "measures.json").exists():
-                        asked.append(pool.submit(measure, system, folder, arguments))
-        for each in asked:
-            each.result()
+    folders = [
+        prepare(name, seed, arguments.data, arguments.work)
+        for seed in arguments.seeds
+        for name in arguments.tables
+    ]
+    jobs = [(system, folder, arguments) for folder in folders for system in arguments.systems]
+    jobs = [job for job in jobs if not (job[1] / job[0] / "measures.json").exists()]
+    if arguments.processes == 1:
+        for job in jobs:
+            measure(*job)
+    else:
+        os.environ["OMP_NUM_THREADS"] = "1"  # of the processes below
+        with get_context("spawn").Pool(arguments.processes) as pool:
+            pool.starmap(measure, jobs, chunksize=1)
 
 
 def measure(system, folder, arguments):
@@ -235,8 +238,7 @@ def answered(system, folder, arguments):
     (folder / system).mkdir(exist_ok=True)
     python = interpreter(system, arguments.environments)
     command = [str(c) for c in (python, HERE / "table_systems.py", system, folder, *arguments.questions)]
-    threads = {"OMP_NUM_THREADS": "2" if arguments.processes == 1 else "1"}
-    named = {"timeout": arguments.limit, "env": os.environ | threads, "check": True}
+    named = {"timeout": arguments.limit, "env": {"OMP_NUM_THREADS": "2", **os.environ}, "check": True}
     with (folder / system / "log").open("w") as log:
         try:
             subprocess.run(command, stdout=log, stderr=log, **named)

@@ -28,7 +28,7 @@ OTHERS = {
     "pip",
     "torchrun",
     "make",
-}  # programs that a page may name beside pynade
+}  # programs a page may name
 
 
 def blocks(path, language):

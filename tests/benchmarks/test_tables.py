@@ -40,7 +40,13 @@ def file(tmp_path_factory):
 def test_a_table_is_split_measured_and_reported(modules, file, tmp_path):
     tables, table_systems, table_measures, table_page = modules
     asked = Namespace(
-        seeds=[1], tables=[str(file)], data=None, work=tmp_path / "work", limit=120, environments=None
+        seeds=[1],
+        tables=[str(file)],
+        data=None,
+        work=tmp_path / "work",
+        limit=3600,
+        environments=None,
+        processes=1,
     )
     asked.systems, asked.questions = (
         ["gaussian", "marginals"],
