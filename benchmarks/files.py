@@ -35,7 +35,7 @@ FITS: dict[str, tuple[str, dict[str, Any], str]] = {
         *("deepnade", {"hidden": (2000, 2000), "epochs": 3}),
         "binarized_mnist",
     ),
-    "TabularNADE on adult": ("tabularnade", {"time_limit": 120.0}, "tables/adult.csv"),
+    "TabularNADE on adult": ("tabularnade", {"time_limit": 120.0}, "tables/adult.csv.gz"),
 }
 
 
@@ -44,7 +44,7 @@ def fit_costs(model: str, parameters: dict[str, Any], data: str, folder: Path) -
     spent: list[float] = []
     save = checkpoint.Checkpoint.save
     where = Path(os.environ["PYNADE_DATA"])
-    source = str(where / data) if data.endswith(".csv") else data
+    source = str(where / data) if "/" in data else data
 
     def timed(self: Any, *args: Any) -> None:
         began = time.perf_counter()

@@ -152,6 +152,15 @@ def test_scores_are_those_of_the_density(name, fitted):
 
 
 @every
+def test_the_score_of_a_row_does_not_depend_on_the_others(name, fitted):
+    X, model = data(name), fitted(name)
+    together = model.score_samples(X)
+    for chosen in (slice(None, None, -1), slice(None, None, 3), slice(7, 8)):
+        found = model.score_samples(X[chosen])
+        np.testing.assert_allclose(found, together[chosen], rtol=1e-12, atol=1e-12)
+
+
+@every
 def test_the_same_seed_gives_the_same_model(name, fitted):
     X, model = data(name), fitted(name)
     again, other = make(name).fit(X), make(name, random_state=1).fit(X)

@@ -53,6 +53,9 @@ class Questions(DensityMixin, BaseEstimator):
         exact for these, but no marginal of the density that scores complete rows. More `orderings` bring the
         two closer, not together; `disagreement` says how far orderings differ. Other models marginalise.
 
+        On a CPU the score of a row does not depend on the rows beside it: it is the same to within 1e-12
+        (relative or absolute), whatever their number and order.
+
         Args:
             X: rows; NaN = missing, where the model takes missing values.
             orderings: for an orderless model, a number K or a batch of orderings: exact for that ensemble.
