@@ -13,7 +13,7 @@ import pytest
 from pynade.app.serve import explorer_of_run
 from pynade.runs.run import start_run
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DRIVER = shutil.which("chromedriver")
 webdriver = pytest.importorskip("selenium.webdriver", reason="the browser test needs selenium")
 pytestmark = pytest.mark.skipif(

@@ -8,6 +8,7 @@ import threading
 import urllib.error
 import urllib.request
 
+import anyio
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -224,8 +225,13 @@ def test_names_of_loopback_are_answered(penguins, host):
 
 
 def test_pages_of_other_sites_are_refused(penguins):
-    for headers in ({"origin": "http://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}):
+    others = ({"origin": "http://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"})
+    for headers in (*others, {"sec-fetch-site": "same-site"}):
         assert penguins.post("/api/rows", json={}, headers=headers).status_code == 403
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+        for path in ("/api/rows", "/api/score"):  # (the only kinds that a page may send without asking)
+            assert post(penguins, path, b"{}", kind).status_code == 400
+    assert penguins.get("/", headers={"sec-fetch-site": "cross-site"}).status_code == 200  # a link to it
 
 
 def test_a_token_is_needed_elsewhere(client, model):
@@ -265,6 +271,30 @@ def test_limits(client):
     assert answer.status_code == 413
     assert "at a time" in answer.json()["error"]
     assert slow.post("/api/rows", json={}).json()["scored"] == 1  # as many as fit
+
+
+def test_a_slow_or_broken_sender_holds_no_place(model):
+    application = app.create(model, limits=app.Limits(seconds=0.2, concurrent=1, waiting=0))
+
+    def post_without_end(after):
+        """The status of a request whose body never comes, and what comes after its beginning."""
+        sent, parts = [], [{"type": "http.request", "body": b"{", "more_body": True}, *after]
+
+        async def receive():
+            return parts.pop(0) if parts else await anyio.sleep_forever()
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": "/api/conditional", "query_string": b""}
+        scope |= {"headers": [(b"host", b"localhost")], "http_version": "1.1"}
+        anyio.run(application, scope, receive, send)
+        return sent[0]["status"]
+
+    assert post_without_end([]) == 408
+    assert post_without_end([{"type": "http.disconnect"}]) == 400
+    with TestClient(application, base_url="http://localhost") as one:
+        assert one.post("/api/conditional", json={"asked": ["species"]}).status_code == 200
 
 
 def test_too_many_requests_at_once_are_refused(model, monkeypatch):

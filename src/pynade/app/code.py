@@ -53,15 +53,23 @@ class Code:
         options = f"n={n}, random_state=0, particles={4 * n}"
         return f"{code}draws = numpy.asarray(model.impute(row, {options}))[:, 0, {place}]\n"
 
-    def joint(self, a: Any, b: Any, given: dict[Any, Any], xs: list[Any], ys: list[Any]) -> str:
-        """The joint density of two columns at points of a grid: the mean over both orders."""
-        return f"""{self.model()}given, xs, ys = {given!r}, {xs!r}, {ys!r}
+    def joint(self, keys: list[Any], given: dict[Any, Any], parts: list[tuple[list[Any], list[Any]]]) -> str:
+        """Probabilities of the cells of a grid over two columns: the mean over both orders."""
+        found = [f"numpy.diff(answer.cdf({e!r}))" if e else f"answer.pmf({v!r})" for e, v in parts]
+        (a, xs), (b, ys) = ((key, values) for key, (_, values) in zip(keys, parts, strict=True))
+        return f"""{self.model()}given = {given!r}
+xs = {xs!r}  # a value of each range of {a}
+ys = {ys!r}  # and of {b}
+parts = {{
+    {a!r}: lambda answer: {found[0]},
+    {b!r}: lambda answer: {found[1]},
+}}
 
-def along(first, second, xs, ys):
-    each = [model.conditional(second, given={{**given, first: x}}).pdf(ys) for x in xs]
-    return numpy.array(model.conditional(first, given=given).pdf(xs))[:, None] * numpy.array(each)
+def along(first, second, values):
+    each = [parts[second](model.conditional(second, given={{**given, first: v}})) for v in values]
+    return parts[first](model.conditional(first, given=given))[:, None] * numpy.array(each)
 
-density = (along({a!r}, {b!r}, xs, ys) + along({b!r}, {a!r}, ys, xs).T) / 2
+p = (along({a!r}, {b!r}, xs) + along({b!r}, {a!r}, ys).T) / 2
 """
 
     def score(self) -> str:

@@ -164,7 +164,7 @@ def samples(explorer: Explorer, n: Any = 1000, given: Any = None, seed: Any = 0)
             for side, x in values.items():
                 cdf = np.searchsorted(np.sort(x), edges, side="right") / max(1, len(x))
                 out[side] = np.diff(cdf).tolist()
-            out["edges"] = edges.tolist()
+            out |= {"edges": edges.tolist(), "step": column.resolution}
         columns.append(out)
     numbers = [c for c in explorer.columns if c.numeric and c.kind != "constant" and c.name not in known]
     matrices = {}
