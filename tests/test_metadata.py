@@ -71,7 +71,8 @@ def test_the_workflow_runs_the_commands_of_the_readme(workflow):
 
 def test_the_readme_says_whether_there_is_a_release():
     unreleased = f"## {pynade.__version__} (unreleased)" in text("CHANGELOG.md")
-    assert ("not on PyPI yet" in text("README.md")) == unreleased
+    for name in ("README.md", "docs/start.md"):
+        assert ("not on PyPI yet" in text(name)) == unreleased, name
 
 
 def test_the_readme_is_short_and_its_picture_small():
