@@ -21,6 +21,7 @@ from pynade.plots.drawing import BARS, COLOURS, Columns, axes_or_new, column_nam
 from pynade.tables.frames import is_missing, native_frame
 from pynade.training.history import current_line
 
+MARGINALS = 64  # columns whose distributions are drawn, unless they are named
 IN_PAIRS = 6  # columns that are drawn in pairs, unless they are named
 LABELLED = 40  # columns whose names fit on an axis
 WRITTEN = 12  # columns up to which associations are written as numbers
@@ -71,7 +72,7 @@ def marginals(
         >>> len(pynade.plots.marginals(pynade.Gaussian().fit(rows), rows))
         3
     """
-    return drawing.draw_marginals(_compared(model, X, columns, n, random_state, 64), figure)
+    return drawing.draw_marginals(_compared(model, X, columns, n, random_state, MARGINALS), figure)
 
 
 def dependence(
