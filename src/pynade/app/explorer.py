@@ -30,13 +30,21 @@ NEAR = 0.1  # share of the rows on each side that count as near to a given numbe
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one request may ask for."""
+    """How much one request may ask for.
 
-    rows: int = 100_000  # of a table that is sent
-    bytes: int = 16_000_000  # of a request
-    seconds: float = 20.0  # of computing
-    concurrent: int = 2  # requests computed at once
-    waiting: int = 8  # requests that wait for these; more are refused
+    Args:
+        rows: of a table that is sent.
+        bytes: of a request.
+        seconds: of computing, and of sending the request.
+        concurrent: requests that are computed at once.
+        waiting: requests that wait for these; more are refused.
+    """
+
+    rows: int = 100_000
+    bytes: int = 16_000_000
+    seconds: float = 20.0
+    concurrent: int = 2
+    waiting: int = 8
 
 
 @contextmanager
