@@ -116,6 +116,18 @@ def test_rows_are_sorted_by_log_p(penguins, model, monkeypatch, tmp_path):
     assert found["scored"] == found["total"] == 344
 
 
+def test_cells_of_arrays_have_their_surprise(client, runs, monkeypatch, tmp_path):
+    found = ask(client("digits"), "rows", n=3)
+    code = run_code(found, monkeypatch, tmp_path)
+    shown = np.array([line["surprise"] for line in found["rows"]])
+    np.testing.assert_allclose(shown, code["surprise"], atol=1e-6)
+    model, line = pynade.load(runs / "digits"), found["rows"][0]
+    known = {i: line["cells"][i] for i in range(64) if i != 20}
+    p = model.conditional(20, given=known).pmf([line["cells"][20]])[0]
+    assert shown[0, 20] == pytest.approx(-np.log(min(1, 2 * p)), abs=1e-3)
+    assert "surprise" not in ask(client("fixed"), "rows", n=3)["rows"][0]
+
+
 def test_gaps_are_filled(penguins, model, monkeypatch, tmp_path):
     found = send(penguins, "fill", CSV)
     assert (found["filled"], found["marks"]) == (4, [[1, 5], [2, 6]])

@@ -84,10 +84,16 @@ p = (along({a!r}, {b!r}, xs) + along({b!r}, {a!r}, ys).T) / 2
         code = f"{self.model()}from pynade.tables import read_file\n\ntable, names = read_file('table.csv')\n"
         return f"{code}filled = model.impute(table{options or ', random_state=0'})\n"
 
-    def rows(self, places: list[int]) -> str:
+    def rows(self, places: list[int], surprise: bool = False) -> str:
         """Log p of some rows of the data, and the surprise of their cells."""
         code = f"{self.table()}rows = table[{places!r}]\nlog_p = model.score_samples(rows)\n"
-        return code + "surprise = model.surprise(rows, measure='p_value')\n" * self.mixed
+        if self.mixed:
+            return f"{code}surprise = model.surprise(rows, measure='p_value')\n"
+        code += (
+            "\nfrom pynade.plots.cells import cell_cdfs\n\nbelow, up_to = cell_cdfs(model, rows)\n" * surprise
+        )
+        p_values = "numpy.clip(2 * numpy.minimum(up_to, 1 - below), 1e-300, 1)"
+        return code + f"surprise = -numpy.log({p_values})\n" * surprise
 
     def sample(self, n: int, seed: int, given: dict[Any, Any], numbers: list[str]) -> str:
         """Draws, and the correlations of their numbers."""

@@ -12,6 +12,8 @@ import torch
 from pynade.app.explorer import Explorer, TooMuch, caught_warnings, json_value
 from pynade.estimators import BernoulliMixture, Gaussian, ImageEstimator
 from pynade.likelihood import Estimate
+from pynade.models import Marginalisable, Orderless
+from pynade.plots.cells import cell_cdfs
 
 COMPLETIONS = 5  # of an image with a hole
 SHOWN = 200  # rows of a filled table that the page shows
@@ -111,17 +113,30 @@ def rows(explorer: Explorer, start: Any = 0, n: Any = 25, lowest: Any = True) ->
     chosen = explorer.table[at.tolist()]
     spread = model.disagreement(explorer.rows_of(chosen)) if explorer.orderless else np.full(len(at), np.nan)
     extra: list[dict[str, Any]] = [{} for _ in at]
-    if explorer.mixed:
-        surprise = explorer.frame(model.surprise(chosen, measure="p_value")).to_numpy()
-        known = ~np.isnan(model.schema_.encode(chosen)[0])
+    if (surprise := _surprise(explorer, chosen)) is not None:
+        known = ~np.isnan(model.schema_.encode(chosen)[0] if explorer.mixed else surprise)
         extra = [
             {"surprise": [*map(json_value, s)], "known": k.tolist()}
             for s, k in zip(surprise, known, strict=True)
         ]
+        out["code"] = explorer.code.rows(at.tolist(), surprise=True)
     for i, cells in enumerate(chosen.select([*explorer.by_name]).rows()):
         line = {"row": int(at[i]), "log_prob": json_value(scores[i]), "spread": json_value(spread[i])}
         out["rows"].append(line | {"cells": [*map(json_value, cells)]} | extra[i])
     return out
+
+
+def _surprise(explorer: Explorer, chosen: Any) -> np.ndarray | None:
+    """-log of the probability of a value at least as odd as each cell given the others; or None."""
+    model, rows = explorer.model, explorer.rows_of(chosen)
+    if explorer.mixed:
+        return explorer.frame(model.surprise(chosen, measure="p_value")).to_numpy()
+    if not isinstance(model.model_, Orderless | Marginalisable):  # knows a cell given those before it only
+        return None
+    if explorer.affordable(lambda n: cell_cdfs(model, rows[:n]), len(rows), 2) < len(rows):
+        return None
+    below, up_to = cell_cdfs(model, rows)
+    return -np.log(np.clip(2 * np.minimum(up_to, 1 - below), 1e-300, 1))
 
 
 def _correlations(numbers: np.ndarray) -> list[list[float | None]]:

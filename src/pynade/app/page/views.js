@@ -149,7 +149,7 @@ views.rows = {
         explain(cell, found.columns[k], others(found.columns, line.cells, line.known, k), `A value at least as odd has probability ${percent(Math.exp(-nats))}.`);
         return cell;
       })));
-    const hint = state.model.columns.some((c) => c.kind !== "binary") ? "Cells are shaded by their surprise given the rest of their row; point at one, or move to it with Tab and the arrow keys, for what was expected." : "";
+    const hint = found.rows.some((line) => line.surprise) ? "Cells are shaded by their surprise given the rest of their row; point at one, or move to it with Tab and the arrow keys, for what was expected." : "";
     return [tools, node("p", { class: "quiet", text: hint }), node("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Rows by log p" }, withArrows(node("table", {}, head, ...lines)))];
   },
 };
@@ -307,8 +307,8 @@ views.images = {
         paint(pixel, shape, made.probabilities);
         results.replaceChildren(...notes(made),
           ...(made.log_prob === undefined ? [] : [node("p", { class: "answer" }, "log p of the rest ", node("b", { id: "log-p", text: made.log_prob.toFixed(3) }), " nats ", badge(made.badge))]),
-          node("h3", { text: "Five completions" }), node("div", { class: "thumbs" }, ...made.completions.map((one, k) => picture(one, `Completion ${k + 1}`))),
-          node("h3", {}, "Pixel probabilities given the rest ", badge(made.pixel_badge)), pixel);
+          node("h2", { text: "Five completions" }), node("div", { class: "thumbs" }, ...made.completions.map((one, k) => picture(one, `Completion ${k + 1}`))),
+          node("h2", {}, "Pixel probabilities given the rest ", badge(made.pixel_badge)), pixel);
       } catch (error) { say(error.message); }
     };
     const number = node("input", { type: "number", id: "image-row", min: 0, max: (found.rows || 1) - 1, value: hole.row, onchange: (event) => { hole.row = Math.max(0, Math.floor(Number(event.target.value))); update(); } });
