@@ -84,9 +84,10 @@ p = (along({a!r}, {b!r}, xs) + along({b!r}, {a!r}, ys).T) / 2
         code = f"{self.model()}from pynade.tables import read_file\n\ntable, names = read_file('table.csv')\n"
         return f"{code}filled = model.impute(table{options or ', random_state=0'})\n"
 
-    def rows(self, places: list[int], surprise: bool = False) -> str:
-        """Log p of some rows of the data, and the surprise of their cells."""
-        code = f"{self.table()}rows = table[{places!r}]\nlog_p = model.score_samples(rows)\n"
+    def rows(self, places: list[int], k: int | None, surprise: bool = False) -> str:
+        """Log p of some rows of the data along k orderings, and the surprise of their cells."""
+        options = f", orderings={k}" if k else ""
+        code = f"{self.table()}rows = table[{places!r}]\nlog_p = model.score_samples(rows{options})\n"
         if self.mixed:
             return f"{code}surprise = model.surprise(rows, measure='p_value')\n"
         code += (

@@ -253,15 +253,16 @@ class Explorer:
         """Orderings that a score averages; None of a model that needs none."""
         return len(self.model.orderings()) if self.orderless else None
 
-    def score_badge(self, log_p: Any) -> dict[str, Any]:
-        """How log p of rows is known: an RBM may estimate it."""
+    def score_badge(self, log_p: Any, k: int | None = None) -> dict[str, Any]:
+        """How log p of rows, along k orderings (None: the model's own), is known: an RBM may estimate it."""
         summary = self.model.summary(log_p)
         if not summary.exact:
             error = summary.mc_stderr
             return {"kind": "estimate", "text": f"estimate ± {error:.3f}", "error": error}
         if self.k is None:
             return {"kind": "exact", "text": "exact"}
-        return {"kind": "orderings", "text": f"exact for {self.k} ordering{'s' * (self.k > 1)}"}
+        k = k or self.k
+        return {"kind": "orderings", "text": f"exact for {k} ordering{'s' * (k > 1)}"}
 
     def _answer(self, name: str, given: dict[str, Any]) -> tuple[Any, dict[str, Any], str]:
         """The distribution of a column given others, how it is known, and code that makes it."""
