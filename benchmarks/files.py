@@ -30,12 +30,12 @@ from pynade.runs.run import resume_run, start_run
 from pynade.training import checkpoint
 
 FITS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "NADE of 500 units on binarized_mnist": ("nade", {"hidden": 500, "epochs": 12}, "binarized_mnist"),
+    "NADE of 500 units on binarized_mnist": ("nade", {"hidden": 500, "epochs": 4}, "binarized_mnist"),
     "DeepNADE of 2 x 2000 units on binarized_mnist": (
-        *("deepnade", {"hidden": (2000, 2000), "epochs": 3}),
+        *("deepnade", {"hidden": (2000, 2000), "epochs": 2}),
         "binarized_mnist",
     ),
-    "TabularNADE on adult": ("tabularnade", {"time_limit": 120.0}, "tables/adult.csv.gz"),
+    "TabularNADE on adult": ("tabularnade", {"time_limit": 60.0}, "tables/adult.csv.gz"),
 }
 
 
@@ -52,7 +52,7 @@ def fit_costs(model: str, parameters: dict[str, Any], data: str, folder: Path) -
         spent.append(time.perf_counter() - began)
 
     def interrupt(now: Any) -> bool:
-        if now.done and now.epoch == max(1, now.epochs // 2):
+        if now.epoch_done and now.epoch == max(1, now.epochs // 2):
             os.kill(os.getpid(), signal.SIGINT)
         return False
 

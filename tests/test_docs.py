@@ -17,8 +17,10 @@ import typer
 from filelock import FileLock
 
 import pynade
+import pynade.app
 from pynade.cli.fit import model_options
 from pynade.cli.main import app
+from pynade.estimators import answers
 from pynade.estimators.registry import MODELS
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -140,6 +142,33 @@ def test_every_parameter_of_an_estimator_is_described(site, name):
         assert not field.init or f"<strong>{field.name}</strong>" in described, field.name
     for method in ("fit", "score_samples", "sample", "impute", "conditional", "save"):
         assert f'id="pynade.{kind}.{method}"' in page
+
+
+INNER = {"build", "adopt", "check_request"}  # what runs ask of an estimator
+
+
+def asked_functions():
+    """What users call: methods of estimators and of their answers, figures, what pynade exports."""
+    kinds = [getattr(pynade, entry.kind) for entry in MODELS.values()]
+    for kind in {*kinds, answers.ColumnConditional, answers.JointConditional}:
+        for name, found in inspect.getmembers(kind, inspect.isfunction):
+            if not name.startswith("_") and found.__module__.startswith("pynade") and name not in INNER:
+                yield found, list(inspect.signature(found).parameters)[1:]
+    for module in (pynade, pynade.plots, pynade.datasets, pynade.app):
+        for found in (getattr(module, name) for name in getattr(module, "__all__", dir(module))):
+            if inspect.isfunction(found) or found is pynade.app.Limits:
+                yield found, list(inspect.signature(found).parameters)
+
+
+def test_every_parameter_of_what_users_call_is_described():
+    seen = 0
+    for function, parameters in asked_functions():
+        text = inspect.getdoc(function) or ""
+        for parameter in parameters:
+            described = rf"^\s+[^:\n]*\b{parameter}\b[^:\n]*:"
+            assert re.search(described, text, re.M), (function.__qualname__, parameter)
+            seen += 1
+    assert seen > 300
 
 
 def commands(command, name="pynade"):

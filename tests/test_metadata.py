@@ -1,5 +1,6 @@
 """What the files around the code say of the project: they parse, and agree with each other."""
 
+import json
 import re
 import tomllib
 from importlib import resources
@@ -71,7 +72,48 @@ def test_the_workflow_runs_the_commands_of_the_readme(workflow):
 
 def test_the_readme_says_whether_there_is_a_release():
     unreleased = f"## {pynade.__version__} (unreleased)" in text("CHANGELOG.md")
-    assert ("not on PyPI yet" in text("README.md")) == unreleased
+    for name in ("README.md", "docs/start.md"):
+        assert ("not on PyPI yet" in text(name)) == unreleased, name
+
+
+COMPARED = [  # the lines of the README's comparison: a system and a measure of the record
+    ("gaussian-mixture", "log_density"),
+    ("mostlyai", "log_density"),
+    ("forests", "rmse_30"),
+    ("knn", "rmse_30"),
+    ("boosting", "target_error_30"),
+    ("boosting", "target_error_complete"),
+    ("sdv-copula", "two_sample_auc"),
+]
+
+
+def test_comparisons_are_those_of_the_record():
+    tables = json.loads(text("paper/results/benchmarks/tables.json"))["tables"]
+    head, _, *lines = text("README.md").partition("\n| tool ")[2].partition("\n\n")[0].splitlines()
+    shown = re.findall(r"(\w+), (\d+) rows", head)
+    assert len(lines) == len(COMPARED) + 1  # the last one did not run
+    for line, (system, measure) in zip(lines, COMPARED, strict=False):
+        for cell, (name, rows) in zip(line.split("|")[3:-1], shown, strict=True):
+            found = tables[name]["systems"][system]
+            assert tables[name]["rows"]["train"] == int(rows)
+            if measure == "log_density":
+                found = found[measure]
+                expected = f"{found['to_pynade']:.2f} ± {found['to_pynade_stderr']:.2f}"
+                if found["scored"] < 0.5:
+                    expected += f" ({round(found['scored'] * tables[name]['rows']['test'])} rows)"
+            else:
+                expected = "{:.3f} ({:.3f})".format(*found[f"{measure}_paired"])
+            assert cell.strip() == expected, (system, measure, name)
+    section = text("docs/choose.md").partition("| table | training rows")[2].partition("\n\n")[0]
+    for line in section.splitlines()[2:]:
+        name, size, *cells = (
+            cell.strip() for cell in re.sub(r"\[(.*?)\]\(.*?\)", r"\1", line).split("|")[1:-1]
+        )
+        found = tables[name]["systems"]
+        assert size == f"{tables[name]['rows']['train']:,} × {tables[name]['columns']}"
+        both = [found[system] for system in ("pynade", "gaussian-mixture")]
+        expected = [(f"{s['log_density']['mean']:.2f}", f"{s['fit_seconds']:.0f}") for s in both]
+        assert cells == [*expected[0], *expected[1]], name
 
 
 def test_the_readme_is_short_and_its_picture_small():

@@ -77,15 +77,21 @@ def test_a_conditional_is_the_librarys(penguins, model, monkeypatch, tmp_path, n
 @pytest.mark.parametrize("pair", [("body_mass_g", "island"), ("bill_length_mm", "bill_depth_mm")])
 def test_the_joint_density_is_a_mean_over_both_orders(penguins, model, monkeypatch, tmp_path, pair):
     found = ask(penguins, "conditional", asked=list(pair), given={"sex": "male"})
-    density = np.array(found["density"])
-    assert density.shape == (len(found["x"]), len(found["y"]))
+    p = np.array(found["p"])
     code = run_code(found, monkeypatch, tmp_path)
-    np.testing.assert_allclose(code["density"], density)
-    x, y, given = found["x"][3], found["y"][2], {"sex": "male"}
-    a, b = (model.conditional(name, given) for name in pair)
-    one = a.pdf(x) * model.conditional(pair[1], {**given, pair[0]: x}).pdf(y)
-    two = b.pdf(y) * model.conditional(pair[0], {**given, pair[1]: y}).pdf(x)
-    assert density[3, 2] == pytest.approx((one + two) / 2)
+    np.testing.assert_allclose(code["p"], p)
+    assert p.shape == (len(code["xs"]), len(code["ys"]))
+    assert 0.94 < p.sum() <= 1  # 98 % of each column
+    x, y, given = code["xs"][3], code["ys"][2], {"sex": "male"}
+    at = [found[side][k : k + 2] for side, k in (("x_at", 3), ("y_at", 2))]
+
+    def chance(name, given, where, value):
+        answer = model.conditional(name, given)
+        return answer.pmf(value) if answer.column.n_levels else np.diff(answer.cdf(where))[0]
+
+    one = chance(pair[0], given, at[0], x) * chance(pair[1], {**given, pair[0]: x}, at[1], y)
+    two = chance(pair[1], given, at[1], y) * chance(pair[0], {**given, pair[1]: y}, at[0], x)
+    assert p[3, 2] == pytest.approx((one + two) / 2)
     assert 0 < len(found["points"]) <= 168  # male penguins
 
 
@@ -108,6 +114,18 @@ def test_rows_are_sorted_by_log_p(penguins, model, monkeypatch, tmp_path):
         first = found["rows"][0]
         assert tuple(first["cells"]) == table.row(first["row"])
     assert found["scored"] == found["total"] == 344
+
+
+def test_cells_of_arrays_have_their_surprise(client, runs, monkeypatch, tmp_path):
+    found = ask(client("digits"), "rows", n=3)
+    code = run_code(found, monkeypatch, tmp_path)
+    shown = np.array([line["surprise"] for line in found["rows"]])
+    np.testing.assert_allclose(shown, code["surprise"], atol=1e-6)
+    model, line = pynade.load(runs / "digits"), found["rows"][0]
+    known = {i: line["cells"][i] for i in range(64) if i != 20}
+    p = model.conditional(20, given=known).pmf([line["cells"][20]])[0]
+    assert shown[0, 20] == pytest.approx(-np.log(min(1, 2 * p)), abs=1e-3)
+    assert "surprise" not in ask(client("fixed"), "rows", n=3)["rows"][0]
 
 
 def test_gaps_are_filled(penguins, model, monkeypatch, tmp_path):
@@ -240,3 +258,19 @@ def test_other_estimators(monkeypatch, tmp_path, kind, framed):
         drawn["correlations"]["sampled"], run_code(drawn, monkeypatch, tmp_path)["correlations"], atol=1e-9
     )
     assert "better than" in one.get("/api/scores").json()["scores"][0]["label"]
+
+
+def test_a_frequent_value_is_in_the_joint_density(tmp_path):
+    """A value that most rows have lies in a cell of the grid, wherever the ends of its cell are."""
+    from starlette.testclient import TestClient
+
+    rng = np.random.default_rng(0)
+    hours = np.where(rng.random(300) < 0.6, 40, rng.integers(1, 99, 300))
+    table = polars.DataFrame({"hours": hours, "x": rng.normal(size=300)})
+    model = pynade.TabularNADE(hidden=16, members=1, epochs=30, mixture=False, random_state=0).fit(table)
+    one = TestClient(app.create(model, table), base_url="http://localhost")
+    found, answer = ask(one, "conditional", asked=["hours", "x"]), model.conditional("hours")
+    share = np.array(found["p"]).sum(1)
+    assert share.max() > 0.9 * answer.pmf(40) > 0.3
+    k = int(share.argmax())
+    assert found["x_at"][k] < 40 <= found["x_at"][k + 1]

@@ -13,7 +13,7 @@ import pytest
 from pynade.app.serve import explorer_of_run
 from pynade.runs.run import start_run
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 DRIVER = shutil.which("chromedriver")
 webdriver = pytest.importorskip("selenium.webdriver", reason="the browser test needs selenium")
 pytestmark = pytest.mark.skipif(
@@ -150,6 +150,11 @@ def test_keyboard_and_labels(page):
         one,
         "const t = document.getElementById('tip'); return /Expected: /.test(t.textContent) && !t.hidden",
     )
+    one.switch_to.active_element.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_DOWN)
+    focused = "const a = document.activeElement; return [a.parentNode.rowIndex, a.cellIndex]"
+    first = one.execute_script("const c = document.querySelector('td[tabindex]'); return c.cellIndex")
+    assert one.execute_script(focused) == [2, first + 1]
+    assert one.execute_script("return document.querySelectorAll('td[tabindex=\"0\"]').length") == 1
     one.switch_to.active_element.send_keys(Keys.ESCAPE)
     assert one.execute_script("return document.getElementById('tip').hidden")
 

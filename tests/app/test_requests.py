@@ -8,11 +8,13 @@ import threading
 import urllib.error
 import urllib.request
 
+import anyio
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
+import pynade
 from pynade import app, datasets
 from pynade.app.server import ASKED, PAGE, SENT
 
@@ -224,8 +226,13 @@ def test_names_of_loopback_are_answered(penguins, host):
 
 
 def test_pages_of_other_sites_are_refused(penguins):
-    for headers in ({"origin": "http://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}):
+    others = ({"origin": "http://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"})
+    for headers in (*others, {"sec-fetch-site": "same-site"}):
         assert penguins.post("/api/rows", json={}, headers=headers).status_code == 403
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+        for path in ("/api/rows", "/api/score"):  # (the only kinds that a page may send without asking)
+            assert post(penguins, path, b"{}", kind).status_code == 400
+    assert penguins.get("/", headers={"sec-fetch-site": "cross-site"}).status_code == 200  # a link to it
 
 
 def test_a_token_is_needed_elsewhere(client, model):
@@ -248,7 +255,7 @@ def test_a_token_is_needed_elsewhere(client, model):
         app.create(model, hosts=None)
 
 
-def test_limits(client):
+def test_limits(client, runs):
     one = client("penguins", limits=app.Limits(rows=3, bytes=2000))
     text = datasets.penguins("polars").head(5).write_csv().encode()
     assert "3 rows at most" in post(one, "/api/score", text, "text/csv").json()["error"]
@@ -264,7 +271,36 @@ def test_limits(client):
     answer = post(slow, "/api/score", text, "text/csv")
     assert answer.status_code == 413
     assert "at a time" in answer.json()["error"]
-    assert slow.post("/api/rows", json={}).json()["scored"] == 1  # as many as fit
+    found = slow.post("/api/rows", json={}).json()
+    assert found["scored"] < 344  # as many as fit
+    assert found["badge"]["text"] == "exact for 1 ordering"
+    ours, rows = pynade.load(runs / "penguins"), datasets.penguins("polars")
+    log_p = ours.score_samples(rows[[line["row"] for line in found["rows"]]], orderings=1)
+    assert log_p == pytest.approx([line["log_prob"] for line in found["rows"]])
+
+
+def test_a_slow_or_broken_sender_holds_no_place(model):
+    application = app.create(model, limits=app.Limits(seconds=0.2, concurrent=1, waiting=0))
+
+    def post_without_end(after):
+        """The status of a request whose body never comes, and what comes after its beginning."""
+        sent, parts = [], [{"type": "http.request", "body": b"{", "more_body": True}, *after]
+
+        async def receive():
+            return parts.pop(0) if parts else await anyio.sleep_forever()
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": "/api/conditional", "query_string": b""}
+        scope |= {"headers": [(b"host", b"localhost")], "http_version": "1.1"}
+        anyio.run(application, scope, receive, send)
+        return sent[0]["status"]
+
+    assert post_without_end([]) == 408
+    assert post_without_end([{"type": "http.disconnect"}]) == 400
+    with TestClient(application, base_url="http://localhost") as one:
+        assert one.post("/api/conditional", json={"asked": ["species"]}).status_code == 200
 
 
 def test_too_many_requests_at_once_are_refused(model, monkeypatch):

@@ -158,6 +158,22 @@ def test_estimators_of_arrays(fitted, name):
     assert plots.conditional(model.conditional(first, given)).get_ylabel() in ("density", "probability")
 
 
+def test_a_frequent_value_is_drawn_with_its_probability():
+    """Also where a range has many values: its height is the probability of all of them."""
+    rng = np.random.default_rng(0)
+    gains = np.where(rng.random(400) < 0.8, 0, rng.integers(1, 9999, 400))
+    frame = pd.DataFrame({"gain": gains, "x": rng.normal(size=400)})
+    answer = tabular().fit(frame).conditional("gain")
+    ax = answer.plot()
+    (steps,) = ax.patches[:1]
+    heights, edges, _ = steps.get_data()
+    assert len(heights) <= 80
+    assert ax.get_ylabel() == f"probability of {round(edges[1] - edges[0])} values"
+    assert heights[0] >= answer.pmf(0) > 0.3
+    assert edges[0] < 0 < edges[1]
+    assert heights.sum() == pytest.approx(1, abs=0.02)
+
+
 def test_pairs_show_real_rows_below_and_samples_above():
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"a": rng.normal(size=200), "b": rng.choice(["x", "y"], 200)})

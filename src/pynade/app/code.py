@@ -53,15 +53,23 @@ class Code:
         options = f"n={n}, random_state=0, particles={4 * n}"
         return f"{code}draws = numpy.asarray(model.impute(row, {options}))[:, 0, {place}]\n"
 
-    def joint(self, a: Any, b: Any, given: dict[Any, Any], xs: list[Any], ys: list[Any]) -> str:
-        """The joint density of two columns at points of a grid: the mean over both orders."""
-        return f"""{self.model()}given, xs, ys = {given!r}, {xs!r}, {ys!r}
+    def joint(self, keys: list[Any], given: dict[Any, Any], parts: list[tuple[list[Any], list[Any]]]) -> str:
+        """Probabilities of the cells of a grid over two columns: the mean over both orders."""
+        found = [f"numpy.diff(answer.cdf({e!r}))" if e else f"answer.pmf({v!r})" for e, v in parts]
+        (a, xs), (b, ys) = ((key, values) for key, (_, values) in zip(keys, parts, strict=True))
+        return f"""{self.model()}given = {given!r}
+xs = {xs!r}  # a value of each range of {a}
+ys = {ys!r}  # and of {b}
+parts = {{
+    {a!r}: lambda answer: {found[0]},
+    {b!r}: lambda answer: {found[1]},
+}}
 
-def along(first, second, xs, ys):
-    each = [model.conditional(second, given={{**given, first: x}}).pdf(ys) for x in xs]
-    return numpy.array(model.conditional(first, given=given).pdf(xs))[:, None] * numpy.array(each)
+def along(first, second, values):
+    each = [parts[second](model.conditional(second, given={{**given, first: v}})) for v in values]
+    return parts[first](model.conditional(first, given=given))[:, None] * numpy.array(each)
 
-density = (along({a!r}, {b!r}, xs, ys) + along({b!r}, {a!r}, ys, xs).T) / 2
+p = (along({a!r}, {b!r}, xs) + along({b!r}, {a!r}, ys).T) / 2
 """
 
     def score(self) -> str:
@@ -76,10 +84,17 @@ density = (along({a!r}, {b!r}, xs, ys) + along({b!r}, {a!r}, ys, xs).T) / 2
         code = f"{self.model()}from pynade.tables import read_file\n\ntable, names = read_file('table.csv')\n"
         return f"{code}filled = model.impute(table{options or ', random_state=0'})\n"
 
-    def rows(self, places: list[int]) -> str:
-        """Log p of some rows of the data, and the surprise of their cells."""
-        code = f"{self.table()}rows = table[{places!r}]\nlog_p = model.score_samples(rows)\n"
-        return code + "surprise = model.surprise(rows, measure='p_value')\n" * self.mixed
+    def rows(self, places: list[int], k: int | None, surprise: bool = False) -> str:
+        """Log p of some rows of the data along k orderings, and the surprise of their cells."""
+        options = f", orderings={k}" if k else ""
+        code = f"{self.table()}rows = table[{places!r}]\nlog_p = model.score_samples(rows{options})\n"
+        if self.mixed:
+            return f"{code}surprise = model.surprise(rows, measure='p_value')\n"
+        code += (
+            "\nfrom pynade.plots.cells import cell_cdfs\n\nbelow, up_to = cell_cdfs(model, rows)\n" * surprise
+        )
+        p_values = "numpy.clip(2 * numpy.minimum(up_to, 1 - below), 1e-300, 1)"
+        return code + f"surprise = -numpy.log({p_values})\n" * surprise
 
     def sample(self, n: int, seed: int, given: dict[Any, Any], numbers: list[str]) -> str:
         """Draws, and the correlations of their numbers."""

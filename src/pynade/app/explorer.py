@@ -21,7 +21,7 @@ from pynade.models import Orderless
 from pynade.tables.column import DAY, Column
 from pynade.tables.frames import check_columns, native_frame
 
-BINS, GRID = 48, 28  # of a histogram; values of each axis of a joint density
+BINS, GRID = 48, 28  # ranges of a histogram, and of each axis of a joint density
 DRAWS = 1000  # of an estimate with particles
 POINTS = 400  # real rows shown over a joint density
 WARNINGS = threading.Lock()  # filters of warnings belong to the whole process
@@ -30,13 +30,21 @@ NEAR = 0.1  # share of the rows on each side that count as near to a given numbe
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one request may ask for."""
+    """How much one request may ask for.
 
-    rows: int = 100_000  # of a table that is sent
-    bytes: int = 16_000_000  # of a request
-    seconds: float = 20.0  # of computing
-    concurrent: int = 2  # requests computed at once
-    waiting: int = 8  # requests that wait for these; more are refused
+    Args:
+        rows: of a table that is sent.
+        bytes: of a request.
+        seconds: of computing, and of sending the request.
+        concurrent: requests that are computed at once.
+        waiting: requests that wait for these; more are refused.
+    """
+
+    rows: int = 100_000
+    bytes: int = 16_000_000
+    seconds: float = 20.0
+    concurrent: int = 2
+    waiting: int = 8
 
 
 @contextmanager
@@ -245,15 +253,16 @@ class Explorer:
         """Orderings that a score averages; None of a model that needs none."""
         return len(self.model.orderings()) if self.orderless else None
 
-    def score_badge(self, log_p: Any) -> dict[str, Any]:
-        """How log p of rows is known: an RBM may estimate it."""
+    def score_badge(self, log_p: Any, k: int | None = None) -> dict[str, Any]:
+        """How log p of rows, along k orderings (None: the model's own), is known: an RBM may estimate it."""
         summary = self.model.summary(log_p)
         if not summary.exact:
             error = summary.mc_stderr
             return {"kind": "estimate", "text": f"estimate ± {error:.3f}", "error": error}
         if self.k is None:
             return {"kind": "exact", "text": "exact"}
-        return {"kind": "orderings", "text": f"exact for {self.k} ordering{'s' * (self.k > 1)}"}
+        k = k or self.k
+        return {"kind": "orderings", "text": f"exact for {k} ordering{'s' * (k > 1)}"}
 
     def _answer(self, name: str, given: dict[str, Any]) -> tuple[Any, dict[str, Any], str]:
         """The distribution of a column given others, how it is known, and code that makes it."""
@@ -321,48 +330,61 @@ class Explorer:
         places = [self._moment(column, edge) for edge in edges]
         for label, each in (("p", answer), ("marginal", marginal)):
             out[label] = np.maximum(np.diff(np.asarray(each.cdf(places), float)), 0).tolist()
+        out["step"] = column.resolution
         low, median, high = answer.quantile([0.05, 0.5, 0.95])
         out |= {"edges": edges.tolist(), "at": [self._number(x) for x in (low, median, high)]}
         out |= {"median": json_value(median), "low": json_value(low), "high": json_value(high)}
         out |= {"middle": self._number(marginal.quantile([0.5])[0])}
         return out | ({} if column.kind == "date" else {"mean": json_value(answer.mean())})
 
-    def _grid(self, column: Column, given: dict[str, Any]) -> list[Any]:
-        """Values of a column across its distribution, as `given` takes them."""
+    def _parts(self, column: Column, given: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+        """Ends of ranges across the distribution of a column, and a value that stands for each range.
+
+        It is the middle one by probability. Levels stand for themselves and have no ends.
+        """
         if column.n_levels:
-            return list(column.levels)[:GRID]
+            return [], list(column.levels)[:GRID]
         answer = self._answer(column.name, given)[0]
         low, high = (self._number(x) for x in answer.quantile([0.01, 0.99]))
         edges = column.bins(low, high, GRID)
-        at = edges[1:] if column.resolution else (edges[1:] + edges[:-1]) / 2
-        values = [self._moment(column, number) for number in at]
-        return [json_value(v) if column.kind == "date" else float(v) for v in values]
+        ends = [self._moment(column, edge) for edge in edges]
+        below = np.asarray(answer.cdf(ends), float)
+        middles = [self._number(x) for x in answer.quantile((below[1:] + below[:-1]) / 2)]
+        middles = np.clip(middles, edges[:-1] + column.resolution, edges[1:]).tolist()
+        values = [self._moment(column, number) for number in middles]
+        as_given = json_value if column.kind == "date" else float
+        return [*map(as_given, ends)], [*map(as_given, values)]
 
     def _joint(self, columns: list[Column], given: dict[str, Any]) -> dict[str, Any]:
-        """Density of two columns at the points of a grid, by the chain rule in both orders."""
+        """Probabilities of the cells of a grid over two columns, by the chain rule in both orders."""
         self._refuse_estimates(columns[0], given)
-        (a, b), grids = columns, [self._grid(column, given) for column in columns]
-        name_a, name_b = (self.keys[column.name] for column in columns)
-        model, known = self.model, self.keyed(given)
+        parts = [self._parts(column, given) for column in columns]
+        keys, model, known = [self.keys[c.name] for c in columns], self.model, self.keyed(given)
 
-        def along(first: Any, second: Any, xs: list[Any], ys: list[Any]) -> np.ndarray:
-            head = np.asarray(model.conditional(first, known).pdf(xs), float)
-            each = [model.conditional(second, {**known, first: x}).pdf(ys) for x in xs]
-            return head[:, None] * np.asarray(each, float)
+        def of(k: int, answer: Any) -> np.ndarray:
+            ends, values = parts[k]
+            return np.diff(answer.cdf(ends)) if ends else np.asarray(answer.pmf(values))
 
-        one, two = along(name_a, name_b, *grids), along(name_b, name_a, *grids[::-1]).T
+        def along(first: int, second: int) -> np.ndarray:
+            key, other = keys[first], keys[second]
+            each = [of(second, model.conditional(other, {**known, key: v})) for v in parts[first][1]]
+            return of(first, model.conditional(key, known))[:, None] * np.maximum(each, 0)
+
+        one, two = along(0, 1), along(1, 0).T
         distance = 0.5 * float(np.abs(one / max(one.sum(), 1e-300) - two / max(two.sum(), 1e-300)).sum())
         badge = {"kind": "orderings", "text": "exact for 2 orderings", "spread": distance}
         points: list[Any] = []
         if self.table is not None:
-            rows = self.near(given).drop_nulls([a.name, b.name])
+            rows = self.near(given).drop_nulls([c.name for c in columns])
             rows = rows.sample(min(POINTS, rows.height), seed=0)
             sides = [list(rows[c.name] if c.n_levels else self.numbers(rows, c)) for c in columns]
             points = [[json_value(v) for v in pair] for pair in zip(*sides, strict=True)]
-        out = {"x": grids[0], "y": grids[1], "density": ((one + two) / 2).tolist(), "badge": badge}
-        axes = [g if c.n_levels else [c.parse(v) for v in g] for g, c in zip(grids, columns, strict=True)]
-        out |= {"x_at": axes[0], "y_at": axes[1], "points": points}
-        return out | {"code": self.code.joint(name_a, name_b, known, *grids)}
+        axes = [
+            [column.parse(end) for end in ends] or values
+            for (ends, values), column in zip(parts, columns, strict=True)
+        ]
+        out = {"x_at": axes[0], "y_at": axes[1], "p": ((one + two) / 2).tolist(), "points": points}
+        return out | {"badge": badge, "code": self.code.joint(keys, known, parts)}
 
     def _refuse_estimates(self, column: Column, given: dict[str, Any]) -> None:
         if self._answer(column.name, given)[1]["kind"] == "estimate":

@@ -23,11 +23,11 @@ from pynade.tables.files import read_frame
 from pynade.tables.frames import native_frame
 
 try:
-    from anyio import CapacityLimiter, to_thread
+    from anyio import CapacityLimiter, fail_after, to_thread
     from starlette.applications import Starlette
     from starlette.datastructures import Headers, MutableHeaders
     from starlette.exceptions import HTTPException
-    from starlette.requests import Request
+    from starlette.requests import ClientDisconnect, Request
     from starlette.responses import JSONResponse, RedirectResponse, Response
     from starlette.routing import Route
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -95,7 +95,8 @@ class Guard:
             return refusal(400, "the Host or Origin header is not valid")
         if self.hosts is not None and name not in self.hosts:
             return refusal(403, "this server answers only under its own name (Host header)")
-        if (origin is not None and other != host) or headers.get("sec-fetch-site") == "cross-site":
+        foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site") and scope["path"] != "/"
+        if foreign or (origin is not None and other != host):  # (the page itself may be linked to)
             return refusal(403, "requests of pages of other sites are refused")
         if self.token is None:
             return None
@@ -198,13 +199,18 @@ class Service:
                 return refusal(429, "the server is busy with other requests: try again in a moment")
             self.busy += 1
             try:
-                raw = await self._read(request)
+                with fail_after(self.limits.seconds):  # a slow sender holds no place
+                    raw = await self._read(request)
                 self.threads = self.threads or CapacityLimiter(self.limits.concurrent)
                 return await to_thread.run_sync(
                     self._computed, work, parse, request, raw, limiter=self.threads
                 )
             except TooMuch as error:
                 return refusal(413, str(error))
+            except TimeoutError:
+                return refusal(408, f"the request was not sent within {self.limits.seconds:g} s")
+            except ClientDisconnect:
+                return refusal(400, "the request ended early")
             finally:
                 self.busy -= 1
 

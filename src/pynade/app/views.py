@@ -12,6 +12,8 @@ import torch
 from pynade.app.explorer import Explorer, TooMuch, caught_warnings, json_value
 from pynade.estimators import BernoulliMixture, Gaussian, ImageEstimator
 from pynade.likelihood import Estimate
+from pynade.models import Marginalisable, Orderless
+from pynade.plots.cells import cell_cdfs
 
 COMPLETIONS = 5  # of an image with a hole
 SHOWN = 200  # rows of a filled table that the page shows
@@ -79,49 +81,69 @@ def fill(explorer: Explorer, table: Any, draws: int | None, seed: int) -> dict[s
     }
 
 
-def _sorted_rows(explorer: Explorer) -> tuple[np.ndarray, np.ndarray]:
-    """Places of rows of the data, those with the smallest log p first, and log p of each."""
+def _sorted_rows(explorer: Explorer) -> tuple[np.ndarray, np.ndarray, int | None]:
+    """Places of rows of the data, those with the smallest log p first, log p of each, and its orderings.
+
+    Where time does not suffice for all rows, fewer orderings are averaged.
+    """
     if explorer.table is None:
         raise ValueError("there are no data: start the explorer with --data FILE")
     _no_images(explorer, "sorted")
     if explorer.order is None:
         chosen = np.random.default_rng(0).permutation(explorer.table.height)[:SCORED]
         rows = explorer.rows_of(explorer.table[chosen.tolist()])
-        n = explorer.affordable(lambda n: explorer.model.score_samples(rows[:n]), 3 * len(chosen)) // 3 or 1
-        log_p, chosen = explorer.model.score_samples(rows[:n]), chosen[:n]
+        score, k = explorer.model.score_samples, explorer.k
+        n = explorer.affordable(lambda n: score(rows[:n]), 3 * len(chosen)) // 3 or 1
+        if k and n < len(chosen):
+            k = max(1, k * n // len(chosen))
+            n = min(len(chosen), n * (explorer.k or 1) // k)
+        log_p, chosen = score(rows[:n], **{"orderings": k} if k else {}), chosen[:n]
         order = np.lexsort((chosen, log_p))
-        explorer.order = chosen[order], log_p[order]
+        explorer.order = chosen[order], log_p[order], k
     return explorer.order
 
 
 def rows(explorer: Explorer, start: Any = 0, n: Any = 25, lowest: Any = True) -> dict[str, Any]:
     """Rows of the data by their log p, with the surprise of every cell of a mixed table."""
     start, n, model = whole(start, "start", 0, 10**9), whole(n, "n", 1, 100), explorer.model
-    places, log_p = _sorted_rows(explorer)
+    places, log_p, k = _sorted_rows(explorer)
     part = slice(start, start + n)
     at, scores = (each[part] if lowest else each[::-1][part] for each in (places, log_p))
     out: dict[str, Any] = {"total": explorer.table.height, "scored": len(places), "rows": []}
     out |= {
         "columns": [*explorer.by_name],
-        "badge": explorer.score_badge(log_p),
-        "code": explorer.code.rows(at.tolist()),
+        "badge": explorer.score_badge(log_p, k),
+        "code": explorer.code.rows(at.tolist(), k),
     }
     if not len(at):
         return out
     chosen = explorer.table[at.tolist()]
     spread = model.disagreement(explorer.rows_of(chosen)) if explorer.orderless else np.full(len(at), np.nan)
     extra: list[dict[str, Any]] = [{} for _ in at]
-    if explorer.mixed:
-        surprise = explorer.frame(model.surprise(chosen, measure="p_value")).to_numpy()
-        known = ~np.isnan(model.schema_.encode(chosen)[0])
+    if (surprise := _surprise(explorer, chosen)) is not None:
+        known = ~np.isnan(model.schema_.encode(chosen)[0] if explorer.mixed else surprise)
         extra = [
             {"surprise": [*map(json_value, s)], "known": k.tolist()}
             for s, k in zip(surprise, known, strict=True)
         ]
+        out["code"] = explorer.code.rows(at.tolist(), k, surprise=True)
     for i, cells in enumerate(chosen.select([*explorer.by_name]).rows()):
         line = {"row": int(at[i]), "log_prob": json_value(scores[i]), "spread": json_value(spread[i])}
         out["rows"].append(line | {"cells": [*map(json_value, cells)]} | extra[i])
     return out
+
+
+def _surprise(explorer: Explorer, chosen: Any) -> np.ndarray | None:
+    """-log of the probability of a value at least as odd as each cell given the others; or None."""
+    model, rows = explorer.model, explorer.rows_of(chosen)
+    if explorer.mixed:
+        return explorer.frame(model.surprise(chosen, measure="p_value")).to_numpy()
+    if not isinstance(model.model_, Orderless | Marginalisable):  # knows a cell given those before it only
+        return None
+    if explorer.affordable(lambda n: cell_cdfs(model, rows[:n]), len(rows), 2) < len(rows):
+        return None
+    below, up_to = cell_cdfs(model, rows)
+    return -np.log(np.clip(2 * np.minimum(up_to, 1 - below), 1e-300, 1))
 
 
 def _correlations(numbers: np.ndarray) -> list[list[float | None]]:
@@ -164,7 +186,7 @@ def samples(explorer: Explorer, n: Any = 1000, given: Any = None, seed: Any = 0)
             for side, x in values.items():
                 cdf = np.searchsorted(np.sort(x), edges, side="right") / max(1, len(x))
                 out[side] = np.diff(cdf).tolist()
-            out["edges"] = edges.tolist()
+            out |= {"edges": edges.tolist(), "step": column.resolution}
         columns.append(out)
     numbers = [c for c in explorer.columns if c.numeric and c.kind != "constant" and c.name not in known]
     matrices = {}

@@ -125,8 +125,11 @@ def fit(
         raise typer.Exit(3) from None
     _print_result(folder, result)
     data = data or lazy.summary.read_spec(folder)["data"]
-    more = [("surprise", folder, data, "--top", 10)] if "gain" in result else []
-    next_commands(("score", folder, data), ("sample", folder, "-n", 10), *more)
+    more: list[Any] = [("sample", folder, "-n", 10)]
+    if "gain" in result:  # of a mixed table
+        more = [("impute", folder, data, "--out", "filled.csv"), ("surprise", folder, data, "--top", 10)]
+        more += [("report", folder)]
+    next_commands(("score", folder, data), *more)
 
 
 def default_folder(data: str, model: str) -> Path:

@@ -34,6 +34,9 @@ def penguins(frame: Literal["pandas", "polars"] | None = None) -> Any:
 def path(name: str = "penguins") -> Path:
     """The CSV file of a table that comes with pynade, for the command line or another tool.
 
+    Args:
+        name: of the table; there is one.
+
     Example:
         >>> path("penguins").name
         'penguins.csv'

@@ -63,17 +63,29 @@ class ColumnConditional:
         return log_p if np.ndim(value) else float(log_p[0])
 
     def pmf(self, value: Any) -> Any:
-        """Probability of each value (of a real column, density)."""
+        """Probability of each value (of a real column, density).
+
+        Args:
+            value: one value or several, in the units of the data.
+        """
         p = np.exp(self.log_prob(value))
         return p if isinstance(p, np.ndarray) else float(p)
 
     def pdf(self, value: Any) -> Any:
-        """Density at each value; of a lattice, its probability over its resolution."""
+        """Density at each value; of a lattice, its probability over its resolution.
+
+        Args:
+            value: one value or several, in the units of the data.
+        """
         p = np.exp(self.log_prob(value, density=True))
         return p if isinstance(p, np.ndarray) else float(p)
 
     def cdf(self, value: Any) -> Any:
-        """P(X <= value), of a column with an order."""
+        """P(X <= value), of a column with an order.
+
+        Args:
+            value: one value or several, in the units of the data.
+        """
         self._ordered("cdf")
         values = [self.column.parse(v) for v in (value if np.ndim(value) else [value])]
         codes = self.column.encode(values)[0]
@@ -84,7 +96,11 @@ class ColumnConditional:
         return p if np.ndim(value) else float(p[0])
 
     def quantile(self, q: Any) -> Any:
-        """Smallest value whose cdf is at least q, for each probability q; of a column with an order."""
+        """Smallest value whose cdf is at least q, for each probability q; of a column with an order.
+
+        Args:
+            q: a probability or several.
+        """
         self._ordered("quantile")
         values = self._values(np.atleast_1d(self.inner.quantile(q)))
         return values if np.ndim(q) else values[0]
@@ -94,7 +110,11 @@ class ColumnConditional:
         return self.quantile(0.5)
 
     def interval(self, level: float = 0.9) -> tuple[Any, Any]:
-        """Two values between which the column lies with this probability, as much below as above."""
+        """Two values between which the column lies with this probability, as much below as above.
+
+        Args:
+            level: how much probability lies within.
+        """
         if not 0 < level < 1:
             raise ValueError(f"the level of an interval is between 0 and 1, not {level}")
         low, high = self.quantile([(1 - level) / 2, (1 + level) / 2])
@@ -121,7 +141,12 @@ class ColumnConditional:
         return values[int(np.argmax(self.log_prob(values)))]
 
     def sample(self, n: int = 1, random_state: Any = None) -> Any:
-        """n draws, in the units of the data."""
+        """n draws, in the units of the data.
+
+        Args:
+            n: how many.
+            random_state: seed of the draws.
+        """
         seed = self.model._generator(random_state).initial_seed()
         codes = self.inner.sample(n, torch.Generator().manual_seed(seed)).double().numpy()
         return self._values(codes, np.random.default_rng(seed))
@@ -131,6 +156,9 @@ class ColumnConditional:
 
         0 means that k orderings of all these columns give it by Bayes' rule, 1 that one gives an entirely
         different one.
+
+        Args:
+            k: how many orderings.
         """
         if not self.given:
             return 0.0
@@ -185,7 +213,11 @@ class JointConditional:
         self.names = [column.name for column in self.columns]
 
     def log_prob(self, values: Mapping[str, Any]) -> float:
-        """Log-probability (with reals: log-density) of values of all these columns together."""
+        """Log-probability (with reals: log-density) of values of all these columns together.
+
+        Args:
+            values: a value of each column, by name.
+        """
         missing = [name for name in self.names if name not in values]
         if missing:
             raise ValueError(f"give a value of every column that is asked about; {missing[0]!r} has none")
@@ -200,7 +232,12 @@ class JointConditional:
         return float(log_p) + offset
 
     def sample(self, n: int = 1, random_state: Any = None) -> Any:
-        """n joint draws, as a table of these columns."""
+        """n joint draws, as a table of these columns.
+
+        Args:
+            n: how many.
+            random_state: seed of the draws.
+        """
         drawn = self.model.sample(n, random_state, given=self.given or None)
         if isinstance(drawn, np.ndarray):
             return drawn[:, self.places]

@@ -162,7 +162,11 @@ class DensityEstimator(Questions):
         return own | ({} if options is None else asdict(options))
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters; options of `training` may be given by their own names."""
+        """Set parameters; options of `training` may be given by their own names.
+
+        Args:
+            **params: by name.
+        """
         names = set() if self._options is None else {f.name for f in fields(self._options)}
         options = {name: params.pop(name) for name in list(params) if name in names}
         super().set_params(**params)

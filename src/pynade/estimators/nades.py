@@ -251,7 +251,11 @@ class TransformerEstimator(OrderlessEstimator):
         return super()._model(net, family, generator)
 
     def orderings(self, k: Orders | None = None) -> ordering.Ordering:
-        """The first k of this estimator's random orderings; a fixed one has no others."""
+        """The first k of this estimator's random orderings; a fixed one has no others.
+
+        Args:
+            k: how many, or a batch of orderings to take instead; None takes `n_orderings`.
+        """
         if self.fixed_order:
             raise ValueError("a causal transformer has one ordering only; fixed_order=False has all of them")
         return super().orderings(k)

@@ -132,7 +132,11 @@ class OrderlessEstimator(NetEstimator):
         return models.Orderless(net, family, self.stratified)  # type: ignore[arg-type]
 
     def orderings(self, k: int | Ordering | None = None) -> Ordering:
-        """The first k of this estimator's random orderings; k orderings begin with the k-1 orderings."""
+        """The first k of this estimator's random orderings; k orderings begin with the k-1 orderings.
+
+        Args:
+            k: how many, or a batch of orderings to take instead; None takes `n_orderings`.
+        """
         n = self.model_.n_variables
         if isinstance(k, ordering.Ordering):
             if k.n_variables != n:

@@ -64,11 +64,20 @@ class Questions(DensityMixin, BaseEstimator):
         return evaluation.exact_scores(self._ready(), self._rows(X), self._query_orderings(orderings))
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Mean log-likelihood per row, in nats; higher is better."""
+        """Mean log-likelihood per row, in nats; higher is better.
+
+        Args:
+            X: rows.
+            y: not used; scikit-learn passes it.
+        """
         return float(self.score_samples(X).mean())
 
     def summary(self, log_probs: Any) -> likelihood.Estimate:
-        """The mean of scores of this model, with its standard error and whether it is exact."""
+        """The mean of scores of this model, with its standard error and whether it is exact.
+
+        Args:
+            log_probs: of rows, from `score_samples`.
+        """
         return likelihood.Estimate.from_rows(log_probs)
 
     def sample(self, n_samples: int = 1, random_state: Any = None, *, given: Given = None) -> Any:
@@ -215,7 +224,11 @@ class Questions(DensityMixin, BaseEstimator):
         return isinstance(model, models.Orderless) or getattr(model, "fresh", False)
 
     def orderings(self, k: Orders | None = None) -> ordering.Ordering:
-        """The first k of this estimator's random orderings; k orderings begin with the k-1 orderings."""
+        """The first k of this estimator's random orderings; k orderings begin with the k-1 orderings.
+
+        Args:
+            k: how many, or a batch of orderings to take instead; None takes `n_orderings`.
+        """
         raise ValueError(
             f"{type(self).__name__} has no choice of orderings; orderless models have (DeepNADE, EoNADE, "
             "DeepRNADE, ConvNADE, ImageNADE, TransformerNADE)"

@@ -119,12 +119,22 @@ class RBM(BinaryTable, ClassicalEstimator):
         return -energies.cpu().numpy() - self.log_z_
 
     def summary(self, log_probs: Any) -> likelihood.Estimate:
-        """The mean of scores of this model, with its standard errors and whether it is exact."""
+        """The mean of scores of this model, with its standard errors and whether it is exact.
+
+        Args:
+            log_probs: of rows, from `score_samples`.
+        """
         mean = super().summary(log_probs)
         return mean if self._exact() else replace(mean, exact=False, mc_stderr=self.log_z_stderr_)
 
     def sample(self, n_samples: int = 1, random_state: Any = None, *, given: Given = None) -> Any:
-        """Draws (n_samples, D), exact; of a machine too large for that, states of as many Gibbs chains."""
+        """Draws (n_samples, D), exact; of a machine too large for that, states of as many Gibbs chains.
+
+        Args:
+            n_samples: how many rows.
+            random_state: seed of the draws.
+            given: not known to a machine that is too large for exact draws.
+        """
         check_is_fitted(self, "model_")
         if self._exact():
             return super().sample(n_samples, random_state, given=given)

@@ -122,11 +122,19 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
         return np.stack(tables) if isinstance(tables[0], np.ndarray) else tables
 
     def transform(self, X: Any) -> Any:
-        """The same as `impute`: fill the gaps with best guesses."""
+        """The same as `impute`: fill the gaps with best guesses.
+
+        Args:
+            X: a table with the model's columns.
+        """
         return self.impute(X)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Names of the columns that `transform` gives: those of the table."""
+        """Names of the columns that `transform` gives: those of the table.
+
+        Args:
+            input_features: not used; scikit-learn passes it.
+        """
         check_is_fitted(self, "schema_")
         return np.asarray(self.schema_.order, dtype=object)
 
@@ -216,7 +224,11 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
         return np.concatenate([answer(eta[:, i].cpu()) for _, eta in self._passes(codes, ~np.isnan(codes))])
 
     def levels(self, target: str | int) -> list[Any]:
-        """The levels of a column, in the order of `predict_proba`; a last one stands for all rare ones."""
+        """The levels of a column, in the order of `predict_proba`; a last one stands for all rare ones.
+
+        Args:
+            target: name or index of a column.
+        """
         column = self.schema_.columns[self._index(target)]
         return [*column.levels, *(["(rare)"] if column.rare else [])]
 

@@ -262,7 +262,11 @@ class TabularNADE(TableQuestions):
         return evaluation.exact_scores(self._ready(), codes, self.orderings(orderings)) + offsets.sum(1)
 
     def gain(self, X: Any) -> np.ndarray:
-        """How much better each row is scored than by independent columns, in nats: (N,)."""
+        """How much better each row is scored than by independent columns, in nats: (N,).
+
+        Args:
+            X: a table with the model's columns.
+        """
         codes, offsets = self.schema_.encode(self._checked(X))
         family, known = copy.deepcopy(self.model_.family).double(), ~np.isnan(codes)
         eta = torch.tensor(self.independent_, dtype=torch.float64)

@@ -7,6 +7,7 @@ sampled rows are orange and outlined.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -20,9 +21,11 @@ from pynade.plots.drawing import BARS, COLOURS, Columns, axes_or_new, column_nam
 from pynade.tables.frames import is_missing, native_frame
 from pynade.training.history import current_line
 
+MARGINALS = 64  # columns whose distributions are drawn, unless they are named
 IN_PAIRS = 6  # columns that are drawn in pairs, unless they are named
 LABELLED = 40  # columns whose names fit on an axis
 WRITTEN = 12  # columns up to which associations are written as numbers
+RANGES = 80  # of a column on a lattice, at most
 CELLS = 12  # columns of a picture of surprising cells, unless they are named
 
 __all__ = ["calibration", "conditional", "dependence", "marginals", "pairs", "pit", "surprise", "training"]
@@ -69,7 +72,7 @@ def marginals(
         >>> len(pynade.plots.marginals(pynade.Gaussian().fit(rows), rows))
         3
     """
-    return drawing.draw_marginals(_compared(model, X, columns, n, random_state, 64), figure)
+    return drawing.draw_marginals(_compared(model, X, columns, n, random_state, MARGINALS), figure)
 
 
 def dependence(
@@ -231,7 +234,10 @@ def training(source: Any, ax: Any = None) -> Any:
 
 
 def conditional(answer: Any, ax: Any = None) -> Any:
-    """Draw the distribution of one column: bars of levels and of few values, else a curve; median, interval.
+    """Draw the distribution of one column: bars of levels, steps of numbers on a lattice, else a curve.
+
+    Of numbers also the median and the 90 % interval. A step of the lattice, or a range of several of them, is
+    drawn with its probability, so that values that many rows have are seen wherever they lie.
 
     Args:
         answer: what `model.conditional(column, given=...)` gives, which also has it as its method `plot`.
@@ -258,15 +264,19 @@ def conditional(answer: Any, ax: Any = None) -> Any:
         more = f" ({len(best)} of {len(found)} levels)" if len(found) > len(best) else ""
         ax.set(xlabel="probability", ylabel=f"{name}{more}")
     else:
-        codes = np.linspace(first, last, 200)
-        codes = np.unique(np.round(codes)) if step or levels else codes
-        values = codes if column is None else answer._values(codes)
-        density = not (step or levels) or getattr(column, "kind", "") == "rounded"
-        height = np.exp(answer.log_prob(values, **({"density": True} if density and step else {})))
-        if len(codes) <= 2 * BARS and (step or levels):
-            gap = (values[-1] - values[0]) / max(1, len(values) - 1)
-            ax.bar(values, height, 0.8 * gap if len(values) > 1 else 0.8, color=COLOURS[5])
+        label = "density"
+        if step or levels:  # of a lattice: ranges of the same number of steps, with all values between
+            wide = math.ceil((last - first + 1) / RANGES)
+            edges = np.arange(first - 1, last + wide, wide)
+            ends = edges + 0.5
+            if column is not None:
+                ends = answer._values(edges) + (np.timedelta64(int(step) // 2, "us") if dates else step / 2)
+            ax.stairs(np.maximum(np.diff(inner.cdf(edges)), 0), ends, fill=True, color=COLOURS[5])
+            label = "probability" if wide == 1 else f"probability of {wide} values"
         else:
+            codes = np.linspace(first, last, 200)
+            values = codes if column is None else answer._values(codes)
+            height = np.exp(answer.log_prob(values))
             ax.fill_between(values, height, alpha=0.25, color=COLOURS[0], lw=0)
             ax.plot(values, height, color=COLOURS[0])
             ax.set_ylim(bottom=0)
@@ -274,7 +284,7 @@ def conditional(answer: Any, ax: Any = None) -> Any:
         ax.axvspan(low, high, color=COLOURS[4], alpha=0.15, lw=0, zorder=0, label="90 % interval")
         ax.axvline(middle, color="0.15", lw=1, label="median")
         ax.legend(frameon=False, fontsize="small")
-        ax.set(xlabel=name, ylabel="density" if density else "probability")
+        ax.set(xlabel=name, ylabel=label)
         if dates:
             drawing.date_axis(ax.xaxis, 6)
     if column is not None:

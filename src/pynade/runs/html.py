@@ -50,7 +50,7 @@ def page(title: str, body: str, style: str = "") -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{STYLE}{style}</style></head>\n<body>\n{body}</body></html>\n"
+        f"<title>{escape(title)}</title><style>{STYLE}{style}</style></head>\n<body><main>\n{body}</main></body></html>\n"
     )
 
 
@@ -75,7 +75,7 @@ def boxed(inner: str) -> str:
     wide = " wide" if sum(map(max, widths)) > WIDE else ""
     what = "table sideways to see all of its columns" if is_table else "picture sideways to see all of it"
     kind = f"box {'table' if is_table else 'picture'}{wide}"
-    inner = f'<div class="scroll" role="region" tabindex="0" aria-label="scrolls sideways">{inner}</div>'
+    inner = f'<div class="scroll" role="group" tabindex="0" aria-label="scrolls sideways">{inner}</div>'
     return f'<div class="{kind}"><p>Scroll this {what}.</p>{inner}</div>'
 
 

@@ -36,6 +36,7 @@ SCORED = 2000  # held-out rows that are scored
 CELLS = 30_000  # cells that are looked at one by one
 DRAWN = 1000  # rows that are sampled
 LISTED = 15  # rows and cells in lists
+LONGEST = 60  # columns in a list
 STYLE = "td:last-child { white-space: normal; min-width: 9rem; }"
 HELD = {"test": "test rows", "valid": "validation rows, which also ended training early"}
 HELD["train"] = "training rows: none were held out, so the scores are too high"
@@ -138,11 +139,12 @@ def _table(case: Case) -> Iterator[tuple[str, str]]:
     yield "Columns and missing cells", _columns(case)
     yield "Training", _training(case)
     yield "Held-out score and baselines", _scores(case)
-    text = _words(f"{n:,} rows drawn from the model beside {case.which}.")
+    text = _words(f"{n:,} rows drawn from the model beside {case.which}.{_first(D, plots.MARGINALS)}")
     text += _drawn("Marginals", lambda figure: plots.marginals(model, case.held, n=n, figure=figure))
     pairs = _drawn("Columns in pairs", lambda figure: plots.pairs(model, case.held, n=n, figure=figure))
     yield "Real and sampled rows", text + pairs
-    text = _words("How strongly columns depend on each other. A good model gives a symmetric picture.")
+    text = "How strongly columns depend on each other. A good model gives a symmetric picture."
+    text = _words(text + _first(D, plots.LABELLED))
     picture = _drawn("Association", lambda f: plots.dependence(model, case.held, n=n, ax=f.subplots()))
     yield "Dependence", text + picture
     yield "Calibration", _calibration(case, held)
@@ -168,6 +170,10 @@ def _images(case: Case) -> Iterator[tuple[str, str]]:
     yield from _origin(case)
 
 
+def _first(D: int, drawn: int) -> str:
+    return f" The first {drawn} of {D:,} columns are drawn." if drawn < D else ""
+
+
 def _words(text: str) -> str:
     return f"<p>{escape(text)}</p>"
 
@@ -182,14 +188,29 @@ def _drawn(words: str, draw: Callable[[Any], Any], width: float = 7.5, height: f
 
 def _columns(case: Case) -> str:
     schema, names = getattr(case.model, "schema_", None), column_names(case.model)
-    lines = schema.table() if schema else [(name, case.model._cells().kind, "", "") for name in names]
     codes, offsets = schema.encode(case.rows) if schema else (np.asarray(case.rows, dtype=float), 0.0)
     gaps = np.isnan(codes) & (offsets == 0)
     case.numbers.append((f"{gaps.mean():.1%}", "of the cells are missing"))
     share = {name: f"{part:.1%}" for name, part in zip(names, gaps.mean(0), strict=True)}
-    shown = [(name, kind, values[:60], share.get(name, ""), why) for name, kind, values, why in lines]
-    text = _words(f"{(~gaps.any(1)).sum():,} of {len(gaps):,} rows are complete.")
-    return text + html.table(("column", "kind", "values", "missing", "why it was taken so"), shown)
+    text = f"{(~gaps.any(1)).sum():,} of {len(gaps):,} rows are complete."
+    if schema:
+        head = ["column", "kind", "values", "missing", "why it was taken so"]
+        lines = [
+            [name, kind, values if len(values) <= 60 else f"{values[:59]}…", share.get(name, ""), why]
+            for name, kind, values, why in schema.table()
+        ]
+    else:
+        head = ["column", "mean", "smallest", "largest", "missing"]
+        with warnings.catch_warnings(action="ignore"):  # of columns without a value
+            facts = [each(codes, 0) for each in (np.nanmean, np.nanmin, np.nanmax)]
+        lines = [
+            [name, *(f"{value:.4g}" for value in values), share[name]]
+            for name, *values in zip(names, *facts, strict=True)
+        ]
+        text += f" The model takes {case.model._cells().takes}."
+    if len(lines) > LONGEST:
+        text += f" The first {LONGEST} of {len(lines):,} columns are listed."
+    return _words(text) + html.table(head, lines[:LONGEST])
 
 
 def _training(case: Case) -> str:

@@ -141,7 +141,7 @@ function drawChips() {
     const next = now === "asked" ? "give its value" : now === "given" ? "leave it out" : "ask about it";
     return node("li", {}, node("button", {
       type: "button", class: "chip", "data-state": now, "data-column": column.name, title: `${column.kind}: ${column.values}`,
-      "aria-pressed": now ? "true" : "false", "aria-label": `${column.name}, ${column.kind}${now ? `, ${now}` : ""}: ${next}`,
+      "aria-pressed": now ? "true" : "false", "aria-label": `${column.name} ${now ? `${now}, ` : ""}${column.kind}: ${next}`,
       onclick: () => toggle(column.name),
     }, `${column.name} `, node("small", { text: now || column.kind })));
   }));

@@ -40,16 +40,29 @@ function frame(width, height, label) {
   return draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
 }
 
-function ticks(svg, low, high, y, x, date, count = 5) {
-  for (let k = 0; k < count; k += 1) {
-    const value = low + ((high - low) * k) / (count - 1);
-    const anchor = k === 0 ? "start" : k === count - 1 ? "end" : "middle";
-    svg.append(draw("text", { x: x(value), y, "text-anchor": anchor, text: axisText(value, date) }));
+// Round numbers across a range, at most about so many; of dates, even parts of the range.
+function roundNumbers(low, high, date, most, least = 0) {
+  if (date || !(high > low)) return Array.from({ length: most }, (_, k) => low + ((high - low) * k) / (most - 1));
+  const raw = Math.max(least, (high - low) / most);
+  const ten = 10 ** Math.floor(Math.log10(raw));
+  const step = ten * [1, 2, 5, 10].find((factor) => factor * ten >= raw * 0.999);
+  const first = Math.ceil(low / step - 1e-9);
+  return Array.from({ length: Math.floor(high / step + 1e-9) - first + 1 }, (_, k) => Number(((first + k) * step).toPrecision(12)));
+}
+
+function ticks(svg, low, high, y, x, date, most, least) {
+  const [left, right] = [x(low), x(high)];
+  for (const value of roundNumbers(low, high, date, most, least)) {
+    const at = x(value);
+    const anchor = at - left < 18 ? "start" : right - at < 18 ? "end" : "middle";
+    svg.append(draw("text", { x: at, y, "text-anchor": anchor, text: axisText(value, date) }));
   }
 }
 
-// A histogram: probabilities p of ranges between edges, over a dashed outline of other probabilities.
-export function histogram(edges, p, other, { at = null, date = false, width = 640, height = 240, label = "" } = {}) {
+// A histogram: probabilities p of ranges between ends, over a dashed outline of other probabilities.
+// A range has the values above its first end up to its last; those of a lattice are drawn half a step further.
+export function histogram(ends, p, other, { at = null, step = 0, date = false, width = 640, height = 240, label = "" } = {}) {
+  const edges = ends.map((end) => end + step / 2);
   const svg = frame(width, height, label);
   const [low, high] = [edges[0], edges[edges.length - 1]];
   const x = (v) => 8 + ((v - low) / (high - low || 1)) * (width - 16);
@@ -58,7 +71,7 @@ export function histogram(edges, p, other, { at = null, date = false, width = 64
   const most = Math.max(...dense, ...before, 1e-300);
   const y = (v) => height - 22 - (v / most) * (height - 34);
   if (at) {
-    const [from, to] = [Math.max(low, at[0]), Math.min(high, at[2])];
+    const [from, to] = [Math.max(low, at[0] - step / 2), Math.min(high, at[2] + step / 2)];
     svg.append(draw("rect", { class: "interval", x: x(from), y: 4, width: Math.max(1, x(to) - x(from)), height: height - 26 }));
   }
   dense.forEach((v, k) => svg.append(draw("rect", {
@@ -70,7 +83,7 @@ export function histogram(edges, p, other, { at = null, date = false, width = 64
   }
   if (at) svg.append(draw("line", { class: "median", x1: x(at[1]), x2: x(at[1]), y1: 4, y2: height - 22 }));
   svg.append(draw("line", { class: "axis", x1: 8, x2: width - 8, y1: height - 22, y2: height - 22 }));
-  ticks(svg, low, high, height - 7, x, date, width < 400 ? 3 : 5);
+  ticks(svg, low, high, height - 7, x, date, width < 400 ? 6 : 9, step);
   return svg;
 }
 
@@ -97,20 +110,20 @@ export function bars(levels, p, other, { most = 30, width = 640, label = "" } = 
   return svg;
 }
 
+// Places on an axis: of levels, or of numbers between the ends of ranges.
 function scale(values, column, from, to) {
   if (column.levels) {
     const step = (to - from) / values.length;
     const place = new Map(values.map((v, k) => [String(v), k]));
-    return { at: (v) => (place.has(String(v)) ? from + step * (place.get(String(v)) + 0.5) : NaN), edge: (k) => from + step * k };
+    return { at: (v) => (place.has(String(v)) ? from + step * (place.get(String(v)) + 0.5) : NaN), edge: (k) => from + step * k, n: values.length, wide: () => 1 };
   }
-  const half = values.length > 1 ? (values[values.length - 1] - values[0]) / (values.length - 1) / 2 : 1;
-  const [low, high] = [values[0] - half, values[values.length - 1] + half];
+  const edges = values.map((end) => end + column.step / 2);
+  const [low, high] = [edges[0], edges[edges.length - 1]];
   const at = (v) => from + ((v - low) / (high - low || 1)) * (to - from);
-  const edge = (k) => at(k === 0 ? low : k === values.length ? high : (values[k - 1] + values[k]) / 2);
-  return { at, edge, low, high };
+  return { at, low, high, edge: (k) => at(edges[k]), n: edges.length - 1, wide: (k) => edges[k + 1] - edges[k] || 1 };
 }
 
-// The density of two columns at the points of a grid, with real rows over it.
+// The density of two columns from the probabilities of the cells of a grid, with real rows over it.
 export function heat(found, { width = 560, height = 430 } = {}) {
   const [a, b] = found.columns;
   const svg = frame(width, height, `Joint density of ${a.column} and ${b.column}`);
@@ -118,10 +131,11 @@ export function heat(found, { width = 560, height = 430 } = {}) {
   const left = b.levels ? 122 : 76;
   const xs = scale(found.x_at, a, left, width - 8);
   const ys = scale(found.y_at, b, height - 40, 8);
-  const most = Math.max(...found.density.map((line) => Math.max(...line)), 1e-300);
-  found.density.forEach((line, i) => line.forEach((v, j) => {
+  const density = found.p.map((line, i) => line.map((p, j) => p / xs.wide(i) / ys.wide(j)));
+  const most = Math.max(...density.flat(), 1e-300);
+  density.forEach((line, i) => line.forEach((v, j) => {
     const [x0, x1, y0, y1] = [xs.edge(i), xs.edge(i + 1), ys.edge(j + 1), ys.edge(j)];
-    if (v / most > 0.004) svg.append(draw("rect", {
+    if (v / most > 0.0004) svg.append(draw("rect", {
       class: "cell", x: x0, y: y0, width: Math.max(0.5, x1 - x0), height: Math.max(0.5, y1 - y0), "fill-opacity": Math.sqrt(v / most).toFixed(3),
     }));
   }));
@@ -131,12 +145,11 @@ export function heat(found, { width = 560, height = 430 } = {}) {
     if (x > left && x < width - 8 && y > 8 && y < height - 40) svg.append(draw("circle", { class: "point", cx: x, cy: y, r: 2 }));
   });
   if (a.levels) found.x_at.slice(0, 12).forEach((v) => svg.append(draw("text", { x: xs.at(v), y: height - 24, "text-anchor": "middle", text: String(v).slice(0, 10) })));
-  else ticks(svg, xs.low, xs.high, height - 24, xs.at, a.kind === "date");
-  if (b.levels) found.y_at.forEach((v) => svg.append(draw("text", { x: left - 5, y: ys.at(v) + 4, "text-anchor": "end", text: String(v).slice(0, 15) })));
-  else for (let k = 0; k < 5; k += 1) {
-    const value = ys.low + ((ys.high - ys.low) * k) / 4;
-    svg.append(draw("text", { x: left - 5, y: ys.at(value) + (k === 4 ? 9 : 2), "text-anchor": "end", text: axisText(value, b.kind === "date") }));
-  }
+  else ticks(svg, xs.low, xs.high, height - 24, xs.at, a.kind === "date", a.kind === "date" ? 4 : 9, a.step);
+  const on_y = b.levels ? found.y_at : roundNumbers(ys.low, ys.high, b.kind === "date", 7, b.step);
+  on_y.forEach((v) => svg.append(draw("text", {
+    x: left - 5, y: Math.max(14, ys.at(v) + 4), "text-anchor": "end", text: b.levels ? String(v).slice(0, 15) : axisText(v, b.kind === "date"),
+  })));
   svg.append(draw("text", { x: (left + width) / 2, y: height - 6, "text-anchor": "middle", text: a.column }));
   svg.append(draw("text", { x: -(height - 32) / 2, y: 12, transform: "rotate(-90)", "text-anchor": "middle", text: b.column }));
   return svg;

@@ -28,7 +28,7 @@ function distribution(found) {
   const other = found.n_given ? found.marginal : null;
   const chart = found.levels
     ? bars(found.levels, found.p, other, { width: wide(), label })
-    : histogram(found.edges, found.p, other, { at: found.at, date: found.kind === "date", width: wide(), label });
+    : histogram(found.edges, found.p, other, { at: found.at, step: found.step, date: found.kind === "date", width: wide(), label });
   const before = other ? [["before", found.levels ? "without what is given" : "dashed: without what is given"]] : [];
   const range = found.levels ? [] : [["interval", "90 % interval, with the median"]];
   return [chart, legend(["", other ? "with what is given" : "probability"], ...before, ...range)];
@@ -102,6 +102,24 @@ function explain(cell, column, given, first) {
   for (const name of ["blur", "mouseleave"]) cell.addEventListener(name, () => tip(""));
 }
 
+// The arrow keys move between the cells that explain themselves; Tab goes to one of them only.
+function withArrows(table) {
+  const cells = [...table.querySelectorAll("td[tabindex]")];
+  const focusable = (cell) => cells.forEach((other) => { other.tabIndex = other === cell ? 0 : -1; });
+  focusable(cells[0]);
+  table.addEventListener("focusin", (event) => cells.includes(event.target) && focusable(event.target));
+  table.addEventListener("keydown", (event) => {
+    const move = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    let k = cells.indexOf(event.target);
+    if (!move || k < 0) return;
+    event.preventDefault();
+    const below = event.key === "ArrowDown" || event.key === "ArrowUp";
+    do k += move; while (below && cells[k] && cells[k].cellIndex !== event.target.cellIndex);
+    cells[k]?.focus();
+  });
+  return table;
+}
+
 const others = (names, values, known, without) => Object.fromEntries(
   names.map((name, k) => [name, values[k], known[k], k]).filter(([, value, is, k]) => is && k !== without && value !== null),
 );
@@ -131,8 +149,8 @@ views.rows = {
         explain(cell, found.columns[k], others(found.columns, line.cells, line.known, k), `A value at least as odd has probability ${percent(Math.exp(-nats))}.`);
         return cell;
       })));
-    const hint = state.model.columns.some((c) => c.kind !== "binary") ? "Cells are shaded by their surprise given the rest of their row; point at one, or move to it with Tab, for what was expected." : "";
-    return [tools, node("p", { class: "quiet", text: hint }), node("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Rows by log p" }, node("table", {}, head, ...lines))];
+    const hint = found.rows.some((line) => line.surprise) ? "Cells are shaded by their surprise given the rest of their row; point at one, or move to it with Tab and the arrow keys, for what was expected." : "";
+    return [tools, node("p", { class: "quiet", text: hint }), node("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Rows by log p" }, withArrows(node("table", {}, head, ...lines)))];
   },
 };
 
@@ -183,7 +201,7 @@ views.gaps = {
       return cell;
     })));
     const more = found.n > found.rows.length ? [node("p", { class: "quiet", text: `The first ${found.rows.length} rows are shown.` })] : [];
-    return [drop, ...notes(found), tools, ...more, node("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Filled table" }, node("table", {}, head, ...lines))];
+    return [drop, ...notes(found), tools, ...more, node("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Filled table" }, withArrows(node("table", {}, head, ...lines)))];
   },
 };
 
@@ -206,16 +224,24 @@ views.samples = {
     const matrices = Object.entries(found.correlations).map(([side, rows]) => {
       const canvas = node("canvas", { class: "matrix", role: "img", "aria-label": `Correlations, ${side}` });
       matrix(canvas, rows);
+      canvas.addEventListener("mousemove", (event) => {
+        const [j, i] = [event.offsetX / canvas.clientWidth, event.offsetY / canvas.clientHeight].map((v) => Math.min(rows.length - 1, Math.max(0, Math.floor(v * rows.length))));
+        tip(`${found.numbers[i]}, ${found.numbers[j]}: ${short(rows[i][j])}`, canvas);
+      });
+      canvas.addEventListener("mouseleave", () => tip(""));
       return node("div", {}, node("h3", { text: `Correlations, ${side}` }), canvas);
     });
     let apart = [];
     if (found.correlations.real && found.correlations.sampled) {
-      const gap = found.correlations.real.flatMap((line, i) => line.map((r, j) => (i < j && r !== null ? Math.abs(r - found.correlations.sampled[i][j]) : NaN))).filter((v) => v === v);
-      if (gap.length) apart = [node("p", { text: `Correlations of ${found.numbers.length} columns of numbers differ by ${(gap.reduce((a, b) => a + b, 0) / gap.length).toFixed(3)} on average, ${Math.max(...gap).toFixed(3)} at most.` })];
+      const { real, sampled } = found.correlations;
+      const gap = real.flatMap((line, i) => line.map((r, j) => [i < j && r !== null && sampled[i][j] !== null ? Math.abs(r - sampled[i][j]) : NaN, i, j])).filter(([v]) => v === v);
+      const [most, i, j] = gap.reduce((a, b) => (b[0] > a[0] ? b : a), [-1]);
+      const mean = gap.reduce((total, [v]) => total + v, 0) / gap.length;
+      if (gap.length) apart = [node("p", { text: `Correlations of ${found.numbers.length} columns of numbers differ by ${mean.toFixed(3)} on average, ${most.toFixed(3)} at most (${found.numbers[i]} and ${found.numbers[j]}).` })];
     }
-    const charts = found.columns.slice(0, 300).map((one) => node("div", {}, node("h3", { text: one.column }), one.levels
+    const charts = found.columns.filter((one) => !state.given.has(one.column)).slice(0, 300).map((one) => node("div", {}, node("h3", { text: one.column }), one.levels
       ? bars(one.levels, one.sampled, one.real, { most: 8, width: 300, label: `Levels of ${one.column}, sampled and real` })
-      : histogram(one.edges, one.sampled, one.real, { width: 300, height: 130, date: one.kind === "date", label: `${one.column}, sampled and real` })));
+      : histogram(one.edges, one.sampled, one.real, { step: one.step, width: 300, height: 130, date: one.kind === "date", label: `${one.column}, sampled and real` })));
     return [node("div", { class: "tools" }, again, save, badge(found.badge), node("span", { class: "quiet", text: against })), ...notes(found), ...few,
       legend(["", "sampled"], ["before", "real (bars below, dashed outlines)"]), node("div", { class: "small" }, ...charts),
       ...(matrices.length ? [node("h2", { text: "Correlations" }), ...apart, node("p", { class: "quiet", text: `Blue above 0, red below, in the order: ${found.numbers.slice(0, 40).join(", ")}` }), node("div", { class: "pair" }, ...matrices)] : [])];
@@ -281,8 +307,8 @@ views.images = {
         paint(pixel, shape, made.probabilities);
         results.replaceChildren(...notes(made),
           ...(made.log_prob === undefined ? [] : [node("p", { class: "answer" }, "log p of the rest ", node("b", { id: "log-p", text: made.log_prob.toFixed(3) }), " nats ", badge(made.badge))]),
-          node("h3", { text: "Five completions" }), node("div", { class: "thumbs" }, ...made.completions.map((one, k) => picture(one, `Completion ${k + 1}`))),
-          node("h3", {}, "Pixel probabilities given the rest ", badge(made.pixel_badge)), pixel);
+          node("h2", { text: "Five completions" }), node("div", { class: "thumbs" }, ...made.completions.map((one, k) => picture(one, `Completion ${k + 1}`))),
+          node("h2", {}, "Pixel probabilities given the rest ", badge(made.pixel_badge)), pixel);
       } catch (error) { say(error.message); }
     };
     const number = node("input", { type: "number", id: "image-row", min: 0, max: (found.rows || 1) - 1, value: hole.row, onchange: (event) => { hole.row = Math.max(0, Math.floor(Number(event.target.value))); update(); } });
