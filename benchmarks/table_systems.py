@@ -197,7 +197,7 @@ class Pynade:
         return self.model.predict(frame, self.task.target)
 
     def surprise(self, frame):
-        return self.model.surprise(frame, measure="p_value")[self.task.names].to_numpy(float)
+        return self.model.surprise(frame, measure="log_odds")[self.task.names].to_numpy(float)
 
 
 class GaussianMixture:

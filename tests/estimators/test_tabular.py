@@ -1,5 +1,7 @@
 """TabularNADE: tables as users have them, answers about columns, and scikit-learn's tools."""
 
+import copy
+import math
 import pickle
 
 import numpy as np
@@ -7,6 +9,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.impute import SimpleImputer
@@ -64,7 +67,8 @@ def test_what_goes_in_comes_out(frame, X):
         assert type(out) is kind
     listed = model.surprise(given, top=3)
     names = list(getattr(listed, "column_names", listed.columns))
-    assert names == ["row", "column", "value", "p_value", "surprise", "expected", "low", "high"]
+    assert names[:6] == ["row", "column", "value", "log_odds", "p_value", "surprise"]
+    assert names[6:] == ["expected", "low", "high"]
 
 
 @pytest.mark.parametrize(
@@ -353,20 +357,43 @@ def test_an_odd_cell_is_found_with_what_was_expected(model):
     first = top.iloc[0]
     assert (first["row"], first["column"], first["value"]) == (7, "height", "300")
     assert float(first["low"]) <= float(first["expected"]) <= float(first["high"]) < 50
-    assert top["p_value"].is_monotonic_increasing
+    assert top["log_odds"].is_monotonic_decreasing
     everything = model.surprise(X, top=10**6)
     assert len(everything) == X.size
-    tails = model.surprise(X, measure="p_value")
-    listed = [
-        tails[column].iloc[row] for row, column in zip(everything["row"], everything["column"], strict=True)
-    ]
-    np.testing.assert_allclose(np.exp(-np.array(listed)), everything["p_value"], rtol=6e-3, atol=1e-12)
+    for measure, listed in (
+        ("p_value", -np.log(everything["p_value"])),
+        ("log_odds", everything["log_odds"]),
+        ("log_p", everything["surprise"]),
+    ):
+        cells = model.surprise(X, measure=measure)
+        places = zip(everything["row"], everything["column"], strict=True)
+        np.testing.assert_allclose(listed, [cells[c].iloc[r] for r, c in places], rtol=6e-3, atol=6e-3)
+
+
+def test_log_odds_are_those_of_half_the_column_alone_and_half_a_broad_distribution(model, X):
+    """A value likelier in its row than in the column has negative odds; odds of q against p, cell by cell."""
+    rows = X.iloc[:30].reset_index(drop=True)
+    odds, surprise = (model.surprise(rows, measure=m).to_numpy(float) for m in ("log_odds", "log_p"))
+    codes, offsets = model.schema_.encode(rows)
+    real = [c.resolution == 0 and not c.n_levels for c in model.schema_.columns]
+    log_q = odds - surprise - np.where(real, 0, offsets)  # of the codes
+    family = copy.deepcopy(model.model_.family).double()
+    eta = torch.tensor(model.independent_, dtype=torch.float64).expand(len(rows), -1, -1)
+    x = torch.as_tensor(codes)
+    alone = family.log_prob(x, eta)
+    broad = torch.stack([family.broad_log_prob(x[:, i], torch.tensor([i])) for i in range(x.shape[1])], 1)
+    expected = torch.logaddexp(alone, broad) - math.log(2)
+    np.testing.assert_allclose(log_q, expected.numpy(), atol=1e-4)
+    assert (odds < 0).mean() > 0.5
 
 
 def test_questions_that_make_no_sense_are_refused(model):
     for ask, words in (
         (lambda: model.conditional("z"), "there is no column 'z' among"),
-        (lambda: model.surprise(table(9), measure="z"), "measure is 'log_p' or 'p_value', not 'z'"),
+        (
+            lambda: model.surprise(table(9), measure="z"),
+            "measure is one of log_p, p_value, log_odds",
+        ),
         (lambda: model.conditional(99), "there is no column 99"),
         (lambda: model.conditional("city", {"city": "Rome"}), "column 'city' is both asked for and given"),
         (lambda: model.conditional(["city"], {"city": "Rome"}), "column 'city' is both asked for and given"),

@@ -1,12 +1,14 @@
 """PerColumn: levels, lattices with and without ends, and real numbers, each a distribution."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from scipy.special import ndtr
 
 from pynade.families import PerColumn
-from pynade.families.per_column import BACKGROUND, REACH, normal_scores
+from pynade.families.per_column import BACKGROUND, REACH, normal_scores, without_outliers
 from tests.contracts.cases import generator
 
 LEVELS = [3, 0, 0, 0, 1, 7, 0]
@@ -89,6 +91,23 @@ def test_a_p_value_is_the_probability_of_values_at_least_as_odd(i):
             expected = (2 * torch.minimum(below, 1 - below + p)).clamp(max=1)
         broad = 0 if LEVELS[i] else 2 * BACKGROUND  # is left out
         torch.testing.assert_close(found, expected, rtol=0, atol=broad + 1e-9)
+
+
+@discrete
+def test_broad_probabilities_sum_to_one(i):
+    """Over all values, or up to the tails of a lattice without ends, which are those of a Cauchy."""
+    made, x = family(), values(i)
+    total = made.broad_log_prob(x, at(i, len(x))).exp().sum()
+    assert total == pytest.approx(1, abs=1e-9 if LEVELS[i] or ENDS[i][1] is not None else 0.01)
+    assert total < 1 + 1e-9
+
+
+def test_the_broad_density_of_a_real_column_integrates_to_one():
+    made, i = family(), 3
+    scores = torch.tan(torch.linspace(-1.55, 1.55, 20_001, dtype=torch.float64))
+    x = made._inverse(scores, at(i, len(scores)))
+    mass = torch.trapezoid(made.broad_log_prob(x, at(i, len(x))).exp(), x)
+    assert float(mass) == pytest.approx(3.1 / math.pi, abs=1e-3)
 
 
 def test_the_density_of_a_real_column_is_the_derivative_of_its_cdf():
@@ -246,3 +265,26 @@ def test_means_are_within_the_ends_of_the_map():
     low, high = made.mean(eta)[:, 0].tolist()
     assert made.knots[0, 0] <= low < 0.5
     assert 4.0 < high <= made.knots[0, -1]
+
+
+def test_a_few_values_far_away_do_not_change_the_map():
+    """A value beyond a wide gap is far away in normal scores too, so that it can be seen to be odd."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=2000).round(2)
+    far = np.concatenate([x, [60.0, -70.0]])
+    for lattice in (False, True):
+        one, other = (np.round(100 * v) if lattice else v for v in (x, far))
+        for a, b in zip(normal_scores(one, lattice, 32), normal_scores(other, lattice, 32), strict=True):
+            np.testing.assert_allclose(a, b)
+    made = PerColumn.fitted(far[:, None], [0])
+    assert made.encode(torch.tensor([[60.0]])).max() == REACH
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_heavy_tails_keep_all_but_a_few_values(seed):
+    rng = np.random.default_rng(seed)
+    for x in (rng.normal(size=999), rng.exponential(size=999), rng.standard_cauchy(size=999), np.arange(5.0)):
+        kept = without_outliers(np.sort(x))
+        assert len(x) - len(kept) <= 4
+        assert np.isin(kept, x).all()
+    assert len(without_outliers(np.sort(rng.normal(size=999)))) == 999

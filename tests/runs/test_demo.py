@@ -26,10 +26,10 @@ def test_demo_fills_every_gap(found):
 
 
 def test_demo_finds_odd_cells(found):
-    p_values = found.odd["p_value"].to_list()
-    assert len(p_values) == 5
-    assert p_values == sorted(p_values)
-    assert p_values[-1] < 0.02
+    odds = found.odd["log_odds"].to_list()
+    assert len(odds) == 5
+    assert odds == sorted(odds, reverse=True)
+    assert odds[-1] > 1
     assert found.gain > 1
 
 

@@ -22,8 +22,10 @@ from pynade.tables.schema import Schema
 
 Given = Mapping[int | str, Any]
 AT_ONCE = 4096  # rows of a question that takes one pass of the net for each
-LISTED = {"row": np.int64, "column": object, "value": object, "p_value": float, "surprise": float}
-LISTED |= dict.fromkeys(("expected", "low", "high"), object)  # columns of the list of odd cells
+MEASURES = ("log_p", "p_value", "log_odds")  # of surprise
+LISTED: dict[str, Any] = {"row": np.int64, "column": object, "value": object, "log_odds": float}
+LISTED |= {"p_value": float, "surprise": float}  # columns of the list of odd cells
+LISTED |= dict.fromkeys(("expected", "low", "high"), object)
 
 
 class MixedCells:
@@ -238,45 +240,62 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
 
         Args:
             X: a table.
-            top: None gives a table of the same columns; a number gives that many cells, the oddest first,
-                as a table with row, column, value, p_value (the probability of a value at least as odd, by
-                which cells of all kinds are comparable), surprise, expected, low and high (the middle 90 %).
-            measure: "log_p", as above, or "p_value": -log of the probability of a value at least as odd,
-                which compares cells of different columns better.
+            top: None gives a table of the same columns; a number gives that many cells, those of the largest
+                `log_odds` first, as a table with row, column, value, log_odds, p_value, surprise, expected,
+                low and high (the middle 90 %).
+            measure: "log_p", as above; or one by which cells of all columns are comparable: "p_value", -log
+                of the probability of a value at least as odd; "log_odds", how much likelier the value is as
+                an error: log q(cell) - log p(cell | the others), where half of q is the distribution of the
+                whole column (values that changed places), half a very broad one (wrong digits or units).
         """
-        if measure not in ("log_p", "p_value"):
-            raise ValueError(f"measure is 'log_p' or 'p_value', not {measure!r}")
-        X, tails = self._checked(X), top is not None or measure == "p_value"
+        if measure not in MEASURES:
+            raise ValueError(f"measure is one of {', '.join(MEASURES)}, not {measure!r}")
+        X = self._checked(X)
         codes, offsets = self.schema_.encode(X)
-        known, found, p_values = ~np.isnan(codes), np.full(codes.shape, np.nan), np.ones(codes.shape)
+        found = self._oddness(codes, offsets, MEASURES if top is not None else (measure,))
+        kind = native_frame(X)[1]
+        if top is None:
+            labels = {c.name: {"label": c.dtype.get("label", c.name)} for c in self.schema_.columns}
+            made = build_frame(dict(zip(self.schema_.names, found[measure].T, strict=True)), labels, kind)
+            return made.set_axis(X.index, axis=0) if kind == "pandas" else made
+        log_p, p_value, log_odds = found.values()
+        places = np.argsort(-np.nan_to_num(log_odds.ravel(), nan=-math.inf), kind="stable")[:top]
+        lines: list[dict[str, Any]] = []
+        for row, i in (divmod(int(place), len(self.schema_)) for place in places):
+            if np.isfinite(log_p[row, i]):
+                numbers = {"log_odds": round(log_odds[row, i], 3), "surprise": round(log_p[row, i], 3)}
+                numbers["p_value"] = float(f"{math.exp(-p_value[row, i]):.3g}")
+                lines.append({"row": row, "column": self.schema_.names[i]} | numbers)
+                lines[-1] |= self._expected(codes[[row]], i)
+        columns = {name: np.array([line[name] for line in lines], dtype) for name, dtype in LISTED.items()}
+        return build_frame(columns, {}, "polars" if kind == "numpy" else kind)
+
+    def _oddness(
+        self, codes: np.ndarray, offsets: np.ndarray, measures: Sequence[str]
+    ) -> dict[str, np.ndarray]:
+        """These measures of `surprise` for every cell, (N, D); NaN where one is missing."""
+        known, found = ~np.isnan(codes), {name: np.full(codes.shape, np.nan) for name in measures}
+        family, usual = self.model_.family, torch.tensor(self.independent_, dtype=torch.float64)
         for i, column in enumerate(self.schema_.columns):
             real = column.resolution == 0 and not column.n_levels  # the density of the code needs no offset
             for part, eta in self._passes(codes, _without(known, i)):
                 seen, offset = known[part, i], offsets[part, i]
                 x, at = torch.as_tensor(np.where(seen, codes[part, i], 0.0)), torch.tensor([i])
-                own, family = eta[:, i].cpu().double(), self.model_.family
-                log_p = np.where(seen, family.log_prob(x, own, at).numpy() + offset * (not real), np.nan)
-                odd = ~seen & (offset != 0)  # out of the range, or a level never seen
-                found[part, i] = -np.where(odd, offset + real * math.log(column.unit), log_p)
-                if tails:
-                    p = np.where(seen, family.p_value(x, own, at).numpy(), 1.0)
-                    p_values[part, i] = np.where(odd, 1 / (column.n + 1), p)
-        kind = native_frame(X)[1]
-        if top is None:
-            if measure == "p_value":
-                found = np.where(np.isnan(found), np.nan, -np.log(np.maximum(p_values, 1e-300)))
-            labels = {c.name: {"label": c.dtype.get("label", c.name)} for c in self.schema_.columns}
-            made = build_frame(dict(zip(self.schema_.names, found.T, strict=True)), labels, kind)
-            return made.set_axis(X.index, axis=0) if kind == "pandas" else made
-        places = np.lexsort((-np.nan_to_num(found.ravel()), p_values.ravel()))[:top]
-        lines: list[dict[str, Any]] = []
-        for row, i in (divmod(int(place), len(self.schema_)) for place in places):
-            if np.isfinite(found[row, i]):
-                numbers = {"p_value": float(f"{p_values[row, i]:.3g}"), "surprise": round(found[row, i], 3)}
-                lines.append({"row": row, "column": self.schema_.names[i]} | numbers)
-                lines[-1] |= self._expected(codes[[row]], i)
-        columns = {name: np.array([line[name] for line in lines], dtype) for name, dtype in LISTED.items()}
-        return build_frame(columns, {}, "polars" if kind == "numpy" else kind)
+                own, odd = eta[:, i].cpu().double(), ~seen & (offset != 0)  # out of the range, or never seen
+                log_p = family.log_prob(x, own, at)
+                unseen = {"log_p": -offset - real * math.log(column.unit), "log_odds": -offset}
+                for name, cells in found.items():
+                    if name == "log_p":
+                        values = -log_p.numpy() - offset * (not real)
+                    elif name == "p_value":
+                        values = -family.p_value(x, own, at).clamp(min=1e-300).log().numpy()
+                    else:
+                        column_alone = family.log_prob(x, usual[i].expand(len(x), -1), at)
+                        q = torch.logaddexp(column_alone, family.broad_log_prob(x, at)) - math.log(2)
+                        values = (q - log_p).numpy()
+                    other = unseen.get(name, math.log(column.n + 1))
+                    cells[part, i] = np.where(seen, values, np.where(odd, other, np.nan))
+        return found
 
     def _expected(self, codes: np.ndarray, i: int) -> dict[str, str]:
         """Value of a cell, its best guess and the ends of the middle 90 %, as text: all columns share one."""

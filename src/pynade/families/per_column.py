@@ -28,6 +28,7 @@ SPIKES, TIED = (
 )  # most values of a sparse lattice that have an interval of their own; least cells of each
 SHORT = 1e-8  # width, in normal scores, of the interval that stands for the density of a real value
 BACKGROUND = 0.001  # weight of a broad component that every mixture has: one odd cell costs a row little
+OUTLIERS = 0.001  # share of the cells (and at least two) at an end that may be taken for outliers
 NODES = 8  # of a logistic, for the mean of a column of numbers
 
 
@@ -246,6 +247,19 @@ class PerColumn(KeepsTypes, Family):
         tail = torch.minimum(self.cdf(x, eta, i, 0.0), 1 - self.cdf(below, eta, i, 0.0))
         return torch.where(self._has_levels(i), by_level, 2 * tail).clamp(0, 1)
 
+    def broad_log_prob(self, x: Tensor, i: Tensor) -> Tensor:
+        """`log_prob` under a Cauchy distribution of normal scores, and equally likely levels."""
+        half = torch.where(at(self.step, i), 0.5, 0.0).double()
+        (a, _), (z, log_slope), (b, _) = (self._score(x.double() + side * half, i) for side in (-1, 0, 1))
+        a = torch.where(x <= at(self.low, i), -math.inf, a)
+        b = torch.where(x >= at(self.high, i), math.inf, b)
+        angle = torch.where(
+            (a > -math.inf) & (b < math.inf), torch.atan2(b - a, 1 + a * b), b.atan() - a.atan()
+        )
+        density = log_slope - torch.log(math.pi * (1 + z**2))
+        number = torch.where(at(self.step, i), (angle / math.pi).log(), density)
+        return torch.where(self._has_levels(i), -at(self.counts, i).clamp(min=1).double().log(), number)
+
     def eta_from_marginal(self, x: Tensor) -> Tensor:
         """Log-shares of levels, one imaginary cell added to each; standard normal scores of numbers."""
         eta, K = torch.zeros(len(self.levels), self.n_params, dtype=torch.float64), self.n_components
@@ -346,7 +360,7 @@ def normal_scores(codes: np.ndarray, step: bool, most: int) -> tuple[np.ndarray,
     """Knots of a column's map to normal scores: codes (NaN = missing) at about `most` quantiles; scores."""
     from scipy.special import ndtri
 
-    x = np.sort(codes[~np.isnan(codes)])
+    x = without_outliers(np.sort(codes[~np.isnan(codes)]))
     picked = np.unique(x[np.linspace(0, len(x) - 1, most).round().astype(int)])
     if step:  # a frequent value has a knot at both edges: as wide an interval of scores as its probability
         values, counts = np.unique(x, return_counts=True)
@@ -372,3 +386,21 @@ def normal_scores(codes: np.ndarray, step: bool, most: int) -> tuple[np.ndarray,
         more = [(v, 2 * v[end] - v[inner]) for v in (knots, scores, share)]
         knots, scores, share = (np.insert(v, len(v) if end else 0, value) for v, value in more)
     return knots, scores
+
+
+def without_outliers(x: np.ndarray) -> np.ndarray:
+    """Ascending numbers without the few at an end that lie beyond a gap as wide as from the median to it.
+
+    A map to normal scores through them would bring all values between close together.
+
+    Example:
+        >>> without_outliers(np.array([*range(50), 2000.0])).max()
+        49.0
+    """
+    most = max(2, int(OUTLIERS * len(x)))
+    for _ in range(2):
+        gaps, reach = np.diff(x), x[:-1] - x[len(x) // 2]
+        wide = np.flatnonzero((gaps > reach) & (reach > 0))
+        wide = wide[wide >= len(x) - 1 - most]
+        x = -(x[: wide[0] + 1] if len(wide) else x)[::-1]
+    return x
