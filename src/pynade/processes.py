@@ -50,8 +50,7 @@ def together() -> Iterator[int]:
         if rank > 0:  # the first process says the same, if it has met it too, and torchrun ends this one
             _wait_for_the_end()
         if type(error) in (RuntimeError, distributed.DistBackendError) and LOST.search(str(error)):
-            what = "another process of this job has ended or does not answer"
-            raise ConnectionError(f"{what} ({str(error).splitlines()[0]})") from error
+            raise ConnectionError("another process of this job has ended or does not answer") from error
         raise
     finally:
         distributed.destroy_process_group()
@@ -59,7 +58,7 @@ def together() -> Iterator[int]:
 
 def _wait_for_the_end() -> None:
     try:
-        time.sleep(1)
+        time.sleep(5)
     except KeyboardInterrupt:
         raise SystemExit(3) from None
 

@@ -1,23 +1,45 @@
-"""Fits of all estimators trained by gradient descent, by as many processes as run this module.
+"""What several processes do together, as a program for torchrun; `together_by` starts it.
 
-    torchrun --standalone --nproc-per-node 2 -m tests.training.several FOLDER
-
-The first process writes the fitted models as FOLDER/NAME.safetensors and what training says as FOLDER/NAME.json.
+torchrun --standalone --nproc-per-node 2 -m tests.training.several models FOLDER
+torchrun --standalone --nproc-per-node 2 -m tests.training.several command RANK EPOCH SIGNAL fit DATA …
 """
 
 import json
+import os
+import subprocess
 import sys
 import warnings
 from pathlib import Path
 
 import torch
 
+from pynade.cli.main import main
 from pynade.estimators.net import NetEstimator
-from pynade.processes import is_first, together
+from pynade.processes import is_first, rank_and_size, together
+from pynade.training import checkpoint
+from pynade.training.gradient import _Gradient
 from tests.estimators.cases import ESTIMATORS, gaps, rows
 
+ROOT = Path(__file__).parents[2]
 NETS = [name for name, (make, _) in ESTIMATORS.items() if isinstance(make(), NetEstimator)]
 UPDATES = {"epochs": 5, "updates_per_epoch": 10, "batch_size": 33, "patience": 3, "device": "cpu"}
+
+
+def together_by(n, *words, module="tests.training.several", **options):
+    """Run a module by n processes; the finished process of torchrun, with its output as text."""
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        n,
+        "-m",
+        module,
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    known = {"capture_output": True, "text": True, "env": environment, "timeout": 500}
+    return subprocess.run([*map(str, (*command, *words))], **known, **options)
 
 
 def fitted(name, **more):
@@ -28,7 +50,7 @@ def fitted(name, **more):
         more |= {"dropout": 0.2}
     if name == "tabularnade":
         more |= {"members": 2}
-    estimator.set_params(**UPDATES, **more)
+    estimator.set_params(**UPDATES | more)
     x = rows(kind)
     return estimator.fit(gaps(x) if estimator.takes_missing else x)
 
@@ -40,16 +62,32 @@ def course(estimator):
     return {"epochs": lines, "stopped": history.stopped, "best_epoch": history.best_epoch}
 
 
-def main(folder):
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
+def models(folder):
+    """Fit all estimators of nets; the first process writes FOLDER/NAME.safetensors and FOLDER/NAME.json."""
     with together():
         for name in NETS:
             estimator = fitted(name)
             if is_first():
-                estimator.save(folder / f"{name}.safetensors")
-                (folder / f"{name}.json").write_text(json.dumps(course(estimator)))
+                estimator.save(f"{folder}/{name}.safetensors")
+                Path(f"{folder}/{name}.json").write_text(json.dumps(course(estimator)))
+
+
+def command(rank, epoch, signal, *words):
+    """`pynade WORDS`, with a checkpoint after every epoch; a process gets a signal in an epoch."""
+    checkpoint.CHECKPOINT_SECONDS = -1.0
+    advance = _Gradient.advance
+
+    def signalled(learner, report):
+        if (rank_and_size()[0], learner.epoch + 1) == (int(rank), int(epoch)):
+            os.kill(os.getpid(), int(signal))
+        return advance(learner, report)
+
+    _Gradient.advance = signalled
+    sys.argv = ["pynade", *words]
+    main()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    {"models": models, "command": command}[sys.argv[1]](*sys.argv[2:])

@@ -84,6 +84,8 @@ def dropped(h: Tensor, rate: float | Tensor, noise: Random, axis: int = 0) -> Te
     n = h.shape[axis]
     rows, first = rows_drawn(n)
     like = h if rows == n else h.new_empty((*h.shape[:axis], rows, *h.shape[axis + 1 :]))
+    if rows > n and h.ndim == 4 and h.stride(1) == 1:  # maps that come last in memory, whose order counts
+        like = h.new_empty((rows, *h.shape[2:], h.shape[1])).movedim(-1, 1)
     if isinstance(rate, Tensor):  # a member's own, in a population
         keep = torch.rand(like.shape, generator=noise, dtype=h.dtype, device=h.device) >= rate
     else:

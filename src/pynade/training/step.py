@@ -172,8 +172,11 @@ class Step:
         self.loss_sum = torch.zeros(self.shape, dtype=torch.float64, device=self.x.device)
         self.shared: DistributedDataParallel | None = None
         if rank_and_size()[1] > 1 and self.members is None:
-            how: Any = {"broadcast_buffers": False, "gradient_as_bucket_view": True}
-            self.shared = DistributedDataParallel(_Loss(self.model), **how)
+            self.shared = DistributedDataParallel(_Loss(self.model), gradient_as_bucket_view=True)
+            # the first pass decides how gradients lie together, and so how sums round: a resumed training has
+            # to begin with the same one
+            self.shared(self.x[:1], torch.Generator(self.x.device).manual_seed(0)).sum().backward()
+            self._taken()
         whole = self.shared is None and self.options.accumulate == 1
         self.capture = self.x.device.type == "cuda" and self.capture is not False and whole
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -225,10 +228,15 @@ class Step:
                     loss = (shared or self.model.loss)(rows, own)
                 (weight * loss.sum()).backward()
             losses.append(loss.detach() if mine else loss.detach()[..., :0])
-        slopes = [p.grad for p in params]
+        return torch.cat(losses, -1), self._taken()
+
+    def _taken(self) -> list[Tensor]:
+        """The gradients that backward passes have left, which are forgotten."""
+        params = self.optimizer.params.values()
+        slopes: Any = [p.grad for p in params]
         for p in params:
             p.grad = None
-        return torch.cat(losses, -1), slopes  # type: ignore[return-value]
+        return slopes
 
     def _update(self, batch: Tensor, numbers: Iterable[Number]) -> None:
         loss, slopes = self.gradients(self.x[batch])
@@ -253,14 +261,15 @@ class Step:
 
 
 class _Loss(nn.Module):
-    """A model's loss, as the module that DistributedDataParallel calls."""
+    """A model's loss, as the module that DistributedDataParallel calls: its parameters, but no buffers."""
 
     def __init__(self, model: Trainable) -> None:
         super().__init__()
-        self.model = model
+        self.trained = nn.ParameterList(p for p in model.parameters() if p.requires_grad)
+        self.loss = model.loss
 
     def forward(self, rows: Tensor, generator: torch.Generator) -> Tensor:
-        return self.model.loss(rows, generator)
+        return self.loss(rows, generator)
 
 
 def captured(
