@@ -34,7 +34,9 @@ def table() -> tuple[Any, np.ndarray]:
     """TabularNADE and a table of 24,000 rows: eight columns of levels, six of numbers, as in a census."""
     rng = np.random.default_rng(0)
     hidden = rng.normal(size=(24_000, 1))
-    levels = {f"level{n}": (hidden[:, 0] + rng.normal(size=24_000)).round().astype(int) % n for n in range(2, 10)}
+    levels = {
+        f"level{n}": (hidden[:, 0] + rng.normal(size=24_000)).round().astype(int) % n for n in range(2, 10)
+    }
     numbers = {f"number{n}": (hidden[:, 0] * n + rng.normal(size=24_000)).round(2) for n in range(6)}
     frame = pd.DataFrame({k: v.astype(str) for k, v in levels.items()} | numbers)
     estimator = pynade.TabularNADE(random_state=0, device="cpu")
@@ -68,7 +70,9 @@ def rows_per_second(estimator: Any, rows: np.ndarray, updates: int) -> tuple[flo
 
 def main() -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=60, help="measured in every round")
     parser.add_argument("--out", type=Path, help="write the numbers here (.json)")
@@ -90,14 +94,19 @@ def main() -> None:
             (one, busy_one), (all_, busy_all) = (np.array(found).T for found in (single, joint))
             line: dict[str, Any] = {"case": name, "processes": size, "rounds": asked.rounds}
             line |= {"rows_per_second_of_one": one.tolist(), "rows_per_second_of_all": all_.tolist()}
-            line |= {"median_ratio": float(np.median(all_ / one)), "ratio_of_best": float(all_.max() / one.max())}
+            line |= {
+                "median_ratio": float(np.median(all_ / one)),
+                "ratio_of_best": float(all_.max() / one.max()),
+            }
             line |= {"median_ratio_by_processor_seconds": float(np.median(busy_all / busy_one))}
             line |= {"load_average": os.getloadavg()[0]}
             lines.append(line)
             print({k: v for k, v in line.items() if not isinstance(v, list)}, flush=True)
         facts = {"device": device_name(torch.device("cpu")), "threads_of_each": 1, "cores": os.cpu_count()}
         facts |= {"code": code_version(), "at": now(), "torch": torch.__version__, "lines": lines}
-        facts["command"] = "OMP_NUM_THREADS=1 torchrun --standalone --nproc-per-node 2 benchmarks/distributed.py"
+        facts["command"] = (
+            "OMP_NUM_THREADS=1 torchrun --standalone --nproc-per-node 2 benchmarks/distributed.py"
+        )
         if asked.out is not None and is_first():
             write_json(asked.out, facts)
 

@@ -1,7 +1,7 @@
-"""What several processes do together, as a program for torchrun; `together_by` starts it.
+"""What several processes do together, as a program for torchrun; `torchrun` starts it.
 
 torchrun --standalone --nproc-per-node 2 -m tests.training.several models FOLDER
-torchrun --standalone --nproc-per-node 2 -m tests.training.several command RANK EPOCH SIGNAL fit DATA …
+torchrun --standalone --nproc-per-node 2 -m tests.training.several command RANK EPOCH SIGNAL fit DATA
 """
 
 import json
@@ -15,8 +15,10 @@ import torch
 
 from pynade.cli.main import main
 from pynade.estimators.net import NetEstimator
-from pynade.processes import is_first, rank_and_size, together
-from pynade.training import checkpoint
+from pynade.families import Bernoulli
+from pynade.models import Independent
+from pynade.processes import gathered, is_first, rank_and_size, together
+from pynade.training import Gradient, checkpoint, fit
 from pynade.training.gradient import _Gradient
 from tests.estimators.cases import ESTIMATORS, gaps, rows
 
@@ -25,21 +27,13 @@ NETS = [name for name, (make, _) in ESTIMATORS.items() if isinstance(make(), Net
 UPDATES = {"epochs": 5, "updates_per_epoch": 10, "batch_size": 33, "patience": 3, "device": "cpu"}
 
 
-def together_by(n, *words, module="tests.training.several", **options):
+def torchrun(n, *words, module="tests.training.several"):
     """Run a module by n processes; the finished process of torchrun, with its output as text."""
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        n,
-        "-m",
-        module,
-    ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    known = {"capture_output": True, "text": True, "env": environment, "timeout": 500}
-    return subprocess.run([*map(str, (*command, *words))], **known, **options)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n}", "-m"]
+    path = os.pathsep.join([str(ROOT), *sys.path])
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    options = {"capture_output": True, "text": True, "env": environment, "timeout": 500}
+    return subprocess.run([*command, module, *map(str, words)], **options)
 
 
 def fitted(name, **more):
@@ -62,6 +56,13 @@ def course(estimator):
     return {"epochs": lines, "stopped": history.stopped, "best_epoch": history.best_epoch}
 
 
+class OwnDraws(Independent):
+    """Its loss draws numbers for the rows it is given, not for the whole minibatch."""
+
+    def loss(self, x, generator=None):
+        return super().loss(x) * torch.rand(len(x), generator=generator)
+
+
 def models(folder):
     """Fit all estimators of nets; the first process writes FOLDER/NAME.safetensors and FOLDER/NAME.json."""
     with together():
@@ -70,6 +71,35 @@ def models(folder):
             if is_first():
                 estimator.save(f"{folder}/{name}.safetensors")
                 Path(f"{folder}/{name}.json").write_text(json.dumps(course(estimator)))
+        facts = decisions()
+        if is_first():
+            Path(f"{folder}/facts.json").write_text(json.dumps(facts))
+
+
+def decisions():
+    """What every process has decided, or was refused."""
+    calls = []
+
+    def stop(now):
+        scores = now.model.log_prob(torch.zeros(3, 5)), estimator.score(rows("binary"))  # (by this process)
+        calls.append(now.epoch_done and len(scores) == 2)
+        return now.epoch == 2
+
+    estimator = fitted("fvsbn")
+    estimator.fit(rows("binary"), callbacks=[stop])
+    timed = fitted("tabularnade", epochs=None, time_limit=1.0, updates_per_epoch=None)
+    random = fitted("made", random_state=None)
+    refusals = []
+    for refused in (
+        lambda: fit(OwnDraws(Bernoulli(), 5), rows("binary"), options=Gradient(epochs=1, batch_size=33)),
+        lambda: ESTIMATORS["chowliu"][0]().fit(rows("binary")),
+    ):
+        try:
+            refused()
+        except ValueError as error:
+            refusals.append(str(error))
+    facts = {"epochs": estimator.n_iter_, "timed": timed.history_.epochs[-1]["updates"], "seed": random.seed_}
+    return gathered(facts | {"refusals": refusals, "calls": len(calls)})
 
 
 def command(rank, epoch, signal, *words):
