@@ -141,20 +141,8 @@ def results(folder):
 
 def test_a_fit_by_torchrun_that_was_killed_goes_on_to_the_identical_result(run, tmp_path):
     table = data(tmp_path, "mixed")
-    fit = [
-        "fit",
-        table,
-        "--hidden",
-        8,
-        "--epochs",
-        7,
-        "--batch-size",
-        32,
-        "--dropout",
-        0.1,
-        "--device",
-        "cpu",
-    ]
+    fit = ["fit", table, "--hidden", 8, "--epochs", 7, "--batch-size", 32, "--dropout", 0.1]
+    fit += ["--device", "cpu"]
     assert run(*fit, "--out", "one")[0] == 0
     done = torchrun(2, *fit, "--out", "two", module="pynade")
     assert done.returncode == 0, done.stderr
@@ -165,9 +153,7 @@ def test_a_fit_by_torchrun_that_was_killed_goes_on_to_the_identical_result(run, 
     killed = torchrun(2, "command", 1, 3, int(signal.SIGKILL), *fit, "--out", "killed")
     assert killed.returncode != 0
     said = "Error: another process of this job has ended or does not answer", "pynade fit --resume killed"
-    assert any(
-        words in killed.stderr for words in said
-    )  # (what it met first: the loss, or torchrun's signal)
+    assert any(words in killed.stderr for words in said)  # (what it met first)
     asked = torchrun(2, "command", 1, 5, int(signal.SIGTERM), "fit", "--resume", "killed")
     assert asked.returncode != 0
     assert len((tmp_path / "killed" / "metrics.jsonl").read_text().splitlines()) == 5
