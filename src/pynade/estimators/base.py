@@ -93,8 +93,12 @@ class DensityEstimator(Questions):
 
     def _check_processes(self) -> None:
         """Refuse several processes where they cannot share the work."""
-        if not self._shared and processes.rank_and_size()[1] > 1:
+        if processes.rank_and_size()[1] == 1:
+            return
+        if not self._shared:
             raise ValueError(f"{type(self).__name__} is fitted by one process: start it without torchrun")
+        if str(self.device).startswith("cuda:"):
+            raise ValueError(f"several processes take a GPU each: give device='cuda', not {self.device!r}")
 
     def _split(self, rows: np.ndarray, X_valid: Any, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Training and validation rows; the same ones as on the command line, for a whole random_state."""
