@@ -37,7 +37,7 @@ class Training:
         score_train: score this many training rows after every epoch in the way of the validation rows
             (without dropout, with the averaged weights), so that the two curves can be compared.
         accumulate: compute every minibatch in so many pieces and add up their gradients: the same updates but
-            for rounding, in less memory. (On a GPU without CUDA graphs, which makes small updates slower.)
+            for rounding, in less memory. On a GPU small updates are slower then, without CUDA graphs.
         valid_draws: prefixes of each validation row by which an orderless model is scored after an epoch.
     """
 
