@@ -45,10 +45,18 @@ def images(batch_size: int) -> tuple[Any, np.ndarray]:
     return pynade.DeepNADE(batch_size=batch_size, random_state=0, device="cpu"), rows
 
 
-CASES: dict[str, Callable[[], tuple[Any, np.ndarray]]] = {
-    "TabularNADE, 3 x 256 units, 14 columns, batch 512": table,
-    "DeepNADE, 2 x 500 units, 784 columns, batch 100": lambda: images(100),
-    "DeepNADE, 2 x 500 units, 784 columns, batch 500": lambda: images(500),
+def convolutions() -> tuple[Any, np.ndarray]:
+    """ConvNADE with its own layers and 1,000 images of 28 x 28 zeros and ones."""
+    rows = np.random.default_rng(0).integers(0, 2, (1000, 784))
+    return pynade.ConvNADE(image_shape=(28, 28), random_state=0, device="cpu"), rows
+
+
+#: What is trained, and how many updates of it are measured.
+CASES: dict[str, tuple[Callable[[], tuple[Any, np.ndarray]], int]] = {
+    "TabularNADE, 3 x 256 units, 14 columns, batch 512": (table, 60),
+    "DeepNADE, 2 x 500 units, 784 columns, batch 100": (lambda: images(100), 60),
+    "DeepNADE, 2 x 500 units, 784 columns, batch 500": (lambda: images(500), 20),
+    "ConvNADE, 784 columns, batch 100": (convolutions, 2),
 }
 
 
@@ -70,21 +78,20 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--updates", type=int, default=60, help="measured in every round")
     parser.add_argument("--out", type=Path, help="write the numbers here (.json)")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     lines = []
     with together():
         size = rank_and_size()[1]
-        for name, make in CASES.items():
+        for name, (make, updates) in CASES.items():
             given, single, joint = make(), [], []
             for _ in range(asked.rounds):
                 if is_first():
                     with alone():
-                        single.append(rows_per_second(*given, asked.updates))
+                        single.append(rows_per_second(*given, updates))
                 gathered(None)  # the others have waited here
-                joint.append(rows_per_second(*given, asked.updates))
+                joint.append(rows_per_second(*given, updates))
             if not is_first():
                 continue
             (one, busy_one), (all_, busy_all) = (np.array(found).T for found in (single, joint))
