@@ -64,7 +64,7 @@ def test_captured_step_in_fewer_bits_equals_eager_step(kind, precision):
 @pytest.mark.parametrize("kind", ["deep", "made", "nade-e", "permuted", "unet", "real-causal"])
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_a_minibatch_in_pieces_gives_the_same_updates(kind, precision):
-    """With the same dropout, also that of fused kernels; without Adam, which makes much of small differences."""
+    """With the same dropout, also in fused kernels; without Adam, which enlarges small differences."""
     options = Gradient(optimizer="sgd", clip=1.0, ema=0.9, batch_size=50, precision=precision)
     cut = replace(options, accumulate=3)
     (loss, *ends), (loss2, *ends2) = (after(kind, o, False, 8, 1e-2) for o in (options, cut))
