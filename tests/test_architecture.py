@@ -37,6 +37,7 @@ LAYERS = [  # from the bottom; a folder or a module of src/pynade each
     "app",
     "cli",
     "__init__",
+    "__main__",
 ]
 
 EXCEPTIONS = {  # (importer, imported): why

@@ -14,7 +14,7 @@ from torch import Tensor
 from pynade.models import Density, Orderless
 from pynade.ordering import random_observed
 from pynade.precision import computing_in
-from pynade.processes import rank_and_size, sum_over_processes
+from pynade.processes import pieces, sum_over_processes
 
 Array = Tensor | np.ndarray
 Progress = Callable[[int, int], None]  # called with what is done and with the total
@@ -80,15 +80,20 @@ def at_most(rows: int, model: Any, device: torch.device) -> int:
 def row_log_probs(density: Density, x: Array, batch_size: int = 500) -> Tensor:
     """Exact log p of every row, float64 on the CPU, computed batch by batch on the density's device.
 
+    Processes that torchrun started share the rows, and all of them return all scores.
+
     Args:
         density: the model.
         x: rows (N, D), any numeric dtype.
         batch_size: rows at a time; fewer where a net needs much memory for each.
     """
-    rows, scores = torch.as_tensor(x), [torch.empty(0, dtype=torch.float64)]
-    for part in rows.split(at_most(batch_size, density, density.device)) if len(rows) else ():
-        scores.append(density.log_prob(part.to(density.device)).double().cpu())
-    return torch.cat(scores)
+    rows = torch.as_tensor(x)
+    scores = np.zeros(len(rows))
+    for own in pieces(len(rows)):
+        parts = rows[own].split(at_most(batch_size, density, density.device))
+        found = [density.log_prob(part.to(density.device)).double().cpu() for part in parts]
+        scores[own] = torch.cat(found).numpy()
+    return torch.as_tensor(sum_over_processes(scores))
 
 
 def log_likelihood(density: Density, x: Array, batch_size: int = 500) -> Estimate:
@@ -144,14 +149,16 @@ def orderless_rows(
         batch_size = BATCH if model.net.row_floats is None else model.net.rows_at_once(model.device)
     rows = torch.as_tensor(x).to(model.device)
     rows = rows if rows.is_floating_point() else rows.to(model.dtype)
-    (rank, size), out, done = rank_and_size(), np.zeros((2, len(rows))), 0
-    for n, (part, observed) in enumerate(prefixes(rows, draws, seed, batch_size)):
-        here = slice(done, done + len(part) // draws)
-        done = here.stop
-        if n % size == rank:
+    out, done = np.zeros((2, len(rows))), 0
+    for batch in prefixes(rows, draws, seed, batch_size):
+        n = len(batch[0]) // draws
+        for own in pieces(n):
+            part, observed = (t.unflatten(0, (draws, n))[:, own].flatten(0, 1) for t in batch)
             with computing_in(precision, model.device):
                 log_p = -model.loss_given(part, observed).view(draws, -1)
+            here = slice(done + own.start, done + own.stop)
             out[:, here] = log_p.mean(0).cpu().numpy(), log_p.var(0).cpu().numpy() / draws
+        done += n
         if progress is not None:
             progress(done, len(rows))
     means, variances = sum_over_processes(out)

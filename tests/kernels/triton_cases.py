@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from pynade.kernels import recurrence, sample
 from pynade.kernels.gpu_random import gibbs, prefix
-from pynade.kernels.norm import AddNorm, NormSiLU
+from pynade.kernels.norm import AddNorm, NormSiLU, seed_from_row
 from pynade.kernels.update import update
 from pynade.training.step import BETA1, BETA2, EPSILON, Optimizer
 
@@ -88,6 +88,8 @@ def check_norm() -> None:
     first, second, other = (NormSiLU.apply(x, none, seed, 4, 1e-5, True, 0.3) for seed in seeds)
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
+    own = seed_from_row(seeds[0], 2, x[0].numel())  # of a piece of the minibatch
+    assert torch.equal(NormSiLU.apply(x[2:], none, own, 4, 1e-5, True, 0.3), first[2:])
     kept = first != 0
     assert abs(kept.double().mean() - 0.7) < 0.02
     noise = [(y != 0).double().flatten() for y in (first, other)]

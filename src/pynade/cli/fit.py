@@ -9,7 +9,7 @@ import itertools
 import re
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -109,20 +109,29 @@ def fit(
 
     model = model_for(model, [data or ""])
     folder = resume or out or default_folder(data or "", model)
+    common: Any = {"data_dir": data_dir}
+    if data is not None:
+        common |= {"overwrite": overwrite, "drop_constant": drop_constant}
+    rank = 0
     try:
-        with training_bar() as bar, warnings.catch_warnings():
+        with lazy.processes.together() as rank, ExitStack() as shown, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "column .* is left out")  # `print_columns` says it
-            common: Any = {"data_dir": data_dir, "callbacks": [bar]}
+            if rank == 0:  # which speaks for all
+                common["callbacks"] = [shown.enter_context(training_bar())]
             if data is None:
                 result = lazy.run.resume_run(folder, **common)
             else:
-                common |= {"overwrite": overwrite, "drop_constant": drop_constant, "checked": print_columns}
+                common["checked"] = print_columns if rank == 0 else None
                 result = lazy.run.start_run(folder, model, parameters, data, **common)
     except KeyboardInterrupt:  # Ctrl-C or SIGTERM
+        if rank > 0:
+            raise typer.Exit(3) from None
         begun = (folder / "spec.json").is_file()
         errors.print("Stopped; to go on:" if begun else "Stopped before training began.")
         next_commands(*[("fit", "--resume", folder)] if begun else [], to=errors)
         raise typer.Exit(3) from None
+    if rank > 0:
+        return
     _print_result(folder, result)
     data = data or lazy.summary.read_spec(folder)["data"]
     more: list[Any] = [("sample", folder, "-n", 10)]

@@ -14,7 +14,7 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from pynade.device import device_here, torch_device
-from pynade.estimators.modules import store, training
+from pynade.estimators.modules import processes, store, training
 from pynade.estimators.questions import Questions
 from pynade.estimators.registry import estimator_named
 from pynade.tables.dataset import RowSource, validation_rows
@@ -32,6 +32,7 @@ class DensityEstimator(Questions):
 
     takes_missing: ClassVar[bool] = True  # whether rows to fit and to score may have missing cells
     _fits_missing: ClassVar[bool] = True  # whether those to fit may, if those to score may
+    _shared: ClassVar[bool] = False  # whether the processes that torchrun started can fit it together
     _options: ClassVar[type | None] = None  # class of the `training` parameter
     _defaults: ClassVar[dict[str, Any]] = {}  # of its fields, where this estimator has others
     _facts: ClassVar[tuple[str, ...]] = ()  # further fitted attributes that JSON can hold, saved and loaded
@@ -58,6 +59,9 @@ class DensityEstimator(Questions):
     ) -> Self:
         """Fit by maximum likelihood; validation rows end training early and choose among settings.
 
+        Several processes can fit a model of a net together: `with pynade.processes.together(): model.fit(X)`
+        in a program started by torchrun. Each is given the same rows, and gets the same model.
+
         Args:
             X: rows (N, D): array or data frame.
             y: ignored.
@@ -70,8 +74,9 @@ class DensityEstimator(Questions):
             columns: names of the columns of an array; a data frame has its own.
         """
         request = FitRequest(None if folder is None else Path(folder), resume, tuple(callbacks), source)
+        self._check_processes()
         rows = self._rows(X, fitting=True, columns=columns)
-        seed = self._seed(request)
+        seed = processes.of_first(self._seed(request))
         train, valid = self._split(rows, X_valid, seed)
         self._check(train, valid)
         self._fit(train, valid, seed, request)
@@ -83,7 +88,17 @@ class DensityEstimator(Questions):
         """Raise whatever `fit` would raise about its input and parameters, without training."""
         torch_device(self.device)
         check_random_state(self.random_state)
+        self._check_processes()
         self._check(*self._split(self._rows(X, fitting=True, columns=columns), X_valid, 0))
+
+    def _check_processes(self) -> None:
+        """Refuse several processes where they cannot share the work."""
+        if processes.rank_and_size()[1] == 1:
+            return
+        if not self._shared:
+            raise ValueError(f"{type(self).__name__} is fitted by one process: start it without torchrun")
+        if str(self.device).startswith("cuda:"):
+            raise ValueError(f"several processes take a GPU each: give device='cuda', not {self.device!r}")
 
     def _split(self, rows: np.ndarray, X_valid: Any, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Training and validation rows; the same ones as on the command line, for a whole random_state."""

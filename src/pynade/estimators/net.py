@@ -35,6 +35,7 @@ class NetEstimator(DensityEstimator):
     training: Training | Mapping[str, Any] | None = None
 
     takes_missing: ClassVar[bool] = False  # a fixed ordering needs complete rows
+    _shared: ClassVar[bool] = True
     _options: ClassVar[type | None] = Training
     _net_class: ClassVar[str]  # a name in `pynade.nets`
     _small_output: ClassVar[bool] = False  # start with a tenth of the usual output weights

@@ -13,7 +13,16 @@ import numpy as np
 
 from pynade.device import at_most_threads, torch_device
 from pynade.estimators.base import FitRequest
-from pynade.estimators.modules import evaluation, families, likelihood, models, nets, torch, training
+from pynade.estimators.modules import (
+    evaluation,
+    families,
+    likelihood,
+    models,
+    nets,
+    processes,
+    torch,
+    training,
+)
 from pynade.estimators.net import OWN
 from pynade.estimators.parameters import documented
 from pynade.estimators.questions import Orders
@@ -187,7 +196,7 @@ class TabularNADE(TableQuestions):
         scoring = max(0.0, cost(valid) - 4 * update) if valid is not None else 0.0
         left = 0.85 * (self.time_limit - (time.monotonic() - began))
         scored = int(np.clip(0.25 * left / max(scoring, 1e-9), 5, SCORED))
-        self._plan = (left - scored * scoring) / update, scored
+        self._plan = processes.of_first(((left - scored * scoring) / update, scored))
 
         def over(_: Any) -> bool:
             return time.monotonic() - began > 0.9 * float(self.time_limit or 0)

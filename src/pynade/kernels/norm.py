@@ -45,10 +45,18 @@ def _by_group(v, GP: tl.constexpr, EP: tl.constexpr):
     return tl.reshape(tl.broadcast_to(total[:, None], (GP, EP)), (GP * EP,))
 
 
+STEP = 0x9E3779B9  # from the counters of one seed to those of the next
+
+
+def seed_from_row(seed: Tensor, first: int, size: int) -> Tensor:
+    """The seed by which row 0 drops what row `first` of such rows of `size` activations drops by this one."""
+    return seed + first * size * pow(STEP, -1, 1 << 32) % (1 << 32)
+
+
 @triton.jit
 def _keep(seed, n, S: tl.constexpr, C: tl.constexpr, here, RATE: tl.constexpr):
     """1 / (1 - RATE) where an activation stays, 0 where it goes: a hash, much faster than tl.rand."""
-    u = (n * (S * C) + here).to(tl.uint32) + tl.load(seed).to(tl.uint32) * 0x9E3779B9
+    u = (n * (S * C) + here).to(tl.uint32) + tl.load(seed).to(tl.uint32) * 0x9E3779B9  # (STEP)
     u = (u ^ (u >> 16)) * 0x7FEB352D
     u = (u ^ (u >> 15)) * 0x846CA68B
     u = (u ^ (u >> 16)) >> 8  # 24 bits

@@ -17,6 +17,7 @@ from pynade.nets import AnyOrderNet, NADENet, Net, Walk, grouped
 from pynade.nets.base import Random
 from pynade.ordering import Ordering
 from pynade.precision import computing_in
+from pynade.processes import minibatch
 
 CPU_NUMBERS = 1 << 17  # numbers of the orderings that are computed together: what stays in a cache
 GPU_NUMBERS = 1 << 26  # what keeps a GPU busy
@@ -282,7 +283,8 @@ class Ensemble(Ordered):
         """What an update draws, where the generator is: the number (1,) of a member; `fresh`: (B, D)."""
         where = "cpu" if generator is None else generator.device
         if self.fresh:
-            return torch.rand(x.shape, generator=generator, device=where, dtype=torch.float64).argsort(1)
+            x, own = minibatch(x)
+            return torch.rand(x.shape, generator=generator, device=where, dtype=torch.float64).argsort(1)[own]
         return torch.randint(len(self.order), (1,), generator=generator, device=where)
 
     def loss_given(self, x: Tensor, drawn: Tensor, noise: Random = None) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,7 @@ from pynade.nets.base import AnyOrderNet, Random
 from pynade.nets.table import TableNet
 from pynade.ordering import Ordering, random_observed
 from pynade.precision import computing_in
+from pynade.processes import minibatch
 
 
 class Orderless(Model):
@@ -67,9 +70,10 @@ class Orderless(Model):
 
     def draw(self, x: Tensor, generator: Random = None) -> Tensor:
         """What an update on rows x (B, D) draws: prefixes (B, D)."""
+        x, own = minibatch(x)
         exists = ~torch.isnan(x) if x.is_floating_point() else None
-        shape = len(x), self.n_variables
-        return random_observed(*shape, generator, exists=exists, stratified=self.stratified, device=x.device)
+        how: Any = {"exists": exists, "stratified": self.stratified, "device": x.device}
+        return random_observed(len(x), self.n_variables, generator, **how)[own]
 
     def loss_given(self, x: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """The loss for a given prefix: `D / (D - n) Σ_{i not observed} -log p(x_i | observed)`.

@@ -15,6 +15,7 @@ from pynade.arguments import check_positive
 from pynade.kernels import backends
 from pynade.kernels.private import mapped
 from pynade.nets.base import AnyOrderNet, Random, glorot
+from pynade.processes import rows_drawn
 
 EPSILON = 1e-5  # added to every variance
 
@@ -73,14 +74,24 @@ def convolved(
     return functional.conv2d(x, weight, bias, stride=stride, padding=padding)[:, :n_out]
 
 
-def dropped(h: Tensor, rate: float | Tensor, noise: Random) -> Tensor:
-    """Activations with a share `rate` set to zero and the others scaled up; unchanged without noise."""
+def dropped(h: Tensor, rate: float | Tensor, noise: Random, axis: int = 0) -> Tensor:
+    """Activations with a share `rate` set to zero and the others scaled up; unchanged without noise.
+
+    `axis` is that of the rows, whose noise in a piece of a minibatch is a part of the noise for all rows.
+    """
     if noise is None or (not isinstance(rate, Tensor) and rate == 0):
         return h
+    n = h.shape[axis]
+    rows, first = rows_drawn(n)
+    like = h if rows == n else h.new_empty((*h.shape[:axis], rows, *h.shape[axis + 1 :]))
+    if rows > n and h.ndim == 4 and h.stride(1) == 1:  # maps that come last in memory, whose order counts
+        like = h.new_empty((rows, *h.shape[2:], h.shape[1])).movedim(-1, 1)
     if isinstance(rate, Tensor):  # a member's own, in a population
-        keep = torch.rand(h.shape, generator=noise, dtype=h.dtype, device=h.device) >= rate
+        keep = torch.rand(like.shape, generator=noise, dtype=h.dtype, device=h.device) >= rate
     else:
-        keep = torch.empty_like(h, dtype=torch.bool).bernoulli_(1 - rate, generator=noise)
+        keep = torch.empty_like(like, dtype=torch.bool).bernoulli_(1 - rate, generator=noise)
+    if rows > n:
+        keep = keep.narrow(axis, first, n).clone()  # the others' need not stay in memory
     return h * keep / (1 - rate)
 
 
@@ -111,10 +122,12 @@ def norm_silu(
     one fused kernel (`pynade.kernels.norm`), whose dropout draws other activations than torch's.
     """
     if _fused(h):
-        from pynade.kernels.norm import NormSiLU
+        from pynade.kernels.norm import NormSiLU, seed_from_row
 
         drops = noise is not None and dropout > 0
         seed = torch.randint(1 << 31, (1,), generator=noise, device=h.device) if drops else None
+        if seed is not None and (first := rows_drawn(len(h))[1]):
+            seed = seed_from_row(seed, first, h[0].numel())
         y: Tensor = NormSiLU.apply(h, affine, seed, groups, EPSILON, silu, dropout)
         return y
     scale, shift = affine.unflatten(-1, (2, -1, 1, 1)).unbind(-4)

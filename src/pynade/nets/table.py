@@ -157,7 +157,7 @@ class TableNet(AnyOrderNet):
         """From the first layer (M, R, H) to the normalised last one."""
         for weight, bias, gain in zip(self.weights, self.biases, self.gains, strict=False):
             a = torch.baddbmm(bias, functional.layer_norm(h, h.shape[-1:]) * gain, weight)
-            h = h + dropped(functional.silu(a), self.dropout, noise)
+            h = h + dropped(functional.silu(a), self.dropout, noise, axis=1)
         return functional.layer_norm(h, h.shape[-1:]) * self.gains[-1]
 
 

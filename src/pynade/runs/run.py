@@ -30,6 +30,7 @@ from pynade.estimators.registry import MODELS, estimator_named
 from pynade.estimators.tabular import TabularNADE
 from pynade.likelihood import Estimate
 from pynade.models import Orderless
+from pynade.processes import gathered, in_first, is_first, of_first, rank_and_size
 from pynade.runs.provenance import provenance
 from pynade.runs.summary import read_spec
 from pynade.tables import Dataset, Schema, resolve
@@ -75,7 +76,7 @@ def start_run(
 ) -> dict[str, Any]:
     """Train from scratch into a new run folder, made once the request is checked; returns result.json.
 
-    Further arguments are options of `pynade fit`.
+    Further arguments are options of `pynade fit`. Of several processes (`pynade.processes`) the first writes.
 
     Args:
         folder: the run folder to make.
@@ -96,13 +97,15 @@ def start_run(
     spec: Any = {"model": model, "parameters": given, "data": where, "data_checksum": dataset.checksum}
     options = {"drop_constant": drop_constant or None, "valid_rows": valid_rows, "binarize": rule}
     spec |= {name: value for name, value in options.items() if value is not None}
-    origin = provenance(dataset, seed=estimator.random_state, device=torch_device(estimator.device))
+    origin = _origin(dataset, estimator)
+    if len(set(gathered(dataset.checksum))) > 1:
+        raise ValueError(f"the processes of this fit have read different data as {data!r}")
     try:
-        with _claimed(folder, overwrite):
+        with in_first(_claimed(folder, overwrite)):
             if checked is not None:
                 checked(estimator)
-            write_json(folder / "spec.json", sealed(spec))
-            write_json(folder / "provenance.json", sealed(origin))
+            _write(folder / "spec.json", spec)
+            _write(folder / "provenance.json", origin)
             try:
                 return _train(folder, estimator, dataset, resume=False, callbacks=callbacks)
             except ValueError:  # what only learning finds out, such as a singular covariance: there is no run
@@ -110,7 +113,7 @@ def start_run(
                     _clear(folder, *FILES)
                 raise
     except ValueError:
-        if folder.is_dir() and not any(folder.iterdir()):
+        if is_first() and folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
         raise
 
@@ -124,11 +127,12 @@ def resume_run(
         with suppress(OSError):  # (it may have been killed just before, and may be read-only)
             _clear(folder)
         return result
-    with sole_writer(folder):
+    with in_first(sole_writer(folder)):
         if (result := _ended(folder)) is not None:  # another process may have been quicker
             return result
         spec = read_spec(folder)
-        _clear_parts(folder)
+        if is_first():
+            _clear_parts(folder)
         estimator = estimator_named(spec["model"], spec["parameters"])
         dataset = _varying(data_for(estimator, spec["data"], data_dir), spec.get("drop_constant", False))
         dataset = binarized(dataset, spec.get("binarize"))
@@ -138,10 +142,15 @@ def resume_run(
             sums = f"(checksum {dataset.checksum[:12]}…, expected {spec['data_checksum'][:12]}…)"
             raise ValueError(f"the data {spec['data']!r} are not those the run in {folder} began with {sums}")
         if not (folder / "provenance.json").is_file():  # killed just before it was written
-            origin = provenance(dataset, seed=estimator.random_state, device=torch_device(estimator.device))
-            write_json(folder / "provenance.json", sealed(origin))
-        begun = any(path.is_file() for path in _files(folder))  # without a checkpoint it starts over
+            _write(folder / "provenance.json", _origin(dataset, estimator))
+        begun = of_first(any(path.is_file() for path in _files(folder)))  # else it starts over
         return _train(folder, estimator, dataset, resume=begun, callbacks=callbacks)
+
+
+def _origin(dataset: Dataset, estimator: DensityEstimator) -> dict[str, Any]:
+    """The provenance of a run, with the number of processes where there are several."""
+    found = provenance(dataset, seed=estimator.random_state, device=torch_device(estimator.device))
+    return found | ({"processes": size} if (size := rank_and_size()[1]) > 1 else {})
 
 
 def _ended(folder: Path) -> dict[str, Any] | None:
@@ -240,11 +249,12 @@ def _train(folder: Path, estimator: DensityEstimator, dataset: Dataset, **option
     try:
         estimator.fit(dataset.train, X_valid=dataset.valid, **options)
     except Diverged as error:
-        write_json(folder / "result.json", sealed({"status": "diverged", "stopped": str(error)}))
+        _write(folder / "result.json", {"status": "diverged", "stopped": str(error)})
         raise
     facts = {"dropped": origin.get("dropped_columns", []), "image_shape": dataset.image_shape}
     facts |= {name: origin[name] for name in ("binarize",) if name in origin}
-    estimator.save(folder / "model.safetensors", columns=names, **facts)
+    if is_first():
+        estimator.save(folder / "model.safetensors", columns=names, **facts)
     if valid is not None:
         model = estimator.model_
         slow = isinstance(model, Orderless) and model.net.row_floats  # a pass of the net for every variable
@@ -259,7 +269,7 @@ def _train(folder: Path, estimator: DensityEstimator, dataset: Dataset, **option
     if dataset.framed:
         gain = None if valid is None else Estimate.from_rows(estimator.gain(valid)).to_json()
         result |= {"gain": gain, "disagreement": estimator.disagreement_}
-    write_json(folder / "result.json", sealed(result))
+    _write(folder / "result.json", result)
     _clear(folder)
     return result
 
@@ -317,8 +327,14 @@ def _files(folder: Path, *names: str) -> list[Path]:
     return [folder / name for name in ("checkpoint.safetensors", *names)] + numbered_checkpoints(folder)
 
 
+def _write(path: Path, value: dict[str, Any]) -> None:
+    """Write a sealed file; of several processes the first one does."""
+    if is_first():
+        write_json(path, sealed(value))
+
+
 def _clear(folder: Path, *names: str) -> None:
-    for path in _files(folder, *names):
+    for path in _files(folder, *names) if is_first() else ():
         path.unlink(missing_ok=True)
 
 

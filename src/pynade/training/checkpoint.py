@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from pynade.processes import is_first, of_first
 from pynade.store import read_tensors, write_tensors
 
 Tensors = dict[str, Tensor]
@@ -48,11 +49,11 @@ class Checkpoint:
     """
 
     def __init__(self, path: Path, resume: bool = False, identity: dict[str, Any] | None = None) -> None:
-        if not resume:
+        if not resume and is_first():
             path.unlink(missing_ok=True)
         self.path, self._saved, self._cost = path, time.monotonic(), 0.0
         self.identity = json.loads(json.dumps(identity or {}, default=str))
-        self.found = load_checkpoint(path) if path.is_file() else None
+        self.found: State | None = of_first(load_checkpoint(path) if is_first() and path.is_file() else None)
         known = {} if self.found is None else self.found[1].get("identity", {})
         other = [name for name in {**known, **self.identity} if known.get(name) != self.identity.get(name)]
         if self.found is not None and other:
@@ -60,8 +61,10 @@ class Checkpoint:
             raise ValueError(f"{path} belongs to a training with another {words}; remove it to begin anew")
 
     def due(self, ended: bool = False) -> bool:
-        """Whether it is time to write, or the training has ended."""
+        """Whether it is time to write, or the training has ended; only the first process writes."""
         pause = CHECKPOINT_SECONDS * max(1.0, 5.0 * self._cost)  # a slow one takes 1 % of the time
+        if not is_first():
+            return False
         return ended or time.monotonic() - self._saved > pause
 
     def save(self, tensors: dict[str, Tensors], facts: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from pynade.likelihood import Estimate, log_likelihood, orderless_estimate
 from pynade.models import Orderless
 from pynade.nets import MaskedMLP
 from pynade.precision import computing_in, fast_matmul
+from pynade.processes import gathered, is_first, rank_and_size
 from pynade.store import save_density
 from pynade.training.checkpoint import Checkpoint, State, Tensors, save_checkpoint
 from pynade.training.history import History
@@ -68,7 +70,8 @@ def fit(
             after the epoch before and divides the learning rate by 10, and `History.messages` says so; the
             second time `Diverged` is raised.
         seed: of the shuffling and of whatever the loss draws; the same seed gives the same run on CPU.
-        folder: where to keep metrics.jsonl and checkpoint.safetensors; None keeps nothing.
+        folder: where to keep metrics.jsonl and checkpoint.safetensors; None keeps nothing. Of several
+            processes (`pynade.processes`) the first writes.
         resume: go on from the checkpoint in `folder`, to the identical result.
         callbacks: called with a `Progress`; one that returns True ends training after the epoch.
 
@@ -90,9 +93,9 @@ def fit(
     checkpoint = metrics = None
     if folder is not None:
         path, metrics = Path(folder) / "checkpoint.safetensors", Path(folder) / "metrics.jsonl"
-        if resume and not path.is_file():
-            raise FileNotFoundError(f"there is no checkpoint at {path}")
         checkpoint = Checkpoint(path, resume)
+        if resume and checkpoint.found is None:
+            raise FileNotFoundError(f"there is no checkpoint at {path}")
     return run(learner, options.epochs, checkpoint=checkpoint, metrics=metrics, callbacks=callbacks)[0]
 
 
@@ -125,6 +128,8 @@ def fit_population(
     plain = {name: getattr(Gradient(), name) for name in OWN}
     if not members:
         raise ValueError("a population needs at least one member")
+    if rank_and_size()[1] > 1:
+        raise ValueError("a population is trained by one process: start it without torchrun")
     if len({replace(m.options, **plain) for m in members}) > 1:
         raise ValueError(f"members of a population may differ only in {', '.join(OWN)}")
     if len({m.valid is None for m in members}) > 1:
@@ -224,19 +229,26 @@ class _Gradient(Learner):
             rows = minibatches(self.sizes[data], options.batch_size, self.updates, self.one_pass, generator)
             streams.append(torch.cat(list(rows)) + sum(self.sizes[:data]))
         step.loss_sum.zero_()
-        seen = 0
+        seen, size = 0, rank_and_size()[1]
         for part in torch.stack(streams).split(options.batch_size, dim=1):
             rate = options.rate(step.optimizer.t, total, initial, gamma)
             with fast_matmul():
                 step(part[self.stream], rate, momentum)  # rows (B,), or (M, B)
             seen, t = seen + part.shape[1], step.optimizer.t
-            if self.alone and t % CHECK_EVERY == 0 and not math.isfinite(float(step.loss_sum)):
+            if self.alone and t % CHECK_EVERY == 0 and not math.isfinite(float(self._loss_sum())):
                 break
             one = rate if self.alone else math.nan
-            report(t, one, lambda seen=seen: -float(step.loss_sum.min()) / seen)  # type: ignore[misc]
+            report(t, one, lambda seen=seen: -size * float(step.loss_sum.min()) / seen)  # type: ignore[misc]
+        if size > 1 and len(set(gathered(crc32(step.generators[0].get_state().numpy().tobytes())))) > 1:
+            own = f"{type(self.model).__name__}.loss draws other random numbers in every process"
+            raise ValueError(f"{own}: it has to draw for all rows of `pynade.processes.minibatch(x)`")
         sound = [t.isfinite().reshape(len(t), -1).all(-1) for t in self._weights.values()]
-        train = (-step.loss_sum / seen).view(-1)
-        return [*train.masked_fill(~torch.stack(sound).all(0), math.nan).tolist()]
+        train = (-self._loss_sum() / seen).view(-1)
+        return [*train.masked_fill(~torch.stack(sound).all(0).cpu(), math.nan).tolist()]
+
+    def _loss_sum(self) -> Tensor:
+        """The sum of the losses of this epoch's rows so far, those of other processes too, on the CPU."""
+        return torch.stack(gathered(self.step.loss_sum.cpu())).sum(0)
 
     def score(self, epoch: int) -> list[Estimate] | None:
         options, t = self.options, self.step.optimizer.t
@@ -304,7 +316,7 @@ class _Gradient(Learner):
         self.best = self._weights
         self.finish()
         kept = f"the weights of epoch {epoch - 1} were kept" if epoch > 1 else "the initial weights were kept"
-        if self.folder is None:
+        if self.folder is None or not is_first():
             return kept + before
         path = Path(self.folder) / "last_good.safetensors"
         try:

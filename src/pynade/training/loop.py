@@ -22,6 +22,7 @@ from typing import Any
 from pynade.atomic import write_atomically, writing
 from pynade.digest import Damaged
 from pynade.likelihood import Estimate
+from pynade.processes import alone, gathered, is_first, rank_and_size
 from pynade.training.checkpoint import Checkpoint, State
 from pynade.training.history import History
 
@@ -147,7 +148,8 @@ def run(
             learner does not recover.
         epochs: how many at most.
         checkpoint: keeps the state in a file, from which an interrupted training goes on. Ctrl-C then waits
-            for the end of an epoch of less than 20 seconds and the checkpoint; a second one does not.
+            for the end of an epoch of less than 20 seconds and the checkpoint; a second one does not. Of
+            several processes all wait for the end of the epoch, whichever of them was asked to end.
         metrics: file that gets one JSON line per epoch (of the first member).
         callbacks: called with a `Progress`; one that returns True ends training after the epoch.
     """
@@ -189,7 +191,8 @@ def _run(
     asked: list[int],
 ) -> list[History]:
     histories = [History() for _ in learner.stopping]
-    epoch = 0
+    epoch, several = 0, rank_and_size()[1] > 1
+    callbacks, metrics = (callbacks, metrics) if is_first() else ((), None)
     if checkpoint is not None and checkpoint.found is not None:
         try:
             learner.restore(checkpoint.found)
@@ -211,13 +214,14 @@ def _run(
         best = max((h.best_valid for h in histories if h.best_valid is not None), default=None)
         place = (learner.model, epoch, epochs, update, epochs * learner.updates, rate, train, done)
         now = Progress(*place, valid, best, time.monotonic() - began, histories)
-        answers = [callback(now) for callback in callbacks]
+        with alone():  # the others know nothing of it
+            answers = [callback(now) for callback in callbacks]
         stop = stop or any(answers)
 
     def report(update: int, learning_rate: float, train: Callable[[], float]) -> None:
         nonlocal rate, reported
         rate = learning_rate
-        if asked and saved == epoch - 1:  # nothing but a part of this epoch is lost
+        if asked and saved == epoch - 1 and not several:  # nothing but a part of this epoch is lost
             raise KeyboardInterrupt
         if callbacks and time.monotonic() - reported > REPORT_SECONDS:
             reported = time.monotonic()
@@ -261,6 +265,8 @@ def _run(
         known = [v for k in good if (v := train[k]) is not None and leader in (None, k)]
         score = None if scores is None or leader is None else scores[leader]
         call(epoch * learner.updates, max(known, default=math.nan), score, done=True)
+        votes = gathered((stop, bool(asked)))
+        stop, leave = votes[0][0], any(own for _, own in votes)
         otherwise = f"all {learner.unit}s done" if epoch == epochs else ""
         otherwise = "a callback stopped it" if stop else otherwise
         for k in running:
@@ -278,12 +284,12 @@ def _run(
                 history.best_epoch = history.best_epoch or len(history.epochs)
         elif stopped:
             learner.drop(stopped)
-        if checkpoint is not None and checkpoint.due(ended or bool(asked)):
+        if checkpoint is not None and checkpoint.due(ended or leave):
             tensors, facts = learner.state()
             facts |= {"epoch": epoch, "histories": [asdict(h) for h in histories]}
             checkpoint.save(tensors, facts)
             saved = epoch
-        if asked:
+        if leave:
             raise KeyboardInterrupt
     learner.finish()
     return histories

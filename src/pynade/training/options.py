@@ -9,7 +9,8 @@ from typing import Any
 KNOWN = {"optimizer": ("sgd", "adam", "adamw"), "schedule": ("constant", "linear", "inverse", "cosine")}
 KNOWN |= {"decay_on": ("all", "input"), "precision": ("float32", "bf16")}
 LEAST = dict.fromkeys(("gamma", "warm_up", "score_train", "momentum_after", "weight_decay"), 0)
-LEAST |= dict.fromkeys(("batch_size", "epochs", "updates_per_epoch", "patience"), 1) | {"valid_draws": 2}
+LEAST |= dict.fromkeys(("batch_size", "epochs", "updates_per_epoch", "patience", "accumulate"), 1)
+LEAST |= {"valid_draws": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,8 @@ class Training:
             this value (the paper's rule when retraining on train + valid).
         score_train: score this many training rows after every epoch in the way of the validation rows
             (without dropout, with the averaged weights), so that the two curves can be compared.
+        accumulate: compute every minibatch in so many pieces and add up their gradients: the same updates but
+            for rounding, in less memory. On a GPU small updates are slower then, without CUDA graphs.
         valid_draws: prefixes of each validation row by which an orderless model is scored after an epoch.
     """
 
@@ -51,6 +54,7 @@ class Training:
     precision: str = "float32"
     stop_at_train: float | None = None
     score_train: int = 0
+    accumulate: int = 1
     valid_draws: int = 4
 
 

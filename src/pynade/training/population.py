@@ -20,6 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from pynade.likelihood import at_most, prefixes
 from pynade.models import Ensemble, Orderless
 from pynade.precision import fast_matmul
+from pynade.processes import minibatch, piece
 from pynade.store import describe
 from pynade.training.checkpoint import Tensors
 from pynade.training.step import Rows, Trainable
@@ -59,7 +60,10 @@ class Population(nn.Module):
         """Every member's loss of its own rows: (M, B, D) -> (M, B)."""
         drawn = None
         if isinstance(self.model, Orderless | Ensemble):
-            own = [self.model.draw(rows[m], g) for m, g in zip(self.first, generators, strict=True)]
+            (whole, part), own = minibatch(rows), []
+            for m, g in zip(self.first, generators, strict=True):
+                with piece(whole[m], part) as x:
+                    own.append(self.model.draw(x, g))
             drawn = torch.stack(own)[self.stream]
         return self.row_loss(rows, drawn, generators[0])
 

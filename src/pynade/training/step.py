@@ -7,18 +7,20 @@ momentum and weight decay have one value per member. Tests compare every rule wi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from pynade.kernels import backends
 from pynade.kernels.private import foreach
 from pynade.models import Density, Orderless
 from pynade.precision import computing_in
+from pynade.processes import piece, pieces, rank_and_size
 from pynade.training.checkpoint import Tensors
 from pynade.training.options import Gradient
 
@@ -150,6 +152,9 @@ class Step:
     On a GPU small updates spend most of their time launching kernels, so full minibatches are replayed from a
     captured graph, with the same arithmetic and random numbers. In a population, batches and losses are
     (M, B).
+
+    Of several processes each has all rows, parameters and random numbers, and computes the loss of its share
+    of a minibatch; DistributedDataParallel adds up the gradients, by which all make the same update.
     """
 
     model: Any  # trained in place; its `loss(rows, generator)` is (B,), or (M, B) of a population
@@ -165,7 +170,15 @@ class Step:
         self.average = {n: p.detach().clone() for n, p in kept.items()}
         self.shape = () if self.members is None else (self.members,)
         self.loss_sum = torch.zeros(self.shape, dtype=torch.float64, device=self.x.device)
-        self.capture = self.x.device.type == "cuda" and self.capture is not False
+        self.shared: DistributedDataParallel | None = None
+        if rank_and_size()[1] > 1 and self.members is None:
+            self.shared = DistributedDataParallel(_Loss(self.model), gradient_as_bucket_view=True)
+            # the first pass decides how gradients lie together, and so how sums round: a resumed training has
+            # to begin with the same one
+            self.shared(self.x[:1], torch.Generator(self.x.device).manual_seed(0)).sum().backward()
+            self._taken()
+        whole = self.shared is None and self.options.accumulate == 1
+        self.capture = self.x.device.type == "cuda" and self.capture is not False and whole
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, batch: Tensor, rate: Number, momentum: Number = 0.0) -> None:
@@ -192,10 +205,38 @@ class Step:
         self.graph = captured(lambda: self._update(self._batch, self._numbers), changed, self.generators)
 
     def gradients(self, x: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
-        """The loss of rows, and the derivatives of its mean, of each member's mean, by the parameters."""
-        with computing_in(self.options.precision, self.x.device):
-            loss = self.model.loss(x, self.generators if self.shape else self.generators[0])
-        return loss, torch.autograd.grad(loss.mean(-1).sum(), list(self.optimizer.params.values()))
+        """The loss of rows, and the derivatives of its mean, of each member's mean, by the parameters.
+
+        Of several processes each gets the loss of its own share of the rows, and the derivatives for all.
+        """
+        own: Any = self.generators if self.shape else self.generators[0]
+        params = list(self.optimizer.params.values())
+        if self.shared is None and self.options.accumulate == 1:
+            with computing_in(self.options.precision, self.x.device):
+                loss = self.model.loss(x, own)
+            return loss, torch.autograd.grad(loss.mean(-1).sum(), params)
+        n, size, shared = x.shape[-2], 1 if self.shared is None else rank_and_size()[1], self.shared
+        mine, losses = pieces(n, self.options.accumulate), []
+        parts, weight = mine or [slice(0, 1)], size / n if mine else 0.0  # one without rows takes part, too
+        drawn = [g.get_state() for g in self.generators]
+        for part in parts:
+            for g, state in zip(self.generators, drawn, strict=True):
+                g.set_state(state)  # of the random numbers for all rows, every piece takes its own
+            wait = nullcontext() if shared is None or part is parts[-1] else shared.no_sync()
+            with wait, piece(x, part) as rows:
+                with computing_in(self.options.precision, self.x.device):
+                    loss = (shared or self.model.loss)(rows, own)
+                (weight * loss.sum()).backward()
+            losses.append(loss.detach() if mine else loss.detach()[..., :0])
+        return torch.cat(losses, -1), self._taken()
+
+    def _taken(self) -> list[Tensor]:
+        """The gradients that backward passes have left, which are forgotten."""
+        params = self.optimizer.params.values()
+        slopes: Any = [p.grad for p in params]
+        for p in params:
+            p.grad = None
+        return slopes
 
     def _update(self, batch: Tensor, numbers: Iterable[Number]) -> None:
         loss, slopes = self.gradients(self.x[batch])
@@ -217,6 +258,18 @@ class Step:
         for group, own in self.state().items():
             for name, value in tensors.get(group, {}).items():
                 own[name].copy_(value)
+
+
+class _Loss(nn.Module):
+    """A model's loss, as the module that DistributedDataParallel calls: its parameters, but no buffers."""
+
+    def __init__(self, model: Trainable) -> None:
+        super().__init__()
+        self.trained = nn.ParameterList(p for p in model.parameters() if p.requires_grad)
+        self.loss = model.loss
+
+    def forward(self, rows: Tensor, generator: torch.Generator) -> Tensor:
+        return self.loss(rows, generator)
 
 
 def captured(
