@@ -18,9 +18,25 @@ from pynade.tables.files import read_file, read_frame
 from pynade.tables.stream import check_unchanged, is_table, list_parts, read_part, read_parts
 from tests.tables.test_csv import tables
 
+DAYS = ["2024-05-31", "2024-05-31 12:30", "2024-05-31 12:30:05", "31.12.2024", "1234567890123456789"]
 CELLS = st.sampled_from(
-    ["1", "01", "2.5", "1e3", "x", "y, z", 'a "b"', "two\nlines", "", "NA", "true", "false", "2024-05-31"]
-    + ["2024-05-31 12:30", "2024-05-31 12:30:05", "31.12.2024", "é", " 7 ", "1234567890123456789"]
+    [
+        "1",
+        "01",
+        "2.5",
+        "1e3",
+        "x",
+        "y, z",
+        'a "b"',
+        "two\nlines",
+        "",
+        "NA",
+        "true",
+        "false",
+        "é",
+        " 7 ",
+        *DAYS,
+    ]
 )
 
 
@@ -129,7 +145,7 @@ def test_what_a_table_is(folder):
     for name in ("a.csv", "b.png", "c.parquet"):
         (folder / name).write_text("a\n1\n")
     (folder / "pictures").mkdir()
-    assert is_table(folder / "a.csv") and is_table(folder) and is_table(str(folder / "*.csv"))
+    assert all(map(is_table, (folder / "a.csv", folder, str(folder / "*.csv"))))
     assert not any(map(is_table, ("digits", "nothing.csv", folder / "pictures", folder / "b.png")))
 
 

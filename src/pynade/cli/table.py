@@ -12,7 +12,7 @@ from typer import Argument, Option
 from pynade.cli import lazy
 from pynade.cli.arguments import Data, Run, parse_question
 from pynade.cli.lazy import files, np
-from pynade.cli.screen import console, errors, next_commands, plain_table, print_bars, print_facts
+from pynade.cli.screen import console, next_commands, plain_table, print_bars, print_facts, row_bar
 
 if TYPE_CHECKING:  # importing these takes seconds, and `--help` does not need them
     from polars import DataFrame
@@ -28,17 +28,11 @@ TEXTS = ("value", "expected", "low", "high")  # columns of `surprise`
 QUESTION = 'A column, or several, and what is known: "income | age=40, city=Paris".'
 
 
-def _model_and_rows(run: Path, data: str) -> tuple[TabularNADE, DataFrame]:
-    """The model of a run, which must be one of mixed tables, and all rows of the data."""
-    model, _ = lazy.run.load_run(run, lazy.estimators.TabularNADE)
-    return model, lazy.run.data_for(model, data).split("all")
-
-
 def predict(
     run: Run,
     data: Data,
     target: Annotated[str, Option(help="The column to predict.")],
-    out: Annotated[Path, Option(help="Where to write, row by row (.csv or .parquet).")],
+    out: Annotated[Path, Option(help="Where to write, row by row (.csv, .parquet, or a folder).")],
     proba: Annotated[bool, Option("--proba", help="Write a probability for every level.")] = False,
 ) -> None:
     """Best guesses of a column from whatever else is known in each row.
@@ -50,17 +44,13 @@ def predict(
       pynade predict runs/people people.csv --target income --out guesses.csv
       pynade predict runs/people people.csv --target income --proba --out probabilities.csv
     """
-    files.check_destination(out, *files.FRAME_ENDINGS)
-    model, rows = _model_and_rows(run, data)
-    with errors.status("predicting"):
-        if proba:
-            levels = [str(level) for level in model.levels(target)]
-            made = lazy.polars.DataFrame(model.predict_proba(rows, target), levels)
-        else:
-            made = lazy.polars.DataFrame({target: model.predict(rows, target)}, strict=False)
-    files.write_table(out, None, made)
-    what = f"probabilities of {made.width} levels" if proba else "best guesses"
-    console.print(f"{what} of {target} in {made.height:,} rows -> {out}")
+    model, _ = lazy.run.load_run(run, lazy.estimators.TabularNADE)
+    table = lazy.run.table_for(model, data)
+    with row_bar("predicting", rows=True) as bar:
+        given: Any = {"target": target, "proba": proba, "progress": bar}
+        made = lazy.stream.ask(model, "predict", table, out, **given)
+    what = f"probabilities of {len(model.levels(target))} levels" if proba else "best guesses"
+    console.print(f"{what} of {target} in {made.rows:,} rows -> {out}")
     next_commands(("query", run, target), ("surprise", run, data, "--top", 20))
 
 
@@ -83,12 +73,12 @@ def surprise(
     lazy.arguments.check_positive(**{"--top": top})
     if out is not None:
         files.check_destination(out, *files.FRAME_ENDINGS)
-    model, rows = _model_and_rows(run, data)
-    with errors.status("scoring cells"):
-        cells = model.surprise(rows, top)
+    model, _ = lazy.run.load_run(run, lazy.estimators.TabularNADE)
+    table = lazy.run.table_for(model, data)
+    with row_bar("scoring cells", rows=True) as bar:
+        cells = lazy.stream.ask(model, "surprise", table, out, top=top, progress=bar).cells
     console.print(odd_cells(cells.head(50)))
     if out is not None:
-        files.write_table(out, None, cells)
         console.print(f"{cells.height:,} cells -> {out}")
     column = cells["column"][0] if cells.height else model.schema_.names[0]
     next_commands(("query", run, column), ("score", run, data))

@@ -23,7 +23,8 @@ from pynade.tables.schema import Schema
 Given = Mapping[int | str, Any]
 AT_ONCE = 4096  # rows of a question that takes one pass of the net for each
 LISTED = {"row": np.int64, "column": object, "value": object, "p_value": float, "surprise": float}
-LISTED |= dict.fromkeys(("expected", "low", "high"), object)  # columns of the list of odd cells
+LISTED_TEXTS = ("value", "expected", "low", "high")
+LISTED |= dict.fromkeys(LISTED_TEXTS, object)  # columns of the list of odd cells
 
 
 class MixedCells:
@@ -234,7 +235,19 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
         """
         if measure not in ("log_p", "p_value"):
             raise ValueError(f"measure is 'log_p' or 'p_value', not {measure!r}")
-        X, tails = self._checked(X), top is not None or measure == "p_value"
+        X = self._checked(X)
+        kind = native_frame(X)[1]
+        if top is not None:
+            return listed(self._odd_cells(X, top), "polars" if kind == "numpy" else kind)
+        _, found, p_values = self._cell_scores(X, tails=measure == "p_value")
+        if measure == "p_value":
+            found = np.where(np.isnan(found), np.nan, -np.log(np.maximum(p_values, 1e-300)))
+        labels = {c.name: {"label": c.dtype.get("label", c.name)} for c in self.schema_.columns}
+        made = build_frame(dict(zip(self.schema_.names, found.T, strict=True)), labels, kind)
+        return made.set_axis(X.index, axis=0) if kind == "pandas" else made
+
+    def _cell_scores(self, X: Any, tails: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Codes, -log p and (with `tails`) p-values of all cells given the others of their row."""
         codes, offsets = self.schema_.encode(X)
         known, found, p_values = ~np.isnan(codes), np.full(codes.shape, np.nan), np.ones(codes.shape)
         for i, column in enumerate(self.schema_.columns):
@@ -249,22 +262,19 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
                 if tails:
                     p = np.where(seen, family.p_value(x, own, at).numpy(), 1.0)
                     p_values[part, i] = np.where(odd, 1 / (column.n + 1), p)
-        kind = native_frame(X)[1]
-        if top is None:
-            if measure == "p_value":
-                found = np.where(np.isnan(found), np.nan, -np.log(np.maximum(p_values, 1e-300)))
-            labels = {c.name: {"label": c.dtype.get("label", c.name)} for c in self.schema_.columns}
-            made = build_frame(dict(zip(self.schema_.names, found.T, strict=True)), labels, kind)
-            return made.set_axis(X.index, axis=0) if kind == "pandas" else made
-        places = np.lexsort((-np.nan_to_num(found.ravel()), p_values.ravel()))[:top]
+        return codes, found, p_values
+
+    def _odd_cells(self, X: Any, top: int) -> dict[str, np.ndarray]:
+        """The oddest cells as columns for `listed`, which numbers are not rounded and may be NaN."""
+        codes, found, p_values = self._cell_scores(X, tails=True)
         lines: list[dict[str, Any]] = []
+        places = np.lexsort((-np.nan_to_num(found.ravel()), p_values.ravel()))[:top]
         for row, i in (divmod(int(place), len(self.schema_)) for place in places):
+            lines.append({"row": row, "column": self.schema_.names[i], "p_value": p_values[row, i]})
+            lines[-1] |= {"surprise": found[row, i]} | dict.fromkeys(LISTED_TEXTS, "")
             if np.isfinite(found[row, i]):
-                numbers = {"p_value": float(f"{p_values[row, i]:.3g}"), "surprise": round(found[row, i], 3)}
-                lines.append({"row": row, "column": self.schema_.names[i]} | numbers)
                 lines[-1] |= self._expected(codes[[row]], i)
-        columns = {name: np.array([line[name] for line in lines], dtype) for name, dtype in LISTED.items()}
-        return build_frame(columns, {}, "polars" if kind == "numpy" else kind)
+        return {name: np.array([line[name] for line in lines], dtype) for name, dtype in LISTED.items()}
 
     def _expected(self, codes: np.ndarray, i: int) -> dict[str, str]:
         """Value of a cell, its best guess and the ends of the middle 90 %, as text: all columns share one."""
@@ -276,6 +286,15 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
         values = (value[0], shown(column, self._guess(i, eta[:, i].cpu()))[0], *ends)
         texts = [f"{each:.6g}" if isinstance(each, float) else str(each) for each in values]
         return dict(zip(("value", "expected", "low", "high"), texts, strict=True))
+
+
+def listed(columns: dict[str, np.ndarray], kind: str) -> Any:
+    """A frame of the cells of `_odd_cells` that have a value, with rounded numbers."""
+    finite = np.isfinite(columns["surprise"])
+    made = {name: values[finite] for name, values in columns.items()}
+    made["p_value"] = np.array([float(f"{p:.3g}") for p in made["p_value"]], dtype=np.float64)
+    made["surprise"] = np.array([round(s, 3) for s in made["surprise"]], dtype=np.float64)
+    return build_frame(made, {}, kind)
 
 
 def _without(known: np.ndarray, i: int) -> np.ndarray:

@@ -118,16 +118,21 @@ def _read_parts(path: Path) -> tuple[dict[str, np.ndarray], Names]:
         names = tuple(parts["train"].columns)
     else:
         parts = array_parts(path)
-    parts = {part: _numbers(table, f"{path}, part {part!r}", names) for part, table in parts.items()}
+    parts = {part: numbers_of(table, f"{path}, part {part!r}", names) for part, table in parts.items()}
     widths = {rows.shape[1] for rows in parts.values()}
     if len(widths) > 1:
         raise ValueError(f"the parts of {path} differ in their number of columns: {sorted(widths)}")
-    bits = all(np.all((rows == 0) | (rows == 1)) for rows in parts.values())
-    return {part: rows.astype(np.uint8 if bits else np.float64) for part, rows in parts.items()}, names
+    kind = np.uint8 if all(map(are_bits, parts.values())) else np.float64
+    return {part: rows.astype(kind) for part, rows in parts.items()}, names
 
 
-def _numbers(table: Any, where: str, names: Names) -> np.ndarray:
-    """The numbers of an array or a frame, or one sentence about a table that has others."""
+def are_bits(rows: np.ndarray) -> bool:
+    """Whether every number is 0 or 1."""
+    return bool(np.all((rows == 0) | (rows == 1)))
+
+
+def numbers_of(table: Any, where: str, names: Names) -> np.ndarray:
+    """Return the numbers of an array or a frame, or one sentence about a table that has others."""
     if len(table.shape) != 2:
         raise ValueError(f"{where}: expected rows and columns, but an array of shape {table.shape} was found")
     if 0 in table.shape:
@@ -224,8 +229,15 @@ def write_table(path: Path, header: Sequence[str] | None, rows: Any) -> None:
         stream = io.BytesIO()  # np.save adds an ending to the name of a file without one
         np.save(stream, rows)
         return write_atomically(path, lambda file: file.write_bytes(stream.getbuffer()))
-    if isinstance(rows, np.ndarray):  # float64, so that the text of a float32 number reads as the same number
-        columns = np.atleast_2d(rows.T.astype(np.float64) if rows.dtype.kind == "f" else rows.T)
-        names = unique_names(default_names(len(columns)) if header is None else [*map(str, header)])
-        rows = polars.DataFrame(dict(zip(names, columns, strict=True)))
+    rows = as_frame(header, rows)
     write_atomically(path, rows.write_csv if path.suffix == ".csv" else rows.write_parquet)
+
+
+def as_frame(header: Sequence[str] | None, rows: Any) -> polars.DataFrame:
+    """Return an array of rows, or of one column, as a polars frame; a frame as it is."""
+    if not isinstance(rows, np.ndarray):
+        return rows
+    # float64, so that the text of a float32 number reads as the same number
+    columns = np.atleast_2d(rows.T.astype(np.float64) if rows.dtype.kind == "f" else rows.T)
+    names = unique_names(default_names(len(columns)) if header is None else [*map(str, header)])
+    return polars.DataFrame(dict(zip(names, columns, strict=True)))

@@ -28,7 +28,7 @@ from pynade.tables.registry import Place, is_registered
 from pynade.tables.text import TYPES, CsvText, as_type, packed_errors, rows_of, types_of
 
 ENDINGS = (".csv", ".csv.gz", ".parquet")
-ROWS, CELLS = 1 << 16, 1 << 22  # of a part, at most
+ROWS, CELLS = 1 << 16, 1 << 24  # of a part, at most
 BLOCK = 1 << 23  # bytes of a CSV file that are looked at together
 LONGEST = 1 << 28  # bytes of a row of a CSV file, at most
 
@@ -116,7 +116,7 @@ def list_parts(
 
     Args:
         data: A file, a folder, or a pattern such as ``data/*.parquet``.
-        rows: How many in a part, at most; by default 65,536, or fewer of a table of more than 64 columns.
+        rows: How many in a part, at most; by default 65,536, or fewer of a table of more than 256 columns.
         missing: As in `pynade.tables.files.read_frame`.
         numbers: Read all cells of CSV files as numbers; `Part.rows` then counts blank lines too.
         progress: Called as ``progress(done_bytes, total_bytes)``.
@@ -185,7 +185,7 @@ def _scan_csv(
     head, pieces = _head(file), []
     kinds = kinds or (None if numbers else [TYPES] * len(head.cells))
     for at, line, raw in _csv_parts(file, head, _at_most(rows, len(head.cells)), show):
-        count = raw.count(b"\n") + (not raw.endswith(b"\n"))
+        count = _lines(raw) + (not raw.endswith(b"\n"))
         if not numbers:
             texts = CsvText(file, raw, head, (at, line)).texts(missing)
             count = len(texts[0])
@@ -219,7 +219,7 @@ def _csv_parts(
             for end in map(int, ends[rows - 1 :: rows]):
                 if held[cut:end].strip():  # else blank lines
                     yield at + cut, line, held[cut:end]
-                line += held.count(b"\n", cut, end)
+                line += _lines(held[cut:end])
                 cut = end
             at, held = at + cut, held[cut:]
             show(getattr(stream, "fileobj", stream).tell())
@@ -227,6 +227,10 @@ def _csv_parts(
                 if held.strip():
                     yield at, line, held
                 return
+
+
+def _lines(text: bytes) -> int:
+    return text.count(b"\n") + text.count(b"\r") - text.count(b"\r\n")
 
 
 def _row_ends(text: bytes, delimiter: str, last: bool) -> tuple[Sequence[int] | np.ndarray, bool]:
