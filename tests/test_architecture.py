@@ -34,6 +34,7 @@ LAYERS = [  # from the bottom; a folder or a module of src/pynade each
     "plots",
     "estimators",
     "runs",
+    "stream",
     "app",
     "cli",
     "__init__",

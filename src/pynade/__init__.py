@@ -17,6 +17,7 @@ from pynade._version import __version__
 
 if TYPE_CHECKING:
     from pynade import plots as plots
+    from pynade import stream as stream
     from pynade.estimators import *
     from pynade.likelihood import Estimate
     from pynade.ordering import Ordering
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["FVSBN", "MADE", "NADE", "RBM", "BernoulliMixture", "BinaryTransformerNADE", "ChowLiu", "DeepNADE"]
 __all__ += ["MFA", "RNADE", "DeepRNADE", "EoNADE", "Gaussian", "GaussianMixture", "TransformerNADE"]
 __all__ += ["ConvNADE", "ImageNADE", "TabularNADE"]
-__all__ += ["Estimate", "Ordering", "__version__", "datasets", "load", "plots", "register"]
+__all__ += ["Estimate", "Ordering", "__version__", "datasets", "load", "plots", "register", "stream"]
 
 _HOMES = dict.fromkeys(__all__, "pynade.estimators")
 _HOMES |= {"Estimate": "pynade.likelihood", "Ordering": "pynade.ordering", "__version__": "pynade._version"}
-_HOMES["plots"] = "pynade.plots"
+_HOMES |= {"plots": "pynade.plots", "stream": "pynade.stream"}
 __getattr__, __dir__ = _lazy_names(__name__, _HOMES)

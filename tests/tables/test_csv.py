@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pynade.tables import files
 from pynade.tables.files import read_file, read_frame
+from pynade.tables.text import CsvText, is_number
 
 texts = st.text(st.sampled_from("ab1 \",;\n\r\t'\\é"), max_size=6)
 shapes = st.tuples(st.integers(1, 4), st.integers(1, 5))
@@ -44,7 +45,7 @@ def test_every_table_that_csv_writes_is_read_whole(tmp_path_factory, table, deli
     path.write_bytes(b"\xef\xbb\xbf" * bom + stream.getvalue().encode())
     kept = [row for row in rows if len(row) > 1 or not row[0].isspace()]  # blank lines are no rows
     assume(kept)
-    text = files.CsvText(path)
+    text = CsvText(path)
     assert text.delimiter == delimiter
     assert list(text.names) == [name.strip() for name in names]
     found = text._frame(polars.String)
@@ -58,7 +59,7 @@ def test_any_text_is_read_as_by_csv_or_refused_with_the_name_of_the_file(tmp_pat
     path = tmp_path_factory.mktemp("csv") / "toy.csv"
     path.write_bytes(text.encode())
     try:
-        found = files.CsvText(path)
+        found = CsvText(path)
         rows = found.frame(("",))
     except ValueError as error:
         assert "toy.csv" in str(error)  # noqa: PT017
@@ -81,7 +82,7 @@ def test_numbers_are_those_of_python(tmp_path_factory, cells):
     def number(cell):
         return np.nan if cell.strip().lower() in files.MISSING else float(cell)
 
-    if all(files.is_number(c.strip()) and not np.isinf(number(c)) for c in cells):
+    if all(is_number(c.strip()) and not np.isinf(number(c)) for c in cells):
         np.testing.assert_array_equal(read_file(path)[0][:, 1], [number(c) for c in cells])
     else:
         with pytest.raises(ValueError, match=r"toy\.csv, line \d+, column 'b': expected a (finite )?number"):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 Run = Annotated[Path, Argument(metavar="RUN", help="A run folder or a model file.")]
-DATA = Argument(metavar="DATA", help="A registered data set or a file.")
+DATA = Argument(metavar="DATA", help="A registered data set, a file, a folder of files or a pattern.")
 Data = Annotated[str, DATA]
 DataDir = Annotated[Path | None, Option(help="Folder of the data sets [$PYNADE_DATA].")]
 Picture = Annotated[Path, Option(help="Picture to write.")]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +10,7 @@ from typer import Argument, Option
 
 from pynade.cli import lazy
 from pynade.cli.arguments import Data, DataDir, Picture, Run, parse_given, parse_shape
-from pynade.cli.lazy import files, frames, np, polars
+from pynade.cli.lazy import files, np
 from pynade.cli.screen import console, errors, next_commands, row_bar
 
 SPLIT = "train, valid, test or all; by default test, all rows of a plain file."
@@ -38,7 +37,9 @@ def score(
     estimate: Annotated[int | None, Option(metavar="DRAWS", help=ESTIMATE)] = None,
     every: Annotated[int | None, Option(help=EVERY)] = None,
     precision: Annotated[str, Option(help=PRECISION)] = "tf32",
-    rows: Annotated[Path | None, Option(help="Write each row's log p here (.csv, .parquet or .npy).")] = None,
+    rows: Annotated[
+        Path | None, Option(help="Write each row's log p here (.csv, .parquet, .npy or a folder).")
+    ] = None,
     density: Annotated[bool, Option("--density", help=DENSITY)] = False,
     record: Annotated[Path | None, Option(help="Write the result with its provenance here (.json).")] = None,
     data_dir: DataDir = None,
@@ -68,24 +69,30 @@ def score(
     if every is not None and (orderings is None or estimate is None):
         purpose = "exact on some rows, estimated on all"
         raise ValueError(f"--every is for --orderings together with --estimate: {purpose}")
-    if rows is not None:
+    if rows is not None and (rows.suffix or record is not None):
         files.check_destination(rows, *files.TABLE_ENDINGS)
     if record is not None:
         files.check_destination(record, ".json")
         lazy.summary.read_spec(run)
     with lazy.processes.together() as rank:
-        with row_bar("scoring") as bar:
-            asked: Any = {"orderings": orderings, "draws": estimate, "every": every or 10, "density": density}
-            asked |= {"precision": precision, "progress": bar if rank == 0 else None}
-            result = lazy.score.score_run(run, data, split, data_dir, **asked)
+        with row_bar("scoring", rows=orderings is None) as bar:
+            lines, asked = None, dict[str, Any](orderings=orderings, density=density)
+            if record is None and estimate is None:
+                lines = lazy.score.score_files(run, data, split, rows, progress=bar, **asked)
+            if lines is None:
+                asked |= {"draws": estimate, "every": every or 10, "precision": precision}
+                asked["progress"] = bar if rank == 0 else None
+                result = lazy.score.score_run(run, data, split, data_dir, **asked)
         if rank > 0:
             return
-    if rows is not None:
-        files.write_table(rows, ["log_prob"], result.log_probs)
-    if record is not None:
-        lazy.score.write_record(record, run, result)
-    lazy.score.forget_chunks(result)
-    for line in result.lines:
+    if lines is None:
+        if rows is not None:
+            files.write_table(rows, ["log_prob"], result.log_probs)
+        if record is not None:
+            lazy.score.write_record(record, run, result)
+        lazy.score.forget_chunks(result)
+        lines = result.lines
+    for line in lines:
         console.print(line, soft_wrap=True)
     recorded = record is not None or not run.is_dir()
     again = [] if recorded else [("score", run, data, "--record", "result.json")]
@@ -99,7 +106,9 @@ def sample(
     per_step: Annotated[int | None, Option(help=PER_STEP)] = None,
     fresh: Annotated[bool, Option("--fresh-orderings", help=FRESH)] = False,
     seed: Annotated[int, Option(help="The same seed gives the same rows.")] = 0,
-    out: Annotated[Path | None, Option(help="Write the rows here (.csv, .parquet or .npy).")] = None,
+    out: Annotated[
+        Path | None, Option(help="Write the rows here (.csv, .parquet, .npy or a folder).")
+    ] = None,
     plot: Annotated[Path | None, Option(help=PLOT)] = None,
     shape: Annotated[str | None, Option(metavar="HxW", help="Image shape of a row, such as 28x28.")] = None,
 ) -> None:
@@ -121,7 +130,14 @@ def sample(
     known = None if given is None else parse_given(given, names, numbers)
     asked: Any = {"per_step": per_step, "fresh_orderings": fresh}
     blocks = {option: value for option, value in asked.items() if value}
-    rows, means = _draw(model, n, seed, known, plot is not None, blocks)
+    many = out is not None and out.suffix != ".npy" and (n > lazy.stream.AT_ONCE or not out.suffix)
+    if many and plot is None and shape is None and hasattr(model, "save"):
+        with row_bar("drawing", rows=True) as bar:
+            asked = blocks | {"random_state": seed, "given": known, "columns": facts.get("columns")}
+            lazy.stream.ask(model, "sample", n, out, progress=bar, **asked)
+        console.print(f"{n:,} rows -> {out}")
+        return next_commands(("score", run, out))
+    rows, means = lazy.answers.draw(model, n, seed, known, plot is not None, **blocks)
     if sides is not None and math.prod(sides) != rows.shape[1]:
         pixels, variables = math.prod(sides), rows.shape[1]
         raise ValueError(f"{shape} has {pixels} pixels but the model has {variables} variables")
@@ -149,36 +165,10 @@ def sample(
     next_commands(table if out is None else ("score", run, out))
 
 
-def _draw(model: Any, n: int, seed: int, given: Any, means: bool, blocks: dict[str, Any]) -> tuple[Any, Any]:
-    """Rows of a model, a polars frame or an array; with `means`, the expectation of each cell when drawn."""
-    known = lazy.estimators
-    estimator, name = isinstance(model, known.DensityEstimator), type(model).__name__
-    images = isinstance(model, known.ImageEstimator) and given is None
-    if blocks and not images:
-        option = next(iter(blocks)).replace("_", "-")
-        raise ValueError(f"--{option} is for samples of a model of images (convnade, unet), without --given")
-    if given is not None and not estimator:
-        raise ValueError(f"the {name} was not saved by an estimator, so it takes no --given")
-    if images:
-        values, expected = model.draw(n, seed, means=means, **blocks)
-        return model._cells().native(values), None if expected is None else expected.cpu().numpy()
-    if given is not None or isinstance(model, known.RBM | known.TabularNADE):
-        rows = model.sample(n, random_state=seed, given=given)  # (a large RBM has no density)
-        return rows if hasattr(rows, "write_csv") else np.asarray(rows), None
-    if not estimator and not isinstance(model, lazy.models.Density):
-        others = "an orderless model has `.under(…)`, an RBM `.gibbs(…)`"
-        raise ValueError(f"the file holds a {name}, which is no density: {others}")
-    density: Any = model.density().cpu() if estimator else model
-    drawn = density.sample(n, lazy.torch.Generator().manual_seed(seed))
-    means = means and hasattr(density, "conditional_means")
-    expected = density.conditional_means(drawn).detach().numpy() if means else None
-    return model._cells().native(drawn) if estimator else drawn.numpy(), expected
-
-
 def impute(
     run: Run,
     file: Annotated[Path, Argument(metavar="FILE", help="Table with blanks where values are missing.")],
-    out: Annotated[Path, Option(help="Where to write (.csv, .parquet or .npy).")],
+    out: Annotated[Path, Option(help="Where to write (.csv, .parquet, .npy or a folder).")],
     draws: Annotated[int | None, Option(help=DRAWS)] = None,
     seed: Annotated[int, Option(help="Of the draws, and of an estimate.")] = 0,
     particles: Annotated[int | None, Option(help=PARTICLES)] = None,
@@ -196,36 +186,20 @@ def impute(
       pynade impute runs/nade gaps.csv --particles 1000 --out filled.csv
     """
     model, facts = lazy.run.load_run(run, lazy.estimators.DensityEstimator)
-    mixed, estimated = hasattr(model, "schema_"), hasattr(model.model_, "order")  # orderings of its own
+    estimated = hasattr(model.model_, "order")  # orderings of its own
     if particles is not None and not estimated:
         raise ValueError(f"{run} fills gaps without particles; only models with a fixed ordering need them")
     used = lazy.questions.PARTICLES if particles is None else particles
     sizes = {"the number of particles": used, "the number of draws": 1 if draws is None else draws}
     lazy.arguments.check_positive(**sizes)
-    files.check_destination(out, *(files.FRAME_ENDINGS if mixed else files.TABLE_ENDINGS))
-    options: Any = {"record": True, "action": "always", "category": UserWarning}
-    with errors.status("imputing"), warnings.catch_warnings(**options) as caught:
-        if mixed:
-            rows, header = lazy.run.data_for(model, str(file)).split("all"), None
-            codes, offsets = model.schema_.encode(rows)
-            gaps, filled = np.isnan(codes) & (offsets == 0), model.impute(rows, draws, random_state=seed)
-            if draws is not None:
-                mark = "draw_" if "draw" in rows.columns else "draw"
-                blocks = [one.select(polars.lit(k).alias(mark), "*") for k, one in enumerate(filled)]
-                filled = polars.concat(blocks)
-        else:
-            (rows, names), columns = files.read_file(file), facts.get("columns")
-            rows = frames.align(rows, names, columns, facts.get("dropped", ()))
-            gaps, filled = np.isnan(rows), model.impute(rows, draws, random_state=seed, particles=used)
-            header = list((names and columns) or names or frames.default_names(rows.shape[1]))
-            if draws is not None and out.suffix != ".npy":
-                number = np.repeat(np.arange(draws), len(rows))[:, None]
-                header, filled = ["draw", *header], np.hstack([number, filled.reshape(-1, rows.shape[1])])
-        files.write_table(out, header, filled)
-    for warning in caught:
-        errors.print(f"Warning: {warning.message}")
-    note = f" (an estimate with {used:,} particles per row)" if gaps.any() and estimated else ""
-    console.print(f"{gaps.sum():,} gaps in {len(rows):,} rows filled{note} -> {out}")
+    asked: Any = {"draws": draws, "random_state": seed, "particles": used, "columns": facts.get("columns")}
+    with row_bar("imputing", rows=True) as bar:
+        asked |= {"dropped": facts.get("dropped", ()), "progress": bar}
+        made = lazy.stream.ask(model, "impute", lazy.run.table_for(model, str(file)), out, **asked)
+    for note in made.notes:
+        errors.print(f"Warning: {note}")
+    how = f" (an estimate with {used:,} particles per row)" if made.gaps and estimated else ""
+    console.print(f"{made.gaps:,} gaps in {made.rows:,} rows filled{how} -> {out}")
     if draws is not None:
         return next_commands(("score", run, file), ("sample", run, "-n", 10))
     several = out.with_stem(f"{out.stem}-draws")

@@ -102,18 +102,27 @@ def training_bar() -> Iterator[Callback]:
 
 
 @contextmanager
-def row_bar(what: str, downloads: bool = False) -> Iterator[Callable[..., None]]:
-    """Show a progress bar; yields a function of (done, total), with a name where there are several bars."""
+def row_bar(what: str, downloads: bool = False, rows: bool = False) -> Iterator[Callable[..., None]]:
+    """Show a progress bar; yields a function of (done, total), with a name where there are several bars.
+
+    Of `rows` it shows how many are done in a second; without a terminal it prints a line now and then.
+    """
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    share = TextColumn("{task.percentage:3.0f} %"), TimeRemainingColumn()
+    share = TextColumn("{task.percentage:3.0f} %{task.fields[rate]}"), TimeRemainingColumn()
     columns = TextColumn("{task.description}"), BarColumn(), *([DownloadColumn()] if downloads else share)
-    tasks: dict[str, Any] = {}
+    tasks, began, printed = dict[str, Any](), time.monotonic(), time.monotonic()
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
 
         def show(done: int, total: int | None, name: str = what) -> None:
+            nonlocal began, printed
             if name not in tasks:
-                tasks[name] = bar.add_task(name, total=total)
-            bar.update(tasks[name], completed=done, total=total)
+                tasks[name], began = bar.add_task(name, total=total, rate=""), time.monotonic()
+            speed = done / max(time.monotonic() - began, 1e-3)
+            rate = f", {speed:,.0f} rows/s" if rows and name == what else ""
+            bar.update(tasks[name], completed=done, total=total, rate=rate)
+            if rate and not errors.is_terminal and time.monotonic() - printed > LINE_SECONDS:
+                printed = time.monotonic()
+                errors.print(f"{name}: {done:,} of {total:,} rows{rate}")
 
         yield show

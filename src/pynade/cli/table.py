@@ -12,7 +12,7 @@ from typer import Argument, Option
 from pynade.cli import lazy
 from pynade.cli.arguments import Data, Run, parse_question
 from pynade.cli.lazy import files, np
-from pynade.cli.screen import console, errors, next_commands, plain_table, print_bars, print_facts
+from pynade.cli.screen import console, next_commands, plain_table, print_bars, print_facts, row_bar
 
 if TYPE_CHECKING:  # importing these takes seconds, and `--help` does not need them
     from polars import DataFrame
@@ -28,17 +28,11 @@ TEXTS = ("value", "expected", "low", "high")  # columns of `surprise`
 QUESTION = 'A column, or several, and what is known: "income | age=40, city=Paris".'
 
 
-def _model_and_rows(run: Path, data: str) -> tuple[TabularNADE, DataFrame]:
-    """The model of a run, which must be one of mixed tables, and all rows of the data."""
-    model, _ = lazy.run.load_run(run, lazy.estimators.TabularNADE)
-    return model, lazy.run.data_for(model, data).split("all")
-
-
 def predict(
     run: Run,
     data: Data,
     target: Annotated[str, Option(help="The column to predict.")],
-    out: Annotated[Path, Option(help="Where to write, row by row (.csv or .parquet).")],
+    out: Annotated[Path, Option(help="Where to write, row by row (.csv, .parquet, or a folder).")],
     proba: Annotated[bool, Option("--proba", help="Write a probability for every level.")] = False,
 ) -> None:
     """Best guesses of a column from whatever else is known in each row.
@@ -50,17 +44,13 @@ def predict(
       pynade predict runs/people people.csv --target income --out guesses.csv
       pynade predict runs/people people.csv --target income --proba --out probabilities.csv
     """
-    files.check_destination(out, *files.FRAME_ENDINGS)
-    model, rows = _model_and_rows(run, data)
-    with errors.status("predicting"):
-        if proba:
-            levels = [str(level) for level in model.levels(target)]
-            made = lazy.polars.DataFrame(model.predict_proba(rows, target), levels)
-        else:
-            made = lazy.polars.DataFrame({target: model.predict(rows, target)}, strict=False)
-    files.write_table(out, None, made)
-    what = f"probabilities of {made.width} levels" if proba else "best guesses"
-    console.print(f"{what} of {target} in {made.height:,} rows -> {out}")
+    model, _ = lazy.run.load_run(run, lazy.estimators.TabularNADE)
+    table = lazy.run.table_for(model, data)
+    with row_bar("predicting", rows=True) as bar:
+        given: Any = {"target": target, "proba": proba, "progress": bar}
+        made = lazy.stream.ask(model, "predict", table, out, **given)
+    what = f"probabilities of {len(model.levels(target))} levels" if proba else "best guesses"
+    console.print(f"{what} of {target} in {made.rows:,} rows -> {out}")
     next_commands(("query", run, target), ("surprise", run, data, "--top", 20))
 
 
@@ -70,10 +60,10 @@ def surprise(
     top: Annotated[int, Option(help="How many cells.")] = 20,
     out: Annotated[Path | None, Option(help="Write the cells here too (.csv or .parquet).")] = None,
 ) -> None:
-    """The oddest cells of a table: the least likely ones given the other cells of their row.
+    """The oddest cells of a table: values that are likelier as errors than given the rest of their row.
 
-    Printed are the row (counted from 0), the p-value by which cells are sorted (how likely a cell at least as
-    odd is, given the rest of the row), -log p of the cell in nats, and what was expected instead.
+    Printed are the row (counted from 0), the log-odds of an error, by which cells are sorted, the p-value
+    (how likely a cell at least as odd is, given the rest of the row), and what was expected instead.
 
     \b
     Examples:
@@ -83,12 +73,12 @@ def surprise(
     lazy.arguments.check_positive(**{"--top": top})
     if out is not None:
         files.check_destination(out, *files.FRAME_ENDINGS)
-    model, rows = _model_and_rows(run, data)
-    with errors.status("scoring cells"):
-        cells = model.surprise(rows, top)
+    model, _ = lazy.run.load_run(run, lazy.estimators.TabularNADE)
+    table = lazy.run.table_for(model, data)
+    with row_bar("scoring cells", rows=True) as bar:
+        cells = lazy.stream.ask(model, "surprise", table, out, top=top, progress=bar).cells
     console.print(odd_cells(cells.head(50)))
     if out is not None:
-        files.write_table(out, None, cells)
         console.print(f"{cells.height:,} cells -> {out}")
     column = cells["column"][0] if cells.height else model.schema_.names[0]
     next_commands(("query", run, column), ("score", run, data))
@@ -97,11 +87,13 @@ def surprise(
 def odd_cells(cells: DataFrame) -> Table:
     """A table of odd cells, as a model's `surprise` gives them."""
     rows = []
-    for row, column, p, nats, *texts in cells.select("row", "column", "p_value", "surprise", *TEXTS).rows():
+    for row, column, odds, p, *texts in cells.select("row", "column", "log_odds", "p_value", *TEXTS).rows():
         value, expected, low, high = (re.sub(r"(T00:00:00)?\.0{6}$", "", text) for text in texts)
         interval = f"{low} to {high}" if low else ""
-        rows.append((row, column, value, f"{p:.2g}", f"{nats:.2f}", expected, interval))
-    return plain_table("row", "column", "value", "p-value", "-log p", "expected", "90 % interval", rows=rows)
+        rows.append((row, column, value, f"{odds:.2f}", f"{p:.2g}", expected, interval))
+    return plain_table(
+        "row", "column", "value", "log-odds", "p-value", "expected", "90 % interval", rows=rows
+    )
 
 
 def query(

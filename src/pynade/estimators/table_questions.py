@@ -24,8 +24,8 @@ Given = Mapping[int | str, Any]
 AT_ONCE = 4096  # rows of a question that takes one pass of the net for each
 MEASURES = ("log_p", "p_value", "log_odds")  # of surprise
 LISTED: dict[str, Any] = {"row": np.int64, "column": object, "value": object, "log_odds": float}
-LISTED |= {"p_value": float, "surprise": float}  # columns of the list of odd cells
-LISTED |= dict.fromkeys(("expected", "low", "high"), object)
+LISTED_TEXTS = ("value", "expected", "low", "high")
+LISTED |= {"p_value": float, "surprise": float} | dict.fromkeys(LISTED_TEXTS[1:], object)  # of odd cells
 
 
 class MixedCells:
@@ -251,24 +251,27 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
         if measure not in MEASURES:
             raise ValueError(f"measure is one of {', '.join(MEASURES)}, not {measure!r}")
         X = self._checked(X)
-        codes, offsets = self.schema_.encode(X)
-        found = self._oddness(codes, offsets, MEASURES if top is not None else (measure,))
         kind = native_frame(X)[1]
-        if top is None:
-            labels = {c.name: {"label": c.dtype.get("label", c.name)} for c in self.schema_.columns}
-            made = build_frame(dict(zip(self.schema_.names, found[measure].T, strict=True)), labels, kind)
-            return made.set_axis(X.index, axis=0) if kind == "pandas" else made
-        log_p, p_value, log_odds = found.values()
-        places = np.argsort(-np.nan_to_num(log_odds.ravel(), nan=-math.inf), kind="stable")[:top]
+        if top is not None:
+            return listed(self._odd_cells(X, top), "polars" if kind == "numpy" else kind)
+        found = self._oddness(*self.schema_.encode(X), [measure])[measure]
+        labels = {c.name: {"label": c.dtype.get("label", c.name)} for c in self.schema_.columns}
+        made = build_frame(dict(zip(self.schema_.names, found.T, strict=True)), labels, kind)
+        return made.set_axis(X.index, axis=0) if kind == "pandas" else made
+
+    def _odd_cells(self, X: Any, top: int) -> dict[str, np.ndarray]:
+        """The oddest cells as columns for `listed`, which numbers are not rounded and may be NaN."""
+        codes, offsets = self.schema_.encode(X)
+        log_p, p_value, log_odds = self._oddness(codes, offsets, MEASURES).values()
         lines: list[dict[str, Any]] = []
+        places = np.argsort(-np.nan_to_num(log_odds.ravel(), nan=-math.inf), kind="stable")[:top]
         for row, i in (divmod(int(place), len(self.schema_)) for place in places):
+            lines.append({"row": row, "column": self.schema_.names[i], "log_odds": log_odds[row, i]})
+            lines[-1] |= {"p_value": math.exp(-p_value[row, i]), "surprise": log_p[row, i]}
+            lines[-1] |= dict.fromkeys(LISTED_TEXTS, "")
             if np.isfinite(log_p[row, i]):
-                numbers = {"log_odds": round(log_odds[row, i], 3), "surprise": round(log_p[row, i], 3)}
-                numbers["p_value"] = float(f"{math.exp(-p_value[row, i]):.3g}")
-                lines.append({"row": row, "column": self.schema_.names[i]} | numbers)
                 lines[-1] |= self._expected(codes[[row]], i)
-        columns = {name: np.array([line[name] for line in lines], dtype) for name, dtype in LISTED.items()}
-        return build_frame(columns, {}, "polars" if kind == "numpy" else kind)
+        return {name: np.array([line[name] for line in lines], dtype) for name, dtype in LISTED.items()}
 
     def _oddness(
         self, codes: np.ndarray, offsets: np.ndarray, measures: Sequence[str]
@@ -307,6 +310,16 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
         values = (value[0], shown(column, self._guess(i, eta[:, i].cpu()))[0], *ends)
         texts = [f"{each:.6g}" if isinstance(each, float) else str(each) for each in values]
         return dict(zip(("value", "expected", "low", "high"), texts, strict=True))
+
+
+def listed(columns: dict[str, np.ndarray], kind: str) -> Any:
+    """A frame of the cells of `_odd_cells` that have a value, with rounded numbers."""
+    finite = np.isfinite(columns["surprise"])
+    made = {name: values[finite] for name, values in columns.items()}
+    made["p_value"] = np.array([float(f"{p:.3g}") for p in made["p_value"]], dtype=np.float64)
+    for name in ("surprise", "log_odds"):
+        made[name] = np.array([round(s, 3) for s in made[name]], dtype=np.float64)
+    return build_frame(made, {}, kind)
 
 
 def _without(known: np.ndarray, i: int) -> np.ndarray:

@@ -270,14 +270,16 @@ class TabularNADE(TableQuestions):
         codes, offsets = self.schema_.encode(self._checked(X), density)
         return evaluation.exact_scores(self._ready(), codes, self.orderings(orderings)) + offsets.sum(1)
 
-    def gain(self, X: Any) -> np.ndarray:
+    def gain(self, X: Any, scores: np.ndarray | None = None) -> np.ndarray:
         """How much better each row is scored than by independent columns, in nats: (N,).
 
         Args:
             X: a table with the model's columns.
+            scores: what `score_samples` gave for it, if that is known already.
         """
         codes, offsets = self.schema_.encode(self._checked(X))
         family, known = copy.deepcopy(self.model_.family).double(), ~np.isnan(codes)
         eta = torch.tensor(self.independent_, dtype=torch.float64)
         log_p = family.log_prob(torch.as_tensor(np.where(known, codes, 0.0)), eta.expand(len(codes), -1, -1))
-        return self.score_samples(X) - np.where(known, log_p.numpy(), 0.0).sum(1) - offsets.sum(1)
+        scores = self.score_samples(X) if scores is None else scores
+        return scores - np.where(known, log_p.numpy(), 0.0).sum(1) - offsets.sum(1)

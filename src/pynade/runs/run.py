@@ -33,8 +33,9 @@ from pynade.models import Orderless
 from pynade.processes import gathered, in_first, is_first, of_first, rank_and_size
 from pynade.runs.provenance import provenance
 from pynade.runs.summary import read_spec
-from pynade.tables import Dataset, Schema, resolve
+from pynade.tables import Dataset, Schema, read_file, resolve
 from pynade.tables.images import binarized, is_grey
+from pynade.tables.stream import is_table
 from pynade.training.checkpoint import numbered_checkpoints
 from pynade.training.loop import Callback, Diverged
 
@@ -47,6 +48,13 @@ def data_for(model: Any, data: str, data_dir: Path | None = None) -> Dataset:
     if isinstance(model, TabularNADE):
         return resolve(data, data_dir, frames=True, missing=model.missing)
     return resolve(data, data_dir)
+
+
+def table_for(model: Any, data: str) -> Any:
+    """The data as `pynade.runs.stream.ask` takes them: files by name, other data as the rows of all parts."""
+    if is_table(data):
+        return data
+    return data_for(model, data).split("all") if isinstance(model, TabularNADE) else read_file(data)[0]
 
 
 def load_run(run: Path, kind: type = object) -> tuple[Any, dict[str, Any]]:

@@ -22,12 +22,16 @@ from pynade.estimators.tabular import TabularNADE
 from pynade.evaluation import OrderingScores
 from pynade.likelihood import Estimate, row_log_probs
 from pynade.models import Density, Orderless
+from pynade.processes import rank_and_size
 from pynade.runs.provenance import OF_MACHINE, code_version, device_name, now
 from pynade.runs.run import as_command, data_for, load_run
+from pynade.runs.stream import ask
 from pynade.runs.summary import read_metrics, read_spec
 from pynade.tables import Dataset, Schema
+from pynade.tables.files import stem
 from pynade.tables.frames import align
 from pynade.tables.images import binarized
+from pynade.tables.stream import is_table
 
 OF_RESULT = ("epochs", "best_epoch", "train_log_likelihood", "stopped")  # what a record has of result.json
 
@@ -130,8 +134,7 @@ def score_run(
     if isinstance(model, TabularNADE):
         log_probs, gain = model.score_samples(rows, orderings, density), Estimate.from_rows(model.gain(rows))
         found = {"gain": gain.to_json()}
-        lines = [f"gain over independent columns: {gain.mean:.3f} ± {gain.stderr:.3f} nats"]
-        lines.append(f"({added_up(model.schema_, density)})")
+        lines = _of_mixed(model, gain, density)
     elif not isinstance(model, DensityEstimator):
         log_probs = row_log_probs(model.double(), rows).numpy()
     elif draws is not None and orderings is not None:
@@ -167,6 +170,42 @@ def score_run(
     lines = [*(f"{dataset.name} {split}: {text}" for text in texts), *lines]
     seconds = time.perf_counter() - begin
     return Score(dataset, split, log_probs, estimate, lines, found, orderings, words, seconds, many.folder)
+
+
+def score_files(
+    run: Path,
+    data: str,
+    split: str | None = None,
+    out: Path | None = None,
+    orderings: int | None = None,
+    density: bool = False,
+    progress: Callable[..., None] | None = None,
+) -> list[str] | None:
+    """The score of a table in files, read part by part, in words; None where it has to be read at once.
+
+    Args:
+        run, data, split, orderings, density, progress: as for `score_run`.
+        out: where to write the log p of every row.
+    """
+    model, facts = load_run(run)
+    mixed, whole = isinstance(model, TabularNADE), split in (None, "all", "train")
+    if not (isinstance(model, DensityEstimator) and is_table(data) and whole and rank_and_size()[1] == 1):
+        return None
+    if not mixed and (density or orderings is not None):
+        return None
+    known = {"columns": facts.get("columns"), "dropped": facts.get("dropped", ())}
+    asked = known | {"progress": progress, "orderings": orderings} | ({"density": density} if mixed else {})
+    made, place = ask(model, "score", data, out, **asked), Path(data)
+    name = stem(place) if place.is_file() else place.name
+    return [
+        f"{name} {split or 'all'}: {made.scores}",
+        *(_of_mixed(model, made.gain, density) if mixed else ()),
+    ]
+
+
+def _of_mixed(model: TabularNADE, gain: Any, density: bool) -> list[str]:
+    gained = f"gain over independent columns: {gain.mean:.3f} ± {gain.stderr:.3f} nats"
+    return [gained, f"({added_up(model.schema_, density)})"]
 
 
 def added_up(schema: Schema, density: bool = False) -> str:

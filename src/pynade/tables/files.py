@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import hashlib
 import io
-import math
 import os
-import re
-import zlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +18,13 @@ from pynade.tables.dataset import PARTS, Dataset, Kind, Schema
 from pynade.tables.frames import MISSING, as_matrix, default_names
 from pynade.tables.modules import polars
 from pynade.tables.parquet import check_parquet
+from pynade.tables.text import CsvText, unique_names
 
 SUFFIXES = (".npy", ".npz", ".csv", ".parquet", ".csv.gz")
 TABLE_ENDINGS = (".csv", ".npy", ".parquet")  # of the files that `write_table` writes
-DELIMITERS = ",;"
 FRAME_ENDINGS = (".csv", ".parquet")  # likewise, of frames
 Names = tuple[str, ...] | None
 Words = Sequence[str] | None  # texts that mean "missing"
-#: Patterns of texts that are numbers, and of dates with their formats.
-WHOLE, NUMBER = r"^[+-]?[0-9]{1,18}$", r"^[+-]?(([0-9]+\.[0-9]*|\.?[0-9]+)(e[+-]?[0-9]+)?|inf(inity)?)$"
-DAYS = {r"^\d{4}(-\d\d?){2}": "%Y-%m-%d", r"^\d{4}(/\d\d?){2}": "%Y/%m/%d", r"^(\d\d?\.){2}\d{4}": "%d.%m.%Y"}
-TIMES = ("", " %H:%M:%S%.f", "T%H:%M:%S%.f", " %H:%M", "T%H:%M", " %H:%M:%S%.f%#z", "T%H:%M:%S%.f%#z")
 
 
 def read_file(path: str | Path) -> tuple[np.ndarray, Names]:
@@ -128,16 +118,21 @@ def _read_parts(path: Path) -> tuple[dict[str, np.ndarray], Names]:
         names = tuple(parts["train"].columns)
     else:
         parts = array_parts(path)
-    parts = {part: _numbers(table, f"{path}, part {part!r}", names) for part, table in parts.items()}
+    parts = {part: numbers_of(table, f"{path}, part {part!r}", names) for part, table in parts.items()}
     widths = {rows.shape[1] for rows in parts.values()}
     if len(widths) > 1:
         raise ValueError(f"the parts of {path} differ in their number of columns: {sorted(widths)}")
-    bits = all(np.all((rows == 0) | (rows == 1)) for rows in parts.values())
-    return {part: rows.astype(np.uint8 if bits else np.float64) for part, rows in parts.items()}, names
+    kind = np.uint8 if all(map(are_bits, parts.values())) else np.float64
+    return {part: rows.astype(kind) for part, rows in parts.items()}, names
 
 
-def _numbers(table: Any, where: str, names: Names) -> np.ndarray:
-    """The numbers of an array or a frame, or one sentence about a table that has others."""
+def are_bits(rows: np.ndarray) -> bool:
+    """Whether every number is 0 or 1."""
+    return bool(np.all((rows == 0) | (rows == 1)))
+
+
+def numbers_of(table: Any, where: str, names: Names) -> np.ndarray:
+    """Return the numbers of an array or a frame, or one sentence about a table that has others."""
     if len(table.shape) != 2:
         raise ValueError(f"{where}: expected rows and columns, but an array of shape {table.shape} was found")
     if 0 in table.shape:
@@ -156,16 +151,23 @@ def _numbers(table: Any, where: str, names: Names) -> np.ndarray:
     return rows
 
 
-def _parquet_frame(path: Path) -> polars.DataFrame:
+@contextmanager
+def parquet_errors(path: Path) -> Iterator[None]:
+    """In this block an error of the reader of a Parquet file is one sentence that names it."""
     try:
-        read = polars.read_parquet
-        check_parquet(path)
-        return read(path)
+        yield
     except (ImportError, PermissionError):
         raise
     except (Exception, polars.exceptions.PanicException) as error:  # polars has many, which change
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{path} could not be read as a parquet file ({reason})") from error
+
+
+def _parquet_frame(path: Path) -> polars.DataFrame:
+    with parquet_errors(path):
+        read = polars.read_parquet
+        check_parquet(path)
+        return read(path)
 
 
 def read_frame(path: str | Path, missing: Words = None, raw: bytes | None = None) -> polars.DataFrame:
@@ -190,11 +192,15 @@ def read_frame(path: str | Path, missing: Words = None, raw: bytes | None = None
     """
     path = Path(path)
     is_csv = raw is not None or ending(path) == ".csv"
-    tokens = MISSING if missing is None else ("", *(token.strip().lower() for token in missing))
-    frame = CsvText(path, raw).frame(tokens) if is_csv else _parquet_frame(path)
+    frame = CsvText(path, raw).frame(missing_words(missing)) if is_csv else _parquet_frame(path)
     if not frame.height or not frame.width:
         raise ValueError(f"{path} has {'column names but no rows' if frame.width else 'no columns'}")
     return frame
+
+
+def missing_words(missing: Words) -> tuple[str, ...]:
+    """The texts that mean "missing", in lower case; None takes the usual ones."""
+    return MISSING if missing is None else ("", *(token.strip().lower() for token in missing))
 
 
 def check_destination(path: Path, *endings: str) -> None:
@@ -223,191 +229,15 @@ def write_table(path: Path, header: Sequence[str] | None, rows: Any) -> None:
         stream = io.BytesIO()  # np.save adds an ending to the name of a file without one
         np.save(stream, rows)
         return write_atomically(path, lambda file: file.write_bytes(stream.getbuffer()))
-    if isinstance(rows, np.ndarray):  # float64, so that the text of a float32 number reads as the same number
-        columns = np.atleast_2d(rows.T.astype(np.float64) if rows.dtype.kind == "f" else rows.T)
-        names = unique_names(default_names(len(columns)) if header is None else [*map(str, header)])
-        rows = polars.DataFrame(dict(zip(names, columns, strict=True)))
+    rows = as_frame(header, rows)
     write_atomically(path, rows.write_csv if path.suffix == ".csv" else rows.write_parquet)
 
 
-class CsvText:
-    """The text of a CSV file: its delimiter, its column names, and the lines that follow them.
-
-    Args:
-        path: the file, or how messages name the text.
-        raw: its bytes, if they are not to be read from the file.
-    """
-
-    def __init__(self, path: Path, raw: bytes | None = None) -> None:
-        try:
-            raw = path.read_bytes() if raw is None else raw
-            text = (gzip.decompress(raw) if path.suffix.lower() == ".gz" else raw).decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is no UTF-8 text ({error.reason} at byte {error.start})") from error
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise ValueError(f"{path} is damaged ({error})") from error
-        if (nul := text.find("\0")) >= 0:
-            raise ValueError(
-                f"{path} is no text: there is a NUL byte in line {text[:nul].count(chr(10)) + 1}"
-            )
-        self.path, self.line, begin = path, 0, 0
-        self.delimiter = max(DELIMITERS, key=lambda mark: len(next(_rows_of(text, mark, False), [()])[0]))
-        try:
-            first = next(_rows_of(text, self.delimiter), None)
-        except csv.Error as error:
-            raise self._fault(error, 0) from None
-        if first is None:
-            raise ValueError(f"{path} is empty; expected rows and columns")
-        self.cells = [cell.strip() for cell in first[0]]
-        self.names = None if all(map(is_number, self.cells)) else unique_names(self.cells)
-        if self.names:
-            _, self.line, begin = first
-        self.body = text[begin:].rstrip()
-        if not self.body:
-            raise ValueError(f"{path} has column names but no rows")
-
-    def numbers(self) -> np.ndarray:
-        """Return the cells as numbers; a ValueError names the line and the column of the first fault."""
-        frame = self._frame(polars.Float64)
-        if frame is None and (cells := self._frame(polars.String)) is not None:
-            texts = polars.DataFrame([_known(column, MISSING) for column in cells])
-            frame = texts.cast(polars.Float64, strict=False)
-            frame = frame if frame.null_count().equals(texts.null_count()) else None
-        if frame is not None and not np.isinf(found := frame.to_numpy(order="c")).any():
-            return np.array(found, dtype=np.float64)
-        return np.array(self._rows(numbers=True))
-
-    def frame(self, missing: Sequence[str]) -> polars.DataFrame:
-        """Return the columns with the types they have; a ValueError names a row of another width."""
-        for cell, name in zip(self.cells, self.names or self.cells, strict=True):
-            if cell not in ("", name):
-                again = f"column name {cell!r} occurs more than once"
-                raise ValueError(f"{self.path}: {again}; names must differ")
-        names, frame = self.names or default_names(len(self.cells)), self._frame(polars.String)
-        if frame is None:
-            frame = polars.DataFrame(self._rows(), dict.fromkeys(names, polars.String), orient="row")
-        frame.columns = list(names)
-        return polars.DataFrame([typed(_known(column, missing)) for column in frame])
-
-    def _frame(self, kind: Any) -> Any:
-        """Cells of one type; None where polars reads them in another way than Python, or cannot."""
-        width, quoted, raw = len(self.cells), 0, self.body.encode()
-        if width == 1 or re.search("\r(?!\n)", self.body) or not _surround(raw, self.delimiter):
-            return None
-        options: Any = {"schema": {str(i): kind for i in range(width)}, "has_header": False}
-        try:
-            frame = polars.read_csv(raw, separator=self.delimiter, **options)
-        except polars.exceptions.PolarsError:
-            return None
-        if kind == polars.String:
-            inside = polars.all().str.count_matches(self.delimiter, literal=True)
-            quoted = sum(frame.select(inside.sum()).row(0))
-        # polars fills short rows and refuses long ones, so the number of delimiters says that all are full
-        full = self.body.count(self.delimiter) - quoted == len(frame) * (width - 1)
-        return frame if full and len(frame) == self.body.count("\n") + 1 else None
-
-    def _rows(self, numbers: bool = False) -> list[list[Any]]:
-        """The cells as text or as numbers; a ValueError names the first fault."""
-        rows: list[list[Any]] = []
-        columns, line = self.names or range(1, len(self.cells) + 1), 0
-        try:
-            for row in _rows_of(self.body, self.delimiter):
-                cells, line, _ = row
-                if len(cells) != len(self.cells):
-                    raise ValueError(f": expected {len(self.cells)} columns, but {len(cells)} were found")
-                rows.append([*map(self._number, cells, columns)] if numbers else cells)
-        except (csv.Error, ValueError) as error:
-            raise self._fault(error, line) from None
+def as_frame(header: Sequence[str] | None, rows: Any) -> polars.DataFrame:
+    """Return an array of rows, or of one column, as a polars frame; a frame as it is."""
+    if not isinstance(rows, np.ndarray):
         return rows
-
-    def _fault(self, error: Exception, line: int) -> ValueError:
-        """The sentence about a fault in a row that ends in this line, or about quotes in the next row."""
-        if isinstance(error, ValueError):
-            return ValueError(f"{self.path}, line {self.line + line}{error}")
-        rule = "a cell in quotes ends with its quote, and a quote inside it is doubled"
-        return ValueError(f"{self.path}: quotes do not match from line {self.line + line + 1} on ({rule})")
-
-    def _number(self, cell: str, column: str | int) -> float:
-        number = is_number(cell := cell.strip())
-        found = math.nan if not number or cell.lower() in MISSING else float(cell)
-        if not number or math.isinf(found):
-            expected = "a finite number" if number else "a number"
-            raise ValueError(f", column {column!r:.60}: expected {expected}, but {cell[:60]!r} was found")
-        return found
-
-
-def _rows_of(text: str, delimiter: str, strict: bool = True) -> Iterator[tuple[list[str], int, int]]:
-    """The cells of each row that is not blank, its last line (from 1), and where the next row begins."""
-    stream = io.StringIO(text, newline="")
-    reader = csv.reader(stream, delimiter=delimiter, strict=strict)
-    while True:
-        limit = csv.field_size_limit(2**31 - 1)  # a setting of the whole process
-        try:
-            cells = next(reader, None)
-        finally:
-            csv.field_size_limit(limit)
-        if cells is None:
-            return
-        if cells and not (len(cells) == 1 and cells[0].isspace()):
-            yield cells, reader.line_num, stream.tell()
-
-
-def _surround(text: bytes, delimiter: str) -> bool:
-    """Whether quotes stand around whole cells and nowhere else, where all readers of CSV agree."""
-    data = np.frombuffer(text, np.uint8)
-    quotes = np.flatnonzero(data == ord('"'))
-    ends, around = [ord(delimiter), ord("\n"), ord("\r")], np.pad(data, 1, constant_values=ord("\n"))
-    if len(quotes) % 2 or not np.isin(around[quotes[::2]], ends).all():
-        return False
-    return bool(np.isin(around[quotes[1::2] + 2], ends).all())
-
-
-def _known(cells: polars.Series, missing: Sequence[str]) -> polars.Series:
-    """Texts without the blanks around them; null where they mean "missing"."""
-    text = cells.str.strip_chars()
-    return text.set(text.str.to_lowercase().is_in(missing), None)
-
-
-def typed(text: polars.Series) -> polars.Series:
-    """Return a column of text with the type that all its cells have."""
-    known = text.drop_nulls().unique()
-    if known.is_empty():
-        return text
-    if known.is_in(["true", "false"]).all():
-        return text == "true"
-    if known.str.contains(WHOLE).all() and not known.str.contains(r"^[+-]?0\d").any():
-        return text.cast(polars.Int64)
-    if known.str.contains(f"(?i){NUMBER}").all() and not known.str.contains(r"^[+-]?(0\d|\d{19,}$)").any():
-        return text.cast(polars.Float64)
-    for pattern, day in DAYS.items():
-        for time in TIMES if known.str.contains(pattern).all() else ():
-            kind: Any = polars.Datetime("us") if time else polars.Date
-            with suppress(polars.exceptions.PolarsError):
-                return text.str.strptime(kind, day + time)
-    return text
-
-
-def is_number(cell: str) -> bool:
-    """Return whether a cell reads as a number ("1_000" does not), or as missing."""
-    if cell.lower() in MISSING:
-        return True
-    with suppress(ValueError):
-        float(cell)
-        return cell.isascii() and "_" not in cell
-    return False
-
-
-def unique_names(cells: Sequence[str]) -> tuple[str, ...]:
-    """Return the names with "x3" for an empty third one, and with "_" after a name that occurs again.
-
-    From the ninth repetition on the name has its number: "_9", "_10", …
-    """
-    names: dict[str, None] = {}
-    again: Counter[str] = Counter()
-    for i, cell in enumerate(cells):
-        name = first = cell or f"x{i + 1}"
-        while name in names:
-            again[first] += 1
-            name = first + (f"_{n}" if (n := again[first]) > 8 else "_" * n)
-        names[name] = None
-    return tuple(names)
+    # float64, so that the text of a float32 number reads as the same number
+    columns = np.atleast_2d(rows.T.astype(np.float64) if rows.dtype.kind == "f" else rows.T)
+    names = unique_names(default_names(len(columns)) if header is None else [*map(str, header)])
+    return polars.DataFrame(dict(zip(names, columns, strict=True)))

@@ -13,8 +13,8 @@ HEADER = 2**16  # bytes read for the header of a page; more where that does not 
 STOP, STRUCT = 0, 12
 
 
-def check_parquet(path: Path) -> None:
-    """Raise a ValueError if counts or sizes of a Parquet file contradict each other.
+def check_parquet(path: Path) -> int:
+    """Return the number of rows; a ValueError if counts or sizes of a Parquet file contradict each other.
 
     Args:
         path: The file.
@@ -36,6 +36,7 @@ def check_parquet(path: Path) -> None:
             raise ValueError("its metadata cannot be read") from None
     if parts != facts[3]:
         raise ValueError("its number of rows is not that of its parts")
+    return int(parts)
 
 
 def _check_column(file: BinaryIO, column: dict[int, Any], n_rows: int, size: int) -> None:

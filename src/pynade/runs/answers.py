@@ -1,0 +1,204 @@
+"""Answers of a model to questions about some rows of a table: pure functions, for any process."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pynade.estimators import RBM, DensityEstimator, ImageEstimator, TabularNADE
+from pynade.estimators.modules import torch
+from pynade.estimators.questions import PARTICLES
+from pynade.likelihood import Estimate
+from pynade.models import Density
+from pynade.tables import files
+from pynade.tables.frames import align, default_names
+from pynade.tables.modules import polars
+
+Facts = dict[str, Any]  # of the answer of a part, as JSON values
+Moments = tuple[int, float, float]  # number, mean, and sum of squared differences from it
+
+
+def answer(model: Any, question: str, table: Any, number: int = 0, **options: Any) -> tuple[Any, Facts]:
+    """Answer a question about one part of a table; depends on nothing but the arguments.
+
+    Args:
+        model: a fitted estimator.
+        question: "score", "impute", "predict", "surprise" (for mixed tables) or "sample".
+        table: rows, as a polars frame; of a sample, their number.
+        number: of the part, from 0; the draws of parts differ.
+        options: of the question, as for the functions of `pynade.stream`; and for models of arrays `columns`
+            and `dropped`, what the run knows of its columns, `where`, how messages name the table, and
+            `raw`, which asks for an array instead of a frame.
+
+    Returns:
+        The answer as a polars frame, and numbers that `Result` adds up.
+    """
+    options = {"columns": None, "dropped": (), "where": "the table", "raw": False, **options}
+    made, facts = ANSWERS[question](model, table, number, **options)
+    return (made if options["raw"] else files.as_frame(facts["header"], made)), facts
+
+
+def _score(
+    model: Any, table: Any, number: int, orderings: Any = None, density: bool = False, **options: Any
+) -> tuple[np.ndarray, Facts]:
+    facts: Facts = {"header": ["log_prob"], "rows": len(table)}
+    if isinstance(model, TabularNADE):
+        scores = model.score_samples(table, orderings, density)
+        known = None if density or orderings is not None else scores
+        facts["gain"] = moments(model.gain(table, known))
+    else:
+        with warnings.catch_warnings(action="ignore"):  # the summary says whether it is an estimate
+            scores = model.score_samples(_matrix(table, **options)[0], orderings)
+    return scores, facts | {"scores": moments(scores)}
+
+
+def _impute(
+    model: Any,
+    table: Any,
+    number: int,
+    draws: int | None = None,
+    random_state: int = 0,
+    particles: int = PARTICLES,
+    **options: Any,
+) -> tuple[Any, Facts]:
+    seed, header = part_seed(random_state, number), None
+    with warnings.catch_warnings(record=True, action="always", category=UserWarning) as caught:
+        if isinstance(model, TabularNADE):
+            codes, offsets = model.schema_.encode(table)
+            gaps, filled = np.isnan(codes) & (offsets == 0), model.impute(table, draws, random_state=seed)
+            if draws is not None:
+                mark = "draw_" if "draw" in table.columns else "draw"
+                filled = [one.select(polars.lit(k).alias(mark), "*") for k, one in enumerate(filled)]
+                filled = polars.concat(filled)
+        else:
+            rows, header = _matrix(table, **options)
+            gaps, filled = np.isnan(rows), model.impute(rows, draws, random_state=seed, particles=particles)
+            if draws is not None and not options["raw"]:
+                draw = np.repeat(np.arange(draws), len(rows))[:, None]
+                header, filled = ["draw", *header], np.hstack([draw, filled.reshape(-1, rows.shape[1])])
+    facts = {"rows": len(table), "gaps": int(gaps.sum()), "notes": [str(w.message) for w in caught]}
+    return filled, facts | {"header": header}
+
+
+def _predict(
+    model: Any, table: Any, number: int, target: str = "", proba: bool = False, **_: Any
+) -> tuple[Any, Facts]:
+    if proba:
+        levels = [str(level) for level in model.levels(target)]
+        return polars.DataFrame(model.predict_proba(table, target), levels), _plain(table)
+    made, column = model.predict(table, target), model.schema_.columns[model.schema_.index(target)]
+    known = polars.Series([*column.levels, *column.known_rare], strict=False).dtype  # in every part
+    types = {target: known} if column.n_levels else None
+    return polars.DataFrame({target: made}, schema_overrides=types, strict=False), _plain(table)
+
+
+def _surprise(
+    model: Any, table: Any, number: int, top: int | None = None, measure: str = "log_p", **_: Any
+) -> tuple[Any, Facts]:
+    if top is None:
+        return model.surprise(table, measure=measure), _plain(table)
+    cells = {name: values.tolist() for name, values in model._odd_cells(table, top).items()}
+    return polars.DataFrame(cells, strict=False), _plain(table)
+
+
+def _sample(
+    model: Any, table: int, number: int, random_state: int = 0, given: Any = None, **options: Any
+) -> Any:
+    blocks = {name: options[name] for name in ("per_step", "fresh_orderings") if options.get(name)}
+    rows = draw(model, table, part_seed(random_state, number), given, **blocks)[0]
+    return rows, {"rows": len(rows), "header": options["columns"]}
+
+
+ANSWERS: dict[str, Callable[..., tuple[Any, Facts]]] = {
+    "score": _score,
+    "impute": _impute,
+    "predict": _predict,
+    "surprise": _surprise,
+    "sample": _sample,
+}
+
+
+def _plain(table: Any) -> Facts:
+    return {"rows": len(table), "header": None}
+
+
+def _matrix(table: Any, columns: Any, dropped: Any, where: str, **_: Any) -> tuple[np.ndarray, list[str]]:
+    """The numbers of a table for a model of arrays, its columns in the order of training; and their names."""
+    names = list(getattr(table, "columns", ()))
+    rows = files.numbers_of(table, where, tuple(names) or None)
+    usual = default_names(rows.shape[1])
+    names = [] if names == usual else names
+    rows = align(
+        rows.astype(np.uint8 if files.are_bits(rows) else np.float64), names or None, columns, dropped
+    )
+    return rows, list((names and columns) or names or usual[: rows.shape[1]])
+
+
+def draw(
+    model: Any, n: int, seed: int, given: Any = None, means: bool = False, **blocks: Any
+) -> tuple[Any, Any]:
+    """Rows of a model, a polars frame or an array; with `means`, the expectation of each cell when drawn.
+
+    Args:
+        model: an estimator or a density.
+        n, seed: how many rows, and of which draws.
+        given: known values.
+        means: compute expectations too, where they exist.
+        blocks: `per_step` and `fresh_orderings`, of a model of images.
+    """
+    estimator, name = isinstance(model, DensityEstimator), type(model).__name__
+    images = isinstance(model, ImageEstimator) and given is None
+    if blocks and not images:
+        option = next(iter(blocks)).replace("_", "-")
+        raise ValueError(f"--{option} is for samples of a model of images (convnade, unet), without --given")
+    if given is not None and not estimator:
+        raise ValueError(f"the {name} was not saved by an estimator, so it takes no --given")
+    if images:
+        values, expected = model.draw(n, seed, means=means, **blocks)
+        return model._cells().native(values), None if expected is None else expected.cpu().numpy()
+    if given is not None or isinstance(model, RBM | TabularNADE):
+        rows = model.sample(n, random_state=seed, given=given)  # (a large RBM has no density)
+        return rows if hasattr(rows, "write_csv") else np.asarray(rows), None
+    if not estimator and not isinstance(model, Density):
+        others = "an orderless model has `.under(…)`, an RBM `.gibbs(…)`"
+        raise ValueError(f"the file holds a {name}, which is no density: {others}")
+    density: Any = model.density().cpu() if estimator else model
+    drawn = density.sample(n, torch.Generator().manual_seed(seed))
+    means = means and hasattr(density, "conditional_means")
+    expected = density.conditional_means(drawn).detach().numpy() if means else None
+    return model._cells().native(drawn) if estimator else drawn.numpy(), expected
+
+
+def part_seed(seed: int, number: int) -> int:
+    """The seed of the draws of a part; that of the first is the seed itself."""
+    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0]) if number else seed
+
+
+def moments(values: np.ndarray) -> Moments:
+    """Number, mean and sum of squared differences from the mean."""
+    return len(values), float(values.mean()), float(values.var() * len(values))
+
+
+def added(one: Moments, other: Moments) -> Moments:
+    """The moments of the values of two parts together (Chan, Golub and LeVeque)."""
+    n, gap = one[0] + other[0], other[1] - one[1]
+    return n, one[1] + gap * other[0] / n, one[2] + other[2] + gap**2 * one[0] * other[0] / n
+
+
+def estimate(model: Any, facts: Sequence[Facts], name: str) -> Estimate | None:
+    """The mean of all parts, from their moments of this name, with its standard error."""
+    found = [tuple(some[name]) for some in facts if name in some]
+    if not found:
+        return None
+    total = found[0]
+    for other in found[1:]:
+        total = added(total, other)
+    n, mean, squares = total
+    stderr = math.sqrt(squares / (n - 1) / n) if n > 1 else math.nan
+    plain = model.summary(np.zeros(2)) if name == "scores" else Estimate(0.0, 0.0, n)
+    return replace(plain, mean=mean, stderr=stderr, n=n)

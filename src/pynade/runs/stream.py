@@ -1,0 +1,260 @@
+"""Questions about tables larger than memory: answered part by part, in order, and written atomically.
+
+Answers go into a hidden folder beside the output, a file for each part, and are joined when all are there; so
+a call that was killed goes on where it was, and gives the same output. The name of the folder has a digest of
+all that the answers depend on. `answer` and `write_part` are all that a cluster needs for one part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from glob import escape
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from pynade._version import __version__
+from pynade.atomic import InUse, sole_writer, write_atomically, write_json
+from pynade.digest import read_header
+from pynade.estimators import TabularNADE
+from pynade.estimators.table_questions import listed
+from pynade.likelihood import Estimate
+from pynade.runs.answers import Facts, answer, estimate
+from pynade.tables import files
+from pynade.tables.modules import polars
+from pynade.tables.stream import Part, check_unchanged, list_parts, read_parts
+
+Progress = (
+    Callable[..., None] | None
+)  # called with what is done, the total, and "reading" while types are found
+AT_ONCE = 65_536  # rows that are drawn together
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a question gave, besides the rows that were written.
+
+    Attributes:
+        rows: how many rows were read or drawn.
+        scores: mean log-likelihood of a row (score).
+        gain: the same, less that of independent columns (score, of mixed tables).
+        gaps: how many cells were filled (impute).
+        notes: warnings.
+        cells: the oddest cells of all parts (surprise).
+        parts: how many parts there were.
+    """
+
+    rows: int
+    scores: Estimate | None = None
+    gain: Estimate | None = None
+    gaps: int = 0
+    notes: tuple[str, ...] = ()
+    cells: Any = None
+    parts: int = 1
+
+
+def ask(
+    model: Any,
+    question: str,
+    data: Any,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    rows: int | None = None,
+    progress: Progress = None,
+    **options: Any,
+) -> Result:
+    """Answer a question about all rows of a table, and write the answer.
+
+    Args:
+        model: a fitted estimator.
+        question: as for `answer`.
+        data: a CSV or Parquet file, a folder of them, a pattern, or a polars frame; of a sample the number of
+            rows.
+        out: a .csv or .parquet file, or a folder to make, with a file for each part; None writes nothing.
+        rows: of a part, at most; by default 65,536, or fewer of a table of more than 256 columns.
+        progress: called with the rows done, all rows, and "rows"; while types are found out, with bytes.
+        options: as for `answer`.
+    """
+    out, top = None if out is None else Path(out), options.get("top")
+    folder = out is not None and not out.suffix
+    if out is not None:
+        arrays = question == "score" or (question == "impute" and not isinstance(model, TabularNADE))
+        endings = files.TABLE_ENDINGS if arrays else files.FRAME_ENDINGS
+        files.check_destination(out, *(() if folder else endings))
+        options["raw"] = out.suffix == ".npy"
+    pieces = _pieces(model, question, data, rows, progress)
+    several, cells, found, done = len(pieces) > 1, None, list[Facts](), 0
+    total = sum(map(_size, pieces))
+    if several and options.get("raw"):
+        raise ValueError(
+            f"{out}: a table of more than {_size(pieces[0]):,} rows is written as .csv or .parquet"
+        )
+
+    def answered(piece: Any, table: Any, number: int) -> tuple[Any, Facts]:
+        if not isinstance(piece, Part):
+            return answer(model, question, table, number, **options)
+        try:
+            return answer(model, question, table, number, where=f"{piece.file}, part 'train'", **options)
+        except ValueError as error:
+            where = "" if not several or str(piece.file) in str(error) else f"{piece.file}: "
+            raise ValueError(f"{where}{error}") from error
+
+    def take(number: int, made: Any, facts: Facts) -> None:
+        nonlocal done, cells
+        if top is not None:
+            first = pieces[number].first if isinstance(pieces[number], Part) else 0
+            cells = _oddest(cells, made.with_columns(polars.col("row") + first), top)
+        found.append(facts)
+        done += facts["rows"]
+        if progress is not None:
+            progress(done, total)
+
+    if out is None or (not several and not folder):
+        for number, (piece, table) in enumerate(_tables(pieces, pieces)):
+            made, facts = answered(piece, table, number)
+            take(number, made, facts)
+            if out is not None:
+                files.write_table(out, facts["header"], made if top is None else _listed(cells))
+    else:
+        with _place(out, _key(model, question, pieces, options)) as place:
+            names = _part_names(place / "parts", pieces, ".parquet" if top is not None else out.suffix)
+            missing = [piece for piece, name in zip(pieces, names, strict=True) if not name.is_file()]
+            tables = _tables(pieces, missing)
+            for number, name in enumerate(names):
+                if name.is_file():
+                    facts = json.loads(_facts_of(name).read_text(encoding="utf-8"))
+                    made = polars.read_parquet(name) if top is not None else None
+                else:
+                    made, facts = answered(*next(tables), number)
+                    write_part(name, made, facts, header=folder or number == 0)
+                take(number, made, facts)
+            check_unchanged(piece for piece in pieces if isinstance(piece, Part))
+            if top is None:
+                _join(names, out)
+            else:
+                files.write_table(place / out.name, None, _listed(cells))
+                os.replace(place / out.name, out)
+    notes = dict.fromkeys(note for facts in found for note in facts.get("notes", ()))
+    scores, gain = (estimate(model, found, name) for name in ("scores", "gain"))
+    gaps = sum(facts.get("gaps", 0) for facts in found)
+    return Result(done, scores, gain, gaps, tuple(notes), top and _listed(cells), len(pieces))
+
+
+def _pieces(model: Any, question: str, data: Any, rows: int | None, progress: Progress) -> list[Any]:
+    """The parts of a table in files; a whole table; or numbers of rows to draw."""
+    if question == "sample":
+        return [min(data - at, rows or AT_ONCE) for at in range(0, data, rows or AT_ONCE)]
+    if not isinstance(data, str | os.PathLike):
+        return [data]
+
+    def reading(done: int, total: int) -> None:
+        if progress is not None:
+            progress(done, total, "reading")
+
+    numbers = not isinstance(model, TabularNADE)
+    return list_parts(data, rows, getattr(model, "missing", None), numbers, reading)
+
+
+def _size(piece: Any) -> int:
+    return piece.rows if isinstance(piece, Part) else piece if isinstance(piece, int) else len(piece)
+
+
+def _tables(pieces: Sequence[Any], some: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Some of the pieces, each with its rows or their number."""
+    return read_parts(some) if isinstance(pieces[0], Part) else zip(some, some, strict=True)
+
+
+def _part_names(folder: Path, pieces: Sequence[Any], kind: str) -> list[Path]:
+    """Files for the answers of all parts; in a folder they are of the kind of the files that are read."""
+    first = pieces[0].file.name.lower() if isinstance(pieces[0], Part) else ""
+    kind = kind or (".csv" if first.endswith((".csv", ".csv.gz")) else ".parquet")
+    return [folder / f"part-{number:06}{kind}" for number in range(len(pieces))]
+
+
+def _oddest(cells: Any, more: Any, top: int) -> Any:
+    """The first so many of two lists of odd cells together."""
+    both = more if cells is None else polars.concat([cells, more], how="vertical_relaxed")
+    order = np.argsort(-np.nan_to_num(both["log_odds"].to_numpy(), nan=-np.inf), kind="stable")
+    return both[order[:top]]
+
+
+def _listed(cells: Any) -> Any:
+    return listed({cell.name: cell.to_numpy() for cell in cells}, "polars")
+
+
+def write_part(path: Path, made: Any, facts: Facts, header: bool = True) -> None:
+    """Write the answer of a part, a .csv or .parquet file, and before it its facts; again is harmless.
+
+    Args:
+        path: the file; when it exists, all is there.
+        made, facts: what `answer` gave; the facts go into a folder `facts` beside that of the file.
+        header: write the names of the columns of a CSV file.
+    """
+    write_json(_facts_of(path), facts)
+    csv = path.suffix == ".csv"
+    write_atomically(
+        path, lambda p: made.write_csv(p, include_header=header) if csv else made.write_parquet(p)
+    )
+
+
+def _facts_of(path: Path) -> Path:
+    return path.parent.parent / "facts" / f"{path.stem}.json"
+
+
+def _join(names: Sequence[Path], out: Path) -> None:
+    """Make the output of the files of all parts, in order."""
+    place = names[0].parent
+    if not out.suffix:
+        for file in {*place.iterdir()} - {*names}:  # of a process that was killed
+            file.unlink()
+        return os.replace(place, out)
+    whole = place.parent / f"whole{out.suffix}"
+
+    def join(path: Path) -> None:
+        with path.open("wb") as file:
+            for name in names:
+                with name.open("rb") as part:
+                    shutil.copyfileobj(part, file, 1 << 20)
+
+    csv = out.suffix == ".csv"
+    write_atomically(whole, join if csv else polars.scan_parquet(list(names), glob=False).sink_parquet)
+    os.replace(whole, out)
+
+
+def _key(model: Any, question: str, pieces: Sequence[Any], options: Facts) -> str:
+    """A digest of all that the answers depend on."""
+    with TemporaryDirectory() as folder:
+        model.save(file := Path(folder) / "model.safetensors")
+        facts = json.dumps(read_header(file).facts, sort_keys=True)  # (the file has it in any order)
+    digest = hashlib.sha256(f"{facts} {__version__} {question} {list(map(str, pieces))} {options}".encode())
+    for name, tensor in sorted(model.model_.state_dict().items()):
+        digest.update(name.encode() + tensor.cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+@contextmanager
+def _place(out: Path, key: str) -> Iterator[Path]:
+    """The hidden folder of the parts of an output, with one writer; removed when all is done, or refused."""
+    place = out.with_name(f".{out.name}.{key}.parts")
+    for old in out.parent.glob(f".{escape(out.name)}.*.parts"):  # of another model, or of other files
+        if old != place:
+            with suppress(InUse, OSError), sole_writer(old, wait=0):
+                shutil.rmtree(old)
+    place.mkdir(exist_ok=True)
+    with sole_writer(place):
+        try:
+            for kind in ("parts", "facts"):
+                (place / kind).mkdir(parents=True, exist_ok=True)
+            yield place
+        except ValueError:
+            shutil.rmtree(place, ignore_errors=True)
+            raise
+        shutil.rmtree(place, ignore_errors=True)

@@ -1,0 +1,134 @@
+"""Questions about tables larger than memory, in CSV and Parquet files, answered some rows at a time.
+
+Each function takes a fitted model; a file, a folder of files or a pattern such as ``data/*.parquet`` (or a
+polars frame); and where to write: a ``.csv`` or ``.parquet`` file, or a folder that gets a file for each
+part. Memory is constant and the order is kept. A call that was killed goes on with what it has finished when
+it is given again, and nothing half-written is ever at the place of the output.
+
+Example:
+    >>> import tempfile
+    >>> import polars, pynade
+    >>> from pathlib import Path
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> table = polars.DataFrame({"a": [0, 1] * 50, "b": [1.5, 2.5] * 50})
+    >>> for k in range(3):
+    ...     table.write_parquet(folder / f"{k}.parquet")
+    >>> model = pynade.TabularNADE(hidden=8, epochs=1, random_state=0).fit(table)
+    >>> pynade.stream.score(model, folder, folder / "scores.csv", rows=40).scores.n
+    300
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any
+
+from pynade.estimators.questions import PARTICLES
+from pynade.runs.stream import Progress, Result, ask
+
+Place = str | PathLike[str]
+
+
+def score(
+    model: Any,
+    data: Any,
+    out: Place | None = None,
+    *,
+    orderings: Any = None,
+    density: bool = False,
+    rows: int | None = None,
+    progress: Progress = None,
+) -> Result:
+    """Log p of every row, in nats, as the column ``log_prob``; `Result.scores` is their mean.
+
+    Args:
+        model: A fitted estimator.
+        data: The table.
+        out: Where to write; None only finds the mean.
+        orderings: As in `score_samples`.
+        density: As in `TabularNADE.score_samples`.
+        rows: Of a part, at most; by default 65,536, or fewer of a table of more than 256 columns.
+        progress: Called with the rows done and all rows (while types are found out: bytes, and "reading").
+    """
+    given: Any = {"orderings": orderings} | ({"density": True} if density else {})
+    return ask(model, "score", data, out, rows=rows, progress=progress, **given)
+
+
+def impute(
+    model: Any,
+    data: Any,
+    out: Place,
+    *,
+    draws: int | None = None,
+    random_state: int = 0,
+    particles: int = PARTICLES,
+    **how: Any,
+) -> Result:
+    """The table with its gaps filled, by best guesses or by joint draws; `Result.gaps` counts them.
+
+    Args:
+        model, data, out, how: As in `score`; `rows` and `progress` among them.
+        draws: A number of completions: each part has its rows so often, with a first column ``draw``.
+        random_state: Seed of the draws of the first part, from which those of the others follow.
+        particles: As in `DeepNADE.impute`, for models with a fixed ordering.
+    """
+    given: Any = {"draws": draws, "random_state": random_state, "particles": particles}
+    return ask(model, "impute", data, out, **how, **given)
+
+
+def predict(
+    model: Any,
+    data: Any,
+    out: Place,
+    target: str,
+    *,
+    proba: bool = False,
+    **how: Any,
+) -> Result:
+    """Best guesses of a column of a mixed table, from whatever else is known in each row.
+
+    Args:
+        model, data, out, how: As in `score`; `rows` and `progress` among them.
+        target: The column, which may be absent.
+        proba: Write the probabilities of its levels instead.
+    """
+    return ask(model, "predict", data, out, target=target, proba=proba, **how)
+
+
+def surprise(
+    model: Any,
+    data: Any,
+    out: Place | None = None,
+    *,
+    top: int | None = None,
+    measure: str = "log_p",
+    **how: Any,
+) -> Result:
+    """How odd every cell of a mixed table is given the others of its row, or the oddest cells of all parts.
+
+    Args:
+        model, data, out, how: As in `score`; `rows` and `progress` among them.
+        top, measure: As in `TabularNADE.surprise`; `Result.cells` has the oddest cells.
+    """
+    return ask(model, "surprise", data, out, top=top, measure=measure, **how)
+
+
+def sample(
+    model: Any,
+    n: int,
+    out: Place,
+    *,
+    random_state: int = 0,
+    given: Mapping[Any, Any] | None = None,
+    **how: Any,
+) -> Result:
+    """Exact draws.
+
+    Args:
+        model, out, how: As in `score`; `rows` and `progress` among them.
+        n: How many.
+        random_state: As in `impute`.
+        given: Known values by column.
+    """
+    return ask(model, "sample", n, out, random_state=random_state, given=given, **how)

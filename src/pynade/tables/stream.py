@@ -1,0 +1,307 @@
+"""Tables larger than memory, in CSV and Parquet files: where some of their rows are, and reading these.
+
+A table is a file, a folder of files, or a pattern such as ``data/*.parquet``. Files follow each other in the
+order of their names, and have the same columns. The types of the columns of CSV files follow from all cells
+of all files, so that a table means the same whether it is read at once or part by part.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from glob import glob
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from pynade.tables.files import Words, ending, missing_words, parquet_errors
+from pynade.tables.frames import default_names
+from pynade.tables.modules import polars
+from pynade.tables.parquet import check_parquet
+from pynade.tables.registry import Place, is_registered
+from pynade.tables.text import TYPES, CsvText, as_type, packed_errors, rows_of, types_of
+
+ENDINGS = (".csv", ".csv.gz", ".parquet")
+ROWS, CELLS = 1 << 16, 1 << 24  # of a part, at most
+BLOCK = 1 << 23  # bytes of a CSV file that are looked at together
+LONGEST = 1 << 28  # bytes of a row of a CSV file, at most
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the files of a table have in common."""
+
+    names: tuple[str, ...]
+    types: tuple[str, ...]  # of a CSV file, as in `pynade.tables.text`; of a Parquet file, of polars
+    missing: tuple[str, ...]  # texts of CSV files that mean "missing", in lower case
+    numbers: bool  # whether all cells of CSV files are read as numbers
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows that follow each other in one file of a table; `read_part` reads them."""
+
+    file: Path
+    number: int  # among the parts of the table, from 0
+    first: int  # its first row, counted from 0 over all files
+    rows: int
+    begin: int  # in the file: the first row (Parquet), or the first byte, unpacked (CSV)
+    end: int  # likewise, where the next part begins
+    line: int  # of a CSV file: how many lines come before
+    size: int  # bytes of the file when its rows were counted
+    mtime: int  # nanoseconds: when it had been changed last
+    columns: Columns
+
+
+Piece = tuple[int, int, int, int]  # rows, begin, end and line of a part
+Progress = Callable[[int, int], None] | None  # called with the bytes done, and all
+
+
+def is_table(data: Place) -> bool:
+    """Whether this is a CSV or Parquet file, a folder that has some, or a pattern; no registered name."""
+    if isinstance(data, str) and is_registered(data):
+        return False
+    path = Path(data).expanduser()
+    if path.is_dir():
+        return bool(_inside(path))
+    return path.name.lower().endswith(ENDINGS) if path.exists() else _is_pattern(data)
+
+
+def _is_pattern(data: Place) -> bool:
+    return any(mark in str(data) for mark in "*?[")
+
+
+def _inside(folder: Path) -> list[Path]:
+    """The CSV and Parquet files in a folder and its folders, but for hidden ones (``.name``, ``_name``)."""
+    found = (path for path in folder.rglob("*") if path.name.lower().endswith(ENDINGS) and path.is_file())
+    return sorted(p for p in found if not any(n.startswith((".", "_")) for n in p.relative_to(folder).parts))
+
+
+def table_files(data: Place) -> list[Path]:
+    """The files of a table, in the order of their names."""
+    path = Path(data).expanduser()
+    if path.is_dir():
+        files = _inside(path)
+    elif not path.exists() and _is_pattern(data):
+        files = sorted(map(Path, glob(str(path), recursive=True)))
+    else:
+        files = [path]
+    if not files:
+        raise ValueError(f"there is no file {', '.join(ENDINGS)} in {data}")
+    formats = [ending(file) for file in files]
+    for file, other in zip(files, formats, strict=True):
+        if other not in ENDINGS or other != formats[0]:
+            first = f"like {files[0].name}" if formats[0] in ENDINGS else "CSV or Parquet"
+            raise ValueError(f"{file} is a {other} file; expected all files of a table to be {first}")
+    return files
+
+
+def list_parts(
+    data: Place,
+    rows: int | None = None,
+    missing: Words = None,
+    numbers: bool = False,
+    progress: Progress = None,
+) -> list[Part]:
+    """Return where the rows of a table are, some of them at a time, in order.
+
+    Of Parquet files only the metadata are read. CSV files are read through once, for the types of their
+    columns; each part ends at the end of a row.
+
+    Args:
+        data: A file, a folder, or a pattern such as ``data/*.parquet``.
+        rows: How many in a part, at most; by default 65,536, or fewer of a table of more than 256 columns.
+        missing: As in `pynade.tables.files.read_frame`.
+        numbers: Read all cells of CSV files as numbers; `Part.rows` then counts blank lines too.
+        progress: Called as ``progress(done_bytes, total_bytes)``.
+
+    Raises:
+        ValueError: A file is damaged, has other columns than the first, or no rows; the message names it.
+    """
+    files = table_files(data)
+    facts = [(file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    done, total, found = 0, sum(size for size, _ in facts), list[tuple[int, Piece]]()
+    first: dict[str, str] = {}
+    kinds: Any = None
+    for place, file in enumerate(files):
+
+        def show(byte: int, before: int = done) -> None:
+            if progress is not None:
+                progress(before + byte, total)
+
+        scan = _scan_parquet if ending(file) == ".parquet" else _scan_csv
+        with _unchanged(file, *facts[place]):
+            own, pieces, kinds = scan(file, rows, kinds, missing_words(missing), numbers, show)
+        first = first or own
+        for one, other in zip_longest(own.items(), first.items()):
+            if one != other:
+                words = [f"{c[0]!r} {c[1]}".strip() if c else "no column" for c in (one, other)]
+                raise ValueError(f"{file} has other columns than {files[0]}: {' in place of '.join(words)}")
+        done += facts[place][0]
+        found += [(place, piece) for piece in pieces]
+    if not found:
+        raise ValueError(f"{files[0]} has column names but no rows")
+    types: Any = first.values()
+    if kinds is not None:
+        types = ("text" if len(some) == len(TYPES) else some[0] for some in kinds)
+    columns, before, parts = Columns(tuple(first), tuple(types), missing_words(missing), numbers), 0, []
+    for number, (place, (count, begin, end, line)) in enumerate(found):
+        where = before, count, begin, end, line
+        parts.append(Part(files[place], number, *where, *facts[place], columns))
+        before += count
+    return parts
+
+
+def _at_most(rows: int | None, width: int) -> int:
+    return max(1, min(ROWS, CELLS // max(1, width))) if rows is None else rows
+
+
+def _scan_parquet(file: Path, rows: int | None, *_: Any) -> tuple[dict[str, str], list[Piece], Any]:
+    """Names with types, and the parts of a Parquet file."""
+    with parquet_errors(file):
+        n, schema = check_parquet(file), polars.read_parquet_schema(file)
+    if not schema:
+        raise ValueError(f"{file} has no columns")
+    step = _at_most(rows, len(schema))
+    pieces = [(min(step, n - at), at, min(n, at + step), 0) for at in range(0, n, step)]
+    return {name: str(kind) for name, kind in schema.items()}, pieces, None
+
+
+def _scan_csv(
+    file: Path,
+    rows: int | None,
+    kinds: Any,
+    missing: Sequence[str],
+    numbers: bool,
+    show: Callable[[int], None],
+) -> tuple[dict[str, str], list[Piece], Any]:
+    """Names and parts of a CSV file; and the types that its columns and those of earlier files can have."""
+    head, pieces = _head(file), []
+    kinds = kinds or (None if numbers else [TYPES] * len(head.cells))
+    for at, line, raw in _csv_parts(file, head, _at_most(rows, len(head.cells)), show):
+        count = _lines(raw) + (not raw.endswith(b"\n"))
+        if not numbers:
+            texts = CsvText(file, raw, head, (at, line)).texts(missing)
+            count = len(texts[0])
+            kinds = [tuple(types_of(*both)) for both in zip(texts, kinds, strict=False)]
+        pieces.append((count, at, at + len(raw), line))
+    return dict.fromkeys(head.names or default_names(len(head.cells)), ""), pieces, kinds
+
+
+def _opened(file: Path) -> Any:
+    return gzip.open(file) if file.suffix.lower() == ".gz" else file.open("rb")
+
+
+def _head(file: Path) -> CsvText:
+    """The beginning of a CSV file: its delimiter and the names of its columns."""
+    with packed_errors(file), _opened(file) as stream:
+        raw = stream.read(BLOCK)
+        return CsvText(file, raw[: raw.rfind(b"\n") + 1 or None] if stream.read(1) else raw)
+
+
+def _csv_parts(
+    file: Path, head: CsvText, rows: int, show: Callable[[int], None]
+) -> Iterator[tuple[int, int, bytes]]:
+    """Of each part of a CSV file the byte and the line where it begins, and its text."""
+    at, line, held = head.start, head.line, b""
+    with packed_errors(file), _opened(file) as stream:
+        stream.seek(at)
+        while True:
+            block, cut = stream.read(BLOCK), 0
+            held += block
+            ends, broken = _row_ends(held, head.delimiter, last=not block)
+            for end in map(int, ends[rows - 1 :: rows]):
+                if held[cut:end].strip():  # else blank lines
+                    yield at + cut, line, held[cut:end]
+                line += _lines(held[cut:end])
+                cut = end
+            at, held = at + cut, held[cut:]
+            show(getattr(stream, "fileobj", stream).tell())
+            if not block or broken or (len(ends) == 0 and len(held) > LONGEST):
+                if held.strip():
+                    yield at, line, held
+                return
+
+
+def _lines(text: bytes) -> int:
+    return text.count(b"\n") + text.count(b"\r") - text.count(b"\r\n")
+
+
+def _row_ends(text: bytes, delimiter: str, last: bool) -> tuple[Sequence[int] | np.ndarray, bool]:
+    """Where the rows of a CSV text end, the complete ones; and whether quotes do not match after these."""
+    if b'"' not in text and text.count(b"\r") == text.count(b"\r\n"):
+        return np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1, False
+    ends: list[int] = []
+    text = text if last else text[: text.rfind(b"\n") + 1]
+    try:  # (in this encoding every byte is a character)
+        ends.extend(end for _, _, end in rows_of(text.decode("latin-1"), delimiter))
+    except csv.Error as error:
+        return ends, "end of data" not in str(error)
+    return ends, False
+
+
+def read_part(part: Part, stream: BinaryIO | None = None) -> polars.DataFrame:
+    """Return the rows of a part; a file that changed, vanished or is damaged is named by the error.
+
+    Args:
+        part: One of `list_parts`.
+        stream: The unpacked file, if it is open; a ``.csv.gz`` file is else unpacked from its beginning.
+    """
+    file, columns = part.file, part.columns
+    with _unchanged(file, part.size, part.mtime):
+        if ending(file) == ".parquet":
+            with parquet_errors(file):
+                rows = polars.scan_parquet(file, glob=False).slice(part.begin, part.rows).collect()
+                if len(rows) != part.rows:
+                    raise ValueError(f"{len(rows)} rows were found where {part.rows} are expected")
+                return rows
+        with packed_errors(file), ExitStack() as held:
+            stream = stream or held.enter_context(_opened(file))
+            stream.seek(part.begin)
+            raw = stream.read(part.end - part.begin)
+        text = CsvText(file, raw, _head(file), (part.begin, part.line))
+        if columns.numbers:
+            return polars.DataFrame(text.numbers(), columns.names)
+        texts = text.texts(columns.missing)
+        return polars.DataFrame([as_type(t, kind) for t, kind in zip(texts, columns.types, strict=True)])
+
+
+def read_parts(parts: Iterable[Part]) -> Iterator[tuple[Part, polars.DataFrame]]:
+    """The parts with their rows, one after the other; a file is unpacked once."""
+    file, stream = None, None
+    with ExitStack() as held:
+        for part in parts:
+            if part.file != file and part.file.suffix.lower() == ".gz":
+                held.close()
+                file, stream = part.file, held.enter_context(_opened(part.file))
+            yield part, read_part(part, stream)
+
+
+def check_unchanged(parts: Iterable[Part]) -> None:
+    """Raise an error if a file is not what it was when its rows were counted."""
+    for file, size, mtime in {(part.file, part.size, part.mtime) for part in parts}:
+        with _unchanged(file, size, mtime):
+            pass
+
+
+@contextmanager
+def _unchanged(file: Path, size: int, mtime: int) -> Iterator[None]:
+    """Raise an error if a file is not the same after this block, instead of any error in the block."""
+    try:
+        yield
+    finally:
+        try:
+            facts = os.stat(file)
+        except FileNotFoundError:
+            raise FileNotFoundError(f"{file} has disappeared since its rows were counted") from None
+        if (facts.st_size, facts.st_mtime_ns) != (size, mtime):
+            bytes_ = f"it had {size:,} bytes and has {facts.st_size:,}"
+            raise ValueError(
+                f"{file} has changed since its rows were counted ({bytes_}): start again"
+            ) from None
