@@ -12,6 +12,7 @@ from scipy.sparse import issparse
 from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from pynade.arguments import check_positive
 from pynade.device import torch_device
 from pynade.estimators.answers import ColumnConditional, JointConditional, lacks, shown
 from pynade.estimators.modules import families, torch
@@ -87,7 +88,9 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
         column = self.schema_.columns[i]
         if value is None or value != value:
             raise ValueError(f"column {column.name!r} is given as missing; leave out what is not known")
-        return float(column.encode([column.parse(value)])[0][0])
+        if (parsed := column.parse(value)) in (math.inf, -math.inf):
+            raise ValueError(f"column {column.name!r} is given as {value!r}; expected a finite number")
+        return float(column.encode([parsed])[0][0])
 
     def impute(
         self, X: Any, n: int | None = None, random_state: Any = None, particles: int = PARTICLES
@@ -234,6 +237,8 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
         """
         if measure not in ("log_p", "p_value"):
             raise ValueError(f"measure is 'log_p' or 'p_value', not {measure!r}")
+        if top is not None:
+            check_positive(top=top)
         X, tails = self._checked(X), top is not None or measure == "p_value"
         codes, offsets = self.schema_.encode(X)
         known, found, p_values = ~np.isnan(codes), np.full(codes.shape, np.nan), np.ones(codes.shape)
