@@ -35,9 +35,9 @@ from pynade.runs.run import resume_run, start_run
 from pynade.training import checkpoint, gradient
 
 FITS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "NADE of 500 units on binarized_mnist": ("nade", {"hidden": 500, "epochs": 12}, "binarized_mnist"),
+    "NADE of 500 units on binarized_mnist": ("nade", {"hidden": 500, "epochs": 4}, "binarized_mnist"),
     "DeepNADE of 2 x 2000 units on binarized_mnist": (
-        *("deepnade", {"hidden": (2000, 2000), "epochs": 3}),
+        *("deepnade", {"hidden": (2000, 2000), "epochs": 2}),
         "binarized_mnist",
     ),
     "TabularNADE on adult": ("tabularnade", {"epochs": 60}, "tables/adult.csv.gz"),
@@ -64,7 +64,7 @@ def fit_costs(model: str, parameters: dict[str, Any], data: str, folder: Path) -
 
     def interrupt(now: Any) -> None:
         if now.epoch_done and now.epoch == 1:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def restored(self: Any, *args: Any) -> None:
         restore(self, *args)
@@ -111,6 +111,7 @@ def digest_costs(hidden: int, folder: Path) -> dict[str, float]:
 
 def main() -> None:
     """Measure, print, write."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as `pynade` does
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="write the numbers here (.json)")
     asked = parser.parse_args()
