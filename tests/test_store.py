@@ -336,6 +336,17 @@ def test_tensors_that_do_not_fit_the_spec_are_named(file, name, tensor, words):
     assert "\n" not in str(error.value)
 
 
+def test_finite_weights_whose_sum_overflows_are_loaded(file):
+    tensors = {n: t.clone() for n, t in load_density(file)[0].state_dict().items()}
+    tensors["net.bias"].fill_(3e38)
+    rewrite(file, lambda h: None, tensors)
+    assert (load_density(file)[0].net.bias == 3e38).all()
+    tensors["net.bias"][0] = -torch.inf
+    rewrite(file, lambda h: None, tensors)
+    with pytest.raises(ValueError, match=r"'net\.bias' are not finite"):
+        load_density(file)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_weights_of_other_widths_are_loaded(file, dtype):
     tensors = {

@@ -35,7 +35,7 @@ def sole_writer(folder: Path, wait: float = 1.0) -> Iterator[None]:
     except Timeout:
         who = "another process"
         with suppress(OSError):
-            who = owner.read_text(encoding="utf-8")
+            who = owner.read_text(encoding="utf-8", errors="replace")
         raise InUse(f"{folder} is in use by {who}: wait for it, or end it first") from None
     try:
         with writing(owner):

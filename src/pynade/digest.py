@@ -11,6 +11,9 @@ import hashlib
 import json
 import logging
 import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,10 +35,10 @@ def seal(content: bytearray) -> None:
     content[place : place + len(BLANK)] = hashlib.sha256(content).hexdigest().encode()
 
 
-def read_entries(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def read_entries(path: Path, kind: str, verify: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
     """The header of a safetensors file whose metadata have an entry `kind`: metadata, and tensors by name.
 
-    All of the file is read and compared with its digest; a ValueError says what is wrong with it.
+    With `verify` all of the file is read and compared with its digest. A ValueError says what is wrong.
     """
     with path.open("rb") as stream:
         size = stream.read(8)
@@ -45,10 +48,14 @@ def read_entries(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Any]]
         text = stream.read(length)
         entries = json.loads(text)
         metadata = entries.pop("__metadata__", {})
+        if not verify:
+            return metadata, entries
         digest = metadata.get("digest")
         if digest is not None:
             found = hashlib.sha256(size + text.replace(digest.encode(), BLANK))
-            hashlib.file_digest(stream, lambda: found)
+            part = memoryview(bytearray(1 << 22))  # (large parts: other threads run while one is hashed)
+            while n := stream.readinto(part):
+                found.update(part[:n])
         if (len(metadata) > 1 and kind in metadata) if digest is None else found.hexdigest() != digest:
             raise ValueError(_CHANGED)
     if digest is None and kind in metadata:
@@ -77,12 +84,17 @@ class Header(NamedTuple):
         return fitted.get("n_features_in_") or _variables(self.facts["spec"])
 
 
-def read_header(path: Path) -> Header:
-    """The header of a model file; a ValueError if it is damaged, no pynade model, or of a newer pynade."""
+def read_header(path: Path, verify: bool = True) -> Header:
+    """The header of a model file; a ValueError if it is damaged, no pynade model, or of a newer pynade.
+
+    Args:
+        path: the file.
+        verify: read all of it, and compare it with its digest.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"there is no model file at {path}")
     try:
-        metadata, entries = read_entries(path, "pynade")
+        metadata, entries = read_entries(path, "pynade", verify)
         tensors = {name: (item["dtype"], tuple(map(int, item["shape"]))) for name, item in entries.items()}
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError, OverflowError) as error:
         raise Damaged(f"{path} is damaged or no model file: {error}") from None
@@ -100,6 +112,20 @@ def read_header(path: Path) -> Header:
             f"{__version__}, which reads up to format {FORMAT}: update pynade to load it"
         )
     return Header(facts, tensors, "digest" in metadata)
+
+
+@contextmanager
+def verifying(path: Path) -> Iterator[None]:
+    """Compare a model file with its digest while this block uses the file; errors are those of `read_header`.
+
+    A damaged file is called damaged, whatever else it led to in the block.
+    """
+    with ThreadPoolExecutor(1) as beside:
+        verified = beside.submit(read_header, path)
+        try:
+            yield
+        finally:
+            verified.result()
 
 
 def _variables(spec: Any) -> int | None:

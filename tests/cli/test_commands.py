@@ -559,3 +559,52 @@ def test_version_and_module():
         [sys.executable, "-m", "pynade.cli.main", "--version"], capture_output=True, text=True, check=True
     )
     assert out.stdout.strip() == f"pynade {pynade.__version__}"
+
+
+def test_a_record_never_replaces_a_file_of_a_run(run, table, tmp_path):
+    assert run("fit", "table.csv", "--model", "nade", *FIT, "--out", "r")[0] == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "r").iterdir()}
+    for name in ("spec.json", "result.json", "provenance.json"):
+        code, _, err = run("score", "r", "table.csv", "--record", f"r/{name}")
+        assert code == 1
+        assert f"cannot write r/{name}: it belongs to a run" in err
+    assert {path.name: path.read_bytes() for path in (tmp_path / "r").iterdir()} == before
+    for _ in range(2):  # a record may replace a record
+        assert run("score", "r", "table.csv", "--record", "r/record.json")[0] == 0
+
+
+def test_a_failed_overwrite_for_a_bad_option_keeps_the_run(run, table):
+    words = ["fit", "table.csv", "--hidden", "4", "--epochs", "2", "--members", "1", "--no-mixture"]
+    assert run(*words, "--out", "r")[0] == 0
+    for option in (["--time-limit", "nan"], ["--batch-size", "0"]):
+        code, _, err = run(*words, "--out", "r", "--overwrite", *option)
+        assert (code, err.count("Error: ")) == (1, 1)
+        assert run("info", "r")[0] == 0
+
+
+def test_a_file_whose_name_begins_like_a_home(run, table, tmp_path):
+    (tmp_path / "table.csv").rename(tmp_path / "~.csv")
+    assert run("fit", "~.csv", "--model", "nade", *FIT, "--out", "r")[0] == 0
+    assert run("score", "r", "~nobody-has-this-name.csv")[0] == 1
+
+
+def test_what_needs_too_much_memory_is_one_sentence(run, table):
+    assert run("fit", "table.csv", "--model", "nade", *FIT, "--out", "r")[0] == 0
+    for n in (10**15, 10**24):
+        code, _, err = run("sample", "r", "-n", n)
+        assert code == 1
+        assert err.startswith("Error: a number is too large for the memory or the types of this machine")
+        assert err.count("\n") == 1
+
+
+def test_letters_that_the_terminal_does_not_have_are_escaped(tmp_path, table):
+    names = {"PYTHONIOENCODING": "ascii", "PYTHONPATH": os.pathsep.join(sys.path)}
+    words = ["fit", "table.csv", "--model", "nade", *FIT, "--out", "r"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pynade.cli.main", *words],
+        cwd=tmp_path,
+        env=os.environ | names,
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"\\xb1" in done.stdout

@@ -4,10 +4,12 @@ import decimal
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 
 import pynade
-from tests.estimators.cases import COMPLETE_ROWS, ESTIMATORS, gaps, make, rows
+from tests.estimators.cases import COMPLETE_ROWS, ESTIMATORS, gaps, make, real, rows
+from tests.estimators.mixed import tabular
 
 every = pytest.mark.parametrize("name", ESTIMATORS)
 REAL = [name for name, (_, kind) in ESTIMATORS.items() if kind == "real" and name != "tabularnade"]
@@ -204,3 +206,94 @@ def test_any_type_of_numbers_is_taken_without_a_warning(dtype):
     X = np.random.default_rng(0).integers(0, 100, (40, 3))
     same = [pynade.GaussianMixture(n_components=1, random_state=0).fit(rows) for rows in (X, X.astype(dtype))]
     np.testing.assert_array_equal(same[0].score_samples(X), same[1].score_samples(X.astype(dtype)))
+
+
+def close(kind):
+    """Twenty whole numbers that float64 does not have, one after the other."""
+    return pl.Series("i", [2**62 + k for k in range(20)] * 3, dtype=kind)
+
+
+@pytest.mark.parametrize("kind", ["Int64", "UInt64", "Int128", "pandas", "object"])
+def test_whole_numbers_that_rounding_makes_equal_are_left_out(kind):
+    i = close(getattr(pl, kind, pl.Int64))
+    X = pl.DataFrame([i, pl.Series("x", real(60)[:, 0])])
+    if kind in ("pandas", "object"):
+        X = pd.DataFrame({"i": pd.Series(X["i"].to_list(), dtype="int64" if kind == "pandas" else object)})
+        X["x"] = real(60)[:, 0]
+    with pytest.warns(UserWarning, match="column 'i' is left out: whole numbers beyond"):
+        assert tabular().fit(X).schema_.names == ("x",)
+    assert "i" in tabular(schema={"i": "real"}).fit(X).schema_.names
+
+
+def test_text_of_more_digits_than_float64_has_stays_text():
+    texts = [f"{2**62 + k % 3}" for k in range(60)]
+    model = tabular().fit(pl.DataFrame({"i": texts, "x": real(60)[:, 0]}))
+    assert set(model.schema_.columns[0].levels) == set(texts)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+@pytest.mark.parametrize("kind", ["real", "rounded"])
+def test_draws_for_a_narrow_type_are_rounded_and_never_wrap_around(library, kind):
+    numbers = np.r_[np.arange(200, 256), 0, 1, 2, 255].astype(np.uint8)
+    X = pl.DataFrame({"i": numbers, "x": real(60)[:, 0]})
+    X = X.to_pandas() if library == "pandas" else X.to_arrow() if library == "pyarrow" else X
+    model = tabular(schema={"i": kind}).fit(X)
+    drawn, plain = model.sample(300, random_state=0), tabular(schema={"i": kind})
+    drawn = np.array(drawn["i"].to_pylist() if library == "pyarrow" else drawn["i"].to_list())
+    plain.fit(np.c_[numbers, X["x"]], columns=["i", "x"])
+    expected = np.asarray(plain.sample(300, random_state=0)[:, 0], float)
+    assert expected.max() > 255.5
+    np.testing.assert_array_equal(drawn, np.round(expected))
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_type_that_has_no_place_for_a_guess_is_named(library):
+    X = pl.DataFrame({"i": np.arange(60) * 7, "x": np.arange(60) / 60 + 0.001 * real(60)[:, 0]})
+    model = tabular(epochs=1).fit(X)
+    narrow = pl.DataFrame({"i": pl.Series([None, 3], dtype=pl.Int8), "x": [1.0, 0.0]})
+    narrow = (
+        pd.DataFrame({"i": pd.array([None, 3], "Int8"), "x": [1.0, 0.0]}) if library == "pandas" else narrow
+    )
+    with pytest.raises(ValueError, match="column 'i' is of type Int8, which has no place for ") as error:
+        model.impute(narrow)
+    assert one_sentence(error)
+    whole = pl.DataFrame({"i": [7, 14], "x": pl.Series([None, 0], dtype=pl.Int64)})
+    guess = model.impute(whole.cast({"x": pl.Float64}))["x"][0]
+    assert model.impute(whole)["x"][0] == round(guess)
+
+
+def test_values_that_are_no_numbers_are_no_answer():
+    model = tabular().fit(pd.DataFrame({"i": np.arange(60) % 17, "x": real(60)[:, 0]}))
+    for name in ("i", "x"):
+        answer = model.conditional(name)
+        for value in (np.nan, "nan", 10**400, None):
+            for ask in (answer.log_prob, answer.cdf, answer.pdf):
+                with pytest.raises(ValueError, match="which is no number") as error:
+                    ask(value)
+                assert one_sentence(error)
+    for value in ("nan", np.inf, "-inf", 10**400):
+        with pytest.raises(ValueError, match=r"no number|expected a finite number"):
+            model.sample(1, given={"x": value})
+    for asked in ([], ["x", "x"], ["x", 1]):
+        with pytest.raises(ValueError, match="ask about one column or several different ones"):
+            model.conditional(asked)
+    for top in (0, -1):
+        with pytest.raises(ValueError, match="top must be at least 1"):
+            model.surprise(pd.DataFrame({"i": [1], "x": [0.0]}), top)
+    with pytest.raises(ValueError, match="'x' holds an infinite value"):
+        model.score_samples(pd.DataFrame({"i": [1, 2], "x": ["9" * 400, "1"]}))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"missing": "NA"}, "missing is a list of texts, not 'NA'"),
+        ({"drop": "x"}, "drop is a list of texts, not 'x'"),
+        ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
+        ({"time_limit": float("nan")}, "time_limit must be positive, not nan"),
+    ],
+)
+def test_parameters_that_would_be_misunderstood_are_refused_before_training(parameters, words):
+    X = pd.DataFrame({"i": np.arange(60) % 17, "x": real(60)[:, 0]})
+    with pytest.raises(ValueError, match=words):
+        tabular(**parameters).check_request(X)

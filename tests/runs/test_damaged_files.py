@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 import pynade
 from pynade.digest import Damaged
+from pynade.plots import training as training_curve
 from pynade.runs.run import resume_run, start_run
 from pynade.runs.score import score_run, write_record
 from pynade.runs.summary import describe_run, read_json, read_metrics, read_spec
@@ -82,14 +83,19 @@ def test_what_is_no_object_of_json_names_the_file(tmp_path, text):
         assert len(str(error.value)) < 300
 
 
-@pytest.mark.parametrize("line", ["[1]", "3", "null", "{", "[" * 100_000])
-def test_a_damaged_line_of_metrics_names_the_file(run, line):
+@pytest.mark.parametrize(
+    "line",
+    ["[1]", "3", "null", "{", "[" * 100_000, '{"epoch": 1}', '{"epoch":1,"train":"x","valid":0,"best":true}'],
+)
+@pytest.mark.parametrize("read", [read_metrics, training_curve])
+def test_a_damaged_line_of_metrics_names_the_file(run, line, read):
+    (run / "model.safetensors").unlink()  # as of an unfinished run
     (run / "metrics.jsonl").write_text(line + "\n")
     with pytest.raises(Damaged, match=r"metrics\.jsonl is damaged"):
-        read_metrics(run)
+        read(run)
     (run / "metrics.jsonl").unlink()
     with pytest.raises(ValueError, match=r"metrics\.jsonl is missing"):
-        read_metrics(run)
+        read(run)
 
 
 def test_metrics_of_a_finished_run_are_those_of_its_model(run):
@@ -102,6 +108,8 @@ def test_metrics_of_a_finished_run_are_those_of_its_model(run):
         path.write_text("\n".join(other) + "\n")
         with pytest.raises(Damaged, match=r"metrics\.jsonl is damaged: the history of the model is another"):
             read_metrics(run)
+        with pytest.raises(Damaged, match="the history of the model is another"):
+            training_curve(run)
     (run / "model.safetensors").unlink()  # unfinished: there is nothing to compare with
     assert len(read_metrics(run)) == 3
 

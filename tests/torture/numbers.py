@@ -15,7 +15,7 @@ import pynade
 from tests.contracts.test_discrete_families import FAMILIES as DISCRETE
 from tests.contracts.test_families import FAMILIES, etas, family_of
 from tests.estimators.cases import ESTIMATORS, make, rows
-from tests.torture.common import Plan, Row, fault_in_sentence, processes, row
+from tests.torture.common import LONGEST, Plan, Row, fault_in_sentence, processes, row
 
 
 def _extreme(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -131,7 +131,7 @@ def parallel(plan: Plan) -> list[Row]:
             several = [processes().Process(target=_send_answers, args=(name, path, c)) for _, c in pipes]
             for process in several:
                 process.start()
-            found["processes"] = [parent.recv() if parent.poll(60) else b"" for parent, _ in pipes]
+            found["processes"] = [parent.recv() if parent.poll(LONGEST) else b"" for parent, _ in pipes]
             for process in several:
                 process.join()
         for how, answers in found.items():

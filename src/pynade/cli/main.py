@@ -7,6 +7,7 @@ import signal
 import sys
 from importlib import import_module
 from importlib.metadata import entry_points
+from io import TextIOWrapper
 from pathlib import Path
 from threading import Timer
 from typing import Annotated
@@ -43,6 +44,7 @@ EPILOG = (
     "Ctrl-C, SIGTERM): `pynade fit --resume RUN`, or the same command again, goes on; 4 a file is damaged "
     "that pynade wrote."
 )
+TOO_LARGE = ("allocate memory", "out of memory", "Overflow when unpacking")  # what torch says
 
 
 def info(
@@ -157,6 +159,9 @@ def main() -> None:
     """Run the command line; an error that a user can correct is one sentence, without a traceback."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     sys.unraisablehook = _again
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # (None where it is closed)
+            stream.reconfigure(errors="backslashreplace")  # of letters that a terminal does not have
     try:
         app()
     except (SystemExit, KeyboardInterrupt) as stop:
@@ -167,6 +172,9 @@ def main() -> None:
     except Exception as error:
         training = sys.modules.get("pynade.training")  # if it is not imported, nothing has diverged
         diverged = isinstance(error, training.Diverged) if training else False
+        text = str(error).partition("\n")[0]
+        if isinstance(error, MemoryError | OverflowError) or any(words in text for words in TOO_LARGE):
+            error = ValueError(f"a number is too large for the memory or the types of this machine ({text})")
         if not (diverged or isinstance(error, ValueError | OSError | ImportError)):
             raise  # a bug of pynade: show where
         errors.print(f"Error: {error}")

@@ -14,6 +14,7 @@ from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from pynade.device import device_here, torch_device
+from pynade.digest import verifying
 from pynade.estimators.modules import processes, store, training
 from pynade.estimators.questions import Questions
 from pynade.estimators.registry import estimator_named
@@ -265,7 +266,8 @@ def load_with_facts(path: Path | str) -> tuple[Any, dict[str, Any]]:
         if not (path / "model.safetensors").is_file():
             raise FileNotFoundError(f"{path} is no finished run folder: it has no model.safetensors")
         path = path / "model.safetensors"
-    density, header = store.load_density(path)
+    with verifying(path):  # which also hides behind the import of torch
+        density, header = store.load_unverified(path)
     if "estimator" not in header:
         return density, header
     try:

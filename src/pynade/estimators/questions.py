@@ -169,6 +169,8 @@ class Questions(DensityMixin, BaseEstimator):
     def _asked(self, variables: Sequence[int | str], given: Given) -> tuple[list[int], dict[int, float]]:
         """Indexes of the variables that are asked for, and the given values by index."""
         known, places = self._given({} if given is None else given), [self._index(v) for v in variables]
+        if not places or len(set(places)) < len(places):
+            raise ValueError(f"ask about one column or several different ones, not {list(variables)}")
         for variable, place in zip(variables, places, strict=True):
             if place in known:
                 raise ValueError(f"column {variable!r} is both asked for and given")

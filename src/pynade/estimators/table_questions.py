@@ -12,6 +12,7 @@ from scipy.sparse import issparse
 from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from pynade.arguments import check_positive
 from pynade.device import torch_device
 from pynade.estimators.answers import ColumnConditional, JointConditional, lacks, shown
 from pynade.estimators.modules import families, torch
@@ -89,7 +90,9 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
         column = self.schema_.columns[i]
         if value is None or value != value:
             raise ValueError(f"column {column.name!r} is given as missing; leave out what is not known")
-        return float(column.encode([column.parse(value)])[0][0])
+        if (parsed := column.parse(value)) in (math.inf, -math.inf):
+            raise ValueError(f"column {column.name!r} is given as {value!r}; expected a finite number")
+        return float(column.encode([parsed])[0][0])
 
     def impute(
         self, X: Any, n: int | None = None, random_state: Any = None, particles: int = PARTICLES
@@ -253,6 +256,7 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
         X = self._checked(X)
         kind = native_frame(X)[1]
         if top is not None:
+            check_positive(top=top)
             return listed(self._odd_cells(X, top), "polars" if kind == "numpy" else kind)
         found = self._oddness(*self.schema_.encode(X), [measure])[measure]
         labels = {c.name: {"label": c.dtype.get("label", c.name)} for c in self.schema_.columns}

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from pynade.arguments import check_positive
 from pynade.device import at_most_threads, torch_device
 from pynade.estimators.base import FitRequest
 from pynade.estimators.modules import (
@@ -101,7 +102,7 @@ class TabularNADE(TableQuestions):
         n = self.n_rows_ = len(frame)
         if n < 2:
             raise ValueError(f"a table needs at least 2 rows to fit a model, but has {n} (n_samples={n})")
-        self.schema_: Schema = Schema.inferred(X, self.schema, self.missing, tuple(self.drop), columns)
+        self.schema_: Schema = Schema.inferred(X, self.schema, self.missing, self.drop, columns)
         kind = self.schema_.frame
         self._remember(len(frame.columns), None if kind == "numpy" else frame.columns, kind)
         for name, reason in self.schema_.ignored:
@@ -117,6 +118,9 @@ class TabularNADE(TableQuestions):
         if own["batch_size"] is None:
             most = self._default("batch_size")
             own["batch_size"] = int(np.clip(2 ** round(np.log2(max(n, 16) / 16)), 32, most))
+        check_positive(batch_size=own["batch_size"])
+        if self.time_limit is not None and not self.time_limit > 0:
+            raise ValueError(f"time_limit must be positive, not {self.time_limit}")
         updates = training["updates_per_epoch"] or -(-n // own["batch_size"])
         if own["epochs"] is None:
             affordable, scored = getattr(self, "_plan", None) or (float("inf"), SCORED)
@@ -182,9 +186,7 @@ class TabularNADE(TableQuestions):
 
     def _within(self, train: np.ndarray, valid: Any, seed: int, request: FitRequest) -> FitRequest:
         """Plan as many updates as fit into the time limit, and stop training when it is over."""
-        began = time.monotonic()
-        if not self.time_limit or self.time_limit <= 0:
-            raise ValueError(f"time_limit must be positive, not {self.time_limit}")
+        began, limit = time.monotonic(), float(self.time_limit or 0)
 
         def cost(rows: np.ndarray | None) -> float:  # of four updates, and of scoring these rows
             options = replace(self.options(), epochs=3, updates_per_epoch=4, warm_up=0, patience=None)
@@ -194,12 +196,12 @@ class TabularNADE(TableQuestions):
 
         update = max(1e-5, cost(None) / 4)
         scoring = max(0.0, cost(valid) - 4 * update) if valid is not None else 0.0
-        left = 0.85 * (self.time_limit - (time.monotonic() - began))
+        left = 0.85 * (limit - (time.monotonic() - began))
         scored = int(np.clip(0.25 * left / max(scoring, 1e-9), 5, SCORED))
         self._plan = processes.of_first(((left - scored * scoring) / update, scored))
 
         def over(_: Any) -> bool:
-            return time.monotonic() - began > 0.9 * float(self.time_limit or 0)
+            return time.monotonic() - began > 0.9 * limit
 
         return replace(request, callbacks=(*request.callbacks, over))
 

@@ -6,7 +6,6 @@ sampled rows are orange and outlined.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from datetime import date
@@ -19,7 +18,7 @@ from pynade.plots import drawing
 from pynade.plots.cells import calibration, cell_cdfs, pit
 from pynade.plots.drawing import BARS, COLOURS, Columns, axes_or_new, column_names, places_of
 from pynade.tables.frames import is_missing, native_frame
-from pynade.training.history import current_line
+from pynade.training.history import read_lines
 
 MARGINALS = 64  # columns whose distributions are drawn, unless they are named
 IN_PAIRS = 6  # columns that are drawn in pairs, unless they are named
@@ -205,9 +204,7 @@ def training(source: Any, ax: Any = None) -> Any:
     from matplotlib.ticker import MaxNLocator
 
     if isinstance(source, str | Path):
-        if not (path := Path(source) / "metrics.jsonl").is_file():
-            raise ValueError(f"{source} is no run folder: it has no metrics.jsonl")
-        source = [current_line(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+        source = read_lines(Path(source))
     source = getattr(source, "history_", source)
     epochs: Sequence[dict[str, Any]] = getattr(source, "epochs", source)
     ax = axes_or_new(ax, 6.4, 4.2)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pynade.digest import Damaged, read_header, read_json
 from pynade.tables import Schema
-from pynade.training.history import current_line
+from pynade.training.history import read_lines
 
 
 def read_spec(folder: Path) -> dict[str, Any]:
@@ -20,28 +20,9 @@ def read_spec(folder: Path) -> dict[str, Any]:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of metrics.jsonl of a run folder, one for each epoch (at least one).
-
-    They have no digest; those of a finished run are compared with the history that its model was saved with.
-    """
+    """Return the lines of metrics.jsonl of a run folder, one for each epoch (at least one)."""
     read_spec(folder)
-    try:
-        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        epochs = [current_line(json.loads(line)) for line in lines]
-        model = folder / "model.safetensors"
-        fitted = read_header(model).facts.get("estimator", {}).get("fitted", {}) if model.is_file() else {}
-        kept = [current_line(line) for line in fitted.get("history_", {}).get("epochs", epochs)]
-        if epochs and json.dumps(kept) != json.dumps(epochs):
-            raise Damaged(f"{folder / 'metrics.jsonl'} is damaged: the history of the model is another")
-    except FileNotFoundError as error:
-        raise ValueError(f"{folder / 'metrics.jsonl'} is missing: {error}") from None
-    except Damaged:
-        raise
-    except (ValueError, AttributeError, TypeError, RecursionError) as error:
-        raise Damaged(f"{folder / 'metrics.jsonl'} is damaged: {error}") from None
-    if not epochs:
-        raise ValueError(f"the run in {folder} has not finished an epoch yet")
-    return epochs
+    return read_lines(folder)
 
 
 def describe_run(run: Path) -> tuple[list[tuple[str, str]], Schema | None]:

@@ -29,7 +29,7 @@ MOST_LEVELS = 100  # of a category; others are rare
 FEW_CODES = 10  # whole numbers with at most so many values are ordered levels
 TIES = 0.95  # share of different values below which a column of reals is rounded
 TEXT = 20  # at least so many different texts make a column of identifiers or free text
-CODE = re.compile(r"\s*[+-]?0\d")  # text such as 00123, which is no number
+CODE = re.compile(r"\s*[+-]?(0\d|\d{16,}\s*$)")  # text such as 00123, or with too many digits: no number
 IDENTIFIER = re.compile(r"(^|[_\s])(id|uuid|guid|key|index|number|nr|no)$|^(id|uuid)([_\s]|$)", re.IGNORECASE)
 UNITS = (DAY, 3_600_000_000, 60_000_000, 1_000_000, 1000)  # usual steps of dates, in microseconds
 Codes = tuple[np.ndarray, np.ndarray]  # codes and offsets
@@ -203,9 +203,11 @@ class Column:
             return float(_microseconds(value, self.name))
         if self.kind not in LEVELS:
             try:
-                return float(value)
-            except (TypeError, ValueError):
-                raise ValueError(f"column {self.name!r} is given as {value!r}, which is no number") from None
+                if (number := float(value)) == number:
+                    return number
+            except (TypeError, ValueError, OverflowError):
+                pass
+            raise ValueError(f"column {self.name!r} is given as {value!r:.60}, which is no number")
         value = value.item() if isinstance(value, np.generic) else value
         known = (*self.levels, *self.known_rare)
         if value in known:
@@ -265,7 +267,7 @@ def as_float(value: Any) -> float:
 def _microseconds(value: Any, name: str) -> int:
     """Microseconds since 1970 of a date in any of its forms; without a time zone, UTC."""
     try:
-        if isinstance(value, np.datetime64):
+        if isinstance(value, np.datetime64) and not np.isnat(value):
             return int(value.astype("datetime64[us]").astype(np.int64))
         value = datetime.fromisoformat(value.strip()) if isinstance(value, str) else value
         moment = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
@@ -283,6 +285,10 @@ class Unsuitable(Exception):
 def infer(name: str, values: Cells, sort: str, wanted: Wanted = None, dtype: Type | None = None) -> Column:
     """What a column is, from what `frames.cells` says of it, and from the kind that a user wants."""
     dtype = dtype or {}
+    if dtype.get("inexact") and wanted != "real":
+        known = np.asarray(values)[~np.isnan(values)]
+        if np.ptp(known) < MAX_STEPS * np.spacing(np.abs(known).max()):
+            raise Unsuitable("whole numbers beyond 2^53 so close together are no numbers of float64")
     if sort in ("number", "date"):
         known = np.asarray(values, dtype=np.float64)
         known = known[~np.isnan(known)]

@@ -209,6 +209,8 @@ def check_destination(path: Path, *endings: str) -> None:
         raise ValueError(f"cannot write {path}: it is a folder")
     if endings and path.suffix not in endings:
         raise ValueError(f"cannot write {path.name}: its ending must be {' or '.join(endings)}")
+    if path.suffix == ".json" and path.is_file() and b'"sha256:' in path.read_bytes():  # (it has a digest)
+        raise ValueError(f"cannot write {path}: it belongs to a run, which would be lost")
     if not path.parent.is_dir():
         raise ValueError(f"cannot write {path.name}: the folder {path.parent} does not exist")
     if not os.access(path.parent, os.W_OK):

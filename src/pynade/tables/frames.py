@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections import Counter
 from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta
@@ -18,6 +19,7 @@ from pynade.tables.modules import nw, pa, pandas, polars
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "nat", "<na>")  # texts, in lower case
 FRAMES = ("pandas", "polars", "pyarrow")
 DATES = ("Date", "Datetime")
+EXACT = 2**53  # up to this size float64 has every whole number
 Names = Sequence[str] | None
 #: Types of arrays, by their letters, that polars does not take, and those to use instead.
 UNKNOWN = {"M": "datetime64[us]", "m": "timedelta64[us]", "g": "float64"}
@@ -194,6 +196,8 @@ def cells(series: Any, missing: Names = None) -> tuple[Any, str, Type]:
         if dtype == nw.Decimal and arrow is None:
             facts |= {"scale": native.dtype.scale, "precision": [native.dtype.precision, native.dtype.scale]}
         numbers = series.cast(nw.Float64).to_numpy().astype(np.float64)
+        if dtype.is_integer() and (np.abs(numbers) > EXACT).any():
+            facts["inexact"] = True
         if np.isinf(numbers).any():
             raise ValueError(f"{column} holds an infinite value; expected finite numbers")
         return numbers, "number", facts
@@ -221,6 +225,8 @@ def cells(series: Any, missing: Names = None) -> tuple[Any, str, Type]:
         advice = "turn it into a column of dates (to_datetime)"
         raise ValueError(f"{column} holds dates as Python objects; {advice}")
     if hold(int, float, np.number) and "categories" not in facts:
+        if any(isinstance(v, int) and abs(v) > EXACT for v in listed):
+            facts["inexact"] = True
         return _numbers(np.array(listed, dtype=object), series.name), "number", facts
     for kind in kinds:
         if not issubclass(kind, str | bool | int | float | np.generic):
@@ -252,8 +258,26 @@ def _numeric(values: np.ndarray) -> bool:
     return values.dtype.kind in "iufb" or all(isinstance(v, int | float | np.number) for v in values)
 
 
-def _column(kind: str, values: np.ndarray, facts: Type) -> Any:
+def _whole(values: np.ndarray, facts: Type, name: str = "") -> tuple[np.ndarray, Type]:
+    """Numbers rounded for a column of whole numbers, and its type, or none where that has no place for them.
+
+    With the name of a column, whose type must stay, a ValueError.
+    """
+    wanted = re.fullmatch(r"U?Int(8|16|32|64)", facts.get("type", ""))
+    if not wanted or values.dtype.kind not in "if" or not len(values):
+        return values, facts
+    values, limits = np.round(values), np.iinfo(wanted[0].lower())
+    if (outside := values[(values < limits.min) | (values > limits.max)]).size:
+        if name:
+            held = f"column {name!r} is of type {facts['native'] or wanted[0]}"
+            raise ValueError(f"{held}, which has no place for {outside[0]:g}: give it a wider type")
+        return values.astype(np.int64 if abs(values).max() < 2**63 else np.float64), {}
+    return values, facts
+
+
+def _column(kind: str, values: np.ndarray, facts: Type, name: str = "") -> Any:
     """A column of a table of this kind; the dates of an array are Python's own."""
+    values, facts = (values, facts) if kind == "numpy" else _whole(values, facts, name)
     if facts.get("type") in DATES:
         values = values.astype(np.int64).astype("datetime64[us]")
     if kind == "numpy":
@@ -321,7 +345,7 @@ def fill_cells(X: Any, places: Places, types: dict[str, Type], order: Sequence[s
         untyped = facts["type"] in ("Null", "Unknown") or facts["native"] == "object"
         if untyped and (kind == "pyarrow" or "arrow" not in facts) and frame[name].is_null().all():
             facts = types.get(name, {})
-        made = _column(kind, values, facts)
+        made = _column(kind, values, facts, name)
         if kind == "pandas":
             made, old = pandas.Series(made), X.iloc[:, at]
             kind_of, old = old.dtype, _dense(old)

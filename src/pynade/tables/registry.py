@@ -31,7 +31,7 @@ def data_directory(path: Folder = None) -> Path:
     """The folder of the data sets: `path`, else the variable ``PYNADE_DATA``, else the user's cache."""
     from platformdirs import user_cache_path
 
-    return Path(path or os.environ.get("PYNADE_DATA") or user_cache_path("pynade")).expanduser()
+    return Path(os.path.expanduser(path or os.environ.get("PYNADE_DATA") or user_cache_path("pynade")))
 
 
 class Entry(Protocol):
@@ -200,7 +200,8 @@ def resolve(
     """
     if not isinstance(data, str | os.PathLike):
         raise TypeError(f"expected a data set's name or a file, but got {type(data).__name__}")
-    name, known, path = data if isinstance(data, str) else "", options.get("known"), Path(data).expanduser()
+    name, known = data if isinstance(data, str) else "", options.get("known")
+    path = Path(os.path.expanduser(data))  # (that of pathlib has a RuntimeError for a file called ~)
     kind, _, folder = name.partition(":")
     readers = [*entry_points(group="pynade.readers", name=kind)] if folder else []
     if is_registered(name, known):

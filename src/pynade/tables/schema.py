@@ -83,6 +83,9 @@ class Schema:
         """
         frame, kind = native_frame(X, names)
         labels = {str(label): label for label in X.columns} if kind == "pandas" else {}
+        for option, texts in (("missing", missing), ("drop", drop)):
+            if isinstance(texts, str):
+                raise ValueError(f"{option} is a list of texts, not {texts!r}")
         overrides, found, ignored = dict(overrides or {}), [], []
         tokens = None if missing is None else tuple(str(token).strip().lower() for token in missing)
         columns = frame.columns
@@ -172,7 +175,9 @@ class Schema:
                 same = {str(level).lower(): level for level in known}
                 values = [None if v is None else same.get(str(v).lower(), v) for v in values]
         elif sort in ("text", "boolean"):
-            return np.array([np.nan if v is None else column.parse(v) for v in values])
+            values = np.array([np.nan if v is None else column.parse(v) for v in values])
+            if np.isinf(values).any():
+                raise ValueError(f"column {column.name!r} holds an infinite value; expected finite numbers")
         return values
 
     def decode(self, codes: np.ndarray, rng: np.random.Generator | None = None) -> Any:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from pynade.digest import Damaged, read_header
 
 
 @dataclass
@@ -39,3 +43,29 @@ def current_line(line: dict[str, Any]) -> dict[str, Any]:
         name.removesuffix("_nll"): -value if name.endswith("_nll") and value is not None else value
         for name, value in line.items()
     }
+
+
+def read_lines(folder: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl in a folder, one for each epoch (at least one).
+
+    They have no digest; those of a finished run are compared with the history that its model was saved with.
+    """
+    path, model = folder / "metrics.jsonl", folder / "model.safetensors"
+    try:
+        epochs = [current_line(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+        values = [line[name] for line in epochs for name in ("epoch", "train", "valid", "best")]
+        if not all(value is None or isinstance(value, int | float) for value in values):
+            raise ValueError("expected numbers")
+        fitted = read_header(model).facts.get("estimator", {}).get("fitted", {}) if model.is_file() else {}
+        kept = [current_line(line) for line in fitted.get("history_", {}).get("epochs", epochs)]
+        if epochs and json.dumps(kept) != json.dumps(epochs):
+            raise Damaged(f"{path} is damaged: the history of the model is another")
+    except FileNotFoundError as error:
+        raise ValueError(f"{folder} is no run folder: {path} is missing ({error.strerror})") from None
+    except Damaged:
+        raise
+    except (ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
+        raise Damaged(f"{path} is damaged: {error}") from None
+    if not epochs:
+        raise ValueError(f"the run in {folder} has not finished an epoch yet")
+    return epochs
