@@ -22,6 +22,7 @@ from pynade.estimators.tabular import TabularNADE
 from pynade.evaluation import OrderingScores
 from pynade.likelihood import Estimate, row_log_probs
 from pynade.models import Density, Orderless
+from pynade.runs.groups import by_group
 from pynade.runs.provenance import OF_MACHINE, code_version, device_name, now
 from pynade.runs.run import as_command, data_for, load_run
 from pynade.runs.summary import read_metrics, read_spec
@@ -218,6 +219,7 @@ def write_record(path: Path, run: Path, score: Score) -> None:
     record = {
         score.split: score.estimate.to_json() | {"orderings": k},
         **score.facts,
+        **by_group(score.data, score.split, score.log_probs),
         **({} if score.split == "valid" else {"valid": result["valid"]}),
         **_curve(run),
         "spec": {"model": spec["model"], "parameters": parameters, "data": score.data.name},
