@@ -19,7 +19,6 @@ from pynade_paper.records import (
     mark,
     measured,
     odd_fold,
-    paired_groups,
     paired_p,
     signed_rank_p,
     stable,
@@ -239,29 +238,21 @@ def _p_value(cells: dict[str, Measured], model: str) -> str:
 
 def grouped_differences(results: Path, shown: Table) -> str:
     """Differences to the best classical model, with errors over images or speakers; "" without any."""
-    columns, first = {data: column(results, shown, data) for data in shown.columns}, {}
-    fits = {row.model: row.fit or {} for row in shown.rows}
-    names = [name for name, fit in fits.items() if fit.get("model") in CLASSICAL and "data" not in fit]
-    for data, cells in columns.items():
-        if known := [name for name in names if name in cells and cells[name].groups is not None]:
-            first[data] = max(known, key=lambda name: cells[name].mean)
-    if not first:
+    classical = [r.model for r in shown.rows if r.fit and r.fit["model"] in CLASSICAL and "data" not in r.fit]
+    lines, by = [], shown.grouped_by
+    for data in shown.columns:
+        cells = {m: cell for m, cell in column(results, shown, data).items() if cell.groups is not None}
+        if known := [m for m in classical if m in cells]:
+            first = max(known, key=lambda m: cells[m].mean)
+            gaps = {m: between(cell, cells[first]) for m, cell in cells.items() if m != first}
+            lines += [[m, data, first, f"{gap:+.2f} ± {error:.2f}"] for m, (gap, error) in gaps.items()]
+    if not lines:
         return ""
-    lines = [[name, *(_gap(cells, name, first.get(d)) for d, cells in columns.items())] for name in fits]
-    by, best_of = shown.grouped_by, " and ".join(f"{name} ({data})" for data, name in first.items())
-    about = (
-        f"Each model less the best classical model whose scores by {by} are recorded, {best_of}: the mean "
-        f"difference ± its standard error over the {by}s of the test rows. The same {by}s are easy for both, "
-        "so that a difference is known better than the two levels."
-    )
-    return f"{about}\n\n{markdown_table(['model', *columns], lines)}"
-
-
-def _gap(cells: dict[str, Measured], name: str, first: str | None) -> str:
-    if name not in cells or first is None:
-        return "–"
-    (gap, error), paired = between(cells[name], cells[first]), paired_groups(cells[name], cells[first])
-    return "best" if name == first else f"{gap:+.2f}" + (f" ± {error:.2f}" if paired else ", not paired")
+    return (
+        f"Paired differences: each model less the best classical one, among those whose scores by {by} are "
+        f"recorded, ± the standard error over the {by}s of the test rows. The same {by}s are easy for both, "
+        "so that a difference is known better than the two levels.\n\n"
+    ) + markdown_table(["model", "data", "less", "difference"], lines)
 
 
 def conclusions(results: Path, tables: Tables | None = None) -> list[str]:

@@ -124,10 +124,9 @@ def test_same_seed_same_rows(monkeypatch):
 def test_fixed_rows_know_their_image(monkeypatch):
     """Images of 1, 30 and 4 places, each with a step of its own from pixel to pixel."""
     monkeypatch.setattr("pynade_paper.data.places.CHUNK", 32)
-    shapes, steps = [(8, 8), (12, 13), (9, 9)], np.array([0, 10, 5])
-    images = [
-        np.arange(w, dtype=np.uint8) * np.full((h, 1), step, np.uint8) for (h, w), step in zip(shapes, steps)
-    ]
+    steps = np.array([0, 10, 5])
+    sides = zip([8, 12, 9], [8, 13, 9], steps.tolist(), strict=True)
+    images = [np.arange(w, dtype=np.uint8) * np.full((h, 1), step, np.uint8) for h, w, step in sides]
     rows, origins = fixed_rows(Patches.of(images), 300, seed=0)
     slope = np.diff(rows[:, :8], axis=1).mean(axis=1) * 256  # noise moves it by less than 1/7
     np.testing.assert_array_equal(steps[origins], np.round(slope / 5) * 5)
