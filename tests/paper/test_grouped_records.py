@@ -25,7 +25,8 @@ def records(tmp_path):
     for row, means in ((TREE, images), (NET, images + 0.5 + 0.02 * np.arange(5)), (OLD, images - 1)):
         file = tmp_path / row.record.format(data="photos")
         file.parent.mkdir(parents=True, exist_ok=True)
-        record = {"test": Estimate(float(means.mean()), 0.01, 500).to_json(), "spec": row.fit | {"data": "photos"}}
+        number = Estimate(float(means.mean()), 0.01, 500).to_json()
+        record = {"test": number, "spec": row.fit | {"data": "photos"}}
         if row is not OLD:
             facts = {"by": "image", "stderr": Estimate.from_rows(means).stderr}
             record["groups"] = facts | {"rows": [100] * 5, "means": means.tolist()}
