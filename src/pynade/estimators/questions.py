@@ -47,7 +47,7 @@ class Questions(DensityMixin, BaseEstimator):
         return None if names is None else list(names)
 
     def score_samples(self, X: Any, orderings: Orders | None = None) -> np.ndarray:
-        """Exact log p of each row, in nats; in orderless models, with gaps, no marginal of that of whole rows.
+        """Exact log p of each row, in nats; of a row with gaps, in orderless models, it is no marginal.
 
         (N, D) -> (N,). An orderless model scores a row with missing cells along orderings that begin with its
         observed ones: exact for these. More `orderings` bring this and the marginal of the density that
