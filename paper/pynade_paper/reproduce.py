@@ -159,7 +159,9 @@ def write_log(work: Path, command: str, elapsed: float, **facts: Any) -> None:
 
 
 def logged_hours(work: Path) -> str:
-    """How many cells the log has, and the hours of all its commands (up to the last line of each).
+    """The hours of all commands in the log, each up to its last line, and how many cells are done.
+
+    A command that is interrupted writes a last line; one that is killed outright counts to its last cell.
 
     Example:
         >>> import tempfile
@@ -167,12 +169,12 @@ def logged_hours(work: Path) -> str:
         >>> for command, elapsed in (("first", 600), ("first", 5400), ("second", 1800)):
         ...     write_log(work, command, elapsed, cell="a", outcome="done")
         >>> logged_hours(work)
-        '3 cells, 2 commands, 2.00 h'
+        '2.00 h; commands: 2, cells done: 3'
     """
     lines = [json.loads(line) for line in (work / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     longest = {line["command"]: line["elapsed"] for line in lines}  # the last line of each
     done = sum(line.get("outcome") == "done" for line in lines)
-    return f"{done} cells, {len(longest)} commands, {sum(longest.values()) / 3600:.2f} h"
+    return f"{sum(longest.values()) / 3600:.2f} h; commands: {len(longest)}, cells done: {done}"
 
 
 def _sweep(
