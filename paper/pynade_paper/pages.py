@@ -57,6 +57,7 @@ RULES = {
     "nothing is bold.",
 }
 DEVIATION_MARKS = {"▲": "larger", "=": "same", "▼": "smaller"}  # neither is better
+CLASSICAL = ("gaussian", "mog", "mfa")  # models to which others are compared where test rows have groups
 README_MARKS = ("<!-- highlights: written by pynade results -->", "<!-- end of highlights -->")
 HIGHLIGHTS = (
     ("binary", "NADE", "ocr_letters"),
@@ -100,6 +101,8 @@ def sections(results: Path, link: str = "../paper/results", tables: Tables | Non
                 "the error of the t-test as large as its difference, but has one rank only."
             )
             yield tests
+        if shown.grouped_by and (gaps := grouped_differences(results, shown)):
+            yield gaps
     yield from speed_sections(results)
     pictures = sorted((results / "figures").glob("*.png"))
     if pictures:
@@ -166,7 +169,8 @@ def _cell(shown: Table, row: Row, data: str, ours: Measured | None, bold: bool, 
         theirs = theirs if shown.compare else f"{shown.papers_data}: {theirs}"
     if ours is None:
         return f"– not measured: {_why_not(shown, row, data)}" + (f" ({theirs})" if theirs else "")
-    number = with_error(ours, 3 if row.deviation else 2) + _kind(ours, shown.mixed)
+    number = with_error(ours, 3 if row.deviation else 2) + _over_groups(shown, ours)
+    number += _kind(ours, shown.mixed)
     number += "" if ours.present else "†"
     odd = odd_fold(ours)
     number += f", one fold {odd:.2f}" if odd is not None else ""
@@ -177,6 +181,14 @@ def _cell(shown: Table, row: Row, data: str, ours: Measured | None, bold: bool, 
     if row.deviation:
         return f"{text} ({theirs}) {DEVIATION_MARKS[mark(ours, paper)]}"
     return f"{text} ({theirs}; {difference(ours, paper)}) {mark(ours, paper)}"
+
+
+def _over_groups(shown: Table, ours: Measured) -> str:
+    """The standard error over images or speakers, for the number in a cell."""
+    if not shown.grouped_by:
+        return ""
+    found = "not measured" if ours.groups is None else f"± {ours.groups.stderr:.2f}"
+    return f" (by {shown.grouped_by}: {found})"
 
 
 def _kind(ours: Measured, always: bool = False) -> str:
@@ -222,6 +234,25 @@ def _p_value(cells: dict[str, Measured], model: str) -> str:
         "< 0.001" if p < 0.001 else f"{p:.3f}" for p in (paired_p(ours, top), signed_rank_p(ours, top))
     )
     return f"{gap:+.2f} ± {error:.2f}; t {by_t}, W {by_rank}"
+
+
+def grouped_differences(results: Path, shown: Table) -> str:
+    """Differences to the best classical model, with errors over images or speakers; "" without any."""
+    classical = [r.model for r in shown.rows if r.fit and r.fit["model"] in CLASSICAL and "data" not in r.fit]
+    lines, by = [], shown.grouped_by
+    for data in shown.columns:
+        cells = {m: cell for m, cell in column(results, shown, data).items() if cell.groups is not None}
+        if known := [m for m in classical if m in cells]:
+            first = max(known, key=lambda m: cells[m].mean)
+            gaps = {m: between(cell, cells[first]) for m, cell in cells.items() if m != first}
+            lines += [[m, data, first, f"{gap:+.2f} ± {error:.2f}"] for m, (gap, error) in gaps.items()]
+    if not lines:
+        return ""
+    return (
+        f"Paired differences: each model less the best classical one, among those whose scores by {by} are "
+        f"recorded, ± the standard error over the {by}s of the test rows. The same {by}s are easy for both, "
+        "so that a difference is known better than the two levels.\n\n"
+    ) + markdown_table(["model", "data", "less", "difference"], lines)
 
 
 def conclusions(results: Path, tables: Tables | None = None) -> list[str]:

@@ -10,11 +10,22 @@ from typing import Any
 
 import numpy as np
 
+from pynade.runs.groups import grouped_stderr
 from pynade_paper.tables import Row, Table
 
 SIGNIFICANCE = 0.05  # of the paired tests over folds
 ODD = 3.0  # a cell is unstable if the standard deviation without one of its folds is this many times smaller
 UNSTABLE = "unstable"
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Means over groups of test rows that are not independent, such as the patches of an image."""
+
+    by: str  # what a group is: "image", "speaker"
+    stderr: float  # standard error of the mean over all rows, if only the groups are independent
+    rows: tuple[int, ...]  # of each group
+    means: tuple[float, ...]  # of each group
 
 
 @dataclass(frozen=True)
@@ -34,6 +45,7 @@ class Measured:
     beside: dict[str, tuple[float, float]] = field(default_factory=dict)  # other numbers: mean and error
     bf16: str = ""  # what was computed in bfloat16: "bf16" (training and scores) or "trained in bf16"
     note: str = ""  # on how it was made
+    groups: Groups | None = None  # of exact scores of data whose rows come in groups
 
 
 def measured(results: Path, row: Row, data: str) -> Measured | None:
@@ -69,7 +81,13 @@ def measured(results: Path, row: Row, data: str) -> Measured | None:
         beside=beside,
         bf16=bf16,
         note=record.get("note") or "",
+        groups=_groups(record) if row.entry == ("test",) else None,
     )
+
+
+def _groups(record: dict[str, Any]) -> Groups | None:
+    found = record.get("groups")
+    return found and Groups(found["by"], found["stderr"], tuple(found["rows"]), tuple(found["means"]))
 
 
 def column(results: Path, shown: Table, data: str) -> dict[str, Measured]:
@@ -255,8 +273,9 @@ def signed_rank_p(a: Measured, b: Measured) -> float:
 def between(a: Measured, b: Measured) -> tuple[float, float]:
     """How far one of our numbers is above another, and the standard error of that.
 
-    It is over the pairs of folds where both have them. Otherwise the errors are added as those of independent
-    numbers; on the same test rows, where scores go up and down together, that is more than it is.
+    It is over the pairs of folds or of groups (images, speakers) where both have them. Otherwise the errors
+    are added as those of independent numbers; on the same test rows, where scores go up and down together,
+    that is more than it is.
 
     Example:
         >>> a, b = (Measured(m, 0.3, "exact", "", (m - 1, m, m + 1)) for m in (-1.0, -1.5))
@@ -266,7 +285,14 @@ def between(a: Measured, b: Measured) -> tuple[float, float]:
     error = math.hypot(a.stderr, b.stderr)
     if len(a.folds) == len(b.folds) > 1:
         error = float(np.std(np.subtract(a.folds, b.folds), ddof=1)) / math.sqrt(len(a.folds))
+    elif a.groups and b.groups and paired_groups(a, b):
+        error = grouped_stderr(np.subtract(a.groups.means, b.groups.means), a.groups.rows)
     return a.mean - b.mean, error
+
+
+def paired_groups(a: Measured, b: Measured) -> bool:
+    """Whether two numbers have means over the same groups of test rows."""
+    return a.groups is not None and b.groups is not None and a.groups.rows == b.groups.rows
 
 
 def mark(ours: Measured, paper: float) -> str:

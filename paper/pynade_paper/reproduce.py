@@ -6,6 +6,7 @@ its record in the folder of records and is skipped the next time.
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -140,6 +141,40 @@ def attempt(cell: Cell, results: Path, work: Path, options: Options = Options(),
         return reproduce(cell, results, work, options, **watch), time.monotonic() - begin
     except (ValueError, OSError, ArithmeticError, RuntimeError) as error:
         return error, time.monotonic() - begin
+
+
+def write_log(work: Path, command: str, elapsed: float, **facts: Any) -> None:
+    """Append a line to `log.jsonl` in the work folder.
+
+    Args:
+        work: folder of runs and sweeps.
+        command: when the command began, which names it.
+        elapsed: seconds since then.
+        facts: what happened, such as a cell and its outcome.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    line = json.dumps({"command": command, "elapsed": round(elapsed, 1)} | facts)
+    with (work / "log.jsonl").open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def logged_hours(work: Path) -> str:
+    """The hours of all commands in the log, each up to its last line, and how many cells are done.
+
+    A command that is interrupted writes a last line; one that is killed outright counts to its last cell.
+
+    Example:
+        >>> import tempfile
+        >>> work = Path(tempfile.mkdtemp())
+        >>> for command, elapsed in (("first", 600), ("first", 5400), ("second", 1800)):
+        ...     write_log(work, command, elapsed, cell="a", outcome="done")
+        >>> logged_hours(work)
+        '2.00 h; commands: 2, cells done: 3'
+    """
+    lines = [json.loads(line) for line in (work / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    longest = {line["command"]: line["elapsed"] for line in lines}  # the last line of each
+    done = sum(line.get("outcome") == "done" for line in lines)
+    return f"{sum(longest.values()) / 3600:.2f} h; commands: {len(longest)}, cells done: {done}"
 
 
 def _sweep(

@@ -85,6 +85,7 @@ class Table:
     unavailable: dict[str, str] = field(default_factory=dict)  # data sets, and why
     compare: bool = True  # False where our data are other data than the paper's
     papers_data: str = "TIMIT"  # the name of the paper's data there
+    grouped_by: str = ""  # what test rows have in common that are not independent: "image", "speaker"
 
     @property
     def deviations(self) -> bool:

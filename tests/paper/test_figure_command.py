@@ -99,6 +99,12 @@ def test_a_cell_that_fails_does_not_stop_the_others_and_cells_left_out_are_named
     assert "2 of 4 cells, about 3 min" in said
     assert "left out (the budget is 60 min): toy/digits/long" in said
     assert "left out (no protocol yet): toy/digits/later" in said
+    log = [json.loads(line) for line in (tmp_path / "runs/reproduce/log.jsonl").read_text().splitlines()]
+    outcomes = {line["cell"]: line["outcome"] for line in log[:-1]}
+    assert outcomes["toy/digits/tree"] == "done"
+    assert outcomes["toy/digits/broken"].startswith("ValueError: ")
+    assert log[-1]["outcome"] == "end"
+    assert "commands: 1, cells done: 1" in " ".join(err.split())
     code, out, _ = run(*toy, "--model", "Tree", "--quick", "--device", "cpu")
     assert code == 0
     assert "do not compare" in " ".join(out.split())

@@ -49,6 +49,11 @@ def test_split_gives_parts_and_all():
         (lambda x: Dataset("toy", x[0], None, None, Schema.binary(4)), "'train' part of .* has shape"),
         (lambda x: toy(x, x[:, :2]), "'valid' part of data set 'toy' has 2 columns, but its schema has 4"),
         (lambda x: toy(x[:0]), "data set 'toy' has no training rows"),
+        (lambda x: toy(x, test_groups=np.arange(4)), "has no test part, but its test groups have shape"),
+        (
+            lambda x: toy(x, test=x, test_groups=np.arange(3)),
+            "has 4 rows in its 'test' part, but its test groups",
+        ),
         (lambda x: toy(x, image_shape=(3, 3)), "4 variables, which do not fill an image of shape"),
     ],
 )

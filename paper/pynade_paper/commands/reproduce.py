@@ -34,6 +34,9 @@ def reproduce(
     outdated: Annotated[
         bool, Option("--outdated", help="Make cells of an earlier protocol (†) again.")
     ] = False,
+    by_group: Annotated[
+        bool, Option("--by-group", help="Make cells again whose errors by image or speaker are not measured.")
+    ] = False,
     keep: Annotated[
         bool, Option("--keep", help="Leave finished runs (model, metrics) in the work folder.")
     ] = False,
@@ -52,7 +55,8 @@ def reproduce(
 
     TABLE is binary, orderings, mnist, uci, patches, speech, table-2 … table-8 (as the paper counts them), or
     all. The table orderings has standard deviations of NADE's test log-likelihood over random orderings.
-    Finished cells are skipped, interrupted ones are resumed. `--list` shows what would be done and how.
+    Finished cells are skipped, interrupted ones are resumed, so that the same command can be given in pieces;
+    log.jsonl in the work folder has the time of every cell and command. `--list` shows what would be done.
 
     \b
     Examples:
@@ -60,11 +64,12 @@ def reproduce(
       pynade reproduce binary --dataset dna --quick
       pynade reproduce orderings --dataset dna
       pynade reproduce all --budget 60m --device cuda
+      pynade reproduce speech --by-group --device cuda
       pynade reproduce uci --list
     """
     from pynade_paper.cells import cells, expected_minutes, parse_minutes, tables_named, within_budget
     from pynade_paper.records import measured
-    from pynade_paper.reproduce import Options, OutOfTime, in_progress
+    from pynade_paper.reproduce import Options, OutOfTime, in_progress, logged_hours, write_log
     from pynade_paper.tables import read_tables
 
     if workers < 1:
@@ -72,11 +77,13 @@ def reproduce(
     if results.exists() and not results.is_dir():
         raise ValueError(f"{results} is a file; --results is the folder of the records")
     todo = cells(tables_named(tables, read_tables(protocols)), model, dataset)
-    if outdated or not (again or quick):
-        old = [c for c in todo if (ours := measured(results, c.row, c.data)) and not ours.present]
-        missing = [c for c in todo if not (results / f"{c.name}.json").is_file()]
-        again_too = [c for c in todo if (outdated and c in old) or in_progress(c, work)]
-        todo = [c for c in todo if c in missing or c in again_too]
+    if outdated or by_group or not (again or quick):
+        have = [(c, ours) for c in todo if (ours := measured(results, c.row, c.data))]
+        old = [c for c, ours in have if not ours.present]
+        wanted = [c for c in todo if not (results / f"{c.name}.json").is_file() or in_progress(c, work)]
+        wanted += old if outdated else []
+        wanted += [c for c, ours in have if by_group and c.table.grouped_by and not ours.groups]
+        todo = [c for c in todo if c in wanted]
         if old and not outdated:
             count = "1 cell was" if len(old) == 1 else f"{len(old)} cells were"
             errors.print(f"{count} made by an earlier protocol: --outdated makes them again")
@@ -92,18 +99,30 @@ def reproduce(
             console.print(f"{cell} (about {times[cell.name]:.2g} min)")
         taken = []
     deadline = None if minutes is None else time.time() + 60 * minutes
-    options = Options(device, quick, again, outdated, keep, data_dir, seed, deadline)
+    options = Options(device, quick, again, outdated or by_group, keep, data_dir, seed, deadline)
     lines = plain_table("cell", "nats", "paper", "seconds")
     failed = []
-    for cell, (outcome, seconds) in _outcomes(taken, workers, results, work, options):
-        if isinstance(outcome, OutOfTime):
-            left.append(cell)
-        elif isinstance(outcome, Exception):
-            failed.append(cell)
-            errors.print(f"{cell.name}: {outcome}")
-        else:
-            lines.add_row(*_line(cell, outcome, seconds, quick))
-            errors.print(f"{cell.name}: done after {seconds:.0f} s")
+    command, began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.monotonic()
+
+    def log(**facts: Any) -> None:
+        write_log(work, command, time.monotonic() - began, device=device, quick=quick, **facts)
+
+    try:
+        for cell, (outcome, seconds) in _outcomes(taken, workers, results, work, options):
+            if isinstance(outcome, OutOfTime):
+                left.append(cell)
+                continue
+            log(cell=cell.name, seconds=round(seconds, 1), outcome=_in_words(outcome))
+            if isinstance(outcome, Exception):
+                failed.append(cell)
+                errors.print(f"{cell.name}: {outcome}")
+            else:
+                lines.add_row(*_line(cell, outcome, seconds, quick))
+                errors.print(f"{cell.name}: done after {seconds:.0f} s")
+    finally:
+        if taken:
+            log(outcome="end")  # of the command, which may have been interrupted
+            errors.print(f"{work / 'log.jsonl'}: {logged_hours(work)}")
     if lines.row_count:
         console.print(lines)
         if quick:
@@ -146,6 +165,10 @@ def _outcomes(
             with standings() as show:
                 outcome = attempt(cell, results, work, options, progress=show)
         yield cell, outcome
+
+
+def _in_words(outcome: dict[str, Any] | Exception) -> str:
+    return f"{type(outcome).__name__}: {outcome}" if isinstance(outcome, Exception) else "done"
 
 
 def _line(cell: Cell, record: dict[str, Any], seconds: float, quick: bool) -> tuple[str, ...]:

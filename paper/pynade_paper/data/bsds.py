@@ -7,6 +7,7 @@ import re
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -84,7 +85,9 @@ def read_patches(path: Path, variant: str = "") -> Dataset:
         "valid": Patches.of([images["train"][number] for number in valid]),
         "test": Patches.of(list(images["test"].values())),
     }
-    rows = {part: fixed_rows(source, ROWS[part], SEEDS[part]) for part, source in sources.items()}
+    rows, images_of = {}, {}
+    for part, source in sources.items():
+        rows[part], images_of[part] = fixed_rows(source, ROWS[part], SEEDS[part])
     provenance = {
         "row": (
             "a patch of 8 × 8 grey pixels in raster order, plus uniform noise in [0, 1), divided by 256,"
@@ -99,7 +102,8 @@ def read_patches(path: Path, variant: str = "") -> Dataset:
     }
     schema = Schema.uniform("real", sources["train"].n_variables)
     parts = rows["train"], rows["valid"], rows["test"]
-    return Dataset("bsds300", *parts, schema, provenance, source=sources["train"])
+    groups: dict[str, Any] = {"test_groups": images_of["test"], "grouped_by": "image"}
+    return Dataset("bsds300", *parts, schema, provenance, source=sources["train"], **groups)
 
 
 def write_archive(files: Sequence[Path], path: Path) -> None:

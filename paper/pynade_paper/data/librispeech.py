@@ -41,11 +41,15 @@ def read_archive(path: Path) -> Recordings:
     if "manifest.csv" not in files:
         raise ValueError(f"the data file {path} has no manifest.csv")
     manifest = csv.DictReader(io.StringIO(files["manifest.csv"].decode()))
-    listed = sorted((f"{line['split']}/{line['file']}", line["split"]) for line in manifest)
+    known = {f"{line['split']}/{line['file']}": line for line in manifest}
+    listed = sorted((name, line["split"]) for name, line in known.items())
     absent = next((name for name, _ in listed if name not in files), None)
     if absent is not None:
         raise ValueError(f"the data file {path} lacks {absent}, which its manifest.csv lists")
-    return Recordings.of((name, part, read_audio(files[name], name)) for name, part in listed)
+    speakers = {name: line["speaker"] for name, line in known.items()}
+    return Recordings.of(
+        ((name, part, read_audio(files[name], name)) for name, part in listed), speakers=speakers
+    )
 
 
 def write_features(
@@ -55,7 +59,8 @@ def write_features(
 
     At ``speech/librispeech_features.npz`` in the data directory (the path when left out) the file is read
     instead of the archive and gives the same data set. It holds ``frames`` (float32, not normalised), the
-    ``lengths`` and ``parts`` of the recordings, the archive's ``digest``, and the features' ``settings``.
+    ``lengths``, ``parts`` and ``speakers`` of the recordings, the archive's ``digest``, and the features'
+    ``settings``.
     """
     archive = data_directory(data_dir) / ARCHIVE
     if not archive.exists():
@@ -66,6 +71,7 @@ def write_features(
         "frames": corpus.frames,
         "lengths": corpus.lengths,
         "parts": np.array(corpus.parts),
+        "speakers": np.array(corpus.speakers),
         "digest": np.array(tar_digest(read_tar(archive))),
         "settings": np.array(json.dumps(SETTINGS)),
     }
@@ -83,7 +89,8 @@ def read_features(path: Path) -> tuple[Recordings, str]:
     """Read what `write_features` wrote: the frames, and the digest of the archive they were made of."""
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            corpus = Recordings(archive["frames"], archive["lengths"], tuple(archive["parts"].tolist()))
+            words = (tuple(archive[name].tolist()) for name in ("parts", "speakers"))
+            corpus = Recordings(archive["frames"], archive["lengths"], *words)
             digest, settings = str(archive["digest"]), json.loads(str(archive["settings"]))
     except PermissionError:
         raise
@@ -110,4 +117,4 @@ def check(path: Path, digest: str = DIGEST) -> None:
 def read(path: Path, variant: str = "") -> Dataset:
     """Return the windows of the recordings, from the archive or from the file of frames."""
     corpus = read_features(path)[0] if path.suffix == ".npz" else read_archive(path)
-    return windows_dataset("librispeech", corpus, {})
+    return windows_dataset("librispeech", corpus, {}, grouped_by="speaker")

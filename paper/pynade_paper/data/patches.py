@@ -65,10 +65,10 @@ class Patches(Places):
         """Number of columns of a row: all pixels of a patch but the last."""
         return self.size**2 - 1
 
-    def draw(self, n: int, generator: Generator) -> Tensor:
-        """Return ``n`` patches as rows, (n, size² − 1) float32."""
-        grey = self.at(self.places(n, generator))
-        noise = torch.rand(n, self.size**2, generator=generator, device=grey.device)
+    def rows(self, places: Tensor, generator: Generator) -> Tensor:
+        """Return the patches at places as rows, (n, size² − 1) float32."""
+        grey = self.at(places)
+        noise = torch.rand(len(places), self.size**2, generator=generator, device=grey.device)
         values = noise.add_(grey).div_(LEVELS)
         return (values - values.mean(dim=1, keepdim=True))[:, :-1].contiguous()
 
@@ -80,7 +80,7 @@ class Patches(Places):
             >>> source.at(torch.tensor([0, 5])).tolist()
             [[0, 1, 4, 5], [6, 7, 10, 11]]
         """
-        image = torch.searchsorted(self.ends, places, right=True)
+        image = self.origin(places)
         width = self.widths[image]
         columns = width - self.size + 1
         before = (self.heights[image] - self.size + 1) * columns

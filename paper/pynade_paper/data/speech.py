@@ -21,7 +21,7 @@ The details that the paper does not give are:
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,14 +89,22 @@ class Recordings:
     frames: np.ndarray  # of all recordings, one recording after the other, (F, 21) float32
     lengths: np.ndarray  # number of frames of each recording
     parts: tuple[str, ...]  # to which each recording belongs: "train", "valid" or "test"
+    speakers: tuple[str, ...]  # of each recording; its own name where the speaker is not known
 
     @classmethod
-    def of(cls, files: Iterable[tuple[str, str, np.ndarray]], seed: int = DITHER_SEED) -> Recordings:
-        """Return the recordings of name, part and samples of each."""
-        found = [(part, frame_features(samples, name, seed)) for name, part, samples in files]
-        frames = np.concatenate([np.empty((0, N_FEATURES), np.float32), *(frames for _, frames in found)])
-        lengths = np.array([len(frames) for _, frames in found], dtype=np.int64)
-        return cls(frames, lengths, tuple(part for part, _ in found))
+    def of(
+        cls,
+        files: Iterable[tuple[str, str, np.ndarray]],
+        seed: int = DITHER_SEED,
+        speakers: Mapping[str, str] | None = None,
+    ) -> Recordings:
+        """Return the recordings of name, part and samples of each; speakers by the names of recordings."""
+        found = [(name, part, frame_features(samples, name, seed)) for name, part, samples in files]
+        each = [frames for _, _, frames in found]
+        frames = np.concatenate([np.empty((0, N_FEATURES), np.float32), *each])
+        lengths = np.array([len(frames) for frames in each], dtype=np.int64)
+        who = [name if speakers is None else speakers[name] for name, _, _ in found]
+        return cls(frames, lengths, tuple(part for _, part, _ in found), tuple(who))
 
     def of_part(self, part: str) -> list[np.ndarray]:
         """Return the frames of each recording of a part."""
@@ -104,7 +112,9 @@ class Recordings:
         return [frames for frames, its in zip(each, self.parts, strict=True) if its == part]
 
 
-def windows_dataset(name: str, corpus: Recordings, provenance: dict[str, Any]) -> Dataset:
+def windows_dataset(
+    name: str, corpus: Recordings, provenance: dict[str, Any], grouped_by: str = "recording"
+) -> Dataset:
     """Return the windows of a corpus as a data set, with a source of training windows.
 
     The rows of a part are all its windows in order. Of train and valid, if they have more than 200,000 and
@@ -129,10 +139,11 @@ def windows_dataset(name: str, corpus: Recordings, provenance: dict[str, Any]) -
         for part in PARTS
         if part in corpus.parts
     }
-    rows = {}
+    rows, recordings = {}, {}
     for part, source in sources.items():
         most, seed = MOST_ROWS.get(part, (source.n_places, 0))
-        rows[part] = source.every() if source.n_places <= most else fixed_rows(source, most, seed)
+        drawn = source.every() if source.n_places <= most else fixed_rows(source, most, seed)
+        rows[part], recordings[part] = drawn
     features = [*(f"mel{i + 1}" for i in range(N_FILTERS)), "energy"]
     columns = [f"t{t + 1} {feature}" for t in range(LENGTH) for feature in features]
     facts = {
@@ -147,7 +158,12 @@ def windows_dataset(name: str, corpus: Recordings, provenance: dict[str, Any]) -
     }
     schema = Schema.uniform("real", len(columns), columns)
     parts = rows["train"], rows.get("valid"), rows.get("test")
-    return Dataset(name, *parts, schema, provenance | facts, source=sources["train"])
+    groups: dict[str, Any] = {}
+    if "test" in rows:
+        pairs = zip(corpus.speakers, corpus.parts, strict=True)
+        numbers = np.unique([who for who, part in pairs if part == "test"], return_inverse=True)[1]
+        groups = {"test_groups": numbers[recordings["test"]], "grouped_by": grouped_by}
+    return Dataset(name, *parts, schema, provenance | facts, source=sources["train"], **groups)
 
 
 def speech_dataset(folder: str | Path, name: str | None = None) -> Dataset:

@@ -62,9 +62,12 @@ def timit(folder: str | Path) -> Dataset:
     part_of = dict.fromkeys(speakers["TRAIN"], "train") | dict.fromkeys(held, "valid")
     part_of |= dict.fromkeys(CORE_TEST, "test")
     corpus = Recordings.of(
-        (f"{speaker}/{sentence}", part_of[speaker], read_audio(path.read_bytes(), str(path)))
-        for (_, speaker, sentence), path in sorted(files.items())
-        if speaker in part_of and not sentence.startswith("SA")
+        (
+            (f"{speaker}/{sentence}", part_of[speaker], read_audio(path.read_bytes(), str(path)))
+            for (_, speaker, sentence), path in sorted(files.items())
+            if speaker in part_of and not sentence.startswith("SA")
+        ),
+        speakers={f"{speaker}/{sentence}": speaker for _, speaker, sentence in files},
     )
     provenance = {
         "source": "timit",
@@ -76,7 +79,7 @@ def timit(folder: str | Path) -> Dataset:
             "test is the core test set; a tenth of the training speakers, chosen by a seed, is valid",
         ],
     }
-    return windows_dataset("timit", corpus, provenance)
+    return windows_dataset("timit", corpus, provenance, grouped_by="speaker")
 
 
 def find_recordings(folder: Path) -> dict[tuple[str, str, str], Path]:

@@ -56,9 +56,9 @@ class Windows(Places):
         """Number of columns of a row."""
         return self.length * self.frames.shape[1]
 
-    def draw(self, n: int, generator: Generator) -> Tensor:
-        """Return ``n`` windows as rows, (n, length × features) float32."""
-        return self.at(self.places(n, generator))
+    def rows(self, places: Tensor, generator: Generator) -> Tensor:
+        """Return the windows at places, without noise."""
+        return self.at(places)
 
     def at(self, places: Tensor) -> Tensor:
         """Return the windows at places, which are in time, recording after recording.
@@ -68,11 +68,12 @@ class Windows(Places):
             >>> source.at(torch.arange(3)).tolist()
             [[1.0, 2.0], [2.0, 3.0], [7.0, 8.0]]
         """
-        recording = torch.searchsorted(self.ends, places, right=True)
+        recording = self.origin(places)
         first = places + self.shifts[recording]
         return self.frames[first[:, None] + torch.arange(self.length, device=places.device)].flatten(1)
 
-    def every(self) -> np.ndarray:
-        """Return all windows of all recordings, in order."""
+    def every(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return all windows of all recordings, in order, and the number of the recording of each."""
         places = torch.arange(self.n_places, device=self.frames.device)
-        return np.concatenate([self.at(some).cpu().numpy() for some in places.split(CHUNK)])
+        rows = np.concatenate([self.at(some).cpu().numpy() for some in places.split(CHUNK)])
+        return rows, self.origin(places).cpu().numpy()

@@ -47,11 +47,12 @@ class Questions(DensityMixin, BaseEstimator):
         return None if names is None else list(names)
 
     def score_samples(self, X: Any, orderings: Orders | None = None) -> np.ndarray:
-        """Exact log p of each row, in nats: (N, D) -> (N,); of its observed cells, where some are missing.
+        """Exact log p of each row, in nats; of a row with gaps, in orderless models, it is no marginal.
 
-        An orderless model scores a row with missing cells along orderings that begin with its observed ones:
-        exact for these, but no marginal of the density that scores complete rows. More `orderings` bring the
-        two closer, not together; `disagreement` says how far orderings differ. Other models marginalise.
+        (N, D) -> (N,). An orderless model scores a row with missing cells along orderings that begin with its
+        observed ones: exact for these. More `orderings` bring this and the marginal of the density that
+        scores complete rows closer, not together; `disagreement` says by how many nats orderings differ.
+        Other models marginalise.
 
         On a CPU the score of a row does not depend on the rows beside it: it is the same to within 1e-12
         (relative or absolute), whatever their number and order.

@@ -23,6 +23,7 @@ from pynade.evaluation import OrderingScores
 from pynade.likelihood import Estimate, row_log_probs
 from pynade.models import Density, Orderless
 from pynade.processes import rank_and_size
+from pynade.runs.groups import by_group
 from pynade.runs.provenance import OF_MACHINE, code_version, device_name, now
 from pynade.runs.run import as_command, data_for, load_run
 from pynade.runs.stream import ask
@@ -257,6 +258,7 @@ def write_record(path: Path, run: Path, score: Score) -> None:
     record = {
         score.split: score.estimate.to_json() | {"orderings": k},
         **score.facts,
+        **by_group(score.data, score.split, score.log_probs),
         **({} if score.split == "valid" else {"valid": result["valid"]}),
         **_curve(run),
         "spec": {"model": spec["model"], "parameters": parameters, "data": score.data.name},

@@ -28,6 +28,7 @@ from pynade.estimators.classical import ClassicalEstimator, fit_folds
 from pynade.estimators.net import NetEstimator
 from pynade.estimators.registry import PARAMETERS, estimator_named
 from pynade.evaluation import OrderingScores
+from pynade.runs.groups import by_group
 from pynade.runs.provenance import OF_MACHINE, now, provenance
 from pynade.runs.score import averaged, ensembles_of
 from pynade.tables import Dataset, registry, resolve
@@ -432,7 +433,8 @@ def scored_folds(estimators: list[Any], parts: list[Dataset], name: str) -> tupl
     pairs = [scored(estimator, part.split(name)) for estimator, part in zip(estimators, parts, strict=True)]
     scores, many = [rows for rows, _ in pairs], [found for _, found in pairs if found is not None]
     mean = averaged([e.summary(rows) for e, rows in zip(estimators, scores, strict=True)])
-    return scores, {name: mean, **(ensembles_of(many) if len(many) == len(parts) else {})}
+    groups = by_group(parts[0], name, scores[0]) if len(parts) == 1 else {}
+    return scores, {name: mean, **groups, **(ensembles_of(many) if len(many) == len(parts) else {})}
 
 
 def over_seeds(several: list[Any], first: np.ndarray, rows: np.ndarray) -> dict[str, Any]:

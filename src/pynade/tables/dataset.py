@@ -69,6 +69,8 @@ class Dataset:
     provenance: dict[str, Any] = field(default_factory=dict)  # where the rows came from, as JSON values
     image_shape: tuple[int, ...] | None = None  # (height, width) or (channels, height, width) of a row
     source: RowSource | None = None  # what draws training rows, where there are more than `train` holds
+    test_groups: np.ndarray | None = None  # a number for each test row: rows of one group are not independent
+    grouped_by: str = ""  # what a group is, such as "image" or "speaker"
 
     def __post_init__(self) -> None:
         name, n = f"data set {self.name!r}", len(self.schema)
@@ -81,6 +83,10 @@ class Dataset:
             raise ValueError(f"{name} has no training rows")
         if self.source is not None and (width := self.source.n_variables) != n:
             raise ValueError(f"the source of {name} draws rows of {width} columns, but its schema has {n}")
+        groups, rows = self.test_groups, self.test
+        if groups is not None and (rows is None or groups.shape != (len(rows),)):
+            what = "has no test part" if rows is None else f"has {len(rows)} rows in its 'test' part"
+            raise ValueError(f"{name} {what}, but its test groups have shape {groups.shape}")
         if (shape := self.image_shape) is not None and int(np.prod(shape)) != n:
             raise ValueError(f"{name} has {n} variables, which do not fill an image of shape {shape}")
 
@@ -175,7 +181,8 @@ class Dataset:
         return folds
 
     def _cut(self, facts: dict[str, Any], **parts: Any) -> Dataset:
-        return replace(self, **parts, provenance=self.provenance | facts, source=None)
+        groups = self.test_groups if "test" not in parts else None
+        return replace(self, **parts, provenance=self.provenance | facts, source=None, test_groups=groups)
 
     def with_validation(self, fraction: float, seed: int) -> Dataset:
         """Return this data set, or without a validation part one that has it, cut at random from train.

@@ -111,12 +111,26 @@ def test_the_noise_fills_the_gaps_between_grey_values():
 
 def test_same_seed_same_rows(monkeypatch):
     source = Patches.of(random_images([(20, 30)]))
-    rows = fixed_rows(source, 100, seed=3)
+    rows, _ = fixed_rows(source, 100, seed=3)
     assert rows.dtype == np.float32
-    np.testing.assert_array_equal(rows, fixed_rows(source, 100, seed=3))
-    assert not np.array_equal(rows, fixed_rows(source, 100, seed=4))
+    np.testing.assert_array_equal(rows, source.draw(100, seeded(3)))
+    np.testing.assert_array_equal(rows, fixed_rows(source, 100, seed=3)[0])
+    assert not np.array_equal(rows, fixed_rows(source, 100, seed=4)[0])
     monkeypatch.setattr("pynade_paper.data.places.CHUNK", 32)
-    assert fixed_rows(source, 100, seed=3).shape == (100, 63)
+    rows, origins = fixed_rows(source, 100, seed=3)
+    assert (rows.shape, origins.shape) == ((100, 63), (100,))
+
+
+def test_fixed_rows_know_their_image(monkeypatch):
+    """Images of 1, 30 and 4 places, each with a step of its own from pixel to pixel."""
+    monkeypatch.setattr("pynade_paper.data.places.CHUNK", 32)
+    steps = np.array([0, 10, 5])
+    sides = zip([8, 12, 9], [8, 13, 9], steps.tolist(), strict=True)
+    images = [np.arange(w, dtype=np.uint8) * np.full((h, 1), step, np.uint8) for h, w, step in sides]
+    rows, origins = fixed_rows(Patches.of(images), 300, seed=0)
+    slope = np.diff(rows[:, :8], axis=1).mean(axis=1) * 256  # noise moves it by less than 1/7
+    np.testing.assert_array_equal(steps[origins], np.round(slope / 5) * 5)
+    assert set(origins) == {0, 1, 2}
 
 
 def test_to_moves_every_tensor():

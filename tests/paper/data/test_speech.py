@@ -183,7 +183,9 @@ def test_windows_are_those_of_the_slow_loop(lengths, length):
         return
     source = Windows.of(tagged(lengths), length)
     assert source.n_places == len(expected)
-    np.testing.assert_array_equal(source.every().reshape(-1, length, 2), expected)
+    rows, recordings = source.every()
+    np.testing.assert_array_equal(rows.reshape(-1, length, 2), expected)
+    np.testing.assert_array_equal(recordings, rows[:, 0])
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(0, 99))
@@ -203,7 +205,7 @@ def test_windows_are_uniform_over_places():
     assert source.n_places == 1 + 10 + 4
     rows = source.draw(15_000, seeded())
     places = uniform_places(15_000, 15, seeded(), torch.device("cpu"))
-    assert torch.equal(rows, torch.from_numpy(source.every())[places])
+    assert torch.equal(rows, torch.from_numpy(source.every()[0])[places])
     counts = places.bincount(minlength=15).double()
     assert ((counts - 1000) ** 2 / 1000).sum() < 37.0  # chi-squared with 14 degrees of freedom, p = 0.0007
 
@@ -239,6 +241,18 @@ def test_windows_are_normalised_by_the_training_frames():
     assert data.schema.names[20:22] == ("t1 energy", "t2 mel1")
     assert data.train.dtype == np.float32
     assert data.source.n_places == len(data.train)
+
+
+def test_test_windows_know_their_speaker():
+    parts, speakers = ("test", "train", "test", "test"), {"r0": "b", "r1": "c", "r2": "a", "r3": "b"}
+    files = [(f"r{i}", part, noise(0.3 + 0.1 * i, i)) for i, part in enumerate(parts)]
+    known = windows_dataset("toy", Recordings.of(files, speakers=speakers), {}, grouped_by="speaker")
+    lengths = [18, 38, 48]  # of the recordings of test: 28, 48 and 58 frames
+    np.testing.assert_array_equal(known.test_groups, np.repeat([1, 0, 1], lengths))
+    alone = windows_dataset("toy", Recordings.of(files), {})
+    np.testing.assert_array_equal(alone.test_groups, np.repeat([0, 1, 2], lengths))
+    assert (known.grouped_by, alone.grouped_by) == ("speaker", "recording")
+    assert known.checksum == alone.checksum
 
 
 def test_too_many_windows_become_a_seeded_draw(monkeypatch):
