@@ -93,7 +93,7 @@ def public_modules():
 
 def public_objects():
     """Name (as imported) and object of everything that is public."""
-    for name in {*pynade.__all__, *dir(pynade)} - {"__version__", "datasets", "plots"}:
+    for name in {*pynade.__all__, *dir(pynade)} - {"__version__", "datasets", "plots", "stream"}:
         yield f"pynade.{name}", getattr(pynade, name)
     for module in public_modules():
         own = [n for n, o in vars(module).items() if getattr(o, "__module__", None) == module.__name__]

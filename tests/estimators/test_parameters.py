@@ -71,5 +71,5 @@ def test_dir_shows_exactly_the_public_names():
     assert [name for name in dir(pynade) if name.startswith("_")] == ["__version__"]
     assert all(getattr(pynade, name) is not None for name in dir(pynade))
     estimators = {estimator_class(name)[0].__name__ for name in MODELS}
-    others = {"Estimate", "Ordering", "__version__", "datasets", "load", "plots", "register"}
+    others = {"Estimate", "Ordering", "__version__", "datasets", "load", "plots", "register", "stream"}
     assert set(pynade.__all__) == estimators | others

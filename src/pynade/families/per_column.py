@@ -394,7 +394,7 @@ def without_outliers(x: np.ndarray) -> np.ndarray:
     A map to normal scores through them would bring all values between close together.
 
     Example:
-        >>> without_outliers(np.array([*range(50), 2000.0])).max()
+        >>> float(without_outliers(np.array([*range(50), 2000.0])).max())
         49.0
     """
     most = max(2, int(OUTLIERS * len(x)))

@@ -67,7 +67,7 @@ def is_table(data: Place) -> bool:
     """Whether this is a CSV or Parquet file, a folder that has some, or a pattern; no registered name."""
     if isinstance(data, str) and is_registered(data):
         return False
-    path = Path(data).expanduser()
+    path = Path(os.path.expanduser(data))
     if path.is_dir():
         return bool(_inside(path))
     return path.name.lower().endswith(ENDINGS) if path.exists() else _is_pattern(data)
@@ -85,7 +85,7 @@ def _inside(folder: Path) -> list[Path]:
 
 def table_files(data: Place) -> list[Path]:
     """The files of a table, in the order of their names."""
-    path = Path(data).expanduser()
+    path = Path(os.path.expanduser(data))
     if path.is_dir():
         files = _inside(path)
     elif not path.exists() and _is_pattern(data):
