@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from threading import Lock
 
 import torch
 
@@ -36,16 +38,42 @@ def computing_in(precision: str | None, device: torch.device) -> AbstractContext
 
 @contextmanager
 def _computing(matmul: str, tf32: bool, benchmark: bool, cast: torch.device | None = None) -> Iterator[None]:
-    """Matrix products of this precision; convolutions in TF32, and the fastest (measured at first use)."""
+    """Matrix products of this precision; convolutions in TF32, and the fastest (measured at first use).
+
+    Torch has one setting for all threads: the last block that began and has not ended decides, and when
+    all have ended, in whatever order, the setting is that from before the first.
+    """
     # no cache of converted weights: it would not be valid after the capture of a CUDA graph
     bfloat16 = torch.autocast(cast.type, torch.bfloat16, cache_enabled=False) if cast else nullcontext()
-    cudnn = torch.backends.cudnn
-    before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
-    torch.set_float32_matmul_precision(matmul)
-    cudnn.allow_tf32, cudnn.benchmark = tf32, benchmark
+    mine = _Setting(matmul, tf32, benchmark)
+    with _lock:
+        if not _settings:
+            cudnn = torch.backends.cudnn
+            before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
+            _settings.append(_Setting(*before))
+        _settings.append(mine)
+        mine.set()
     try:
         with bfloat16:
             yield
     finally:
-        torch.set_float32_matmul_precision(before[0])
-        cudnn.allow_tf32, cudnn.benchmark = before[1:]
+        with _lock:
+            _settings.remove(mine)
+            _settings[-1].set()
+            if len(_settings) == 1:
+                _settings.clear()
+
+
+@dataclass(eq=False)
+class _Setting:
+    matmul: str
+    tf32: bool
+    benchmark: bool
+
+    def set(self) -> None:
+        torch.set_float32_matmul_precision(self.matmul)
+        torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = self.tf32, self.benchmark
+
+
+_lock = Lock()
+_settings: list[_Setting] = []  # before the first block, then of every block that has not ended

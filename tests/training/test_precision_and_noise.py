@@ -63,6 +63,17 @@ def test_float32_is_meant_of_convolutions_too_but_training_may_round():
     assert here.allow_tf32 == before
 
 
+def test_blocks_of_several_threads_end_in_any_order_and_leave_nothing_behind():
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    first, second = fast_matmul(), fast_matmul()  # as of two threads: the first to begin is the first to end
+    for block in (first, second):
+        block.__enter__()
+    first.__exit__(None, None, None)
+    assert torch.get_float32_matmul_precision() == "high"
+    second.__exit__(None, None, None)
+    assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == before
+
+
 @pytest.mark.parametrize("name", NETS)
 def test_families_never_see_bfloat16(name):
     """Under torch's autocast a model's log-probabilities are those of its rounded net, not rounded ones."""
