@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from threading import Lock
 
 import torch
@@ -45,35 +44,29 @@ def _computing(matmul: str, tf32: bool, benchmark: bool, cast: torch.device | No
     """
     # no cache of converted weights: it would not be valid after the capture of a CUDA graph
     bfloat16 = torch.autocast(cast.type, torch.bfloat16, cache_enabled=False) if cast else nullcontext()
-    mine = _Setting(matmul, tf32, benchmark)
+    block = object()
     with _lock:
         if not _settings:
             cudnn = torch.backends.cudnn
-            before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
-            _settings.append(_Setting(*before))
-        _settings.append(mine)
-        mine.set()
+            _settings[None] = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
+        _settings[block] = matmul, tf32, benchmark
+        _use_last()
     try:
         with bfloat16:
             yield
     finally:
         with _lock:
-            _settings.remove(mine)
-            _settings[-1].set()
+            del _settings[block]
+            _use_last()
             if len(_settings) == 1:
                 _settings.clear()
 
 
-@dataclass(eq=False)
-class _Setting:
-    matmul: str
-    tf32: bool
-    benchmark: bool
-
-    def set(self) -> None:
-        torch.set_float32_matmul_precision(self.matmul)
-        torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = self.tf32, self.benchmark
-
-
 _lock = Lock()
-_settings: list[_Setting] = []  # before the first block, then of every block that has not ended
+_settings: dict[object, tuple[str, bool, bool]] = {}  # by block, in order; None: before the first block
+
+
+def _use_last() -> None:
+    matmul, tf32, benchmark = list(_settings.values())[-1]
+    torch.set_float32_matmul_precision(matmul)
+    torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = tf32, benchmark

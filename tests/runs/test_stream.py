@@ -269,6 +269,24 @@ def test_a_file_that_changes_after_it_was_read_is_noticed(model, tmp_path):
     assert not out.exists()
 
 
+def test_rows_that_an_earlier_command_answered_do_not_count_in_the_rate(model, tmp_path):
+    data, out, calls = written(people(N), tmp_path / "data", "csv"), tmp_path / "out.csv", []
+    before = []
+
+    def interrupted(done, total, what=""):
+        if done >= 40 and not what:
+            before.append(done)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pynade.stream.score(model, data, out, rows=20, progress=interrupted)
+    pynade.stream.score(model, data, out, rows=20, progress=lambda *call: calls.append(call))
+    rows = [done for done, total, *what in calls if not what]
+    assert rows[0] == before[0] < N
+    assert rows[-1] == N
+    assert rows == sorted(set(rows))
+
+
 def test_two_processes_do_not_write_one_output(model, tmp_path):
     data, out = written(people(N), tmp_path / "data", "csv"), tmp_path / "out.csv"
 

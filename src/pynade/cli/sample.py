@@ -48,7 +48,7 @@ def score(
 
     Exact scores of models of images (convnade, unet) take as many passes as there are pixels, for every
     ordering; --estimate takes DRAWS passes a row. With --orderings too, the ensemble is exact on every tenth
-    row and estimated on the others. Processes share the work: torchrun --nproc-per-node 4 -m pynade.cli.main
+    row and estimated on the others. Processes share the work: torchrun --nproc-per-node 4 -m pynade
     score …
 
     Of a mixed table, a row's score adds up log-probabilities of discrete cells and log-densities of real

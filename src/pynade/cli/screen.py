@@ -111,14 +111,15 @@ def row_bar(what: str, downloads: bool = False, rows: bool = False) -> Iterator[
 
     share = TextColumn("{task.percentage:3.0f} %{task.fields[rate]}"), TimeRemainingColumn()
     columns = TextColumn("{task.description}"), BarColumn(), *([DownloadColumn()] if downloads else share)
-    tasks, began, printed = dict[str, Any](), time.monotonic(), time.monotonic()
+    tasks, began, printed, before = dict[str, Any](), time.monotonic(), time.monotonic(), 0
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
 
         def show(done: int, total: int | None, name: str = what) -> None:
-            nonlocal began, printed
+            nonlocal began, printed, before
             if name not in tasks:
-                tasks[name], began = bar.add_task(name, total=total, rate=""), time.monotonic()
-            speed = done / max(time.monotonic() - began, 1e-3)
+                tasks[name] = bar.add_task(name, total=total, rate="")
+                began, before = time.monotonic(), done  # rows of an earlier command that was killed
+            speed = (done - before) / max(time.monotonic() - began, 1e-3)
             rate = f", {speed:,.0f} rows/s" if rows and name == what else ""
             bar.update(tasks[name], completed=done, total=total, rate=rate)
             if rate and not errors.is_terminal and time.monotonic() - printed > LINE_SECONDS:

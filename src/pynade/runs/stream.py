@@ -98,7 +98,14 @@ def ask(
             f"{out}: a table of more than {_size(pieces[0]):,} rows is written as .csv or .parquet"
         )
 
+    def show() -> (
+        None
+    ):  # before each part that is not there: so the first call has what an earlier command did
+        if progress is not None:
+            progress(done, total)
+
     def answered(piece: Any, table: Any, number: int) -> tuple[Any, Facts]:
+        show()
         if not isinstance(piece, Part):
             return answer(model, question, table, number, **options)
         try:
@@ -114,8 +121,6 @@ def ask(
             cells = _oddest(cells, made.with_columns(polars.col("row") + first), top)
         found.append(facts)
         done += facts["rows"]
-        if progress is not None:
-            progress(done, total)
 
     if out is None or (not several and not folder):
         for number, (piece, table) in enumerate(_tables(pieces, pieces)):
@@ -123,6 +128,7 @@ def ask(
             take(number, made, facts)
             if out is not None:
                 files.write_table(out, facts["header"], made if top is None else _listed(cells))
+        show()
     else:
         with _place(out, _key(model, question, pieces, options)) as place:
             names = _part_names(place / "parts", pieces, ".parquet" if top is not None else out.suffix)
@@ -136,6 +142,7 @@ def ask(
                     made, facts = answered(*next(tables), number)
                     write_part(name, made, facts, header=folder or number == 0)
                 take(number, made, facts)
+            show()
             check_unchanged(piece for piece in pieces if isinstance(piece, Part))
             if top is None:
                 _join(names, out)

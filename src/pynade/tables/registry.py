@@ -117,9 +117,9 @@ def entries() -> dict[str, Entry]:
 
 
 def _suggestion(name: str, known: Known) -> str:
-    """The nearest known name, and all known names."""
+    """The end of a sentence: the nearest known name, and all known names."""
     close = difflib.get_close_matches(name.lower(), known or entries(), n=1)
-    return "".join(f"did you mean {c!r}? " for c in close) + f"(known: {', '.join(known or entries())})"
+    return "".join(f": did you mean {c!r}?" for c in close) + f" (known: {', '.join(known or entries())})"
 
 
 def entry(name: str, known: Known = None) -> Entry:
@@ -132,7 +132,7 @@ def entry(name: str, known: Known = None) -> Entry:
     base, _, variant = name.partition("/")
     found = (known or entries()).get(base)
     if found is None:
-        raise ValueError(f"unknown data set {name!r}: {_suggestion(base, known)}")
+        raise ValueError(f"unknown data set {name!r}{_suggestion(base, known)}")
     if name != base and variant not in filter(None, found.variants):
         others = ", ".join(f"{base}/{other}" for other in found.variants if other)
         expected = f"expected one of {others}" if others else f"{base!r} has no folds"
@@ -214,5 +214,5 @@ def resolve(
         raise FileNotFoundError(f"there is no file {path}")
     else:
         close = _suggestion(name, known)
-        raise ValueError(f"no file {name!r} exists, and it is no registered data set: {close}")
+        raise ValueError(f"no file {name!r} exists, and it is no registered data set{close}")
     return found.as_frames() if frames else found

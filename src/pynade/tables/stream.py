@@ -93,7 +93,7 @@ def table_files(data: Place) -> list[Path]:
     else:
         files = [path]
     if not files:
-        raise ValueError(f"there is no file {', '.join(ENDINGS)} in {data}")
+        raise ValueError(f"there is no CSV or Parquet file ({', '.join(ENDINGS)}) in {data}")
     formats = [ending(file) for file in files]
     for file, other in zip(files, formats, strict=True):
         if other not in ENDINGS or other != formats[0]:

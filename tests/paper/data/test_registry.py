@@ -66,7 +66,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(wrong):
     message = rf"unknown data set '{wrong}': did you mean 'mushrooms'\? \(known: adult, connect4, "
     with pytest.raises(ValueError, match=message):
         load(wrong)
-    with pytest.raises(ValueError, match=r"unknown data set 'zzz': \(known: adult"):
+    with pytest.raises(ValueError, match=r"unknown data set 'zzz' \(known: adult"):
         entry("zzz")
 
 
