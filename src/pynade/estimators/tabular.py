@@ -178,11 +178,11 @@ class TabularNADE(TableQuestions):
             self.mixture_weight_ = 0.0
             if self.mixture and len(train) < LARGE and self.model_.family.levels.count(0) <= MOST_NUMBERS:
                 self._blend(train, valid, seed)
-        alone = models.Independent.fitted(self.model_.family, torch.as_tensor(train)).double()
-        self.independent_ = alone.eta.detach().tolist()
-        some = train if valid is None else valid
-        apart = self._spread(some[~np.isnan(some).any(1)][:500], 8)
-        self.disagreement_ = float(apart.mean()) if len(apart) else None
+            alone = models.Independent.fitted(self.model_.family, torch.as_tensor(train)).double()
+            self.independent_ = alone.eta.detach().tolist()
+            some = train if valid is None else valid
+            apart = self._spread(some[~np.isnan(some).any(1)][:500], 8)
+            self.disagreement_ = float(apart.mean()) if len(apart) else None
 
     def _within(self, train: np.ndarray, valid: Any, seed: int, request: FitRequest) -> FitRequest:
         """Plan as many updates as fit into the time limit, and stop training when it is over."""

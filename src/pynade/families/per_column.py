@@ -164,11 +164,12 @@ class PerColumn(KeepsTypes, Family):
         return torch.where(level, by_level, by_axis)
 
     def member_log_prob(self, x: Tensor, eta: Tensor, n_components: int) -> Tensor:
-        """`log_prob` of rows x (…, D) by parameters (…, D, P) with another number of components."""
+        """`log_prob` of rows x (B, D) by parameters (…, B, D, P) with another number of components."""
         some, rest = self.level_columns, self.number_columns  # each kind of column for itself
         out = torch.empty_like(eta[..., 0])
         if len(some):
-            out[..., some] = self.index.log_prob(x[..., some], self._logits(eta[..., some, :], some))
+            own = self._logits(eta[..., some, :], some)
+            out[..., some] = self.index.log_prob(x[..., some].expand(own.shape[:-1]), own)
         if len(rest):
             out[..., rest] = self._axis_log_prob(x[..., rest], eta[..., rest, :], rest, n_components)
         return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -15,6 +16,9 @@ from pynade.nets.table import TableNet
 from pynade.ordering import Ordering, random_observed
 from pynade.precision import computing_in
 from pynade.processes import minibatch
+
+
+ROWS = 500  # of several members at a time, so that what is computed for them stays in a CPU's cache
 
 
 class Orderless(Model):
@@ -88,15 +92,23 @@ class Orderless(Model):
             x, ignored = self.family.fill(x, ~missing), observed | missing
             total = self.n_variables - missing.sum(-1)
         inner, y, log_slope = self.family.unwrap(x, self.dtype)
-        if noise is not None and isinstance(self.net, TableNet) and self.net.members > 1:
-            etas = self.net.of_members(inner.encode(y), observed, noise)  # each is trained for itself
-            rows, components = y.expand(etas.shape[:-1]), self.net.n_components
-            each = inner.member_log_prob(rows, etas, components).mean(0)  # type: ignore[operator]
+        if isinstance(self.net, TableNet) and self.net.members > 1:
+            each = self._of_members(self.net, inner, y, observed, noise)
         else:
             each = inner.log_prob(y, self.net.conditionals(inner.encode(y), observed, noise).to(y.dtype))
         slope = None if log_slope is None else log_slope.masked_fill(ignored, 0)
         log_p = row_sums(each.masked_fill(ignored, 0), slope)
         return -log_p * (total / (total - observed.sum(-1)).double())
+
+    @staticmethod
+    def _of_members(net: TableNet, family: Any, y: Tensor, observed: Tensor, noise: Random) -> Tensor:
+        """Log-probabilities (B, D): of each member by itself in training (with noise), else of their average."""
+        parts, at_once = [], ROWS if noise is None and y.device.type == "cpu" else max(1, len(y))
+        for rows, known in zip(y.split(at_once), observed.split(at_once), strict=True):
+            etas = net.of_members(family.encode(rows), known, noise)
+            each = family.member_log_prob(rows, etas, net.n_components)
+            parts.append(each.logsumexp(0) - math.log(net.members) if noise is None else each.mean(0))
+        return torch.cat(parts)
 
     def check(self, x: Tensor) -> None:
         """Columns must match; values are in the family's domain or missing (NaN); no row is all missing."""
