@@ -99,8 +99,10 @@ class TableNet(AnyOrderNet):
     def of_members(self, features: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
         """Eta (M, B, D, P) of each member."""
         h = self._above(self._inputs(features, observed) @ self.weight + self.hidden_bias, noise)
-        flat = functional.pad(torch.bmm(h, self.output), (0, 1))
-        eta = flat.index_select(2, self.place.flatten()).unflatten(2, self.place.shape)
+        flat = torch.bmm(h, self.output)
+        if flat.shape[2] < self.place.numel():  # else all variables use all parameters
+            flat = functional.pad(flat, (0, 1)).index_select(2, self.place.flatten())
+        eta = flat.unflatten(2, self.place.shape)
         return eta + self.bias.unsqueeze(1)
 
     def _merged(self, eta: Tensor, counts: Tensor) -> Tensor:
