@@ -1,15 +1,16 @@
 """What checkpoints, an interruption and digests cost: `python benchmarks/files.py --out files.json`.
 
 Checkpoints: seconds of a fit that go into writing them, as a share. Interruption: seconds from the call that
-resumes a run to its next update (the process has the library imported). Digest: fewest seconds of several
-`pynade.load` with and without verification, of the digest alone, and of a new process that loads the model.
-`$PYNADE_DATA` holds binarized_mnist and adult.
+resumes a run to its next update (the process has the library imported). Digest: fewest seconds, and fewest seconds
+of processor time of all threads, of several `pynade.load` with and without verification, of the digest alone, and
+of a new process that loads the model. `$PYNADE_DATA` holds binarized_mnist and adult.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -84,6 +85,12 @@ def fit_costs(model: str, parameters: dict[str, Any], data: str, folder: Path) -
     return found | {"seconds_to_resume": resume}
 
 
+def _processor() -> float:
+    """Seconds of processor time that this process and those that it started have taken."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime
+
+
 def digest_costs(hidden: int, folder: Path) -> dict[str, float]:
     """Costs of the digest of a model with two layers of so many units."""
     rows = np.random.default_rng(0).integers(0, 2, (64, 784))
@@ -92,18 +99,19 @@ def digest_costs(hidden: int, folder: Path) -> dict[str, float]:
     seconds: dict[str, list[float]] = defaultdict(list)
 
     def timed(name: str, what: Callable[[], object]) -> None:
-        began = time.perf_counter()
+        used, began = _processor(), time.perf_counter()
         what()
         seconds[name].append(time.perf_counter() - began)
+        seconds[f"processor_in_{name}"].append(_processor() - used)
 
-    for _ in range(31):
+    for _ in range(41):
         timed("load", lambda: pynade.load(path))
         with patch.object(base, "verifying", nullcontext):
             timed("load_unverified", lambda: pynade.load(path))
         timed("digest", lambda: digest.read_header(path))
     once = f"import pynade; pynade.load({str(path)!r})"
     codes = {"process": once, "process_unverified": f"{UNVERIFIED}; {once}"}
-    for name, code in [*codes.items()] * 9:
+    for name, code in [*codes.items()] * 7:
         timed(name, partial(subprocess.run, [sys.executable, "-c", code], check=True))
     found = {f"seconds_of_{name}": min(several) for name, several in seconds.items()}
     return {"bytes": path.stat().st_size} | found
