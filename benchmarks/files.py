@@ -1,9 +1,9 @@
 """What checkpoints, an interruption and digests cost: `python benchmarks/files.py --out files.json`.
 
 Checkpoints: seconds of a fit that go into writing them, as a share. Interruption: seconds from the call that
-resumes a run to its next update (the process has the library imported). Digest: fewest seconds, and fewest seconds
-of processor time of all threads, of several `pynade.load` with and without verification, of the digest alone, and
-of a new process that loads the model. `$PYNADE_DATA` holds binarized_mnist and adult.
+resumes a run to its next update (the process has the library imported). Digest: fewest seconds, and fewest
+seconds of processor time of all threads, of several `pynade.load` with and without verification, of the
+digest alone, and of a new process that loads the model. `$PYNADE_DATA` holds binarized_mnist and adult.
 """
 
 from __future__ import annotations
