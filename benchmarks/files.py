@@ -3,7 +3,7 @@
 Checkpoints: seconds of a fit that go into writing them, as a share. Interruption: seconds from the call that
 resumes a run to its next update (the process has the library imported). Digest: fewest seconds, and fewest
 seconds of processor time of all threads, of several `pynade.load` with and without verification, of the
-digest alone, and of a new process that loads the model. `$PYNADE_DATA` holds binarized_mnist and adult.
+digest alone, and of a new process that loads the model. `$PYNADE_DATA` holds mushrooms and adult.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ from pynade.runs.run import resume_run, start_run
 from pynade.training import checkpoint, gradient
 
 FITS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "NADE of 500 units on binarized_mnist": ("nade", {"hidden": 500, "epochs": 4}, "binarized_mnist"),
-    "DeepNADE of 2 x 2000 units on binarized_mnist": (
-        *("deepnade", {"hidden": (2000, 2000), "epochs": 2}),
-        "binarized_mnist",
+    "NADE of 500 units on mushrooms": ("nade", {"hidden": 500, "epochs": 20}, "mushrooms"),
+    "DeepNADE of 2 x 2000 units on mushrooms": (
+        "deepnade",
+        {"hidden": (2000, 2000), "epochs": 6},
+        "mushrooms",
     ),
-    "TabularNADE on adult": ("tabularnade", {"epochs": 60}, "tables/adult.csv.gz"),
+    "TabularNADE on adult": ("tabularnade", {"epochs": 20}, "tables/adult.csv.gz"),
 }
 #: Put before the code of a process, so that it verifies nothing.
 UNVERIFIED = "import contextlib, pynade.estimators.base as b; b.verifying = contextlib.nullcontext"
