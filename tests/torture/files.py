@@ -68,8 +68,8 @@ def kinds(plan: Plan) -> dict[str, Kind]:
         return read_frame(path).write_json()
 
     def parts(path: Path) -> Any:
-        where = path.parent if ".parquet" in path.name else path.parent / f"*{path.suffix}"
-        found = concat([rows for _, rows in read_parts(list_parts(where, 7))])
+        pattern = path.with_name(f"[{path.name[0]}]{path.name[1:]}")
+        found = concat([rows for _, rows in read_parts(list_parts(pattern, 7))])
         if not found.equals(read_frame(path)):
             raise AssertionError("another table in parts")
         return found.write_json()
