@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import contextmanager
 
 import numpy as np
 import polars
@@ -245,6 +247,34 @@ def test_a_damaged_part_is_computed_again(model, tmp_path, damaged, fault, kind,
         file.write_bytes(content[: len(content) // 2] if fault == "truncated" else b"")
     assert str(ask(model, data=data, out=out, rows=20, **asked)) == str(whole)
     assert out.read_bytes() == expected
+
+
+@contextmanager
+def files_of_at_most(size):
+    """In this block no file grows beyond so many bytes, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_full_disk_is_one_sentence_and_loses_nothing(arrays, bits, tmp_path, kind):
+    table = polars.concat([bits] * 50)
+    data, out = written(table, tmp_path / "data", "parquet", cuts=(50, 51)), tmp_path / f"o.{kind}"
+    for size in (0, 1000, *([20_000] if kind == "csv" else [])):  # no file, no first part, not the whole
+        with files_of_at_most(size), pytest.raises(OSError, match=r"cannot write .*o") as error:
+            pynade.stream.score(arrays["deep"], data, out)
+        assert len(str(error.value).splitlines()) == 1
+        assert not out.exists()
+    pynade.stream.score(arrays["deep"], data, out)
+    assert len(read(out)) == len(table)
+    with files_of_at_most(1000), pytest.raises(OSError, match=rf"cannot write .*{kind}"):
+        write_table(
+            tmp_path / f"t.{kind}", None, polars.DataFrame({"a": np.random.default_rng(0).random(3000)})
+        )
 
 
 def test_tables_in_memory_never_share_parts(model):

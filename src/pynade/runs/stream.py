@@ -25,7 +25,7 @@ import numpy as np
 
 from pynade._version import __version__
 from pynade.arguments import check_positive
-from pynade.atomic import InUse, sole_writer, write_atomically, write_json
+from pynade.atomic import InUse, sole_writer, write_json
 from pynade.digest import read_header, read_json, sealed
 from pynade.estimators import TabularNADE
 from pynade.estimators.table_questions import listed
@@ -217,7 +217,7 @@ def write_part(path: Path, made: Any, facts: Facts, header: bool = True) -> None
         made.write_csv(place, include_header=header) if path.suffix == ".csv" else made.write_parquet(place)
         write_json(_facts_of(path), sealed(facts | {"sha256": _sha256(place)}))
 
-    write_atomically(path, write)
+    files.write_by_polars(path, write)
 
 
 def _kept(path: Path) -> Facts | None:
@@ -253,7 +253,7 @@ def _join(names: Sequence[Path], out: Path) -> None:
                     shutil.copyfileobj(part, file, 1 << 20)
 
     csv = out.suffix == ".csv"
-    write_atomically(whole, join if csv else polars.scan_parquet(list(names), glob=False).sink_parquet)
+    files.write_by_polars(whole, join if csv else polars.scan_parquet(list(names), glob=False).sink_parquet)
     os.replace(whole, out)
 
 
