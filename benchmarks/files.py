@@ -36,13 +36,13 @@ from pynade.runs.run import resume_run, start_run
 from pynade.training import checkpoint, gradient
 
 FITS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "NADE of 500 units on mushrooms": ("nade", {"hidden": 500, "epochs": 20}, "mushrooms"),
+    "NADE of 500 units on mushrooms": ("nade", {"hidden": 500, "epochs": 10}, "mushrooms"),
     "DeepNADE of 2 x 2000 units on mushrooms": (
         "deepnade",
-        {"hidden": (2000, 2000), "epochs": 6},
+        {"hidden": (2000, 2000), "epochs": 3},
         "mushrooms",
     ),
-    "TabularNADE on adult": ("tabularnade", {"epochs": 20}, "tables/adult.csv.gz"),
+    "TabularNADE on adult": ("tabularnade", {"epochs": 10}, "tables/adult.csv.gz"),
 }
 #: Put before the code of a process, so that it verifies nothing.
 UNVERIFIED = "import contextlib, pynade.estimators.base as b; b.verifying = contextlib.nullcontext"
