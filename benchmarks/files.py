@@ -30,8 +30,9 @@ import torch
 import pynade
 from pynade import digest
 from pynade.atomic import write_json
+from pynade.digest import read_json
 from pynade.estimators import base
-from pynade.runs.provenance import code_version, device_name
+from pynade.runs.provenance import code_version, device_name, now
 from pynade.runs.run import resume_run, start_run
 from pynade.training import checkpoint, gradient
 
@@ -52,7 +53,7 @@ class Restored(Exception):
     """Ends a run that goes on, before its first update."""
 
 
-def fit_costs(model: str, parameters: dict[str, Any], data: str, folder: Path) -> dict[str, float]:
+def fit_costs(model: str, parameters: dict[str, Any], data: str, folder: Path) -> dict[str, Any]:
     """Costs of checkpoints and of one interruption."""
     spent: list[float] = []
     save, restore = checkpoint.Checkpoint.save, gradient._Gradient.restore
@@ -82,8 +83,11 @@ def fit_costs(model: str, parameters: dict[str, Any], data: str, folder: Path) -
     with patch.object(gradient._Gradient, "restore", restored), suppress(Restored):
         resume_run(folder / "two", data_dir=where)
     resume = time.perf_counter() - began
-    found = {"fit_seconds": seconds, "checkpoints": len(spent), "share": sum(spent) / seconds}
-    return found | {"seconds_to_resume": resume}
+    found: dict[str, Any] = {"fit_seconds": seconds, "checkpoints": len(spent), "share": sum(spent) / seconds}
+    made = read_json(folder / "whole/provenance.json", data=dict, seed=int)
+    spec = {"model": model, "parameters": parameters, "data": made["data"]["name"]}
+    facts = {"spec": spec, "seed": made["seed"], "data_checksum": made["data"]["checksum"]}
+    return facts | found | {"seconds_to_resume": resume}
 
 
 def _processor() -> float:
@@ -126,6 +130,7 @@ def main() -> None:
     asked = parser.parse_args()
     facts: dict[str, Any] = {"code": code_version(), "torch": torch.__version__, "fits": {}, "digests": []}
     facts |= {"device": device_name(torch.device("cpu")), "threads": torch.get_num_threads()}
+    facts |= {"cores": os.cpu_count(), "at": now(), "load_average": [os.getloadavg()[1]]}
     facts["command"] = "python benchmarks/files.py --out files.json"
     with tempfile.TemporaryDirectory() as folder:
         for name, what in FITS.items():
@@ -134,6 +139,7 @@ def main() -> None:
         for hidden in (1000, 3000):
             facts["digests"].append(digest_costs(hidden, Path(folder)))
             print(facts["digests"][-1], flush=True)
+    facts["load_average"].append(os.getloadavg()[1])  # of five minutes: before and at the end
     if asked.out is not None:
         write_json(asked.out, facts)
 
