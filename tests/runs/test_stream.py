@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import contextmanager
 
 import numpy as np
 import polars
@@ -212,6 +214,101 @@ def test_a_killed_call_goes_on_to_the_same_output(model, tmp_path, monkeypatch, 
         assert (again, content) == (says, undisturbed)
         assert fewer < count  # parts are not computed again
         assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def stopped_after(rows):
+    """A `progress` that interrupts a call when so many rows are done."""
+
+    def interrupt(done, total, what=""):
+        if done >= rows and not what:
+            raise KeyboardInterrupt
+
+    return interrupt
+
+
+@pytest.mark.parametrize("damaged", ["parts", "facts"])
+@pytest.mark.parametrize("fault", ["flipped", "truncated", "missing"])
+@pytest.mark.parametrize(("kind", "top"), [(".csv", None), (".csv", 9)])
+def test_a_damaged_part_is_computed_again(model, tmp_path, damaged, fault, kind, top):
+    data, out, ask = written(people(N), tmp_path / "data", "csv"), tmp_path / f"out{kind}", jobs.ask
+    asked = {"question": "surprise", "top": top} if top else {"question": "score"}
+    whole = ask(model, data=data, out=out, rows=20, **asked)
+    expected = out.read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        ask(model, data=data, out=out, rows=20, progress=stopped_after(60), **asked)
+    file = sorted(next(tmp_path.glob(".out.*.parts")).joinpath(damaged).iterdir())[1]
+    content = file.read_bytes()
+    if fault == "missing":
+        file.unlink()
+    elif fault == "flipped":
+        digit = max(content.rfind(b"%d" % k) for k in range(10))
+        file.write_bytes(content[:digit] + bytes([content[digit] ^ 1]) + content[digit + 1 :])
+    else:
+        file.write_bytes(content[: len(content) // 2] if fault == "truncated" else b"")
+    assert str(ask(model, data=data, out=out, rows=20, **asked)) == str(whole)
+    assert out.read_bytes() == expected
+
+
+@contextmanager
+def files_of_at_most(size):
+    """In this block no file grows beyond so many bytes, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_full_disk_is_one_sentence_and_loses_nothing(arrays, bits, tmp_path, kind):
+    table = polars.concat([bits] * 50)
+    data, out = written(table, tmp_path / "data", "parquet", cuts=(50, 51)), tmp_path / f"o.{kind}"
+    for size in (0, 1000, *([20_000] if kind == "csv" else [])):  # no file, no first part, not the whole
+        with files_of_at_most(size), pytest.raises(OSError, match=r"cannot write .*o") as error:
+            pynade.stream.score(arrays["deep"], data, out)
+        assert len(str(error.value).splitlines()) == 1
+        assert not out.exists()
+    pynade.stream.score(arrays["deep"], data, out)
+    assert len(read(out)) == len(table)
+    with files_of_at_most(1000), pytest.raises(OSError, match=rf"cannot write .*{kind}"):
+        write_table(
+            tmp_path / f"t.{kind}", None, polars.DataFrame({"a": np.random.default_rng(0).random(3000)})
+        )
+
+
+def test_tables_in_memory_never_share_parts(model):
+    keys = {jobs._key(model, "score", [people(N)], {}) for _ in range(2)}
+    assert len(keys) == 2
+
+
+def test_an_output_is_no_file_of_the_table_that_is_read(model, tmp_path):
+    data = written(people(N), tmp_path / "data", "csv")
+    file, before = data / "0.csv", (data / "0.csv").read_bytes()
+    (tmp_path / "link.csv").symlink_to(file)
+    for place, out in (
+        (file, file),
+        (data / "*.csv", file),
+        (data, data / "filled.csv"),
+        (data, data / "filled"),
+        (file, tmp_path / "link.csv"),
+    ):
+        with pytest.raises(ValueError, match="it would be a file of the table that is read"):
+            pynade.stream.score(model, str(place), out, rows=20)
+    assert file.read_bytes() == before
+    assert len([*data.iterdir()]) == 3
+
+
+@pytest.mark.parametrize("rows", [0, -3, 1.5, "2"])
+def test_sizes_of_parts_are_checked(model, tmp_path, rows):
+    data = written(people(N), tmp_path / "data", "csv")
+    for place in (data, written(people(N), tmp_path / "other", "parquet")):
+        with pytest.raises(ValueError, match="a whole number from 1 on, not"):
+            pynade.stream.score(model, place, rows=rows)
+    with pytest.raises(ValueError, match="a whole number from 1 on, not"):
+        pynade.stream.sample(model, 10, tmp_path / "s.csv", rows=rows)
+    with pytest.raises(ValueError, match="number of rows must be at least 1, not -1"):
+        pynade.stream.sample(model, -1, tmp_path / "s.csv")
 
 
 def test_parts_of_another_call_are_not_taken(model, tmp_path):

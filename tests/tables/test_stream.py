@@ -141,6 +141,23 @@ def test_numbers_packed_files_and_files_without_names(folder):
     assert read_part(pickle.loads(pickle.dumps(parts[-1]))).equals(read_part(parts[-1]))
 
 
+@pytest.mark.parametrize("numbers", [False, True])
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
+def test_long_files_with_any_line_ends_are_read_to_the_end(folder, monkeypatch, end, numbers):
+    monkeypatch.setattr(stream, "LONGEST", 100)
+    text = "a,b" + end + "".join(f'{k},"{k}"{end}' for k in range(80))
+    (folder / "t.csv").write_bytes(text.encode())
+    assert whole(folder / "t.csv", 7, numbers=numbers)["b"].to_list() == [*range(80)]
+
+
+@pytest.mark.parametrize("before", [0, 5])
+def test_a_row_that_does_not_end_is_refused_before_it_fills_the_memory(folder, monkeypatch, before):
+    monkeypatch.setattr(stream, "LONGEST", 300)
+    (folder / "t.csv").write_text("a,b\n" + "1,2\n" * before + '1,"2\n' + "3,4\n" * 200)
+    with pytest.raises(ValueError, match=rf"t\.csv, after line {before + 1}: a row has more than 300 bytes"):
+        list_parts(folder / "t.csv", 1000)
+
+
 def test_what_a_table_is(folder):
     for name in ("a.csv", "b.png", "c.parquet"):
         (folder / name).write_text("a\n1\n")

@@ -29,6 +29,15 @@ def table(facts: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"{made}, code {facts['code']}.", ""])
 
 
+def joined(files: list[Path]) -> dict[str, Any]:
+    """One table of the results of runs side by side, each of other faults, of the same code and choices."""
+    several = [json.loads(file.read_text()) for file in files]
+    whole: dict[str, Any] = several[0] | {"seconds": max(facts["seconds"] for facts in several)}
+    if any(facts[name] != whole[name] for facts in several for name in ("code", "seed", "scale")):
+        raise SystemExit("these runs have other code, seeds or scales: they make no table")
+    return whole | {"results": [result for facts in several for result in facts["results"]]}
+
+
 def write_page(page: Path, facts: dict[str, Any]) -> None:
     """Put the table into a page, between its marks."""
     text = page.read_text(encoding="utf-8")
@@ -80,13 +89,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of all random choices [0]")
     parser.add_argument("--out", type=Path, help="write the table here, with code version and seed (.json)")
     parser.add_argument("--keep", type=Path, help="copy the files that failed into this folder")
-    parser.add_argument("--show", type=Path, help="run nothing; take the table of an earlier --out")
+    parser.add_argument("--show", type=Path, nargs="+", help="run nothing; take tables of earlier --out")
     parser.add_argument("--page", type=Path, help="put the table into this page, docs/robustness.md")
     asked = parser.parse_args()
     if sys.platform != "linux":
         print("the attack needs Linux: nothing was done")
         return 0
-    facts = attack(asked, names) if asked.show is None else json.loads(asked.show.read_text())
+    facts = attack(asked, names) if asked.show is None else joined(asked.show)
     print(table(facts))
     if asked.out is not None:
         asked.out.write_text(json.dumps(facts, indent=2) + "\n")

@@ -52,6 +52,10 @@ def jobs(plan: Plan) -> dict[str, Job]:
             ["score", "r", file["bits.npy"], "--orderings", "40", "--rows", "o.npy"], "deep"
         ),
         "impute": Job(["impute", "r", file["gaps.csv"], "--draws", "3", "--out", "o.csv"], "deep"),
+        "score of a table in files": Job(["score", "r", file["parts"], "--rows", "o.parquet"], "deep"),
+        "impute of a table in files": Job(
+            ["impute", "r", f"{file['parts']}/*.parquet", "--draws", "2", "--out", "o.csv"], "deep"
+        ),
     }
 
 

@@ -122,7 +122,7 @@ def prepare(plan: Plan) -> None:
     holes = gaps(bits)
     mixed = {"n": rng.integers(0, 40, 60), "city": ["Rome", "Oslo", "Bonn"] * 20, "x": numbers[:60, 0]}
     plan.data = {name: place / name for name in ("bits.npy", "real.npy", "bits.npz", "gaps.csv", "mixed.csv")}
-    plan.data |= {name: place / name for name in ("mixed.parquet", "mixed.csv.gz", "stack.npy", "images")}
+    plan.data |= {name: place / name for name in ("mixed.parquet", "mixed.csv.gz", "stack.npy", "sent.json")}
     np.save(place / "bits.npy", bits)
     np.save(place / "real.npy", numbers)
     np.save(place / "stack.npy", bits[:, :4].reshape(-1, 2, 2) * 255)
@@ -130,8 +130,14 @@ def prepare(plan: Plan) -> None:
     DataFrame(holes, schema=[*"abcde"]).fill_nan(None).write_csv(place / "gaps.csv")
     DataFrame(mixed).write_csv(place / "mixed.csv")
     DataFrame(mixed).write_parquet(place / "mixed.parquet")
+    plan.data["sent.json"].write_text(json.dumps({"columns": DataFrame(mixed).to_dict(as_series=False)}))
     plan.data["mixed.csv.gz"].write_bytes(gzip.compress(plan.data["mixed.csv"].read_bytes()))
-    plan.data["images"].mkdir()
+    for name in ("images", "parts"):
+        plan.data[name] = place / name
+        plan.data[name].mkdir()
+    for k in range(4):  # a table in files
+        few = DataFrame(holes[20 * k : 20 * k + 20], schema=[*"abcde"]).fill_nan(None)
+        few.write_parquet(plan.data["parts"] / f"{k}.parquet")
     Image.fromarray(rng.integers(0, 256, (6, 5), np.uint8)).save(place / "images/1.png")
     table = str(plan.data["bits.npy"])
     start_run(place / "finished", "nade", NADE, table)

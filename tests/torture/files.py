@@ -15,13 +15,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from polars import concat
+from polars.exceptions import PolarsError
 
 import pynade
+from pynade.app.explorer import TooMuch
+from pynade.app.server import _json_table, _parsed
 from pynade.digest import BLANK, read_json, seal, sealed
 from pynade.runs.run import resume_run
 from pynade.runs.summary import describe_run, read_metrics, read_spec
 from pynade.tables import resolve
 from pynade.tables.files import read_frame
+from pynade.tables.stream import list_parts, read_parts
 from pynade.training.checkpoint import load_checkpoint
 from tests.estimators.cases import rows
 from tests.torture.common import OWN, Plan, Row, fault_in_sentence, processes, row
@@ -62,6 +67,19 @@ def kinds(plan: Plan) -> dict[str, Kind]:
     def frame(path: Path) -> Any:
         return read_frame(path).write_json()
 
+    def parts(path: Path) -> Any:
+        pattern = path.with_name(f"[{path.name[0]}]{path.name[1:]}")
+        found = concat([rows for _, rows in read_parts(list_parts(pattern, 7))])
+        if not found.equals(read_frame(path)):
+            raise AssertionError("another table in parts")
+        return found.write_json()
+
+    def sent(path: Path) -> Any:
+        try:
+            return _json_table(_parsed(path.read_bytes())).write_json()
+        except (TooMuch, TypeError, OverflowError, PolarsError, ValueError) as error:  # as the server does
+            raise ValueError(f"{path}: {str(error)[:300]}") from None
+
     def model(path: Path) -> Any:
         found = pynade.load(path)
         if not hasattr(found, "score_samples"):
@@ -89,6 +107,10 @@ def kinds(plan: Plan) -> dict[str, Kind]:
         "CSV as a frame": Kind(data["mixed.csv"], frame, False),
         "CSV, gzip": Kind(data["mixed.csv.gz"], table, False),
         "Parquet": Kind(data["mixed.parquet"], table, False),
+        "CSV in parts": Kind(data["mixed.csv"], parts, False),
+        "CSV in parts, gzip": Kind(data["mixed.csv.gz"], parts, False),
+        "Parquet in parts": Kind(data["mixed.parquet"], parts, False),
+        "JSON sent to the explorer": Kind(data["sent.json"], sent, False),
         "npy": Kind(data["bits.npy"], table, False),
         "npy of images": Kind(data["stack.npy"], table, False),
         "npz": Kind(data["bits.npz"], table, False),
@@ -193,8 +215,8 @@ def hostile(content: bytes, rng: np.random.Generator) -> bytes:
     if content[:1] == b"{" and rng.integers(2):
         lines = [json.loads(line) for line in content.splitlines()] if content.count(b"\n{") else None
         facts = json.loads(content) if lines is None else lines[int(rng.integers(len(lines)))]
-        facts.pop("digest", None)
-        return json.dumps(_other(facts, rng) if lines is not None else _sealed(_other(facts, rng))).encode()
+        had = facts.pop("digest", None)
+        return json.dumps(_other(facts, rng) if had is None else _sealed(_other(facts, rng))).encode()
     if content[8:9] == b"{" and rng.integers(4):
         return _hostile_tensors(content, rng)
     for _ in range(1 + int(rng.integers(4))):

@@ -2,7 +2,8 @@
 
 Answers go into a hidden folder beside the output, a file for each part, and are joined when all are there; so
 a call that was killed goes on where it was, and gives the same output. The name of the folder has a digest of
-all that the answers depend on. `answer` and `write_part` are all that a cluster needs for one part.
+all that the answers depend on, and a part that was changed since it was written is computed again. `answer`
+and `write_part` are all that a cluster needs for one part.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,15 +24,16 @@ from typing import Any
 import numpy as np
 
 from pynade._version import __version__
-from pynade.atomic import InUse, sole_writer, write_atomically, write_json
-from pynade.digest import read_header
+from pynade.arguments import check_positive
+from pynade.atomic import InUse, sole_writer, write_json
+from pynade.digest import read_header, read_json, sealed
 from pynade.estimators import TabularNADE
 from pynade.estimators.table_questions import listed
 from pynade.likelihood import Estimate
 from pynade.runs.answers import Facts, answer, estimate
 from pynade.tables import files
 from pynade.tables.modules import polars
-from pynade.tables.stream import Part, check_unchanged, list_parts, read_parts
+from pynade.tables.stream import Part, check_output, check_unchanged, list_parts, part_size, read_parts
 
 Progress = (
     Callable[..., None] | None
@@ -89,6 +92,8 @@ def ask(
         arrays = question == "score" or (question == "impute" and not isinstance(model, TabularNADE))
         endings = files.TABLE_ENDINGS if arrays else files.FRAME_ENDINGS
         files.check_destination(out, *(() if folder else endings))
+        if question != "sample" and isinstance(data, str | os.PathLike):
+            check_output(out, data)
         options["raw"] = out.suffix == ".npy"
     pieces = _pieces(model, question, data, rows, progress)
     several, cells, found, done = len(pieces) > 1, None, list[Facts](), 0
@@ -132,11 +137,11 @@ def ask(
     else:
         with _place(out, _key(model, question, pieces, options)) as place:
             names = _part_names(place / "parts", pieces, ".parquet" if top is not None else out.suffix)
-            missing = [piece for piece, name in zip(pieces, names, strict=True) if not name.is_file()]
-            tables = _tables(pieces, missing)
-            for number, name in enumerate(names):
-                if name.is_file():
-                    facts = json.loads(_facts_of(name).read_text(encoding="utf-8"))
+            kept = [*map(_kept, names)]
+            tables = _tables(pieces, [piece for piece, facts in zip(pieces, kept, strict=True) if not facts])
+            for number, (name, known) in enumerate(zip(names, kept, strict=True)):
+                if known:
+                    facts = known
                     made = polars.read_parquet(name) if top is not None else None
                 else:
                     made, facts = answered(*next(tables), number)
@@ -158,7 +163,9 @@ def ask(
 def _pieces(model: Any, question: str, data: Any, rows: int | None, progress: Progress) -> list[Any]:
     """The parts of a table in files; a whole table; or numbers of rows to draw."""
     if question == "sample":
-        return [min(data - at, rows or AT_ONCE) for at in range(0, data, rows or AT_ONCE)]
+        check_positive(**{"the number of rows": data})
+        step = part_size(rows, AT_ONCE)
+        return [min(data - at, step) for at in range(0, data, step)]
     if not isinstance(data, str | os.PathLike):
         return [data]
 
@@ -205,11 +212,25 @@ def write_part(path: Path, made: Any, facts: Facts, header: bool = True) -> None
         made, facts: what `answer` gave; the facts go into a folder `facts` beside that of the file.
         header: write the names of the columns of a CSV file.
     """
-    write_json(_facts_of(path), facts)
-    csv = path.suffix == ".csv"
-    write_atomically(
-        path, lambda p: made.write_csv(p, include_header=header) if csv else made.write_parquet(p)
-    )
+
+    def write(place: Path) -> None:
+        made.write_csv(place, include_header=header) if path.suffix == ".csv" else made.write_parquet(place)
+        write_json(_facts_of(path), sealed(facts | {"sha256": _sha256(place)}))
+
+    files.write_by_polars(path, write)
+
+
+def _kept(path: Path) -> Facts | None:
+    """The facts of a part that an earlier call wrote; None if it is not there, or was changed since."""
+    with suppress(OSError, ValueError):
+        facts = read_json(_facts_of(path), sha256=str)
+        return facts if facts["sha256"] == _sha256(path) else None
+    return None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _facts_of(path: Path) -> Path:
@@ -232,7 +253,7 @@ def _join(names: Sequence[Path], out: Path) -> None:
                     shutil.copyfileobj(part, file, 1 << 20)
 
     csv = out.suffix == ".csv"
-    write_atomically(whole, join if csv else polars.scan_parquet(list(names), glob=False).sink_parquet)
+    files.write_by_polars(whole, join if csv else polars.scan_parquet(list(names), glob=False).sink_parquet)
     os.replace(whole, out)
 
 
@@ -241,7 +262,9 @@ def _key(model: Any, question: str, pieces: Sequence[Any], options: Facts) -> st
     with TemporaryDirectory() as folder:
         model.save(file := Path(folder) / "model.safetensors")
         facts = json.dumps(read_header(file).facts, sort_keys=True)  # (the file has it in any order)
-    digest = hashlib.sha256(f"{facts} {__version__} {question} {list(map(str, pieces))} {options}".encode())
+    named = isinstance(pieces[0], Part | int)  # else one table in memory, which no later call goes on with
+    rows = list(map(str, pieces)) if named else secrets.token_hex()
+    digest = hashlib.sha256(f"{facts} {__version__} {question} {rows} {options}".encode())
     for name, tensor in sorted(model.model_.state_dict().items()):
         digest.update(name.encode() + tensor.cpu().numpy().tobytes())
     return digest.hexdigest()[:16]

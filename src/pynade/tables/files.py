@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -232,7 +232,19 @@ def write_table(path: Path, header: Sequence[str] | None, rows: Any) -> None:
         np.save(stream, rows)
         return write_atomically(path, lambda file: file.write_bytes(stream.getbuffer()))
     rows = as_frame(header, rows)
-    write_atomically(path, rows.write_csv if path.suffix == ".csv" else rows.write_parquet)
+    write_by_polars(path, rows.write_csv if path.suffix == ".csv" else rows.write_parquet)
+
+
+def write_by_polars(path: Path, write: Callable[[Path], object]) -> None:
+    """`write_atomically` with a method of polars, whose errors (a full disk, for example) become OSError."""
+
+    def attempt(place: Path) -> None:
+        try:
+            write(place)
+        except (polars.exceptions.PolarsError, polars.exceptions.PanicException) as error:
+            raise OSError(str(error).partition("\n")[0]) from error
+
+    write_atomically(path, attempt)
 
 
 def as_frame(header: Sequence[str] | None, rows: Any) -> polars.DataFrame:

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from glob import glob
 from itertools import zip_longest
+from numbers import Integral
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -102,6 +103,28 @@ def table_files(data: Place) -> list[Path]:
     return files
 
 
+def check_output(out: Path, data: Place) -> None:
+    """Raise a ValueError if an output would be one of the files of a table that is read.
+
+    Args:
+        out: Where to write.
+        data: As for `list_parts`.
+    """
+    folder = Path(os.path.expanduser(data))
+    inside = folder.is_dir() and out.resolve().is_relative_to(folder.resolve())
+    if inside or (out.is_file() and any(map(out.samefile, table_files(data)))):
+        raise ValueError(f"cannot write {out}: it would be a file of the table that is read, {data}")
+
+
+def part_size(rows: Any, usual: int) -> int:
+    """How many rows a part has at most: as asked for, or else the usual number."""
+    if rows is None:
+        return usual
+    if not isinstance(rows, Integral) or rows < 1:
+        raise ValueError(f"the rows of a part must be a whole number from 1 on, not {rows!r}")
+    return int(rows)
+
+
 def list_parts(
     data: Place,
     rows: int | None = None,
@@ -159,7 +182,7 @@ def list_parts(
 
 
 def _at_most(rows: int | None, width: int) -> int:
-    return max(1, min(ROWS, CELLS // max(1, width))) if rows is None else rows
+    return part_size(rows, max(1, min(ROWS, CELLS // max(1, width))))
 
 
 def _scan_parquet(file: Path, rows: int | None, *_: Any) -> tuple[dict[str, str], list[Piece], Any]:
@@ -185,7 +208,7 @@ def _scan_csv(
     head, pieces = _head(file), []
     kinds = kinds or (None if numbers else [TYPES] * len(head.cells))
     for at, line, raw in _csv_parts(file, head, _at_most(rows, len(head.cells)), show):
-        count = _lines(raw) + (not raw.endswith(b"\n"))
+        count = _lines(raw) + (not raw.endswith((b"\n", b"\r")))
         if not numbers:
             texts = CsvText(file, raw, head, (at, line)).texts(missing)
             count = len(texts[0])
@@ -216,6 +239,9 @@ def _csv_parts(
             block, cut = stream.read(BLOCK), 0
             held += block
             ends, broken = _row_ends(held, head.delimiter, last=not block)
+            if len(held) - (int(ends[-1]) if len(ends) else 0) > LONGEST:
+                where = f"{file}, after line {line + _lines(held[: int(ends[-1])] if len(ends) else b'')}"
+                raise ValueError(f"{where}: a row has more than {LONGEST:,} bytes; do its quotes match?")
             for end in map(int, ends[rows - 1 :: rows]):
                 if held[cut:end].strip():  # else blank lines
                     yield at + cut, line, held[cut:end]
@@ -223,7 +249,7 @@ def _csv_parts(
                 cut = end
             at, held = at + cut, held[cut:]
             show(getattr(stream, "fileobj", stream).tell())
-            if not block or broken or (len(ends) == 0 and len(held) > LONGEST):
+            if not block or broken:
                 if held.strip():
                     yield at, line, held
                 return
@@ -238,7 +264,7 @@ def _row_ends(text: bytes, delimiter: str, last: bool) -> tuple[Sequence[int] | 
     if b'"' not in text and text.count(b"\r") == text.count(b"\r\n"):
         return np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1, False
     ends: list[int] = []
-    text = text if last else text[: text.rfind(b"\n") + 1]
+    text = text if last else text[: max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1]
     try:  # (in this encoding every byte is a character)
         ends.extend(end for _, _, end in rows_of(text.decode("latin-1"), delimiter))
     except csv.Error as error:
