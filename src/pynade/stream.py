@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from pynade.engines import TRIES, imported_ray
+from pynade.engines import imported_ray
 from pynade.estimators.questions import PARTICLES
 from pynade.runs.answers import ANSWERS, BatchAnswers
 from pynade.runs.stream import AT_ONCE, Progress, Result, ask
@@ -159,8 +159,8 @@ def answer_dataset(
 
     "score" and "predict" give the rows with the answer as a column (``log_prob``, the target); "impute" gives
     the rows without gaps, "surprise" how odd each cell is. Draws depend on the seed and on the rows that are
-    drawn for together, so that a task that is done again gives the same. Ray keeps the order of rows if that is asked for
-    (``ray.data.DataContext.get_current().execution_options.preserve_order``).
+    drawn for together, so that a task that is done again gives the same. Ray keeps the order of rows if
+    ``ray.data.DataContext.get_current().execution_options.preserve_order`` is set.
 
     Args:
         model: A fitted estimator, which every worker gets once.
@@ -174,9 +174,7 @@ def answer_dataset(
     cluster: Any = imported_ray()
     if question not in (known := [name for name in ANSWERS if name != "sample"]):
         raise ValueError(f"the question must be one of {', '.join(known)}, not {question!r}")
+    compute = compute or cluster.data.ActorPoolStrategy(min_size=1)
     args = model, question, rows or AT_ONCE, dict(options or {})
-    how: dict[str, Any] = {"max_restarts": -1, "max_task_retries": TRIES - 1, **resources}
-    how["compute"] = compute or cluster.data.ActorPoolStrategy(min_size=1)
-    return dataset.map_batches(
-        BatchAnswers, batch_size=None, batch_format="pyarrow", fn_constructor_args=args, **how
-    )
+    how: dict[str, Any] = {"compute": compute, "fn_constructor_args": args, **resources}
+    return dataset.map_batches(BatchAnswers, batch_size=None, batch_format="pyarrow", **how)
