@@ -143,9 +143,9 @@ def _by_ray(work: Callable[..., Any], jobs: Sequence[Job], workers: int | None, 
             except ray.exceptions.RayTaskError as error:
                 raise error.cause from None
             except ray.exceptions.RayError as error:
-                said = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+                why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
                 raise ConnectionError(
-                    f"a worker of Ray has ended {TRIES} times in one job ({said})"
+                    f"a job on Ray was given up after {TRIES} tries or less ({why})"
                 ) from None
             for later, job in waiting:
                 running[actor.do.remote(job)] = later, actor
