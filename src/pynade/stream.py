@@ -21,10 +21,12 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from pynade.engines import imported_ray
+from pynade.estimators import load
 from pynade.estimators.questions import PARTICLES
 from pynade.runs.answers import ANSWERS, BatchAnswers
 from pynade.runs.stream import AT_ONCE, Progress, Result, ask
@@ -178,3 +180,13 @@ def answer_dataset(
     args = model, question, rows or AT_ONCE, dict(options or {})
     how: dict[str, Any] = {"compute": compute, "fn_constructor_args": args, **resources}
     return dataset.map_batches(BatchAnswers, batch_size=None, batch_format="pyarrow", **how)
+
+
+@lru_cache(maxsize=4)
+def load_once(path: Place) -> Any:
+    """The model of a file, which a process reads once: for functions that run on workers of Spark or Dask.
+
+    Args:
+        path: The file, as for `pynade.load`.
+    """
+    return load(path)
