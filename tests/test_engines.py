@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import warnings
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import polars
@@ -65,6 +68,13 @@ def workers_of_ray(name):
         except psutil.Error:
             continue
     return found
+
+
+def block(first, kind="text"):
+    """The code on the page about clusters that begins so."""
+    page = (Path(__file__).parents[1] / "docs/howto/clusters.md").read_text(encoding="utf-8")
+    (code,) = (c for c in re.findall(rf"^```{kind}\n(.*?)^```$", page, re.S | re.M) if c.startswith(first))
+    return code
 
 
 def square(x):
@@ -197,6 +207,45 @@ def test_a_data_set_of_ray(ray, model, tmp_path):
     np.testing.assert_allclose(got["log_prob"], [expected[i] for i in got["id"]])
     with pytest.raises(ValueError, match="must be one of score, impute, predict, surprise, not 'sample'"):
         pynade.stream.answer_dataset(model[0], "sample", data)
+
+
+@pytest.mark.slow
+@OWN_WARNINGS
+def test_the_recipe_of_the_page(ray, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written(people(N), tmp_path / "people", "parquet")
+    model = pynade.TabularNADE(hidden=8, epochs=2, drop=("id",), random_state=0).fit(people(N))
+    (tmp_path / "runs/people").mkdir(parents=True)
+    model.save("runs/people/model.safetensors")
+    names = {}
+    exec(block("import ray"), names)
+    assert names["scored"].columns() == [*people(N).columns, "log_prob"]
+    filled = read(tmp_path / "filled")
+    assert sorted(filled["id"]) == sorted(people(N)["id"])
+    assert filled["age"].null_count() == 0
+
+
+@pytest.mark.slow
+def test_the_recipe_for_spark(tmp_path, monkeypatch):
+    spark = pytest.importorskip("pyspark", reason="Spark is not installed (pip install pyspark)")
+    if not (Path(spark.__file__).parent / "jars").is_dir() or shutil.which("java") is None:
+        pytest.skip("Spark needs Java, and the package pyspark, not only its client")
+    monkeypatch.chdir(tmp_path)
+    table = pynade.datasets.penguins()
+    (tmp_path / "people").mkdir()
+    for k, part in enumerate((table[:200], table[200:])):
+        part.to_parquet(tmp_path / f"people/{k}.parquet")
+    model = pynade.TabularNADE(hidden=8, epochs=2, random_state=0).fit(table)
+    model.save("model.safetensors")
+    code = (
+        f"{block('import pynade', 'python')}\n{block('def scored_frames', 'python')}\n{block('from pyspark')}"
+    )
+    (tmp_path / "recipe.py").write_text(code.replace("TabularNADE(", "TabularNADE(hidden=8, epochs=2, "))
+    where = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run([sys.executable, "recipe.py"], capture_output=True, text=True, env=where)
+    assert done.returncode == 0, done.stderr
+    found = polars.read_parquet("scores/*.parquet")["log_prob"]
+    np.testing.assert_allclose(np.sort(found), np.sort(model.score_samples(table)))
 
 
 @OWN_WARNINGS
