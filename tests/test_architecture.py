@@ -17,6 +17,7 @@ LAYERS = [  # from the bottom; a folder or a module of src/pynade each
     "atomic",
     "precision",
     "processes",
+    "engines",
     "arguments",
     "kernels",
     "ordering",

@@ -10,12 +10,12 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import closing
 from dataclasses import dataclass
-from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
+from pynade.engines import each
 from pynade_paper.cells import Cell, expected_minutes
 from pynade_paper.records import current_names, read_json, seeded_grid
 
@@ -101,31 +101,21 @@ def in_progress(cell: Cell, work: Path) -> bool:
 
 
 def reproduce_all(
-    todo: list[Cell], workers: int, results: Path, work: Path, options: Options = Options()
+    todo: list[Cell],
+    workers: int | None,
+    results: Path,
+    work: Path,
+    options: Options = Options(),
+    engine: str = "local",
 ) -> Iterator[tuple[Cell, Outcome]]:
-    """Make several cells at a time, each in a process of its own; yields cells and outcomes as they finish.
+    """Make several cells at a time, by a process each; yields cells and outcomes as they finish.
 
     Two on a GPU overlap their start-up; more help only models that leave most of it idle.
     """
-    others = set(active_children())
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
-    try:
-        jobs = {pool.submit(_on_one_thread, cell, results, work, options): cell for cell in todo}
-        for job in as_completed(jobs):
-            yield jobs[job], job.result()
-    except BaseException:
-        for process in set(active_children()) - others:
-            process.terminate()  # it gets Ctrl-C too, but not a signal to this process alone
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _on_one_thread(cell: Cell, results: Path, work: Path, options: Options) -> Outcome:
-    import torch
-
-    torch.set_num_threads(1)
-    return attempt(cell, results, work, options)
+    jobs = [(cell, results, work, options) for cell in todo]
+    with closing(each(attempt, jobs, engine, workers, options.device)) as made:
+        for number, outcome in made:
+            yield todo[number], outcome
 
 
 def attempt(cell: Cell, results: Path, work: Path, options: Options = Options(), **watch: Any) -> Outcome:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from pynade.cli.arguments import Engine
 from pynade.cli.screen import console, errors, next_commands, plain_table
 
 if TYPE_CHECKING:
@@ -42,8 +43,9 @@ def reproduce(
     ] = False,
     show: Annotated[bool, Option("--list", help="Only list what would be done.")] = False,
     workers: Annotated[
-        int, Option(help="Cells made at a time, a process each (on a GPU more than two rarely help).")
-    ] = 1,
+        int | None, Option(help="Cells at a time, a process each (on a GPU more than two rarely help) [1].")
+    ] = None,
+    engine: Engine = "local",
     device: Annotated[str, Option(help="auto, cpu or cuda.")] = "auto",
     seed: Annotated[int, Option(help="Of everything random.")] = 0,
     results: Annotated[Path, Option(help="Folder of the records.")] = Path("paper/results"),
@@ -67,13 +69,13 @@ def reproduce(
       pynade reproduce speech --by-group --device cuda
       pynade reproduce uci --list
     """
+    from pynade.engines import check_engine
     from pynade_paper.cells import cells, expected_minutes, parse_minutes, tables_named, within_budget
     from pynade_paper.records import measured
     from pynade_paper.reproduce import Options, OutOfTime, in_progress, logged_hours, write_log
     from pynade_paper.tables import read_tables
 
-    if workers < 1:
-        raise ValueError(f"the number of workers must be at least 1, not {workers}")
+    check_engine(engine, workers)
     if results.exists() and not results.is_dir():
         raise ValueError(f"{results} is a file; --results is the folder of the records")
     todo = cells(tables_named(tables, read_tables(protocols)), model, dataset)
@@ -88,7 +90,7 @@ def reproduce(
             count = "1 cell was" if len(old) == 1 else f"{len(old)} cells were"
             errors.print(f"{count} made by an earlier protocol: --outdated makes them again")
     minutes = None if budget is None else parse_minutes(budget)
-    taken, left = within_budget(todo, results, minutes, device, workers, quick)
+    taken, left = within_budget(todo, results, minutes, device, workers or 1, quick)
     times = {cell.name: expected_minutes(cell, results, device, quick) for cell in taken}
     if minutes is not None or (show and taken):
         note = "" if quick or device == "cuda" else " (on an H200 where this kind of device has no record)"
@@ -108,7 +110,7 @@ def reproduce(
         write_log(work, command, time.monotonic() - began, device=device, quick=quick, **facts)
 
     try:
-        for cell, (outcome, seconds) in _outcomes(taken, workers, results, work, options):
+        for cell, (outcome, seconds) in _outcomes(taken, workers, results, work, options, engine):
             if isinstance(outcome, OutOfTime):
                 left.append(cell)
                 continue
@@ -146,15 +148,15 @@ def reproduce(
 
 
 def _outcomes(
-    cells: list[Cell], workers: int, results: Path, work: Path, options: Options
+    cells: list[Cell], workers: int | None, results: Path, work: Path, options: Options, engine: str
 ) -> Iterator[tuple[Cell, Outcome]]:
     """Make cells one after the other with a progress bar, or several at a time."""
     from pynade.cli.screen import training_bar
     from pynade.cli.sweep import standings
     from pynade_paper.reproduce import attempt, reproduce_all
 
-    if workers > 1:
-        yield from reproduce_all(cells, workers, results, work, options)
+    if engine != "local" or workers not in (None, 1):
+        yield from reproduce_all(cells, workers, results, work, options, engine)
         return
     for number, cell in enumerate(cells, start=1):
         errors.print(f"[{number}/{len(cells)}] {cell.name}")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from pynade.cli import lazy
-from pynade.cli.arguments import Data, DataDir, Picture, Run, parse_given, parse_shape
+from pynade.cli.arguments import Data, DataDir, Engine, Picture, Run, Workers, parse_given, parse_shape
 from pynade.cli.lazy import files, np
 from pynade.cli.screen import console, errors, next_commands, row_bar
 
@@ -43,6 +43,8 @@ def score(
     density: Annotated[bool, Option("--density", help=DENSITY)] = False,
     record: Annotated[Path | None, Option(help="Write the result with its provenance here (.json).")] = None,
     data_dir: DataDir = None,
+    engine: Engine = "local",
+    workers: Workers = None,
 ) -> None:
     """Log-likelihood of data under a trained model, with its standard error: exact, or an estimate.
 
@@ -63,6 +65,7 @@ def score(
       pynade score runs/deep binarized_mnist --orderings 128
       pynade score runs/unet binarized_mnist --estimate 32 --precision bf16
       pynade score runs/unet binarized_mnist --estimate 32 --orderings 16
+      pynade score runs/people 'people/*.parquet' --rows scores.parquet --engine ray
     """
     if rows is not None and estimate is not None:
         raise ValueError("an estimate has no exact log p for every row: give --rows without --estimate")
@@ -78,8 +81,12 @@ def score(
         with row_bar("scoring", rows=orderings is None) as bar:
             lines, asked = None, dict[str, Any](orderings=orderings, density=density)
             if record is None and estimate is None:
-                lines = lazy.score.score_files(run, data, split, rows, progress=bar, **asked)
+                where: Any = {"engine": engine, "workers": workers}
+                lines = lazy.score.score_files(run, data, split, rows, progress=bar, **where, **asked)
             if lines is None:
+                if engine != "local" or workers not in (None, 1):
+                    what = "exact scores of tables in files, without --record, --estimate and --orderings"
+                    raise ValueError(f"--engine and --workers are for {what}")
                 asked |= {"draws": estimate, "every": every or 10, "precision": precision}
                 asked["progress"] = bar if rank == 0 else None
                 result = lazy.score.score_run(run, data, split, data_dir, **asked)
@@ -172,6 +179,8 @@ def impute(
     draws: Annotated[int | None, Option(help=DRAWS)] = None,
     seed: Annotated[int, Option(help="Of the draws, and of an estimate.")] = 0,
     particles: Annotated[int | None, Option(help=PARTICLES)] = None,
+    engine: Engine = "local",
+    workers: Workers = None,
 ) -> None:
     """Fill the gaps of a table.
 
@@ -194,7 +203,7 @@ def impute(
     lazy.arguments.check_positive(**sizes)
     asked: Any = {"draws": draws, "random_state": seed, "particles": used, "columns": facts.get("columns")}
     with row_bar("imputing", rows=True) as bar:
-        asked |= {"dropped": facts.get("dropped", ()), "progress": bar}
+        asked |= {"dropped": facts.get("dropped", ()), "progress": bar, "engine": engine, "workers": workers}
         made = lazy.stream.ask(model, "impute", lazy.run.table_for(model, str(file)), out, **asked)
     for note in made.notes:
         errors.print(f"Warning: {note}")

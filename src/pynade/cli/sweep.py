@@ -16,7 +16,7 @@ from typer import Option
 
 from pynade.atomic import write_json
 from pynade.cli import lazy
-from pynade.cli.arguments import Data, DataDir
+from pynade.cli.arguments import Data, DataDir, Engine, Workers
 from pynade.cli.screen import LINE_SECONDS, console, errors, next_commands, plain_table
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ def sweep(
     seed: Annotated[int, Option(help="Of orderings, weights and shuffling.")] = 0,
     record: Annotated[Path | None, Option(help="Write the result here too (.json).")] = None,
     data_dir: DataDir = None,
+    engine: Engine = "local",
+    workers: Workers = None,
 ) -> None:
     """Try a grid of settings, all trained at once; choose on validation, score the test part once.
 
@@ -55,7 +57,8 @@ def sweep(
     validation epoch; with --no-retrain the weights of that epoch are scored as they are. `--repeats 10`
     trains the chosen setting with ten seeds, and says how much the test result depends on them: on the
     ordering of the variables, the initial weights, the shuffling. The folder keeps everything; an interrupted
-    sweep goes on when the command is given again.
+    sweep goes on when the command is given again. --workers or --engine ray train several architectures (of
+    a classical model: folds) at a time, with the same result.
 
     \b
     Examples:
@@ -75,7 +78,7 @@ def sweep(
         (plain[name],) = given
     with standings() as show:
         options: dict[str, Any] = {"seed": seed, "data_dir": data_dir, "folds": folds, "retrain": retrain}
-        options |= {"repeats": repeats, "quick": quick, "report": show}
+        options |= {"repeats": repeats, "quick": quick, "report": show, "engine": engine, "workers": workers}
         result = lazy.sweep.Sweep(out, model, data, plain, values, **options).run()
     if record is not None:
         write_json(record, result)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from pynade.cli import lazy
-from pynade.cli.arguments import Data, Run, parse_question
+from pynade.cli.arguments import Data, Engine, Run, Workers, parse_question
 from pynade.cli.lazy import files, np
 from pynade.cli.screen import console, next_commands, plain_table, print_bars, print_facts, row_bar
 
@@ -34,6 +34,8 @@ def predict(
     target: Annotated[str, Option(help="The column to predict.")],
     out: Annotated[Path, Option(help="Where to write, row by row (.csv, .parquet, or a folder).")],
     proba: Annotated[bool, Option("--proba", help="Write a probability for every level.")] = False,
+    engine: Engine = "local",
+    workers: Workers = None,
 ) -> None:
     """Best guesses of a column from whatever else is known in each row.
 
@@ -48,6 +50,7 @@ def predict(
     table = lazy.run.table_for(model, data)
     with row_bar("predicting", rows=True) as bar:
         given: Any = {"target": target, "proba": proba, "progress": bar}
+        given |= {"engine": engine, "workers": workers}
         made = lazy.stream.ask(model, "predict", table, out, **given)
     what = f"probabilities of {len(model.levels(target))} levels" if proba else "best guesses"
     console.print(f"{what} of {target} in {made.rows:,} rows -> {out}")
@@ -59,6 +62,8 @@ def surprise(
     data: Data,
     top: Annotated[int, Option(help="How many cells.")] = 20,
     out: Annotated[Path | None, Option(help="Write the cells here too (.csv or .parquet).")] = None,
+    engine: Engine = "local",
+    workers: Workers = None,
 ) -> None:
     """The oddest cells of a table: values that are likelier as errors than given the rest of their row.
 
@@ -76,7 +81,8 @@ def surprise(
     model, _ = lazy.run.load_run(run, lazy.estimators.TabularNADE)
     table = lazy.run.table_for(model, data)
     with row_bar("scoring cells", rows=True) as bar:
-        cells = lazy.stream.ask(model, "surprise", table, out, top=top, progress=bar).cells
+        asked: Any = {"top": top, "progress": bar, "engine": engine, "workers": workers}
+        cells = lazy.stream.ask(model, "surprise", table, out, **asked).cells
     console.print(odd_cells(cells.head(50)))
     if out is not None:
         console.print(f"{cells.height:,} cells -> {out}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -177,6 +178,30 @@ def draw(
 def part_seed(seed: int, number: int) -> int:
     """The seed of the draws of a part; that of the first is the seed itself."""
     return int(np.random.SeedSequence([seed, number]).generate_state(1)[0]) if number else seed
+
+
+class BatchAnswers:
+    """What a worker of a cluster calls for each batch of rows: a generator of answers, as pyarrow tables.
+
+    Args:
+        model, question, options: as for `answer`.
+        rows: answered together, at most.
+    """
+
+    def __init__(self, model: Any, question: str, rows: int, options: Facts) -> None:
+        self.model, self.question, self.rows, self.options = model, question, rows, options
+
+    def __call__(self, batch: Any) -> Iterator[Any]:
+        """The answers for the rows of a pyarrow table; draws depend on the seed and on these rows alone."""
+        table, number = polars.DataFrame(polars.from_arrow(batch)), 0
+        for part in table.iter_slices(self.rows):
+            if self.question == "impute":
+                plain = part.select(~(polars.selectors.nested() | polars.selectors.binary()))
+                number = int.from_bytes(hashlib.sha256(plain.write_csv().encode()).digest())
+            made, _ = answer(self.model, self.question, part, number, **self.options)
+            beside = self.question in ("score", "predict") and len(made) == len(part)
+            made = part.with_columns(made) if beside else made
+            yield made.to_arrow(compat_level=polars.CompatLevel.oldest())
 
 
 def moments(values: np.ndarray) -> Moments:

@@ -85,6 +85,34 @@ def ensembles_of(many: list[OrderingScores], typical: int | None = None) -> dict
     }
 
 
+def scored(estimator: Any, rows: np.ndarray) -> tuple[np.ndarray, OrderingScores | None]:
+    """Every row's score; of an ensemble over orderings also those of its members."""
+    k = getattr(estimator, "n_orderings", 1)
+    if estimator.has_orderings and k > 1 and not np.isnan(rows).any():
+        many = estimator.score_orderings(rows, k)  # smaller ensembles cost nothing more
+        return many.ensemble_rows(), many
+    return estimator.score_samples(rows), None
+
+
+def scored_folds(estimators: list[Any], parts: list[Dataset], name: str) -> tuple[list[Any], dict[str, Any]]:
+    """Scores of one part of each fold, and what a record says of them; of ensembles also of smaller ones."""
+    pairs = [scored(estimator, part.split(name)) for estimator, part in zip(estimators, parts, strict=True)]
+    scores, many = [rows for rows, _ in pairs], [found for _, found in pairs if found is not None]
+    mean = averaged([e.summary(rows) for e, rows in zip(estimators, scores, strict=True)])
+    groups = by_group(parts[0], name, scores[0]) if len(parts) == 1 else {}
+    return scores, {name: mean, **groups, **(ensembles_of(many) if len(many) == len(parts) else {})}
+
+
+def over_seeds(several: list[Any], first: np.ndarray, rows: np.ndarray) -> dict[str, Any]:
+    """Means of one setting under several seeds, the first scored before; names those that diverged late."""
+    means = np.array([first.mean(), *(scored(estimator, rows)[0].mean() for estimator in several[1:])])
+    std, diverged = float(means.std(ddof=1)), [e for e in several if e.history_.stopped == "diverged"]
+    facts = {"seeds": [e.random_state for e in several], "means": means.tolist(), "mean": float(means.mean())}
+    facts |= {"std": std, "stderr_of_std": float(std / np.sqrt(2 * (len(means) - 1)))}  # of normal numbers
+    facts |= {"diverged": [e.random_state for e in diverged]} if diverged else {}
+    return {"repeats": facts}
+
+
 def score_run(
     run: Path,
     data: str,
@@ -181,12 +209,15 @@ def score_files(
     orderings: int | None = None,
     density: bool = False,
     progress: Callable[..., None] | None = None,
+    engine: str = "local",
+    workers: int | None = None,
 ) -> list[str] | None:
     """The score of a table in files, read part by part, in words; None where it has to be read at once.
 
     Args:
         run, data, split, orderings, density, progress: as for `score_run`.
         out: where to write the log p of every row.
+        engine, workers: where parts are scored, as for `pynade.engines.each`.
     """
     model, facts = load_run(run)
     mixed, whole = isinstance(model, TabularNADE), split in (None, "all", "train")
@@ -196,6 +227,7 @@ def score_files(
         return None
     known = {"columns": facts.get("columns"), "dropped": facts.get("dropped", ())}
     asked = known | {"progress": progress, "orderings": orderings} | ({"density": density} if mixed else {})
+    asked |= {"engine": engine, "workers": workers}
     made, place = ask(model, "score", data, out, **asked), Path(data)
     name = stem(place) if place.is_file() else place.name
     return [

@@ -2,8 +2,8 @@
 
 Answers go into a hidden folder beside the output, a file for each part, and are joined when all are there; so
 a call that was killed goes on where it was, and gives the same output. The name of the folder has a digest of
-all that the answers depend on, and a part that was changed since it was written is computed again. `answer`
-and `write_part` are all that a cluster needs for one part.
+all that the answers depend on, and a part that was changed since it was written is computed again. Whatever
+engine answers the parts, it writes the same files.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from glob import escape
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,13 +28,14 @@ from pynade._version import __version__
 from pynade.arguments import check_positive
 from pynade.atomic import InUse, sole_writer, write_json
 from pynade.digest import read_header, read_json, sealed
+from pynade.engines import check_engine, each
 from pynade.estimators import TabularNADE
 from pynade.estimators.table_questions import listed
 from pynade.likelihood import Estimate
 from pynade.runs.answers import Facts, answer, estimate
 from pynade.tables import files
 from pynade.tables.modules import polars
-from pynade.tables.stream import Part, check_output, check_unchanged, list_parts, part_size, read_parts
+from pynade.tables.stream import Part, Reader, check_output, check_unchanged, list_parts, part_size
 
 Progress = (
     Callable[..., None] | None
@@ -72,6 +74,8 @@ def ask(
     *,
     rows: int | None = None,
     progress: Progress = None,
+    engine: str = "local",
+    workers: int | None = None,
     **options: Any,
 ) -> Result:
     """Answer a question about all rows of a table, and write the answer.
@@ -84,10 +88,12 @@ def ask(
         out: a .csv or .parquet file, or a folder to make, with a file for each part; None writes nothing.
         rows: of a part, at most; by default 65,536, or fewer of a table of more than 256 columns.
         progress: called with the rows done, all rows, and "rows"; while types are found out, with bytes.
+        engine, workers: where parts are answered, as for `pynade.engines.each`.
         options: as for `answer`.
     """
     out, top = None if out is None else Path(out), options.get("top")
     folder = out is not None and not out.suffix
+    check_engine(engine, workers)
     if out is not None:
         arrays = question == "score" or (question == "impute" and not isinstance(model, TabularNADE))
         endings = files.TABLE_ENDINGS if arrays else files.FRAME_ENDINGS
@@ -96,68 +102,79 @@ def ask(
             check_output(out, data)
         options["raw"] = out.suffix == ".npy"
     pieces = _pieces(model, question, data, rows, progress)
-    several, cells, found, done = len(pieces) > 1, None, list[Facts](), 0
-    total = sum(map(_size, pieces))
+    several, total, found = len(pieces) > 1, sum(map(_size, pieces)), dict[int, tuple[Any, Facts]]()
     if several and options.get("raw"):
         raise ValueError(
             f"{out}: a table of more than {_size(pieces[0]):,} rows is written as .csv or .parquet"
         )
+    at_once = out is not None and not (several or folder)
 
-    def show() -> (
-        None
-    ):  # before each part that is not there: so the first call has what an earlier command did
-        if progress is not None:
-            progress(done, total)
+    def answer_all(names: Sequence[Path | None]) -> None:
+        """Answer what is not found; the first call of `progress` has what an earlier command did."""
+        left = [number for number in range(len(pieces)) if number not in found]
+        jobs = [(number, pieces[number], names[number], folder or number == 0) for number in left]
+        worker = _Worker(model, question, options, several, top is not None or at_once)
+        done = total - sum(_size(pieces[number]) for number in left)
+        with closing(each(worker, jobs, engine, workers, getattr(model, "device", "cpu"))) as answers:
+            for job, answered in chain([(None, None)], answers):
+                if job is not None:
+                    found[left[job]] = answered
+                    done += answered[1]["rows"]
+                if progress is not None:
+                    progress(done, total)
 
-    def answered(piece: Any, table: Any, number: int) -> tuple[Any, Facts]:
-        show()
-        if not isinstance(piece, Part):
-            return answer(model, question, table, number, **options)
-        try:
-            return answer(model, question, table, number, where=f"{piece.file}, part 'train'", **options)
-        except ValueError as error:
-            where = "" if not several or str(piece.file) in str(error) else f"{piece.file}: "
-            raise ValueError(f"{where}{error}") from error
+    def cells() -> Any:
+        return None if top is None else _listed(_oddest(pieces, [found[k][0] for k in sorted(found)], top))
 
-    def take(number: int, made: Any, facts: Facts) -> None:
-        nonlocal done, cells
-        if top is not None:
-            first = pieces[number].first if isinstance(pieces[number], Part) else 0
-            cells = _oddest(cells, made.with_columns(polars.col("row") + first), top)
-        found.append(facts)
-        done += facts["rows"]
-
-    if out is None or (not several and not folder):
-        for number, (piece, table) in enumerate(_tables(pieces, pieces)):
-            made, facts = answered(piece, table, number)
-            take(number, made, facts)
-            if out is not None:
-                files.write_table(out, facts["header"], made if top is None else _listed(cells))
-        show()
+    if out is None or at_once:
+        answer_all([None] * len(pieces))
+        if out is not None:
+            files.write_table(out, found[0][1]["header"], found[0][0] if top is None else cells())
     else:
         with _place(out, _key(model, question, pieces, options)) as place:
             names = _part_names(place / "parts", pieces, ".parquet" if top is not None else out.suffix)
-            kept = [*map(_kept, names)]
-            tables = _tables(pieces, [piece for piece, facts in zip(pieces, kept, strict=True) if not facts])
-            for number, (name, known) in enumerate(zip(names, kept, strict=True)):
-                if known:
-                    facts = known
-                    made = polars.read_parquet(name) if top is not None else None
-                else:
-                    made, facts = answered(*next(tables), number)
-                    write_part(name, made, facts, header=folder or number == 0)
-                take(number, made, facts)
-            show()
+            for number, (name, facts) in enumerate(zip(names, map(_kept, names), strict=True)):
+                if facts:
+                    found[number] = (None if top is None else polars.read_parquet(name)), facts
+            answer_all(names)
             check_unchanged(piece for piece in pieces if isinstance(piece, Part))
             if top is None:
                 _join(names, out)
             else:
-                files.write_table(place / out.name, None, _listed(cells))
+                files.write_table(place / out.name, None, cells())
                 os.replace(place / out.name, out)
-    notes = dict.fromkeys(note for facts in found for note in facts.get("notes", ()))
-    scores, gain = (estimate(model, found, name) for name in ("scores", "gain"))
-    gaps = sum(facts.get("gaps", 0) for facts in found)
-    return Result(done, scores, gain, gaps, tuple(notes), top and _listed(cells), len(pieces))
+    every = [found[number][1] for number in sorted(found)]
+    notes = dict.fromkeys(note for facts in every for note in facts.get("notes", ()))
+    scores, gain = (estimate(model, every, name) for name in ("scores", "gain"))
+    gaps, count = (sum(facts.get(name, 0) for facts in every) for name in ("gaps", "rows"))
+    return Result(count, scores, gain, gaps, tuple(notes), cells(), len(pieces))
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """Answers a question about parts of a table, in any process, and writes the answers."""
+
+    model: Any
+    question: str
+    options: Facts
+    several: bool  # there are more parts than one
+    keep: bool  # give the answers back too
+    read: Reader = field(default_factory=Reader)
+
+    def __call__(self, number: int, piece: Any, name: Path | None, header: bool) -> tuple[Any, Facts]:
+        options = self.options
+        if isinstance(piece, Part):
+            options = {**options, "where": f"{piece.file}, part 'train'"}
+        table = self.read(piece) if isinstance(piece, Part) else piece
+        try:
+            made, facts = answer(self.model, self.question, table, number, **options)
+        except ValueError as error:
+            if not (isinstance(piece, Part) and self.several) or str(piece.file) in str(error):
+                raise
+            raise ValueError(f"{piece.file}: {error}") from error
+        if name is not None:
+            write_part(name, made, facts, header)
+        return made if self.keep else None, facts
 
 
 def _pieces(model: Any, question: str, data: Any, rows: int | None, progress: Progress) -> list[Any]:
@@ -181,11 +198,6 @@ def _size(piece: Any) -> int:
     return piece.rows if isinstance(piece, Part) else piece if isinstance(piece, int) else len(piece)
 
 
-def _tables(pieces: Sequence[Any], some: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Some of the pieces, each with its rows or their number."""
-    return read_parts(some) if isinstance(pieces[0], Part) else zip(some, some, strict=True)
-
-
 def _part_names(folder: Path, pieces: Sequence[Any], kind: str) -> list[Path]:
     """Files for the answers of all parts; in a folder they are of the kind of the files that are read."""
     first = pieces[0].file.name.lower() if isinstance(pieces[0], Part) else ""
@@ -193,9 +205,11 @@ def _part_names(folder: Path, pieces: Sequence[Any], kind: str) -> list[Path]:
     return [folder / f"part-{number:06}{kind}" for number in range(len(pieces))]
 
 
-def _oddest(cells: Any, more: Any, top: int) -> Any:
-    """The first so many of two lists of odd cells together."""
-    both = more if cells is None else polars.concat([cells, more], how="vertical_relaxed")
+def _oddest(pieces: Sequence[Any], cells: Sequence[Any], top: int) -> Any:
+    """The first so many of the odd cells of all parts."""
+    firsts = [piece.first if isinstance(piece, Part) else 0 for piece in pieces]
+    numbered = [some.with_columns(polars.col("row") + at) for some, at in zip(cells, firsts, strict=True)]
+    both = polars.concat(numbered, how="vertical_relaxed")
     order = np.argsort(-np.nan_to_num(both["log_odds"].to_numpy(), nan=-np.inf), kind="stable")
     return both[order[:top]]
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,14 +25,13 @@ import numpy as np
 from pynade.atomic import sole_writer, unclaimed, write_json
 from pynade.device import torch_device
 from pynade.digest import Damaged, read_json, sealed
+from pynade.engines import check_engine, each
 from pynade.estimators.base import load
 from pynade.estimators.classical import ClassicalEstimator, fit_folds
 from pynade.estimators.net import NetEstimator
 from pynade.estimators.registry import PARAMETERS, estimator_named
-from pynade.evaluation import OrderingScores
-from pynade.runs.groups import by_group
 from pynade.runs.provenance import OF_MACHINE, now, provenance
-from pynade.runs.score import averaged, ensembles_of
+from pynade.runs.score import over_seeds, scored_folds
 from pynade.tables import Dataset, registry, resolve
 from pynade.training.gradient import OWN, Member, fit_population, train_log_likelihoods
 from pynade.training.history import History
@@ -84,8 +85,11 @@ class Sweep:
     # seeds, from `seed` on, of the chosen settings of one split; retrained ones stop at the same likelihood
     repeats: int = 1
     quick: bool = False  # a trial, see `pynade sweep --help`; the record has `valid` and no `test`
-    report: Callable[[SweepProgress], None] | None = None  # called after every epoch
+    # called after every epoch, or at the end of each training that is not done in this process
+    report: Callable[[SweepProgress], None] | None = None
     known: registry.Known = None  # the named data sets; None takes those that are registered
+    engine: str = "local"  # where populations (of a classical model: folds) are trained, see `pynade.engines`
+    workers: int | None = None  # how many of them at a time
 
     def __post_init__(self) -> None:
         self.fixed = {PARAMETERS.get(name, name): value for name, value in self.fixed.items()}
@@ -102,6 +106,7 @@ class Sweep:
 
     def run(self) -> dict[str, Any]:
         """Train the whole grid, choose on validation, score the test part once; returns the record."""
+        check_engine(self.engine, self.workers)
         parts = self._parts()
         self._check(len(parts))
         if self.quick and (not self.classical or self.model == "rbm"):
@@ -320,19 +325,30 @@ class Sweep:
         """The name of each batch that is left, the seconds it took, its outcomes with their estimators."""
         batches = self._batches(jobs)
         left = [name for name in batches if what == "final" or not self._finished(name)]
-        size, train = (self.first._folds_at_once, self._folds) if self.classical else (1, self._population)
-        for group in (left[i : i + size] for i in range(0, len(left), size)):
+        here, away = self.engine == "local" and self.workers in (None, 1), copy(self)
+        away.report = away.known = None  # (of this process)
+        size, train = (self.first._folds_at_once, away._folds) if self.classical else (1, away._population)
+        groups, todo, places = [left[i : i + size] for i in range(0, len(left), size)], list[Any](), []
+        for group in groups:
             members = [] if self.classical else [setting for setting, _ in batches[group[0]]]
-            place = partial(SweepProgress, what, list(batches).index(group[0]) + 1, len(batches), members)
+            number = list(batches).index(group[0]) + 1
+            places.append(partial(SweepProgress, what, number, len(batches), members))
 
-            def show(now: Progress, place: Callable[..., SweepProgress] = place) -> None:
+            def show(now: Progress, place: Callable[..., SweepProgress] = places[-1]) -> None:
                 if self.report and now.epoch_done:
                     self.report(place(now))  # of several folds the first
 
-            made = train(what, [batches[name] for name in group], rows, [show] if self.report else [])
-            yield from zip(group, made, strict=True)
+            todo.append((what, [batches[name] for name in group], [show] if self.report and here else []))
+        for n, made in each(partial(train, rows), todo, self.engine, self.workers, self.first.device):
+            if self.report and not here:
+                ended = [estimator.history_ for _, pairs in made for _, estimator in pairs]
+                epochs, seconds = len(ended[0].epochs), sum(seconds for seconds, _ in made)
+                done: Any = {"epoch": epochs, "epochs": epochs, "epoch_done": True, "histories": ended}
+                done |= {"update": 0, "updates": 0, "learning_rate": math.nan, "train": math.nan}
+                self.report(places[n](Progress(None, seconds=seconds, **done)))
+            yield from zip(groups[n], made, strict=True)
 
-    def _folds(self, what: str, batches: list[list[Job]], rows: Rows, watch: list[Callback]) -> list[Trained]:
+    def _folds(self, rows: Rows, what: str, batches: list[list[Job]], watch: list[Callback]) -> list[Trained]:
         """Folds of a classical model: each chooses among the grid, or has one setting."""
         began, folds = time.perf_counter(), [jobs[0][1] for jobs in batches]
         made = [self.estimator(self.grid if what == "grid" else jobs[0][0]) for jobs in batches]
@@ -349,7 +365,7 @@ class Sweep:
         return found
 
     def _population(
-        self, what: str, batches: list[list[Job]], rows: Rows, watch: list[Callback]
+        self, rows: Rows, what: str, batches: list[list[Job]], watch: list[Callback]
     ) -> list[Trained]:
         """Nets of one architecture on their folds, as one population."""
         (jobs,), (name,) = batches, self._batches(batches[0])
@@ -417,31 +433,3 @@ def by_setting(outcomes: list[Outcome], tried: list[Setting], n_folds: int) -> l
         later = [o["fold"] + 1 for o in mine if o["stopped"] == "diverged" and o["valid"] is not None]
         lines.append(plain | {"valid": valid} | ({"diverged_on_folds": later} if later else {}))
     return lines
-
-
-def scored(estimator: Any, rows: np.ndarray) -> tuple[np.ndarray, OrderingScores | None]:
-    """Every row's score; of an ensemble over orderings also those of its members."""
-    k = getattr(estimator, "n_orderings", 1)
-    if estimator.has_orderings and k > 1 and not np.isnan(rows).any():
-        many = estimator.score_orderings(rows, k)  # smaller ensembles cost nothing more
-        return many.ensemble_rows(), many
-    return estimator.score_samples(rows), None
-
-
-def scored_folds(estimators: list[Any], parts: list[Dataset], name: str) -> tuple[list[Any], dict[str, Any]]:
-    """Scores of one part of each fold, and what a record says of them; of ensembles also of smaller ones."""
-    pairs = [scored(estimator, part.split(name)) for estimator, part in zip(estimators, parts, strict=True)]
-    scores, many = [rows for rows, _ in pairs], [found for _, found in pairs if found is not None]
-    mean = averaged([e.summary(rows) for e, rows in zip(estimators, scores, strict=True)])
-    groups = by_group(parts[0], name, scores[0]) if len(parts) == 1 else {}
-    return scores, {name: mean, **groups, **(ensembles_of(many) if len(many) == len(parts) else {})}
-
-
-def over_seeds(several: list[Any], first: np.ndarray, rows: np.ndarray) -> dict[str, Any]:
-    """Means of one setting under several seeds, the first scored before; names those that diverged late."""
-    means = np.array([first.mean(), *(scored(estimator, rows)[0].mean() for estimator in several[1:])])
-    std, diverged = float(means.std(ddof=1)), [e for e in several if e.history_.stopped == "diverged"]
-    facts = {"seeds": [e.random_state for e in several], "means": means.tolist(), "mean": float(means.mean())}
-    facts |= {"std": std, "stderr_of_std": float(std / np.sqrt(2 * (len(means) - 1)))}  # of normal numbers
-    facts |= {"diverged": [e.random_state for e in diverged]} if diverged else {}
-    return {"repeats": facts}

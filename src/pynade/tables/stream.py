@@ -11,7 +11,7 @@ import csv
 import gzip
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from glob import glob
 from itertools import zip_longest
@@ -298,15 +298,30 @@ def read_part(part: Part, stream: BinaryIO | None = None) -> polars.DataFrame:
         return polars.DataFrame([as_type(t, kind) for t, kind in zip(texts, columns.types, strict=True)])
 
 
+class Reader:
+    """Reads parts; of a ``.csv.gz`` file whose parts are asked for in order, it unpacks each byte once."""
+
+    file: Path | None = None  # that is open
+    stream: Any = None
+
+    def __call__(self, part: Part) -> polars.DataFrame:
+        """The rows of a part."""
+        if part.file.suffix.lower() == ".gz" and part.file != self.file:
+            self.close()
+            self.file, self.stream = part.file, _opened(part.file)
+        return read_part(part, self.stream)
+
+    def close(self) -> None:
+        """Close the file that is open."""
+        if self.stream is not None:
+            self.stream.close()
+
+
 def read_parts(parts: Iterable[Part]) -> Iterator[tuple[Part, polars.DataFrame]]:
     """The parts with their rows, one after the other; a file is unpacked once."""
-    file, stream = None, None
-    with ExitStack() as held:
+    with closing(Reader()) as read:
         for part in parts:
-            if part.file != file and part.file.suffix.lower() == ".gz":
-                held.close()
-                file, stream = part.file, held.enter_context(_opened(part.file))
-            yield part, read_part(part, stream)
+            yield part, read(part)
 
 
 def check_unchanged(parts: Iterable[Part]) -> None:
