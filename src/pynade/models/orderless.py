@@ -17,7 +17,6 @@ from pynade.ordering import Ordering, random_observed
 from pynade.precision import computing_in
 from pynade.processes import minibatch
 
-
 ROWS = 500  # of several members at a time, so that what is computed for them stays in a CPU's cache
 
 
@@ -102,7 +101,7 @@ class Orderless(Model):
 
     @staticmethod
     def _of_members(net: TableNet, family: Any, y: Tensor, observed: Tensor, noise: Random) -> Tensor:
-        """Log-probabilities (B, D): of each member by itself in training (with noise), else of their average."""
+        """Log-probabilities (B, D): the mean of the members' in training (with noise), else their average's."""
         parts, at_once = [], ROWS if noise is None and y.device.type == "cpu" else max(1, len(y))
         for rows, known in zip(y.split(at_once), observed.split(at_once), strict=True):
             etas = net.of_members(family.encode(rows), known, noise)
