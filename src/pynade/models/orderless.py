@@ -101,7 +101,7 @@ class Orderless(Model):
 
     @staticmethod
     def _of_members(net: TableNet, family: Any, y: Tensor, observed: Tensor, noise: Random) -> Tensor:
-        """Log-probabilities (B, D): the mean of the members' in training (with noise), else their average's."""
+        """Log-probabilities (B, D): the members' mean in training (with noise), else those of the average."""
         parts, at_once = [], ROWS if noise is None and y.device.type == "cpu" else max(1, len(y))
         for rows, known in zip(y.split(at_once), observed.split(at_once), strict=True):
             etas = net.of_members(family.encode(rows), known, noise)
