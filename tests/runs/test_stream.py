@@ -408,6 +408,7 @@ def test_a_folder_that_the_process_before_removed_is_made_again(tmp_path, monkey
         calls.append(folder)
         if len(calls) == 1:
             folder.rmdir()
+            raise FileNotFoundError(folder)
         return real(folder)
 
     monkeypatch.setattr(jobs, "sole_writer", removed_first)
