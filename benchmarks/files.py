@@ -2,7 +2,7 @@
 
 Checkpoints: seconds, and seconds of processor time, of a fit that go into writing them, as shares.
 Interruption: seconds from the call that resumes a run to its next update (the process has the library
-imported). Digest: fewest seconds, and fewest seconds of processor time of all threads, of several `pynade.load`
+imported). Digest: fewest seconds, and fewest seconds of processor time, of several `pynade.load`
 with and without verification, of the digest alone, and of a new process that loads the model. `$PYNADE_DATA`
 holds mushrooms and adult.
 """

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -23,6 +25,12 @@ from pynade.ordering import Ordering
         (lambda: Mixture([Independent(Bernoulli(), 2), Independent(Bernoulli(), 3)]), r"\[2, 3\]"),
         (lambda: Mixture([Independent(Bernoulli(), 2)], weights=[-1.0]), "positive weight"),
         (lambda: NADENet(3, hidden=0), "hidden must be at least 1"),
+        (lambda: NADENet(3, hidden=math.inf), "hidden must be whole numbers up to 16,777,216, not inf"),
+        (lambda: NADENet(3, hidden=(4, 4)), r"hidden must be whole numbers up to .*, not \(4, 4\)"),
+        (lambda: MADENet(3, hidden=(4, math.nan)), "hidden must be whole numbers up to .*, not nan"),
+        (lambda: MADENet(3, hidden=10**30), "hidden must be whole numbers up to .*, not 1000"),
+        (lambda: MaskedMLP(3, hidden=2.5), "hidden must be whole numbers up to .*, not 2.5"),
+        (lambda: MaskedMLP(3, hidden="12"), "hidden must be whole numbers up to .*, not '1'"),
         (lambda: NADENet(0), "n_variables must be at least 1"),
         (lambda: NADENet(3, activation="softmax"), "known: sigmoid"),
         (lambda: MADENet(3, hidden=(4, 0)), "at least one unit"),

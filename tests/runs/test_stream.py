@@ -401,6 +401,32 @@ def test_two_processes_do_not_write_one_output(model, tmp_path):
     assert len(read(out)) == N
 
 
+def test_a_folder_that_the_process_before_removed_is_made_again(tmp_path, monkeypatch):
+    place, real, calls = tmp_path / "p", jobs.sole_writer, []
+
+    def removed_first(folder):
+        calls.append(folder)
+        if len(calls) == 1:
+            folder.rmdir()
+            raise FileNotFoundError(folder)
+        return real(folder)
+
+    monkeypatch.setattr(jobs, "sole_writer", removed_first)
+    with jobs._locked(place):
+        assert (place / ".lock").is_file()
+    assert len(calls) == 2
+    assert not place.exists()
+
+
+def test_a_folder_that_the_next_process_has_taken_is_left(tmp_path):
+    place = tmp_path / "p"
+    with jobs._locked(place):
+        jobs._clear(place)
+        assert (place / ".lock").is_file()  # until the very end
+        (place / "next").write_text("of the next process")
+    assert [file.name for file in place.iterdir()] == ["next"]
+
+
 def test_an_answer_depends_on_its_arguments_only(model, tmp_path):
     data = written(people(N), tmp_path / "data", "csv")
     parts = list_parts(data, 20, model.missing)

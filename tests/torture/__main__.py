@@ -30,12 +30,16 @@ def table(facts: dict[str, Any]) -> str:
 
 
 def joined(files: list[Path]) -> dict[str, Any]:
-    """One table of the results of runs side by side, each of other faults, of the same code and choices."""
+    """One table of several runs with the same choices; of a fault in two of them, the later file counts."""
     several = [json.loads(file.read_text()) for file in files]
-    whole: dict[str, Any] = several[0] | {"seconds": max(facts["seconds"] for facts in several)}
-    if any(facts[name] != whole[name] for facts in several for name in ("code", "seed", "scale")):
-        raise SystemExit("these runs have other code, seeds or scales: they make no table")
-    return whole | {"results": [result for facts in several for result in facts["results"]]}
+    if any((facts["seed"], facts["scale"]) != (several[0]["seed"], several[0]["scale"]) for facts in several):
+        raise SystemExit("these runs have other seeds or scales: they make no table")
+    rows = {r["fault"]: (r, facts["code"]) for facts in several for r in facts["results"]}
+    codes = {code: [r["fault"] for r, own in rows.values() if own == code] for _, code in rows.values()}
+    first, *others = codes
+    code = "".join([first, *(f"; {', '.join(codes[other])}: code {other}" for other in others)])
+    seconds = max(facts["seconds"] for facts in several)
+    return several[0] | {"code": code, "seconds": seconds, "results": [r for r, _ in rows.values()]}
 
 
 def write_page(page: Path, facts: dict[str, Any]) -> None:

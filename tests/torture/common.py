@@ -262,14 +262,15 @@ def _command(words: list[str], folder: Path, log: Path, kill: Any, size: int | N
     os.chdir(folder)
     for number, end in ((1, ".out"), (2, ".err")):
         os.dup2(os.open(f"{log}{end}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC), number)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM):  # until the command begins
+        signal.signal(number, signal.SIG_DFL)
     checkpoint.CHECKPOINT_SECONDS = 0.0  # at the end of every epoch
     changes = _count_changes(str(folder), kill)
     if size is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
     sys.argv, code = ["pynade", *words], 0
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         pynade.cli.main.main()
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 0

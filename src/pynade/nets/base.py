@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from numbers import Real
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -22,6 +24,7 @@ State = dict[str, Tensor]
 Activation = Callable[[Tensor], Tensor]
 Random = Generator | None  # where random numbers come from; None: nowhere, or torch's own generator
 
+MOST_UNITS = 1 << 24  # of a layer: a larger number is a mistake, or damage
 GPU_ROWS = 640_000  # rows of one pass of the stepper on a GPU: a few GB of activations for H = 500
 CPU_ROWS = 4_000  # on a CPU: activations that stay near the caches
 CPU_MEMORY = 1 << 26  # bytes of activations at once on a CPU, for nets with large ones
@@ -227,8 +230,13 @@ def activation_named(name: str, known: dict[str, Activation] = ACTIVATIONS) -> A
 
 
 def layer_sizes(hidden: int | Sequence[int]) -> tuple[int, ...]:
-    """Units of each layer, from one number or several (NumPy's integers too)."""
-    return tuple(int(h) for h in hidden) if isinstance(hidden, Iterable) else (int(hidden),)
+    """Units of each layer, from one number or several (NumPy's too); a ValueError if they are none."""
+    sizes: tuple[Any, ...] = tuple(hidden) if isinstance(hidden, Iterable) else (hidden,)
+    for size in sizes:
+        number = isinstance(size, Real)
+        if not number or not -MOST_UNITS <= size <= MOST_UNITS or size != int(size):
+            raise ValueError(f"hidden must be whole numbers up to {MOST_UNITS:,}, not {size!r:.60}")
+    return tuple(map(int, sizes))
 
 
 def glorot(*shape: int, fans: int | None = None, generator: Random = None) -> nn.Parameter:

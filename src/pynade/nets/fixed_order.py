@@ -84,8 +84,9 @@ class NADENet(Net):
         generator: Random = None,
     ) -> None:
         super().__init__(n_variables, n_params, n_features)
+        (hidden,) = layer_sizes((hidden,))
         check_positive(hidden=hidden)
-        self.hidden, self.kernel, self.activation = int(hidden), kernel, activation
+        self.hidden, self.kernel, self.activation = hidden, kernel, activation
         self._act = activation_named(activation, reference.ACTIVATIONS)  # those of the fused kernels
         fans = n_variables * n_features + hidden
         self.weight = glorot(n_variables, n_features, hidden, fans=fans, generator=generator)

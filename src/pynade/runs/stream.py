@@ -14,7 +14,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from glob import escape
 from itertools import chain
@@ -26,7 +26,7 @@ import numpy as np
 
 from pynade._version import __version__
 from pynade.arguments import check_positive
-from pynade.atomic import InUse, sole_writer, write_json
+from pynade.atomic import LOCK, InUse, sole_writer, write_json
 from pynade.digest import read_header, read_json, sealed
 from pynade.engines import check_engine, each
 from pynade.estimators import TabularNADE
@@ -290,15 +290,45 @@ def _place(out: Path, key: str) -> Iterator[Path]:
     place = out.with_name(f".{out.name}.{key}.parts")
     for old in out.parent.glob(f".{escape(out.name)}.*.parts"):  # of another model, or of other files
         if old != place:
-            with suppress(InUse, OSError), sole_writer(old, wait=0):
-                shutil.rmtree(old)
-    place.mkdir(exist_ok=True)
-    with sole_writer(place):
+            with suppress(InUse, OSError):
+                with sole_writer(old, wait=0):
+                    _clear(old)
+                old.rmdir()
+    with _locked(place):
         try:
             for kind in ("parts", "facts"):
-                (place / kind).mkdir(parents=True, exist_ok=True)
+                (place / kind).mkdir(exist_ok=True)
             yield place
         except ValueError:
-            shutil.rmtree(place, ignore_errors=True)
+            _clear(place)
             raise
-        shutil.rmtree(place, ignore_errors=True)
+        _clear(place)
+
+
+@contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    """Make a folder and hold its lock; afterwards the folder is removed if it is empty.
+
+    The lock is the last that leaves the folder, so that nobody writes into a folder that another removes.
+    """
+    try:
+        with ExitStack() as held:
+            entered = False
+            while not entered:  # again if a process that had the lock removed the folder
+                place.mkdir(exist_ok=True)
+                with suppress(FileNotFoundError):
+                    held.enter_context(sole_writer(place))
+                    entered = True
+            yield
+    finally:
+        with suppress(OSError):
+            place.rmdir()
+
+
+def _clear(place: Path) -> None:
+    """Remove all of a folder but its lock."""
+    for path in place.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name not in LOCK:
+            path.unlink()
