@@ -45,9 +45,9 @@ def each(
             the GPUs of the cluster, if there are any.
     """
     check_engine(engine, workers)
-    if engine == "ray":
+    if engine == "ray" and jobs:
         return _by_ray(work, jobs, workers, device)
-    if workers in (None, 1):
+    if workers in (None, 1) or not jobs:
         return ((number, work(*job)) for number, job in enumerate(jobs))
     return _by_processes(work, jobs, workers)
 
@@ -143,10 +143,8 @@ def _by_ray(work: Callable[..., Any], jobs: Sequence[Job], workers: int | None, 
             except ray.exceptions.RayTaskError as error:
                 raise error.cause from None
             except ray.exceptions.RayError as error:
-                why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-                raise ConnectionError(
-                    f"a job on Ray was given up after {TRIES} tries or less ({why})"
-                ) from None
+                why = f"{TRIES} tries at most: {type(error).__name__}: {error}".partition("\n")[0]
+                raise ConnectionError(f"a job on Ray was given up, after {why}") from None
             for later, job in waiting:
                 running[actor.do.remote(job)] = later, actor
                 break

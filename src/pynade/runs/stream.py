@@ -115,7 +115,8 @@ def ask(
         jobs = [(number, pieces[number], names[number], folder or number == 0) for number in left]
         worker = _Worker(model, question, options, several, top is not None or at_once)
         done = total - sum(_size(pieces[number]) for number in left)
-        with closing(each(worker, jobs, engine, workers, getattr(model, "device", "cpu"))) as answers:
+        made = each(worker, jobs, engine, workers, getattr(model, "device", "cpu"))
+        with closing(worker.read), closing(made) as answers:
             for job, answered in chain([(None, None)], answers):
                 if job is not None:
                     found[left[job]] = answered
