@@ -51,7 +51,8 @@ class Tally:
     and extreme ones; how many cells, which ends and which common step there are stays exact.
 
     Args:
-        most: different values that are kept; None has no limit.
+        most: different numbers that are kept; None has no limit.
+        texts: different texts, likewise.
 
     Example:
         >>> tally = Tally()
@@ -61,8 +62,8 @@ class Tally:
         (3, array([0.5, 2. ]), array([1, 2]))
     """
 
-    def __init__(self, most: int | None = None) -> None:
-        self.most = math.inf if most is None else most
+    def __init__(self, most: int | None = None, texts: int | None = None) -> None:
+        self.most, self.texts = (math.inf if limit is None else limit for limit in (most, texts))
         self.sort, self.n, self.counting = "text", 0, True  # counting: every number is the one before plus 1
         self.dtype: Type = {}
         self.counts: Counter[Any] = Counter()  # of texts and booleans
@@ -104,7 +105,7 @@ class Tally:
         self.n += found.total()
         if not self.given_up:
             self.counts.update(found)
-            self.given_up = len(self.counts) > self.most
+            self.given_up = len(self.counts) > self.texts
             if self.given_up:
                 self.counts = Counter([next(iter(self.counts))])
 
@@ -223,7 +224,7 @@ def infer(name: str, tally: Tally, wanted: Wanted = None) -> Column:
         return _date(name, tally) if tally.sort == "date" else _number(name, tally, wanted)
     if tally.given_up:
         example = str(next(iter(counts)))[:30]
-        raise Unsuitable(f"more than {tally.most:,} different texts in {n:,} rows, such as {example!r}")
+        raise Unsuitable(f"more than {tally.texts:,} different texts in {n:,} rows, such as {example!r}")
     if wanted is None and tally.dtype.get("ordered") and 2 < len(order) <= MOST_LEVELS:
         wanted = "ordinal"
     if wanted in ("integer", "rounded", "real") or (wanted is None and tally.sort == "text" and not order):
