@@ -91,9 +91,9 @@ def test_validation_rows_are_held_out_or_given_and_every_draw_is_of_an_epoch(fol
     assert {*drawn} == {(120, 3 * 16)}
     assert model.history_.epochs[0]["valid"] is not None
     drawn.clear()
-    whole = pynade.TabularNADE(**TINY, stream_above=0, batch_size=32).fit(folder)  # 500 updates in 60 epochs
-    assert {*drawn} == {(108, 8 * 32)}
-    assert whole.options().updates_per_epoch == 8
+    whole = pynade.TabularNADE(**TINY, stream_above=0, batch_size=32).fit(folder)  # 2,738 updates
+    assert {*drawn} == {(108, 45 * 32)}
+    assert whole.options().updates_per_epoch == 45
     assert not whole.fit(people(N)).options().updates_per_epoch
 
 
