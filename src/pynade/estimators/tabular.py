@@ -291,11 +291,8 @@ class TabularNADE(TableQuestions):
         codes, offsets = self.schema_.encode(self._checked(X), density)
         exact = evaluation.exact_scores(self._ready(), codes, self.orderings(orderings))
         own = exact if orderings is None else evaluation.exact_scores(self._ready(), codes, self.orderings())
-        family, eta = (
-            copy.deepcopy(self.model_.family).double(),
-            torch.tensor(self.independent_, dtype=torch.float64),
-        )
-        alone = []
+        family, alone = copy.deepcopy(self.model_.family).double(), []
+        eta = torch.tensor(self.independent_, dtype=torch.float64)
         for x in torch.as_tensor(codes).split(AT_ONCE):
             log_p = family.log_prob(x.nan_to_num(), eta.expand(len(x), -1, -1))
             alone.append(log_p.masked_fill(x.isnan(), 0.0).sum(1))
