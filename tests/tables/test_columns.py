@@ -9,9 +9,17 @@ import pandas as pd
 import pytest
 
 from pynade.tables import Schema
-from pynade.tables.column import FAR_STEPS, MOST_LEVELS, Column, Unsuitable, infer
+from pynade.tables.column import FAR_STEPS, Column
+from pynade.tables.infer import MOST_LEVELS, Tally, Unsuitable
+from pynade.tables.infer import infer as infer_tally
 
 RNG = np.random.default_rng(0)
+
+
+def infer(name, values, sort, wanted=None):
+    return infer_tally(name, Tally.of(values, sort), wanted)
+
+
 NORMAL = RNG.normal(size=60)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from pynade.app.server import LOOPBACK, create
 from pynade.digest import read_json
 from pynade.estimators.base import DensityEstimator
-from pynade.runs.run import data_for, load_run
+from pynade.runs.run import load_run, sampled, training_data
 from pynade.runs.summary import read_spec
 from pynade.tables.images import binarized
 
@@ -32,7 +32,8 @@ def explorer_of_run(run: Path, data: str | None = None, data_dir: Path | None = 
     named = data or (read_spec(run)["data"] if run.is_dir() else None)
     if named is not None:
         try:
-            rows = binarized(data_for(model, named, data_dir), facts.get("binarize")).split("all")
+            found = sampled(training_data(model, named, data_dir))
+            rows = binarized(found, facts.get("binarize")).split("all")
         except (ValueError, OSError) as error:
             if data is not None:
                 raise

@@ -20,7 +20,7 @@ from typer.core import TyperCommand
 
 from pynade.cli import lazy
 from pynade.cli.arguments import DATA, Usage, parse_shape
-from pynade.cli.screen import console, errors, next_commands, print_schema, training_bar
+from pynade.cli.screen import console, errors, next_commands, print_schema, reading_bar, training_bar
 from pynade.estimators.parameters import DOCS, parameters, text_of
 from pynade.estimators.registry import ALIASES, MODELS, PARAMETERS, estimator_class
 
@@ -44,6 +44,7 @@ SHORT = {"hidden": "hidden units of each layer.", "drop": "name of a column to l
 SHORT |= {"schema": "kind of a column, such as zip=category."}
 TABLES = (".csv", ".csv.gz", ".parquet")  # endings of files of mixed columns
 NAMED = ("penguins",)  # data sets of mixed columns
+PLACES = ("--out", "--data-dir", "--resume")  # options that take a folder
 WORDS = {"None": "none", "True": "yes", "False": "no"}  # of defaults, in the help
 #: Older names of options, and the present ones.
 OLDER = {f"--{old}".replace("_", "-"): f"--{name}".replace("_", "-") for old, name in PARAMETERS.items()}
@@ -68,8 +69,9 @@ def _models() -> str:
 
 HELP = f"""Train a model and keep it in a run folder.
 
-DATA is a table of any columns (.csv, .csv.gz, .parquet), a registered name (`pynade data list`),
-a matrix (.npy, .npz) or images (PNG files, .npy). `pynade fit --model X --help` has all options.
+DATA is a table of any columns (.csv, .csv.gz, .parquet; also a folder of such files, or a pattern
+like 'data/*.parquet'), a registered name (`pynade data list`), a matrix (.npy, .npz) or images
+(PNG files, .npy). `pynade fit --model X --help` has all options.
 
 \b
 Models by data ("with gaps": missing values may stand anywhere):
@@ -118,6 +120,7 @@ def fit(
             warnings.filterwarnings("ignore", "column .* is left out")  # `print_columns` says it
             if rank == 0:  # which speaks for all
                 common["callbacks"] = [shown.enter_context(training_bar())]
+                common["progress"] = shown.enter_context(reading_bar())
             if data is None:
                 result = lazy.run.resume_run(folder, **common)
             else:
@@ -144,6 +147,7 @@ def fit(
 def default_folder(data: str, model: str) -> Path:
     """Where a run goes if no folder is given: runs/people-nade of tables/people.csv."""
     file = Path(data)
+    file = file.parent if any(mark in file.name for mark in "*?[") else file  # of a pattern
     name = lazy.files.stem(file) if file.exists() or file.suffix else data.replace("/", "-").replace(":", "-")
     return Path("runs") / f"{name or 'data'}-{model}"
 
@@ -206,6 +210,10 @@ class ModelCommand(TyperCommand):
 def model_for(model: str, words: Sequence[str]) -> str:
     """The model that "auto" stands for, by the data that is among the words of a command."""
     mixed = any(word.lower().endswith(TABLES) or word in NAMED for word in words)
+    pairs = itertools.pairwise(["", *words])
+    if model == "auto" and not mixed:
+        folders = [word for before, word in pairs if before not in PLACES and Path(word or "-").is_dir()]
+        mixed = any(map(lazy.tables.is_table, folders))
     return model if model != "auto" else "tabularnade" if mixed else "nade"
 
 

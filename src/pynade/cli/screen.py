@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -77,12 +77,13 @@ def training_bar() -> Iterator[Callback]:
 
     texts = TextColumn("{task.fields[epoch]}"), BarColumn(), TextColumn("{task.fields[scores]}")
     times = TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
-    bar = Bar(*texts, *times, console=errors, disable=not errors.is_terminal)
+    bar = Bar(*texts, *times, console=errors, disable=not errors.is_terminal)  # begins with the training
     task = bar.add_task("", total=None, visible=False, epoch="", scores="")
     shown, printed, messages = {"train": "–", "valid": "–", "best": "–"}, time.monotonic(), set[str]()
 
     def show(now: Progress) -> None:
         nonlocal printed
+        bar.start()
         for message in {m for history in now.histories for m in history.messages} - messages:
             messages.add(message)
             errors.print(message)
@@ -97,7 +98,27 @@ def training_bar() -> Iterator[Callback]:
             printed = time.monotonic()
             errors.print(f"{epoch}  {scores}")
 
-    with bar:
+    try:
+        yield show
+    finally:
+        bar.stop()
+
+
+@contextmanager
+def reading_bar() -> Iterator[Callable[[int, int, str], None]]:
+    """Show how far each pass over files has come, by a bar that is there for as long as a pass takes."""
+    with ExitStack() as held:
+        shown: dict[str, Callable[..., None]] = {}
+
+        def show(done: int, total: int, what: str) -> None:
+            if what not in shown:
+                held.close()
+                shown[what] = held.enter_context(row_bar(what, rows=what != "reading"))
+            shown[what](done, total)
+            if done >= total:
+                held.close()
+                del shown[what]
+
         yield show
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
@@ -64,7 +65,8 @@ class DensityEstimator(Questions):
         in a program started by torchrun. Each is given the same rows, and gets the same model.
 
         Args:
-            X: rows (N, D): array or data frame.
+            X: rows (N, D): array or data frame. Of `TabularNADE` also a CSV or Parquet file, a folder of them
+                or a pattern such as ``data/*.parquet``; what does not fit into memory is read in parts.
             y: ignored.
             X_valid: validation rows; without them a share of X, drawn by random_state, is held out.
             folder: keep metrics.jsonl and checkpoints here.
@@ -74,8 +76,10 @@ class DensityEstimator(Questions):
                 mixture: in minibatches); X then only gives scales and initial biases.
             columns: names of the columns of an array; a data frame has its own.
         """
-        request = FitRequest(None if folder is None else Path(folder), resume, tuple(callbacks), source)
         self._check_processes()
+        place = None if folder is None else Path(folder)
+        X, X_valid, source = self._opened(X, X_valid, source, place)
+        request = FitRequest(place, resume, tuple(callbacks), source)
         rows = self._rows(X, fitting=True, columns=columns)
         seed = processes.of_first(self._seed(request))
         train, valid = self._split(rows, X_valid, seed)
@@ -91,6 +95,13 @@ class DensityEstimator(Questions):
         check_random_state(self.random_state)
         self._check_processes()
         self._check(*self._split(self._rows(X, fitting=True, columns=columns), X_valid, 0))
+
+    def _opened(self, X: Any, X_valid: Any, source: Any, folder: Path | None) -> tuple[Any, Any, Any]:
+        """The rows, those for validation, and the source of `fit`; here files are refused."""
+        if isinstance(X, str | os.PathLike):
+            what = f"{type(self).__name__} is fitted to an array or a data frame, not to a file"
+            raise TypeError(f"{what} such as {os.fspath(X)!r}; TabularNADE takes tables in files")
+        return X, X_valid, source
 
     def _check_processes(self) -> None:
         """Refuse several processes where they cannot share the work."""

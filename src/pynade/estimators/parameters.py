@@ -49,12 +49,15 @@ DOCS = {
     "mixture": "below 20,000 rows and up to 64 columns of numbers, average the nets' conditionals with those "
     "of a mixture of Gaussians with levels, by a weight that the validation rows choose (`mixture_weight_`).",
     "time_limit": "seconds that training may take, about: fewer epochs are planned where it would take more.",
+    "stream_above": "GiB of the encoded table (16 bytes a cell) above which rows in files are read in parts, "
+    "and those to train on are drawn from codes on disk; 0 always does so.",
     "TabularNADE.patience": "epochs without a better validation score before stopping; None takes a third of "
     "all epochs, at least 20.",
     "TabularNADE.n_components": "components of the mixture of a column of numbers, of each net.",
     "TabularNADE.n_orderings": "orderings whose densities are averaged in scores and draws; None takes 16 "
     "below 2,000 rows, 4 below 20,000, else 1. May be changed after fitting.",
-    "TabularNADE.epochs": "passes over the training rows; None takes about 250 √n updates in at most 60 "
+    "TabularNADE.epochs": "passes over the training rows (of rows that are read in parts: a sixtieth of the "
+    "default number of updates each); None takes about 250 √n updates in at most 60 "
     "epochs (more updates with more than ten columns), from 500 to 8,000 below 2,000 rows, 12,000 below "
     "20,000, else 16,000; fewer where they would take more than about five minutes on two cores.",
     "TabularNADE.batch_size": "rows per update; None takes a sixteenth of the rows, from 32 to 128 below "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,9 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
             check_is_fitted(self, "schema_")
         if issparse(X):
             raise TypeError("a sparse matrix was passed, but dense data is required")
+        if isinstance(X, str | PathLike):
+            advice = "pynade.stream answers questions about files"
+            raise TypeError(f"expected a data frame or an array, not {fspath(X)!r}; {advice}")
         if hasattr(type(X), "columns") or isinstance(X, dict):
             return X.collect() if hasattr(type(X), "collect") else X  # a lazy frame
         rows = X if isinstance(X, np.ndarray) else np.asarray(X)

@@ -7,6 +7,8 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from os import PathLike
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,6 +31,8 @@ from pynade.estimators.parameters import documented
 from pynade.estimators.questions import Orders
 from pynade.estimators.table_questions import AT_ONCE, TableQuestions
 from pynade.tables.frames import native_frame
+from pynade.tables.large import FileTable, Progress
+from pynade.tables.registry import Place
 from pynade.tables.schema import Schema
 from pynade.training.options import Gradient
 
@@ -87,6 +91,7 @@ class TabularNADE(TableQuestions):
     batch_size: int | None = None  # type: ignore[assignment]
     weight_decay: float = 0.02
     patience: int | None = None
+    stream_above: float = 1.0
 
     _defaults: ClassVar[dict[str, Any]] = {"optimizer": "adamw", "schedule": "cosine", "warm_up": 100}
     _defaults |= {"ema": 0.99, "clip": 1.0}
@@ -95,14 +100,20 @@ class TabularNADE(TableQuestions):
     def _rows(self, X: Any, **options: Any) -> np.ndarray:
         """Codes of a table; fitting finds out its schema."""
         fitting, columns = options.get("fitting", False), options.get("columns")
-        X = self._checked(X, fitting)
+        streamed = isinstance(X, FileTable)
+        X = X if streamed else self._checked(X, fitting)
         if not fitting:
             return self.schema_.encode(X)[0]
-        frame, _ = native_frame(X, columns)
-        n = self.n_rows_ = len(frame)
+        frame = None if streamed else native_frame(X, columns)[0]
+        n = self.n_rows_ = len(X if streamed else frame)
+        self._streamed = streamed
         if n < 2:
             raise ValueError(f"a table needs at least 2 rows to fit a model, but has {n} (n_samples={n})")
-        self.schema_: Schema = Schema.inferred(X, self.schema, self.missing, self.drop, columns)
+        if streamed:
+            self.schema_: Schema = X.schema(self.schema)
+            X = frame = X.sample
+        else:
+            self.schema_ = Schema.inferred(X, self.schema, self.missing, self.drop, columns)
         kind = self.schema_.frame
         self._remember(len(frame.columns), None if kind == "numpy" else frame.columns, kind)
         for name, reason in self.schema_.ignored:
@@ -110,6 +121,24 @@ class TabularNADE(TableQuestions):
                 advice = "a kind in schema keeps it, its name in drop silences this"
                 warnings.warn(f"column {name!r} is left out: {reason} ({advice})", UserWarning, stacklevel=4)
         return self.schema_.encode(X)[0]
+
+    def _files(self, data: Place, progress: Progress = None, held: bool = True) -> FileTable:
+        """A table in files, of which validation rows are held out or not."""
+        if not 0 <= self.validation_fraction < 1:
+            raise ValueError(f"validation_fraction must be in [0, 1), not {self.validation_fraction}")
+        if not self.stream_above >= 0:
+            raise ValueError(f"stream_above must be at least 0 (GiB), not {self.stream_above}")
+        fraction = self.validation_fraction if held else 0.0
+        return FileTable(data, self.missing, self.drop, fraction, progress)
+
+    def _opened(self, X: Any, X_valid: Any, source: Any, folder: Path | None) -> tuple[Any, Any, Any]:
+        if isinstance(X, str | PathLike):
+            X = self._files(X, held=X_valid is None)
+            X = X.read() if X.fits(self.stream_above) else X
+        if not isinstance(X, FileTable):
+            return X, X_valid, source
+        source = X.codes(X.schema(self.schema), folder)
+        return X, X.valid if X_valid is None else X_valid, source
 
     def options(self) -> Gradient:
         """All options of training; those that are None follow from the numbers of rows and columns."""
@@ -122,12 +151,13 @@ class TabularNADE(TableQuestions):
         if self.time_limit is not None and not self.time_limit > 0:
             raise ValueError(f"time_limit must be positive, not {self.time_limit}")
         updates = training["updates_per_epoch"] or -(-n // own["batch_size"])
-        if own["epochs"] is None:
+        streamed = getattr(self, "_streamed", False)  # then the rows of an epoch are drawn together
+        if streamed or own["epochs"] is None:
             affordable, scored = getattr(self, "_plan", None) or (float("inf"), SCORED)
             wanted = int(max(scored, min(self._n_updates(n, own["batch_size"]), affordable)))
-            if training["updates_per_epoch"] is None and updates < wanted // scored:
+            if training["updates_per_epoch"] is None and (streamed or updates < wanted // scored):
                 training["updates_per_epoch"] = updates = wanted // scored
-            own["epochs"] = max(2, wanted // updates)
+            own["epochs"] = max(2, wanted // updates) if own["epochs"] is None else own["epochs"]
         if own["patience"] is None:
             own["patience"] = max(20, own["epochs"] // 3)
         training["warm_up"] = min(training["warm_up"], own["epochs"] * updates // 4)

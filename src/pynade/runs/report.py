@@ -26,11 +26,12 @@ from pynade.plots.drawing import column_names
 from pynade.runs import html
 from pynade.runs.figures import image_panels, subplots
 from pynade.runs.provenance import code_version, now
-from pynade.runs.run import _varying, _with_validation, as_command, data_for, load_run
+from pynade.runs.run import _varying, _with_validation, as_command, load_run, sampled, training_data
 from pynade.runs.summary import read_spec
 from pynade.tables.frames import align
 from pynade.tables.images import binarized
 from pynade.tables.registry import is_registered
+from pynade.tables.stream import is_table
 
 SCORED = 2000  # held-out rows that are scored
 CELLS = 30_000  # cells that are looked at one by one
@@ -92,12 +93,12 @@ def _case(run: Path, data: str | None) -> Case:
     name = spec.get("data") if data is None else data
     if name is None:
         raise ValueError(f"{run} is a model file, which does not say what it was fitted to: give --data")
-    if data is None and not (is_registered(name) or ":" in name or Path(name).exists()):
+    if data is None and not (is_registered(name) or ":" in name or Path(name).exists() or is_table(name)):
         raise ValueError(f"the data of {run} are no longer at {name}: give the table with --data")
-    raw, rule, train = data_for(model, name), facts.get("binarize"), None
+    raw, rule, train = training_data(model, name), facts.get("binarize"), None
     whole = binarized(_varying(raw, spec.get("drop_constant", False)), rule)
     cut = whole if whole.framed else _with_validation(whole, model, spec.get("valid_rows"))
-    checksum = cut.checksum
+    checksum, (raw, whole, cut) = cut.checksum, map(sampled, (raw, whole, cut))
     if checksum == spec.get("data_checksum"):
         cut = _with_validation(cut, model)
         train, part = cut.train, next(part for part in HELD if part in cut.parts)

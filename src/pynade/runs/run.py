@@ -10,6 +10,7 @@ result.json         how training ended and the validation score
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import warnings
@@ -35,7 +36,8 @@ from pynade.runs.provenance import provenance
 from pynade.runs.summary import read_spec
 from pynade.tables import Dataset, Schema, read_file, resolve
 from pynade.tables.images import binarized, is_grey
-from pynade.tables.stream import is_table
+from pynade.tables.large import CODED, FileTable, Progress
+from pynade.tables.stream import is_table, read_part
 from pynade.training.checkpoint import numbered_checkpoints
 from pynade.training.loop import Callback, Diverged
 
@@ -48,6 +50,33 @@ def data_for(model: Any, data: str, data_dir: Path | None = None) -> Dataset:
     if isinstance(model, TabularNADE):
         return resolve(data, data_dir, frames=True, missing=model.missing)
     return resolve(data, data_dir)
+
+
+def training_data(model: Any, data: str, data_dir: Path | None = None, progress: Progress = None) -> Dataset:
+    """`data_for`; for `TabularNADE` also tables of several files, and tables that memory does not hold.
+
+    Args:
+        model, data, data_dir: as for `data_for`.
+        progress: as for `pynade.tables.large.FileTable`.
+    """
+    path, mixed = Path(data), isinstance(model, TabularNADE) and is_table(data)
+    most = {".csv": 1, ".gz": 1032}.get(path.suffix.lower(), math.inf)  # cells that a byte can stand for
+    if not mixed or (path.is_file() and CODED * most * path.stat().st_size <= model.stream_above * 2**30):
+        return data_for(model, data, data_dir)
+    table = model._files(data, progress)
+    if (whole := table.fits(model.stream_above)) and path.is_file():
+        return data_for(model, data, data_dir)
+    facts = {"source": path.name, "files": len({part.file for part in table.parts})}
+    found = Dataset.of_frame(path.name, table.read() if whole else read_part(table.parts[0]), facts)
+    return found if whole else replace(found, train=table)
+
+
+def sampled(dataset: Dataset) -> Dataset:
+    """A data set in memory: of one that is not, a random sample of its rows and those held out."""
+    table = dataset.train
+    return (
+        replace(dataset, train=table.sample, valid=table.valid) if isinstance(table, FileTable) else dataset
+    )
 
 
 def table_for(model: Any, data: str) -> Any:
@@ -81,6 +110,7 @@ def start_run(
     valid_rows: int | None = None,
     callbacks: Sequence[Callback] = (),
     checked: Callable[[DensityEstimator], None] | None = None,
+    progress: Progress = None,
 ) -> dict[str, Any]:
     """Train from scratch into a new run folder, made once the request is checked; returns result.json.
 
@@ -94,14 +124,16 @@ def start_run(
         valid_rows: take only the first of the validation rows (a trial).
         callbacks: called with a `pynade.training.Progress`.
         checked: called with the estimator before training; one of mixed tables then has its schema.
+        progress: as for `training_data`.
     """
     estimator = estimator_named(model, {"random_state": 0} | parameters)
-    whole = _varying(data_for(estimator, data, data_dir), drop_constant)
+    whole = _varying(training_data(estimator, data, data_dir, progress), drop_constant)
     whole = binarized(whole, rule := _binarize_rule(whole, estimator))
     _check_request(model, estimator, whole)  # before any split, so that rows are the file's
     dataset = whole if whole.framed else _with_validation(whole, estimator, valid_rows)
     given = {name: plain(value) for name, value in estimator.flat_parameters().items()}
-    where = str(Path(data).resolve()) if Path(data).exists() else data
+    here = Path(data).exists() or is_table(data)  # (a pattern)
+    where = str(Path(data).resolve()) if here else data
     spec: Any = {"model": model, "parameters": given, "data": where, "data_checksum": dataset.checksum}
     options = {"drop_constant": drop_constant or None, "valid_rows": valid_rows, "binarize": rule}
     spec |= {name: value for name, value in options.items() if value is not None}
@@ -127,7 +159,11 @@ def start_run(
 
 
 def resume_run(
-    folder: Path, *, data_dir: Path | None = None, callbacks: Sequence[Callback] = ()
+    folder: Path,
+    *,
+    data_dir: Path | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: Progress = None,
 ) -> dict[str, Any]:
     """Go on with an interrupted run to the result it would have had; arguments as for `start_run`."""
     read_spec(folder)
@@ -142,7 +178,8 @@ def resume_run(
         if is_first():
             _clear_parts(folder)
         estimator = estimator_named(spec["model"], spec["parameters"])
-        dataset = _varying(data_for(estimator, spec["data"], data_dir), spec.get("drop_constant", False))
+        found = training_data(estimator, spec["data"], data_dir, progress)
+        dataset = _varying(found, spec.get("drop_constant", False))
         dataset = binarized(dataset, spec.get("binarize"))
         if not dataset.framed:
             dataset = _with_validation(dataset, estimator, spec.get("valid_rows"))
@@ -236,6 +273,7 @@ def _with_validation(dataset: Dataset, estimator: DensityEstimator, valid_rows: 
     """The data with a validation part, if the estimator wants one and there are rows enough for it."""
     if not 0 <= estimator.validation_fraction < 1:
         raise ValueError(f"validation_fraction must be in [0, 1), not {estimator.validation_fraction}")
+    dataset = sampled(dataset)
     rows = round(estimator.validation_fraction * len(dataset.train))
     if dataset.valid is None and rows >= 2 and len(dataset.train) - rows >= 2:
         dataset = dataset.with_validation(estimator.validation_fraction, seed=estimator.random_state)

@@ -5,6 +5,7 @@ from pynade.tables.dataset import Dataset, RowSource
 from pynade.tables.files import dataset_from_file, read_file
 from pynade.tables.registry import data_directory, entries, entry, folds, load, resolve
 from pynade.tables.schema import Schema
+from pynade.tables.stream import is_table
 
 __all__ = ["Column", "Dataset", "RowSource", "Schema", "data_directory", "dataset_from_file"]
-__all__ += ["entries", "entry", "folds", "load", "read_file", "resolve"]
+__all__ += ["entries", "entry", "folds", "is_table", "load", "read_file", "resolve"]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from pynade.tables.column import DAY, Codes, Column, Kind, Unsuitable, bounded, infer
+from pynade.tables.column import DAY, Codes, Column, Kind
 from pynade.tables.frames import build_frame, cells, check_columns, check_names, default_names, native_frame
+from pynade.tables.infer import Tally, Unsuitable, bounded, infer
 
 #: Other words for the kinds.
 KINDS = {"categorical": "category", "boolean": "binary", "count": "integer", "ordered": "ordinal"}
@@ -83,37 +84,60 @@ class Schema:
         """
         frame, kind = native_frame(X, names)
         labels = {str(label): label for label in X.columns} if kind == "pandas" else {}
-        for option, texts in (("missing", missing), ("drop", drop)):
-            if isinstance(texts, str):
-                raise ValueError(f"{option} is a list of texts, not {texts!r}")
+        labels = {name: {"label": label} for name, label in labels.items() if isinstance(label, int | float)}
+        tokens = missing_tokens(missing)
+
+        def tally(name: str) -> Tally:
+            values, sort, dtype = cells(frame[name], tokens)
+            return Tally.of(values, sort, dtype | labels.get(name, {}))
+
+        return cls.of_tallies(frame.columns, tally, kind, overrides, missing, drop)
+
+    @classmethod
+    def of_tallies(
+        cls,
+        names: Sequence[str],
+        tally: Callable[[str], Tally],
+        kind: str,
+        overrides: Mapping[str, Any] | None = None,
+        missing: Sequence[str] | None = None,
+        drop: Sequence[str] = (),
+    ) -> Schema:
+        """What columns are, from their different values.
+
+        Args:
+            names: of all columns.
+            tally: gives that of a column.
+            kind: of the table: pandas, polars, pyarrow or numpy.
+            overrides, missing, drop: as for `inferred`.
+        """
+        tokens = missing_tokens(missing)
+        if isinstance(drop, str):
+            raise ValueError(f"drop is a list of texts, not {drop!r}")
         overrides, found, ignored = dict(overrides or {}), [], []
-        tokens = None if missing is None else tuple(str(token).strip().lower() for token in missing)
-        columns = frame.columns
         for option, some in (("schema", overrides), ("drop", drop)):
             for name in some:
-                if name not in columns:
+                if name not in names:
                     raise ValueError(f"{option} names a column {name!r} that the table does not have")
         left_out = set(drop)
-        for name in columns:
+        for name in names:
             if name in left_out:
                 ignored.append((name, "left out as asked"))
                 continue
-            values, sort, dtype = cells(frame[name], tokens)
-            dtype |= {"label": labels[name]} if isinstance(labels.get(name), int | float) else {}
-            given = overrides.get(name)
+            own, given = tally(name), overrides.get(name)
             ends = dict(given) if isinstance(given, Mapping) else {"kind": given}
             wanted = ends.pop("kind", None)
             word: Any = KINDS.get(str(wanted).lower(), str(wanted).lower())
             wanted = None if wanted is None else Column(name, word).kind  # refuses an unknown kind
             try:
-                column = _with_ends(infer(name, values, sort, wanted, dtype), values, ends)
-                found.append(replace(column, dtype=dtype))
+                column = _with_ends(infer(name, own, wanted), own, ends)
+                found.append(replace(column, dtype=own.dtype))
             except Unsuitable as reason:
                 ignored.append((name, str(reason)))
         if not found:
             reasons = "; ".join(f"{name!r}: {reason}" for name, reason in ignored[:3])
             raise ValueError(f"the table has no column that can be modelled ({reasons or 'it has none'})")
-        return cls(tuple(found), tuple(ignored), tuple(frame.columns), kind, tokens)
+        return cls(tuple(found), tuple(ignored), tuple(names), kind, tokens)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -221,7 +245,14 @@ class Schema:
         return "\n".join("  ".join([*line, row[3]]).rstrip() for line, row in zip(lines, rows, strict=True))
 
 
-def _with_ends(column: Column, values: Any, ends: dict[str, Any]) -> Column:
+def missing_tokens(missing: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Texts that mean "missing", in lower case; None: the usual ones."""
+    if isinstance(missing, str):
+        raise ValueError(f"missing is a list of texts, not {missing!r}")
+    return None if missing is None else tuple(str(token).strip().lower() for token in missing)
+
+
+def _with_ends(column: Column, tally: Tally, ends: dict[str, Any]) -> Column:
     """The column of these values with the ends of its range that a user gives, in units of the data."""
     if not ends:
         return column
@@ -229,7 +260,6 @@ def _with_ends(column: Column, values: Any, ends: dict[str, Any]) -> Column:
         expected = "a column of numbers takes a kind, low and high"
         raise ValueError(f"column {column.name!r} is {column.kind}; {expected}")
     if not column.resolution:
-        known = np.asarray(values, dtype=np.float64)
-        return bounded(column, known[~np.isnan(known)], **{k: float(v) for k, v in ends.items()})
+        return bounded(column, tally, **{k: float(v) for k, v in ends.items()})
     codes: Any = {k: round((float(v) - column.origin) / column.resolution) for k, v in ends.items()}
     return replace(column, **codes)

@@ -1,0 +1,224 @@
+"""Tables in files, larger than memory, that a model is fitted to: their columns, and the codes of their rows.
+
+There are two passes over the files, some rows at a time. The first counts the values of every column, so that
+the schema is that of the table in memory, and takes a random sample of the rows. The second writes the codes
+of all rows into a file without a name, from which training draws rows at random.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryFile, gettempdir
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
+
+import numpy as np
+
+from pynade.atomic import writing
+from pynade.tables.files import Words
+from pynade.tables.frames import cells
+from pynade.tables.infer import Tally
+from pynade.tables.modules import nw, polars
+from pynade.tables.registry import Place
+from pynade.tables.schema import Schema, missing_tokens
+from pynade.tables.stream import Part, check_unchanged, list_parts, read_parts
+
+if TYPE_CHECKING:
+    import torch
+
+VALUES = 1 << 24  # different values of all columns together that are counted, at most
+TEXTS = 1 << 17  # different texts of a column, at most
+SAMPLED, SAMPLED_CELLS = 200_000, 1 << 24  # rows of the sample, and its cells, at most
+HELD = 20_000  # rows held out, at most
+CODED = 16  # bytes in memory of a cell of an encoded table: its code and its offset
+Progress = Callable[[int, int, str], None] | None
+
+
+class FileTable:
+    """A table in CSV or Parquet files, of which some rows are read at a time.
+
+    Args:
+        data: A file, a folder, or a pattern such as ``data/*.parquet``.
+        missing: As in `pynade.tables.files.read_frame`.
+        drop: Names of columns that are not looked at.
+        held: Share of the rows that are held out, at most 20,000; always the same ones.
+        progress: Called with the rows done, all rows, and "counting" or "encoding"; with bytes and "reading"
+            while the rows of CSV files are found.
+
+    Raises:
+        ValueError: As in `pynade.tables.stream.list_parts`; a file has changed, or a part of it is damaged.
+    """
+
+    def __init__(
+        self,
+        data: Place,
+        missing: Words = None,
+        drop: Sequence[str] = (),
+        held: float = 0.0,
+        progress: Progress = None,
+    ) -> None:
+        self.missing, self.drop, self.progress = missing, drop, progress
+        self.parts = list_parts(data, missing=missing, progress=lambda *done: self._show(*done, "reading"))
+        self.names = self.parts[0].columns.names
+        n, width = self.shape = sum(part.rows for part in self.parts), len(self.names)
+        out = min(HELD, round(held * n))
+        out = out if 2 <= out <= n - 2 else 0
+        drawn = np.random.default_rng(0).choice(
+            n, out + min(SAMPLED, SAMPLED_CELLS // width, n - out), replace=False
+        )
+        self._places = [np.sort(rows) for rows in np.split(drawn, [out])]
+        self._tallies: dict[str, Tally] = {}  # of the columns that no schema has used yet
+        self._known: tuple[str, Schema] | None = None  # the schema of these kinds of columns
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def fits(self, gib: float) -> bool:
+        """Whether the encoded table takes at most so many GiB of memory."""
+        return CODED * self.shape[0] * self.shape[1] <= gib * 2**30
+
+    def read(self) -> polars.DataFrame:
+        """Return all rows, in memory."""
+        return polars.concat([frame for _, frame in read_parts(self.parts)])
+
+    @cached_property
+    def checksum(self) -> str:
+        """SHA-256 of the digests of all files, in order."""
+        files, digest = dict.fromkeys(part.file for part in self.parts), hashlib.sha256()
+        for file in files:
+            with file.open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+        check_unchanged(self.parts)
+        return digest.hexdigest()
+
+    def schema(self, overrides: Mapping[str, Any] | None = None) -> Schema:
+        """Return what the columns are, by all rows; `overrides` as in `Schema.inferred`."""
+
+        def tally(name: str) -> Tally:
+            if name not in self._tallies:
+                self._survey()
+            return self._tallies.pop(name)
+
+        if self._known is None or self._known[0] != repr(overrides):
+            given: Any = overrides, self.missing, self.drop
+            self._known = repr(overrides), Schema.of_tallies(self.names, tally, "polars", *given)
+        return self._known[1]
+
+    @property
+    def valid(self) -> polars.DataFrame | None:
+        """The rows held out, if any are."""
+        return self._frames[0] if len(self._places[0]) else None
+
+    @property
+    def sample(self) -> polars.DataFrame:
+        """A random sample of the others: all of them, of a table of at most 200,000 rows."""
+        return self._frames[1]
+
+    @cached_property
+    def _frames(self) -> list[polars.DataFrame]:
+        self._survey()
+        return self._frames
+
+    def _survey(self) -> None:
+        """Count the values of all columns, and take the rows that are held out or in the sample."""
+        tokens, left_out, most = missing_tokens(self.missing), set(self.drop), VALUES // len(self.names)
+        self._tallies = {n: Tally(most, min(most, TEXTS)) for n in self.names if n not in left_out}
+        found: list[list[polars.DataFrame]] = [[], []]
+
+        def count(part: Part, frame: polars.DataFrame) -> None:
+            for rows, frames in zip(self._places, found, strict=True):
+                frames.append(frame[_inside(rows, part)])
+            for name, tally in self._tallies.items():
+                column, repeats = frame[name], None
+                if not (column.dtype.is_numeric() or column.dtype.is_temporal()):
+                    groups = column.alias("value").to_frame().group_by("value", maintain_order=True)
+                    column, counts = groups.agg(polars.len().alias("n"))
+                    column, repeats = column.alias(name), counts.to_list()
+                tally.add(*cells(nw.from_native(column, series_only=True), tokens), repeats)
+
+        self._each("counting", count)
+        self._frames = [polars.concat(frames) for frames in found]
+
+    def codes(self, schema: Schema, folder: Path | None = None) -> CodeRows:
+        """Return the codes of all rows that are not held out and have a value.
+
+        Args:
+            schema: Gives the codes.
+            folder: Where the file is made, which needs four bytes for every cell and is gone with the
+                process; None takes the folder for temporary files.
+        """
+        place = folder if folder is not None and folder.is_dir() else Path(gettempdir())
+        n = 0
+
+        def write(part: Part, frame: polars.DataFrame) -> None:
+            nonlocal n
+            codes = schema.encode(frame)[0]
+            kept = ~np.isnan(codes).all(1)
+            kept[_inside(self._places[0], part)] = False
+            n += int(kept.sum())
+            with writing(place / "codes"):
+                file.write(codes[kept].astype(np.float32).tobytes())
+
+        with writing(place / "codes"):
+            file = TemporaryFile(dir=place)  # noqa: SIM115 (it is read while the model is trained)
+        self._each("encoding", write)
+        check_unchanged(self.parts)
+        if not n:
+            raise ValueError("there are no rows to train on")
+        return CodeRows(file, n, len(schema))
+
+    def _each(self, what: str, take: Callable[[Part, polars.DataFrame], None]) -> None:
+        """Hand over the rows of all parts; an error about them names their file."""
+        for part, frame in read_parts(self.parts):
+            self._show(part.first, len(self), what)
+            try:
+                take(part, frame)
+            except ValueError as error:
+                raise ValueError(f"{part.file}: {error}") from error
+        self._show(len(self), len(self), what)
+
+    def _show(self, done: int, total: int, what: str) -> None:
+        if self.progress is not None:
+            self.progress(done, total, what)
+
+
+def _inside(rows: np.ndarray, part: Part) -> np.ndarray:
+    """Those of ascending row numbers that are in a part, counted from its first row."""
+    return rows[slice(*np.searchsorted(rows, [part.first, part.first + part.rows]))] - part.first
+
+
+class CodeRows:
+    """Rows of codes in a file, float32, of which training draws some at a time (a `RowSource`).
+
+    Args:
+        file: Has the rows, one after the other.
+        n: How many.
+        n_variables: Codes in a row.
+        device: Where `draw` puts them.
+    """
+
+    def __init__(self, file: BinaryIO, n: int, n_variables: int, device: Any = "cpu") -> None:
+        self.file, self.n, self.n_variables, self.device = file, n, n_variables, device
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of these numbers, (n, n_variables); they are read in ascending order."""
+        size, order, found = 4 * self.n_variables, np.argsort(rows, kind="stable"), []
+        for row in rows[order].tolist():
+            self.file.seek(row * size)
+            found.append(self.file.read(size))
+        codes = np.empty((len(rows), self.n_variables), np.float32)
+        codes[order] = np.frombuffer(b"".join(found), np.float32).reshape(codes.shape)
+        return codes
+
+    def draw(self, n: int, generator: torch.Generator) -> torch.Tensor:
+        """Return ``n`` rows, independent and uniform over all."""
+        import torch
+
+        rows = torch.randint(self.n, (n,), generator=generator, device=generator.device)
+        return torch.from_numpy(self.read(rows.cpu().numpy())).to(self.device)
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return the rows for another device."""
+        return type(self)(self.file, self.n, self.n_variables, device)
