@@ -70,13 +70,13 @@ def make_table(folder: Path, rows: int) -> dict[str, Any]:
     return {"checksum": digest.hexdigest(), "bytes": _bytes(folder)}
 
 
-def make_model(file: Path) -> dict[str, Any]:
+def make_model(file: Path, rows: int = FIT_ROWS, **others: Any) -> dict[str, Any]:
     """Fit the model that all measurements ask."""
     import pynade
 
-    model = pynade.TabularNADE(random_state=SEED, **SETTINGS).fit(table(10**6, FIT_ROWS))
+    model = pynade.TabularNADE(random_state=SEED, **SETTINGS | others).fit(table(10**6, rows))
     model.save(file)
-    return {"settings": SETTINGS, "fit_rows": FIT_ROWS, "seed": SEED, "columns": len(model.schema_)}
+    return {"settings": SETTINGS, "fit_rows": rows, "seed": SEED, "columns": len(model.schema_)}
 
 
 def measured(ask: str, data: Path, model: Path, out: Path, whole: bool) -> dict[str, Any]:
