@@ -3,7 +3,7 @@
     python benchmarks/plan.py --rows 1e9 [--ask score] [--workers 16] [--read 500] [--rate 9000] [--hours 24]
     python benchmarks/plan.py        (the table of docs/scale.md)
 
-Processor seconds are a + b · rows, through the measured points of 10^5 and 10^6 rows; the point of 10^7 rows checks
+Processor seconds are a + b · rows, through the measured points of 10^5 and 10^6 rows; that of 10^7 rows checks
 them. A worker is a process with one core (or one GPU, with a `--rate` measured on it). Questions are divided
 among workers and machines, a fit is one worker. The slowest of computing and reading decides.
 """
@@ -19,8 +19,12 @@ from typing import Any
 RECORD = Path(__file__).parents[1] / "paper/results/benchmarks/scale.json"
 WORDS = {"score": "score", "impute": "fill gaps", "fit": "fit"}
 SIZES = (10**6, 10**9, 10**12)
-COLUMNS, CODE_BYTES, PASSES = 20, 4, 2  # of the measured table; of a cell that a fit keeps; of a fit over the files
-FIELDS = ("ask", "rows", "hours", "memory, GiB", "disk, GB", "first at its limit", "machines")
+COLUMNS, CODE_BYTES, PASSES = (
+    20,
+    4,
+    2,
+)  # of the measured table; of a cell that a fit keeps; of a fit over the files
+FIELDS = ("ask", "rows", "minutes", "memory, GiB", "disk, GB", "first at its limit", "machines")
 
 
 def points(record: dict[str, Any], ask: str) -> dict[int, dict[str, Any]]:
@@ -61,14 +65,14 @@ def plan(
     each += max(line["stream"].get("bytes_out", [0])) / 1e6
     computing = processor_seconds(record, ask, rows, rate) / workers / 3600
     moving = rows * each / (read * 1e6) / 3600
-    taken = max(computing, moving)
+    taken = max(computing, moving)  # hours
     memory = workers * max(line["stream"]["mib"]) / 1024
     disk = rows * COLUMNS * CODE_BYTES if ask == "fit" else rows * each
     limit = "cores" if computing >= moving else "reading and writing"
-    if ask == "fit":
-        limit += "" if taken <= hours else ": take a sample of the rows"
+    if ask == "fit" and taken > hours:
+        limit = "this process: take a sample of the rows"
     machines = 1 if ask == "fit" else math.ceil(taken / hours)
-    return dict(zip(FIELDS, (WORDS[ask], rows, taken, memory, disk / 1e9, limit, machines), strict=True))
+    return dict(zip(FIELDS, (WORDS[ask], rows, 60 * taken, memory, disk / 1e9, limit, machines), strict=True))
 
 
 def table(record: dict[str, Any]) -> str:
@@ -76,12 +80,16 @@ def table(record: dict[str, Any]) -> str:
     lines = ["| " + " | ".join(FIELDS) + " |", "|" + "---|" * len(FIELDS)]
     for ask in WORDS:
         for rows in SIZES:
-            found = plan(record, ask, rows)
-            cells = [f"{v:,.2g}" if isinstance(v, float) and v < 100 else v for v in found.values()]
-            cells = [f"{v:,.0f}" if isinstance(v, float) else str(v) for v in cells]
+            found = map(_rounded, plan(record, ask, rows).values())
+            cells = [f"{v:,.12g}" if isinstance(v, float) else v for v in found]
             cells[1] = f"10^{round(math.log10(rows))}"
-            lines.append("| " + " | ".join(cells) + " |")
+            lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
+
+
+def _rounded(value: Any) -> Any:
+    """A number with two digits."""
+    return float(f"{value:.2g}") if isinstance(value, float) else value
 
 
 def main() -> None:

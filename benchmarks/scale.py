@@ -189,6 +189,20 @@ def measure(asked: argparse.Namespace) -> None:
                 file.unlink()
 
 
+def lines_of(record: dict[str, Any]) -> str:
+    """The measurements in Markdown: medians of seconds, the largest memory."""
+    names = "ask", "rows", "seconds", "processor seconds", "rate beside whole", "by processor seconds", "MiB"
+    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    for line in record["lines"]:
+        found, kinds = line["stream"], ("seconds", "processor_seconds")
+        cells = [line["ask"], f"10^{round(math.log10(line['rows']))}"]
+        cells += [f"{np.median(found[kind]):.1f}" for kind in kinds]
+        beside = [line.get(f"rate_beside_whole_by_{kind}") for kind in kinds]
+        cells += ["" if ratio is None else f"{ratio:.2f}" for ratio in beside]
+        lines.append("| " + " | ".join([*cells, f"{max(found['mib']):.0f}"]) + " |")
+    return "\n".join(lines)
+
+
 def plot(record: dict[str, Any], out: Path) -> None:
     """Seconds and memory over the rows, streamed and as a whole."""
     import matplotlib.pyplot as plt
@@ -209,7 +223,6 @@ def plot(record: dict[str, Any], out: Path) -> None:
     left.set(xscale="log", yscale="log", xlabel="rows of 20 columns", ylabel="processor seconds")
     right.set(xscale="log", xlabel="rows of 20 columns", ylabel="largest memory, GiB")
     right.set_ylim(0)
-    right.axhline(2, color="gray", lw=0.8, ls="--")
     left.legend(fontsize=8)
     figure.savefig(out, dpi=110, metadata={"Software": None})
 
@@ -229,7 +242,9 @@ def main() -> None:
     if asked.call:
         call(asked.call)
     elif asked.plot:
-        plot(json.loads(asked.out.read_text(encoding="utf-8")), asked.plot)
+        record = json.loads(asked.out.read_text(encoding="utf-8"))
+        plot(record, asked.plot)
+        print(lines_of(record))
     else:
         measure(asked)
 
