@@ -3,7 +3,7 @@
     python benchmarks/plan.py --rows 1e9 [--ask score] [--workers 16] [--read 500] [--rate 9000] [--hours 24]
     python benchmarks/plan.py        (the table of docs/scale.md)
 
-Processor seconds are a + b · rows, through the measured points of 10^5 and 10^6 rows; that of 10^7 rows checks
+Processor seconds are a + b · rows, through the points measured at 10^5 and 10^6 rows; that at 10^7 checks
 them. A worker is a process with one core (or one GPU, with a `--rate` measured on it). Questions are divided
 among workers and machines, a fit is one worker. The slowest of computing and reading decides.
 """

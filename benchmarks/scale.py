@@ -145,7 +145,8 @@ def summary(ask: str, rows: int, rounds: list[dict[str, Any]]) -> dict[str, Any]
 
 def exponent(record: dict[str, Any], ask: str, kind: str, most: int) -> float:
     """The growth of a question's time: log of the ratio of seconds over that of rows, from 10^5 rows."""
-    found = {line["rows"]: min(line["stream"][kind]) for line in record["lines"] if line["ask"] == ask}
+    lines = ((line["rows"], line) for line in record["lines"] if line["ask"] == ask)
+    found = {n: float(np.median(each["stream"][kind])) for n, each in lines}
     return math.log(found[most] / found[100_000]) / math.log(most / 100_000)
 
 

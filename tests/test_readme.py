@@ -22,7 +22,8 @@ PAGES = sorted(p for p in ROOT.glob("docs/**/*.md") if "_build" not in p.parts a
 BLOCK = re.compile(r"^```(python|sh|console|\{code-cell\})\n(.*?)^```$", re.S | re.M)
 CODE = {path: BLOCK.findall(path.read_text(encoding="utf-8")) for path in PAGES}
 OTHER_BLOCKS = ("text", "", "{toctree}", "{glossary}", "{eval-rst}", "{list-table}", "{commands}")
-OTHERS = {"source", "python3", "curl", "pip", "torchrun", "make", "uvicorn", "serve"}  # programs a page may name
+# Programs that a page may name:
+OTHERS = {"source", "python3", "curl", "pip", "torchrun", "make", "uvicorn", "serve"}
 
 
 def blocks(path, language):
