@@ -26,6 +26,12 @@ KINDS = {
     "transformer": ("transformer", MIXED, "real", (3,)),
     "permuted-transformer": ("permuted-transformer", MIXED | {"n_orderings": 2}, "real", (3,)),
     "tabularnade": ("tabularnade", {"hidden": 8, "epochs": 5, "schema": {"a": "integer"}}, "mixed", (1, 3)),
+    "tabularnade, of rows that are read in parts": (
+        "tabularnade",
+        {"hidden": 8, "epochs": 5, "updates_per_epoch": 3, "stream_above": 0.0, "members": 1},
+        "mixed",
+        (1, 3),
+    ),
     "convnade": ("convnade", IMAGE, "digits", (2,)),
     "mob": ("mob", EM | {"n_components": [2, 3]}, "binary", (4, 10)),
     "chow-liu": ("chow-liu", EM | {"n_components": 2, "alpha": [0.1, 1.0]}, "binary", (3, 12)),

@@ -69,9 +69,8 @@ def _models() -> str:
 
 HELP = f"""Train a model and keep it in a run folder.
 
-DATA is a table of any columns (.csv, .csv.gz, .parquet; also a folder of such files, or a pattern
-like 'data/*.parquet'), a registered name (`pynade data list`), a matrix (.npy, .npz) or images
-(PNG files, .npy). `pynade fit --model X --help` has all options.
+DATA: a table (.csv, .csv.gz, .parquet, a folder or pattern of them), a name (`pynade data list`),
+a matrix (.npy, .npz) or images (PNG files, .npy). `pynade fit --model X --help` has all options.
 
 \b
 Models by data ("with gaps": missing values may stand anywhere):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -78,13 +79,13 @@ class DensityEstimator(Questions):
         """
         self._check_processes()
         place = None if folder is None else Path(folder)
-        X, X_valid, source = self._opened(X, X_valid, source, place)
-        request = FitRequest(place, resume, tuple(callbacks), source)
-        rows = self._rows(X, fitting=True, columns=columns)
-        seed = processes.of_first(self._seed(request))
-        train, valid = self._split(rows, X_valid, seed)
-        self._check(train, valid)
-        self._fit(train, valid, seed, request)
+        with self._opened(X, X_valid, source, place) as (X, X_valid, source):
+            request = FitRequest(place, resume, tuple(callbacks), source)
+            rows = self._rows(X, fitting=True, columns=columns)
+            seed = processes.of_first(self._seed(request))
+            train, valid = self._split(rows, X_valid, seed)
+            self._check(train, valid)
+            self._fit(train, valid, seed, request)
         self.seed_ = seed
         self.n_iter_ = len(self.history_.epochs)
         return self
@@ -96,12 +97,13 @@ class DensityEstimator(Questions):
         self._check_processes()
         self._check(*self._split(self._rows(X, fitting=True, columns=columns), X_valid, 0))
 
-    def _opened(self, X: Any, X_valid: Any, source: Any, folder: Path | None) -> tuple[Any, Any, Any]:
+    @contextmanager
+    def _opened(self, X: Any, X_valid: Any, source: Any, folder: Path | None) -> Iterator[Any]:
         """The rows, those for validation, and the source of `fit`; here files are refused."""
         if isinstance(X, str | os.PathLike):
             what = f"{type(self).__name__} is fitted to an array or a data frame, not to a file"
             raise TypeError(f"{what} such as {os.fspath(X)!r}; TabularNADE takes tables in files")
-        return X, X_valid, source
+        yield X, X_valid, source
 
     def _check_processes(self) -> None:
         """Refuse several processes where they cannot share the work."""

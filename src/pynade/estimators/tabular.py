@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
@@ -104,8 +105,8 @@ class TabularNADE(TableQuestions):
         X = X if streamed else self._checked(X, fitting)
         if not fitting:
             return self.schema_.encode(X)[0]
-        frame = None if streamed else native_frame(X, columns)[0]
-        n = self.n_rows_ = len(X if streamed else frame)
+        frame: Any = X if streamed else native_frame(X, columns)[0]
+        n = self.n_rows_ = len(frame)
         self._streamed = streamed
         if n < 2:
             raise ValueError(f"a table needs at least 2 rows to fit a model, but has {n} (n_samples={n})")
@@ -131,14 +132,16 @@ class TabularNADE(TableQuestions):
         fraction = self.validation_fraction if held else 0.0
         return FileTable(data, self.missing, self.drop, fraction, progress)
 
-    def _opened(self, X: Any, X_valid: Any, source: Any, folder: Path | None) -> tuple[Any, Any, Any]:
+    @contextmanager
+    def _opened(self, X: Any, X_valid: Any, source: Any, folder: Path | None) -> Iterator[Any]:
         if isinstance(X, str | PathLike):
             X = self._files(X, held=X_valid is None)
             X = X.read() if X.fits(self.stream_above) else X
-        if not isinstance(X, FileTable):
-            return X, X_valid, source
-        source = X.codes(X.schema(self.schema), folder)
-        return X, X.valid if X_valid is None else X_valid, source
+        if isinstance(X, FileTable):
+            with X.codes(X.schema(self.schema), folder) as source:
+                yield X, X.valid if X_valid is None else X_valid, source
+        else:
+            yield X, X_valid, source
 
     def options(self) -> Gradient:
         """All options of training; those that are None follow from the numbers of rows and columns."""

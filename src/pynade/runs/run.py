@@ -66,8 +66,9 @@ def training_data(model: Any, data: str, data_dir: Path | None = None, progress:
     table = model._files(data, progress)
     if (whole := table.fits(model.stream_above)) and path.is_file():
         return data_for(model, data, data_dir)
-    facts = {"source": path.name, "files": len({part.file for part in table.parts})}
-    found = Dataset.of_frame(path.name, table.read() if whole else read_part(table.parts[0]), facts)
+    name = "/".join(path.absolute().parts[-2:])
+    facts = {"source": name, "files": len({part.file for part in table.parts})}
+    found = Dataset.of_frame(name, table.read() if whole else read_part(table.parts[0]), facts)
     return found if whole else replace(found, train=table)
 
 

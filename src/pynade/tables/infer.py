@@ -150,7 +150,8 @@ class Tally:
         bits = (bits ^ (bits >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
         kept = (bits >> np.uint64(64 - self.halvings)) == 0
         kept |= repeats >= max(2.0, FREQUENT * n)
-        kept[[0, -1]] = True
+        ends = self._parts[0][0][[0, -1]]
+        kept[[0, -1]] |= [values[0] <= ends[0], values[-1] >= ends[1]]
         return values[kept], repeats[kept]
 
     def _note_step(self, values: np.ndarray) -> None:
@@ -285,7 +286,8 @@ def _number(name: str, tally: Tally, wanted: Wanted) -> Column:
         step, decimals = _fine(distinct), UNROUNDED
     span = float((distinct[-1] - origin) / step) if step else 0.0  # in steps
     if not step or (span > MAX_STEPS and wanted is None and not whole):
-        return _real(name, tally, f"{tally.n_distinct:,} different values in {n:,} rows")
+        about = "about " if tally.halvings else ""
+        return _real(name, tally, f"{about}{tally.n_distinct:,} different values in {n:,} rows")
     if whole and wanted in (None, "integer"):
         wide = max(1, math.ceil(span / MAX_STEPS))  # steps to a code, where there are more steps than codes
         ends: Any = {"resolution": step * wide, "origin": origin, "low": 0.0, "high": span // wide}

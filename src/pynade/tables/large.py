@@ -8,7 +8,8 @@ of all rows into a file without a name, from which training draws rows at random
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryFile, gettempdir
@@ -60,7 +61,11 @@ class FileTable:
         progress: Progress = None,
     ) -> None:
         self.missing, self.drop, self.progress = missing, drop, progress
-        self.parts = list_parts(data, missing=missing, progress=lambda *done: self._show(*done, "reading"))
+
+        def reading(done: int, total: int) -> None:
+            self._show(done, total, "reading")
+
+        self.parts = list_parts(data, missing=missing, progress=reading)
         self.names = self.parts[0].columns.names
         n, width = self.shape = sum(part.rows for part in self.parts), len(self.names)
         out = min(HELD, round(held * n))
@@ -141,13 +146,14 @@ class FileTable:
         self._each("counting", count)
         self._frames = [polars.concat(frames) for frames in found]
 
-    def codes(self, schema: Schema, folder: Path | None = None) -> CodeRows:
-        """Return the codes of all rows that are not held out and have a value.
+    @contextmanager
+    def codes(self, schema: Schema, folder: Path | None = None) -> Iterator[CodeRows]:
+        """Yield the codes of all rows that are not held out and have a value, which are gone afterwards.
 
         Args:
             schema: Gives the codes.
-            folder: Where the file is made, which needs four bytes for every cell and is gone with the
-                process; None takes the folder for temporary files.
+            folder: Where they are kept, in a file without a name that takes four bytes for every cell; None
+                takes the folder for temporary files.
         """
         place = folder if folder is not None and folder.is_dir() else Path(gettempdir())
         n = 0
@@ -155,19 +161,20 @@ class FileTable:
         def write(part: Part, frame: polars.DataFrame) -> None:
             nonlocal n
             codes = schema.encode(frame)[0]
-            kept = ~np.isnan(codes).all(1)
+            kept = np.array(~np.isnan(codes).all(1))
             kept[_inside(self._places[0], part)] = False
             n += int(kept.sum())
             with writing(place / "codes"):
                 file.write(codes[kept].astype(np.float32).tobytes())
 
         with writing(place / "codes"):
-            file = TemporaryFile(dir=place)  # noqa: SIM115 (it is read while the model is trained)
-        self._each("encoding", write)
-        check_unchanged(self.parts)
-        if not n:
-            raise ValueError("there are no rows to train on")
-        return CodeRows(file, n, len(schema))
+            made = TemporaryFile(dir=place)  # noqa: SIM115
+        with made as file:
+            self._each("encoding", write)
+            check_unchanged(self.parts)
+            if not n:
+                raise ValueError("there are no rows to train on")
+            yield CodeRows(file, n, len(schema))
 
     def _each(self, what: str, take: Callable[[Part, polars.DataFrame], None]) -> None:
         """Hand over the rows of all parts; an error about them names their file."""
