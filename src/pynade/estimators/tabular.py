@@ -30,7 +30,7 @@ from pynade.estimators.modules import (
 from pynade.estimators.net import OWN
 from pynade.estimators.parameters import documented
 from pynade.estimators.questions import Orders
-from pynade.estimators.table_questions import TableQuestions
+from pynade.estimators.table_questions import AT_ONCE, TableQuestions
 from pynade.tables.frames import native_frame
 from pynade.tables.large import FileTable, Progress
 from pynade.tables.registry import Place
@@ -305,16 +305,28 @@ class TabularNADE(TableQuestions):
         codes, offsets = self.schema_.encode(self._checked(X), density)
         return evaluation.exact_scores(self._ready(), codes, self.orderings(orderings)) + offsets.sum(1)
 
-    def gain(self, X: Any, scores: np.ndarray | None = None) -> np.ndarray:
+    def gain(self, X: Any) -> np.ndarray:
         """How much better each row is scored than by independent columns, in nats: (N,).
 
         Args:
             X: a table with the model's columns.
-            scores: what `score_samples` gave for it, if that is known already.
         """
-        codes, offsets = self.schema_.encode(self._checked(X))
-        family, known = copy.deepcopy(self.model_.family).double(), ~np.isnan(codes)
+        return self.scores_and_gain(X)[1]
+
+    def scores_and_gain(
+        self, X: Any, orderings: Orders | None = None, density: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What `score_samples` gives, and `gain` (along the model's own orderings), for the price of one.
+
+        Args:
+            X, orderings, density: as in `score_samples`.
+        """
+        codes, offsets = self.schema_.encode(self._checked(X), density)
+        exact = evaluation.exact_scores(self._ready(), codes, self.orderings(orderings))
+        own = exact if orderings is None else evaluation.exact_scores(self._ready(), codes, self.orderings())
+        family, alone = copy.deepcopy(self.model_.family).double(), []
         eta = torch.tensor(self.independent_, dtype=torch.float64)
-        log_p = family.log_prob(torch.as_tensor(np.where(known, codes, 0.0)), eta.expand(len(codes), -1, -1))
-        scores = self.score_samples(X) if scores is None else scores
-        return scores - np.where(known, log_p.numpy(), 0.0).sum(1) - offsets.sum(1)
+        for x in torch.as_tensor(codes).split(AT_ONCE):
+            log_p = family.log_prob(x.nan_to_num(), eta.expand(len(x), -1, -1))
+            alone.append(log_p.masked_fill(x.isnan(), 0.0).sum(1))
+        return exact + offsets.sum(1), own - torch.cat(alone).numpy()

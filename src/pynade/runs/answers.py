@@ -49,9 +49,8 @@ def _score(
 ) -> tuple[np.ndarray, Facts]:
     facts: Facts = {"header": ["log_prob"], "rows": len(table)}
     if isinstance(model, TabularNADE):
-        scores = model.score_samples(table, orderings, density)
-        known = None if density or orderings is not None else scores
-        facts["gain"] = moments(model.gain(table, known))
+        scores, gain = model.scores_and_gain(table, orderings, density)
+        facts["gain"] = moments(gain)
     else:
         with warnings.catch_warnings(action="ignore"):  # the summary says whether it is an estimate
             scores = model.score_samples(_matrix(table, **options)[0], orderings)

@@ -161,7 +161,8 @@ def score_run(
     sizes, shown, lines, many = ensemble_sizes(orderings or 1), {}, [], OrderingScores(log_probs)
     found: dict[str, Any] = {}
     if isinstance(model, TabularNADE):
-        log_probs, gain = model.score_samples(rows, orderings, density), Estimate.from_rows(model.gain(rows))
+        log_probs, gains = model.scores_and_gain(rows, orderings, density)
+        gain = Estimate.from_rows(gains)
         found = {"gain": gain.to_json()}
         lines = _of_mixed(model, gain, density)
     elif not isinstance(model, DensityEstimator):

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import repeat
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -97,11 +98,12 @@ class Column:
 
     def _encode_levels(self, values: Any) -> Codes:
         seen, unseen = math.log1p(-1 / (self.n + 1)), math.log(1 / (self.n + 1))
-        table: dict[Any, Any] = {value: (code, seen) for code, value in enumerate(self.levels)}
-        table |= {value: (len(self.levels), seen + math.log(share)) for value, share in self.rare}
-        table[None] = (math.nan, 0.0)
-        pairs = [table.get(value, (math.nan, unseen)) for value in values]
-        codes, offsets = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
+        pairs = [(float(code), seen) for code in range(len(self.levels))]
+        pairs += [(float(len(self.levels)), seen + math.log(share)) for _, share in self.rare]
+        pairs += [(math.nan, 0.0), (math.nan, unseen)]
+        places = {value: place for place, value in enumerate((*self.levels, *self.known_rare, None))}
+        found = np.fromiter(map(places.get, values, repeat(len(pairs) - 1)), np.int64, len(values))
+        codes, offsets = np.array(pairs)[found].T
         return codes, offsets
 
     def _encode_lattice(self, x: np.ndarray, density: bool) -> Codes:

@@ -213,8 +213,10 @@ def cells(series: Any, missing: Names = None) -> tuple[Any, str, Type]:
         levels = native.cat.categories if hasattr(native, "iloc") else series.drop_nulls().unique().sort()
         facts["categories"] = list(getattr(dtype, "categories", levels.to_list()))
         facts["ordered"] = bool(getattr(getattr(native, "dtype", None), "ordered", dtype == nw.Enum))
-    listed = [None if is_missing(v) else v for v in series.to_list()]
-    kinds = {type(v) for v in listed if v is not None}
+    listed = series.to_list()
+    if not {*map(type, listed)} <= {str, bool, type(None)}:
+        listed = [None if is_missing(v) else v for v in listed]
+    kinds = {*map(type, listed)} - {type(None)}
 
     def hold(*types: type) -> bool:
         return bool(kinds) and all(issubclass(kind, types) for kind in kinds)
@@ -235,6 +237,9 @@ def cells(series: Any, missing: Names = None) -> tuple[Any, str, Type]:
     if hold(str) and facts["native"] == "object":
         facts["text"] = True
     tokens = MISSING if missing is None else missing
+    if kinds == {str}:  # each text once
+        gaps_of = {v: None if v.strip().lower() in tokens else v for v in {*listed} - {None}}
+        return list(map(gaps_of.get, listed)), "text", facts
     gaps = (v is None or (isinstance(v, str) and v.strip().lower() in tokens) for v in listed)
     plain = [v.item() if isinstance(v, np.generic) else v for v in listed]
     return one_type([None if gap else v for v, gap in zip(plain, gaps, strict=True)]), "text", facts
