@@ -35,6 +35,7 @@ from pynade.runs.provenance import provenance
 from pynade.runs.summary import read_spec
 from pynade.tables import Dataset, Schema, read_file, resolve
 from pynade.tables.images import binarized, is_grey
+from pynade.tables.registry import is_registered
 from pynade.tables.stream import is_table
 from pynade.training.checkpoint import numbered_checkpoints
 from pynade.training.loop import Callback, Diverged
@@ -101,7 +102,7 @@ def start_run(
     _check_request(model, estimator, whole)  # before any split, so that rows are the file's
     dataset = whole if whole.framed else _with_validation(whole, estimator, valid_rows)
     given = {name: plain(value) for name, value in estimator.flat_parameters().items()}
-    where = str(Path(data).resolve()) if Path(data).exists() else data
+    where = data if is_registered(data) or not Path(data).exists() else str(Path(data).resolve())
     spec: Any = {"model": model, "parameters": given, "data": where, "data_checksum": dataset.checksum}
     options = {"drop_constant": drop_constant or None, "valid_rows": valid_rows, "binarize": rule}
     spec |= {name: value for name, value in options.items() if value is not None}

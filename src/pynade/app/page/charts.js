@@ -26,7 +26,7 @@ export function short(value) {
 export const count = (number) => number.toLocaleString("en");
 
 export function percent(p) {
-  return p === 0 || p >= 0.001 ? `${(100 * p).toFixed(1)} %` : `${(100 * p).toPrecision(2)} %`;
+  return p === 0 || p >= 0.001 ? `${(100 * p).toFixed(1)}\u00a0%` : `${(100 * p).toPrecision(2)}\u00a0%`;
 }
 
 // Numbers of an axis as text; dates are microseconds since 1970.

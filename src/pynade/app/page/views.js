@@ -172,7 +172,7 @@ views.gaps = {
     const drop = node("div", {
       class: "drop", ondragover: (event) => { event.preventDefault(); drop.classList.add("over"); }, ondragleave: () => drop.classList.remove("over"),
       ondrop: (event) => { event.preventDefault(); drop.classList.remove("over"); take(event.dataTransfer.files[0]); },
-    }, node("label", { for: "file", text: "Drop a CSV file with gaps here, or choose one: " }), choose,
+    }, node("label", { for: "file", text: `Drop ${gaps.file ? "another" : "a"} CSV file with gaps here, or choose one: ` }), choose,
     node("p", { class: "quiet", text: `At most ${count(state.model.limits.rows)} rows; it stays on this server's machine and is not kept.` }));
     if (!gaps.file) { showCode(state.model.code); return [drop]; }
     const found = gaps.found || (gaps.found = await send("fill", gaps.file));
