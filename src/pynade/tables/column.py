@@ -315,7 +315,10 @@ def infer(name: str, values: Cells, sort: str, wanted: Wanted = None, dtype: Typ
         return _levels(name, cells, kind, "categories of the frame", order)
     if wanted is None and len(counts) > max(TEXT, 0.5 * len(cells)):
         example = str(next(iter(counts)))[:30]
-        raise Unsuitable(f"{len(counts):,} different texts in {len(cells):,} rows, such as {example!r}")
+        dates = "; read dates as dates" if re.match(r"\d{4}-\d\d-\d\d", example) else ""
+        raise Unsuitable(
+            f"{len(counts):,} different texts in {len(cells):,} rows, such as {example!r}{dates}"
+        )
     return _levels(name, cells, wanted, "true or false" if sort == "boolean" else "text")
 
 
