@@ -49,6 +49,9 @@ def test_the_page_says_what_the_model_is(penguins, model):
         "better than independent columns",
         "better than a Gaussian (4 columns of numbers)",
     ]
+    badges = [line["badge"]["text"] for line in lines]
+    assert badges[0].startswith("estimate ± ")
+    assert badges[1:] == [f"exact for {about['orderings']} orderings"] * 2
 
 
 @pytest.mark.parametrize("name", ["body_mass_g", "bill_length_mm", "island", "year"])
@@ -111,9 +114,17 @@ def test_rows_are_sorted_by_log_p(penguins, model, monkeypatch, tmp_path):
         assert code["log_p"] == pytest.approx(expected)
         shown = np.array([line["surprise"] for line in found["rows"]], dtype=float)
         np.testing.assert_allclose(shown, code["surprise"].to_numpy(), rtol=1e-4)
+        assert code["spread"] == pytest.approx([line["spread"] for line in found["rows"]])
         first = found["rows"][0]
         assert tuple(first["cells"]) == table.row(first["row"])
     assert found["scored"] == found["total"] == 344
+    incomplete = ask(penguins, "rows", n=100, lowest=False)["rows"]  # gaps cost nothing, so these are likely
+    places, apart = np.array([(line["row"], line["spread"]) for line in incomplete]).T
+    rows = table[places.astype(int).tolist()]
+    complete = ~np.isnan(model.disagreement(rows))
+    assert 0 < complete.sum() < 100
+    np.testing.assert_allclose(apart[complete], model.disagreement(rows)[complete])
+    assert (apart[~complete] >= 0).all()
 
 
 def test_cells_of_arrays_have_their_surprise(client, runs, monkeypatch, tmp_path):
@@ -170,20 +181,26 @@ def test_images_are_completed(client, runs, monkeypatch, tmp_path, name):
         assert made.shape == (5, 64)
         assert (made[:, rest] == np.array(found["pixels"])[rest]).all()
         assert row is None or found["pixels"] == whole
+        plain = run_code(ask(one, "image", row=row, seed=1), monkeypatch, tmp_path)["image"]
+        assert plain.tolist() == found["pixels"]
         code = run_code(found, monkeypatch, tmp_path)
         np.testing.assert_array_equal(code["completions"], made)
         inside = np.array(found["probabilities"])[hole]
         np.testing.assert_allclose(code["probabilities"][hole], inside, atol=1e-6)
         if name != "fixed":
             assert code["log_p"] == pytest.approx(found["log_prob"])
+        if name == "digits":
+            assert code["spread"] == pytest.approx(found["spread"])
     kinds = {"digits": ("orderings", "exact"), "conv": ("estimate", "exact"), "fixed": (None, "estimate")}
     assert (found.get("badge", {}).get("kind"), found["pixel_badge"]["kind"]) == kinds[name]
     drawn = ask(one, "samples")
     sampled = np.asarray(run_code(drawn, monkeypatch, tmp_path)["draws"])
     np.testing.assert_array_equal(sampled, drawn["images"]["sampled"])
     if name != "fixed":
-        drawn = ask(one, "samples", given={"x20": 1, "x1": 1})
-        assert (np.array(drawn["images"]["sampled"])[:, [0, 19]] == 1).all()
+        drawn = ask(one, "samples", given={"x20": 1, "x29": 1})
+        assert len(drawn["images"]["real"]) == 16
+        for side in ("sampled", "real"):
+            assert (np.array(drawn["images"][side])[:, [19, 28]] == 1).all(), side
 
 
 def test_a_fixed_ordering_is_estimated(client, monkeypatch, tmp_path):

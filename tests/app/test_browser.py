@@ -106,7 +106,10 @@ def shown(value):
 
 def test_ask_and_condition(page, model):
     one = page("penguins")
-    chip(one, "species", "given")  # the first column is asked when the page opens
+    until(one, "return document.querySelector('#view svg')")  # the first column is asked when the page opens
+    left = 1 - sum(model.conditional("species").probabilities().values())
+    assert f"{100 * left:.1f}\xa0% are left" in text(one, "#view")
+    chip(one, "species", "given")
     chip(one, "body_mass_g", "asked")
     click(one, 'select[id^="given-"]')
     one.execute_script(
@@ -122,6 +125,9 @@ def test_ask_and_condition(page, model):
     expected = {"median": answer.median(), "low": low, "high": high, "mean": answer.mean()}
     assert numbers == {name: shown(value) for name, value in expected.items()}
     assert text(one, "#view .badge") == "exact"
+    cells = "return [...document.querySelectorAll('#view details td:nth-child(2)')].map((n) => n.textContent)"
+    shares = [float(cell.removesuffix("\xa0%")) for cell in until(one, cells)]
+    assert 95 < sum(shares) < 101
     spread = until(one, "return document.getElementById('spread').textContent")
     assert f"{answer.disagreement():.3f}" in spread
     assert "model.conditional('body_mass_g', given={'species': 'Gentoo'})" in text(one, "#source")
@@ -164,6 +170,7 @@ def test_fill_gaps(page, model, tmp_path):
     (tmp_path / "gaps.csv").write_text(CSV)
     click(one, "#tab-gaps")
     until(one, "return document.getElementById('file')")
+    assert "model = pynade.load(" in text(one, "#source")
     one.find_element("id", "file").send_keys(str(tmp_path / "gaps.csv"))
     assert until(one, "return document.querySelectorAll('td.filled').length") == 4
     table = polars.read_csv(io.StringIO(CSV))
@@ -200,6 +207,7 @@ def test_paint_a_hole(page, runs):
     found = {}
     exec(text(one, "#source"), found)
     assert log_p == pytest.approx(found["log_p"], abs=6e-4)
+    assert f"over 8 orderings is {found['spread'].item():.2f}" in text(one, "#completions")
     image = load("digits").split("all")[0].astype(float)
     hole = np.isnan(found["image"])
     assert 9 <= hole.sum() < 20  # a brush of 3 by 3 pixels, moved

@@ -337,6 +337,8 @@ def test_the_command_refuses_in_one_sentence(tmp_path):
     assert done.returncode == 1
     assert "pip install 'pynade[app]'" in done.stderr
     assert "Traceback" not in done.stderr
+    done = subprocess.run([*words, "--help"], capture_output=True, text=True, check=False)
+    assert "pip install 'pynade[app]'" in done.stdout
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])

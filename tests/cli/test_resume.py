@@ -1,6 +1,7 @@
 """`pynade fit --resume` after a kill: every kind of model ends as if it had not been interrupted."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -138,3 +139,10 @@ def test_resume_goes_on_after_the_last_checkpoint_and_does_not_begin_anew(run, t
         first = []
         resume_run(folder, callbacks=[lambda p, first=first: first.append(p.epoch) and None])
         assert first[0] == 5
+
+
+def test_a_run_keeps_the_name_of_its_data_beside_a_folder_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("penguins", "again"):  # the first run is such a folder
+        start_run(Path(name), "tabularnade", {"hidden": 8, "epochs": 1, "members": 1}, "penguins")
+        assert read_json(Path(name, "spec.json"))["data"] == "penguins"

@@ -509,3 +509,5 @@ def test_a_time_limit_is_planned_for_and_forgotten_when_it_is_taken_back():
     assert short.epochs * short.updates_per_epoch == 100
     assert short.epochs == 5
     assert model.fit(X).options() == usual
+    tiny = tabular(epochs=9, hidden=(8, 8), time_limit=1e-6).fit(X)
+    assert tiny.history_.stopped == "the time limit of 1e-06 s was reached"

@@ -217,6 +217,8 @@ def test_training_takes_a_run_a_history_an_estimator_and_lines(tmp_path):
     assert curves[0] == curves[1] == [line["train"] for line in model.history_.epochs]
     np.testing.assert_allclose(curves[2], curves[0])
     axis = plots.training([{"epoch": 1, "train": None, "valid": None, "best": True}])
+    shown = [tick for tick in axis.get_xticks() if axis.get_xlim()[0] <= tick <= axis.get_xlim()[1]]
+    assert shown == [1]
     assert axis.get_ylabel() == "log-likelihood (nats per row)"
     with pytest.raises(ValueError, match=re.escape("nowhere is no run folder")):
         plots.training("nowhere")

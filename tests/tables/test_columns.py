@@ -144,7 +144,8 @@ def test_a_value_between_two_points_of_a_lattice_has_the_nearest_code():
     [
         ("id", np.arange(50.0) * 3, "number", "identifier by its name"),
         ("n", np.arange(50.0), "number", "counts the rows"),
-        ("t", [f"text {k}" for k in range(50)], "text", "50 different texts in 50 rows, such as 'text 0'"),
+        ("t", [f"text {k}" for k in range(50)], "text", "50 different texts in 50 rows, such as 'text 0'$"),
+        ("d", [f"{1950 + k}-01-31" for k in range(50)], "text", "such as '1950-01-31'; read dates as dates$"),
         ("e", np.full(5, np.nan), "number", "every cell is missing"),
         ("e", [None] * 5, "text", "every cell is missing"),
     ],

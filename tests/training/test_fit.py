@@ -174,6 +174,8 @@ def test_callbacks_see_progress_and_may_stop():
     assert [p.epoch for p in ends] == [1, 2, 3]
     assert ends[-1].updates == 150
     assert ends[-1].valid.n == 50
+    told = fit(model(), rows(), options=Gradient(epochs=50), callbacks=[lambda p: p.epoch_done and "enough"])
+    assert (told.stopped, len(told.epochs)) == ("enough", 1)
 
 
 class Stop(Exception):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+SPREAD = "log_ps = [model.score_samples(rows, orderings=one) for one in model.orderings(8)]\n"
+SPREAD += "spread = numpy.std(log_ps, axis=0)\n"
+
 
 @dataclass(frozen=True)
 class Code:
@@ -88,6 +91,7 @@ p = (along({a!r}, {b!r}, xs) + along({b!r}, {a!r}, ys).T) / 2
         """Log p of some rows of the data along k orderings, and the surprise of their cells."""
         options = f", orderings={k}" if k else ""
         code = f"{self.table()}rows = table[{places!r}]\nlog_p = model.score_samples(rows{options})\n"
+        code += SPREAD * bool(k)
         if self.mixed:
             return f"{code}surprise = model.surprise(rows, measure='p_value')\n"
         code += (
@@ -102,12 +106,24 @@ p = (along({a!r}, {b!r}, xs) + along({b!r}, {a!r}, ys).T) / 2
         some = f"draws[{numbers!r}]" if self.mixed else "draws"
         return code + (f"correlations = numpy.corrcoef(numpy.asarray({some}, float).T)\n" if numbers else "")
 
-    def image(self, row: int | None, hole: list[int], seed: int, log_p: str, probabilities: str) -> str:
-        """Completions of an image with a hole."""
+    def image(
+        self,
+        row: int | None,
+        hole: list[int],
+        seed: int,
+        log_p: str = "",
+        probabilities: str = "",
+        spread: bool = False,
+    ) -> str:
+        """An image, and completions if it has a hole."""
         first = (
             "table[{row}]" if row is not None else f"numpy.asarray(model.sample(1, random_state={seed}))[0]"
         )
         start = self.model() if row is None else self.table()
-        code = f"{start}image = {first.format(row=row)}.astype(float)\nimage[{hole!r}] = numpy.nan\n"
+        code = f"{start}image = {first.format(row=row)}.astype(float)\n"
+        if not hole:
+            return code
+        code += f"image[{hole!r}] = numpy.nan\n"
         code += f"completions = model.impute(image[None], n=5, random_state={seed})[:, 0]\n"
-        return code + f"log_p = {log_p}\n" * bool(log_p) + probabilities
+        code += f"log_p = {log_p}\n" * bool(log_p) + (SPREAD.replace("rows", "image[None]") * spread)
+        return code + probabilities

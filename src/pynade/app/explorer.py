@@ -23,6 +23,7 @@ from pynade.tables.frames import check_columns, native_frame
 
 BINS, GRID = 48, 28  # ranges of a histogram, and of each axis of a joint density
 DRAWS = 1000  # of an estimate with particles
+ORDERINGS = 8  # at most, that are compared
 POINTS = 400  # real rows shown over a joint density
 WARNINGS = threading.Lock()  # filters of warnings belong to the whole process
 NEAR = 0.1  # share of the rows on each side that count as near to a given number
@@ -259,10 +260,22 @@ class Explorer:
         if not summary.exact:
             error = summary.mc_stderr
             return {"kind": "estimate", "text": f"estimate ± {error:.3f}", "error": error}
+        return self.exact_badge(k)
+
+    def exact_badge(self, k: int | None = None) -> dict[str, Any]:
+        """Of an exact log p along k orderings (None: the model's own)."""
         if self.k is None:
             return {"kind": "exact", "text": "exact"}
         k = k or self.k
         return {"kind": "orderings", "text": f"exact for {k} ordering{'s' * (k > 1)}"}
+
+    def spread_of_scores(self, rows: Any) -> np.ndarray:
+        """Standard deviation of log p of rows, which may have gaps, over 8 orderings; NaN of other models."""
+        if not self.orderless:
+            return np.full(len(rows), math.nan)
+        return np.std(
+            [self.model.score_samples(rows, orderings=one) for one in self.model.orderings(ORDERINGS)], 0
+        )
 
     def _answer(self, name: str, given: dict[str, Any]) -> tuple[Any, dict[str, Any], str]:
         """The distribution of a column given others, how it is known, and code that makes it."""
@@ -395,7 +408,7 @@ class Explorer:
         if not isinstance(asked, list) or len(asked) != 1:
             raise ValueError("asked must be a list of one column name")
         column, (known, _) = self.column(asked[0]), self.given(given)
-        k = int(np.clip(200 // (len(known) + 1), 1, 8))
+        k = int(np.clip(200 // (len(known) + 1), 1, ORDERINGS))
         if not self.mixed or not known:
             return {"spread": None, "k": k}
         answer = self.model.conditional(column.name, known)

@@ -118,7 +118,7 @@ def rows(explorer: Explorer, start: Any = 0, n: Any = 25, lowest: Any = True) ->
     if not len(at):
         return out
     chosen = explorer.table[at.tolist()]
-    spread = model.disagreement(explorer.rows_of(chosen)) if explorer.orderless else np.full(len(at), np.nan)
+    spread = explorer.spread_of_scores(explorer.rows_of(chosen))
     extra: list[dict[str, Any]] = [{} for _ in at]
     if (surprise := _surprise(explorer, chosen)) is not None:
         known = ~np.isnan(model.schema_.encode(chosen)[0] if explorer.mixed else surprise)
@@ -163,7 +163,7 @@ def samples(explorer: Explorer, n: Any = 1000, given: Any = None, seed: Any = 0)
     known, notes = explorer.given({} if given is None else given)
     model, keyed = explorer.model, explorer.keyed(known)
     if explorer.shape is not None:
-        return _image_samples(explorer, seed, keyed) | {"notes": notes}
+        return _image_samples(explorer, seed, known) | {"notes": notes}
     n = explorer.affordable(lambda n: model.sample(n, seed, given=keyed or None), n, 16)
     drawn = explorer.frame(model.sample(n, random_state=seed, given=keyed or None))
     real = None if explorer.table is None else explorer.near(known)
@@ -208,9 +208,9 @@ def samples(explorer: Explorer, n: Any = 1000, given: Any = None, seed: Any = 0)
     }
 
 
-def _image_samples(explorer: Explorer, seed: int, given: dict[Any, Any]) -> dict[str, Any]:
-    """Sixteen images of the model, and of the data."""
-    model, n = explorer.model, 16
+def _image_samples(explorer: Explorer, seed: int, known: dict[str, Any]) -> dict[str, Any]:
+    """Sixteen images of the model, and of the data, with the pixels that are given."""
+    model, n, given = explorer.model, 16, explorer.keyed(known)
     options: dict[str, Any] = {"given": given} if given else {}
     if isinstance(model, ImageEstimator) and not given:  # a pass of the net for every step
         steps = explorer.affordable(lambda n: [_pixel_means(explorer, 16) for _ in range(n)], 10**6, 2)
@@ -221,7 +221,8 @@ def _image_samples(explorer: Explorer, seed: int, given: dict[Any, Any]) -> dict
         if options.get("per_step", 1) == 1
         else f"approximate: {options['per_step']} pixels at once"
     )
-    real = None if explorer.table is None else explorer.table.sample(min(n, explorer.table.height), seed=seed)
+    real = None if explorer.table is None else explorer.near(known)
+    real = None if real is None else real.sample(min(n, real.height), seed=seed)
     code = explorer.code.sample(n, seed, given, [])
     return {
         "images": {"sampled": drawn.tolist()}
@@ -260,6 +261,7 @@ def image(explorer: Explorer, row: Any = None, hole: Any = (), seed: Any = 0) ->
     out: dict[str, Any] = {
         "pixels": pixels.tolist(),
         "rows": None if explorer.table is None else explorer.table.height,
+        "code": explorer.code.image(row, places, seed),
     }
     if not places:
         return out
@@ -285,6 +287,7 @@ def image(explorer: Explorer, row: Any = None, hole: Any = (), seed: Any = 0) ->
         log_p = "model.score_samples(image[None])[0]"
         exact_p = model.score_samples(gaps[None])
         out |= {"log_prob": float(exact_p[0]), "badge": explorer.score_badge(exact_p)}
+        out["spread"] = json_value(explorer.spread_of_scores(gaps[None])[0])
     else:
         out["notes"] = ["this model has a fixed ordering, so the probability of the rest is not tractable"]
     if explorer.orderless:
@@ -301,7 +304,7 @@ def image(explorer: Explorer, row: Any = None, hole: Any = (), seed: Any = 0) ->
         error = 0.5 * explorer.white / math.sqrt(many)
         out["pixel_badge"] = {"kind": "estimate", "text": f"estimate ± {error:.2g}", "error": error}
     out["probabilities"] = np.where(np.isnan(gaps), found / explorer.white, pixels / explorer.white).tolist()
-    return out | {"code": explorer.code.image(row, places, seed, log_p, means)}
+    return out | {"code": explorer.code.image(row, places, seed, log_p, means, out.get("spread") is not None)}
 
 
 def scores(explorer: Explorer) -> dict[str, Any]:
@@ -311,27 +314,19 @@ def scores(explorer: Explorer) -> dict[str, Any]:
     return explorer.scored
 
 
-def _line(
-    label: str, found: dict[str, Any], where: str, badge: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    exact = {"kind": "exact", "text": "exact"}
+def _line(label: str, found: dict[str, Any], where: str, badge: dict[str, Any]) -> dict[str, Any]:
     if not found.get("exact", True):
-        exact = {"kind": "estimate", "text": f"estimate ± {found['mc_stderr']:.3f}"}
-    return {
-        "label": label,
-        "mean": found["mean"],
-        "stderr": found["stderr"],
-        "where": where,
-        "badge": badge or exact,
-    }
+        badge = {"kind": "estimate", "text": f"estimate ± {found['mc_stderr']:.3f}"}
+    return {"label": label, "mean": found["mean"], "stderr": found["stderr"], "where": where, "badge": badge}
 
 
 def _known_scores(explorer: Explorer) -> list[dict[str, Any]]:
     """What the run knows: scores of validation rows."""
     valid, gain = (explorer.result.get(name) for name in ("valid", "gain"))
     where = f"{valid['n']:,} validation rows of the run" if valid else ""
-    lines = [_line("log-likelihood per row", valid, where)] if valid else []
-    return lines + ([_line("better than independent columns by", gain, where)] if gain else [])
+    badge = explorer.exact_badge()
+    lines = [_line("log-likelihood per row", valid, where, badge)] if valid else []
+    return lines + ([_line("better than independent columns by", gain, where, badge)] if gain else [])
 
 
 def _compared(explorer: Explorer) -> list[dict[str, Any]]:

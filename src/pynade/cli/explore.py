@@ -24,8 +24,8 @@ def explore(
 ) -> None:
     """Explore a model in the browser: ask, look at odd rows, fill gaps, compare samples, complete images.
 
-    The page works offline and sends nothing to other machines. It needs the extra app: pip install
-    'pynade[app]'. Ctrl-C stops it.
+    The page works offline and sends nothing to other machines. It needs the extra app:
+    `pip install 'pynade\\[app]'`. Ctrl-C stops it.
 
     \b
     Examples:

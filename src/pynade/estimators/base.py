@@ -72,7 +72,8 @@ class DensityEstimator(Questions):
             X_valid: validation rows; without them a share of X, drawn by random_state, is held out.
             folder: keep metrics.jsonl and checkpoints here.
             resume: go on from the checkpoints in `folder`, to the identical result.
-            callbacks: called with a `pynade.training.Progress`; one that returns True ends training.
+            callbacks: called with a `pynade.training.Progress`; one that returns True or a reason ends
+                training.
             source: draw fresh training rows from here, `updates_per_epoch` minibatches an epoch (of a
                 mixture: in minibatches); X then only gives scales and initial biases.
             columns: names of the columns of an array; a data frame has its own.

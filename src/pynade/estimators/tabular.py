@@ -233,8 +233,8 @@ class TabularNADE(TableQuestions):
         scored = int(np.clip(0.25 * left / max(scoring, 1e-9), 5, SCORED))
         self._plan = processes.of_first(((left - scored * scoring) / update, scored))
 
-        def over(_: Any) -> bool:
-            return time.monotonic() - began > 0.9 * limit
+        def over(_: Any) -> str | bool:
+            return time.monotonic() - began > 0.9 * limit and f"the time limit of {limit:g} s was reached"
 
         return replace(request, callbacks=(*request.callbacks, over))
 

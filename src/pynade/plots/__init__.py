@@ -223,7 +223,7 @@ def training(source: Any, ax: Any = None) -> Any:
             ax.fill_between(where, values - error, values + error, alpha=0.2, color=colour, linewidth=0)
     if best := [line["epoch"] for line in epochs if line["best"]]:
         ax.axvline(best[-1], color="0.6", linestyle=":", label=f"best epoch ({best[-1]})")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     ax.set(xlabel="epoch", ylabel="log-likelihood (nats per row)")
     ax.grid(alpha=0.3)
     ax.legend(fontsize=9)

@@ -46,6 +46,8 @@ it in the model's ordering. Lines in the grey band are what a right model gives;
 to a column whose probabilities are wrong."""
 SURPRISE = """counted from 0: those with the least likely cells, given the rest of their row. They may be
 mistakes in the data, or rare but right."""
+CELL = """The most surprising cells one by one. Log-odds say how much likelier a value is as an error than by
+the model, and sort the list; the p-value is the probability of a value at least as odd."""
 
 
 class Case(NamedTuple):
@@ -216,7 +218,8 @@ def _columns(case: Case) -> str:
 
 def _training(case: Case) -> str:
     history = case.model.history_
-    text = f"{len(history.epochs):,} epochs in {history.seconds:,.1f} s; it ended because: {history.stopped}."
+    n = len(history.epochs)
+    text = f"{n:,} epoch{'s' * (n != 1)} in {history.seconds:,.1f} s; it ended because: {history.stopped}."
     draw = _drawn("Log-likelihoods", lambda f: plots.training(case.model, f.subplots()), 6.4, 4.0)
     return _words(text) + draw
 
@@ -301,10 +304,14 @@ def _surprise(case: Case, rows: Any, places: np.ndarray) -> str:
     text = _words(f"Of {part} {len(case.rows):,} rows, {SURPRISE}") + picture
     if not hasattr(case.model, "surprise"):
         return text
-    names = ("row", "column", "value", "p_value", "expected", "low", "high")
+    names = ("row", "column", "value", "log_odds", "p_value", "expected", "low", "high")
     cells = case.model.surprise(rows, top=LISTED).select(*names).rows()
-    lines = [(places[row], *others) for row, *others in cells]
-    return text + html.table(("row", "column", "value", "p-value", "expected", "5 %", "95 %"), lines)
+    lines = [
+        (places[row], name, value, f"{odds:.1f}", f"{p:.2g}", *others)
+        for row, name, value, odds, p, *others in cells
+    ]
+    head = ("row", "column", "value", "log-odds", "p-value", "expected", "5 %", "95 %")
+    return text + _words(CELL) + html.table(head, lines)
 
 
 def _disagreement(case: Case, held: Any) -> str:

@@ -37,6 +37,7 @@ from pynade.runs.summary import read_spec
 from pynade.tables import Dataset, Schema, read_file, resolve
 from pynade.tables.images import binarized, is_grey
 from pynade.tables.large import CODED, FileTable, Progress
+from pynade.tables.registry import is_registered
 from pynade.tables.stream import is_table, read_part
 from pynade.training.checkpoint import numbered_checkpoints
 from pynade.training.loop import Callback, Diverged
@@ -133,7 +134,7 @@ def start_run(
     _check_request(model, estimator, whole)  # before any split, so that rows are the file's
     dataset = whole if whole.framed else _with_validation(whole, estimator, valid_rows)
     given = {name: plain(value) for name, value in estimator.flat_parameters().items()}
-    here = Path(data).exists() or is_table(data)  # (a pattern)
+    here = not is_registered(data) and (Path(data).exists() or is_table(data))  # (a pattern)
     where = str(Path(data).resolve()) if here else data
     spec: Any = {"model": model, "parameters": given, "data": where, "data_checksum": dataset.checksum}
     options = {"drop_constant": drop_constant or None, "valid_rows": valid_rows, "binarize": rule}

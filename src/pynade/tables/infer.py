@@ -224,8 +224,7 @@ def infer(name: str, tally: Tally, wanted: Wanted = None) -> Column:
             return _levels(name, tally.as_counts(), wanted, "as asked")
         return _date(name, tally) if tally.sort == "date" else _number(name, tally, wanted)
     if tally.given_up:
-        example = str(next(iter(counts)))[:30]
-        raise Unsuitable(f"more than {tally.texts:,} different texts in {n:,} rows, such as {example!r}")
+        raise Unsuitable(f"more than {tally.texts:,} different texts in {n:,} rows, {_example(counts)}")
     if wanted is None and tally.dtype.get("ordered") and 2 < len(order) <= MOST_LEVELS:
         wanted = "ordinal"
     if wanted in ("integer", "rounded", "real") or (wanted is None and tally.sort == "text" and not order):
@@ -239,9 +238,13 @@ def infer(name: str, tally: Tally, wanted: Wanted = None) -> Column:
         kind: Kind = wanted or ("binary" if len(order) == 2 else "category")
         return _levels(name, counts, kind, "categories of the frame", order)
     if wanted is None and len(counts) > max(TEXT, 0.5 * n):
-        example = str(next(iter(counts)))[:30]
-        raise Unsuitable(f"{len(counts):,} different texts in {n:,} rows, such as {example!r}")
+        raise Unsuitable(f"{len(counts):,} different texts in {n:,} rows, {_example(counts)}")
     return _levels(name, counts, wanted, "true or false" if tally.sort == "boolean" else "text")
+
+
+def _example(counts: Counter[Any]) -> str:
+    text = str(next(iter(counts)))[:30]
+    return f"such as {text!r}" + ("; read dates as dates" if re.match(r"\d{4}-\d\d-\d\d", text) else "")
 
 
 def _levels(name: str, counts: Counter[Any], wanted: Wanted, why: str, order: Sequence[Any] = ()) -> Column:

@@ -61,8 +61,8 @@ class Progress:
     histories: Sequence[History] = ()  # of all members
 
 
-#: Called with a `Progress`; one that returns True ends training after the epoch.
-Callback = Callable[[Progress], "bool | None"]
+#: Called with a `Progress`; one that returns True, or the reason as text, ends training after the epoch.
+Callback = Callable[[Progress], "bool | str | None"]
 
 #: What a learner calls within an epoch: updates done, learning rate, mean log-likelihood so far.
 Report = Callable[[int, float, Callable[[], float]], None]
@@ -207,7 +207,8 @@ def _run(
         lines = "".join(json.dumps(line) + "\n" for line in histories[0].epochs)
         write_atomically(metrics, lambda path: path.write_text(lines, encoding="utf-8"))
     began = time.monotonic() - max(history.seconds for history in histories)
-    rate, reported, stop = math.nan, time.monotonic(), False
+    rate, reported = math.nan, time.monotonic()
+    stop: bool | str = False
 
     def call(update: int, train: float, valid: Estimate | None, done: bool) -> None:
         nonlocal stop
@@ -216,7 +217,7 @@ def _run(
         now = Progress(*place, valid, best, time.monotonic() - began, histories)
         with alone():  # the others know nothing of it
             answers = [callback(now) for callback in callbacks]
-        stop = stop or any(answers)
+        stop = stop or next((answer for answer in answers if answer), False)
 
     def report(update: int, learning_rate: float, train: Callable[[], float]) -> None:
         nonlocal rate, reported
@@ -268,7 +269,8 @@ def _run(
         votes = gathered((stop, bool(asked)))
         stop, leave = votes[0][0], any(own for _, own in votes)
         otherwise = f"all {learner.unit}s done" if epoch == epochs else ""
-        otherwise = "a callback stopped it" if stop else otherwise
+        if stop:
+            otherwise = stop if isinstance(stop, str) else "a callback stopped it"
         for k in running:
             m = learner.active[k]
             reason = _reason(learner, learner.stopping[m], histories[m], reached[k]) or otherwise
@@ -317,7 +319,7 @@ def _reason(learner: Learner, rule: Stopping, history: History, reached: Value) 
 def part_of(callbacks: Sequence[Callback], part: int, parts: int) -> list[Callback]:
     """Callbacks for one of several trainings that follow each other: updates are counted over all of them."""
 
-    def shifted(callback: Callback, now: Progress) -> bool | None:
+    def shifted(callback: Callback, now: Progress) -> bool | str | None:
         return callback(replace(now, update=part * now.updates + now.update, updates=parts * now.updates))
 
     return [partial(shifted, callback) for callback in callbacks]

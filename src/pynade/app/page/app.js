@@ -1,6 +1,6 @@
 // The explorer: columns that are asked for or given, and the views.
 
-import { count, curve, node } from "/charts.js";
+import { count, curve, legend, node } from "/charts.js";
 import { views } from "/views.js";
 
 const $ = (id) => document.getElementById(id);
@@ -233,7 +233,8 @@ async function drawHeader() {
   const drawn = curve(model.history);
   if (drawn) {
     $("curve").hidden = false;
-    $("curve").replaceChildren(drawn, node("figcaption", { class: "quiet", text: "log-likelihood by epoch" }));
+    $("curve").replaceChildren(drawn, node("figcaption", { class: "quiet", text: "log-likelihood by epoch: " },
+      ...legend(["train", "training"], ["valid", "validation"]).children));
   }
   try {
     const found = await request("/api/scores");

@@ -26,7 +26,7 @@ export function short(value) {
 export const count = (number) => number.toLocaleString("en");
 
 export function percent(p) {
-  return p === 0 || p >= 0.001 ? `${(100 * p).toFixed(1)} %` : `${(100 * p).toPrecision(2)} %`;
+  return p === 0 || p >= 0.001 ? `${(100 * p).toFixed(1)}\u00a0%` : `${(100 * p).toPrecision(2)}\u00a0%`;
 }
 
 // Numbers of an axis as text; dates are microseconds since 1970.
@@ -93,13 +93,13 @@ export function bars(levels, p, other, { most = 30, width = 640, label = "" } = 
   if (places.length > most) places = places.sort((a, b) => p[b] - p[a]).slice(0, most);
   const row = other ? 26 : 20;
   const svg = frame(width, places.length * row + 6, label);
-  const side = width < 400 ? 92 : 170;
+  const side = width < 400 ? 100 : 170;
   const longest = Math.max(...places.map((k) => Math.max(p[k], other ? other[k] : 0)), 1e-300);
   const size = (v) => (v / longest) * (width - side - 62);
   places.forEach((k, line) => {
     const y = line * row + 4;
     const name = String(levels[k]);
-    const chars = width < 400 ? 13 : 24;
+    const chars = width < 400 ? 12 : 24;
     svg.append(
       draw("text", { x: side - 6, y: y + 12, "text-anchor": "end", text: name.length > chars ? `${name.slice(0, chars - 1)}…` : name }),
       draw("rect", { class: "p", x: side, y, width: size(p[k]), height: 12 }),
@@ -153,6 +153,10 @@ export function heat(found, { width = 560, height = 430 } = {}) {
   svg.append(draw("text", { x: (left + width) / 2, y: height - 6, "text-anchor": "middle", text: a.column }));
   svg.append(draw("text", { x: -(height - 32) / 2, y: 12, transform: "rotate(-90)", "text-anchor": "middle", text: b.column }));
   return svg;
+}
+
+export function legend(...entries) {
+  return node("p", { class: "legend quiet" }, ...entries.map(([kind, text]) => node("span", {}, node("i", { class: kind }), text)));
 }
 
 // Training curves: log-likelihood by epoch.

@@ -1,13 +1,9 @@
 // The views: Ask, Rows, Gaps, Samples, Images. Each gives the nodes to show.
 
 import { ask, badge, download, givenValues, say, send, showCode, state, tip, update } from "/app.js";
-import { bars, count, heat, histogram, matrix, node, paint, percent, short } from "/charts.js";
+import { axisText, bars, count, heat, histogram, legend, matrix, node, paint, percent, short } from "/charts.js";
 
 const wide = () => (window.innerWidth < 700 ? 340 : 640);
-
-function legend(...entries) {
-  return node("p", { class: "legend quiet" }, ...entries.map(([kind, text]) => node("span", {}, node("i", { class: kind }), text)));
-}
 
 const notes = (found) => (found.notes || []).map((text) => node("p", { class: "note", text }));
 
@@ -29,16 +25,20 @@ function distribution(found) {
   const chart = found.levels
     ? bars(found.levels, found.p, other, { width: wide(), label })
     : histogram(found.edges, found.p, other, { at: found.at, step: found.step, date: found.kind === "date", width: wide(), label });
-  const before = other ? [["before", found.levels ? "without what is given" : "dashed: without what is given"]] : [];
+  const before = other ? [[found.levels ? "before" : "outline", "without what is given"]] : [];
   const range = found.levels ? [] : [["interval", "90 % interval, with the median"]];
-  return [chart, legend(["", other ? "with what is given" : "probability"], ...before, ...range)];
+  const rest = found.levels ? 1 - found.p.reduce((total, p) => total + p, 0) : 0;
+  const said = rest < 0.0005 ? [] : [node("p", { class: "quiet", text: `${percent(rest)} are left for values that no training row has.` })];
+  return [chart, legend(["", other ? "with what is given" : "probability"], ...before, ...range), ...said];
 }
 
 function asTable(found) {
-  if (!found.levels) return null;
-  const rows = found.levels.map((level, k) => node("tr", {}, node("td", { text: String(level) }), node("td", { text: percent(found.p[k]) }),
-    node("td", { text: percent(found.marginal[k]) })));
-  const head = node("tr", {}, ...["level", "probability", "without what is given"].map((text) => node("th", { scope: "col", text })));
+  const end = (k) => axisText(found.edges[k], found.kind === "date");
+  const names = found.levels ? found.levels.map(String) : found.p.map((_, k) => `${end(k)} to ${end(k + 1)}`);
+  const rows = names.map((name, k) => node("tr", {}, node("th", { scope: "row", text: name }), node("td", { class: "number", text: percent(found.p[k]) }),
+    node("td", { class: "number", text: percent(found.marginal[k]) })));
+  const first = found.levels ? "level" : "above … up to";
+  const head = node("tr", {}, ...[first, "probability", "without what is given"].map((text) => node("th", { scope: "col", text })));
   return node("details", {}, node("summary", { text: "Probabilities as a table" }), node("div", { class: "scroll" }, node("table", {}, head, ...rows)));
 }
 
@@ -51,8 +51,8 @@ views.ask = {
   possible: () => true,
   async show(current) {
     if (!state.asked.length) {
-      showCode("");
-      return [node("p", { text: "Click a column to ask about it." })];
+      showCode(state.model.code);
+      return [node("p", { text: "Click a column to ask about it; two give their joint density." })];
     }
     const given = givenValues();
     const found = await ask("conditional", { asked: state.asked, given });
@@ -63,7 +63,7 @@ views.ask = {
     if (found.columns) {
       const far = node("span", { class: "quiet", text: ` The two orderings are apart by ${found.badge.spread.toFixed(3)} (total variation distance).` });
       return [title, ...notes(found), node("p", {}, "density ", badge(found.badge), far), heat(found, { width: Math.min(560, wide()) }),
-        legend(["", "density of the model"], ...(found.points.length ? [["interval", "real rows near what is given"]] : [])),
+        legend(["", "density of the model"], ...(found.points.length ? [["point", known ? "real rows near what is given" : "real rows"]] : [])),
         ...found.columns.flatMap((one) => [node("h3", { text: one.column }), summary(one)])];
     }
     const spread = node("p", { class: "quiet", id: "spread" });
@@ -89,7 +89,7 @@ function explain(cell, column, given, first) {
       const expected = found.levels
         ? top(3).map(([p, level]) => `${level} ${percent(p)}`).join(", ")
         : `${short(found.median)}, 90 % between ${short(found.low)} and ${short(found.high)}`;
-      text = `${first} Expected: ${expected}.`;
+      text = `${first} Expected: ${expected} (${found.badge.text}).`;
     } catch (error) {
       text = `${first} ${error.message}`;
     }
@@ -97,6 +97,7 @@ function explain(cell, column, given, first) {
     if (document.activeElement === cell || cell.matches(":hover")) tip(text, cell);
   };
   cell.tabIndex = 0;
+  cell.setAttribute("aria-label", `${cell.textContent}. ${first}`);
   cell.addEventListener("focus", open);
   cell.addEventListener("mouseenter", open);
   for (const name of ["blur", "mouseleave"]) cell.addEventListener(name, () => tip(""));
@@ -137,19 +138,20 @@ views.rows = {
     const tools = node("div", { class: "tools" }, node("label", { for: "order", text: "Order" }), order,
       node("button", { type: "button", text: "Previous", disabled: page.start === 0, onclick: move(-page.n) }),
       node("button", { type: "button", text: "Next", disabled: page.start + page.n >= found.scored, onclick: move(page.n) }),
-      node("span", { class: "quiet", text: `${count(found.scored)} of ${count(found.total)} rows were scored.` }), badge(found.badge));
+      node("span", { class: "quiet", text: `${count(found.scored)} of ${count(found.total)} rows were scored${found.scored < found.total ? ", a random part: all would take too long" : ""}.` }), badge(found.badge));
     const head = node("tr", {}, ...["row", "log p", "± orderings", ...found.columns].map((text) => node("th", { scope: "col", text })));
     const lines = found.rows.map((line) => node("tr", {}, node("th", { scope: "row", text: short(line.row) }),
-      node("td", { text: line.log_prob === null ? "–" : line.log_prob.toFixed(2) }), node("td", { text: line.spread === null ? "–" : line.spread.toFixed(2) }),
+      node("td", { class: "number", text: line.log_prob === null ? "–" : line.log_prob.toFixed(2) }), node("td", { class: "number", text: line.spread === null ? "–" : line.spread.toFixed(2) }),
       ...line.cells.map((value, k) => {
-        const cell = node("td", { text: short(value), class: value === null ? "missing" : "" });
+        const cell = node("td", { text: short(value), class: value === null ? "missing" : typeof value });
         const nats = line.surprise?.[k];
         if (nats === null || nats === undefined) return cell;
         cell.style.backgroundColor = `rgba(var(--odd), ${Math.min(0.75, Math.max(0, nats - 1.5) / 9).toFixed(2)})`;
         explain(cell, found.columns[k], others(found.columns, line.cells, line.known, k), `A value at least as odd has probability ${percent(Math.exp(-nats))}.`);
         return cell;
       })));
-    const hint = found.rows.some((line) => line.surprise) ? "Cells are shaded by their surprise given the rest of their row; point at one, or move to it with Tab and the arrow keys, for what was expected." : "";
+    const spread = found.rows.some((line) => line.spread !== null) ? "log p in nats, ± its standard deviation over 8 orderings. " : "log p in nats. ";
+    const hint = spread + (found.rows.some((line) => line.surprise) ? "Cells are shaded by their surprise given the rest of their row; point at one, or move to it with Tab and the arrow keys, for what was expected." : "");
     return [tools, node("p", { class: "quiet", text: hint }), node("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Rows by log p" }, withArrows(node("table", {}, head, ...lines)))];
   },
 };
@@ -170,9 +172,9 @@ views.gaps = {
     const drop = node("div", {
       class: "drop", ondragover: (event) => { event.preventDefault(); drop.classList.add("over"); }, ondragleave: () => drop.classList.remove("over"),
       ondrop: (event) => { event.preventDefault(); drop.classList.remove("over"); take(event.dataTransfer.files[0]); },
-    }, node("label", { for: "file", text: "Drop a CSV file with gaps here, or choose one: " }), choose,
+    }, node("label", { for: "file", text: `Drop ${gaps.file ? "another" : "a"} CSV file with gaps here, or choose one: ` }), choose,
     node("p", { class: "quiet", text: `At most ${count(state.model.limits.rows)} rows; it stays on this server's machine and is not kept.` }));
-    if (!gaps.file) { showCode(""); return [drop]; }
+    if (!gaps.file) { showCode(state.model.code); return [drop]; }
     const found = gaps.found || (gaps.found = await send("fill", gaps.file));
     showCode(found.code);
     const stem = gaps.file.name.replace(/\.csv$/i, "");
@@ -196,7 +198,7 @@ views.gaps = {
     const head = node("tr", {}, ...found.columns.map((text) => node("th", { scope: "col", text })));
     const lines = found.rows.map((cells, i) => node("tr", {}, ...cells.map((value, k) => {
       const filled = found.marks[i].includes(k);
-      const cell = node("td", { text: short(value), class: filled ? "filled" : value === null ? "missing" : "" });
+      const cell = node("td", { text: short(value), class: value === null ? "missing" : `${typeof value}${filled ? " filled" : ""}` });
       if (filled) explain(cell, found.columns[k], others(found.columns, cells, found.known.map((is, j) => is && !found.marks[i].includes(j)), k), "Filled.");
       return cell;
     })));
@@ -215,8 +217,9 @@ views.samples = {
     showCode(found.code);
     const again = node("button", { type: "button", text: "Draw again", onclick: () => { drawn.seed += 1; update(); } });
     if (found.images) {
-      const side = (name, title) => (found.images[name] ? [node("h3", { text: title }), node("div", { class: "thumbs" }, ...found.images[name].map((pixels, k) => picture(pixels, `${title} ${k + 1}`)))] : []);
-      return [node("div", { class: "tools" }, again, badge(found.badge)), ...side("sampled", "Sampled"), ...side("real", "Real")];
+      const side = (name, title) => (found.images[name] ? [node("h3", { text: title }), node("div", { class: "thumbs" }, ...found.images[name].map((pixels, k) => picture(pixels, `${title} ${k + 1}`))),
+        ...(found.images[name].length ? [] : [node("p", { class: "quiet", text: "No real image has these pixels." })])] : []);
+      return [node("div", { class: "tools" }, again, badge(found.badge)), ...side("sampled", "Sampled"), ...side("real", state.given.size ? "Real, near what is given" : "Real")];
     }
     const save = node("button", { type: "button", text: "Download the draws", onclick: () => download("draws.csv", found.csv) });
     const against = found.real_rows === null ? "There are no data to compare with." : `Against ${count(found.real_rows)} real rows${state.given.size ? " near what is given" : ""}.`;
@@ -243,7 +246,7 @@ views.samples = {
       ? bars(one.levels, one.sampled, one.real, { most: 8, width: 300, label: `Levels of ${one.column}, sampled and real` })
       : histogram(one.edges, one.sampled, one.real, { step: one.step, width: 300, height: 130, date: one.kind === "date", label: `${one.column}, sampled and real` })));
     return [node("div", { class: "tools" }, again, save, badge(found.badge), node("span", { class: "quiet", text: against })), ...notes(found), ...few,
-      legend(["", "sampled"], ["before", "real (bars below, dashed outlines)"]), node("div", { class: "small" }, ...charts),
+      legend(["", "sampled"], ...(found.real_rows === null ? [] : [["before", "real"], ["outline", "real"]])), node("div", { class: "small" }, ...charts),
       ...(matrices.length ? [node("h2", { text: "Correlations" }), ...apart, node("p", { class: "quiet", text: `Blue above 0, red below, in the order: ${found.numbers.slice(0, 40).join(", ")}` }), node("div", { class: "pair" }, ...matrices)] : [])];
   },
 };
@@ -264,7 +267,7 @@ views.images = {
     const row = data ? hole.row : null;
     const found = await ask("image", { row, seed: hole.seed });
     hole.pixels = found.pixels;
-    showCode("");
+    showCode(found.code);
     const canvas = node("canvas", { class: "paint", id: "paint", tabindex: 0, role: "application", "aria-label": "The image. Paint a hole with the pointer, or with the arrow keys and Space." });
     const redraw = () => paint(canvas, shape, found.pixels.map((v) => v / white), hole.places, hole.cursor);
     const mark = (x, y, on) => {
@@ -306,7 +309,8 @@ views.images = {
         const pixel = node("canvas", { class: "thumb", role: "img", "aria-label": "Probability of each pixel of the hole" });
         paint(pixel, shape, made.probabilities);
         results.replaceChildren(...notes(made),
-          ...(made.log_prob === undefined ? [] : [node("p", { class: "answer" }, "log p of the rest ", node("b", { id: "log-p", text: made.log_prob.toFixed(3) }), " nats ", badge(made.badge))]),
+          ...(made.log_prob === undefined ? [] : [node("p", { class: "answer" }, "log p of the rest ", node("b", { id: "log-p", text: made.log_prob.toFixed(3) }), " nats ", badge(made.badge),
+            made.spread === undefined || made.spread === null ? "" : node("span", { class: "quiet", text: ` Its standard deviation over 8 orderings is ${made.spread.toFixed(2)}.` }))]),
           node("h2", { text: "Five completions" }), node("div", { class: "thumbs" }, ...made.completions.map((one, k) => picture(one, `Completion ${k + 1}`))),
           node("h2", {}, "Pixel probabilities given the rest ", badge(made.pixel_badge)), pixel);
       } catch (error) { say(error.message); }
