@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pynade.engines import imported_ray
@@ -189,4 +190,4 @@ def load_once(path: Place) -> Any:
     Args:
         path: The file, as for `pynade.load`.
     """
-    return load(path)
+    return load(Path(path))
