@@ -214,7 +214,8 @@ class TabularNADE(TableQuestions):
             alone = models.Independent.fitted(self.model_.family, torch.as_tensor(train)).double()
             self.independent_ = alone.eta.detach().tolist()
             some = train if valid is None else valid
-            apart = self._spread(some[~np.isnan(some).any(1)][:500], 8)
+            few = int(np.clip(200_000 // some.shape[1] ** 2, 10, 500))  # a row takes D passes of D outputs
+            apart = self._spread(some[~np.isnan(some).any(1)][:few], 8)
             self.disagreement_ = float(apart.mean()) if len(apart) else None
 
     def _within(self, train: np.ndarray, valid: Any, seed: int, request: FitRequest) -> FitRequest:

@@ -303,11 +303,13 @@ def _train(folder: Path, estimator: DensityEstimator, dataset: Dataset, **option
     facts |= {name: origin[name] for name in ("binarize",) if name in origin}
     if is_first():
         estimator.save(folder / "model.safetensors", columns=names, **facts)
+    own = None
     if valid is not None:
         model = estimator.model_
         slow = isinstance(model, Orderless) and model.net.row_floats  # a pass of the net for every variable
         with warnings.catch_warnings(action="ignore"):  # the result itself says whether it is an estimate
-            score = estimator.estimate(valid) if slow else estimator.summary(estimator.score_samples(valid))
+            own = None if slow else estimator.score_samples(valid)
+            score = estimator.estimate(valid) if own is None else estimator.summary(own)
     history, chosen = estimator.history_, getattr(estimator, "chosen_", {})
     result = {"status": "finished", "stopped": history.stopped, "epochs": len(history.epochs)}
     result |= {name: getattr(history, name) for name in ("best_epoch", "train_log_likelihood")}
@@ -315,7 +317,7 @@ def _train(folder: Path, estimator: DensityEstimator, dataset: Dataset, **option
     result |= {"chosen": chosen, "choices": estimator.choices_} if chosen else {}
     result |= {"messages": history.messages} if history.messages else {}
     if dataset.framed:
-        gain = None if valid is None else Estimate.from_rows(estimator.gain(valid)).to_json()
+        gain = None if valid is None else Estimate.from_rows(estimator.gain(valid, own)).to_json()
         result |= {"gain": gain, "disagreement": estimator.disagreement_}
     _write(folder / "result.json", result)
     _clear(folder)
