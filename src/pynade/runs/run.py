@@ -287,7 +287,7 @@ def _with_validation(dataset: Dataset, estimator: DensityEstimator, valid_rows: 
 def _train(folder: Path, estimator: DensityEstimator, dataset: Dataset, **options: Any) -> dict[str, Any]:
     """Fit, save and score the estimator, which cuts off the validation rows of a mixed table itself."""
     names, valid = list(dataset.schema.names), _with_validation(dataset, estimator).valid
-    score, origin = None, dataset.provenance
+    origin = dataset.provenance
     if valid is None:
         estimator.set_params(validation_fraction=0.0)
     training = estimator._training_options()  # fresh rows are drawn where epochs have a length of their own
@@ -303,13 +303,16 @@ def _train(folder: Path, estimator: DensityEstimator, dataset: Dataset, **option
     facts |= {name: origin[name] for name in ("binarize",) if name in origin}
     if is_first():
         estimator.save(folder / "model.safetensors", columns=names, **facts)
-    own = None
+    score = gain = None
     if valid is not None:
         model = estimator.model_
         slow = isinstance(model, Orderless) and model.net.row_floats  # a pass of the net for every variable
         with warnings.catch_warnings(action="ignore"):  # the result itself says whether it is an estimate
-            own = None if slow else estimator.score_samples(valid)
-            score = estimator.estimate(valid) if own is None else estimator.summary(own)
+            if dataset.framed:
+                own, more = estimator.scores_and_gain(valid)
+                score, gain = estimator.summary(own), Estimate.from_rows(more).to_json()
+            else:
+                score = estimator.estimate(valid) if slow else estimator.summary(estimator.score_samples(valid))
     history, chosen = estimator.history_, getattr(estimator, "chosen_", {})
     result = {"status": "finished", "stopped": history.stopped, "epochs": len(history.epochs)}
     result |= {name: getattr(history, name) for name in ("best_epoch", "train_log_likelihood")}
@@ -317,7 +320,6 @@ def _train(folder: Path, estimator: DensityEstimator, dataset: Dataset, **option
     result |= {"chosen": chosen, "choices": estimator.choices_} if chosen else {}
     result |= {"messages": history.messages} if history.messages else {}
     if dataset.framed:
-        gain = None if valid is None else Estimate.from_rows(estimator.gain(valid, own)).to_json()
         result |= {"gain": gain, "disagreement": estimator.disagreement_}
     _write(folder / "result.json", result)
     _clear(folder)
