@@ -311,8 +311,10 @@ def _train(folder: Path, estimator: DensityEstimator, dataset: Dataset, **option
             if dataset.framed:
                 own, more = estimator.scores_and_gain(valid)
                 score, gain = estimator.summary(own), Estimate.from_rows(more).to_json()
+            elif slow:
+                score = estimator.estimate(valid)
             else:
-                score = estimator.estimate(valid) if slow else estimator.summary(estimator.score_samples(valid))
+                score = estimator.summary(estimator.score_samples(valid))
     history, chosen = estimator.history_, getattr(estimator, "chosen_", {})
     result = {"status": "finished", "stopped": history.stopped, "epochs": len(history.epochs)}
     result |= {name: getattr(history, name) for name in ("best_epoch", "train_log_likelihood")}
