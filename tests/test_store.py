@@ -286,7 +286,7 @@ DEEP = {"kind": "TransformerNet", "n_variables": 4, "depth": 10**7}
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda h: h["spec"]["net"].update(hidden=float("inf")), "infinity"),
+        (lambda h: h["spec"]["net"].update(hidden=float("inf")), "up to 16,777,216, not inf"),
         (lambda h: h["spec"]["net"].update(hidden=10**30), r"hidden = 1e\+30, too large for its \d+ tensors"),
         (lambda h: h["spec"]["ordering"].update(shape=[10**30]), r"shape = 1e\+30, too large"),
         (lambda h: h["spec"].update(net=DEEP), r"depth = 1e\+07, too large for its \d+ tensors"),

@@ -11,10 +11,11 @@ Example:
     >>> from pathlib import Path
     >>> folder = Path(tempfile.mkdtemp())
     >>> table = polars.DataFrame({"a": [0, 1] * 50, "b": [1.5, 2.5] * 50})
+    >>> (folder / "table").mkdir()
     >>> for k in range(3):
-    ...     table.write_parquet(folder / f"{k}.parquet")
+    ...     table.write_parquet(folder / "table" / f"{k}.parquet")
     >>> model = pynade.TabularNADE(hidden=8, epochs=1, random_state=0).fit(table)
-    >>> pynade.stream.score(model, folder, folder / "scores.csv", rows=40).scores.n
+    >>> pynade.stream.score(model, folder / "table", folder / "scores.csv", rows=40).scores.n
     300
 """
 

@@ -49,9 +49,7 @@ def test_the_page_says_what_the_model_is(penguins, model):
         "better than independent columns",
         "better than a Gaussian (4 columns of numbers)",
     ]
-    badges = [line["badge"]["text"] for line in lines]
-    assert badges[0].startswith("estimate ± ")
-    assert badges[1:] == [f"exact for {about['orderings']} orderings"] * 2
+    assert {line["badge"]["text"] for line in lines} == {f"exact for {about['orderings']} orderings"}
 
 
 @pytest.mark.parametrize("name", ["body_mass_g", "bill_length_mm", "island", "year"])

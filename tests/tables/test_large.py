@@ -92,7 +92,8 @@ def same(found, expected):
 def test_the_schema_and_the_codes_are_those_of_the_table_in_memory(
     tmp_path_factory, kinds, n, seed, gaps, rows, kind
 ):
-    frame = table(kinds, n, seed, gaps)
+    # (a gap in a CSV file of one column is a blank line, which is no row)
+    frame = table(kinds * (1 + (kind == "csv")), n, seed, gaps)
     folder = in_files(frame, tmp_path_factory.mktemp("any") / "t", kind)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream, "ROWS", rows)
