@@ -29,8 +29,8 @@ import polars as pl
 FILE_ROWS = 250_000
 ROUNDS = {100_000: 5, 1_000_000: 3}  # of a size; larger ones are asked once, and not as a whole
 ASKED = ("score", "impute", "fit")
-KINDS = ("seconds", "processor_seconds", "seconds_less_waiting")  # (waiting for a core)
-RATIOS = ("rate beside whole", "by processor seconds", "by seconds less waiting for a core")
+KINDS = ("seconds", "processor_seconds")
+RATIOS = ("rate beside whole", "by processor seconds")
 SEED = 0
 SETTINGS: dict[str, Any] = {"hidden": (32,), "n_components": 3, "batch_size": 512, "epochs": 2}
 FIT_ROWS = 50_000  # (from 20,000 on there is no mixture of Gaussians beside the net)
@@ -92,7 +92,7 @@ def measured(ask: str, data: Path, model: Path, out: Path, whole: bool) -> dict[
         known = pynade.load(model)
         question = getattr(pynade.stream, ask)
         question(known, table(10**6, 2000), out / "warm.parquet")
-    before, began, busy, waited = _peak(), time.perf_counter(), time.process_time(), _waited()
+    before, began, busy = _peak(), time.perf_counter(), time.process_time()
     if ask == "fit":
         pynade.TabularNADE(stream_above=0.0, **settings).fit(str(data))
         found: dict[str, Any] = {}
@@ -101,13 +101,7 @@ def measured(ask: str, data: Path, model: Path, out: Path, whole: bool) -> dict[
         found = {"mean": made.scores.mean} if made.scores else {"gaps": made.gaps}
         found |= {"bytes_out": _bytes(out)}
     found |= {"seconds": time.perf_counter() - began, "processor_seconds": time.process_time() - busy}
-    found["seconds_less_waiting"] = found["seconds"] - (_waited() - waited)
     return found | {"mib": _peak(), "mib_before": before}
-
-
-def _waited() -> float:
-    """Seconds that the main thread has waited for a core so far, as Linux counts them."""
-    return int(Path("/proc/self/schedstat").read_text(encoding="utf-8").split()[1]) / 1e9
 
 
 def _peak() -> float:
@@ -205,7 +199,7 @@ def lines_of(record: dict[str, Any]) -> str:
     for line in record["lines"]:
         found = line["stream"]
         cells = [line["ask"], f"10^{round(math.log10(line['rows']))}"]
-        cells += [f"{np.median(found[kind]):.1f}" for kind in KINDS[:2]]
+        cells += [f"{np.median(found[kind]):.1f}" for kind in KINDS]
         beside = [line.get(f"rate_beside_whole_by_{kind}") for kind in KINDS]
         cells += ["" if ratio is None else f"{ratio:.2f}" for ratio in beside]
         lines.append("| " + " | ".join([*cells, f"{max(found['mib']):.0f}"]) + " |")
