@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 PAGES = sorted(path for path in ROOT.glob("docs/**/*.md") if "_build" not in path.parts)
 DOCUMENTS = [*ROOT.glob("*.md"), *PAGES, ROOT / "paper/README.md"]
-MADE_BY_REPORT = {"results.md", "tables.md", "robustness.md"}  # and by other programs
+MADE_BY_REPORT = {"results.md", "tables.md", "robustness.md", "scale.md"}  # and by other programs
 # of the prepared file, whose rows have the data_checksum of the other records
 MNIST_FILE = "70cf71ff778b7e2750b0a2750ae83688cc1241980f56382b7d087894de001ff4"
 VERSIONS = {"3.11", "3.13", "0.1"}  # of Python, of the changelog
