@@ -29,10 +29,14 @@ class Damaged(ValueError):
     """A file does not hold what was written to it."""
 
 
-def seal(content: bytearray) -> None:
-    """Put the digest into a safetensors file that was made with the metadata {"digest": BLANK}."""
+def write_sealed(path: Path, content: bytes) -> None:
+    """Write a safetensors file that was made with the metadata {"digest": BLANK}, and its digest into it."""
     place = content.index(b'"digest":"' + BLANK) + len(b'"digest":"')
-    content[place : place + len(BLANK)] = hashlib.sha256(content).hexdigest().encode()
+    with path.open("wb") as file, ThreadPoolExecutor(1) as beside:
+        digest = beside.submit(hashlib.sha256, content)
+        file.write(content)
+        file.seek(place)
+        file.write(digest.result().hexdigest().encode())
 
 
 def read_entries(path: Path, kind: str, verify: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:

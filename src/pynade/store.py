@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save
 
 from pynade._version import __version__
 from pynade.atomic import write_atomically
-from pynade.digest import BLANK, FORMAT, Damaged, read_entries, read_header, seal, verifying
+from pynade.digest import BLANK, FORMAT, Damaged, read_entries, read_header, verifying, write_sealed
 from pynade.models.density import Model
 from pynade.ordering import Ordering
 
@@ -126,9 +126,8 @@ def save_density(model: Model, path: Path | str, extra: dict[str, Any] | None = 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: dict[str, str]) -> None:
     """Write a safetensors file with its digest in the metadata."""
     flat = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    content = bytearray(save(flat, metadata | {"digest": BLANK.decode()}))
-    seal(content)
-    write_atomically(path, lambda p: p.write_bytes(content))
+    content = save(flat, metadata | {"digest": BLANK.decode()})
+    write_atomically(path, lambda p: write_sealed(p, content))
 
 
 def read_tensors(path: Path, kind: str, words: str) -> tuple[dict[str, torch.Tensor], Any]:

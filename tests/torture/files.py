@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import resource
@@ -21,7 +22,7 @@ from polars.exceptions import PolarsError
 import pynade
 from pynade.app.explorer import TooMuch
 from pynade.app.server import _json_table, _parsed
-from pynade.digest import BLANK, read_json, seal, sealed
+from pynade.digest import BLANK, read_json, sealed
 from pynade.runs.run import resume_run
 from pynade.runs.summary import describe_run, read_metrics, read_spec
 from pynade.tables import resolve
@@ -247,10 +248,11 @@ def _hostile_tensors(content: bytes, rng: np.random.Generator) -> bytes:
     if isinstance(header, dict) and isinstance(header.get("__metadata__"), dict):
         header["__metadata__"]["digest"] = BLANK.decode()
     text = json.dumps(header, separators=(",", ":")).encode()
-    made = bytearray(len(text).to_bytes(8, "little") + text + numbers)
-    if b'"digest":"' + BLANK in made:
-        seal(made)
-    return bytes(made)
+    made = len(text).to_bytes(8, "little") + text + bytes(numbers)
+    place = made.find(b'"digest":"' + BLANK) + len(b'"digest":"')
+    if place < len(b'"digest":"'):
+        return made
+    return made[:place] + hashlib.sha256(made).hexdigest().encode() + made[place + len(BLANK) :]
 
 
 def _other(value: Any, rng: np.random.Generator) -> Any:
