@@ -46,8 +46,9 @@ FITS: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "TabularNADE on adult": ("tabularnade", {"epochs": 10}, "tables/adult.csv.gz"),
 }
-#: Put before the code of a process, so that it verifies nothing.
-UNVERIFIED = "import contextlib, pynade.estimators.base as b; b.verifying = contextlib.nullcontext"
+#: Put before the code of a process, the second so that it verifies nothing: both import the same first.
+VERIFIED = "import contextlib, pynade.estimators.base as b"
+UNVERIFIED = f"{VERIFIED}; b.verifying = contextlib.nullcontext"
 
 
 class Restored(Exception):
@@ -118,7 +119,7 @@ def digest_costs(hidden: int, folder: Path) -> dict[str, float]:
             timed("load_unverified", lambda: pynade.load(path))
         timed("digest", lambda: digest.read_header(path))
     once = f"import pynade; pynade.load({str(path)!r})"
-    codes = {"process": once, "process_unverified": f"{UNVERIFIED}; {once}"}
+    codes = {"process": f"{VERIFIED}; {once}", "process_unverified": f"{UNVERIFIED}; {once}"}
     for name, code in [*codes.items()] * 7:
         timed(name, partial(subprocess.run, [sys.executable, "-c", code], check=True))
     found = {f"seconds_of_{name}": min(several) for name, several in seconds.items()}
