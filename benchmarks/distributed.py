@@ -28,14 +28,14 @@ from pynade.runs.provenance import code_version, device_name, now
 from pynade.training import fit
 
 
-def table() -> tuple[Any, np.ndarray]:
+def table(batch_size: int | None = None) -> tuple[Any, np.ndarray]:
     """TabularNADE and a table of 24,000 rows: eight columns of levels, six of numbers, as in a census."""
     rng = np.random.default_rng(0)
     cause, noise = rng.normal(size=24_000), rng.normal(size=(14, 24_000))
     levels = {f"level{n}": (cause + noise[n]).round().astype(int) % (n + 2) for n in range(8)}
     numbers = {f"number{n}": (n * cause + noise[n]).round(2) for n in range(8, 14)}
     frame = pd.DataFrame({name: values.astype(str) for name, values in levels.items()} | numbers)
-    estimator = pynade.TabularNADE(random_state=0, device="cpu")
+    estimator = pynade.TabularNADE(batch_size=batch_size, random_state=0, device="cpu")
     return estimator, estimator._rows(frame, fitting=True)
 
 
@@ -54,8 +54,10 @@ def convolutions() -> tuple[Any, np.ndarray]:
 #: What is trained, and how many updates of it are measured.
 CASES: dict[str, tuple[Callable[[], tuple[Any, np.ndarray]], int]] = {
     "TabularNADE, 3 x 256 units, 14 columns, batch 512": (table, 60),
+    "TabularNADE, 3 x 256 units, 14 columns, batch 2048": (lambda: table(2048), 20),
     "DeepNADE, 2 x 500 units, 784 columns, batch 100": (lambda: images(100), 60),
     "DeepNADE, 2 x 500 units, 784 columns, batch 500": (lambda: images(500), 20),
+    "DeepNADE, 2 x 500 units, 784 columns, batch 2000": (lambda: images(2000), 8),
     "ConvNADE, 784 columns, batch 100": (convolutions, 2),
 }
 

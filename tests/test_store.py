@@ -9,6 +9,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import pynade
+from pynade import store
 from pynade.families import Bernoulli
 from pynade.models import Autoregressive, Independent
 from pynade.nets import NADENet
@@ -366,7 +367,7 @@ def test_a_full_disk_names_the_file(file, monkeypatch, error):
         path.write_text("half")
         raise error
 
-    monkeypatch.setattr(Path, "write_bytes", fail)
+    monkeypatch.setattr(store, "write_sealed", fail)
     with pytest.raises(OSError, match=rf"^cannot write {file}: (No space|Permission denied)") as found:
         save_density(Independent(Bernoulli(), 2), file)
     assert type(found.value) is type(error)
