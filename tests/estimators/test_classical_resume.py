@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.base import clone
 
+from pynade import store
 from pynade.digest import read_json
 from pynade.estimators import MFA, RBM, BernoulliMixture, ChowLiu, GaussianMixture
 from pynade.runs.run import resume_run, start_run
@@ -191,7 +191,7 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error_of_the_system(tmp_path,
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(store, "write_sealed", full)
     with pytest.raises(OSError, match=r"^cannot write .*checkpoint-0.safetensors: No space"):
         mixture().fit(BINARY, folder=tmp_path)
 

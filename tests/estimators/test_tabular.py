@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -511,3 +512,17 @@ def test_a_time_limit_is_planned_for_and_forgotten_when_it_is_taken_back():
     assert model.fit(X).options() == usual
     tiny = tabular(epochs=9, hidden=(8, 8), time_limit=1e-6).fit(X)
     assert tiny.history_.stopped == "the time limit of 1e-06 s was reached"
+
+
+def test_wider_tables_are_not_trained_for_more_work():
+    columns = [SimpleNamespace(n_levels=levels) for levels in [0, 3] * 100]
+    for n in (300, 1999, 4000, 50_000):
+        model, updates = pynade.TabularNADE(), []
+        model.n_rows_ = n
+        for width in (2, 10, 30, 60, 100, 200):
+            model.schema_ = SimpleNamespace(columns=columns[:width])
+            updates.append(model._n_updates(n, model.options().batch_size))
+        assert min(updates) >= 500
+        assert max(updates) <= model._default("updates")
+        assert updates[-3:] == sorted(updates[-3:], reverse=True)
+    assert updates[-1] < max(updates)

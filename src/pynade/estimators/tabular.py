@@ -41,17 +41,18 @@ SMALL, LARGE = 2000, 20_000  # rows from which a table has other defaults
 #: Defaults by the number of rows, each for tables with fewer; chosen on tables that are in no benchmark.
 DEFAULTS: dict[float, dict[str, Any]] = {  # batch_size and updates are the most
     SMALL: {"hidden": (128, 128), "members": 5, "dropout": 0.05, "n_orderings": 16}
-    | {"batch_size": 128, "updates": 8_000},
+    | {"batch_size": 128, "updates": 8_000, "work": 6e11},
     LARGE: {"hidden": (256, 256), "members": 3, "dropout": 0.0, "n_orderings": 4}
-    | {"batch_size": 256, "updates": 12_000},
+    | {"batch_size": 256, "updates": 12_000, "work": 4e12},
     float("inf"): {"hidden": (256, 256, 256), "members": 1, "dropout": 0.0, "n_orderings": 1}
-    | {"batch_size": 512, "updates": 16_000},
-}
-WORK = 2e13  # floating-point operations of training at most, by default: about 5 minutes on two cores
+    | {"batch_size": 512, "updates": 16_000, "work": 4e12},
+}  # work: rows times weights at most, of which 1e12 take about 70 seconds of a core
+STEP = 40  # rows whose gradients take as long as what an update does whatever the rows: optimizer, averages
 SIMPLE = {"mean": 0.25, "rows": 10}  # prior of the weight of the mixture of Gaussians: its mean, as from rows
 MOST_NUMBERS = 64  # columns of numbers beyond which there is no mixture of Gaussians
 LEAST_WEIGHT = 0.02  # below which the mixture is left out
 SCORED = 60  # times that the validation rows are scored, by default
+PREFIXES = 4000  # random prefixes that validation rows have together, about; a third of the work of training
 
 
 @documented
@@ -165,8 +166,8 @@ class TabularNADE(TableQuestions):
             own["patience"] = max(20, own["epochs"] // 3)
         training["warm_up"] = min(training["warm_up"], own["epochs"] * updates // 4)
         held = max(1, round(self.validation_fraction * n))
-        if training["valid_draws"] == Gradient.valid_draws:  # about 4,000 prefixes, at most 16,000
-            training["valid_draws"] = int(np.clip(4000 // held, max(2, min(4, 16_000 // held)), 32))
+        if training["valid_draws"] == Gradient.valid_draws:  # at most four times PREFIXES
+            training["valid_draws"] = int(np.clip(PREFIXES // held, max(2, min(4, 4 * PREFIXES // held)), 32))
         return Gradient(**training, **own)
 
     def _default(self, name: str) -> Any:
@@ -181,7 +182,8 @@ class TabularNADE(TableQuestions):
         hidden = np.atleast_1d(self._default("hidden"))  # units of each layer
         ends = sum(2 * c.n_levels or 8 + 3 * self.n_components for c in columns)  # inputs and outputs
         weights = self._default("members") * hidden[0] * (ends + hidden.sum())
-        return int(max(500, min(wanted, WORK / (6 * batch_size * weights))))
+        affordable = self._default("work") / weights - SCORED * PREFIXES / 3
+        return int(max(500, min(wanted, affordable / (batch_size + STEP))))
 
     def build(self, train: np.ndarray, seed: int) -> Any:
         """The untrained model for rows of codes; its output bias starts at their marginals."""
