@@ -19,11 +19,9 @@ from typing import Any
 RECORD = Path(__file__).parents[1] / "paper/results/benchmarks/scale.json"
 WORDS = {"score": "score", "impute": "fill gaps", "fit": "fit"}
 SIZES = (10**6, 10**9, 10**12)
-COLUMNS, CODE_BYTES, PASSES = (
-    20,
-    4,
-    2,
-)  # of the measured table; of a cell that a fit keeps; of a fit over the files
+COLUMNS = 20  # of the measured table
+CODE_BYTES = 4  # of a cell that a fit keeps
+PASSES = 2  # of a fit over the files
 FIELDS = ("ask", "rows", "minutes", "memory, GiB", "disk, GB", "first at its limit", "machines")
 
 
