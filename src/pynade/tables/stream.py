@@ -225,7 +225,7 @@ def _head(file: Path) -> CsvText:
     """The beginning of a CSV file: its delimiter and the names of its columns."""
     with packed_errors(file), _opened(file) as stream:
         raw = stream.read(BLOCK)
-        return CsvText(file, raw[: raw.rfind(b"\n") + 1 or None] if stream.read(1) else raw)
+        return CsvText(file, raw[: raw.rfind(b"\n") + 1 or None] if stream.read(1) else raw, empty=True)
 
 
 def _csv_parts(
@@ -308,7 +308,8 @@ class Reader:
         """The rows of a part."""
         if part.file.suffix.lower() == ".gz" and part.file != self.file:
             self.close()
-            self.file, self.stream = part.file, _opened(part.file)
+            with _unchanged(part.file, part.size, part.mtime):
+                self.file, self.stream = part.file, _opened(part.file)
         return read_part(part, self.stream)
 
     def close(self) -> None:
