@@ -111,9 +111,7 @@ def main() -> None:
     parser.add_argument("--ask", choices=WORDS, default="score")
     parser.add_argument("--workers", type=whole, default=16, help="processes of a machine: cores, or GPUs")
     parser.add_argument("--read", type=above_zero, default=500, help="megabytes per second read by a machine")
-    parser.add_argument(
-        "--rate", type=above_zero, help="rows per second of one worker, as `pynade score` prints"
-    )
+    parser.add_argument("--rate", type=above_zero, help="rows per second of one worker, as `score` prints")
     parser.add_argument("--hours", type=above_zero, default=24, help="within which all is to be done")
     parser.add_argument("--record", type=Path, default=RECORD)
     asked = vars(parser.parse_args())
