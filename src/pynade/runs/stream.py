@@ -136,7 +136,7 @@ def ask(
             names = _part_names(place / "parts", pieces, ".parquet" if top is not None else out.suffix)
             for number, (name, facts) in enumerate(zip(names, map(_kept, names), strict=True)):
                 if facts:
-                    found[number] = (None if top is None else polars.read_parquet(name)), facts
+                    found[number] = (None if top is None else polars.read_parquet(name, glob=False)), facts
             answer_all(names)
             check_unchanged(piece for piece in pieces if isinstance(piece, Part))
             if top is None:

@@ -80,7 +80,7 @@ def _is_pattern(data: Place) -> bool:
 
 def _inside(folder: Path) -> list[Path]:
     """The CSV and Parquet files in a folder and its folders, but for hidden ones (``.name``, ``_name``)."""
-    found = (path for path in folder.rglob("*") if path.name.lower().endswith(ENDINGS) and path.is_file())
+    found = (path for path in folder.rglob("*") if path.name.lower().endswith(ENDINGS) and not path.is_dir())
     return sorted(p for p in found if not any(n.startswith((".", "_")) for n in p.relative_to(folder).parts))
 
 
@@ -188,7 +188,7 @@ def _at_most(rows: int | None, width: int) -> int:
 def _scan_parquet(file: Path, rows: int | None, *_: Any) -> tuple[dict[str, str], list[Piece], Any]:
     """Names with types, and the parts of a Parquet file."""
     with parquet_errors(file):
-        n, schema = check_parquet(file), polars.read_parquet_schema(file)
+        n, schema = check_parquet(file), polars.scan_parquet(file, glob=False).collect_schema()
     if not schema:
         raise ValueError(f"{file} has no columns")
     step = _at_most(rows, len(schema))
