@@ -19,11 +19,9 @@ from typing import Any
 RECORD = Path(__file__).parents[1] / "paper/results/benchmarks/scale.json"
 WORDS = {"score": "score", "impute": "fill gaps", "fit": "fit"}
 SIZES = (10**6, 10**9, 10**12)
-COLUMNS, CODE_BYTES, PASSES = (
-    20,
-    4,
-    2,
-)  # of the measured table; of a cell that a fit keeps; of a fit over the files
+COLUMNS = 20  # of the measured table
+CODE_BYTES = 4  # of a cell that a fit keeps
+PASSES = 2  # of a fit over the files
 FIELDS = ("ask", "rows", "minutes", "memory, GiB", "disk, GB", "first at its limit", "machines")
 
 
@@ -92,17 +90,29 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.2g}") if isinstance(value, float) else value
 
 
+def above_zero(text: str) -> float:
+    """The number of a text, which must be above zero."""
+    if not 0 < (number := float(text)) < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, not {text}")
+    return number
+
+
+def whole(text: str) -> int:
+    """The whole number of a text, which must be above zero."""
+    return int(above_zero(str(int(text))))
+
+
 def main() -> None:
     """Print a plan, or the table of all."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", type=float, help="how many rows; without it, the table of three sizes")
+    parser.add_argument("--rows", type=above_zero, help="how many rows; without it, the table of three sizes")
     parser.add_argument("--ask", choices=WORDS, default="score")
-    parser.add_argument("--workers", type=int, default=16, help="processes of a machine: cores, or GPUs")
-    parser.add_argument("--read", type=float, default=500, help="megabytes per second read by a machine")
-    parser.add_argument("--rate", type=float, help="rows per second of one worker, as `pynade score` prints")
-    parser.add_argument("--hours", type=float, default=24, help="within which all is to be done")
+    parser.add_argument("--workers", type=whole, default=16, help="processes of a machine: cores, or GPUs")
+    parser.add_argument("--read", type=above_zero, default=500, help="megabytes per second read by a machine")
+    parser.add_argument("--rate", type=above_zero, help="rows per second of one worker, as `score` prints")
+    parser.add_argument("--hours", type=above_zero, default=24, help="within which all is to be done")
     parser.add_argument("--record", type=Path, default=RECORD)
     asked = vars(parser.parse_args())
     record = json.loads(asked.pop("record").read_text(encoding="utf-8"))

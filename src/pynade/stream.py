@@ -63,7 +63,8 @@ def score(
         progress: Called with the rows done and all rows (while types are found out: bytes, and "reading").
         engine: Where parts are answered: "local", or "ray" (extra ``ray``), by workers that see the files at
             the same paths. The answers are the same.
-        workers: How many parts at a time: by default one, on Ray as many as the cluster has CPUs, or GPUs.
+        workers: How many parts at a time: by default one, on Ray as many as the cluster has CPUs, or GPUs. A
+            script that asks for several processes does so below ``if __name__ == "__main__":``.
     """
     given: Any = {"orderings": orderings} | ({"density": True} if density else {})
     given |= {"rows": rows, "progress": progress, "engine": engine, "workers": workers}

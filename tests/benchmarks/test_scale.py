@@ -67,3 +67,11 @@ def test_the_page_has_the_measurements_and_the_plans():
     page = (ROOT / "docs/scale.md").read_text(encoding="utf-8")
     assert SCALE["lines_of"](RECORD) in page
     assert PLAN["table"](RECORD) in page
+
+
+@pytest.mark.parametrize("words", [["--workers", "0"], ["--read", "0"], ["--rate", "-1"], ["--rows", "nan"]])
+def test_a_plan_is_for_numbers_above_zero(words, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["plan.py", "--rows", "1e9", *words])
+    with pytest.raises(SystemExit):
+        PLAN["main"]()
+    assert f"argument {words[0]}: expected a number above 0, not {words[1]}" in capsys.readouterr().err

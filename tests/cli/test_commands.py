@@ -7,8 +7,11 @@ import sys
 
 import numpy as np
 import pytest
+from rich.markup import render
+from typer.main import get_command
 
 import pynade
+from pynade.cli.main import app
 
 FIT = ["--hidden", "6", "--epochs", "2"]
 
@@ -478,6 +481,26 @@ def test_every_command_has_help_with_an_example(run, command):
     code, out, _ = run(*command.split(), "--help")
     assert code == 0
     assert f"pynade {command}" in out.split("Example")[1]
+
+
+def commands(command, name=""):
+    yield name, command
+    for word, below in getattr(command, "commands", {}).items():
+        yield from commands(below, f"{name} {word}".strip())
+
+
+def test_help_is_shown_as_it_is_written():
+    """In the markup of help [words] are a style, and vanish: they are written \\[words]."""
+    texts = {
+        f"{name} {own.name}": own.help or ""
+        for name, command in commands(get_command(app))
+        for own in (command, *command.params)
+        if hasattr(own, "help")
+    }
+    assert "pynade[ray]" in render(texts["score engine"]).plain
+    shown = {name: render(text).plain.rstrip() for name, text in texts.items()}
+    plain = {name: text.replace("\\[", "[").replace("\b", "").rstrip() for name, text in texts.items()}
+    assert shown == plain
 
 
 def test_data_list_and_info(run):

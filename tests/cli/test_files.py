@@ -424,7 +424,8 @@ def test_other_commands_that_are_interrupted_end_with_3(run, monkeypatch):
     monkeypatch.setattr("pynade.runs.sweep.Sweep.run", interrupt)
     code, _, err = run("sweep", "digits", "--model", "nade", "--grid", "hidden=2", "--out", "s")
     assert code == 3
-    assert "score, sweep and reproduce go on when the same command is given again" in err
+    which = "score, impute, predict, surprise, sample, sweep and reproduce"
+    assert f"{which} go on when the same command is given again" in err
     monkeypatch.setattr("pynade.cli.main.app", lambda: interrupt(None))  # before a command has begun
     assert run("info", "s")[0] == 3
 

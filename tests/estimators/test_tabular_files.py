@@ -152,6 +152,9 @@ def test_the_command_line_takes_folders_and_patterns(run, folder, above):
     assert spec["data_checksum"][:12] in run("info", where)[1]
     code, out, err = run("report", where, "--out", "report.html")
     assert code == 0, err
+    digests = origin["data"].get("digests", {})
+    assert list(digests) == ([] if float(above) else sorted(map(str, folder.glob("*.parquet"))))
+    assert "data digests" not in Path("report.html").read_text()
     assert run("score", where, "data")[0] == 0
 
 
@@ -162,8 +165,16 @@ def test_a_run_does_not_go_on_with_other_files(folder, tmp_path):
     given = TINY | {"stream_above": 0.0, "drop": ["id"], "updates_per_epoch": 3}
     with pytest.raises(KeyboardInterrupt):
         start_run(tmp_path / "run", "tabularnade", given, str(folder), callbacks=[stop])
+    kept, refused = (folder / "0.parquet").read_bytes(), r"are not those the run in .* began with: "
     people(N)[:49].write_parquet(folder / "0.parquet")
-    with pytest.raises(ValueError, match=r"are not those the run in .* began with"):
+    with pytest.raises(ValueError, match=rf"{refused}{folder / '0.parquet'} has changed"):
+        resume_run(tmp_path / "run")
+    (folder / "0.parquet").unlink()
+    with pytest.raises(ValueError, match=rf"{refused}{folder / '0.parquet'} has disappeared"):
+        resume_run(tmp_path / "run")
+    (folder / "0.parquet").write_bytes(kept)
+    (folder / "9.parquet").write_bytes(kept)
+    with pytest.raises(ValueError, match=rf"{refused}{folder / '9.parquet'} is new"):
         resume_run(tmp_path / "run")
 
 

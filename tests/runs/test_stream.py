@@ -452,3 +452,13 @@ def test_what_cannot_be_written_is_refused_before_anything_is_computed(model, tm
         with pytest.raises(ValueError, match=says):
             pynade.stream.score(model, tmp_path / "t.csv", tmp_path / out, rows=20)
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
+def test_an_array_file_takes_one_part(tmp_path):
+    X = np.random.default_rng(0).integers(0, 2, (30, 3))
+    model = pynade.NADE(hidden=4, epochs=1, random_state=0).fit(X)
+    polars.DataFrame(X, ["a", "b", "c"]).write_csv(tmp_path / "t.csv")
+    with pytest.raises(ValueError, match=r"cannot write .*s\.npy: 30 rows in 2 parts are written as \.csv"):
+        pynade.stream.score(model, tmp_path / "t.csv", tmp_path / "s.npy", rows=20)
+    pynade.stream.score(model, tmp_path / "t.csv", tmp_path / "s.npy", rows=30)
+    assert np.load(tmp_path / "s.npy").shape == (30,)

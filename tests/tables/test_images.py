@@ -107,7 +107,7 @@ def test_mistakes_are_one_sentence(tmp_path):
     with pytest.raises(ValueError, match=r"differ in size: 000\.png is 4x5, 002\.png is 3x5"):
         resolve(mixed)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="holds no PNG files"):
+    with pytest.raises(ValueError, match=r"holds no tables \(CSV or Parquet files\) and no images"):
         resolve(tmp_path / "empty")
     broken = write_folder(tmp_path / "broken", GREY[:1])
     (broken / "001.png").write_bytes(b"no picture")

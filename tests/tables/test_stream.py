@@ -171,6 +171,49 @@ def frame(n=40):
     return polars.DataFrame({"a": rng.normal(size=n), "b": rng.integers(0, 5, n), "c": ["x", "y"] * (n // 2)})
 
 
+@pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet"])
+def test_files_without_rows_are_part_of_a_table(tmp_path, kind):
+    tables = [frame()[:0], frame(), frame()[:0], frame()[:3]]
+    for k, table in enumerate(tables):
+        path = tmp_path / f"{k}.{kind}"
+        if kind == "parquet":
+            table.write_parquet(path)
+        else:
+            text = table.write_csv().encode()
+            path.write_bytes(gzip.compress(text) if kind.endswith("gz") else text)
+    assert whole(tmp_path, 15).equals(polars.concat(tables))
+    with pytest.raises(ValueError, match=f"0.{kind} has column names but no rows"):
+        list_parts(tmp_path / f"0.{kind}")
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_names_of_files_are_no_patterns(tmp_path, kind):
+    tables = {name: frame()[at : at + 20] for at, name in enumerate(("a1", "a[1]", "b*", "bb"))}
+    for name, table in tables.items():
+        getattr(table, f"write_{kind}")(tmp_path / f"{name}.{kind}")
+    for name, table in tables.items():
+        assert whole(tmp_path / f"{name}.{kind}", 15).equals(table)
+        assert read_frame(tmp_path / f"{name}.{kind}").equals(table)
+    assert whole(tmp_path, 15).equals(polars.concat(tables.values()))
+
+
+def test_a_link_to_no_file_is_named(tmp_path):
+    frame().write_csv(tmp_path / "1.csv")
+    (tmp_path / "2.csv").symlink_to(tmp_path / "nowhere.csv")
+    with pytest.raises(FileNotFoundError, match=r"there is no file .*2\.csv"):
+        list_parts(tmp_path)
+
+
+def test_a_packed_file_that_is_gone_before_it_is_opened_is_named(tmp_path):
+    for name in "12":
+        (tmp_path / f"{name}.csv.gz").write_bytes(gzip.compress(frame().write_csv().encode()))
+    read = read_parts(list_parts(tmp_path))
+    next(read)
+    (tmp_path / "2.csv.gz").unlink()
+    with pytest.raises(FileNotFoundError, match=r"2\.csv\.gz has disappeared since its rows were counted"):
+        next(read)
+
+
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_faults_name_the_file(tmp_path, kind):
     def written(name, table):

@@ -25,7 +25,7 @@ Runs = Annotated[list[Path], Argument(metavar="RUN…", help="Run folders or mod
 Out = Annotated[Path, Option(help="Picture to write (.png, .pdf, .svg).")]
 DataDir = Annotated[Path | None, Option(help="Folder of the data sets [$PYNADE_DATA].")]
 Seed = Annotated[int, Option(help="Of the rows and samples shown.")]
-OWN = "Picture to write (.png) [paper/results/figures/NAME.png]."
+OWN = "Picture to write (.png) \\[paper/results/figures/NAME.png]."
 OwnPicture = Annotated[Path | None, Option(help=OWN)]
 RECORDS = Path("paper/results")
 

@@ -195,7 +195,7 @@ def results_pages(
     out: Annotated[Path, Option(help="HTML page to write.")] = Path("docs/results.html"),
     readme: Annotated[
         Path | None,
-        Option(help="File with a table of highlights [paper/README.md, for the records in paper/results]."),
+        Option(help="File with a table of highlights \\[paper/README.md, for the records in paper/results]."),
     ] = None,
     redraw: Annotated[bool, Option("--redraw", help="Draw all figures of the records again.")] = False,
 ) -> None:

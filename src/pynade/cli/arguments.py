@@ -13,9 +13,9 @@ Run = Annotated[Path, Argument(metavar="RUN", help="A run folder or a model file
 DATA = Argument(metavar="DATA", help="A registered data set, a file, a folder of files or a pattern.")
 Data = Annotated[str, DATA]
 DataDir = Annotated[Path | None, Option(help="Folder of the data sets [$PYNADE_DATA].")]
-ENGINE = Option(help="Where: local (this machine) or ray (a cluster; pip install 'pynade[ray]').")
+ENGINE = Option(help="Where: local (this machine) or ray (a cluster; pip install 'pynade\\[ray]').")
 Engine = Annotated[str, ENGINE]
-WORKERS = Option(help="How many processes [local: this one; ray: one for each CPU, or GPU, of the cluster].")
+WORKERS = Option(help="How many processes: by default this one; on ray one for each CPU, or GPU.")
 Workers = Annotated[int | None, WORKERS]
 Picture = Annotated[Path, Option(help="Picture to write.")]
 

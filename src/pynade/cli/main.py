@@ -167,7 +167,8 @@ def main() -> None:
     except (SystemExit, KeyboardInterrupt) as stop:
         if isinstance(stop, SystemExit) and stop.code != 130:  # typer's exit code after Ctrl-C
             raise
-        errors.print("Stopped. score, sweep and reproduce go on when the same command is given again.")
+        which = "score, impute, predict, surprise, sample, sweep and reproduce"
+        errors.print(f"Stopped. {which} go on when the same command is given again.")
         sys.exit(3)
     except Exception as error:
         training = sys.modules.get("pynade.training")  # if it is not imported, nothing has diverged

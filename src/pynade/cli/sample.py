@@ -26,6 +26,7 @@ PER_STEP = "Pixels drawn at once (convnade, unet) [1]; more is quicker, an appro
 FRESH = "Each row along a random ordering of its own (convnade, unet), not those of its scores."
 PLOT = "Picture of samples and the probabilities they were drawn with."
 DRAWS = "Joint draws (multiple imputation); default: the likelier values."
+GAPS = "Table with blanks where values are missing: a file, a folder of files or a pattern."
 PARTICLES = "Per row, for the estimate of a model with a fixed ordering [256]."
 
 
@@ -174,7 +175,7 @@ def sample(
 
 def impute(
     run: Run,
-    file: Annotated[Path, Argument(metavar="FILE", help="Table with blanks where values are missing.")],
+    file: Annotated[Path, Argument(metavar="FILE", help=GAPS)],
     out: Annotated[Path, Option(help="Where to write (.csv, .parquet, .npy or a folder).")],
     draws: Annotated[int | None, Option(help=DRAWS)] = None,
     seed: Annotated[int, Option(help="Of the draws, and of an estimate.")] = 0,
@@ -193,6 +194,7 @@ def impute(
       pynade impute runs/people people.csv --out filled.csv
       pynade impute runs/table gaps.csv --draws 5 --out five_fillings.csv
       pynade impute runs/nade gaps.csv --particles 1000 --out filled.csv
+      pynade impute runs/people 'people/*.parquet' --out filled --workers 2
     """
     model, facts = lazy.run.load_run(run, lazy.estimators.DensityEstimator)
     estimated = hasattr(model.model_, "order")  # orderings of its own

@@ -119,6 +119,7 @@ def _case(run: Path, data: str | None) -> Case:
     shape, made = facts.get("image_shape"), run / "provenance.json"
     origin = read_json(made) if made.is_file() else {}
     origin |= {f"data {key}": value for key, value in origin.pop("data", {}).items()}
+    origin.pop("data digests", None)  # (of thousands of files)
     origin |= {"checksum of this table": checksum, "report made": now(), "report by": code_version()}
     origin |= {"random parts of rows": "drawn with seed 0"}
     size = f"{len(rows):,} × {len(column_names(model)):,}"

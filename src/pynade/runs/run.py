@@ -187,7 +187,8 @@ def resume_run(
             dataset = _with_validation(dataset, estimator, spec.get("valid_rows"))
         if dataset.checksum != spec["data_checksum"]:
             sums = f"(checksum {dataset.checksum[:12]}…, expected {spec['data_checksum'][:12]}…)"
-            raise ValueError(f"the data {spec['data']!r} are not those the run in {folder} began with {sums}")
+            what = f"the data {spec['data']!r} are not those the run in {folder} began with"
+            raise ValueError(f"{what}{_other_file(folder, dataset)} {sums}")
         if not (folder / "provenance.json").is_file():  # killed just before it was written
             _write(folder / "provenance.json", _origin(dataset, estimator))
         begun = of_first(any(path.is_file() for path in _files(folder)))  # else it starts over
@@ -197,7 +198,21 @@ def resume_run(
 def _origin(dataset: Dataset, estimator: DensityEstimator) -> dict[str, Any]:
     """The provenance of a run, with the number of processes where there are several."""
     found = provenance(dataset, seed=estimator.random_state, device=torch_device(estimator.device))
+    if (digests := getattr(dataset.train, "digests", None)) is not None:  # of a table of files
+        found["data"] |= {"digests": digests}
     return found | ({"processes": size} if (size := rank_and_size()[1]) > 1 else {})
+
+
+def _other_file(folder: Path, dataset: Dataset) -> str:
+    """Of a table of files the first that is not as it was when the run began, as a part of a sentence."""
+    with suppress(OSError, ValueError, KeyError, AttributeError):
+        before = read_json(folder / "provenance.json", data=dict)["data"]["digests"]
+        after = dataset.train.digests
+        for file in before | after:
+            if before.get(file) != after.get(file):
+                gone = "has changed" if file in after else "has disappeared"
+                return f": {file} {gone if file in before else 'is new'}"
+    return ""
 
 
 def _ended(folder: Path) -> dict[str, Any] | None:

@@ -104,9 +104,8 @@ def ask(
     pieces = _pieces(model, question, data, rows, progress)
     several, total, found = len(pieces) > 1, sum(map(_size, pieces)), dict[int, tuple[Any, Facts]]()
     if several and options.get("raw"):
-        raise ValueError(
-            f"{out}: a table of more than {_size(pieces[0]):,} rows is written as .csv or .parquet"
-        )
+        what = f"{total:,} rows in {len(pieces)} parts"
+        raise ValueError(f"cannot write {out}: {what} are written as .csv or .parquet")
     at_once = out is not None and not (several or folder)
 
     def answer_all(names: Sequence[Path | None]) -> None:
@@ -136,7 +135,7 @@ def ask(
             names = _part_names(place / "parts", pieces, ".parquet" if top is not None else out.suffix)
             for number, (name, facts) in enumerate(zip(names, map(_kept, names), strict=True)):
                 if facts:
-                    found[number] = (None if top is None else polars.read_parquet(name)), facts
+                    found[number] = (None if top is None else polars.read_parquet(name, glob=False)), facts
             answer_all(names)
             check_unchanged(piece for piece in pieces if isinstance(piece, Part))
             if top is None:

@@ -99,7 +99,8 @@ def ending(path: Path) -> str:
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}")
     if not path.is_file():
-        raise ValueError(f"{path} is a folder; expected a file ({', '.join(SUFFIXES)})")
+        what = "a folder" if path.is_dir() else "no file"
+        raise ValueError(f"{path} is {what}; expected a file ({', '.join(SUFFIXES)})")
     name = path.name.lower()
     if not name.endswith(SUFFIXES):
         raise ValueError(f"{path} has an unknown format; expected one of: {', '.join(SUFFIXES)}")
@@ -167,7 +168,7 @@ def _parquet_frame(path: Path) -> polars.DataFrame:
     with parquet_errors(path):
         read = polars.read_parquet
         check_parquet(path)
-        return read(path)
+        return read(path, glob=False)
 
 
 def read_frame(path: str | Path, missing: Words = None, raw: bytes | None = None) -> polars.DataFrame:

@@ -92,7 +92,7 @@ def _read_pngs(folder: Path) -> np.ndarray:
 
     files = sorted(f for f in folder.iterdir() if f.suffix.lower() == ".png")
     if not files:
-        raise ValueError(f"{folder} holds no PNG files")
+        raise ValueError(f"{folder} holds no tables (CSV or Parquet files) and no images (PNG files)")
     images: list[np.ndarray] = []
     for file in files:
         try:

@@ -89,14 +89,19 @@ class FileTable:
         return polars.concat([frame for _, frame in read_parts(self.parts)])
 
     @cached_property
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of each file, by its whole path."""
+        found = {}
+        for file in dict.fromkeys(part.file for part in self.parts):
+            with file.open("rb") as stream:
+                found[str(file.resolve())] = hashlib.file_digest(stream, "sha256").hexdigest()
+        check_unchanged(self.parts)
+        return found
+
+    @cached_property
     def checksum(self) -> str:
         """SHA-256 of the digests of all files, in order."""
-        files, digest = dict.fromkeys(part.file for part in self.parts), hashlib.sha256()
-        for file in files:
-            with file.open("rb") as stream:
-                digest.update(hashlib.file_digest(stream, "sha256").digest())
-        check_unchanged(self.parts)
-        return digest.hexdigest()
+        return hashlib.sha256(b"".join(map(bytes.fromhex, self.digests.values()))).hexdigest()
 
     def schema(self, overrides: Mapping[str, Any] | None = None) -> Schema:
         """Return what the columns are, by all rows; `overrides` as in `Schema.inferred`."""

@@ -80,7 +80,7 @@ def _is_pattern(data: Place) -> bool:
 
 def _inside(folder: Path) -> list[Path]:
     """The CSV and Parquet files in a folder and its folders, but for hidden ones (``.name``, ``_name``)."""
-    found = (path for path in folder.rglob("*") if path.name.lower().endswith(ENDINGS) and path.is_file())
+    found = (path for path in folder.rglob("*") if path.name.lower().endswith(ENDINGS) and not path.is_dir())
     return sorted(p for p in found if not any(n.startswith((".", "_")) for n in p.relative_to(folder).parts))
 
 
@@ -188,7 +188,7 @@ def _at_most(rows: int | None, width: int) -> int:
 def _scan_parquet(file: Path, rows: int | None, *_: Any) -> tuple[dict[str, str], list[Piece], Any]:
     """Names with types, and the parts of a Parquet file."""
     with parquet_errors(file):
-        n, schema = check_parquet(file), polars.read_parquet_schema(file)
+        n, schema = check_parquet(file), polars.scan_parquet(file, glob=False).collect_schema()
     if not schema:
         raise ValueError(f"{file} has no columns")
     step = _at_most(rows, len(schema))
@@ -225,7 +225,7 @@ def _head(file: Path) -> CsvText:
     """The beginning of a CSV file: its delimiter and the names of its columns."""
     with packed_errors(file), _opened(file) as stream:
         raw = stream.read(BLOCK)
-        return CsvText(file, raw[: raw.rfind(b"\n") + 1 or None] if stream.read(1) else raw)
+        return CsvText(file, raw[: raw.rfind(b"\n") + 1 or None] if stream.read(1) else raw, empty=True)
 
 
 def _csv_parts(
@@ -308,7 +308,8 @@ class Reader:
         """The rows of a part."""
         if part.file.suffix.lower() == ".gz" and part.file != self.file:
             self.close()
-            self.file, self.stream = part.file, _opened(part.file)
+            with _unchanged(part.file, part.size, part.mtime):
+                self.file, self.stream = part.file, _opened(part.file)
         return read_part(part, self.stream)
 
     def close(self) -> None:

@@ -38,6 +38,7 @@ class CsvText:
         raw: its bytes, if they are not to be read from the file.
         head: the beginning of the file, if the bytes are rows that come later, without the column names.
         at: then the byte and the line at which they begin.
+        empty: whether there may be no rows.
     """
 
     delimiter: str
@@ -45,7 +46,12 @@ class CsvText:
     names: tuple[str, ...] | None  # of the columns; None if the file has none
 
     def __init__(
-        self, path: Path, raw: bytes | None = None, head: CsvText | None = None, at: tuple[int, int] = (0, 0)
+        self,
+        path: Path,
+        raw: bytes | None = None,
+        head: CsvText | None = None,
+        at: tuple[int, int] = (0, 0),
+        empty: bool = False,
     ) -> None:
         self.path, (byte, self.line), begin = path, at, 0
         try:
@@ -63,7 +69,7 @@ class CsvText:
             begin = self._read_head(text)
         self.start = len(text[:begin].encode()) + 3 * raw.startswith(BOM_UTF8)  # bytes before the first row
         self.body = text[begin:].rstrip()
-        if not self.body:
+        if not (self.body or empty):
             raise ValueError(f"{path} has column names but no rows")
 
     def _read_head(self, text: str) -> int:
