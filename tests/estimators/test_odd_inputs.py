@@ -1,6 +1,7 @@
 """Arrays and frames that are hard to take: the right answer, or one sentence about them."""
 
 import decimal
+import re
 
 import numpy as np
 import pandas as pd
@@ -124,6 +125,26 @@ def test_a_score_that_is_no_number_is_one_sentence(name):
         weights.data.fill_(float("nan"))
     with pytest.raises(ValueError, match="row 0 has no score: its values are too far"):
         model.score_samples(X)
+
+
+@pytest.mark.parametrize("size", [1e7, 1e38, -1e38])
+@pytest.mark.parametrize("name", [name for name in ESTIMATORS if name != "rbm"])  # (it has a stored constant)
+def test_draws_under_huge_weights_are_those_that_are_scored_or_refused(name, size):
+    X = rows(ESTIMATORS[name][1], 40)
+    model = make(name).fit(X)
+    for weights in model.model_.parameters():
+        weights.data.fill_(size)
+    asked = np.where(np.eye(*X.shape) == 1, np.nan, X) if name in WITH_GAPS else X
+    for ask in (lambda: model.sample(20, random_state=0), lambda: model.impute(asked)):
+        refused, drawn = "", np.zeros(1)
+        try:
+            drawn = np.asarray(ask(), float)
+        except ValueError as error:
+            refused = str(error)
+        assert not refused or re.search("weights are too large|no finite numbers|cannot be filled", refused)
+        assert np.isfinite(drawn).all()
+        if ESTIMATORS[name][1] != "real" and len(drawn) == 20:
+            assert model.score_samples(drawn).min() > -1  # (such weights leave one possible row)
 
 
 # ------------------------------------------------------------------------------ TabularNADE

@@ -157,10 +157,13 @@ class Column:
         """Values of codes: an object array of levels, int64 of integers and dates, else float64.
 
         Args:
-            codes: without NaN.
+            codes: a ValueError says where one is NaN.
             rng: draws among the rare levels of a code; without it the most frequent one is taken.
         """
         codes = np.asarray(codes, dtype=np.float64)
+        if np.isnan(codes).any():
+            what = f"the model's answer for column {self.name!r} is no number"
+            raise ValueError(f"{what}: its weights are too large, or the values it is given too far")
         if self.kind in LEVELS:
             values, places = np.empty(len(self.levels) + len(self.rare), object), codes.astype(np.int64)
             values[:] = [*self.levels, *self.known_rare]
