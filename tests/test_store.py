@@ -295,7 +295,7 @@ CONVOLUTIONS = {"kind": "MaskedConv", "image_shape": [2, 2], "blueprint": "1@1x1
         (lambda h: h["spec"].update(net={"kind": "MADENet", "hidden": [10**7] * 3}), r"hidden = 1e\+07"),
         (
             lambda h: h["spec"].update(net={"kind": "MADENet", "hidden": [1] * 10**5}),
-            "has 100,000 numbers as",
+            "100,000 numbers as",
         ),
         (lambda h: h["spec"].update(net=CONVOLUTIONS), r"100,000 layers as blueprint, too many for"),
         (lambda h: h["spec"]["net"].update(hidden=-1), "cannot be loaded"),
