@@ -174,6 +174,20 @@ def test_columns_of_a_mixed_table_that_hold_no_single_values_are_named(kind, as_
     assert one_sentence(error)
 
 
+@pytest.mark.parametrize("size", [-1.7e308, -1e50, -1e10, 1e10, 1e200, 1.7e308])
+def test_one_cell_far_away_does_not_make_the_others_one_code(size):
+    X = real(60)
+    far = np.where(np.arange(180).reshape(60, 3) == 16, size, X)  # row 5, column 1
+    model, plain = make("tabularnade").fit(far), make("tabularnade").fit(np.delete(X, 5, axis=0))
+    inside = X[:, 1].min() - 1e-3, X[:, 1].max() + 1e-3
+    for asked in (model.sample(50, random_state=0), model.impute(np.where(np.arange(3) == 1, np.nan, X))):
+        assert np.abs(np.median(asked[:, 1])) < inside[1]
+        assert len(np.unique(asked[:, 1])) > 20
+        assert ((inside[0] < asked[:, 1]) & (asked[:, 1] < inside[1])).mean() > 0.8
+    assert model.score_samples(X).mean() > plain.score_samples(X).mean() - 1
+    assert np.isfinite(model.score_samples(far)).all()
+
+
 @pytest.mark.parametrize("gap", [0.0, np.nan])
 def test_a_sparse_column_is_taken_as_its_cells(gap):
     rng = np.random.default_rng(0)

@@ -35,6 +35,7 @@ TEXT = 20  # at least so many different texts make a column of identifiers or fr
 CODE = re.compile(r"\s*[+-]?(0\d|\d{16,}\s*$)")  # text such as 00123, or with too many digits: no number
 IDENTIFIER = re.compile(r"(^|[_\s])(id|uuid|guid|key|index|number|nr|no)$|^(id|uuid)([_\s]|$)", re.IGNORECASE)
 UNITS = (DAY, 3_600_000_000, 60_000_000, 1_000_000, 1000)  # usual steps of dates, in microseconds
+WIDE = 1e4  # deviations of the middle 90 % that one deviation of a real column may be
 FREQUENT = 0.001  # share of the cells from which on a number is always counted
 Wanted = Kind | None  # the kind that a user asks for; None finds it out
 
@@ -196,6 +197,11 @@ class Tally:
             return _moments(axis(self.known), None)
         return _moments(axis(self.values), self.repeats * self.stands_for)
 
+    def quantiles(self, axis: Any, shares: Sequence[float]) -> list[float]:
+        """Numbers on another axis below which these shares of the cells are; `axis` as for `moments`."""
+        below = np.cumsum(self.repeats * self.stands_for)
+        return list(map(float, axis(self.values[np.searchsorted(below, np.multiply(shares, below[-1]))])))
+
     def as_counts(self, kind: Any = None) -> Counter[Any]:
         """Numbers as levels of a type; without one those that are whole are integers."""
         if self.halvings:
@@ -327,6 +333,9 @@ def bounded(column: Column, tally: Tally, low: float | None = None, high: float 
         return y if high is None else y - np.log(high - x)
 
     loc, scale = tally.moments(axis)
+    first, middle, last = tally.quantiles(axis, (0.05, 0.5, 0.95))
+    if 0 < 0.5 * last - 0.5 * first < 0.5 * scale / WIDE:  # else a few cells far away leave others one code
+        loc, scale = middle, 0.3 * (last - first)
     return replace(column, low=low, high=high, loc=loc, scale=scale)
 
 
