@@ -158,7 +158,8 @@ class Column:
 
         Args:
             codes: a ValueError says where one is NaN.
-            rng: draws among the rare levels of a code; without it the most frequent one is taken.
+            rng: draws among the rare levels of a code, or the values in a step; without it the most frequent
+                level and the first value are taken.
         """
         codes = np.asarray(codes, dtype=np.float64)
         if np.isnan(codes).any():
@@ -174,7 +175,11 @@ class Column:
             return values[places]
         if self.resolution:
             if self.kind in ("integer", "date") and self.resolution == int(self.resolution):
-                return int(self.origin) + np.round(codes).astype(np.int64) * int(self.resolution)
+                whole = int(self.origin) + np.round(codes).astype(np.int64) * int(self.resolution)
+                if rng is None or self.per_step == 1:
+                    return whole
+                within = rng.integers(self.per_step, size=whole.shape)
+                return whole + within * (int(self.resolution) // self.per_step)
             x = self.origin + codes * self.resolution
             return np.round(x, self.decimals) if self.decimals < UNROUNDED else x
         x = self._axis(codes)
