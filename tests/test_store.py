@@ -282,6 +282,7 @@ def test_building_executes_nothing_but_constructors_of_known_classes():
 
 
 DEEP = {"kind": "TransformerNet", "n_variables": 4, "depth": 10**7}
+CONVOLUTIONS = {"kind": "MaskedConv", "image_shape": [2, 2], "blueprint": "1@1x1(same)->" * 10**5}
 
 
 @pytest.mark.parametrize(
@@ -292,6 +293,11 @@ DEEP = {"kind": "TransformerNet", "n_variables": 4, "depth": 10**7}
         (lambda h: h["spec"]["ordering"].update(shape=[10**30]), r"shape = 1e\+30, too large"),
         (lambda h: h["spec"].update(net=DEEP), r"depth = 1e\+07, too large for its \d+ tensors"),
         (lambda h: h["spec"].update(net={"kind": "MADENet", "hidden": [10**7] * 3}), r"hidden = 1e\+07"),
+        (
+            lambda h: h["spec"].update(net={"kind": "MADENet", "hidden": [1] * 10**5}),
+            "100,000 numbers as",
+        ),
+        (lambda h: h["spec"].update(net=CONVOLUTIONS), r"100,000 layers as blueprint, too many for"),
         (lambda h: h["spec"]["net"].update(hidden=-1), "cannot be loaded"),
         (lambda h: h["spec"]["ordering"].pop("shape"), "KeyError: 'shape'"),
         (lambda h: h["spec"].update(net={"kind": "TableBlend", "parts": [], "weights": []}), "IndexError"),
@@ -299,7 +305,7 @@ DEEP = {"kind": "TransformerNet", "n_variables": 4, "depth": 10**7}
 )
 def test_sizes_that_the_file_cannot_fill_are_refused_before_building(file, change, words, monkeypatch):
     rewrite(file, change)
-    if "too large" in words or "hidden = " in words:
+    if "too large" in words or "hidden = " in words or "100,000" in words:
         monkeypatch.setattr("pynade.store.build", lambda spec: pytest.fail("built"))
     with pytest.raises(ValueError, match=words) as error:
         load_density(file)

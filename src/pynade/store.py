@@ -24,6 +24,7 @@ from pynade.models.density import Model
 from pynade.ordering import Ordering
 
 LAYERS = ("depth", "blocks")  # numbers of layers in a spec, each of which has tensors of its own
+LISTED = ("hidden", "hybrid", "multipliers")  # lists with an entry for each layer
 WEIGHTS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 MODULES = ("pynade.models", "pynade.classical", "pynade.nets", "pynade.families")
 Part = TypeVar("Part", bound=type[torch.nn.Module])
@@ -191,8 +192,12 @@ def _check_sizes(spec: Any, shapes: Mapping[str, Any], name: str = "") -> None:
             if not own or isinstance(value, Mapping | list):
                 _check_sizes(value, shapes, key)
     elif isinstance(spec, list):
+        if name in LISTED and len(spec) > len(shapes):
+            raise ValueError(f"its spec has {len(spec):,} numbers as {name}, too many for its tensors")
         for value in spec:
             _check_sizes(value, shapes, name)
+    elif isinstance(spec, str) and (n := spec.count("->") + spec.count("→")) > len(shapes):  # a blueprint
+        raise ValueError(f"its spec has {n:,} layers as {name}, too many for its tensors")
     elif isinstance(spec, int):
         numbers = sum(math.prod(shape) for _, shape in shapes.values())
         most = len(shapes) if name in LAYERS else max(1 << 20, numbers)

@@ -382,6 +382,14 @@ def test_a_signal_that_python_drops_is_not_lost(tmp_path):
     assert process.returncode == 3, err
 
 
+def test_a_signal_that_python_wraps_is_one(run, monkeypatch):
+    def app():  # as Python 3.11 does when it comes while a class with cached properties is made
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    monkeypatch.setattr("pynade.cli.main.app", app)
+    assert run("info", "r")[0] == 3
+
+
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_a_signal_at_the_very_end_of_training_is_not_lost(unfinished, monkeypatch):
     finish = _Gradient.finish

@@ -165,6 +165,16 @@ def test_the_score_of_a_row_does_not_depend_on_the_others(name, threads, fitted)
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize(
+    "name", [*(name for name in ESTIMATORS if name not in COMPLETE_ROWS), "chowliu", "rbm"]
+)
+def test_the_score_of_a_row_with_gaps_does_not_depend_on_the_others(name, fitted):
+    X, model = gaps(np.asarray(data(name), float)), fitted(name)
+    together = model.score_samples(X)
+    for chosen in (slice(None, None, -1), slice(None, None, 3), slice(7, 8), slice(1, 3), slice(5, 38)):
+        np.testing.assert_allclose(model.score_samples(X[chosen]), together[chosen], rtol=1e-12, atol=1e-12)
+
+
 @every
 def test_the_same_seed_gives_the_same_model(name, fitted):
     X, model = data(name), fitted(name)

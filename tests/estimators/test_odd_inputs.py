@@ -1,6 +1,7 @@
 """Arrays and frames that are hard to take: the right answer, or one sentence about them."""
 
 import decimal
+import re
 
 import numpy as np
 import pandas as pd
@@ -126,6 +127,26 @@ def test_a_score_that_is_no_number_is_one_sentence(name):
         model.score_samples(X)
 
 
+@pytest.mark.parametrize("size", [1e7, 1e38, -1e38])
+@pytest.mark.parametrize("name", [name for name in ESTIMATORS if name != "rbm"])  # (it has a stored constant)
+def test_draws_under_huge_weights_are_those_that_are_scored_or_refused(name, size):
+    X = rows(ESTIMATORS[name][1], 40)
+    model = make(name).fit(X)
+    for weights in model.model_.parameters():
+        weights.data.fill_(size)
+    asked = np.where(np.eye(*X.shape) == 1, np.nan, X) if name in WITH_GAPS else X
+    for ask in (lambda: model.sample(20, random_state=0), lambda: model.impute(asked)):
+        refused, drawn = "", np.zeros(1)
+        try:
+            drawn = np.asarray(ask(), float)
+        except ValueError as error:
+            refused = str(error)
+        assert not refused or re.search("weights are too large|no finite numbers|cannot be filled", refused)
+        assert np.isfinite(drawn).all()
+        if ESTIMATORS[name][1] != "real" and len(drawn) == 20:
+            assert model.score_samples(drawn).min() > -1  # (such weights leave one possible row)
+
+
 # ------------------------------------------------------------------------------ TabularNADE
 
 
@@ -151,6 +172,20 @@ def test_columns_of_a_mixed_table_that_hold_no_single_values_are_named(kind, as_
     with pytest.raises(ValueError, match="column 'bad' holds ") as error:
         make("tabularnade").fit(pd.DataFrame(table) if as_frame else table)
     assert one_sentence(error)
+
+
+@pytest.mark.parametrize("size", [-1.7e308, -1e50, -1e10, 1e10, 1e200, 1.7e308])
+def test_one_cell_far_away_does_not_make_the_others_one_code(size):
+    X = real(60)
+    far = np.where(np.arange(180).reshape(60, 3) == 16, size, X)  # row 5, column 1
+    model, plain = make("tabularnade").fit(far), make("tabularnade").fit(np.delete(X, 5, axis=0))
+    inside = X[:, 1].min() - 1e-3, X[:, 1].max() + 1e-3
+    for asked in (model.sample(50, random_state=0), model.impute(np.where(np.arange(3) == 1, np.nan, X))):
+        assert np.abs(np.median(asked[:, 1])) < inside[1]
+        assert len(np.unique(asked[:, 1])) > 20
+        assert ((inside[0] < asked[:, 1]) & (asked[:, 1] < inside[1])).mean() > 0.8
+    assert model.score_samples(X).mean() > plain.score_samples(X).mean() - 1
+    assert np.isfinite(model.score_samples(far)).all()
 
 
 @pytest.mark.parametrize("gap", [0.0, np.nan])

@@ -23,7 +23,10 @@ from pynade.ordering import Ordering
         ),
         (lambda: Mixture([]), "at least one component"),
         (lambda: Mixture([Independent(Bernoulli(), 2), Independent(Bernoulli(), 3)]), r"\[2, 3\]"),
-        (lambda: Mixture([Independent(Bernoulli(), 2)], weights=[-1.0]), "positive weight"),
+        (lambda: Mixture([Independent(Bernoulli(), 2)], weights=[-1.0]), "positive finite weight"),
+        (lambda: Mixture([Independent(Bernoulli(), 2)], weights=[math.inf]), "positive finite weight"),
+        (lambda: Mixture([Independent(Bernoulli(), 2)], weights=[1 + 2j]), "positive finite weight"),
+        (lambda: Mixture([Independent(Bernoulli(), 2)], weights=[10**400]), "positive finite weight"),
         (lambda: NADENet(3, hidden=0), "hidden must be at least 1"),
         (lambda: NADENet(3, hidden=math.inf), "hidden must be whole numbers up to 16,777,216, not inf"),
         (lambda: NADENet(3, hidden=(4, 4)), r"hidden must be whole numbers up to .*, not \(4, 4\)"),
@@ -153,3 +156,9 @@ def test_every_ordering_has_its_share_of_the_updates():
     same = torch.isclose(losses[:, None], each, rtol=1e-12).all(-1)
     assert (same.sum(1) == 1).all()
     assert same.sum(0).min() > 70  # 100 expected, with a standard deviation of 8
+
+
+@pytest.mark.parametrize("size", [5e-324, 1e38, 1.7e308])
+def test_weights_of_a_mixture_of_any_size_are_shares(size):
+    model = Mixture([Independent(Bernoulli(), 2)] * 2, weights=[size, size])
+    torch.testing.assert_close(model.log_weights.exp(), torch.full((2,), 0.5, dtype=torch.float64))

@@ -255,3 +255,35 @@ def test_a_few_averages_do_not_make_a_lattice_finer(odd):
     np.testing.assert_array_equal(decoded[: -len(odd)], values[: -len(odd)])
     half = infer("t", np.append(values, np.arange(9.5, 60)), "number")  # that are more than a few
     assert half.resolution == 0.5
+
+
+@pytest.mark.parametrize("far", [10**7, 10**9, -(10**15), 2**62])
+def test_one_whole_number_far_away_leaves_steps_of_one(far):
+    ages = np.r_[RNG.integers(18, 80, 200), far].astype(float)
+    column = infer("age", ages, "number")
+    assert (column.kind, column.per_step, column.resolution) == ("integer", 1, 1.0)
+    assert "1 cell far out of range" in column.reason
+    codes, offsets = column.encode(ages)
+    assert np.isnan(codes).tolist() == [False] * 200 + [True]  # scored by the rule for values out of range
+    assert np.isfinite(offsets).all()
+    np.testing.assert_array_equal(column.decode(codes[:-1]), ages[:-1])
+
+
+def test_wide_integers_keep_their_range():
+    spread = RNG.integers(0, 2**40, 300)
+    spike = np.where(RNG.random(300) < 0.96, 0, RNG.integers(0, 2**40, 300) // 2**8 * 2**8)
+    spike[:12] = np.arange(12) * 2**36  # (more than a few values)
+    for values in (spread, spike):
+        column = infer("n", values.astype(float), "number")
+        assert column.origin + (column.high + 1) * column.resolution > values.max()
+        assert not np.isnan(column.encode(values.astype(float))[0]).any()
+
+
+def test_draws_are_of_all_values_in_a_step():
+    values = RNG.integers(0, 2**23, 400).astype(float)
+    column = infer("n", values, "number")
+    assert column.per_step > 1
+    drawn = column.decode(np.full(4000, 5.0), np.random.default_rng(0)) - column.decode(np.array([5.0]))
+    assert set(drawn) == set(range(column.per_step))
+    codes = column.encode((drawn + column.decode(np.array([5.0]))).astype(float))[0]
+    assert (codes == 5).all()

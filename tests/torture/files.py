@@ -24,7 +24,7 @@ from pynade.app.explorer import TooMuch
 from pynade.app.server import _json_table, _parsed
 from pynade.digest import BLANK, read_json, sealed
 from pynade.runs.run import resume_run
-from pynade.runs.summary import describe_run, read_metrics, read_spec
+from pynade.runs.summary import describe_run, read_metrics, read_result, read_spec
 from pynade.tables import resolve
 from pynade.tables.files import read_frame
 from pynade.tables.stream import list_parts, read_parts
@@ -99,7 +99,7 @@ def kinds(plan: Plan) -> dict[str, Kind]:
         "model": Kind(run / "model.safetensors", model),
         "checkpoint": Kind(data["unfinished"] / "checkpoint.safetensors", checkpoint),
         "spec.json": Kind(run / "spec.json", in_run(read_spec)),
-        "result.json": Kind(run / "result.json", read_json),
+        "result.json": Kind(run / "result.json", in_run(read_result)),
         "provenance.json": Kind(run / "provenance.json", read_json),
         "metrics.jsonl": Kind(run / "metrics.jsonl", in_run(read_metrics)),
         "run folder": Kind(run / "result.json", in_run(describe_run)),

@@ -155,14 +155,13 @@ def _print_result(folder: Path, result: dict[str, Any]) -> None:
     valid, score, n = result["valid"], "", result["epochs"]
     if valid is not None:
         kind = "exact" if valid["exact"] else "estimate"
-        score = f", validation {valid['mean']:.3f} ± {valid['stderr']:.3f} nats ({kind})"
+        score = f", validation {lazy.summary.with_error(valid)} nats ({kind})"
     if len(result.get("choices", ())) > 1:
         score += ", chosen " + ", ".join(f"{name} {value}" for name, value in result["chosen"].items())
     best = f"{n} epoch{'s' * (n != 1)}, best {result['best_epoch']}{score}"
     console.print(f"{folder}: {best}, {result['seconds']:.1f} s ({result['stopped']})")
     if gain := result.get("gain"):
-        mean = f"{gain['mean']:.3f} ± {gain['stderr'] or 0:.3f}"
-        console.print(f"gain over independent columns {mean} nats a row")
+        console.print(f"gain over independent columns {lazy.summary.with_error(gain)} nats a row")
     if result.get("disagreement") is not None:
         console.print(f"orderings disagree by {result['disagreement']:.3f} nats a row (standard deviation)")
     for message in result.get("messages", ()):

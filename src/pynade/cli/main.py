@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from io import TextIOWrapper
 from pathlib import Path
 from threading import Timer
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from typer import Option
@@ -155,6 +155,12 @@ def _again(lost: sys.UnraisableHookArgs) -> None:
     return Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
 
 
+def _stop() -> NoReturn:
+    which = "score, impute, predict, surprise, sample, sweep and reproduce"
+    errors.print(f"Stopped. {which} go on when the same command is given again.")
+    sys.exit(3)
+
+
 def main() -> None:
     """Run the command line; an error that a user can correct is one sentence, without a traceback."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
@@ -167,10 +173,10 @@ def main() -> None:
     except (SystemExit, KeyboardInterrupt) as stop:
         if isinstance(stop, SystemExit) and stop.code != 130:  # typer's exit code after Ctrl-C
             raise
-        which = "score, impute, predict, surprise, sample, sweep and reproduce"
-        errors.print(f"Stopped. {which} go on when the same command is given again.")
-        sys.exit(3)
+        _stop()
     except Exception as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # (in `__set_name__`, of a class that is imported)
+            _stop()
         training = sys.modules.get("pynade.training")  # if it is not imported, nothing has diverged
         diverged = isinstance(error, training.Diverged) if training else False
         text = str(error).partition("\n")[0]

@@ -92,7 +92,7 @@ def sweep(
     console.print(plain_table("fold", *values, "validation", "best epoch", shown, rows=rows))
     over = "folds" if len(means) > 1 else f"{score['n']:,} rows"
     note = " (quick: does not count)" if quick else ""
-    mean = f"{score['mean']:.3f} ± {score['stderr']:.3f} nats"
+    mean = f"{lazy.summary.with_error(score)} nats"
     console.print(f"{part} {mean} (s.e. over {over}){note} -> {out}")
     if repeats > 1:
         many = result["repeats"]

@@ -121,7 +121,10 @@ class Real:
 
     def native(self, draws: torch.Tensor) -> np.ndarray:
         """Draws as float64."""
-        return draws.double().cpu().numpy()
+        values: np.ndarray = draws.double().cpu().numpy()
+        if not np.isfinite(values).all():
+            raise ValueError("the model's draws are no finite numbers: its weights are too large")
+        return values
 
     def family(self, train: np.ndarray) -> families.Family:
         """The family that the table names, its scales and constants taken from the training rows."""

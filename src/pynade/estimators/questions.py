@@ -26,6 +26,7 @@ from pynade.tables.frames import build_frame, fill_cells, frame_kind, native_fra
 Orders: TypeAlias = "int | ordering.Ordering"  # a number or a batch of orderings
 Given = Mapping[int | str, float] | None  # values of known variables by index or column name
 PARTICLES = 256  # per row, where a fixed ordering fills gaps by an estimate
+LARGE = 1e6  # weights above it are asked in float64: products of theirs may overflow in float32
 
 
 class Questions(DensityMixin, BaseEstimator):
@@ -152,7 +153,7 @@ class Questions(DensityMixin, BaseEstimator):
             for part in torch.as_tensor(rows, dtype=torch.float64).split(limit)
         ]
         filled = torch.cat(parts, dim=-2)
-        if (lost := torch.isnan(filled).any(-1)).any():
+        if (lost := ~torch.isfinite(filled).all(-1)).any():
             row = int(lost.nonzero()[0, -1])
             raise ValueError(f"row {row} cannot be filled: its values are too far from those of training")
         return filled
@@ -251,7 +252,8 @@ class Questions(DensityMixin, BaseEstimator):
         """A copy of the fitted model on this estimator's device, under its orderings where these are free."""
         check_is_fitted(self, "model_")
         model: Any = copy.deepcopy(self.model_).to(torch_device(self.device))
-        return model.under(self.orderings()) if getattr(model, "fresh", False) else model
+        model = model.under(self.orderings()) if getattr(model, "fresh", False) else model
+        return model.double() if has_large_weights(model) else model
 
     def _ready(self, imputing: bool = False) -> Any:
         """A copy of the model on the device to ask: float64 on a CPU, float32 on a GPU."""
@@ -319,6 +321,14 @@ class Questions(DensityMixin, BaseEstimator):
         if abs(number) > FARTHEST:
             raise ValueError(f"variable {variable} is given as {number:g}; expected at most {FARTHEST:g}")
         return number
+
+
+def has_large_weights(model: torch.nn.Module) -> bool:
+    """Whether a weight is so large that sums of products may overflow in float32."""
+    largest = [
+        torch.linalg.vector_norm(w.detach().float(), math.inf) for w in model.parameters() if w.numel()
+    ]
+    return bool(largest) and float(torch.stack(largest).max()) > LARGE
 
 
 def checked_count(n: int) -> int:

@@ -16,9 +16,9 @@ from sklearn.utils.validation import check_is_fitted
 from pynade.arguments import check_positive
 from pynade.device import torch_device
 from pynade.estimators.answers import ColumnConditional, JointConditional, lacks, shown
-from pynade.estimators.modules import families, torch
+from pynade.estimators.modules import families, models, torch
 from pynade.estimators.net import OrderlessEstimator
-from pynade.estimators.questions import PARTICLES
+from pynade.estimators.questions import PARTICLES, has_large_weights
 from pynade.tables.frames import build_frame, fill_cells, native_frame
 from pynade.tables.schema import Schema
 
@@ -153,13 +153,16 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
 
     def _passes(self, codes: np.ndarray, observed: np.ndarray) -> Iterator[tuple[slice, torch.Tensor]]:
         """Parameters (B, D, P) of all columns given the observed ones, some rows at a time, in float32."""
-        device, model = torch_device(self.device), self._copy().float()
+        device, model = torch_device(self.device), self._copy()
+        model = model if has_large_weights(model) else model.float()
         at_once = max(1, min(AT_ONCE, (1 << 24) // (model.net.n_params * model.n_variables)))
         for start in range(0, max(1, len(codes)), at_once):
             part = slice(start, start + at_once)
             x, known = (torch.as_tensor(a[part]).to(device) for a in (codes, observed))
             with torch.no_grad():
-                yield part, model.conditionals(x, known)
+                eta = model.conditionals(x, known)
+            models.density.refuse_lost(torch.isnan(eta).any())
+            yield part, eta
 
     def _best_guesses(self, codes: np.ndarray, wanted: np.ndarray) -> dict[int, np.ndarray]:
         """Values to fill in for the marked cells given the observed ones, by column."""

@@ -12,7 +12,7 @@ from torch.func import vmap
 
 from pynade.families import Family
 from pynade.kernels import Uniforms, sample
-from pynade.models.density import Density
+from pynade.models.density import Density, refuse_lost
 from pynade.nets import AnyOrderNet, NADENet, Net, Walk, grouped
 from pynade.nets.base import Random
 from pynade.ordering import Ordering
@@ -124,12 +124,16 @@ def complete(
 def _draw(net: Net, family: Family, y: Tensor, order: Tensor, known: Tensor, generator: Random) -> Tensor:
     """Draw the cells of y (G, N, D) that are not known, in place, along orders (G, D): (G · N, D)."""
     fewest, walk = int(known.sum(-1).min()) if y.numel() else 0, Walk(net, order, y.shape[1])
+    lost = torch.zeros((), dtype=torch.bool, device=y.device)  # (looked at once, so that a GPU need not wait)
     for step, i in enumerate(walk):
         value, at = walk.cells(y), i[:, None]
         if step >= fewest:  # before, every row is at a known cell
-            value = torch.where(walk.cells(known), value, family.sample(walk.predict(), at, generator))
+            eta = walk.predict()
+            lost |= torch.isnan(eta).any()
+            value = torch.where(walk.cells(known), value, family.sample(eta, at, generator))
             walk.put(y, value)
         walk.observe(family.encode(value, at))
+    refuse_lost(lost)
     return y.flatten(0, 1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -95,6 +96,13 @@ class Marginalisable(Density):
     @abstractmethod
     def distribution(self, i: int, x: Tensor, observed: Tensor) -> tuple[Family, Tensor]:
         """p(x_i | observed cells) as a one-dimensional family and its eta (B, P)."""
+
+
+def refuse_lost(lost: Tensor) -> None:
+    """Raise a ValueError if parameters of distributions were no numbers: draws from them mean nothing."""
+    if lost:
+        what = "its weights are too large, or the values that are given too far from those of training"
+        raise ValueError(f"the model's answers are no numbers: {what}")
 
 
 def check_columns(x: Tensor, n_variables: int) -> None:
@@ -194,7 +202,10 @@ def checked_components(components: Sequence[Density], weights: Sequence[float] |
     sizes = {c.n_variables for c in components}
     if len(sizes) > 1:
         raise ValueError(f"all components must have the same number of variables, not {sorted(sizes)}")
-    w = [1.0] * len(components) if weights is None else [float(v) for v in weights]
-    if len(w) != len(components) or not all(v > 0 for v in w):
-        raise ValueError("a mixture needs one positive weight for each component")
-    return sizes.pop(), (torch.tensor(w, dtype=torch.float64) / sum(w)).log()
+    try:
+        w = [1.0] * len(components) if weights is None else [float(v) for v in weights]
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        w = []
+    if len(w) != len(components) or not all(0 < v < math.inf for v in w):
+        raise ValueError("a mixture needs one positive finite weight for each component")
+    return sizes.pop(), torch.tensor(w, dtype=torch.float64).log().log_softmax(0)  # (sums may overflow)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pynade.families import Family
 from pynade.models.autoregressive import Autoregressive, Ensemble, check_parts, row_sums
-from pynade.models.density import Model, check_columns
+from pynade.models.density import Model, check_columns, refuse_lost
 from pynade.nets.base import AnyOrderNet, Random
 from pynade.nets.table import TableNet
 from pynade.ordering import Ordering, random_observed
@@ -157,7 +157,7 @@ def draw_blocks(
         raise ValueError(f"the number of rows must be at least 1, not {n}")
     net, family, device = model.net, model.family, model.device
     rows, expected = (torch.zeros(n, model.n_variables, dtype=model.dtype, device=device) for _ in range(2))
-    at_once = net.rows_at_once(device)
+    at_once, lost = net.rows_at_once(device), torch.zeros((), dtype=torch.bool, device=device)
     for x, mean in zip(rows.split(at_once), expected.split(at_once), strict=True):  # views
         if orderings is None:
             order = torch.rand(x.shape, generator=generator, device=device).argsort(1)
@@ -171,7 +171,9 @@ def draw_blocks(
             with computing_in(precision, device):
                 eta = net.conditionals(family.encode(x), rank < start)
             eta = eta.to(model.dtype).gather(1, i[..., None].expand(-1, -1, eta.shape[-1]))  # (B, k, P)
+            lost |= torch.isnan(eta).any()
             x.scatter_(1, i, family.sample(eta, i, generator))
             if means:
                 mean.scatter_(1, i, family.mean(eta, i))
+    refuse_lost(lost)
     return rows, expected if means else None

@@ -27,7 +27,7 @@ from pynade.runs import html
 from pynade.runs.figures import image_panels, subplots
 from pynade.runs.provenance import code_version, now
 from pynade.runs.run import _varying, _with_validation, as_command, load_run, sampled, training_data
-from pynade.runs.summary import read_spec
+from pynade.runs.summary import read_result, read_spec, with_error
 from pynade.tables.frames import align
 from pynade.tables.images import binarized
 from pynade.tables.registry import is_registered
@@ -164,10 +164,10 @@ def _images(case: Case) -> Iterator[tuple[str, str]]:
     words = "Real images, and images sampled from the model"
     yield "Samples", html.picture(image_panels(panels, case.image_shape or ()), words)
     yield "Training", _training(case)
-    valid = (read_json(result) if result.is_file() else {}).get("valid")
+    valid = (read_result(case.run) if result.is_file() else {}).get("valid")
     text = "no validation rows"
     if valid:
-        text = f"{valid['mean']:.2f} ± {valid['stderr']:.2f}"
+        text = with_error(valid, 2)
         case.numbers.append((text, "validation log-likelihood (nats per image)"))
         text += f" nats on {valid['n']:,} validation images, {'exact' if valid['exact'] else 'an estimate'}"
     yield "Score", _words(f"{text}.")

@@ -25,7 +25,7 @@ import numpy as np
 
 from pynade.atomic import sole_writer, unclaimed, write_json
 from pynade.device import torch_device
-from pynade.digest import read_json, sealed
+from pynade.digest import Damaged, sealed
 from pynade.estimators.base import DensityEstimator, load_with_facts, plain
 from pynade.estimators.registry import MODELS, estimator_named
 from pynade.estimators.tabular import TabularNADE
@@ -33,7 +33,7 @@ from pynade.likelihood import Estimate
 from pynade.models import Orderless
 from pynade.processes import gathered, in_first, is_first, of_first, rank_and_size
 from pynade.runs.provenance import provenance
-from pynade.runs.summary import read_spec
+from pynade.runs.summary import read_result, read_spec
 from pynade.tables import Dataset, Schema, read_file, resolve
 from pynade.tables.images import binarized, is_grey
 from pynade.tables.large import CODED, FileTable, Progress
@@ -179,7 +179,12 @@ def resume_run(
         spec = read_spec(folder)
         if is_first():
             _clear_parts(folder)
-        estimator = estimator_named(spec["model"], spec["parameters"])
+        with _naming(folder):
+            estimator = estimator_named(spec["model"], spec["parameters"])
+            torch_device(estimator.device)
+            seed = estimator.random_state
+            if seed is not None and (not isinstance(seed, int) or seed < 0):
+                raise ValueError(f"random_state is a whole number from 0 on, not {seed!r:.60}")
         found = training_data(estimator, spec["data"], data_dir, progress)
         dataset = _varying(found, spec.get("drop_constant", False))
         dataset = binarized(dataset, spec.get("binarize"))
@@ -192,7 +197,20 @@ def resume_run(
         if not (folder / "provenance.json").is_file():  # killed just before it was written
             _write(folder / "provenance.json", _origin(dataset, estimator))
         begun = of_first(any(path.is_file() for path in _files(folder)))  # else it starts over
-        return _train(folder, estimator, dataset, resume=begun, callbacks=callbacks)
+        with _naming(folder):
+            return _train(folder, estimator, dataset, resume=begun, callbacks=callbacks)
+
+
+@contextmanager
+def _naming(folder: Path) -> Iterator[None]:
+    """What is refused in this block, but for damaged files, are settings of the run in its spec.json."""
+    try:
+        yield
+    except Damaged:
+        raise
+    except (ValueError, TypeError) as error:
+        what = str(error).partition("\n")[0]  # (torch's have several lines)
+        raise ValueError(f"the run cannot go on as {folder / 'spec.json'} says: {what}") from error
 
 
 def _origin(dataset: Dataset, estimator: DensityEstimator) -> dict[str, Any]:
@@ -219,7 +237,7 @@ def _ended(folder: Path) -> dict[str, Any] | None:
     """The result of a finished run, None of an unfinished one; refuses one that cannot go on."""
     if not (folder / "result.json").is_file():
         return None
-    result = read_json(folder / "result.json", status=str, stopped=object)
+    result = read_result(folder)
     if result["status"] != "finished":
         raise ValueError(f"the run in {folder} ended with: {result['stopped']}; it cannot go on from there")
     return result

@@ -27,7 +27,7 @@ from pynade.runs.groups import by_group
 from pynade.runs.provenance import OF_MACHINE, code_version, device_name, now
 from pynade.runs.run import as_command, data_for, load_run
 from pynade.runs.stream import ask
-from pynade.runs.summary import read_metrics, read_spec
+from pynade.runs.summary import read_metrics, read_result, read_spec
 from pynade.tables import Dataset, Schema
 from pynade.tables.files import stem
 from pynade.tables.frames import align
@@ -283,7 +283,7 @@ def write_record(path: Path, run: Path, score: Score) -> None:
     """Write the score of a run folder to a .json file, with everything needed to make it again."""
     spec, anything = read_spec(run), dict.fromkeys((*OF_MACHINE, "started"), object)
     trained = read_json(run / "provenance.json", **anything)
-    result = read_json(run / "result.json", **dict.fromkeys((*OF_RESULT, "valid", "seconds"), object))
+    result = read_result(run)
     parameters, command = spec["parameters"], f"pynade score RUN {shlex.quote(str(spec['data']))}"
     command += f" --split {score.split}{score.options} --record {path.name}"
     k = score.orderings if score.options else parameters.get("n_orderings", 1)

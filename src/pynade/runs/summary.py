@@ -19,6 +19,41 @@ def read_spec(folder: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{folder} is no run folder: it has no spec.json") from None
 
 
+def read_result(folder: Path) -> dict[str, Any]:
+    """Return result.json of a run folder: how training ended; if it did, also epochs, scores and seconds."""
+    path = folder / "result.json"
+    result = read_json(path, status=str, stopped=object)
+    if result["status"] != "finished":
+        return result
+    number: Any = (int, float)
+    wanted: dict[str, Any] = {"epochs": int, "best_epoch": object, "train_log_likelihood": object}
+    _check(path, result, "", wanted | {"valid": (dict, type(None)), "seconds": number})
+    for name in ("valid", "gain"):
+        if result.get(name) is not None:
+            _check(path, result[name], name, {"mean": number, "stderr": (int, float, type(None))})
+    if result["valid"] is not None:
+        _check(path, result["valid"], "valid", {"n": int, "exact": bool})
+    optional: dict[str, Any] = {"gain": (dict, type(None)), "messages": list, "choices": list, "chosen": dict}
+    optional["disagreement"] = (int, float, type(None))
+    _check(path, result, "", {name: kind for name, kind in optional.items() if name in result})
+    return result
+
+
+def with_error(mean: dict[str, Any], digits: int = 3) -> str:
+    """A mean and its standard error, which one row does not have."""
+    error = "" if mean["stderr"] is None else f" ± {mean['stderr']:.{digits}f}"
+    return f"{mean['mean']:.{digits}f}{error}"
+
+
+def _check(path: Path, facts: Any, name: str, wanted: dict[str, Any]) -> None:
+    """Raise Damaged where entries are not there, or of another type."""
+    for key, kind in wanted.items():
+        if not isinstance(facts, dict) or key not in facts or not isinstance(facts[key], kind):
+            kinds = " or ".join(each.__name__ for each in (kind if isinstance(kind, tuple) else [kind]))
+            kinds = kinds.replace("NoneType", "null")
+            raise Damaged(f"{path} is damaged: expected {key} ({kinds}) in {name and 'its '}{name or 'it'}")
+
+
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Return the lines of metrics.jsonl of a run folder, one for each epoch (at least one)."""
     read_spec(folder)

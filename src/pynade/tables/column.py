@@ -157,10 +157,14 @@ class Column:
         """Values of codes: an object array of levels, int64 of integers and dates, else float64.
 
         Args:
-            codes: without NaN.
-            rng: draws among the rare levels of a code; without it the most frequent one is taken.
+            codes: a ValueError says where one is NaN.
+            rng: draws among the rare levels of a code, or the values in a step; without it the most frequent
+                level and the first value are taken.
         """
         codes = np.asarray(codes, dtype=np.float64)
+        if np.isnan(codes).any():
+            what = f"the model's answer for column {self.name!r} is no number"
+            raise ValueError(f"{what}: its weights are too large, or the values it is given too far")
         if self.kind in LEVELS:
             values, places = np.empty(len(self.levels) + len(self.rare), object), codes.astype(np.int64)
             values[:] = [*self.levels, *self.known_rare]
@@ -171,7 +175,11 @@ class Column:
             return values[places]
         if self.resolution:
             if self.kind in ("integer", "date") and self.resolution == int(self.resolution):
-                return int(self.origin) + np.round(codes).astype(np.int64) * int(self.resolution)
+                whole = int(self.origin) + np.round(codes).astype(np.int64) * int(self.resolution)
+                if rng is None or self.per_step == 1:
+                    return whole
+                within = rng.integers(self.per_step, size=whole.shape)
+                return whole + within * (int(self.resolution) // self.per_step)
             x = self.origin + codes * self.resolution
             return np.round(x, self.decimals) if self.decimals < UNROUNDED else x
         x = self._axis(codes)

@@ -35,6 +35,9 @@ TEXT = 20  # at least so many different texts make a column of identifiers or fr
 CODE = re.compile(r"\s*[+-]?(0\d|\d{16,}\s*$)")  # text such as 00123, or with too many digits: no number
 IDENTIFIER = re.compile(r"(^|[_\s])(id|uuid|guid|key|index|number|nr|no)$|^(id|uuid)([_\s]|$)", re.IGNORECASE)
 UNITS = (DAY, 3_600_000_000, 60_000_000, 1_000_000, 1000)  # usual steps of dates, in microseconds
+CODES = 100  # that the middle 90 % of an integer column have, if cells far away allow it
+FAR_SPREADS = 1000  # how far away they are at least, in ranges of the middle 90 %
+WIDE = 1e4  # deviations of the middle 90 % that one deviation of a real column may be
 FREQUENT = 0.001  # share of the cells from which on a number is always counted
 Wanted = Kind | None  # the kind that a user asks for; None finds it out
 
@@ -196,6 +199,11 @@ class Tally:
             return _moments(axis(self.known), None)
         return _moments(axis(self.values), self.repeats * self.stands_for)
 
+    def quantiles(self, axis: Any, shares: Sequence[float]) -> list[float]:
+        """Numbers on another axis below which these shares of the cells are; `axis` as for `moments`."""
+        below = np.cumsum(self.repeats * self.stands_for)
+        return list(map(float, axis(self.values[np.searchsorted(below, np.multiply(shares, below[-1]))])))
+
     def as_counts(self, kind: Any = None) -> Counter[Any]:
         """Numbers as levels of a type; without one those that are whole are integers."""
         if self.halvings:
@@ -292,14 +300,30 @@ def _number(name: str, tally: Tally, wanted: Wanted) -> Column:
         about = "about " if tally.halvings else ""
         return _real(name, tally, f"{about}{tally.n_distinct:,} different values in {n:,} rows")
     if whole and wanted in (None, "integer"):
+        why = "whole numbers" + f", multiples of {step:g} apart" * (step > 1)
+        origin, span, beyond = _near(tally, step, origin, span)
+        why += f", {beyond:,} cell{'s' * (beyond > 1)} far out of range" * (beyond > 0)
         wide = max(1, math.ceil(span / MAX_STEPS))  # steps to a code, where there are more steps than codes
         ends: Any = {"resolution": step * wide, "origin": origin, "low": 0.0, "high": span // wide}
-        why = "whole numbers" + f", multiples of {step:g} apart" * (step > 1)
         return Column(name, "integer", why + f", {wide} to a step" * (wide > 1), n, **ends, per_step=wide)
     steps = np.floor(origin / step + 1e-9)  # from 0 to the first value
     low = None if origin < 0 or steps > FAR_STEPS else -float(steps)
     why = f"values repeat, and are multiples of {step:g}" if decimals < UNROUNDED else "values repeat"
     return Column(name, "rounded", why, n, resolution=step, origin=origin, low=low, decimals=decimals)
+
+
+def _near(tally: Tally, step: float, origin: float, span: float) -> tuple[float, float, int]:
+    """The first of a column's whole numbers, their range in steps, and how many cells it leaves out.
+
+    A few are left out, far away from all others, where with them the others would share a few codes.
+    """
+    first, middle, last = tally.quantiles(lambda x: x, (0.05, 0.5, 0.95))
+    if first == last or span <= MAX_STEPS or span / MAX_STEPS < (last - first) / step / CODES:
+        return origin, span, 0
+    reach = max(MAX_STEPS / 2 * step, FAR_SPREADS * (last - first))
+    kept = np.abs(tally.values - middle) <= reach
+    values, beyond = tally.values[kept], int((tally.repeats * tally.stands_for)[~kept].sum())
+    return float(values[0]), float((values[-1] - values[0]) / step), beyond
 
 
 def _real(name: str, tally: Tally, reason: str) -> Column:
@@ -327,6 +351,9 @@ def bounded(column: Column, tally: Tally, low: float | None = None, high: float 
         return y if high is None else y - np.log(high - x)
 
     loc, scale = tally.moments(axis)
+    first, middle, last = tally.quantiles(axis, (0.05, 0.5, 0.95))
+    if 0 < 0.5 * last - 0.5 * first < 0.5 * scale / WIDE:  # else a few cells far away leave others one code
+        loc, scale = middle, 0.3 * (last - first)
     return replace(column, low=low, high=high, loc=loc, scale=scale)
 
 
