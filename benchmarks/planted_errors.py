@@ -61,7 +61,8 @@ def known_ranks(data: Path) -> dict:
     frame, ranks = table("abalone", data), {}
     wrong = frame.index[frame["height"] > 0.5]
     halves = np.array_split(np.random.default_rng(0).permutation(len(frame)), 2)
-    for name, parts in {"each half by the other": (halves, halves[::-1]), "all": ([frame.index],) * 2}.items():
+    ways = {"each half by the other": (halves, halves[::-1]), "all": ([frame.index],) * 2}
+    for name, parts in ways.items():
         found = []
         for judged, learned in zip(*parts, strict=True):
             model = pynade.TabularNADE(random_state=0).fit(frame.iloc[learned])

@@ -25,7 +25,7 @@ import numpy as np
 
 from pynade.atomic import sole_writer, unclaimed, write_json
 from pynade.device import torch_device
-from pynade.digest import Damaged, sealed
+from pynade.digest import Damaged, read_json, sealed
 from pynade.estimators.base import DensityEstimator, load_with_facts, plain
 from pynade.estimators.registry import MODELS, estimator_named
 from pynade.estimators.tabular import TabularNADE
