@@ -2,6 +2,7 @@
 
 import io
 import json
+import warnings
 
 import numpy as np
 import polars
@@ -134,7 +135,11 @@ def test_cells_of_arrays_have_their_surprise(client, runs, monkeypatch, tmp_path
     known = {i: line["cells"][i] for i in range(64) if i != 20}
     p = model.conditional(20, given=known).pmf([line["cells"][20]])[0]
     assert shown[0, 20] == pytest.approx(-np.log(min(1, 2 * p)), abs=1e-3)
-    assert "surprise" not in ask(client("fixed"), "rows", n=3)["rows"][0]
+    fixed = ask(client("fixed"), "rows", n=3)
+    assert "surprise" not in fixed["rows"][0]
+    assert "fixed ordering" in fixed["notes"][0]
+    sorts = {one: client(one).get("/api/model").json()["sorts_rows"] for one in ("fixed", "digits", "conv")}
+    assert sorts == {"fixed": True, "digits": True, "conv": False}
 
 
 def test_gaps_are_filled(penguins, model, monkeypatch, tmp_path):
@@ -206,8 +211,21 @@ def test_a_fixed_ordering_is_estimated(client, monkeypatch, tmp_path):
     for given in ({}, {"x30": 1, "x21": 0}):
         found = ask(one, "conditional", asked=["x20"], given=given)
         assert found["badge"]["kind"] == "estimate"
+        assert found["notes"] == []  # no warning of the trial, which has few particles
         draws = run_code(found, monkeypatch, tmp_path)["draws"]
         assert found["p"] == pytest.approx([(draws == 0).mean(), (draws == 1).mean()])
+
+
+def test_warnings_are_those_of_the_answer(client, runs, monkeypatch):
+    kind, names = type(pynade.load(runs / "fixed")), [f"x{i + 1}" for i in range(64)]
+
+    def impute(model, rows, *args, **options):
+        warnings.warn(f"{len(rows)} rows", UserWarning, stacklevel=1)
+        return np.nan_to_num(rows)
+
+    monkeypatch.setattr(kind, "impute", impute)
+    table = polars.DataFrame(np.zeros((3, 64), int), names).with_columns(x5=None)
+    assert send(client("fixed"), "fill", table.write_csv())["notes"] == ["3 rows"]
 
 
 def test_other_frames_dates_and_real_numbers(monkeypatch, tmp_path):

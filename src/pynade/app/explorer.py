@@ -144,6 +144,7 @@ class Explorer:
         self.white = int(model._cells().white)
         self.order: Any = None  # rows of the data sorted by log p, once they were asked for
         self.scored: Any = None  # comparisons with simpler models, likewise
+        self.rows_in_time: dict[tuple[str, int], int] = {}  # by a trial of each computation
 
     def frame(self, data: Any) -> Any:
         """A table as a polars frame that has the model's columns."""
@@ -245,6 +246,7 @@ class Explorer:
             "white": self.white,
             "history": history,
             "orderings": self.k,
+            "sorts_rows": not (self.table is None or isinstance(self.model, ImageEstimator)),
             "limits": {"rows": self.limits.rows, "bytes": self.limits.bytes, "seconds": self.limits.seconds},
             "code": self.code.model(),
         }
@@ -277,8 +279,15 @@ class Explorer:
             [self.model.score_samples(rows, orderings=one) for one in self.model.orderings(ORDERINGS)], 0
         )
 
-    def _answer(self, name: str, given: dict[str, Any]) -> tuple[Any, dict[str, Any], str]:
-        """The distribution of a column given others, how it is known, and code that makes it."""
+    def _answer(
+        self, name: str, given: dict[str, Any], caught: list[Any] | None = None
+    ) -> tuple[Any, dict[str, Any], str]:
+        """The distribution of a column given others, how it is known, and code that makes it.
+
+        Warnings of the trial, which draws less, are taken out of those that were caught.
+        """
+        caught = [] if caught is None else caught
+        before = len(caught)
         model, key = self.model, self.keys[name]
         try:
             answer, exact = model.conditional(key, self.keyed(given)), {"kind": "exact", "text": "exact"}
@@ -292,6 +301,7 @@ class Explorer:
             row = np.full((1, len(names)), np.nan)
             row[0, [*known]] = [*known.values()]
             n = self.affordable(lambda n: model.impute(row, n=n, random_state=0, particles=4 * n), DRAWS, 8)
+            del caught[before:]
             values = np.asarray(model.impute(row, n=n, random_state=0, particles=4 * n))[:, 0, place]
         else:
             n = self.affordable(lambda n: model.sample(n, 0), DRAWS, 8)
@@ -327,7 +337,7 @@ class Explorer:
 
     def _summary(self, column: Column, given: dict[str, Any]) -> dict[str, Any]:
         with caught_warnings(self.model) as caught:
-            answer, badge, code = self._answer(column.name, given)
+            answer, badge, code = self._answer(column.name, given, caught)
             marginal = answer if not given else self._answer(column.name, {})[0]
         out: dict[str, Any] = {"column": column.name, "kind": column.kind, "badge": badge, "code": code}
         out |= {"notes": [str(w.message) for w in caught], "n_given": len(given)}
@@ -373,8 +383,13 @@ class Explorer:
         self._refuse_estimates(columns[0], given)
         parts = [self._parts(column, given) for column in columns]
         keys, model, known = [self.keys[c.name] for c in columns], self.model, self.keyed(given)
+        end = time.monotonic() + self.limits.seconds
 
         def of(k: int, answer: Any) -> np.ndarray:
+            if time.monotonic() > end:
+                raise TooMuch(
+                    f"the density of two columns takes longer than {self.limits.seconds:g} s: ask about one"
+                )
             ends, values = parts[k]
             return np.diff(answer.cdf(ends)) if ends else np.asarray(answer.pmf(values))
 
@@ -437,6 +452,13 @@ class Explorer:
         work(probe)
         each = max(time.monotonic() - began, 1e-9) / probe
         return int(np.clip(self.limits.seconds / each, 1, wanted))
+
+    def in_time(self, name: str, work: Callable[[int], Any], rows: int) -> bool:
+        """Whether so many rows of a page take no longer than the limit, by a trial that is made once."""
+        trial = name, min(rows, 8)
+        if trial not in self.rows_in_time:
+            self.rows_in_time[trial] = self.affordable(work, 10**6, trial[1])
+        return rows <= self.rows_in_time[trial]
 
     def check_affordable(self, work: Callable[[int], Any], rows: int) -> None:
         """Refuse rows that take longer than the time limit."""

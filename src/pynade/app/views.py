@@ -53,6 +53,7 @@ def fill(explorer: Explorer, table: Any, draws: int | None, seed: int) -> dict[s
     model, rows, known = explorer.model, explorer.rows_of(table), {*explorer.by_name}
     with caught_warnings(model) as caught:
         explorer.check_affordable(lambda n: model.impute(rows[:n], draws, random_state=seed), len(rows))
+        caught.clear()  # of the trial
         made = model.impute(rows, draws, random_state=seed)
     tables = [explorer.frame(one) for one in ([made] if draws is None else made)]
     mark = "draw_" if "draw" in table.columns else "draw"
@@ -114,35 +115,52 @@ def rows(explorer: Explorer, start: Any = 0, n: Any = 25, lowest: Any = True) ->
         "columns": [*explorer.by_name],
         "badge": explorer.score_badge(log_p, k),
         "code": explorer.code.rows(at.tolist(), k),
+        "notes": [],
     }
     if not len(at):
         return out
     chosen = explorer.table[at.tolist()]
-    spread = explorer.spread_of_scores(explorer.rows_of(chosen))
+    spread = _spread(explorer, chosen, out["notes"])
     extra: list[dict[str, Any]] = [{} for _ in at]
-    if (surprise := _surprise(explorer, chosen)) is not None:
+    if (surprise := _surprise(explorer, chosen, out["notes"])) is not None:
         known = ~np.isnan(model.schema_.encode(chosen)[0] if explorer.mixed else surprise)
         extra = [
             {"surprise": [*map(json_value, s)], "known": k.tolist()}
             for s, k in zip(surprise, known, strict=True)
         ]
-        out["code"] = explorer.code.rows(at.tolist(), k, surprise=True)
+    out["code"] = explorer.code.rows(at.tolist(), k, surprise is not None, not np.isnan(spread).all())
     for i, cells in enumerate(chosen.select([*explorer.by_name]).rows()):
         line = {"row": int(at[i]), "log_prob": json_value(scores[i]), "spread": json_value(spread[i])}
         out["rows"].append(line | {"cells": [*map(json_value, cells)]} | extra[i])
     return out
 
 
-def _surprise(explorer: Explorer, chosen: Any) -> np.ndarray | None:
+def _spread(explorer: Explorer, chosen: Any, notes: list[str]) -> np.ndarray:
+    """Standard deviation of log p of rows over orderings; NaN where there is none, or no time for it."""
+    rows = explorer.rows_of(chosen)
+    if explorer.in_time("spread", lambda n: explorer.spread_of_scores(rows[:n]), len(rows)):
+        return explorer.spread_of_scores(rows)
+    notes.append("how far orderings disagree would take too long here")
+    return np.full(len(rows), math.nan)
+
+
+def _surprise(explorer: Explorer, chosen: Any, notes: list[str]) -> np.ndarray | None:
     """-log of the probability of a value at least as odd as each cell given the others; or None."""
     model, rows = explorer.model, explorer.rows_of(chosen)
+    if not isinstance(model.model_, Orderless | Marginalisable):
+        notes.append("cells are not shaded: this model has a fixed ordering and knows only the cells before")
+        return None
+
+    def of_cells(n: int) -> Any:
+        some = chosen[:n] if explorer.mixed else rows[:n]
+        return model.surprise(some, measure="p_value") if explorer.mixed else cell_cdfs(model, some)
+
+    if not explorer.in_time("surprise", of_cells, len(rows)):
+        notes.append("cells are not shaded: that would take too long here")
+        return None
     if explorer.mixed:
-        return explorer.frame(model.surprise(chosen, measure="p_value")).to_numpy()
-    if not isinstance(model.model_, Orderless | Marginalisable):  # knows a cell given those before it only
-        return None
-    if explorer.affordable(lambda n: cell_cdfs(model, rows[:n]), len(rows), 2) < len(rows):
-        return None
-    below, up_to = cell_cdfs(model, rows)
+        return explorer.frame(of_cells(len(rows))).to_numpy()
+    below, up_to = of_cells(len(rows))
     return -np.log(np.clip(2 * np.minimum(up_to, 1 - below), 1e-300, 1))
 
 
