@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 import warnings
 
 import numpy as np
@@ -11,6 +12,7 @@ from polars.testing import assert_frame_equal
 
 import pynade
 from pynade import app, datasets
+from pynade.estimators.answers import ColumnConditional
 
 GIVEN = {"species": "Gentoo", "sex": "female", "flipper_length_mm": 215}
 CSV = "species,island,bill_length_mm,bill_depth_mm,flipper_length_mm,body_mass_g,sex,year\n"
@@ -124,6 +126,16 @@ def test_rows_are_sorted_by_log_p(penguins, model, monkeypatch, tmp_path):
     assert 0 < complete.sum() < 100
     np.testing.assert_allclose(apart[complete], model.disagreement(rows)[complete])
     assert (apart[~complete] >= 0).all()
+
+
+def test_cells_of_many_columns_are_not_tried(client, monkeypatch):
+    """The surprise of a single row of a thousand columns takes a minute, so one column is timed before."""
+    one = client("penguins", limits=app.Limits(seconds=5))
+    monkeypatch.setattr(ColumnConditional, "pmf", lambda *_: time.sleep(1))
+    monkeypatch.setattr(pynade.TabularNADE, "surprise", None)
+    found = ask(one, "rows", n=3)
+    assert "would take too long" in found["notes"][-1]
+    assert "surprise" not in found["rows"][0]
 
 
 def test_cells_of_arrays_have_their_surprise(client, runs, monkeypatch, tmp_path):

@@ -144,7 +144,7 @@ class Explorer:
         self.white = int(model._cells().white)
         self.order: Any = None  # rows of the data sorted by log p, once they were asked for
         self.scored: Any = None  # comparisons with simpler models, likewise
-        self.rows_in_time: dict[tuple[str, int], int] = {}  # by a trial of each computation
+        self.cost: dict[tuple[str, int], tuple[float, float]] = {}  # of rows of a page, by a trial
 
     def frame(self, data: Any) -> Any:
         """A table as a polars frame that has the model's columns."""
@@ -445,6 +445,8 @@ class Explorer:
         began = time.monotonic()
         work(1)  # compiles what has to be compiled
         first = max(time.monotonic() - began, 1e-9)
+        if first > self.limits.seconds:
+            return 1
         probe, began = (
             int(np.clip(0.2 * self.limits.seconds / first, 1, min(probe, wanted))),
             time.monotonic(),
@@ -453,12 +455,45 @@ class Explorer:
         each = max(time.monotonic() - began, 1e-9) / probe
         return int(np.clip(self.limits.seconds / each, 1, wanted))
 
-    def in_time(self, name: str, work: Callable[[int], Any], rows: int) -> bool:
-        """Whether so many rows of a page take no longer than the limit, by a trial that is made once."""
+    def in_time(
+        self,
+        name: str,
+        work: Callable[[int], Any],
+        rows: int,
+        columns: Callable[[], Any] | None = None,
+    ) -> bool:
+        """Whether so many rows of a page take no longer than the limit, by a trial that is made once.
+
+        Args:
+            name: of the computation.
+            work: makes so many rows.
+            rows: how many are wanted.
+            columns: a computation that the one of a row makes for every column, where these may be many.
+        """
         trial = name, min(rows, 8)
-        if trial not in self.rows_in_time:
-            self.rows_in_time[trial] = self.affordable(work, 10**6, trial[1])
-        return rows <= self.rows_in_time[trial]
+        if trial not in self.cost:
+            self.cost[trial] = self._cost(work, trial[1], columns)
+        one, more = self.cost[trial]
+        return one + more * (rows - 1) <= self.limits.seconds
+
+    def _cost(
+        self, work: Callable[[int], Any], few: int, columns: Callable[[], Any] | None
+    ) -> tuple[float, float]:
+        """Seconds of the first row and of each further one, infinite if one row is too much."""
+
+        def seconds(call: Callable[..., Any], *n: int) -> float:
+            began = time.monotonic()
+            call(*n)
+            return time.monotonic() - began
+
+        if columns is not None:
+            columns()  # may compile something
+            if seconds(columns) * len(self.columns) > self.limits.seconds:
+                return math.inf, 0.0
+        if seconds(work, 1) > self.limits.seconds:
+            return math.inf, 0.0
+        one, some = seconds(work, 1), seconds(work, few)
+        return one, max(0.0, some - one) / max(1, few - 1)
 
     def check_affordable(self, work: Callable[[int], Any], rows: int) -> None:
         """Refuse rows that take longer than the time limit."""

@@ -155,7 +155,12 @@ def _surprise(explorer: Explorer, chosen: Any, notes: list[str]) -> np.ndarray |
         some = chosen[:n] if explorer.mixed else rows[:n]
         return model.surprise(some, measure="p_value") if explorer.mixed else cell_cdfs(model, some)
 
-    if not explorer.in_time("surprise", of_cells, len(rows)):
+    def of_one() -> None:
+        column = explorer.columns[0]
+        answer = model.conditional(column.name)
+        answer.pmf(column.levels) if column.n_levels else answer.cdf([explorer._moment(column, 0.0)])
+
+    if not explorer.in_time("surprise", of_cells, len(rows), of_one if explorer.mixed else None):
         notes.append("cells are not shaded: that would take too long here")
         return None
     if explorer.mixed:
