@@ -6,15 +6,15 @@ import math
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars
 
 from pynade.app.code import Code
+from pynade.app.limits import Costs, Limits, TooMuch
 from pynade.estimators import ImageEstimator
 from pynade.estimators.images import image_sides
 from pynade.models import Orderless
@@ -29,25 +29,6 @@ WARNINGS = threading.Lock()  # filters of warnings belong to the whole process
 NEAR = 0.1  # share of the rows on each side that count as near to a given number
 
 
-@dataclass(frozen=True)
-class Limits:
-    """How much one request may ask for.
-
-    Args:
-        rows: of a table that is sent.
-        bytes: of a request.
-        seconds: of computing, and of sending the request.
-        concurrent: requests that are computed at once.
-        waiting: requests that wait for these; more are refused.
-    """
-
-    rows: int = 100_000
-    bytes: int = 16_000_000
-    seconds: float = 20.0
-    concurrent: int = 2
-    waiting: int = 8
-
-
 @contextmanager
 def caught_warnings(model: Any) -> Iterator[list[Any]]:
     """What a model with a fixed ordering warns of; others do not, and need not wait for each other."""
@@ -57,10 +38,6 @@ def caught_warnings(model: Any) -> Iterator[list[Any]]:
     with WARNINGS, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         yield caught
-
-
-class TooMuch(ValueError):
-    """A request that is right but larger than the limits."""
 
 
 class Draws:
@@ -144,7 +121,7 @@ class Explorer:
         self.white = int(model._cells().white)
         self.order: Any = None  # rows of the data sorted by log p, once they were asked for
         self.scored: Any = None  # comparisons with simpler models, likewise
-        self.cost: dict[tuple[str, int], tuple[float, float]] = {}  # of rows of a page, by a trial
+        self.costs = Costs(limits, n)
 
     def frame(self, data: Any) -> Any:
         """A table as a polars frame that has the model's columns."""
@@ -300,11 +277,13 @@ class Explorer:
         if given:
             row = np.full((1, len(names)), np.nan)
             row[0, [*known]] = [*known.values()]
-            n = self.affordable(lambda n: model.impute(row, n=n, random_state=0, particles=4 * n), DRAWS, 8)
+            n = self.costs.affordable(
+                lambda n: model.impute(row, n=n, random_state=0, particles=4 * n), DRAWS, 8
+            )
             del caught[before:]
             values = np.asarray(model.impute(row, n=n, random_state=0, particles=4 * n))[:, 0, place]
         else:
-            n = self.affordable(lambda n: model.sample(n, 0), DRAWS, 8)
+            n = self.costs.affordable(lambda n: model.sample(n, 0), DRAWS, 8)
             values = np.asarray(model.sample(n, 0))[:, place]
         badge = {"kind": "estimate", "text": f"estimate from {n:,} draws", "error": 0.5 / math.sqrt(n)}
         return Draws(values), badge, self.code.draws(place, known, len(names), n)
@@ -433,69 +412,3 @@ class Explorer:
             "k": k,
             "code": f"{code}spread = answer.disagreement({k})\n",
         }
-
-    def affordable(self, work: Callable[[int], Any], wanted: int, probe: int = 512) -> int:
-        """How many rows or draws can be made within the time limit, by a trial of a few.
-
-        Args:
-            work: makes so many.
-            wanted: how many at most.
-            probe: the number of the trial.
-        """
-        began = time.monotonic()
-        work(1)  # compiles what has to be compiled
-        first = max(time.monotonic() - began, 1e-9)
-        if first > self.limits.seconds:
-            return 1
-        probe, began = (
-            int(np.clip(0.2 * self.limits.seconds / first, 1, min(probe, wanted))),
-            time.monotonic(),
-        )
-        work(probe)
-        each = max(time.monotonic() - began, 1e-9) / probe
-        return int(np.clip(self.limits.seconds / each, 1, wanted))
-
-    def in_time(
-        self,
-        name: str,
-        work: Callable[[int], Any],
-        rows: int,
-        columns: Callable[[], Any] | None = None,
-    ) -> bool:
-        """Whether so many rows of a page take no longer than the limit, by a trial that is made once.
-
-        Args:
-            name: of the computation.
-            work: makes so many rows.
-            rows: how many are wanted.
-            columns: a computation that the one of a row makes for every column, where these may be many.
-        """
-        trial = name, min(rows, 8)
-        if trial not in self.cost:
-            self.cost[trial] = self._cost(work, trial[1], columns)
-        one, more = self.cost[trial]
-        return one + more * (rows - 1) <= self.limits.seconds
-
-    def _cost(
-        self, work: Callable[[int], Any], few: int, columns: Callable[[], Any] | None
-    ) -> tuple[float, float]:
-        """Seconds of the first row and of each further one, infinite if one row is too much."""
-
-        def seconds(call: Callable[..., Any], *n: int) -> float:
-            began = time.monotonic()
-            call(*n)
-            return time.monotonic() - began
-
-        if columns is not None:
-            columns()  # may compile something
-            if seconds(columns) * len(self.columns) > self.limits.seconds:
-                return math.inf, 0.0
-        if seconds(work, 1) > self.limits.seconds:
-            return math.inf, 0.0
-        one, some = seconds(work, 1), seconds(work, few)
-        return one, max(0.0, some - one) / max(1, few - 1)
-
-    def check_affordable(self, work: Callable[[int], Any], rows: int) -> None:
-        """Refuse rows that take longer than the time limit."""
-        if (n := self.affordable(work, rows)) < rows:
-            raise TooMuch(f"{rows:,} rows take longer than {self.limits.seconds:g} s: send {n:,} at a time")
