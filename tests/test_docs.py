@@ -80,6 +80,16 @@ def test_the_search_knows_the_pages_and_the_names(site):
     assert all(name in index for name in ("TabularNADE", "surpris", "dequantis"))
 
 
+def test_notebooks_show_their_figures():
+    """A figure that is made without pyplot is shown as text, unless pyplot has made one before."""
+    for path in DOCS.rglob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        if "file_format: mystnb" in text and (
+            bare := re.search(r"^(image_panels|tree_figure)\(", text, re.M)
+        ):
+            assert "pyplot.subplots(" in text[: bare.start()], path.name
+
+
 def public_modules():
     for found in pkgutil.iter_modules(pynade.__path__, "pynade."):
         if not found.name.rpartition(".")[2].startswith("_") and found.name not in INTERNAL:

@@ -41,7 +41,7 @@ def quick(tmp_path, monkeypatch):
 
         monkeypatch.setattr(kind, "options", fewer)
     small = {"hidden": (16, 16), "members": 1, "dropout": 0.0, "n_orderings": 2}
-    small |= {"batch_size": 32, "updates": 500}
+    small |= {"batch_size": 32, "updates": 500, "work": 1e12}
     monkeypatch.setattr("pynade.estimators.tabular.DEFAULTS", {float("inf"): small})
     monkeypatch.setattr("pynade.estimators.tabular.MOST_NUMBERS", -1)
     monkeypatch.setenv("MPLBACKEND", "agg")

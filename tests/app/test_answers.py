@@ -2,6 +2,8 @@
 
 import io
 import json
+import time
+import warnings
 
 import numpy as np
 import polars
@@ -10,6 +12,7 @@ from polars.testing import assert_frame_equal
 
 import pynade
 from pynade import app, datasets
+from pynade.estimators.answers import ColumnConditional
 
 GIVEN = {"species": "Gentoo", "sex": "female", "flipper_length_mm": 215}
 CSV = "species,island,bill_length_mm,bill_depth_mm,flipper_length_mm,body_mass_g,sex,year\n"
@@ -125,6 +128,16 @@ def test_rows_are_sorted_by_log_p(penguins, model, monkeypatch, tmp_path):
     assert (apart[~complete] >= 0).all()
 
 
+def test_cells_of_many_columns_are_not_tried(client, monkeypatch):
+    """The surprise of a single row of a thousand columns takes a minute, so one column is timed before."""
+    one = client("penguins", limits=app.Limits(seconds=5))
+    monkeypatch.setattr(ColumnConditional, "pmf", lambda *_: time.sleep(1))
+    monkeypatch.setattr(pynade.TabularNADE, "surprise", None)
+    found = ask(one, "rows", n=3)
+    assert "would take too long" in found["notes"][-1]
+    assert "surprise" not in found["rows"][0]
+
+
 def test_cells_of_arrays_have_their_surprise(client, runs, monkeypatch, tmp_path):
     found = ask(client("digits"), "rows", n=3)
     code = run_code(found, monkeypatch, tmp_path)
@@ -134,7 +147,11 @@ def test_cells_of_arrays_have_their_surprise(client, runs, monkeypatch, tmp_path
     known = {i: line["cells"][i] for i in range(64) if i != 20}
     p = model.conditional(20, given=known).pmf([line["cells"][20]])[0]
     assert shown[0, 20] == pytest.approx(-np.log(min(1, 2 * p)), abs=1e-3)
-    assert "surprise" not in ask(client("fixed"), "rows", n=3)["rows"][0]
+    fixed = ask(client("fixed"), "rows", n=3)
+    assert "surprise" not in fixed["rows"][0]
+    assert "fixed ordering" in fixed["notes"][0]
+    sorts = {one: client(one).get("/api/model").json()["sorts_rows"] for one in ("fixed", "digits", "conv")}
+    assert sorts == {"fixed": True, "digits": True, "conv": False}
 
 
 def test_gaps_are_filled(penguins, model, monkeypatch, tmp_path):
@@ -206,8 +223,21 @@ def test_a_fixed_ordering_is_estimated(client, monkeypatch, tmp_path):
     for given in ({}, {"x30": 1, "x21": 0}):
         found = ask(one, "conditional", asked=["x20"], given=given)
         assert found["badge"]["kind"] == "estimate"
+        assert found["notes"] == []  # no warning of the trial, which has few particles
         draws = run_code(found, monkeypatch, tmp_path)["draws"]
         assert found["p"] == pytest.approx([(draws == 0).mean(), (draws == 1).mean()])
+
+
+def test_warnings_are_those_of_the_answer(client, runs, monkeypatch):
+    kind, names = type(pynade.load(runs / "fixed")), [f"x{i + 1}" for i in range(64)]
+
+    def impute(model, rows, *args, **options):
+        warnings.warn(f"{len(rows)} rows", UserWarning, stacklevel=1)
+        return np.nan_to_num(rows)
+
+    monkeypatch.setattr(kind, "impute", impute)
+    table = polars.DataFrame(np.zeros((3, 64), int), names).with_columns(x5=None)
+    assert send(client("fixed"), "fill", table.write_csv())["notes"] == ["3 rows"]
 
 
 def test_other_frames_dates_and_real_numbers(monkeypatch, tmp_path):

@@ -131,6 +131,12 @@ def test_ask_and_condition(page, model):
     spread = until(one, "return document.getElementById('spread').textContent")
     assert f"{answer.disagreement():.3f}" in spread
     assert "model.conditional('body_mass_g', given={'species': 'Gentoo'})" in text(one, "#source")
+    size = "return document.querySelector('#view svg')?.viewBox.baseVal.width === arguments[0]"
+    for width, drawn in ((390, 340), (1280, 640)):  # text of a chart keeps its size when a phone is turned
+        facts = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 700}
+        one.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", facts)
+        until(one, size, drawn)
+    one.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     chip(one, "bill_length_mm", "asked")
     until(
         one, "return document.querySelector('svg.joint .cell') && document.querySelector('svg.joint .point')"
@@ -211,8 +217,46 @@ def test_paint_a_hole(page, runs):
     image = load("digits").split("all")[0].astype(float)
     hole = np.isnan(found["image"])
     assert 9 <= hole.sum() < 20  # a brush of 3 by 3 pixels, moved
+    cells = "return [...document.querySelectorAll('#completions td')].map((n) => Number(n.textContent))"
+    pixels = np.array(one.execute_script(cells)).reshape(-1, 3)  # line, pixel, probability of white
+    places = (pixels[:, 0] - 1) * 8 + pixels[:, 1] - 1
+    assert places.tolist() == np.flatnonzero(hole).tolist()
+    np.testing.assert_allclose(pixels[:, 2], found["probabilities"][hole], atol=6e-4)
+    click(one, "#erase")
+    ActionChains(one).move_to_element(canvas).click().perform()
+    click(one, "#complete")
+    less = hole.sum() - 9
+    until(one, "return document.querySelectorAll('#completions td').length === arguments[0]", int(3 * less))
     image[hole] = np.nan
     assert log_p == pytest.approx(pynade.load(runs / "digits").score_samples(image[None])[0], abs=6e-4)
+
+
+def test_real_numbers_of_a_fixed_ordering(page, runs):
+    """What a model cannot say is no empty column, and numbers are not shown with sixteen digits."""
+    if not (runs / "real").is_dir():
+        rows = np.random.default_rng(0).normal(size=(60, 3))
+        polars.DataFrame(rows, ["a", "b", "c"]).write_csv(runs / "real.csv")
+        start_run(runs / "real", "rnade", {"epochs": 1, "hidden": 4}, str(runs / "real.csv"))
+    one = page("real")
+    until(one, "return document.querySelector('#view svg')")
+    chip(one, "a", "given")
+    chip(one, "b", "asked")
+    title = until(
+        one,
+        "const h = document.querySelector('#view h2')?.textContent; return / given /.test(h) && h",
+    )
+    assert len(title.partition("a = ")[2]) < 10
+    click(one, "#tab-rows")
+    assert "fixed ordering" in text(one, "#view .note")
+    heads = [cell.text for cell in one.find_elements("css selector", "#view th[scope=col]")]
+    assert heads == ["row", "log p", "a", "b", "c"]
+    chip(one, "a", "")
+    click(one, "#tab-samples")
+    until(one, "return document.querySelector('#view .legend')")
+    assert [mark.text for mark in one.find_elements("css selector", "#view .legend span")] == [
+        "sampled",
+        "real",
+    ]
 
 
 def test_two_hundred_columns_on_a_phone(page, runs):

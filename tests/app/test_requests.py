@@ -277,6 +277,15 @@ def test_limits(client, runs):
     ours, rows = pynade.load(runs / "penguins"), datasets.penguins("polars")
     log_p = ours.score_samples(rows[[line["row"] for line in found["rows"]]], orderings=1)
     assert log_p == pytest.approx([line["log_prob"] for line in found["rows"]])
+    assert (
+        len(found["notes"]) == 2
+    )  # neither the spread over orderings nor the surprise of cells is affordable
+    assert all(line["spread"] is None and "surprise" not in line for line in found["rows"])
+    assert "surprise" not in found["code"]
+    assert "spread" not in found["code"]
+    answer = slow.post("/api/conditional", json={"asked": ["species", "body_mass_g"]})
+    assert answer.status_code == 413
+    assert "ask about one" in answer.json()["error"]
 
 
 def test_a_slow_or_broken_sender_holds_no_place(model):

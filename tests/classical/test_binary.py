@@ -151,7 +151,7 @@ def test_a_component_placed_again_is_no_convergence():
         (lambda: ChowLiuTree(2, torch.tensor([-1.0, 0.0])), "integers"),
         (lambda: TreeMixture([]), "at least one component"),
         (lambda: TreeMixture([ChowLiuTree(2), ChowLiuTree(3)]), r"\[2, 3\]"),
-        (lambda: TreeMixture([ChowLiuTree(2)], [0.0]), "positive weight"),
+        (lambda: TreeMixture([ChowLiuTree(2)], [0.0]), "positive finite weight"),
     ],
 )
 def test_what_cannot_be_is_refused(call, words):

@@ -116,7 +116,34 @@ def test_images(run, tmp_path):
     assert run("fit", "digits", "--model", "nade", *SMALL, "--out", "r")[0] == 0
     code, out, err = run("report", "r")
     assert code == 0, err
+    assert "held-out log-likelihood (nats per image)" in out
+    page = Page(tmp_path / "report.html")
+    page.check_self_contained()
+    assert "mixture of Bernoullis" in page.text
+    headings = re.findall(r"<h2[^>]*>(.*?)</h2>", (tmp_path / "report.html").read_text())
+    parts = ["Held-out score and baselines", "Calibration", "Least and most likely images"]
+    last = ["Provenance", "Commands"]
+    assert headings == ["Samples", "Training", *parts, "Disagreement of orderings", *last]
+    assert "[]" not in page.text  # facts that are not there
+
+
+def test_images_of_a_convolutional_net(run, tmp_path):
+    net = ["--epochs", "1", "--blueprint", "4@3x3(same)->1@3x3(same)"]
+    assert run("fit", "digits", "--model", "convnade", *net, "--out", "r")[0] == 0
+    code, out, err = run("report", "r")
+    assert code == 0, err
     assert "validation log-likelihood (nats per image)" in out
-    Page(tmp_path / "report.html").check_self_contained()
+    page = Page(tmp_path / "report.html")
+    page.check_self_contained()
+    assert "mixture of Bernoullis" in page.text
     headings = re.findall(r"<h2[^>]*>(.*?)</h2>", (tmp_path / "report.html").read_text())
     assert headings == ["Samples", "Training", "Score", "Provenance", "Commands"]
+
+
+def test_many_numbers_have_no_mixture_as_baseline(run, mixed, tmp_path, monkeypatch):
+    """A mixture of Gaussians of hundreds of columns takes minutes; TabularNADE makes none either."""
+    monkeypatch.setattr("pynade.runs.report.MOST_NUMBERS", 1)
+    assert run("report", "people")[0] == 0
+    text = Page(tmp_path / "report.html").text
+    assert "one Gaussian, independent levels" in text
+    assert "mixture of Gaussians" not in text

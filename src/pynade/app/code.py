@@ -87,13 +87,13 @@ p = (along({a!r}, {b!r}, xs) + along({b!r}, {a!r}, ys).T) / 2
         code = f"{self.model()}from pynade.tables import read_file\n\ntable, names = read_file('table.csv')\n"
         return f"{code}filled = model.impute(table{options or ', random_state=0'})\n"
 
-    def rows(self, places: list[int], k: int | None, surprise: bool = False) -> str:
+    def rows(self, places: list[int], k: int | None, surprise: bool = False, spread: bool = False) -> str:
         """Log p of some rows of the data along k orderings, and the surprise of their cells."""
         options = f", orderings={k}" if k else ""
         code = f"{self.table()}rows = table[{places!r}]\nlog_p = model.score_samples(rows{options})\n"
-        code += SPREAD * bool(k)
+        code += SPREAD * spread
         if self.mixed:
-            return f"{code}surprise = model.surprise(rows, measure='p_value')\n"
+            return code + "surprise = model.surprise(rows, measure='p_value')\n" * surprise
         code += (
             "\nfrom pynade.plots.cells import cell_cdfs\n\nbelow, up_to = cell_cdfs(model, rows)\n" * surprise
         )

@@ -6,15 +6,15 @@ import math
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars
 
 from pynade.app.code import Code
+from pynade.app.limits import Costs, Limits, TooMuch
 from pynade.estimators import ImageEstimator
 from pynade.estimators.images import image_sides
 from pynade.models import Orderless
@@ -29,25 +29,6 @@ WARNINGS = threading.Lock()  # filters of warnings belong to the whole process
 NEAR = 0.1  # share of the rows on each side that count as near to a given number
 
 
-@dataclass(frozen=True)
-class Limits:
-    """How much one request may ask for.
-
-    Args:
-        rows: of a table that is sent.
-        bytes: of a request.
-        seconds: of computing, and of sending the request.
-        concurrent: requests that are computed at once.
-        waiting: requests that wait for these; more are refused.
-    """
-
-    rows: int = 100_000
-    bytes: int = 16_000_000
-    seconds: float = 20.0
-    concurrent: int = 2
-    waiting: int = 8
-
-
 @contextmanager
 def caught_warnings(model: Any) -> Iterator[list[Any]]:
     """What a model with a fixed ordering warns of; others do not, and need not wait for each other."""
@@ -57,10 +38,6 @@ def caught_warnings(model: Any) -> Iterator[list[Any]]:
     with WARNINGS, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         yield caught
-
-
-class TooMuch(ValueError):
-    """A request that is right but larger than the limits."""
 
 
 class Draws:
@@ -144,6 +121,7 @@ class Explorer:
         self.white = int(model._cells().white)
         self.order: Any = None  # rows of the data sorted by log p, once they were asked for
         self.scored: Any = None  # comparisons with simpler models, likewise
+        self.costs = Costs(limits, n)
 
     def frame(self, data: Any) -> Any:
         """A table as a polars frame that has the model's columns."""
@@ -245,6 +223,7 @@ class Explorer:
             "white": self.white,
             "history": history,
             "orderings": self.k,
+            "sorts_rows": not (self.table is None or isinstance(self.model, ImageEstimator)),
             "limits": {"rows": self.limits.rows, "bytes": self.limits.bytes, "seconds": self.limits.seconds},
             "code": self.code.model(),
         }
@@ -277,8 +256,15 @@ class Explorer:
             [self.model.score_samples(rows, orderings=one) for one in self.model.orderings(ORDERINGS)], 0
         )
 
-    def _answer(self, name: str, given: dict[str, Any]) -> tuple[Any, dict[str, Any], str]:
-        """The distribution of a column given others, how it is known, and code that makes it."""
+    def _answer(
+        self, name: str, given: dict[str, Any], caught: list[Any] | None = None
+    ) -> tuple[Any, dict[str, Any], str]:
+        """The distribution of a column given others, how it is known, and code that makes it.
+
+        Warnings of the trial, which draws less, are taken out of those that were caught.
+        """
+        caught = [] if caught is None else caught
+        before = len(caught)
         model, key = self.model, self.keys[name]
         try:
             answer, exact = model.conditional(key, self.keyed(given)), {"kind": "exact", "text": "exact"}
@@ -291,10 +277,13 @@ class Explorer:
         if given:
             row = np.full((1, len(names)), np.nan)
             row[0, [*known]] = [*known.values()]
-            n = self.affordable(lambda n: model.impute(row, n=n, random_state=0, particles=4 * n), DRAWS, 8)
+            n = self.costs.affordable(
+                lambda n: model.impute(row, n=n, random_state=0, particles=4 * n), DRAWS, 8
+            )
+            del caught[before:]
             values = np.asarray(model.impute(row, n=n, random_state=0, particles=4 * n))[:, 0, place]
         else:
-            n = self.affordable(lambda n: model.sample(n, 0), DRAWS, 8)
+            n = self.costs.affordable(lambda n: model.sample(n, 0), DRAWS, 8)
             values = np.asarray(model.sample(n, 0))[:, place]
         badge = {"kind": "estimate", "text": f"estimate from {n:,} draws", "error": 0.5 / math.sqrt(n)}
         return Draws(values), badge, self.code.draws(place, known, len(names), n)
@@ -327,7 +316,7 @@ class Explorer:
 
     def _summary(self, column: Column, given: dict[str, Any]) -> dict[str, Any]:
         with caught_warnings(self.model) as caught:
-            answer, badge, code = self._answer(column.name, given)
+            answer, badge, code = self._answer(column.name, given, caught)
             marginal = answer if not given else self._answer(column.name, {})[0]
         out: dict[str, Any] = {"column": column.name, "kind": column.kind, "badge": badge, "code": code}
         out |= {"notes": [str(w.message) for w in caught], "n_given": len(given)}
@@ -373,8 +362,13 @@ class Explorer:
         self._refuse_estimates(columns[0], given)
         parts = [self._parts(column, given) for column in columns]
         keys, model, known = [self.keys[c.name] for c in columns], self.model, self.keyed(given)
+        end = time.monotonic() + self.limits.seconds
 
         def of(k: int, answer: Any) -> np.ndarray:
+            if time.monotonic() > end:
+                raise TooMuch(
+                    f"the density of two columns takes longer than {self.limits.seconds:g} s: ask about one"
+                )
             ends, values = parts[k]
             return np.diff(answer.cdf(ends)) if ends else np.asarray(answer.pmf(values))
 
@@ -418,27 +412,3 @@ class Explorer:
             "k": k,
             "code": f"{code}spread = answer.disagreement({k})\n",
         }
-
-    def affordable(self, work: Callable[[int], Any], wanted: int, probe: int = 512) -> int:
-        """How many rows or draws can be made within the time limit, by a trial of a few.
-
-        Args:
-            work: makes so many.
-            wanted: how many at most.
-            probe: the number of the trial.
-        """
-        began = time.monotonic()
-        work(1)  # compiles what has to be compiled
-        first = max(time.monotonic() - began, 1e-9)
-        probe, began = (
-            int(np.clip(0.2 * self.limits.seconds / first, 1, min(probe, wanted))),
-            time.monotonic(),
-        )
-        work(probe)
-        each = max(time.monotonic() - began, 1e-9) / probe
-        return int(np.clip(self.limits.seconds / each, 1, wanted))
-
-    def check_affordable(self, work: Callable[[int], Any], rows: int) -> None:
-        """Refuse rows that take longer than the time limit."""
-        if (n := self.affordable(work, rows)) < rows:
-            raise TooMuch(f"{rows:,} rows take longer than {self.limits.seconds:g} s: send {n:,} at a time")

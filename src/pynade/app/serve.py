@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from pynade.app.server import LOOPBACK, create
-from pynade.digest import read_json
 from pynade.estimators.base import DensityEstimator
 from pynade.runs.run import load_run, sampled, training_data
-from pynade.runs.summary import read_spec
+from pynade.runs.summary import read_result, read_spec
 from pynade.tables.images import binarized
 
 
@@ -38,7 +37,7 @@ def explorer_of_run(run: Path, data: str | None = None, data_dir: Path | None = 
             if data is not None:
                 raise
             note = f"without the data of the run: {error}"
-    result = read_json(run / "result.json") if (run / "result.json").is_file() else {}
+    result = read_result(run) if (run / "result.json").is_file() else {}
     options |= {"run": str(run), "data_name": None if rows is None else named, "facts": facts}
     return create(model, rows, result=result, **options), note
 

@@ -18,7 +18,8 @@ import torch
 
 from pynade.app import views
 from pynade.app.code import Code
-from pynade.app.explorer import Explorer, Limits, TooMuch
+from pynade.app.explorer import Explorer
+from pynade.app.limits import Limits, TooMuch
 from pynade.tables.files import read_frame
 from pynade.tables.frames import native_frame
 

@@ -9,7 +9,8 @@ import numpy as np
 import polars
 import torch
 
-from pynade.app.explorer import Explorer, TooMuch, caught_warnings, json_value
+from pynade.app.explorer import Explorer, caught_warnings, json_value
+from pynade.app.limits import TooMuch
 from pynade.estimators import BernoulliMixture, Gaussian, ImageEstimator
 from pynade.likelihood import Estimate
 from pynade.models import Marginalisable, Orderless
@@ -35,7 +36,7 @@ def score(explorer: Explorer, table: Any) -> dict[str, Any]:
     """Exact log p of every row of a table that was sent."""
     _no_images(explorer, "scored")
     model, rows = explorer.model, explorer.rows_of(table)
-    explorer.check_affordable(lambda n: model.score_samples(rows[:n]), len(rows))
+    explorer.costs.check(lambda n: model.score_samples(rows[:n]), len(rows))
     log_p = model.score_samples(rows)
     out = {"n": len(log_p), "log_prob": [*map(json_value, log_p)], "badge": explorer.score_badge(log_p)}
     summary = Estimate.from_rows(log_p).to_json()
@@ -52,7 +53,8 @@ def fill(explorer: Explorer, table: Any, draws: int | None, seed: int) -> dict[s
     _no_images(explorer, "filled")
     model, rows, known = explorer.model, explorer.rows_of(table), {*explorer.by_name}
     with caught_warnings(model) as caught:
-        explorer.check_affordable(lambda n: model.impute(rows[:n], draws, random_state=seed), len(rows))
+        explorer.costs.check(lambda n: model.impute(rows[:n], draws, random_state=seed), len(rows))
+        caught.clear()  # of the trial
         made = model.impute(rows, draws, random_state=seed)
     tables = [explorer.frame(one) for one in ([made] if draws is None else made)]
     mark = "draw_" if "draw" in table.columns else "draw"
@@ -93,7 +95,7 @@ def _sorted_rows(explorer: Explorer) -> tuple[np.ndarray, np.ndarray, int | None
         chosen = np.random.default_rng(0).permutation(explorer.table.height)[:SCORED]
         rows = explorer.rows_of(explorer.table[chosen.tolist()])
         score, k = explorer.model.score_samples, explorer.k
-        n = explorer.affordable(lambda n: score(rows[:n]), 3 * len(chosen)) // 3 or 1
+        n = explorer.costs.affordable(lambda n: score(rows[:n]), 3 * len(chosen)) // 3 or 1
         if k and n < len(chosen):
             k = max(1, k * n // len(chosen))
             n = min(len(chosen), n * (explorer.k or 1) // k)
@@ -114,35 +116,57 @@ def rows(explorer: Explorer, start: Any = 0, n: Any = 25, lowest: Any = True) ->
         "columns": [*explorer.by_name],
         "badge": explorer.score_badge(log_p, k),
         "code": explorer.code.rows(at.tolist(), k),
+        "notes": [],
     }
     if not len(at):
         return out
     chosen = explorer.table[at.tolist()]
-    spread = explorer.spread_of_scores(explorer.rows_of(chosen))
+    spread = _spread(explorer, chosen, out["notes"])
     extra: list[dict[str, Any]] = [{} for _ in at]
-    if (surprise := _surprise(explorer, chosen)) is not None:
+    if (surprise := _surprise(explorer, chosen, out["notes"])) is not None:
         known = ~np.isnan(model.schema_.encode(chosen)[0] if explorer.mixed else surprise)
         extra = [
             {"surprise": [*map(json_value, s)], "known": k.tolist()}
             for s, k in zip(surprise, known, strict=True)
         ]
-        out["code"] = explorer.code.rows(at.tolist(), k, surprise=True)
+    out["code"] = explorer.code.rows(at.tolist(), k, surprise is not None, not np.isnan(spread).all())
     for i, cells in enumerate(chosen.select([*explorer.by_name]).rows()):
         line = {"row": int(at[i]), "log_prob": json_value(scores[i]), "spread": json_value(spread[i])}
         out["rows"].append(line | {"cells": [*map(json_value, cells)]} | extra[i])
     return out
 
 
-def _surprise(explorer: Explorer, chosen: Any) -> np.ndarray | None:
+def _spread(explorer: Explorer, chosen: Any, notes: list[str]) -> np.ndarray:
+    """Standard deviation of log p of rows over orderings; NaN where there is none, or no time for it."""
+    rows = explorer.rows_of(chosen)
+    if explorer.costs.in_time("spread", lambda n: explorer.spread_of_scores(rows[:n]), len(rows)):
+        return explorer.spread_of_scores(rows)
+    notes.append("how far orderings disagree would take too long here")
+    return np.full(len(rows), math.nan)
+
+
+def _surprise(explorer: Explorer, chosen: Any, notes: list[str]) -> np.ndarray | None:
     """-log of the probability of a value at least as odd as each cell given the others; or None."""
     model, rows = explorer.model, explorer.rows_of(chosen)
+    if not isinstance(model.model_, Orderless | Marginalisable):
+        notes.append("cells are not shaded: this model has a fixed ordering and knows only the cells before")
+        return None
+
+    def of_cells(n: int) -> Any:
+        some = chosen[:n] if explorer.mixed else rows[:n]
+        return model.surprise(some, measure="p_value") if explorer.mixed else cell_cdfs(model, some)
+
+    def of_one() -> None:
+        column = explorer.columns[0]
+        answer = model.conditional(column.name)
+        answer.pmf(column.levels) if column.n_levels else answer.cdf([explorer._moment(column, 0.0)])
+
+    if not explorer.costs.in_time("surprise", of_cells, len(rows), of_one if explorer.mixed else None):
+        notes.append("cells are not shaded: that would take too long here")
+        return None
     if explorer.mixed:
-        return explorer.frame(model.surprise(chosen, measure="p_value")).to_numpy()
-    if not isinstance(model.model_, Orderless | Marginalisable):  # knows a cell given those before it only
-        return None
-    if explorer.affordable(lambda n: cell_cdfs(model, rows[:n]), len(rows), 2) < len(rows):
-        return None
-    below, up_to = cell_cdfs(model, rows)
+        return explorer.frame(of_cells(len(rows))).to_numpy()
+    below, up_to = of_cells(len(rows))
     return -np.log(np.clip(2 * np.minimum(up_to, 1 - below), 1e-300, 1))
 
 
@@ -164,7 +188,7 @@ def samples(explorer: Explorer, n: Any = 1000, given: Any = None, seed: Any = 0)
     model, keyed = explorer.model, explorer.keyed(known)
     if explorer.shape is not None:
         return _image_samples(explorer, seed, known) | {"notes": notes}
-    n = explorer.affordable(lambda n: model.sample(n, seed, given=keyed or None), n, 16)
+    n = explorer.costs.affordable(lambda n: model.sample(n, seed, given=keyed or None), n, 16)
     drawn = explorer.frame(model.sample(n, random_state=seed, given=keyed or None))
     real = None if explorer.table is None else explorer.near(known)
     columns: list[dict[str, Any]] = []
@@ -213,7 +237,7 @@ def _image_samples(explorer: Explorer, seed: int, known: dict[str, Any]) -> dict
     model, n, given = explorer.model, 16, explorer.keyed(known)
     options: dict[str, Any] = {"given": given} if given else {}
     if isinstance(model, ImageEstimator) and not given:  # a pass of the net for every step
-        steps = explorer.affordable(lambda n: [_pixel_means(explorer, 16) for _ in range(n)], 10**6, 2)
+        steps = explorer.costs.affordable(lambda n: [_pixel_means(explorer, 16) for _ in range(n)], 10**6, 2)
         options = {"per_step": max(1, math.ceil(len(explorer.columns) / steps))}
     drawn = np.asarray(model.sample(n, random_state=seed, **options), float)
     text = (
@@ -270,7 +294,7 @@ def image(explorer: Explorer, row: Any = None, hole: Any = (), seed: Any = 0) ->
     gaps = pixels.copy()
     gaps[places] = math.nan
     if isinstance(model, ImageEstimator):
-        steps = explorer.affordable(
+        steps = explorer.costs.affordable(
             lambda k: [_pixel_means(explorer, COMPLETIONS) for _ in range(k)], 10**6, 2
         )
         if steps < len(places):
@@ -337,7 +361,11 @@ def _compared(explorer: Explorer) -> list[dict[str, Any]]:
     table = table.sample(fraction=1, shuffle=True, seed=0)
     some = table.head(min(COMPARED, table.height // 2))
     rows = explorer.rows_of(some)
-    n = explorer.affordable(lambda n: model.score_samples(rows[:n]), 5 * len(rows)) // 5 if len(rows) else 0
+    n = (
+        explorer.costs.affordable(lambda n: model.score_samples(rows[:n]), 5 * len(rows)) // 5
+        if len(rows)
+        else 0
+    )
     if n < LEAST:
         return []
     some, rows, others = some.head(n), rows[:n], table[some.height : some.height + FITTED]

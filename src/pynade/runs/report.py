@@ -17,7 +17,8 @@ import torch
 from pynade import plots
 from pynade.classical.table_em import MOST_ROWS, em_table
 from pynade.digest import read_json
-from pynade.estimators import BernoulliMixture, DensityEstimator, Gaussian, GaussianMixture
+from pynade.estimators import BernoulliMixture, DensityEstimator, Gaussian, GaussianMixture, ImageEstimator
+from pynade.estimators.tabular import MOST_NUMBERS
 from pynade.evaluation import exact_scores
 from pynade.likelihood import Estimate
 from pynade.models import Orderless
@@ -77,7 +78,7 @@ def write_report(
         progress: called as progress(done, total) after each section.
     """
     case, found = _case(run, data), list[tuple[str, str]]()
-    total = 5 if case.image_shape else 10
+    total = 10 if not case.image_shape else 5 if isinstance(case.model, ImageEstimator) else 8
     for section in _images(case) if case.image_shape else _table(case):
         found.append(section)
         progress(len(found), total)
@@ -164,14 +165,38 @@ def _images(case: Case) -> Iterator[tuple[str, str]]:
     words = "Real images, and images sampled from the model"
     yield "Samples", html.picture(image_panels(panels, case.image_shape or ()), words)
     yield "Training", _training(case)
+    if not isinstance(case.model, ImageEstimator):
+        yield "Held-out score and baselines", _scores(case, "image")
+        held = _some(case.held, max(50, CELLS // len(column_names(case.model))))[0]
+        yield "Calibration", _calibration(case, held)
+        yield "Least and most likely images", _extremes(case)
+        yield "Disagreement of orderings", _disagreement(case, _some(held, 500)[0])
+        yield from _origin(case)
+        return
     valid = (read_result(case.run) if result.is_file() else {}).get("valid")
     text = "no validation rows"
     if valid:
         text = with_error(valid, 2)
         case.numbers.append((text, "validation log-likelihood (nats per image)"))
         text += f" nats on {valid['n']:,} validation images, {'exact' if valid['exact'] else 'an estimate'}"
-    yield "Score", _words(f"{text}.")
+    simple = [(name, Estimate.from_rows(scores)) for name, scores in _baselines(case, np.empty(0)).items()]
+    table = html.table(
+        ("simple model", "log-likelihood"), [(n, f"{e.mean:.2f} ± {e.stderr:.2f}") for n, e in simple]
+    )
+    words = _words(f"Simple models on {case.which}:") + table if simple else ""
+    yield "Score", _words(f"{text}.") + words
     yield from _origin(case)
+
+
+def _extremes(case: Case) -> str:
+    """Held-out images with the smallest and the largest log p."""
+    order, white = np.argsort(case.model.score_samples(case.held)), float(case.model._cells().white)
+    panels = {
+        "least likely": case.held[order[:25]] / white,
+        "most likely": case.held[order[::-1][:25]] / white,
+    }
+    picture = html.picture(image_panels(panels, case.image_shape or ()), "Least and most likely images")
+    return _words(f"Of {case.which}.") + picture
 
 
 def _first(D: int, drawn: int) -> str:
@@ -225,7 +250,7 @@ def _training(case: Case) -> str:
     return _words(text) + draw
 
 
-def _scores(case: Case) -> str:
+def _scores(case: Case, row: str = "row") -> str:
     """The model's score and those of simpler models, on the same rows."""
     with warnings.catch_warnings(action="ignore"):
         own = case.model.score_samples(case.held)
@@ -235,9 +260,9 @@ def _scores(case: Case) -> str:
         mean, gain = (Estimate.from_rows(values) for values in (scores, own - scores))
         texts = [f"{value.mean:.2f} ± {value.stderr:.2f}" for value in (mean, gain)]
         lines.append((name, texts[0], texts[1] if lines else ""))
-    case.numbers.append((lines[0][1], "held-out log-likelihood (nats per row)"))
-    case.numbers.extend((gain, f"nats per row better than {name}") for name, _, gain in lines[1:2])
-    text = f"Mean log p per row in nats with its standard error, on {case.which}. Higher is better; "
+    case.numbers.append((lines[0][1], f"held-out log-likelihood (nats per {row})"))
+    case.numbers.extend((gain, f"nats per {row} better than {name}") for name, _, gain in lines[1:2])
+    text = f"Mean log p per {row} in nats with its standard error, on {case.which}. Higher is better; "
     text += "differences are over the same rows. Simple models are fitted to the training rows"
     text += ", which are not known here." if case.train is None else f", {MOST_ROWS:,} random ones of more."
     return _words(text) + html.table(("model", "log-likelihood", "the model is better by"), lines)
@@ -267,7 +292,10 @@ def _baselines(case: Case, own: np.ndarray) -> dict[str, np.ndarray]:
     seen = (
         family.encode(family.fill(rows, known))[..., 0].masked_fill(~known, torch.nan)[known.any(1)].numpy()
     )
-    for name, size in (("one Gaussian, independent levels", 1), ("mixture of Gaussians with levels", None)):
+    sizes: list[tuple[str, int | None]] = [("one Gaussian, independent levels", 1)]
+    if family.levels.count(0) <= MOST_NUMBERS:  # a mixture of more takes minutes
+        sizes.append(("mixture of Gaussians with levels", None))
+    for name, size in sizes:
         net = em_table(seen, family.levels, size, family.n_features, family.sigma_floor)
         density = Orderless(net, family.with_components(net.mixed_components or 1)).double()
         name += "" if size else f" ({net.n_components} components)"
@@ -334,7 +362,9 @@ def _origin(case: Case) -> Iterator[tuple[str, str]]:
     lines = [
         (name, ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value)
         for name, value in case.facts.items()
+        if value not in ([], {}, "", None)
     ]
+    lines = [(name, "; ".join(map(str, v)) if isinstance(v, list) else v) for name, v in lines]
     yield "Provenance", html.table(("fact", "value"), lines)
     run, data = shlex.quote(str(case.run)), shlex.quote(str(case.spec.get("data", "DATA")))
     commands = [as_command(case.spec, run)] if case.spec else []

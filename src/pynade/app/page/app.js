@@ -1,6 +1,6 @@
 // The explorer: columns that are asked for or given, and the views.
 
-import { count, curve, legend, node } from "/charts.js";
+import { count, curve, legend, narrow, node } from "/charts.js";
 import { views } from "/views.js";
 
 const $ = (id) => document.getElementById(id);
@@ -116,7 +116,8 @@ async function give(name) {
     try {
       if (!state.ranges.has(name)) state.ranges.set(name, await ask("conditional", { asked: [name] }));
       const found = state.ranges.get(name);
-      state.given.set(name, column.kind === "date" ? dateText(column, found.middle) : found.middle);
+      const middle = column.step ? found.middle : Number(found.middle.toPrecision(4));
+      state.given.set(name, column.kind === "date" ? dateText(column, found.middle) : middle);
     } catch (error) {
       say(error.message);
       return;
@@ -267,6 +268,7 @@ async function start() {
     }
   });
   document.addEventListener("keydown", (event) => event.key === "Escape" && tip(""));
+  narrow.addEventListener("change", soon); // charts have another width
   if (!state.model.image_shape) state.asked = [state.model.columns[0].name];
   drawChips();
   drawTabs();

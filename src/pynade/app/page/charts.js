@@ -2,6 +2,8 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
+export const narrow = matchMedia("(max-width: 700px)"); // as in style.css
+
 export function node(tag, facts = {}, ...inside) {
   const made = facts.svg ? document.createElementNS(SVG, tag) : document.createElement(tag);
   for (const [name, value] of Object.entries(facts)) {

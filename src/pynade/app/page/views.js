@@ -1,9 +1,9 @@
 // The views: Ask, Rows, Gaps, Samples, Images. Each gives the nodes to show.
 
 import { ask, badge, download, givenValues, say, send, showCode, state, tip, update } from "/app.js";
-import { axisText, bars, count, heat, histogram, legend, matrix, node, paint, percent, short } from "/charts.js";
+import { axisText, bars, count, heat, histogram, legend, matrix, narrow, node, paint, percent, short } from "/charts.js";
 
-const wide = () => (window.innerWidth < 700 ? 340 : 640);
+const wide = () => (narrow.matches ? 340 : 640);
 
 const notes = (found) => (found.notes || []).map((text) => node("p", { class: "note", text }));
 
@@ -58,7 +58,7 @@ views.ask = {
     const found = await ask("conditional", { asked: state.asked, given });
     if (!current()) return null;
     showCode(found.code);
-    const known = Object.entries(given).map(([name, value]) => `${name} = ${value}`).join(", ");
+    const known = Object.entries(given).map(([name, value]) => `${name} = ${typeof value === "number" ? Number(value.toPrecision(6)) : value}`).join(", ");
     const title = node("h2", { text: `${state.asked.join(" and ")}${known ? ` given ${known}` : ""}` });
     if (found.columns) {
       const far = node("span", { class: "quiet", text: ` The two orderings are apart by ${found.badge.spread.toFixed(3)} (total variation distance).` });
@@ -128,7 +128,7 @@ const others = (names, values, known, without) => Object.fromEntries(
 const page = { start: 0, lowest: true, n: 25 };
 views.rows = {
   title: "Rows",
-  possible: (model) => model.data !== null,
+  possible: (model) => model.sorts_rows,
   async show() {
     const found = await ask("rows", page);
     showCode(found.code);
@@ -139,9 +139,10 @@ views.rows = {
       node("button", { type: "button", text: "Previous", disabled: page.start === 0, onclick: move(-page.n) }),
       node("button", { type: "button", text: "Next", disabled: page.start + page.n >= found.scored, onclick: move(page.n) }),
       node("span", { class: "quiet", text: `${count(found.scored)} of ${count(found.total)} rows were scored${found.scored < found.total ? ", a random part: all would take too long" : ""}.` }), badge(found.badge));
-    const head = node("tr", {}, ...["row", "log p", "± orderings", ...found.columns].map((text) => node("th", { scope: "col", text })));
+    const apart = found.rows.some((line) => line.spread !== null);
+    const head = node("tr", {}, ...["row", "log p", ...(apart ? ["± orderings"] : []), ...found.columns].map((text) => node("th", { scope: "col", text })));
     const lines = found.rows.map((line) => node("tr", {}, node("th", { scope: "row", text: short(line.row) }),
-      node("td", { class: "number", text: line.log_prob === null ? "–" : line.log_prob.toFixed(2) }), node("td", { class: "number", text: line.spread === null ? "–" : line.spread.toFixed(2) }),
+      node("td", { class: "number", text: line.log_prob === null ? "–" : line.log_prob.toFixed(2) }), ...(apart ? [node("td", { class: "number", text: line.spread === null ? "–" : line.spread.toFixed(2) })] : []),
       ...line.cells.map((value, k) => {
         const cell = node("td", { text: short(value), class: value === null ? "missing" : typeof value });
         const nats = line.surprise?.[k];
@@ -150,9 +151,9 @@ views.rows = {
         explain(cell, found.columns[k], others(found.columns, line.cells, line.known, k), `A value at least as odd has probability ${percent(Math.exp(-nats))}.`);
         return cell;
       })));
-    const spread = found.rows.some((line) => line.spread !== null) ? "log p in nats, ± its standard deviation over 8 orderings. " : "log p in nats. ";
+    const spread = apart ? "log p in nats, ± its standard deviation over 8 orderings. " : "log p in nats. ";
     const hint = spread + (found.rows.some((line) => line.surprise) ? "Cells are shaded by their surprise given the rest of their row; point at one, or move to it with Tab and the arrow keys, for what was expected." : "");
-    return [tools, node("p", { class: "quiet", text: hint }), node("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Rows by log p" }, withArrows(node("table", {}, head, ...lines)))];
+    return [tools, ...notes(found), node("p", { class: "quiet", text: hint }), node("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Rows by log p" }, withArrows(node("table", {}, head, ...lines)))];
   },
 };
 
@@ -242,11 +243,12 @@ views.samples = {
       const mean = gap.reduce((total, [v]) => total + v, 0) / gap.length;
       if (gap.length) apart = [node("p", { text: `Correlations of ${found.numbers.length} columns of numbers differ by ${mean.toFixed(3)} on average, ${most.toFixed(3)} at most (${found.numbers[i]} and ${found.numbers[j]}).` })];
     }
+    const real = found.real_rows === null ? [] : [["before", (one) => one.levels], ["outline", (one) => !one.levels]].filter(([, is]) => found.columns.some(is)).map(([kind]) => kind);
     const charts = found.columns.filter((one) => !state.given.has(one.column)).slice(0, 300).map((one) => node("div", {}, node("h3", { text: one.column }), one.levels
       ? bars(one.levels, one.sampled, one.real, { most: 8, width: 300, label: `Levels of ${one.column}, sampled and real` })
       : histogram(one.edges, one.sampled, one.real, { step: one.step, width: 300, height: 130, date: one.kind === "date", label: `${one.column}, sampled and real` })));
     return [node("div", { class: "tools" }, again, save, badge(found.badge), node("span", { class: "quiet", text: against })), ...notes(found), ...few,
-      legend(["", "sampled"], ...(found.real_rows === null ? [] : [["before", "real"], ["outline", "real"]])), node("div", { class: "small" }, ...charts),
+      legend(["", "sampled"], ...real.map((kind) => [kind, "real"])), node("div", { class: "small" }, ...charts),
       ...(matrices.length ? [node("h2", { text: "Correlations" }), ...apart, node("p", { class: "quiet", text: `Blue above 0, red below, in the order: ${found.numbers.slice(0, 40).join(", ")}` }), node("div", { class: "pair" }, ...matrices)] : [])];
   },
 };
@@ -257,7 +259,7 @@ function picture(pixels, label) {
   return canvas;
 }
 
-const hole = { row: 0, seed: 0, places: new Set(), cursor: null, brush: 1, pixels: null };
+const hole = { row: 0, seed: 0, places: new Set(), cursor: null, brush: 1, pixels: null, erase: false };
 views.images = {
   title: "Images",
   possible: (model) => model.image_shape !== null,
@@ -282,8 +284,8 @@ views.images = {
       return [Math.floor(((event.clientX - box.left) / box.width) * width), Math.floor(((event.clientY - box.top) / box.height) * height)];
     };
     let painting = false;
-    canvas.addEventListener("pointerdown", (event) => { painting = true; mark(...place(event), !event.shiftKey); });
-    canvas.addEventListener("pointermove", (event) => painting && mark(...place(event), !event.shiftKey));
+    canvas.addEventListener("pointerdown", (event) => { painting = true; mark(...place(event), !event.shiftKey && !hole.erase); });
+    canvas.addEventListener("pointermove", (event) => painting && mark(...place(event), !event.shiftKey && !hole.erase));
     window.addEventListener("pointerup", () => { painting = false; });
     canvas.addEventListener("keydown", (event) => {
       const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
@@ -306,13 +308,23 @@ views.images = {
         say("");
         if (!made.completions) { say("Paint a hole first."); return; }
         showCode(made.code);
-        const pixel = node("canvas", { class: "thumb", role: "img", "aria-label": "Probability of each pixel of the hole" });
+        const what = white === 1 ? "probability of white" : "expected brightness, from 0 to 1";
+        const pixel = node("canvas", { class: "pixels", id: "pixels", role: "img", "aria-label": `${what} of each pixel` });
         paint(pixel, shape, made.probabilities);
+        pixel.addEventListener("pointermove", (event) => {
+          const [x, y] = [[event.offsetX, pixel.clientWidth, width], [event.offsetY, pixel.clientHeight, height]].map(([at, size, n]) => Math.min(n - 1, Math.max(0, Math.floor((at / size) * n))));
+          tip(`line ${y + 1}, pixel ${x + 1}: ${made.probabilities[y * width + x].toFixed(3)}`, pixel);
+        });
+        pixel.addEventListener("pointerleave", () => tip(""));
+        const lines = wanted.map((k) => node("tr", {}, ...[Math.floor((k % (width * height)) / width) + 1, (k % width) + 1, ...(channels > 1 ? [Math.floor(k / width / height) + 1] : [])]
+          .map((n) => node("td", { class: "number", text: n })), node("td", { class: "number", text: made.probabilities[k].toFixed(3) })));
+        const names = node("tr", {}, ...["line", "pixel", ...(channels > 1 ? ["channel"] : []), what].map((text) => node("th", { scope: "col", text })));
+        const table = node("details", {}, node("summary", { text: "Pixels of the hole as a table" }), node("div", { class: "scroll" }, node("table", {}, names, ...lines)));
         results.replaceChildren(...notes(made),
           ...(made.log_prob === undefined ? [] : [node("p", { class: "answer" }, "log p of the rest ", node("b", { id: "log-p", text: made.log_prob.toFixed(3) }), " nats ", badge(made.badge),
             made.spread === undefined || made.spread === null ? "" : node("span", { class: "quiet", text: ` Its standard deviation over 8 orderings is ${made.spread.toFixed(2)}.` }))]),
           node("h2", { text: "Five completions" }), node("div", { class: "thumbs" }, ...made.completions.map((one, k) => picture(one, `Completion ${k + 1}`))),
-          node("h2", {}, "Pixel probabilities given the rest ", badge(made.pixel_badge)), pixel);
+          node("h2", {}, "Pixel probabilities given the rest ", badge(made.pixel_badge)), node("p", { class: "quiet", text: `Black is 0 and white is 1 (${what}); point at a pixel for its number.` }), pixel, table);
       } catch (error) { say(error.message); }
     };
     const number = node("input", { type: "number", id: "image-row", min: 0, max: (found.rows || 1) - 1, value: hole.row, onchange: (event) => { hole.row = Math.max(0, Math.floor(Number(event.target.value))); update(); } });
@@ -328,7 +340,8 @@ views.images = {
       node("button", { type: "button", text: "No hole", onclick: () => { hole.places = new Set(); results.replaceChildren(); redraw(); } }),
       node("label", { for: "brush", text: "Brush" }),
       node("select", { id: "brush", onchange: (event) => { hole.brush = event.target.selectedIndex; } }, ...["1", "3", "5"].map((size, k) => node("option", { text: size, selected: k === hole.brush }))),
+      node("label", {}, node("input", { type: "checkbox", id: "erase", checked: hole.erase, onchange: (event) => { hole.erase = event.target.checked; } }), " Erase"),
       node("button", { type: "button", class: "primary", id: "complete", text: "Complete", onclick: complete }));
-    return [tools, node("p", { class: "quiet", text: "Paint a hole into the image (Shift removes it), then complete it." }), node("div", { class: "pair" }, node("div", {}, canvas), results)];
+    return [tools, node("p", { class: "quiet", text: "Paint a hole into the image (“Erase” or Shift removes it), then complete it." }), node("div", { class: "pair" }, node("div", {}, canvas), results)];
   },
 };
