@@ -287,6 +287,9 @@ def test_surprise(run, table, tmp_path, model):
     assert cells.height == 5
     assert cells.row(0)[:2] == (7, "height")
     assert re.search(r"7 +height +500 ", out)
+    code, out, err = run("surprise", model, "odd.csv", "--top", 3, "--folds", 2, "--out", "folds.csv")
+    assert code == 0, err
+    assert read_frame(tmp_path / "folds.csv").row(0)[:2] == (7, "height")
 
 
 def test_query(run, tmp_path, model):

@@ -351,6 +351,23 @@ def test_surprise_is_the_negative_log_probability_given_the_rest(name, model, X)
         assert value == pytest.approx(-log_p, abs=2e-3)
 
 
+def test_folds_judge_rows_by_models_of_the_other_rows():
+    X = table(60)
+    X.index = X.index[::-1]
+    model = tabular(epochs=2).fit(X)
+    found, top = model.surprise(X, folds=2), model.surprise(X, top=6, folds=2)
+    assert found.index.equals(X.index)
+    halves = np.array_split(np.random.default_rng(model.seed_).permutation(60), 2)
+    for rows, others in (halves, halves[::-1]):
+        rows, others = np.sort(rows), np.sort(others)
+        by_hand = clone(model).fit(X.iloc[others]).surprise(X.iloc[rows])
+        pd.testing.assert_frame_equal(found.iloc[rows], by_hand)
+    for row, column, surprise in zip(top["row"], top["column"], top["surprise"], strict=True):
+        assert surprise == pytest.approx(found[column].iloc[row], abs=1e-3)
+    odds = model.surprise(X, measure="log_odds", folds=2).to_numpy().ravel()
+    assert top["log_odds"].tolist() == pytest.approx(np.sort(odds[np.isfinite(odds)])[::-1][:6], abs=1e-3)
+
+
 def test_an_odd_cell_is_found_with_what_was_expected(model):
     X = table(20, seed=5)
     X.loc[7, "height"] = 300.0
@@ -395,6 +412,7 @@ def test_questions_that_make_no_sense_are_refused(model):
             lambda: model.surprise(table(9), measure="z"),
             "measure is one of log_p, p_value, log_odds",
         ),
+        (lambda: model.surprise(table(9), folds=1), "folds must be at least 2 and at most .* [(]4[)], not 1"),
         (lambda: model.conditional(99), "there is no column 99"),
         (lambda: model.conditional("city", {"city": "Rome"}), "column 'city' is both asked for and given"),
         (lambda: model.conditional(["city"], {"city": "Rome"}), "column 'city' is both asked for and given"),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # importing these takes seconds, and `--help` does not need t
 BARS = 12  # of a distribution
 DRAWS = 2000  # that the summary of a joint distribution is made of
 TEXTS = ("value", "expected", "low", "high")  # columns of `surprise`
+FOLDS = "Judge each of so many parts of the rows by a model fitted to the others (for rows of training)."
 QUESTION = 'A column, or several, and what is known: "income | age=40, city=Paris".'
 
 
@@ -62,6 +63,7 @@ def surprise(
     data: Data,
     top: Annotated[int, Option(help="How many cells.")] = 20,
     out: Annotated[Path | None, Option(help="Write the cells here too (.csv or .parquet).")] = None,
+    folds: Annotated[int | None, Option(help=FOLDS)] = None,
     engine: Engine = "local",
     workers: Workers = None,
 ) -> None:
@@ -74,15 +76,23 @@ def surprise(
     Examples:
       pynade surprise runs/people people.csv --top 20
       pynade surprise runs/people people.csv --top 1000 --out cells.csv
+      pynade surprise runs/people people.csv --folds 2
     """
     lazy.arguments.check_positive(**{"--top": top})
     if out is not None:
         files.check_destination(out, *files.FRAME_ENDINGS)
     model, _ = lazy.run.load_run(run, lazy.estimators.TabularNADE)
-    table = lazy.run.table_for(model, data)
-    with row_bar("scoring cells", rows=True) as bar:
-        asked: Any = {"top": top, "progress": bar, "engine": engine, "workers": workers}
-        cells = lazy.stream.ask(model, "surprise", table, out, **asked).cells
+    if folds is None:
+        table = lazy.run.table_for(model, data)
+        with row_bar("scoring cells", rows=True) as bar:
+            asked: Any = {"top": top, "progress": bar, "engine": engine, "workers": workers}
+            cells = lazy.stream.ask(model, "surprise", table, out, **asked).cells
+    else:
+        rows = lazy.run.data_for(model, data).split("all")
+        with console.status(f"fitting {folds} models to parts of {len(rows):,} rows"):
+            cells = model.surprise(rows, top, folds=folds)
+        if out is not None:
+            files.write_table(out, None, cells)
     console.print(odd_cells(cells.head(50)))
     if out is not None:
         console.print(f"{cells.height:,} cells -> {out}")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import issparse
-from sklearn.base import TransformerMixin
+from sklearn.base import TransformerMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
 from pynade.arguments import check_positive
@@ -242,7 +242,9 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
         column = self.schema_.columns[self._index(target)]
         return [*column.levels, *(["(rare)"] if column.rare else [])]
 
-    def surprise(self, X: Any, top: int | None = None, measure: str = "log_p") -> Any:
+    def surprise(
+        self, X: Any, top: int | None = None, measure: str = "log_p", folds: int | None = None
+    ) -> Any:
         """-log p(cell | the other observed cells of its row), in nats, for every cell.
 
         Of a real column it is the density of the standardised value (of its logarithm or logit, if it is
@@ -257,18 +259,45 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
                 of the probability of a value at least as odd; "log_odds", how much likelier the value is as
                 an error: log q(cell) - log p(cell | the others), where half of q is the distribution of the
                 whole column (values that changed places), half a very broad one (wrong digits or units).
+            folds: for a table from which this model has learned, errors included. The rows are divided into
+                so many parts, and each is judged by a model of the other parts, fitted for it with the
+                parameters of this one. None asks this model.
         """
         if measure not in MEASURES:
             raise ValueError(f"measure is one of {', '.join(MEASURES)}, not {measure!r}")
         X = self._checked(X)
-        kind = native_frame(X)[1]
+        frame, kind = native_frame(X)
+        judged = [(np.arange(len(frame)), X, self)] if folds is None else self._by_other_rows(X, folds)
         if top is not None:
             check_positive(top=top)
-            return listed(self._odd_cells(X, top), "polars" if kind == "numpy" else kind)
-        found = self._oddness(*self.schema_.encode(X), [measure])[measure]
+            lists = [model._odd_cells(part, top) | {"place": rows} for rows, part, model in judged]
+            for cells in lists:
+                cells["row"] = cells.pop("place")[cells["row"]]
+            every = {name: np.concatenate([cells[name] for cells in lists]) for name in LISTED}
+            first = np.argsort(-every["log_odds"], kind="stable")[:top]
+            some = {name: values[first] for name, values in every.items()}
+            return listed(some, "polars" if kind == "numpy" else kind)
+        found = np.full((len(frame), len(self.schema_)), np.nan)
+        for rows, part, model in judged:
+            own = model._oddness(*model.schema_.encode(part), [measure])[measure]
+            for name, values in zip(model.schema_.names, own.T, strict=True):
+                if name in self.schema_.names:
+                    found[rows, self.schema_.names.index(name)] = values
         labels = {c.name: {"label": c.dtype.get("label", c.name)} for c in self.schema_.columns}
         made = build_frame(dict(zip(self.schema_.names, found.T, strict=True)), labels, kind)
         return made.set_axis(X.index, axis=0) if kind == "pandas" else made
+
+    def _by_other_rows(self, X: Any, folds: int) -> Iterator[tuple[np.ndarray, Any, Any]]:
+        """Row numbers and rows of each part of a table, and a model that is fitted to the other parts."""
+        names = self.schema_.order if np.shape(X)[1] == len(self.schema_.order) else self.schema_.names
+        frame = native_frame(X, names)[0]
+        if not 2 <= folds <= len(frame) // 2:
+            wanted = f"at least 2 and at most half the number of rows ({len(frame) // 2})"
+            raise ValueError(f"folds must be {wanted}, not {folds}")
+        order = np.random.default_rng(self.seed_).permutation(len(frame))
+        for rows in map(np.sort, np.array_split(order, folds)):
+            part, others = (frame[some].to_native() for some in (rows, np.setdiff1d(order, rows)))
+            yield rows, part, clone(self).fit(others)
 
     def _odd_cells(self, X: Any, top: int) -> dict[str, np.ndarray]:
         """The oddest cells as columns for `listed`, which numbers are not rounded and may be NaN."""
