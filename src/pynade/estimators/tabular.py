@@ -41,13 +41,12 @@ SMALL, LARGE = 2000, 20_000  # rows from which a table has other defaults
 #: Defaults by the number of rows, each for tables with fewer; chosen on tables that are in no benchmark.
 DEFAULTS: dict[float, dict[str, Any]] = {  # batch_size and updates are the most
     SMALL: {"hidden": (128, 128), "members": 5, "dropout": 0.05, "n_orderings": 16}
-    | {"batch_size": 128, "updates": 8_000, "work": 6e11},
+    | {"batch_size": 128, "updates": 8_000, "work": 3.4e11},
     LARGE: {"hidden": (256, 256), "members": 3, "dropout": 0.0, "n_orderings": 4}
-    | {"batch_size": 256, "updates": 12_000, "work": 4e12},
+    | {"batch_size": 256, "updates": 12_000, "work": 3.4e12},
     float("inf"): {"hidden": (256, 256, 256), "members": 1, "dropout": 0.0, "n_orderings": 1}
-    | {"batch_size": 512, "updates": 16_000, "work": 4e12},
-}  # work: rows times weights at most, of which 1e12 take about 70 seconds of a core
-STEP = 40  # rows whose gradients take as long as what an update does whatever the rows: optimizer, averages
+    | {"batch_size": 512, "updates": 16_000, "work": 3.4e12},
+}  # work: rows times weights at most; 1e11 take some twelve seconds of a core
 SIMPLE = {"mean": 0.25, "rows": 10}  # prior of the weight of the mixture of Gaussians: its mean, as from rows
 MOST_NUMBERS = 64  # columns of numbers beyond which there is no mixture of Gaussians
 LEAST_WEIGHT = 0.02  # below which the mixture is left out
@@ -183,7 +182,7 @@ class TabularNADE(TableQuestions):
         ends = sum(2 * c.n_levels or 8 + 3 * self.n_components for c in columns)  # inputs and outputs
         weights = self._default("members") * hidden[0] * (ends + hidden.sum())
         affordable = self._default("work") / weights - SCORED * PREFIXES / 3
-        return int(max(500, min(wanted, affordable / (batch_size + STEP))))
+        return int(max(500, min(wanted, affordable / batch_size)))
 
     def build(self, train: np.ndarray, seed: int) -> Any:
         """The untrained model for rows of codes; its output bias starts at their marginals."""
