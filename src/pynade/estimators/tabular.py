@@ -41,7 +41,7 @@ SMALL, LARGE = 2000, 20_000  # rows from which a table has other defaults
 #: Defaults by the number of rows, each for tables with fewer; chosen on tables that are in no benchmark.
 DEFAULTS: dict[float, dict[str, Any]] = {  # batch_size and updates are the most
     SMALL: {"hidden": (128, 128), "members": 5, "dropout": 0.05, "n_orderings": 16}
-    | {"batch_size": 128, "updates": 8_000, "work": 3.4e11},
+    | {"batch_size": 128, "updates": 8_000, "work": 3.1e11},
     LARGE: {"hidden": (256, 256), "members": 3, "dropout": 0.0, "n_orderings": 4}
     | {"batch_size": 256, "updates": 12_000, "work": 3.4e12},
     float("inf"): {"hidden": (256, 256, 256), "members": 1, "dropout": 0.0, "n_orderings": 1}
