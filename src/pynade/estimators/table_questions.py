@@ -279,7 +279,8 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
             return listed(some, "polars" if kind == "numpy" else kind)
         found = np.full((len(frame), len(self.schema_)), np.nan)
         for rows, part, model in judged:
-            own = model._oddness(*model.schema_.encode(part), [measure])[measure]
+            codes, offsets = model.schema_.encode(part)
+            own = model._oddness(codes, offsets, [measure])[measure]
             for name, values in zip(model.schema_.names, own.T, strict=True):
                 if name in self.schema_.names:
                     found[rows, self.schema_.names.index(name)] = values
