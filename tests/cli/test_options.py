@@ -79,6 +79,7 @@ def test_the_help_of_an_unknown_model_names_the_nearest(run):
         ("float | None", ["none"], None),
         ("int | Sequence[int]", ["3"], 3),
         ("int | Sequence[int]", ["3", "4"], [3, 4]),
+        ("int | Sequence[int]", ["3,4", "5"], [3, 4, 5]),
         ("Sequence[int]", ["3"], [3]),
         ("float | Sequence[float] | None", ["0.1", "2"], [0.1, 2.0]),
         ("str", ["adam"], "adam"),

@@ -49,6 +49,7 @@ WORDS = {"None": "none", "True": "yes", "False": "no"}  # of defaults, in the he
 #: Older names of options, and the present ones.
 OLDER = {f"--{old}".replace("_", "-"): f"--{name}".replace("_", "-") for old, name in PARAMETERS.items()}
 COLUMNS = 60  # that `fit` prints the schema of
+NUMBERS = ("INT", "FLOAT")  # options of numbers, as the help calls them
 MODEL = "A model named above; auto: by the data."
 CONSTANT = "Leave out columns that never vary."
 CHANGE = "If a column was not understood: --column zip=category; to leave one out: --drop id"
@@ -237,7 +238,8 @@ class ModelOption:
     def parameter(self) -> inspect.Parameter:
         """The keyword of a typer command; its help shows the default, where there is one for all models."""
         flag, text = self.annotation.startswith("bool"), self.text[:1].upper() + self.text[1:]
-        text += " Repeat for several." if self.many else ""
+        if self.many:
+            text += " Several with commas." if self.metavar in NUMBERS else " Repeat for several."
         if self.default is not MISSING:
             values = self.default if isinstance(self.default, list | tuple) else [self.default]
             shown = " ".join(map(str, values))
@@ -261,6 +263,8 @@ class ModelOption:
             for word in (word for word, (name, _, kind) in kinds.items() if not name or not kind):
                 raise ValueError(f"--column takes NAME=KIND, such as zip=category, not {word!r}")
             return {name: kind for name, _, kind in kinds.values()}
+        if self.many and self.metavar in NUMBERS:
+            value = [number for word in value for number in word.split(",")]
         values = [self._value(word) for word in value]
         return values if len(values) > 1 or self.annotation.startswith("Sequence") else values[0]
 
