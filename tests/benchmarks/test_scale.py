@@ -67,6 +67,21 @@ def test_the_page_has_the_measurements_and_the_plans():
     page = (ROOT / "docs/scale.md").read_text(encoding="utf-8")
     assert SCALE["lines_of"](RECORD) in page
     assert PLAN["table"](RECORD) in page
+    growth = SCALE["exponent"](
+        RECORD, "score", "processor_seconds", max(n for ask, n in LINES if ask == "score")
+    )
+    assert f"grow with the power {growth:.2f} of the rows" in page
+
+
+def test_the_page_of_tables_has_the_record_of_planted_errors():
+    record = json.loads((ROOT / "paper/results/benchmarks/planted-errors.json").read_text(encoding="utf-8"))
+    page = (ROOT / "docs/tables.md").read_text(encoding="utf-8")
+    for name, found in record["tables"].items():
+        test, drawn = (found[rows]["log_odds"] for rows in ("test rows", "rows drawn from the model"))
+        cells = [test["all"], test["moved"], test["shifted"], drawn["all"]]
+        part = page.partition("## How many planted errors can be found")[2]
+        shown = next(line for line in part.splitlines() if line.startswith(f"| {name} |"))
+        assert [float(cell) for cell in shown.split("|")[2:-1]] == pytest.approx(cells, abs=6e-4)
 
 
 @pytest.mark.parametrize("words", [["--workers", "0"], ["--read", "0"], ["--rate", "-1"], ["--rows", "nan"]])

@@ -8,24 +8,14 @@ import numpy as np
 import pytest
 
 from pynade.digest import read_json, sealed
-from pynade.runs.run import start_run
 
 RESULT = ["epochs", "best_epoch", "train_log_likelihood", "valid", "seconds", "valid.mean", "valid.exact"]
 ODD = [float("inf"), float("nan"), 1e300, -3, 0, "x", None, [], [1e9], {"a": 1}, 10**30, [[1]], True]
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A finished run; tests copy it."""
-    place = tmp_path_factory.mktemp("runs")
-    np.save(place / "toy.npy", (np.random.default_rng(0).random((60, 4)) < 0.4).astype(np.uint8))
-    start_run(place / "run", "nade", {"hidden": 3, "epochs": 2}, str(place / "toy.npy"))
-    return place / "run"
-
-
 @pytest.fixture
-def folder(whole, tmp_path):
-    return shutil.copytree(whole, tmp_path / "r")
+def folder(finished_run, tmp_path):
+    return shutil.copytree(finished_run, tmp_path / "r")
 
 
 def change(path, place, *value):

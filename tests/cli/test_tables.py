@@ -167,6 +167,8 @@ def test_what_a_column_is_and_what_is_missing_can_be_said(run, tmp_path):
         (["predict", "MODEL", "people.csv", "--target", "age", "--out", "x.npy"], "ending must be"),
         (["surprise", "MODEL", "people.csv", "--top", "0"], "--top must be at least 1"),
         (["surprise", "MODEL", "people.csv", "--out", "no/x.csv"], "does not exist"),
+        (["surprise", "MODEL", "people.csv", "--folds", "1"], "folds must be at least 2"),
+        (["surprise", "MODEL", "people.csv", "--folds", "2", "--workers", "2"], "leave out --engine"),
         (["query", "MODEL", "pay"], "there is no column 'pay'"),
         (["query", "MODEL", "| age=3"], "a question is written like"),
         (["query", "MODEL", "age, age"], "asked about twice"),

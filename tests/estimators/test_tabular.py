@@ -364,6 +364,10 @@ def test_folds_judge_rows_by_models_of_the_other_rows():
         pd.testing.assert_frame_equal(found.iloc[rows], by_hand)
     for row, column, surprise in zip(top["row"], top["column"], top["surprise"], strict=True):
         assert surprise == pytest.approx(found[column].iloc[row], abs=1e-3)
+    more = model.surprise(X.assign(further="x"), folds=2)  # which the models do not learn
+    pd.testing.assert_frame_equal(more, found)
+    with pytest.raises(ValueError, match="there is no column 'city'"):
+        model.surprise(X.drop(columns="city"), folds=2)
     odds = model.surprise(X, measure="log_odds", folds=2).to_numpy().ravel()
     assert top["log_odds"].tolist() == pytest.approx(np.sort(odds[np.isfinite(odds)])[::-1][:6], abs=1e-3)
 

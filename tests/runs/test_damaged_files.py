@@ -12,23 +12,14 @@ from safetensors.torch import save_file
 import pynade
 from pynade.digest import Damaged
 from pynade.plots import training as training_curve
-from pynade.runs.run import resume_run, start_run
+from pynade.runs.run import resume_run
 from pynade.runs.score import score_run, write_record
 from pynade.runs.summary import describe_run, read_json, read_metrics, read_spec
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A finished run folder; tests copy it."""
-    place = tmp_path_factory.mktemp("runs")
-    np.save(place / "toy.npy", (np.random.default_rng(0).random((60, 4)) < 0.4).astype(np.uint8))
-    start_run(place / "run", "nade", {"hidden": 3, "epochs": 2}, str(place / "toy.npy"))
-    return place / "run"
-
-
 @pytest.fixture
-def run(whole, tmp_path):
-    for path in whole.iterdir():
+def run(finished_run, tmp_path):
+    for path in finished_run.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     return tmp_path
 

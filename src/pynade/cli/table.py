@@ -88,6 +88,8 @@ def surprise(
             asked: Any = {"top": top, "progress": bar, "engine": engine, "workers": workers}
             cells = lazy.stream.ask(model, "surprise", table, out, **asked).cells
     else:
+        if engine != "local" or workers is not None:
+            raise ValueError("--folds fits models in this process: leave out --engine and --workers")
         rows = lazy.run.data_for(model, data).split("all")
         with console.status(f"fitting {folds} models to parts of {len(rows):,} rows"):
             cells = model.surprise(rows, top, folds=folds)

@@ -290,14 +290,19 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
 
     def _by_other_rows(self, X: Any, folds: int) -> Iterator[tuple[np.ndarray, Any, Any]]:
         """Row numbers and rows of each part of a table, and a model that is fitted to the other parts."""
-        names = self.schema_.order if np.shape(X)[1] == len(self.schema_.order) else self.schema_.names
-        frame = native_frame(X, names)[0]
+        order: Any = self.schema_.order
+        frame = native_frame(X, order if np.ndim(X) and np.shape(X)[1] == len(order) else self.schema_.names)[
+            0
+        ]
+        self.schema_.encode(frame.head(1))  # refuses a table that lacks a column
+        frame = frame.select([name for name in frame.columns if name in order])
+        check_positive(folds=folds)
         if not 2 <= folds <= len(frame) // 2:
             wanted = f"at least 2 and at most half the number of rows ({len(frame) // 2})"
             raise ValueError(f"folds must be {wanted}, not {folds}")
-        order = np.random.default_rng(self.seed_).permutation(len(frame))
-        for rows in map(np.sort, np.array_split(order, folds)):
-            part, others = (frame[some].to_native() for some in (rows, np.setdiff1d(order, rows)))
+        places = np.random.default_rng(self.seed_).permutation(len(frame))
+        for rows in map(np.sort, np.array_split(places, folds)):
+            part, others = (frame[some].to_native() for some in (rows, np.setdiff1d(places, rows)))
             yield rows, part, clone(self).fit(others)
 
     def _odd_cells(self, X: Any, top: int) -> dict[str, np.ndarray]:
