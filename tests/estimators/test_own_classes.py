@@ -76,7 +76,8 @@ def test_the_command_line_knows_a_registered_estimator(tmp_path):
         line = [sys.executable, "-c", code, "--import", "own_classes", *words]
         return subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, check=True).stdout
 
-    assert "Numbers in the shared layer" in pynade_command("fit", "--model", "trinarynade", "--help")
+    help_ = pynade_command("fit", "--model", "trinarynade", "--help").replace("│", " ")
+    assert "Numbers in the shared layer" in " ".join(help_.split())
     fitted = pynade_command("fit", "rows.csv", "--model", "trinarynade", "--width", "4", "--epochs", "2")
     assert "runs/rows-trinarynade: 2 epochs" in fitted.replace("\n", " ")
     assert "nats (n = 60, exact)" in pynade_command("score", "runs/rows-trinarynade", "rows.csv")
