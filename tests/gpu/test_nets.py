@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from pynade.evaluation import score_orderings
+from pynade.kernels.attention import suits
 from pynade.likelihood import orderless_estimate
 from pynade.models import draw_blocks
 from pynade.nets import AnyOrderNet, CausalTransformer, Hybrid, MaskedConv, MaskedMLP, Transformer, UNet
-from pynade.nets.layers import add_norm, norm_silu
+from pynade.nets.layers import add_norm, attend, norm_silu
 from pynade.ordering import Ordering
 from pynade.precision import computing_in
 from pynade_benchmarks.per_step import block_sampling_gap
@@ -102,6 +103,22 @@ def test_the_fused_sum_and_norm_are_the_plain_ones(width):
     with torch.autocast("cuda", torch.bfloat16):
         assert [t.dtype for t in add_norm(h, more.bfloat16())] == [torch.float32, torch.bfloat16]
         assert add_norm(h, more, exact=True)[1].dtype == torch.float32
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("tokens", "heads", "width"), [(63, 6, 64), (49, 4, 32), (64, 1, 128), (5, 2, 16)])
+def test_the_fused_attention_of_few_tokens_is_the_plain_one(tokens, heads, width, causal):
+    g = torch.Generator("cuda").manual_seed(1)
+    qkv = torch.randn(7, tokens, 3 * heads * width, generator=g, device="cuda").bfloat16()
+    weight = torch.randn(7, tokens, heads * width, generator=g, device="cuda").bfloat16()
+    assert suits(qkv, heads)
+    ends = []
+    for dtype in (torch.float64, torch.bfloat16):
+        given = qkv.to(dtype).requires_grad_()
+        out = attend(given, heads, causal)[0]
+        ends.append([t.detach().double() for t in (out, *torch.autograd.grad(out, given, weight.to(dtype)))])
+    for plain, fused in zip(*ends, strict=True):
+        assert (fused - plain).norm() < 0.01 * plain.norm()
 
 
 def test_a_causal_net_is_the_same_as_on_the_cpu():

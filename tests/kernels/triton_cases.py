@@ -9,9 +9,11 @@ import torch
 from torch.nn import functional
 
 from pynade.kernels import recurrence, sample
+from pynade.kernels.attention import Attention
 from pynade.kernels.gpu_random import gibbs, prefix
 from pynade.kernels.norm import AddNorm, NormSiLU, seed_from_row
 from pynade.kernels.update import update
+from pynade.nets.layers import attend
 from pynade.training.step import BETA1, BETA2, EPSILON, Optimizer
 
 from .cases import EDGES, Case, compare
@@ -130,6 +132,19 @@ def check_add_norm() -> None:
     assert [t.dtype for t in half] == [torch.float32, torch.bfloat16]
 
 
+def check_attention() -> None:
+    """Values and gradients as torch's, for numbers of tokens that fill a tile and that do not."""
+    g = torch.Generator().manual_seed(0)
+    for rows, tokens, heads, d, causal in ((2, 16, 2, 16, True), (3, 21, 1, 32, True), (2, 5, 3, 16, False)):
+        qkv = torch.randn(rows, tokens, 3 * heads * d, generator=g, requires_grad=True)
+        weight = torch.randn(rows, tokens, heads * d, generator=g)
+        both = []
+        for call in (lambda x: attend(x, heads, causal)[0], lambda x: Attention.apply(x, heads, causal)):  # noqa: B023
+            out = call(qkv)
+            both.append((out.detach(), *torch.autograd.grad((out * weight).sum(), qkv)))
+        torch.testing.assert_close(*both, rtol=1e-5, atol=1e-5)
+
+
 def check_update() -> None:
     """Every rule as it is over lists, with and without decay and an average, of members and of one."""
     g = torch.Generator().manual_seed(0)
@@ -222,6 +237,7 @@ if __name__ == "__main__":
     check()
     check_norm()
     check_add_norm()
+    check_attention()
     check_update()
     check_gibbs()
     check_prefix()

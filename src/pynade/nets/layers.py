@@ -102,6 +102,12 @@ def attend(
 
     `past` has the keys and values (B, 2, heads, t, d) of tokens before these, and is returned with theirs.
     """
+    if past is None and _fused(qkv):
+        from pynade.kernels.attention import Attention, suits
+
+        if suits(qkv, heads):
+            together: Tensor = Attention.apply(qkv, heads, causal)
+            return together, None
     # (split before heads and tokens change places: gradients then lie in memory as qkv does)
     q, k, v = (part.transpose(1, 2) for part in qkv.unflatten(-1, (3, heads, -1)).unbind(2))
     if past is not None:
