@@ -46,7 +46,8 @@ def grid(model, name):
     more = np.array(
         [1, 2, 4, 8, 16, 23, *([] if column.high else [32, 64, 128])]
     )  # logits round to 0 and 1 far out
-    edges = np.unique(np.concatenate([knots, knots[0] - more, knots[-1] + more]))
+    inside = np.linspace(knots[0], knots[-1], 50)  # a straight line has three knots
+    edges = np.unique(np.concatenate([knots, inside, knots[0] - more, knots[-1] + more]))
     node, weight = np.polynomial.legendre.leggauss(16)
     half = np.diff(edges)[:, None] / 2
     codes = (edges[:-1, None] + half * (1 + node)).ravel()

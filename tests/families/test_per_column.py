@@ -8,7 +8,8 @@ import torch
 from scipy.special import ndtr
 
 from pynade.families import PerColumn
-from pynade.families.per_column import BACKGROUND, REACH, normal_scores, without_outliers
+from pynade.families.normal_scores import normal_scores, without_outliers
+from pynade.families.per_column import BACKGROUND, REACH
 from tests.contracts.cases import generator
 
 LEVELS = [3, 0, 0, 0, 1, 7, 0]

@@ -13,6 +13,7 @@ from torch.nn import functional
 from pynade.families.base import Family, KeepsTypes, at, refuse
 from pynade.families.discrete import Categorical
 from pynade.families.mixture import MixtureOfLogistics, interval_log_prob
+from pynade.families.normal_scores import chosen_map, interpolate
 from pynade.kernels import backends
 from pynade.kernels.autograd import fused
 from pynade.kernels.private import forward_mode
@@ -20,15 +21,8 @@ from pynade.kernels.private import forward_mode
 BEYOND = 1e4  # normal score of the ends of a bounded lattice
 INTERVALS = 6  # of normal scores, equally likely but for the ends, in the features of a number
 REACH = 6.0  # largest normal score that a net sees
-RAMP = 0.01  # share of a uniform distribution in the normal scores, so that no interval has none
-SPARSE = 0.1  # share of the steps of a lattice that have a value, below which it is sparse
-SPIKES, TIED = (
-    256,
-    3,
-)  # most values of a sparse lattice that have an interval of their own; least cells of each
 SHORT = 1e-8  # width, in normal scores, of the interval that stands for the density of a real value
 BACKGROUND = 0.001  # weight of a broad component that every mixture has: one odd cell costs a row little
-OUTLIERS = 0.001  # share of the cells (and at least two) at an end that may be taken for outliers
 NODES = 8  # of a logistic, for the mean of a column of numbers
 
 
@@ -109,8 +103,8 @@ class PerColumn(KeepsTypes, Family):
             periods: (D, C) lengths of periods, in codes.
         """
         used = np.zeros((len(levels), 0)) if periods is None else periods[:, (periods > 0).any(0)]
-        most, lattice = int(np.clip(math.sqrt(len(codes)), 8, 64)), step or [False] * len(levels)
-        maps = {i: normal_scores(codes[:, i], lattice[i], most) for i, n in enumerate(levels) if n == 0}
+        lattice = step or [False] * len(levels)
+        maps = {i: chosen_map(codes[:, i], lattice[i]) for i, n in enumerate(levels) if n == 0}
         family = cls(levels, n_components, max((len(k) for k, _ in maps.values()), default=2), used.shape[1])
         for i, pair in maps.items():
             more = np.arange(1, family.n_knots - len(pair[0]) + 1)  # knots on the line of the last two
@@ -329,79 +323,7 @@ class PerColumn(KeepsTypes, Family):
 
     def _score(self, x: Tensor, i: Tensor | None) -> tuple[Tensor, Tensor]:
         """Normal scores of codes, and the logarithm of the map's slope."""
-        return _interpolate(x, at(self.knots, i), at(self.scores, i))
+        return interpolate(x, at(self.knots, i), at(self.scores, i))
 
     def _inverse(self, z: Tensor, i: Tensor | None) -> Tensor:
-        return _interpolate(z, at(self.scores, i), at(self.knots, i))[0]
-
-
-def _interpolate(x: Tensor, knots: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """The line through the two knots (…, M) around x (…), and the logarithm of its slope."""
-    if knots.shape[:-1].numel() == 1:  # one column for all of x
-        knots, values = knots.flatten(), values.flatten()
-        place = torch.searchsorted(knots[1:-1].contiguous(), x.contiguous(), right=True)
-        x0, x1, y0, y1 = (t[place + k] for t in (knots, values) for k in (0, 1))
-    elif knots.ndim == 2 <= x.ndim and len(knots) == x.shape[-1]:  # rows of all columns
-        rows = x.reshape(-1, len(knots)).mT.contiguous()
-        place = torch.searchsorted(knots[:, 1:-1].contiguous(), rows, right=True)
-        x0, x1, y0, y1 = (t.gather(1, place + k).mT.reshape(x.shape) for t in (knots, values) for k in (0, 1))
-    elif x.ndim == 2 and knots.shape[:-1] == (len(x), 1):  # groups of rows, a column for each
-        knots, values = knots[:, 0], values[:, 0]
-        place = torch.searchsorted(knots[:, 1:-1].contiguous(), x.contiguous(), right=True)
-        x0, x1, y0, y1 = (t.gather(1, place + k) for t in (knots, values) for k in (0, 1))
-    else:
-        knots, values = knots.expand(*x.shape, -1), values.expand(*x.shape, -1)
-        place = (knots[..., 1:-1] <= x.unsqueeze(-1)).sum(-1, keepdim=True)
-        x0, x1, y0, y1 = (t.gather(-1, place + k)[..., 0] for t in (knots, values) for k in (0, 1))
-    slope = (y1 - y0) / (x1 - x0)
-    return y0 + (x - x0) * slope, torch.log(slope)
-
-
-def normal_scores(codes: np.ndarray, step: bool, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Knots of a column's map to normal scores: codes (NaN = missing) at about `most` quantiles; scores."""
-    from scipy.special import ndtri
-
-    x = without_outliers(np.sort(codes[~np.isnan(codes)]))
-    picked = np.unique(x[np.linspace(0, len(x) - 1, most).round().astype(int)])
-    if step:  # a frequent value has a knot at both edges: as wide an interval of scores as its probability
-        values, counts = np.unique(x, return_counts=True)
-        frequent = counts * most >= len(x)
-        if len(values) < SPARSE * (values[-1] - values[0]):  # between values no scores are needed
-            frequent |= (counts >= TIED) & (counts >= np.sort(counts)[-min(SPIKES, len(counts))])
-        wide = values[frequent]
-        knots = np.unique(np.concatenate([np.setdiff1d(picked, wide), wide - 0.5, wide + 0.5]))
-    else:  # between values, so that the slope at a value does not depend on rounding
-        values = np.unique(x)
-        gaps = np.diff(values, append=values[-1] + (values[-1] - values[-2] if len(values) > 1 else 2))
-        knots = picked + gaps[np.searchsorted(values, picked)] / 2
-        knots = np.append(values[0] - gaps[0] / 2, knots)
-    if len(knots) == 1:
-        knots = np.array([knots[0] - 1, knots[0] + 1])
-    below = (np.searchsorted(x, knots, "left") + np.searchsorted(x, knots, "right")) / 2
-    ramp = (knots - knots[0]) / (knots[-1] - knots[0])
-    share = ((1 - RAMP) * (below + 0.5) + RAMP * (0.5 + ramp * len(x))) / (len(x) + 1)
-    scores = ndtri(share)
-    for end, aim in ((-1, 0.9), (0, 0.1)):  # a knot beyond each end, by the mean slope of the last tenth
-        inner = int(np.argmin(np.abs(share - aim)))
-        inner = inner if knots[inner] != knots[end] else (-2 if end else 1)
-        more = [(v, 2 * v[end] - v[inner]) for v in (knots, scores, share)]
-        knots, scores, share = (np.insert(v, len(v) if end else 0, value) for v, value in more)
-    return knots, scores
-
-
-def without_outliers(x: np.ndarray) -> np.ndarray:
-    """Ascending numbers without the few at an end that lie beyond a gap as wide as from the median to it.
-
-    A map to normal scores through them would bring all values between close together.
-
-    Example:
-        >>> float(without_outliers(np.array([*range(50), 2000.0])).max())
-        49.0
-    """
-    most = max(2, int(OUTLIERS * len(x)))
-    for _ in range(2):
-        gaps, reach = np.diff(x), x[:-1] - x[len(x) // 2]
-        wide = np.flatnonzero((gaps > reach) & (reach > 0))
-        wide = wide[wide >= len(x) - 1 - most]
-        x = -(x[: wide[0] + 1] if len(wide) else x)[::-1]
-    return x
+        return interpolate(z, at(self.scores, i), at(self.knots, i))[0]
