@@ -177,12 +177,12 @@ def test_conditionals_are_those_of_the_gaussian():
 @pytest.mark.parametrize("gaps", [0.0, 0.3])
 def test_em_never_lowers_its_objective_and_finds_structure(gaps):
     x = rows(500, gaps)
-    learner = TableEM(x, LEVELS, 3, 0)
+    learner = TableEM(x, LEVELS, 3, 1.0, 0)
     history = learner.run()[0]
     scores = [line["train"] for line in history.epochs]
     assert scores[-1] > scores[0] + 0.1
     assert min(np.diff(scores)) > -0.05  # the prior may cost a little likelihood
-    other = TableEM(x, LEVELS, 1, 0)
+    other = TableEM(x, LEVELS, 1, 1.0, 0)
     other.run()
     fresh = rows(500, gaps, seed=9)
     assert learner.log_likelihood(fresh) / 500 > other.log_likelihood(fresh) / 500 + 0.1
@@ -190,7 +190,7 @@ def test_em_never_lowers_its_objective_and_finds_structure(gaps):
 
 def test_log_likelihoods_are_marginals():
     """Summed over a level, and integrated over a number, a row's probability is that without it."""
-    learner = TableEM(rows(300), LEVELS, 2, 0)
+    learner = TableEM(rows(300), LEVELS, 2, 1.0, 0)
     learner.run()
     row = rows(1, seed=3)
     without = row.copy()

@@ -13,7 +13,9 @@ from pynade.classical.moments import Components, Moments, Rows, Scale
 from pynade.nets import GaussianTableNet
 
 SIZES = (1, 2, 4, 8, 16)  # numbers of components that are tried
+SHRINKAGES = (1.0, 0.3, 0.1, 0.03, 0.01)  # strengths of the prior on a diagonal covariance that are tried
 ROWS_EACH = 15  # rows of a component, at least
+WORK = 1 << 22  # components times the cube of the columns of numbers, at most, of more than one component
 FOLDS = 3  # of the cross-validation that chooses among them
 MOST_ROWS = 4000  # that are used, a random part of more
 MOST_PATTERNS = 400  # of missing numbers, likewise
@@ -48,8 +50,9 @@ def em_table(
         True
     """
     x = _some(x, levels, np.random.default_rng(seed))
-    C = _chosen(x, levels, seed) if n_components is None else n_components
-    learner = TableEM(x, levels, C, seed)
+    shrinkage = max(SHRINKAGES, key=lambda s: _left_out(x, levels, 1, s, seed))
+    C = _chosen(x, levels, shrinkage, seed) if n_components is None else n_components
+    learner = TableEM(x, levels, C, shrinkage, seed)
     learner.run()
     net = GaussianTableNet(levels, C, n_features, sigma_floor).to(torch.float64)
     for name, value in learner.params[0].items():
@@ -65,18 +68,23 @@ def _some(x: np.ndarray, levels: Sequence[int], rng: np.random.Generator) -> np.
     return x if len(x) <= most else x[np.sort(rng.choice(len(x), most, replace=False))]
 
 
-def _chosen(x: np.ndarray, levels: Sequence[int], seed: int) -> int:
+def _left_out(x: np.ndarray, levels: Sequence[int], n_components: int, shrinkage: float, seed: int) -> float:
+    """The log-likelihood of all rows, each by a mixture fitted to the other folds."""
+    fold, total = np.random.default_rng(seed).permutation(len(x)) % FOLDS, 0.0
+    for k in range(FOLDS):
+        learner = TableEM(x[fold != k], levels, n_components, shrinkage, seed)
+        learner.run()
+        total += learner.log_likelihood(x[fold == k])
+    return total
+
+
+def _chosen(x: np.ndarray, levels: Sequence[int], shrinkage: float, seed: int) -> int:
     """The number of components with the best score of left-out rows, until two larger ones are worse."""
-    fold = np.random.default_rng(seed).permutation(len(x)) % FOLDS
     found: dict[int, float] = {}
     for C in SIZES:
-        if C > 1 and len(x) < ROWS_EACH * C:
+        if C > 1 and (len(x) < ROWS_EACH * C or C * levels.count(0) ** 3 > WORK):
             break
-        found[C] = 0.0
-        for k in range(FOLDS):
-            learner = TableEM(x[fold != k], levels, C, seed)
-            learner.run()
-            found[C] += learner.log_likelihood(x[fold == k])
+        found[C] = _left_out(x, levels, C, shrinkage, seed)
         best = max(found, key=found.__getitem__)
         if list(found).index(best) <= len(found) - 3:
             break
@@ -93,8 +101,10 @@ def _split(x: np.ndarray, levels: Sequence[int]) -> tuple[Tensor, Tensor]:
 class TableEM(EM):
     """EM of one mixture; covariances are drawn towards their mean and a diagonal, levels towards all rows."""
 
-    def __init__(self, x: np.ndarray, levels: Sequence[int], n_components: int, seed: int) -> None:
-        self.levels, self.C = list(levels), n_components
+    def __init__(
+        self, x: np.ndarray, levels: Sequence[int], n_components: int, shrinkage: float, seed: int
+    ) -> None:
+        self.levels, self.C, self.shrinkage = list(levels), n_components, shrinkage
         z, there = _split(x, levels)
         one = torch.ones_like(z[0])
         self.rows = Rows(z, Scale(0 * one, one, one), levels=there)
@@ -134,7 +144,7 @@ class TableEM(EM):
         scatter = second - (size + 2).view(-1, 1, 1) * mean.unsqueeze(-1) * mean.unsqueeze(-2)  # about it
         pool = scatter.sum(0) / size.sum()
         prior = len(pool) + 2.0  # rows
-        share = prior / (size.sum() + prior)
+        share = self.shrinkage * prior / (size.sum() + self.shrinkage * prior)
         pool = (1 - share) * pool + share * torch.diag(pool.diagonal())
         pool = pool + RIDGE * torch.eye(len(pool), dtype=pool.dtype)
         more = (scatter + prior * pool) / (size + prior).view(-1, 1, 1)

@@ -70,16 +70,54 @@ class GaussianTableNet(AnyOrderNet):
             self.register_buffer(name, value)
 
     def conditionals(self, features: Tensor, observed: Tensor, noise: Generator | None = None) -> Tensor:
-        """Eta (B, D, P) given the observed variables, taken up one after the other."""
-        at_once = max(1, CPU_MEMORY // (8 * self.row_floats))
-        variables, etas = torch.arange(self.n_variables, device=features.device), []
-        for x, known in zip(features[..., 0].split(at_once), observed.split(at_once), strict=True):
-            state = self.start(len(x), 1)
-            for i in variables:
-                value = torch.where(known[:, i], x[:, i], 0).unsqueeze(1)
-                state = self._condition(state, i.expand(len(x)), value, known[:, i])
-            etas.append(torch.stack([self.predict(state, i.expand(len(x)))[:, 0] for i in variables], 1))
-        return torch.cat(etas)
+        """Eta (B, D, P) given the observed variables, in one pass."""
+        at_once = max(1, CPU_MEMORY // (16 * self.row_floats))
+        parts = zip(features[..., 0].split(at_once), observed.split(at_once), strict=True)
+        return torch.cat([self._eta(*self._given(x, known)) for x, known in parts])
+
+    def _given(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-weights (B, C), means and variances (B, C, n) of components given the observed values of rows.
+
+        In float64: variables that nearly determine each other make covariances nearly singular.
+        """
+        x, log_w = x.double().masked_fill(~observed, 0), self.log_pi.double()
+        level = torch.nonzero(self.counts).flatten()
+        if len(level):
+            index = x[:, level].long().T.unsqueeze(1).expand(-1, self.n_components, -1)  # (L, C, B)
+            of_levels = self.log_theta[:, level].transpose(0, 1).gather(2, index).double()
+            log_w = log_w + (of_levels * observed[:, level].T.unsqueeze(1)).sum(0).T
+        known, covariance, mean = observed[:, None, self.number], self.covariance.double(), self.mean.double()
+        error = (x[:, None, self.number] - mean) * known  # (B, C, n)
+        columns = covariance * known.unsqueeze(-1)  # of observed variables with all others
+        block = torch.where(known.unsqueeze(-2), columns, 0) + torch.diag_embed((~known).double())
+        root = torch.linalg.cholesky(block)
+        solved = torch.linalg.solve_triangular(
+            root, torch.cat([columns, error.unsqueeze(-1)], -1), upper=False
+        )
+        slopes, scaled = solved[..., :-1], solved[..., -1]
+        log_det = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        log_w = log_w - 0.5 * (scaled.square().sum(-1) + log_det + math.log(2 * math.pi) * known.sum(-1))
+        variance = covariance.diagonal(dim1=-2, dim2=-1) - slopes.square().sum(-2)
+        return log_w, mean + (slopes * scaled.unsqueeze(-1)).sum(-2), variance
+
+    def _eta(self, log_w: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """Eta (B, D, P) of all variables, from the moments of the components."""
+        log_w = log_w.log_softmax(-1)
+        eta = mean.new_zeros(len(log_w), self.n_variables, self.n_params)
+        theta = self.log_theta.double().exp().flatten(1)  # (C, D L)
+        p = (log_w.exp() @ theta).unflatten(1, self.log_theta.shape[1:])
+        eta[..., : p.shape[-1]] = torch.where(p > 0, p.log(), self.log_theta[0])  # (0: of no variable)
+        if len(self.number):
+            mixture = self._mixture(log_w.unsqueeze(1), mean.mT, variance.mT)
+            eta[:, self.number] = functional.pad(mixture, (0, self.n_params - mixture.shape[-1]))
+        return eta.to(self.mean.dtype)
+
+    def _mixture(self, log_w: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """Parameters (…, 6 C) of a variable of numbers: two logistics for each Gaussian."""
+        sd = variance.clamp(min=LEAST).sqrt().expand_as(mean)
+        raw = torch.log((SCALE * sd - self.sigma_floor).clamp(min=LEAST))
+        log_w = (log_w - math.log(2)).expand_as(mean)
+        return torch.cat([log_w, log_w, mean - OFFSET * sd, mean + OFFSET * sd, raw, raw], -1)
 
     def start(self, groups: int, rows: int) -> State:
         """Weights and means of rows; covariances of the groups, which share one as long as they are equal."""
@@ -105,25 +143,19 @@ class GaussianTableNet(AnyOrderNet):
         group, j = torch.arange(len(i), device=i.device), self.spot[i]
         mean = state["mean"][group, ..., j]
         variance = state["covariance"][state["which"], :, j, j].unsqueeze(1)
-        sd = variance.clamp(min=LEAST).sqrt().expand_as(mean)
-        raw = torch.log((SCALE * sd - self.sigma_floor).clamp(min=LEAST))
-        parts = [log_w - math.log(2)] * 2 + [mean - OFFSET * sd, mean + OFFSET * sd, raw, raw]
-        numbers = functional.pad(torch.cat(parts, -1), (0, self.n_params - 6 * self.n_components))
+        numbers = self._mixture(log_w, mean, variance)
+        numbers = functional.pad(numbers, (0, self.n_params - numbers.shape[-1]))
         return torch.where((self.counts[i] > 0)[:, None, None], levels, numbers)
 
     def observe(self, state: State, i: Tensor, features: Tensor) -> State:
         """Condition on variable i."""
-        return self._condition(state, i, features[..., 0], torch.ones_like(i, dtype=torch.bool))
-
-    def _condition(self, state: State, i: Tensor, x: Tensor, known: Tensor) -> State:
-        """The state when the rows (G, N) of the groups that are marked also have the values x of i[g]."""
-        log_w, mean, level = state["log_w"], state["mean"], (self.counts[i] > 0)[:, None]
+        x, log_w, mean, level = features[..., 0], state["log_w"], state["mean"], (self.counts[i] > 0)[:, None]
         index = torch.where(level, x, 0).long().unsqueeze(1).expand(-1, self.n_components, -1)
         change = self.log_theta[:, i].transpose(0, 1).gather(2, index).mT  # (G, N, C)
         if not len(self.number):
-            return state | {"log_w": log_w + torch.where(known[:, None, None], change, 0)}
+            return state | {"log_w": log_w + change}
         none = self.n_variables  # stands for no variable of numbers
-        key = state["which"] * (none + 1) + torch.where(known & ~level[:, 0], i, none)
+        key = state["which"] * (none + 1) + torch.where(level[:, 0], none, i)
         key, which = torch.unique(key, return_inverse=True)
         before, variable = state["covariance"][key // (none + 1)], key % (none + 1)
         j = self.spot[variable.clamp(max=none - 1)]
@@ -136,7 +168,7 @@ class GaussianTableNet(AnyOrderNet):
         log_density = -0.5 * (error**2 / spread + torch.log(2 * math.pi * spread))
         change = torch.where(level.unsqueeze(-1), change, log_density)
         return {
-            "log_w": log_w + torch.where(known[:, None, None], change, 0),
+            "log_w": log_w + change,
             "mean": mean + error.unsqueeze(-1) * slope[which].unsqueeze(1),
             "covariance": before - slope.unsqueeze(-1) * column.unsqueeze(-2),
             "which": which,
