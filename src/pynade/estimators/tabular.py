@@ -47,8 +47,8 @@ DEFAULTS: dict[float, dict[str, Any]] = {  # batch_size and updates are the most
     float("inf"): {"hidden": (256, 256, 256), "members": 1, "dropout": 0.0, "n_orderings": 1}
     | {"batch_size": 512, "updates": 16_000, "work": 3.4e12},
 }  # work: rows times weights at most; 1e11 take some twelve seconds of a core
-SIMPLE = {"mean": 0.25, "rows": 10}  # prior of the weight of the mixture of Gaussians: its mean, as from rows
-MOST_NUMBERS = 64  # columns of numbers beyond which there is no mixture of Gaussians
+SIMPLE = {"mean": 0.25, "cells": 100}  # prior of the weight of the mixture of Gaussians: mean, and its worth
+MOST_NUMBERS = 256  # columns of numbers beyond which there is no mixture of Gaussians
 LEAST_WEIGHT = 0.02  # below which the mixture is left out
 SCORED = 60  # times that the validation rows are scored, by default
 PREFIXES = 4000  # random prefixes that validation rows have together, about; a third of the work of training
@@ -282,10 +282,10 @@ class TabularNADE(TableQuestions):
                 share = known.sum(1) / todo.sum(1)  # as in the loss: rows count alike
                 shares.append(share.unsqueeze(1).expand_as(todo)[todo].double())
         odds, weight, share = torch.cat(cells), SIMPLE["mean"], torch.cat(shares)
-        share, n = share / share.sum(), len(valid)
+        share, n, prior = share / share.sum(), len(valid), SIMPLE["cells"] / valid.shape[1]
         for _ in range(200):
             mean = float((share * torch.sigmoid(odds + np.log(weight / (1 - weight)))).sum())
-            weight = (n * mean + SIMPLE["rows"] * SIMPLE["mean"]) / (n + SIMPLE["rows"])
+            weight = (n * mean + prior * SIMPLE["mean"]) / (n + prior)
         return weight
 
     def _n_orderings(self) -> int:
