@@ -155,7 +155,7 @@ def orderless_rows(
         for own in pieces(n):
             part, observed = (t.unflatten(0, (draws, n))[:, own].flatten(0, 1) for t in batch)
             with computing_in(precision, model.device):
-                log_p = -model.loss_given(part, observed).view(draws, -1)
+                log_p = model.estimate(part, observed).view(draws, -1)
             here = slice(done + own.start, done + own.stop)
             out[:, here] = log_p.mean(0).cpu().numpy(), log_p.var(0).cpu().numpy() / draws
         done += n

@@ -149,12 +149,13 @@ def random_observed(
     *,
     exists: Tensor | None = None,
     stratified: bool = True,
+    long: bool = False,
     device: torch.device | str | None = None,
 ) -> Tensor:
     """Which variables come first in a random ordering cut at a random place: bool (batch, D).
 
-    Each row's number of observed variables is uniform over 0 … D-1, and given the number every set is
-    equally likely: the prefix o_<d of the orderless objective, with d-1 = number observed.
+    Each row's number n of observed variables is uniform over 0 … D-1, and given the number every set is
+    equally likely: the prefix o_<d of the orderless objective, with d-1 = n.
 
     Args:
         batch: number of rows.
@@ -162,6 +163,8 @@ def random_observed(
         generator: source of randomness.
         exists: bool (batch, D), the cells that are not missing; D then is the number of them in a row.
         stratified: spread the prefix lengths of a batch evenly: averages stay unbiased, with less variance.
+        long: draw n with probability √(1 - n/D) - √(1 - (n+1)/D) instead, longer ones more often;
+            `long_prefix_weights` of n make up for it.
         device: where to draw.
 
     Example:
@@ -174,11 +177,13 @@ def random_observed(
         from pynade.kernels.gpu_random import prefix, suits_prefix
 
         if suits_prefix(batch, n_variables):
-            return prefix(batch, n_variables, _seed(generator, where), exists, stratified)
+            return prefix(batch, n_variables, _seed(generator, where), exists, stratified, long)
     place = torch.rand(batch, generator=generator, device=device, dtype=torch.float64)
     if stratified:
         strata = torch.rand(batch, generator=generator, device=device).argsort()
         place = (strata + place) / batch
+    if long:
+        place = (1 - (1 - place).square()).clamp(max=1 - 2**-40)  # below 1, as it was
     count = (place * (n_variables if exists is None else exists.sum(1))).long()
     if where.type == "cpu" and batch * n_variables >= WORTH_COMPILING and available("numba"):
         from pynade.kernels.cpu import choose
@@ -189,6 +194,17 @@ def random_observed(
         keys = torch.where(exists, keys, 2.0)  # missing cells come last
     early = torch.arange(n_variables, device=device) < count[:, None]
     return torch.zeros_like(early).scatter_(1, keys.argsort(1), early)
+
+
+def long_prefix_weights(n_observed: Tensor, n_variables: Tensor | int) -> Tensor:
+    """How much likelier a prefix of so many variables is with uniform lengths than with `long` ones, float64.
+
+    Example:
+        >>> (long_prefix_weights(torch.tensor([0, 3]), 4)).tolist()
+        [1.86..., 0.5]
+    """
+    left = n_variables - n_observed.double()
+    return (left.sqrt() + (left - 1).sqrt()) / torch.as_tensor(n_variables).double().sqrt()
 
 
 def _seed(generator: Generator | None, device: torch.device) -> Tensor:

@@ -82,29 +82,39 @@ def test_every_ordering_is_a_density_and_so_is_the_ensemble(name):
     assert abs(model.ensemble(orderings).log_prob(x).exp().sum().item() - 1) < 1e-10
 
 
+def probability_of_prefix(n, D, long):
+    """That `random_observed` gives one certain set of n of D variables."""
+    return (math.sqrt(1 - n / D) - math.sqrt(1 - (n + 1) / D) if long else 1 / D) / math.comb(D, n)
+
+
+@pytest.mark.parametrize("long", [False, True])
 @every_net
-def test_objective_averaged_over_all_prefixes_is_the_mean_exact_nll(name):
+def test_objective_averaged_over_all_prefixes_is_the_mean_exact_nll(name, long):
     """Catches every way of getting the weight D / (D - n) wrong by one."""
     D = 4
     model, x = orderless(name, D), all_states(4)[[0, 3, 9, 14]]
+    model.long_prefixes = long
     average = torch.zeros(len(x), dtype=torch.float64)
     for observed in all_observed(D):
-        n = int(observed.sum())
-        average += model.loss_given(x, observed.expand(len(x), D)) / (D * math.comb(D, n))
+        p = probability_of_prefix(int(observed.sum()), D, long)
+        average += p * model.loss_given(x, observed.expand(len(x), D))
     exact = -score_orderings(model, x, all_orderings(D)).log_probs.mean(1)
     np.testing.assert_allclose(average.detach().numpy(), exact, rtol=0, atol=1e-12)
 
 
-def test_objective_with_missing_cells_is_that_of_the_cells_that_exist():
+@pytest.mark.parametrize("long", [False, True])
+def test_objective_with_missing_cells_is_that_of_the_cells_that_exist(long):
     """Averaged over prefixes of existing cells = mean exact NLL of their marginal over their orderings."""
     D = 4
     model = orderless("mlp-1", D)
+    model.long_prefixes = long
     x = torch.tensor([[1.0, math.nan, 0.0, 1.0]], dtype=torch.float64)
     exists = ~torch.isnan(x[0])
     average = 0.0
     for observed in all_observed(D):
         if not (observed & ~exists).any() and not torch.equal(observed, exists):
-            average += model.loss_given(x, observed[None]).item() / (3 * math.comb(3, int(observed.sum())))
+            p = probability_of_prefix(int(observed.sum()), 3, long)
+            average += p * model.loss_given(x, observed[None]).item()
     present = exists.nonzero().flatten().tolist()
     filled = torch.where(exists, x, 0)
     exact = []
@@ -114,27 +124,44 @@ def test_objective_with_missing_cells_is_that_of_the_cells_that_exist():
     assert average == pytest.approx(np.mean(exact), abs=1e-12)
 
 
+@pytest.mark.parametrize("long", [False, True])
 @pytest.mark.parametrize("stratified", [True, False])
 @pytest.mark.parametrize("missing", [True, False])
-def test_random_prefixes_have_the_right_law(stratified, missing):
-    """Number observed uniform, sets of a size equally likely, missing cells never observed."""
+def test_random_prefixes_have_the_right_law(stratified, missing, long):
+    """Numbers observed uniform or long, sets of a size equally likely, missing cells never observed."""
     D, B, rounds = 4, 50, 600
     exists = torch.tensor([True, False, True, True] if missing else [True] * 4)
     cells = int(exists.sum())
     counts: dict[tuple, int] = {}
     g = generator(6)
     for _ in range(rounds):
-        observed = random_observed(
-            B, D, g, exists=exists.expand(B, D) if missing else None, stratified=stratified
-        )
+        present = exists.expand(B, D) if missing else None
+        observed = random_observed(B, D, g, exists=present, stratified=stratified, long=long)
         for row in observed.tolist():
             counts[tuple(row)] = counts.get(tuple(row), 0) + 1
     total = B * rounds
     assert len(counts) == 2**cells - 1
     for row, seen in counts.items():
         assert not any(o and not e for o, e in zip(row, exists.tolist(), strict=True))
-        p = 1 / (cells * math.comb(cells, sum(row)))
+        p = probability_of_prefix(sum(row), cells, long)
         assert abs(seen - total * p) < 5 * math.sqrt(total * p)
+
+
+def test_long_prefixes_lower_the_variance_of_the_gradient():
+    """Where the terms of a sum are independent: those of long prefixes are few, and have large factors."""
+    D, B, repeats = 30, 60, 300
+    x = (torch.rand(B, D, generator=generator(8)) < 0.5).double()
+    model = Orderless(MaskedMLP(D, hidden=(32,), generator=generator(9)), Bernoulli()).double()
+    weights, moments = list(model.parameters()), {}
+    for long in (True, False):
+        model.long_prefixes, g = long, generator(10)
+        losses = (model.loss(x, g).mean() for _ in range(repeats))
+        slopes = [torch.cat([s.flatten() for s in torch.autograd.grad(loss, weights)]) for loss in losses]
+        moments[long] = torch.stack(slopes).mean(0), torch.stack(slopes).var(0)
+    variances = {long: variance.sum() for long, (_, variance) in moments.items()}
+    assert variances[True] / variances[False] < 0.9
+    gap = (moments[True][0] - moments[False][0]).square().sum()
+    assert gap < 2 * (variances[True] + variances[False]) / repeats
 
 
 def test_stratified_prefixes_lower_the_variance():

@@ -131,21 +131,25 @@ def test_samplers(hidden: int) -> None:
     torch.testing.assert_close(drawn, wanted, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize("long", [False, True])
 @pytest.mark.parametrize("stratified", [True, False])
 @pytest.mark.parametrize("cells", [4, 3])
-def test_prefixes_have_the_right_distribution(cells: int, stratified: bool) -> None:
-    """Number observed uniform, sets of a size equally likely, missing cells never observed."""
+def test_prefixes_have_the_right_distribution(cells: int, stratified: bool, long: bool) -> None:
+    """Numbers observed uniform or long, sets of a size equally likely, missing cells never observed."""
     D, B = 4, 50_000
     exists = (torch.arange(D) < cells).expand(B, D).cuda()
     g = torch.Generator("cuda").manual_seed(6)
-    drawn = random_observed(
-        B, D, g, exists=None if cells == D else exists, stratified=stratified, device="cuda"
-    )
+    options = {"exists": None if cells == D else exists, "stratified": stratified, "device": "cuda"}
+    drawn = random_observed(B, D, g, long=long, **options)
     found, seen = drawn.unique(dim=0, return_counts=True)
     assert len(found) == 2**cells - 1
     assert not drawn[:, cells:].any()
     for row, n in zip(found, seen.tolist(), strict=True):
-        p = 1 / (cells * math.comb(cells, int(row.sum())))
+        count = int(row.sum())
+        share = 1 / cells
+        if long:
+            share = math.sqrt(1 - count / cells) - math.sqrt(1 - (count + 1) / cells)
+        p = share / math.comb(cells, count)
         assert abs(n - B * p) < 5 * math.sqrt(B * p)
 
 

@@ -226,6 +226,8 @@ def check_prefix() -> None:
         for row, n in zip(found, seen.tolist(), strict=True):
             p = 1 / (cells * math.comb(cells, int(row.sum())))
             assert abs(n - B * rounds * p) < 5 * math.sqrt(B * rounds * p)
+    wide = prefix(7, 300, torch.tensor([1]), None, True, True)  # long ones: 1 - (1 - u)² of 300
+    assert ((1 - (1 - wide.sum(1) / 300).sqrt()) * 7).long().unique().numel() == 7  # one of each stratum
     wide = prefix(7, 300, torch.tensor([1]), None, True)
     assert torch.equal(wide, prefix(7, 300, torch.tensor([1]), None, True))
     assert not torch.equal(wide, prefix(7, 300, torch.tensor([2]), None, True))

@@ -124,13 +124,14 @@ class OrderlessEstimator(NetEstimator):
     """Abstract estimator of a net for every ordering, trained on random prefixes; NaN = missing."""
 
     stratified: bool = True
+    long_prefixes: bool = False
     patience: int | None = 30  # the validation score is an estimate: wait longer
 
     takes_missing: ClassVar[bool] = True
 
     def _model(self, net: nets.Net, family: families.Family, generator: torch.Generator) -> models.Model:
         self._ordering(net.n_variables, generator, k=self._n_orderings())  # refuses a bad parameter early
-        return models.Orderless(net, family, self.stratified)  # type: ignore[arg-type]
+        return models.Orderless(net, family, self.stratified, self.long_prefixes)  # type: ignore[arg-type]
 
     def orderings(self, k: int | Ordering | None = None) -> Ordering:
         """The first k of this estimator's random orderings; k orderings begin with the k-1 orderings.

@@ -82,6 +82,8 @@ DOCS = {
     "pretrain_epochs": "epochs after each new layer of layer-wise pretraining (the paper: 20); 0 starts the "
     "whole net from random weights.",
     "stratified": "spread the prefix lengths evenly over each minibatch (less variance, the same mean).",
+    "long_prefixes": "train on long prefixes more often, with weights that keep the mean: less variance "
+    "where the other columns say much about one.",
     "warm_start": "go on from the weights and the ordering of the last fit (or of `from_rbm`).",
     "blueprint": 'the convolutions, such as "64@8x8(valid)->1@8x8(full)": MAPS@HxW with valid, same or full '
     "padding, pool@HxW and up@HxW; None takes the paper's for images of at least 22 × 22, five 3 × 3 layers "

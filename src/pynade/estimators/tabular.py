@@ -89,6 +89,7 @@ class TabularNADE(TableQuestions):
     epochs: int | None = None  # type: ignore[assignment]
     time_limit: float | None = None
     learning_rate: float = 0.003
+    long_prefixes: bool = True
     batch_size: int | None = None  # type: ignore[assignment]
     weight_decay: float = 0.02
     patience: int | None = None
@@ -197,7 +198,8 @@ class TabularNADE(TableQuestions):
         net = nets.TableNet(family.levels, family.n_params, outputs, **named)
         net.set_output_bias(family.eta_from_marginal(torch.as_tensor(train)))
         self._ordering(len(columns), generator, k=self._n_orderings())
-        return models.Orderless(net, family.with_components(net.mixed_components or 1), self.stratified)
+        family = family.with_components(net.mixed_components or 1)
+        return models.Orderless(net, family, self.stratified, self.long_prefixes)
 
     def _fit(self, train: np.ndarray, valid: np.ndarray | None, seed: int, request: Any) -> None:
         train = train[~np.isnan(train).all(1)]  # rows without any value say nothing
@@ -262,7 +264,7 @@ class TabularNADE(TableQuestions):
             self.mixture_weight_ = float(weight)
             blend = nets.TableBlend([net, simple], [1 - weight, weight])
             family = family.with_components(sum(blend.sizes) or 1)
-            self.model_ = models.Orderless(blend, family, self.stratified)
+            self.model_ = models.Orderless(blend, family, self.stratified, self.long_prefixes)
 
     def _simple_weight(self, simple: Any, valid: Any) -> float:
         """The weight of the mixture that makes the validation cells most likely, drawn towards its prior."""

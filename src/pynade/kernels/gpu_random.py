@@ -32,7 +32,7 @@ def _shuffled(x, key, HALF: tl.constexpr):
 @triton.jit
 def _prefix(
     exists, seed, out, B, D,
-    GAPS: tl.constexpr, STRATIFIED: tl.constexpr, BITS: tl.constexpr, HALF: tl.constexpr,
+    GAPS: tl.constexpr, STRATIFIED: tl.constexpr, LONG: tl.constexpr, BITS: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
     """A row's length, keys, and by bisection the one that so many lie below; 2**BITS >= D, 4**HALF >= B."""
     row = tl.program_id(0)
@@ -55,6 +55,8 @@ def _prefix(
             stratum = _shuffled(stratum, key, HALF)
         first = (tl.rand(key + 1, row * 0 + B) * B).to(tl.int32)  # so that each row's stratum is uniform
         place = ((stratum + first) % B + place) / B
+    if LONG:
+        place = 1 - (1 - place) * (1 - place)
     count = tl.minimum((place * available).to(tl.int32), available - 1)
     edge = row * 0  # the key that `count` keys lie below, bit by bit
     for step in range(31):
@@ -64,13 +66,15 @@ def _prefix(
     tl.store(out + here, (keys < edge).to(tl.uint8), mask=i < D)
 
 
-def prefix(batch: int, n_variables: int, seed: Tensor, exists: Tensor | None, stratified: bool) -> Tensor:
+def prefix(
+    batch: int, n_variables: int, seed: Tensor, exists: Tensor | None, stratified: bool, long: bool = False
+) -> Tensor:
     """Bool (batch, D), see `pynade.ordering.random_observed`; the seed is an integer (1,) on the device."""
     bits = max(4, (n_variables - 1).bit_length())
     out = torch.empty(batch, n_variables, dtype=torch.bool, device=seed.device)
     given = out if exists is None else exists.contiguous().view(torch.uint8)
     tensors = (given, seed, out.view(torch.uint8))
-    options = (exists is not None, stratified, bits, max(1, ((batch - 1).bit_length() + 1) // 2))
+    options = (exists is not None, stratified, long, bits, max(1, ((batch - 1).bit_length() + 1) // 2))
     with torch.cuda.device_of(seed):  # Triton launches on the current device
         _prefix[(batch,)](*tensors, batch, n_variables, *options, num_warps=max(1, (1 << bits) // 1024))
     return out

@@ -13,7 +13,7 @@ from pynade.models.autoregressive import Autoregressive, Ensemble, check_parts, 
 from pynade.models.density import Model, check_columns, refuse_lost
 from pynade.nets.base import AnyOrderNet, Random
 from pynade.nets.table import TableNet
-from pynade.ordering import Ordering, random_observed
+from pynade.ordering import Ordering, long_prefix_weights, random_observed
 from pynade.precision import computing_in
 from pynade.processes import minibatch
 
@@ -29,6 +29,8 @@ class Orderless(Model):
         net: any-order net.
         family: the distributions that eta stands for.
         stratified: spread prefix lengths evenly over each training batch (lower variance, still unbiased).
+        long_prefixes: draw long prefixes more often in training, with weights that keep the objective: their
+            sums have few terms, each of which counts much.
 
     Example:
         >>> from pynade.families import Bernoulli
@@ -41,10 +43,13 @@ class Orderless(Model):
         torch.Size([1])
     """
 
-    def __init__(self, net: AnyOrderNet, family: Family, stratified: bool = True) -> None:
+    def __init__(
+        self, net: AnyOrderNet, family: Family, stratified: bool = True, long_prefixes: bool = False
+    ) -> None:
         super().__init__()
         check_parts(net, family)
-        self.net, self.family, self.stratified = net, family, stratified
+        self.net, self.family = net, family
+        self.stratified, self.long_prefixes = stratified, long_prefixes
         self.n_variables = net.n_variables
 
     def under(self, ordering: Ordering) -> Autoregressive:
@@ -75,13 +80,22 @@ class Orderless(Model):
         """What an update on rows x (B, D) draws: prefixes (B, D)."""
         x, own = minibatch(x)
         exists = ~torch.isnan(x) if x.is_floating_point() else None
-        how: Any = {"exists": exists, "stratified": self.stratified, "device": x.device}
-        return random_observed(len(x), self.n_variables, generator, **how)[own]
+        options: Any = {"stratified": self.stratified, "long": self.long_prefixes, "device": x.device}
+        return random_observed(len(x), self.n_variables, generator, exists=exists, **options)[own]
 
     def loss_given(self, x: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
-        """The loss for a given prefix: `D / (D - n) Σ_{i not observed} -log p(x_i | observed)`.
+        """The loss for prefixes that `draw` gave: minus `estimate`; with `long_prefixes` weighted."""
+        loss = -self.estimate(x, observed, noise)
+        if not self.long_prefixes:
+            return loss
+        total = (~torch.isnan(x)).sum(-1) if x.is_floating_point() else self.n_variables
+        return loss * long_prefix_weights(observed.sum(-1), total)
 
-        n is the number of observed variables. Missing cells (NaN) are never conditioned on: D is the number
+    def estimate(self, x: Tensor, observed: Tensor, noise: Random = None) -> Tensor:
+        """What a prefix says of log p: `D / (D - n) Σ_{i not observed} log p(x_i | observed)`.
+
+        Its mean over uniform prefixes is that over all orderings. n is the number of observed variables.
+        Missing cells (NaN) are never conditioned on: D is the number
         of those that exist, as in the sum.
         """
         total: int | Tensor = self.n_variables
@@ -97,7 +111,7 @@ class Orderless(Model):
             each = inner.log_prob(y, self.net.conditionals(inner.encode(y), observed, noise).to(y.dtype))
         slope = None if log_slope is None else log_slope.masked_fill(ignored, 0)
         log_p = row_sums(each.masked_fill(ignored, 0), slope)
-        return -log_p * (total / (total - observed.sum(-1)).double())
+        return log_p * (total / (total - observed.sum(-1)).double())
 
     @staticmethod
     def _of_members(net: TableNet, family: Any, y: Tensor, observed: Tensor, noise: Random) -> Tensor:

@@ -406,11 +406,11 @@ def pretrain(
     for depth, width in enumerate(rest, start=2):
         grown = grown.deeper(width, generator)
         grown.set_output_bias(marginal)
-        deeper = Orderless(grown, model.family, model.stratified)
+        deeper = Orderless(grown, model.family, model.stratified, model.long_prefixes)
         learner = _Gradient([Member(deeper, train, None, options, seed + depth)], folder=folder)
         learner.recovers = False  # there is no history that could say so
         try:
             run(learner, epochs, callbacks=callbacks)
         except Diverged as error:
             raise Diverged(f"in pretraining ({depth} layers) {error}") from None
-    return Orderless(grown, model.family, model.stratified)
+    return Orderless(grown, model.family, model.stratified, model.long_prefixes)
