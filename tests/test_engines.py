@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 import pynade
 from pynade.cli.main import app
-from pynade.engines import each
+from pynade.engines import run_jobs
 from pynade.runs import stream as jobs
 from pynade.runs.answers import BatchAnswers
 from pynade.runs.sweep import Sweep
@@ -91,23 +91,23 @@ def dies(x):
 
 def test_jobs_are_done_once_each():
     for workers in (None, 1, 2):
-        made = dict(each(square, [(x,) for x in range(7)], workers=workers))
+        made = dict(run_jobs(square, [(x,) for x in range(7)], workers=workers))
         assert {n: found for n, (_, found) in made.items()} == {x: x * x for x in range(7)}
         assert ({pid for pid, _ in made.values()} == {os.getpid()}) == (workers != 2)
     with pytest.raises(ValueError, match="no 3"):
-        list(each(fails, [(3,)]))
+        list(run_jobs(fails, [(3,)]))
 
 
 @pytest.mark.slow
 def test_errors_of_other_processes(ray):
     for engine in ("local", "ray"):
         with pytest.raises(ValueError, match="no 3") as error:
-            list(each(fails, [(3,)], engine, 2))
+            list(run_jobs(fails, [(3,)], engine, 2))
         assert type(error.value) is ValueError
     with pytest.raises(ConnectionError, match="worker process has ended"):
-        list(each(dies, [(1,)], workers=2))
+        list(run_jobs(dies, [(1,)], workers=2))
     with pytest.raises(ConnectionError, match="given up"):
-        list(each(dies, [(1,)], "ray"))
+        list(run_jobs(dies, [(1,)], "ray"))
 
 
 def test_engines_that_are_not_there_are_named(model, tmp_path, monkeypatch):
@@ -287,7 +287,7 @@ def test_a_sweep_on_ray_is_the_local_one(ray, tmp_path, name):
         models = [pynade.load(tmp_path / engine / f"fold-{k}.safetensors") for engine in ("local", "ray")]
         rows = fold(k).test
         np.testing.assert_array_equal(*(m.score_samples(rows) for m in models))
-    assert {now.what for now in told} == {"grid", "final"}
+    assert {now.phase for now in told} == {"grid", "final"}
     assert not [path for path in (tmp_path / "ray").iterdir() if path.is_dir()]
 
 

@@ -76,7 +76,7 @@ def html_page(results: Path, link: str = "../paper/results", tables: Tables | No
     body = renderer.renderer.render(tokens, renderer.options, {})
     body = re.sub(
         r"<table>.*?</table>|(?<=<p>)<img [^>]*>(?=</p>)",
-        lambda found: html.boxed(found[0]),
+        lambda found: html.box(found[0]),
         body,
         flags=re.S,
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pynade.engines import each
+from pynade.engines import run_jobs
 from pynade_paper.cells import Cell, expected_minutes
 from pynade_paper.records import current_names, read_json, seeded_grid
 
@@ -113,7 +113,7 @@ def reproduce_all(
     Two on a GPU overlap their start-up; more help only models that leave most of it idle.
     """
     jobs = [(cell, results, work, options) for cell in todo]
-    with closing(each(attempt, jobs, engine, workers, options.device)) as made:
+    with closing(run_jobs(attempt, jobs, engine, workers, options.device)) as made:
         for number, outcome in made:
             yield todo[number], outcome
 

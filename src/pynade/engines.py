@@ -20,16 +20,16 @@ ENGINES = ("local", "ray")
 TRIES = 4  # of a job on Ray whose worker ends in the middle
 
 Job = tuple[Any, ...]  # the arguments of a call
-Done = Generator[tuple[int, Any], None, None]
+Results = Generator[tuple[int, Any], None, None]
 
 
-def each(
+def run_jobs(
     work: Callable[..., Any],
     jobs: Sequence[Job],
     engine: str = "local",
     workers: int | None = None,
     device: str = "cpu",
-) -> Done:
+) -> Results:
     """Call a function for each job; yields the number of a job and its result, when it is done.
 
     In this process jobs are done in order, elsewhere in any order. A job whose worker ends in the middle is
@@ -56,7 +56,7 @@ def check_engine(engine: str, workers: int | None) -> None:
     """Raise an error if there is no such engine, or not here.
 
     Args:
-        engine, workers: As for `each`.
+        engine, workers: As for `run_jobs`.
     """
     if engine not in ENGINES:
         raise ValueError(f"the engine must be {' or '.join(ENGINES)}, not {engine!r}")
@@ -75,30 +75,30 @@ def imported_ray() -> Any:
     return ray
 
 
-_held: Callable[..., Any]  # in a process that `_by_processes` started: what it does
+_work: Callable[..., Any]  # the function that a process started by `_by_processes` calls for its jobs
 
 
-def _hold(work: Callable[..., Any]) -> None:
-    global _held
+def _start(work: Callable[..., Any]) -> None:
+    global _work
     import torch
 
     torch.set_num_threads(1)
-    _held = work
+    _work = work
 
 
-def _do(job: Job) -> Any:
-    return _held(*job)
+def _call(job: Job) -> Any:
+    return _work(*job)
 
 
-def _by_processes(work: Callable[..., Any], jobs: Sequence[Job], workers: int | None) -> Done:
-    others = set(active_children())
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _hold, (work,))
+def _by_processes(work: Callable[..., Any], jobs: Sequence[Job], workers: int | None) -> Results:
+    earlier = set(active_children())
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _start, (work,))
     try:
-        running = {pool.submit(_do, job): number for number, job in enumerate(jobs)}
-        for done in as_completed(running):
-            yield running[done], done.result()
+        running = {pool.submit(_call, job): number for number, job in enumerate(jobs)}
+        for future in as_completed(running):
+            yield running[future], future.result()
     except BaseException as error:
-        for process in set(active_children()) - others:
+        for process in set(active_children()) - earlier:
             process.terminate()  # it gets Ctrl-C too, but not a signal to this process alone
         if isinstance(error, BrokenExecutor):
             raise ConnectionError("a worker process has ended before its job was done") from None
@@ -119,35 +119,35 @@ class _Actor:
         return self.work(*job)
 
 
-def _by_ray(work: Callable[..., Any], jobs: Sequence[Job], workers: int | None, device: str) -> Done:
+def _by_ray(work: Callable[..., Any], jobs: Sequence[Job], workers: int | None, device: str) -> Results:
     ray = imported_ray()
     if not ray.is_initialized():
-        before = signal.getsignal(signal.SIGTERM)
+        handler = signal.getsignal(signal.SIGTERM)
         ray.init(log_to_driver=False, logging_level="ERROR")
         with suppress(ValueError):  # (not the main thread)
-            signal.signal(signal.SIGTERM, before)  # Ray would end the process; commands take it as Ctrl-C
-    found = ray.cluster_resources()
-    gpus = int(found.get("GPU", 0)) if device != "cpu" else 0
-    kind = ray.remote(num_cpus=1, num_gpus=min(gpus, 1), max_restarts=-1, max_task_retries=TRIES - 1)(_Actor)
-    count, held = workers or gpus or max(1, int(found.get("CPU", 1))), ray.put(work)
+            signal.signal(signal.SIGTERM, handler)  # Ray would end the process; commands take it as Ctrl-C
+    resources = ray.cluster_resources()
+    gpus = int(resources.get("GPU", 0)) if device != "cpu" else 0
+    options = {"num_cpus": 1, "num_gpus": min(gpus, 1), "max_restarts": -1, "max_task_retries": TRIES - 1}
+    actor_class, shared_work = ray.remote(**options)(_Actor), ray.put(work)
+    count = workers or gpus or max(1, int(resources.get("CPU", 1)))
     waiting, running = iter(enumerate(jobs)), {}
     try:
         for number, job in islice(waiting, count):
-            actor = kind.remote(held, os.getcwd())
+            actor = actor_class.remote(shared_work, os.getcwd())
             running[actor.do.remote(job)] = number, actor
         while running:
-            (done,), _ = ray.wait([*running], num_returns=1)
-            number, actor = running.pop(done)
+            (task,), _ = ray.wait([*running], num_returns=1)
+            number, actor = running.pop(task)
             try:
-                result = ray.get(done)
+                result = ray.get(task)
             except ray.exceptions.RayTaskError as error:
                 raise error.cause from None
             except ray.exceptions.RayError as error:
-                why = f"{TRIES} tries at most: {type(error).__name__}: {error}".partition("\n")[0]
-                raise ConnectionError(f"a job on Ray was given up, after {why}") from None
-            for later, job in waiting:
-                running[actor.do.remote(job)] = later, actor
-                break
+                reason = f"{TRIES} tries at most: {type(error).__name__}: {error}".partition("\n")[0]
+                raise ConnectionError(f"a job on Ray was given up, after {reason}") from None
+            for next_number, job in islice(waiting, 1):
+                running[actor.do.remote(job)] = next_number, actor
             del actor  # one without a job makes place for one that could not start yet
             yield number, result
     finally:

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +31,10 @@ from pynade.estimators import load
 from pynade.estimators.questions import PARTICLES
 from pynade.runs.answers import ANSWERS, BatchAnswers
 from pynade.runs.stream import AT_ONCE, Progress, Result, ask
+from pynade.tables.registry import Place
 
 if TYPE_CHECKING:
     import ray.data
-
-Place = str | PathLike[str]
 
 
 def score(
@@ -66,9 +64,8 @@ def score(
         workers: How many parts at a time: by default one, on Ray as many as the cluster has CPUs, or GPUs. A
             script that asks for several processes does so below ``if __name__ == "__main__":``.
     """
-    given: Any = {"orderings": orderings} | ({"density": True} if density else {})
-    given |= {"rows": rows, "progress": progress, "engine": engine, "workers": workers}
-    return ask(model, "score", data, out, **given)
+    how: Any = {"rows": rows, "progress": progress, "engine": engine, "workers": workers}
+    return ask(model, "score", data, out, orderings=orderings, density=density, **how)
 
 
 def impute(
@@ -89,8 +86,8 @@ def impute(
         random_state: Seed of the draws of the first part, from which those of the others follow.
         particles: As in `DeepNADE.impute`, for models with a fixed ordering.
     """
-    given: Any = {"draws": draws, "random_state": random_state, "particles": particles}
-    return ask(model, "impute", data, out, **how, **given)
+    how |= {"draws": draws, "random_state": random_state, "particles": particles}
+    return ask(model, "impute", data, out, **how)
 
 
 def predict(
@@ -177,12 +174,11 @@ def answer_dataset(
         resources: Of each worker, such as ``num_gpus=1``, and other arguments of `Dataset.map_batches`.
     """
     cluster: Any = imported_ray()
-    if question not in (known := [name for name in ANSWERS if name != "sample"]):
-        raise ValueError(f"the question must be one of {', '.join(known)}, not {question!r}")
-    compute = compute or cluster.data.ActorPoolStrategy(min_size=1)
-    args = model, question, rows or AT_ONCE, dict(options or {})
-    how: dict[str, Any] = {"compute": compute, "fn_constructor_args": args, **resources}
-    return dataset.map_batches(BatchAnswers, batch_size=None, batch_format="pyarrow", **how)
+    if question not in (questions := [name for name in ANSWERS if name != "sample"]):
+        raise ValueError(f"the question must be one of {', '.join(questions)}, not {question!r}")
+    resources["compute"] = compute or cluster.data.ActorPoolStrategy(min_size=1)
+    resources["fn_constructor_args"] = model, question, rows or AT_ONCE, dict(options or {})
+    return dataset.map_batches(BatchAnswers, batch_size=None, batch_format="pyarrow", **resources)
 
 
 @lru_cache(maxsize=4)

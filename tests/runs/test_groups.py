@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pynade.likelihood import Estimate
-from pynade.runs.groups import by_group, grouped_stderr
+from pynade.runs.groups import group_facts, grouped_stderr
 from pynade.runs.run import start_run
 from pynade.runs.score import score_run, write_record
 from pynade.runs.sweep import Sweep
@@ -30,7 +30,7 @@ def test_the_error_is_that_of_independent_groups(scores, copies, seed):
     each = Estimate.from_rows(scores).stderr
     order = np.random.default_rng(seed).permutation(copies * len(scores))
     repeated, groups = (np.repeat(x, copies)[order] for x in (scores, np.arange(len(scores))))
-    found = by_group(toy(groups, len(groups)), "test", repeated)["groups"]
+    found = group_facts(toy(groups, len(groups)), "test", repeated)["groups"]
     assert found["stderr"] == pytest.approx(each, rel=1e-9)
     np.testing.assert_allclose(found["means"], scores, atol=1e-6)
     assert found["rows"] == [copies] * len(scores)
@@ -40,7 +40,7 @@ def test_the_error_is_that_of_independent_groups(scores, copies, seed):
 @given(st.lists(st.integers(0, 4), min_size=20, max_size=20).filter(lambda g: len(set(g)) > 1))
 def test_groups_of_unequal_size_follow_the_definition(groups):
     scores = np.random.default_rng(0).normal(size=20)
-    found = by_group(toy(np.array(groups), 20), "test", scores)["groups"]
+    found = group_facts(toy(np.array(groups), 20), "test", scores)["groups"]
     sums = [sum(scores[i] - scores.mean() for i in range(20) if groups[i] == g) for g in set(groups)]
     n = len(sums)
     assert found["stderr"] == pytest.approx((n / (n - 1) * sum(s * s for s in sums)) ** 0.5 / 20)
@@ -49,11 +49,11 @@ def test_groups_of_unequal_size_follow_the_definition(groups):
 
 def test_without_groups_nothing_is_said():
     scores, groups = np.zeros(40), np.arange(40) // 10
-    assert by_group(toy(), "test", scores) == {}
-    assert by_group(toy(groups), "valid", scores[:20]) == {}
-    assert by_group(toy(groups), "test", np.empty(0)) == {}  # an estimate of the mean alone
-    assert by_group(toy(np.zeros(40)), "test", scores) == {}  # one group has no error
-    assert by_group(toy(groups), "test", scores[:25])["groups"]["rows"] == [10, 10, 5]
+    assert group_facts(toy(), "test", scores) == {}
+    assert group_facts(toy(groups), "valid", scores[:20]) == {}
+    assert group_facts(toy(groups), "test", np.empty(0)) == {}  # an estimate of the mean alone
+    assert group_facts(toy(np.zeros(40)), "test", scores) == {}  # one group has no error
+    assert group_facts(toy(groups), "test", scores[:25])["groups"]["rows"] == [10, 10, 5]
 
 
 def test_parts_that_are_cut_anew_have_no_groups_of_another_cut():

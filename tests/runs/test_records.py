@@ -2,7 +2,7 @@
 
 import pytest
 
-from pynade.runs.score import _chosen, ensemble_sizes
+from pynade.runs.score import _choices, ensemble_sizes
 
 
 def test_sizes_of_ensembles():
@@ -22,4 +22,4 @@ def test_sizes_of_ensembles():
     ],
 )
 def test_a_record_has_the_chosen_setting_and_the_grid(result, chosen, grid):
-    assert _chosen(result) == {"chosen": chosen, "validation_grid": grid}
+    assert _choices(result) == {"chosen": chosen, "validation_grid": grid}

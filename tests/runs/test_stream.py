@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import pynade
 from pynade.runs import stream as jobs
-from pynade.runs.answers import added, answer, draw, moments, part_seed
+from pynade.runs.answers import add_moments, answer, draw, moments, part_seed
 from pynade.tables.files import read_frame, write_table
 from pynade.tables.stream import list_parts, read_part
 from tests.cli.test_tables import people
@@ -159,7 +159,7 @@ def test_a_folder_gets_a_file_for_each_part(model, tmp_path):
 def test_moments_of_parts_add_up(parts):
     total = moments(np.array(parts[0]))
     for part in parts[1:]:
-        total = added(total, moments(np.array(part)))
+        total = add_moments(total, moments(np.array(part)))
     every = np.concatenate(parts)
     assert total[0] == len(every)
     np.testing.assert_allclose(total[1], every.mean(), rtol=1e-9, atol=1e-6)
@@ -432,7 +432,7 @@ def test_an_answer_depends_on_its_arguments_only(model, tmp_path):
     parts = list_parts(data, 20, model.missing)
     for question, options in (("score", {}), ("impute", {"draws": 2}), ("predict", {"target": "city"})):
         one, other = (
-            [answer(model, question, read_part(part), part.number, **options) for part in order]
+            [answer(model, question, read_part(part), parts.index(part), **options) for part in order]
             for order in (parts, parts[::-1])
         )
         for (made, facts), (again, same) in zip(one, other[::-1], strict=True):

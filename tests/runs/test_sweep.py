@@ -95,7 +95,7 @@ def test_an_interrupted_sweep_goes_on_to_the_same_record(folds, tmp_path):
         pass
 
     def kill(p):
-        if p.what == "grid" and p.part == 2:
+        if p.phase == "grid" and p.part == 2:
             raise Killed
 
     whole = run_sweep(tmp_path / "a", "rnade", "toy", FIXED, GRID)
@@ -103,7 +103,7 @@ def test_an_interrupted_sweep_goes_on_to_the_same_record(folds, tmp_path):
         run_sweep(tmp_path / "b", "rnade", "toy", FIXED, GRID, report=kill)
     parts = []
     again = run_sweep(
-        tmp_path / "b", "rnade", "toy", FIXED, GRID, report=lambda p: parts.append((p.what, p.part))
+        tmp_path / "b", "rnade", "toy", FIXED, GRID, report=lambda p: parts.append((p.phase, p.part))
     )
     assert ("grid", 1) not in parts  # the first population was finished and is not trained again
     same = ("test", "chosen", "validation_grid")
@@ -246,7 +246,7 @@ def test_an_interrupted_sweep_of_mfa_goes_on_with_the_folds_that_are_left(gappy,
         "toy",
         {"epochs": 9},
         FACTORS,
-        report=lambda p: parts.append((p.what, p.part, p.parts)),
+        report=lambda p: parts.append((p.phase, p.part, p.parts)),
     )
     assert list(dict.fromkeys(parts)) == [("grid", 3, 3), ("final", 1, 3), ("final", 3, 3)]
     assert [again[k] for k in ("test", "chosen")] == [whole[k] for k in ("test", "chosen")]
@@ -260,7 +260,7 @@ def test_other_baselines_go_fold_by_fold(gappy, tmp_path):
         "toy",
         {"epochs": 4},
         {"n_components": [1, 2]},
-        report=lambda p: parts.append((p.what, p.part)),
+        report=lambda p: parts.append((p.phase, p.part)),
     )
     assert list(dict.fromkeys(parts)) == [(what, part) for what in ("grid", "final") for part in (1, 2, 3)]
 
@@ -283,7 +283,7 @@ def test_an_interruption_in_the_second_round_of_the_last_training_changes_nothin
         pass
 
     def kill(p):
-        if p.what == "final" and len(p.settings) == 1 and p.now.epoch == 1:
+        if p.phase == "final" and len(p.settings) == 1 and p.now.epoch == 1:
             raise Killed
 
     monkeypatch.setattr(populations, "fit_population", fragile)
@@ -358,7 +358,7 @@ def test_ensembles_of_as_many_orderings_are_one_population(registered, tmp_path)
     grid = {"n_orderings": [2, 3], "learning_rate": [0.01, 0.05]}
     reports = []
     record = run_sweep(tmp_path / "s", "made-e", "toy", fixed, grid, seed=3, report=reports.append)
-    assert {(p.part, len(p.settings)) for p in reports if p.what == "grid"} == {(1, 2), (2, 2)}
+    assert {(p.part, len(p.settings)) for p in reports if p.phase == "grid"} == {(1, 2), (2, 2)}
     assert record["test"]["orderings"] == record["chosen"][0]["n_orderings"]
     for line in record["validation_grid"]:
         own = {name: line[name] for name in grid}
@@ -413,7 +413,7 @@ def test_a_sweep_interrupted_before_or_within_its_repeats_goes_on(split, tmp_pat
         pass
 
     def kill(p):
-        if p.what == "final" and p.now.epoch == epoch:
+        if p.phase == "final" and p.now.epoch == epoch:
             raise Killed
 
     whole = run_sweep(tmp_path / "a", "rnade", "toy", FIXED, GRID, **options)
@@ -421,7 +421,7 @@ def test_a_sweep_interrupted_before_or_within_its_repeats_goes_on(split, tmp_pat
         run_sweep(tmp_path / "b", "rnade", "toy", FIXED, GRID, report=kill, **options)
     reports = []
     again = run_sweep(tmp_path / "b", "rnade", "toy", FIXED, GRID, report=reports.append, **options)
-    assert {(p.what, len(p.settings)) for p in reports} == {("final", 2)}  # the first seed is the grid's
+    assert {(p.phase, len(p.settings)) for p in reports} == {("final", 2)}  # the first seed is the grid's
     assert again["repeats"] == whole["repeats"]
     assert again["test"] == whole["test"]
     with pytest.raises(ValueError, match="other settings"):
@@ -436,7 +436,7 @@ def test_without_retraining_the_validated_weights_are_scored_as_they_are(split, 
     fixed = {name: value for name, value in FIXED.items() if name != "hidden"}
     record = run_sweep(tmp_path / "s", "rnade", "toy", fixed, grid, retrain=False, report=reports.append)
     model = load(tmp_path / "s" / "fold-1.safetensors")
-    assert {p.what for p in reports} == {"grid"}
+    assert {p.phase for p in reports} == {"grid"}
     assert model.hidden == record["chosen"][0]["hidden"]
     best = max(line["valid"][0] for line in record["validation_grid"])
     assert model.score(split.valid) == pytest.approx(record["chosen"][0]["valid"], rel=1e-6)
@@ -472,7 +472,7 @@ def test_all_shares_of_dropout_are_one_population(folds, tmp_path):
     reports = []
     fixed = FIXED | {"n_components": 2}
     run_sweep(tmp_path / "s", "deep-rnade", "toy", fixed, {"dropout": [0.0, 0.2, 0.5]}, report=reports.append)
-    assert {(p.parts, len(p.settings)) for p in reports if p.what == "grid"} == {(1, 6)}
+    assert {(p.parts, len(p.settings)) for p in reports if p.phase == "grid"} == {(1, 6)}
 
 
 def test_repeats_of_ensembles_are_scored_as_ensembles_and_name_those_that_diverged(

@@ -106,7 +106,7 @@ def test_the_schema_and_the_codes_are_those_of_the_table_in_memory(
             assert attempt(files.schema) == expected
             return
         assert same(files.schema(), expected)
-        codes, held = expected.encode(whole)[0], files._places[0]
+        codes, held = expected.encode(whole)[0], files._held_rows
         assert len(held) == (round(0.1 * n) if round(0.1 * n) > 1 else 0)
         some = np.setdiff1d(np.flatnonzero(~np.isnan(codes).all(1)), held)
         if len(some):
@@ -181,8 +181,8 @@ def test_no_more_than_a_part_of_the_rows_is_read_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(stream, "ROWS", 30)
     monkeypatch.setattr(large, "SAMPLED", 40)
     monkeypatch.setattr(large, "HELD", 20)
-    read = stream.read_part
-    monkeypatch.setattr(stream, "read_part", lambda *args: sizes.append(len(read(*args))) or read(*args))
+    read = stream.Reader.__call__
+    monkeypatch.setattr(stream.Reader, "__call__", lambda *a: sizes.append(len(read(*a))) or read(*a))
     files = FileTable(folder, held=0.1)
     with files.codes(files.schema()) as rows:
         assert len(rows.file.read()) == 0  # the end: no more than the codes are there

@@ -7,7 +7,7 @@ import pandas as pd
 import polars
 import pytest
 
-from pynade.runs.run import _varying
+from pynade.runs.run import _drop_constant
 from pynade.tables import Dataset, Schema
 from pynade.tables.column import Column
 from pynade.tables.files import read_file, read_frame, unique_names
@@ -72,7 +72,7 @@ def test_places_of_columns(names):
 def test_constant_columns_are_dropped(names):
     rows = np.stack([np.zeros(N), np.arange(N) % 2])
     schema = Schema(tuple(Column(name, "binary") for name in names))
-    left = _varying(Dataset("toy", rows, None, None, schema), True)
+    left = _drop_constant(Dataset("toy", rows, None, None, schema), True)
     assert left.provenance["dropped_columns"] == names[::2]
     assert Name.compared < 10 * N
 

@@ -21,7 +21,7 @@ from polars.exceptions import PolarsError
 
 import pynade
 from pynade.app.explorer import TooMuch
-from pynade.app.server import _json_table, _parsed
+from pynade.app.server import _json_object, _json_table
 from pynade.digest import BLANK, read_json, sealed
 from pynade.runs.run import resume_run
 from pynade.runs.summary import describe_run, read_metrics, read_result, read_spec
@@ -77,7 +77,7 @@ def kinds(plan: Plan) -> dict[str, Kind]:
 
     def sent(path: Path) -> Any:
         try:
-            return _json_table(_parsed(path.read_bytes())).write_json()
+            return _json_table(_json_object(path.read_bytes())).write_json()
         except (TooMuch, TypeError, OverflowError, PolarsError, ValueError) as error:  # as the server does
             raise ValueError(f"{path}: {str(error)[:300]}") from None
 

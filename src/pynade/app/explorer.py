@@ -18,6 +18,7 @@ from pynade.app.limits import Costs, Limits, TooMuch
 from pynade.estimators import ImageEstimator
 from pynade.estimators.images import image_sides
 from pynade.models import Orderless
+from pynade.plots.drawing import column_names
 from pynade.tables.column import DAY, Column
 from pynade.tables.frames import check_columns, native_frame
 
@@ -27,17 +28,13 @@ ORDERINGS = 8  # at most, that are compared
 POINTS = 400  # real rows shown over a joint density
 WARNINGS = threading.Lock()  # filters of warnings belong to the whole process
 NEAR = 0.1  # share of the rows on each side that count as near to a given number
+EXACT = {"kind": "exact", "text": "exact"}
+NOTHING: dict[str, Any] = {}  # is given
 
 
-@contextmanager
-def caught_warnings(model: Any) -> Iterator[list[Any]]:
-    """What a model with a fixed ordering warns of; others do not, and need not wait for each other."""
-    if not hasattr(model.model_, "order"):
-        yield []
-        return
-    with WARNINGS, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        yield caught
+def estimate_badge(error: float, digits: str = ".3f") -> dict[str, Any]:
+    """How a number is known that was estimated with this standard error."""
+    return {"kind": "estimate", "text": f"estimate ± {error:{digits}}", "error": error}
 
 
 class Draws:
@@ -52,7 +49,7 @@ class Draws:
 
     def cdf(self, x: Any) -> np.ndarray:
         """Share of draws that are at most x, for each x."""
-        return np.searchsorted(self.values, np.asarray(x, float), side="right") / len(self.values)
+        return np.searchsorted(self.values, x, side="right") / len(self.values)
 
     def quantile(self, q: Any) -> np.ndarray:
         """Quantiles of the draws."""
@@ -65,15 +62,25 @@ class Draws:
 
 def json_value(value: Any) -> Any:
     """A cell as JSON can hold it: dates as text, NaN as null."""
-    value = value.item() if isinstance(value, np.generic) and value.dtype.kind != "M" else value
+    if isinstance(value, np.datetime64):
+        value = value.astype("datetime64[us]")
+    value = value.item() if isinstance(value, np.generic) else value
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if isinstance(value, np.datetime64):
-        value = value.astype("datetime64[us]").item()
     text = value.isoformat() if hasattr(value, "isoformat") else str(value)
     return text.removesuffix("T00:00:00")
+
+
+def level_text(level: Any) -> str:
+    """A level as polars writes it."""
+    return str(level).lower() if isinstance(level, bool) else str(level)
+
+
+def axis_values(column: Column, numbers: np.ndarray) -> np.ndarray:
+    """Numbers of the axis of a column (of dates: microseconds) as its distributions take them."""
+    return numbers.round().astype("datetime64[us]") if column.kind == "date" else numbers
 
 
 class Explorer:
@@ -94,22 +101,19 @@ class Explorer:
         self.model, self.code, self.result, self.limits = model, code, result, limits
         self.mixed = hasattr(model, "schema_")
         self.orderless = isinstance(model.model_, Orderless)
-        n, named = model.model_.n_variables, list(getattr(model, "feature_names_in_", ()))
-        if self.mixed:
-            self.columns: list[Column] = list(model.schema_.columns)
-        else:
-            cells, names = model._cells(), named or [f"x{i + 1}" for i in range(n)]
-            form: dict[str, Any] = {"kind": "real"}
-            if cells.kind == "binary":
-                form = {"kind": "binary", "levels": (0, 1)}
-                if cells.white > 1:
-                    form = {"kind": "integer", "resolution": 1.0, "low": 0.0, "high": float(cells.white)}
-            self.columns = [Column(str(name), **form) for name in names]
-        self.nameless = not (self.mixed or named)
-        self.keys: dict[str, Any] = {
-            c.name: i if self.nameless else c.name for i, c in enumerate(self.columns)
-        }
-        self.by_name = {c.name: c for c in self.columns}
+        self.has_fixed_ordering = hasattr(model.model_, "order")
+        n, cells = model.model_.n_variables, model._cells()
+        self.white = int(cells.white)
+        kind: dict[str, Any] = {"kind": "real"}
+        if cells.kind == "binary":
+            kind = {"kind": "binary", "levels": (0, 1)}
+            if self.white > 1:
+                kind = {"kind": "integer", "resolution": 1.0, "low": 0.0, "high": float(self.white)}
+        names = column_names(model)
+        self.columns = model.schema_.columns if self.mixed else [Column(name, **kind) for name in names]
+        self.by_name: dict[str, Column] = dict(zip(names, self.columns, strict=True))
+        self.nameless = not self.mixed and model._names() is None
+        self.keys: dict[str, Any] = {name: i if self.nameless else name for i, name in enumerate(names)}
         shape = image_shape or getattr(model, "image_shape", None)
         if shape is None and isinstance(model, ImageEstimator):
             shape = image_sides(None, n)
@@ -118,9 +122,8 @@ class Explorer:
         if data is not None:
             self.table = self.frame(data)
             check_columns(self.table.columns, [*self.by_name])
-        self.white = int(model._cells().white)
-        self.order: Any = None  # rows of the data sorted by log p, once they were asked for
-        self.scored: Any = None  # comparisons with simpler models, likewise
+        self.sorted_rows: Any = None  # numbers of rows of the data by log p, once they were asked for
+        self.scores: Any = None  # comparisons with simpler models, likewise
         self.costs = Costs(limits, n)
 
     def frame(self, data: Any) -> Any:
@@ -132,9 +135,19 @@ class Explorer:
             frame.columns = names
         return frame
 
-    def rows_of(self, frame: Any) -> Any:
+    def model_rows(self, frame: Any) -> Any:
         """A table as the model takes it: an array where it was fitted without column names."""
         return frame.to_numpy().astype(np.float64) if self.nameless else frame
+
+    @contextmanager
+    def caught_warnings(self) -> Iterator[list[Any]]:
+        """What a model with a fixed ordering warns of; others do not, and need not wait for each other."""
+        if not self.has_fixed_ordering:
+            yield []
+            return
+        with WARNINGS, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            yield caught
 
     # what is asked
 
@@ -148,7 +161,7 @@ class Explorer:
         """Checked values of known columns by name, and notes about those that are out of range."""
         if not isinstance(given, dict):
             raise ValueError("given must be an object from column names to values")
-        found, notes = {}, []
+        values, notes = {}, []
         for name, value in given.items():
             column = self.column(name)
             if not isinstance(value, str | int | float) or len(str(value)) > 500:
@@ -160,33 +173,32 @@ class Explorer:
                 value = str(value)
             elif column.n_levels:
                 value = parsed
-            else:
-                if not math.isfinite(parsed):
-                    raise ValueError(f"column {name!r:.60} is given as {value!r:.20}, which is no number")
+            elif math.isfinite(parsed):
                 value = int(parsed) if parsed.is_integer() and abs(parsed) < 2**53 else parsed
-            found[name] = value
+            else:
+                raise ValueError(f"column {name!r:.60} is given as {value!r:.20}, which is no number")
+            values[name] = value
             if self.mixed and math.isnan(float(column.encode([parsed])[0][0])):
                 notes.append(f"{name} = {value} is outside of the range in training, so it counts as unknown")
-        return found, notes
+        return values, notes
 
-    def keyed(self, given: dict[str, Any]) -> dict[Any, Any]:
+    def by_key(self, given: dict[str, Any]) -> dict[Any, Any]:
         """Given values by the keys that the model takes: names, or numbers of columns without names."""
         return {self.keys[name]: value for name, value in given.items()}
 
-    def near(self, given: dict[str, Any]) -> Any:
+    def rows_near(self, given: dict[str, Any]) -> Any:
         """Rows of the data near to what is given: the same levels, numbers within a tenth of the ranks."""
         table = self.table
         for name, value in given.items():
-            column, cells = self.by_name[name], table[name]
+            column = self.by_name[name]
             if column.n_levels:
-                text = str(value).lower() if isinstance(value, bool) else str(value)
-                table = table.filter(cells.cast(polars.String) == text)
+                table = table.filter(table[name].cast(polars.String) == level_text(value))
                 continue
-            numbers, known = self.numbers(table, column), self.numbers(self.table, column)
-            known = np.sort(known[~np.isnan(known)])
-            if len(known):
-                rank = np.searchsorted(known, [column.parse(value)]).item() / len(known)
-                low, high = np.quantile(known, np.clip([rank - NEAR, rank + NEAR], 0, 1))
+            numbers, ranked = self.numbers(table, column), self.numbers(self.table, column)
+            ranked = ranked[~np.isnan(ranked)]
+            if len(ranked):
+                rank = (ranked < column.parse(value)).mean()
+                low, high = np.quantile(ranked, np.clip([rank - NEAR, rank + NEAR], 0, 1))
                 table = table.filter(polars.Series((numbers >= low) & (numbers <= high)))
         return table
 
@@ -222,83 +234,59 @@ class Explorer:
             "image_shape": self.shape,
             "white": self.white,
             "history": history,
-            "orderings": self.k,
+            "orderings": self.n_orderings,
             "sorts_rows": not (self.table is None or isinstance(self.model, ImageEstimator)),
             "limits": {"rows": self.limits.rows, "bytes": self.limits.bytes, "seconds": self.limits.seconds},
             "code": self.code.model(),
         }
 
     @property
-    def k(self) -> int | None:
+    def n_orderings(self) -> int | None:
         """Orderings that a score averages; None of a model that needs none."""
         return len(self.model.orderings()) if self.orderless else None
 
     def score_badge(self, log_p: Any, k: int | None = None) -> dict[str, Any]:
         """How log p of rows, along k orderings (None: the model's own), is known: an RBM may estimate it."""
         summary = self.model.summary(log_p)
-        if not summary.exact:
-            error = summary.mc_stderr
-            return {"kind": "estimate", "text": f"estimate ± {error:.3f}", "error": error}
-        return self.exact_badge(k)
+        return self.exact_badge(k) if summary.exact else estimate_badge(summary.mc_stderr)
 
     def exact_badge(self, k: int | None = None) -> dict[str, Any]:
         """Of an exact log p along k orderings (None: the model's own)."""
-        if self.k is None:
-            return {"kind": "exact", "text": "exact"}
-        k = k or self.k
-        return {"kind": "orderings", "text": f"exact for {k} ordering{'s' * (k > 1)}"}
+        k = k or self.n_orderings
+        return EXACT if k is None else {"kind": "orderings", "text": f"exact for {k} ordering{'s' * (k > 1)}"}
 
     def spread_of_scores(self, rows: Any) -> np.ndarray:
-        """Standard deviation of log p of rows, which may have gaps, over 8 orderings; NaN of other models."""
-        if not self.orderless:
-            return np.full(len(rows), math.nan)
-        return np.std(
-            [self.model.score_samples(rows, orderings=one) for one in self.model.orderings(ORDERINGS)], 0
-        )
+        """Standard deviation of log p of rows (gaps or not) over 8 orderings of an orderless model."""
+        orderings = self.model.orderings(ORDERINGS)
+        return np.std([self.model.score_samples(rows, orderings=ordering) for ordering in orderings], 0)
 
-    def _answer(
-        self, name: str, given: dict[str, Any], caught: list[Any] | None = None
-    ) -> tuple[Any, dict[str, Any], str]:
-        """The distribution of a column given others, how it is known, and code that makes it.
-
-        Warnings of the trial, which draws less, are taken out of those that were caught.
-        """
-        caught = [] if caught is None else caught
-        before = len(caught)
-        model, key = self.model, self.keys[name]
+    def _distribution(self, name: str, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The distribution of a column given others; how it is known, code that makes it, and notes."""
+        model, key, by_key = self.model, self.keys[name], self.by_key(given)
         try:
-            answer, exact = model.conditional(key, self.keyed(given)), {"kind": "exact", "text": "exact"}
-            return answer, exact, self.code.conditional(key, self.keyed(given))
+            facts = {"badge": EXACT, "code": self.code.conditional(key, by_key), "notes": []}
+            return model.conditional(key, by_key), facts
         except ValueError:
-            if not hasattr(model.model_, "order"):
+            if not self.has_fixed_ordering:
                 raise
         names = [*self.by_name]
         place, known = names.index(name), {names.index(other): value for other, value in given.items()}
-        if given:
-            row = np.full((1, len(names)), np.nan)
-            row[0, [*known]] = [*known.values()]
-            n = self.costs.affordable(
-                lambda n: model.impute(row, n=n, random_state=0, particles=4 * n), DRAWS, 8
-            )
-            del caught[before:]
-            values = np.asarray(model.impute(row, n=n, random_state=0, particles=4 * n))[:, 0, place]
-        else:
-            n = self.costs.affordable(lambda n: model.sample(n, 0), DRAWS, 8)
-            values = np.asarray(model.sample(n, 0))[:, place]
+        row = np.array([[known.get(i, math.nan) for i in range(len(names))]])
+
+        def draw(n: int) -> np.ndarray:
+            if not given:
+                return np.asarray(model.sample(n, 0))[:, place]
+            return np.asarray(model.impute(row, n=n, random_state=0, particles=4 * n))[:, 0, place]
+
+        with self.caught_warnings() as caught:
+            n = self.costs.affordable(draw, DRAWS, 8)
+            caught.clear()  # of the trial, which draws less
+            draws = Draws(draw(n))
         badge = {"kind": "estimate", "text": f"estimate from {n:,} draws", "error": 0.5 / math.sqrt(n)}
-        return Draws(values), badge, self.code.draws(place, known, len(names), n)
+        code = self.code.draws(place, known, len(names), n)
+        return draws, {"badge": badge, "code": code, "notes": [str(w.message) for w in caught]}
 
-    def _moment(self, column: Column, number: float) -> Any:
-        """A number of the axis of a column as its distributions take it."""
-        return np.datetime64(round(number), "us") if self.mixed and column.kind == "date" else number
-
-    @staticmethod
-    def _number(value: Any) -> float:
-        return float(
-            value.astype("datetime64[us]").astype(np.int64) if isinstance(value, np.datetime64) else value
-        )
-
-    def conditional(self, asked: Any, given: Any) -> dict[str, Any]:
+    def conditional(self, asked: Any, given: Any = NOTHING) -> dict[str, Any]:
         """The distribution of a column given others over its marginal, or the joint one of two columns."""
         if not isinstance(asked, list) or not 1 <= len(asked) <= 2:
             raise ValueError("asked must be a list of one or two column names")
@@ -309,95 +297,88 @@ class Explorer:
                 raise ValueError(f"column {column.name!r:.60} is both asked for and given")
         if len({*asked}) < len(asked):
             raise ValueError("a column is asked for twice")
-        found = [self._summary(column, known) for column in columns]
-        if len(found) == 1:
-            return found[0] | {"notes": notes + found[0]["notes"]}
-        return {"columns": found, "notes": notes} | self._joint(columns, known)
+        distributions, summaries = zip(*(self._summary(column, known) for column in columns), strict=True)
+        if len(columns) == 1:
+            return summaries[0] | {"notes": notes + summaries[0]["notes"]}
+        if any(isinstance(distribution, Draws) for distribution in distributions):
+            raise ValueError("this model has a fixed ordering: ask about one column at a time")
+        return {"columns": summaries, "notes": notes} | self._joint(columns, distributions, known)
 
-    def _summary(self, column: Column, given: dict[str, Any]) -> dict[str, Any]:
-        with caught_warnings(self.model) as caught:
-            answer, badge, code = self._answer(column.name, given, caught)
-            marginal = answer if not given else self._answer(column.name, {})[0]
-        out: dict[str, Any] = {"column": column.name, "kind": column.kind, "badge": badge, "code": code}
-        out |= {"notes": [str(w.message) for w in caught], "n_given": len(given)}
+    def _summary(self, column: Column, given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The distribution of a column given others, and what the page shows of it, over its marginal."""
+        answer, facts = self._distribution(column.name, given)
+        marginal = self._distribution(column.name, {})[0] if given else answer
+        out = facts | {"column": column.name, "kind": column.kind, "n_given": len(given)}
         if column.n_levels:
             levels = [*column.levels, *column.known_rare]
             p, before = (np.asarray(each.pmf(levels), float) for each in (answer, marginal))
             out |= {"levels": [*map(json_value, levels)], "p": p.tolist(), "marginal": before.tolist()}
-            return out | {"mode": json_value(levels[int(p.argmax())])}
-        ends = np.array(
-            [[self._number(x) for x in each.quantile([0.005, 0.995])] for each in (marginal, answer)]
-        )
-        edges = column.bins(float(ends[:, 0].min()), float(ends[:, 1].max()), BINS)
-        places = [self._moment(column, edge) for edge in edges]
+            return answer, out | {"mode": json_value(levels[int(p.argmax())])}
+        ends = [[column.parse(x) for x in each.quantile([0.005, 0.995])] for each in (marginal, answer)]
+        edges = column.bins(min(low for low, _ in ends), max(high for _, high in ends), BINS)
         for label, each in (("p", answer), ("marginal", marginal)):
-            out[label] = np.maximum(np.diff(np.asarray(each.cdf(places), float)), 0).tolist()
-        out["step"] = column.resolution
+            out[label] = np.maximum(np.diff(each.cdf(axis_values(column, edges))), 0).tolist()
         low, median, high = answer.quantile([0.05, 0.5, 0.95])
-        out |= {"edges": edges.tolist(), "at": [self._number(x) for x in (low, median, high)]}
         out |= {"median": json_value(median), "low": json_value(low), "high": json_value(high)}
-        out |= {"middle": self._number(marginal.quantile([0.5])[0])}
-        return out | ({} if column.kind == "date" else {"mean": json_value(answer.mean())})
+        out |= {"edges": edges.tolist(), "at": [*map(column.parse, (low, median, high))]}
+        out |= {"step": column.resolution, "middle": column.parse(marginal.quantile([0.5])[0])}
+        return answer, out | ({} if column.kind == "date" else {"mean": json_value(answer.mean())})
 
-    def _parts(self, column: Column, given: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    @staticmethod
+    def _ranges(column: Column, distribution: Any) -> tuple[list[Any], list[Any]]:
         """Ends of ranges across the distribution of a column, and a value that stands for each range.
 
         It is the middle one by probability. Levels stand for themselves and have no ends.
         """
         if column.n_levels:
             return [], list(column.levels)[:GRID]
-        answer = self._answer(column.name, given)[0]
-        low, high = (self._number(x) for x in answer.quantile([0.01, 0.99]))
+        low, high = map(column.parse, distribution.quantile([0.01, 0.99]))
         edges = column.bins(low, high, GRID)
-        ends = [self._moment(column, edge) for edge in edges]
-        below = np.asarray(answer.cdf(ends), float)
-        middles = [self._number(x) for x in answer.quantile((below[1:] + below[:-1]) / 2)]
-        middles = np.clip(middles, edges[:-1] + column.resolution, edges[1:]).tolist()
-        values = [self._moment(column, number) for number in middles]
-        as_given = json_value if column.kind == "date" else float
-        return [*map(as_given, ends)], [*map(as_given, values)]
+        ends = axis_values(column, edges)
+        below = np.asarray(distribution.cdf(ends), float)
+        middles = [*map(column.parse, distribution.quantile((below[1:] + below[:-1]) / 2))]
+        values = axis_values(column, np.clip(middles, edges[:-1] + column.resolution, edges[1:]))
+        return [*map(json_value, ends)], [*map(json_value, values)]
 
-    def _joint(self, columns: list[Column], given: dict[str, Any]) -> dict[str, Any]:
+    def _joint(
+        self, columns: list[Column], distributions: Sequence[Any], given: dict[str, Any]
+    ) -> dict[str, Any]:
         """Probabilities of the cells of a grid over two columns, by the chain rule in both orders."""
-        self._refuse_estimates(columns[0], given)
-        parts = [self._parts(column, given) for column in columns]
-        keys, model, known = [self.keys[c.name] for c in columns], self.model, self.keyed(given)
+        grid = [self._ranges(*pair) for pair in zip(columns, distributions, strict=True)]
+        keys, by_key = [self.keys[column.name] for column in columns], self.by_key(given)
         end = time.monotonic() + self.limits.seconds
 
-        def of(k: int, answer: Any) -> np.ndarray:
+        def probabilities(k: int, distribution: Any) -> np.ndarray:
             if time.monotonic() > end:
                 raise TooMuch(
                     f"the density of two columns takes longer than {self.limits.seconds:g} s: ask about one"
                 )
-            ends, values = parts[k]
-            return np.diff(answer.cdf(ends)) if ends else np.asarray(answer.pmf(values))
+            ends, values = grid[k]
+            return np.diff(distribution.cdf(ends)) if ends else np.asarray(distribution.pmf(values))
 
-        def along(first: int, second: int) -> np.ndarray:
-            key, other = keys[first], keys[second]
-            each = [of(second, model.conditional(other, {**known, key: v})) for v in parts[first][1]]
-            return of(first, model.conditional(key, known))[:, None] * np.maximum(each, 0)
+        def chain_rule(first: int, second: int) -> np.ndarray:
+            lines = [
+                probabilities(second, self.model.conditional(keys[second], {**by_key, keys[first]: value}))
+                for value in grid[first][1]
+            ]
+            return probabilities(first, distributions[first])[:, None] * np.maximum(lines, 0)
 
-        one, two = along(0, 1), along(1, 0).T
-        distance = 0.5 * float(np.abs(one / max(one.sum(), 1e-300) - two / max(two.sum(), 1e-300)).sum())
+        p, q = chain_rule(0, 1), chain_rule(1, 0).T
+        distance = 0.5 * float(np.abs(p / max(p.sum(), 1e-300) - q / max(q.sum(), 1e-300)).sum())
         badge = {"kind": "orderings", "text": "exact for 2 orderings", "spread": distance}
         points: list[Any] = []
         if self.table is not None:
-            rows = self.near(given).drop_nulls([c.name for c in columns])
+            rows = self.rows_near(given).drop_nulls([column.name for column in columns])
             rows = rows.sample(min(POINTS, rows.height), seed=0)
             sides = [list(rows[c.name] if c.n_levels else self.numbers(rows, c)) for c in columns]
             points = [[json_value(v) for v in pair] for pair in zip(*sides, strict=True)]
-        axes = [
-            [column.parse(end) for end in ends] or values
-            for (ends, values), column in zip(parts, columns, strict=True)
-        ]
-        out = {"x_at": axes[0], "y_at": axes[1], "p": ((one + two) / 2).tolist(), "points": points}
-        return out | {"badge": badge, "code": self.code.joint(keys, known, parts)}
+        x_at, y_at = (
+            [*map(column.parse, ends)] or values for (ends, values), column in zip(grid, columns, strict=True)
+        )
+        out = {"x_at": x_at, "y_at": y_at, "p": ((p + q) / 2).tolist(), "points": points}
+        return out | {"badge": badge, "code": self.code.joint(keys, by_key, grid)}
 
-    def _refuse_estimates(self, column: Column, given: dict[str, Any]) -> None:
-        if self._answer(column.name, given)[1]["kind"] == "estimate":
-            raise ValueError("this model has a fixed ordering: ask about one column at a time")
-
-    def spread(self, asked: Any, given: Any) -> dict[str, Any]:
+    def spread(self, asked: Any, given: Any = NOTHING) -> dict[str, Any]:
         """How far orderings disagree about the distribution of a column."""
         if not isinstance(asked, list) or len(asked) != 1:
             raise ValueError("asked must be a list of one column name")
@@ -405,10 +386,6 @@ class Explorer:
         k = int(np.clip(200 // (len(known) + 1), 1, ORDERINGS))
         if not self.mixed or not known:
             return {"spread": None, "k": k}
-        answer = self.model.conditional(column.name, known)
-        code = self.code.conditional(column.name, known)
-        return {
-            "spread": answer.disagreement(k),
-            "k": k,
-            "code": f"{code}spread = answer.disagreement({k})\n",
-        }
+        spread = self.model.conditional(column.name, known).disagreement(k)
+        code = f"{self.code.conditional(column.name, known)}spread = answer.disagreement({k})\n"
+        return {"spread": spread, "k": k, "code": code}

@@ -34,6 +34,13 @@ class TooMuch(ValueError):
     """A request that is right but larger than the limits."""
 
 
+def seconds_of(work: Callable[..., Any], *arguments: int) -> float:
+    """How long a call takes."""
+    start = time.monotonic()
+    work(*arguments)
+    return max(time.monotonic() - start, 1e-9)
+
+
 class Costs:
     """How much can be computed within the time limit, by trials: a thread cannot be stopped.
 
@@ -44,7 +51,7 @@ class Costs:
 
     def __init__(self, limits: Limits, n_columns: int) -> None:
         self.seconds, self.n_columns = limits.seconds, n_columns
-        self.rows: dict[tuple[str, int], tuple[float, float]] = {}  # seconds of rows of a page, by a trial
+        self.trials: dict[tuple[str, int], tuple[float, float]] = {}  # results of `_cost`
 
     def affordable(self, work: Callable[[int], Any], wanted: int, probe: int = 512) -> int:
         """How many rows or draws can be made within the time limit, by a trial of a few.
@@ -54,58 +61,45 @@ class Costs:
             wanted: how many at most.
             probe: the number of the trial.
         """
-        began = time.monotonic()
-        work(1)  # compiles what has to be compiled
-        first = max(time.monotonic() - began, 1e-9)
+        first = seconds_of(work, 1)  # compiles what has to be compiled
         if first > self.seconds:
             return 1
-        probe, began = (
-            int(np.clip(0.2 * self.seconds / first, 1, min(probe, wanted))),
-            time.monotonic(),
-        )
-        work(probe)
-        each = max(time.monotonic() - began, 1e-9) / probe
-        return int(np.clip(self.seconds / each, 1, wanted))
+        probe = int(np.clip(0.2 * self.seconds / first, 1, min(probe, wanted)))
+        return int(np.clip(self.seconds / (seconds_of(work, probe) / probe), 1, wanted))
 
     def in_time(
         self,
         name: str,
         work: Callable[[int], Any],
         rows: int,
-        columns: Callable[[], Any] | None = None,
-    ) -> bool:
-        """Whether so many rows of a page take no longer than the limit, by a trial that is made once.
+        one_column: Callable[[], Any] | None = None,
+    ) -> Any:
+        """What is made of the rows of a page; None if it takes too long, by a trial that is made once.
 
         Args:
             name: of the computation.
             work: makes so many rows.
             rows: how many are wanted.
-            columns: a computation that the one of a row makes for every column, where these may be many.
+            one_column: a computation that the one of a row makes for every column, where these may be many.
         """
         trial = name, min(rows, 8)
-        if trial not in self.rows:
-            self.rows[trial] = self._cost(work, trial[1], columns)
-        one, more = self.rows[trial]
-        return one + more * (rows - 1) <= self.seconds
+        if trial not in self.trials:
+            self.trials[trial] = self._cost(work, trial[1], one_column)
+        first, further = self.trials[trial]
+        return work(rows) if first + further * (rows - 1) <= self.seconds else None
 
     def _cost(
-        self, work: Callable[[int], Any], few: int, columns: Callable[[], Any] | None
+        self, work: Callable[[int], Any], rows: int, one_column: Callable[[], Any] | None
     ) -> tuple[float, float]:
         """Seconds of the first row and of each further one, infinite if one row is too much."""
-
-        def seconds(call: Callable[..., Any], *n: int) -> float:
-            began = time.monotonic()
-            call(*n)
-            return time.monotonic() - began
-
-        if columns is not None:
-            columns()  # may compile something
-            if seconds(columns) * self.n_columns > self.seconds:
+        if one_column is not None:
+            one_column()  # may compile something
+            if seconds_of(one_column) * self.n_columns > self.seconds:
                 return math.inf, 0.0
-        if seconds(work, 1) > self.seconds:
+        if seconds_of(work, 1) > self.seconds:
             return math.inf, 0.0
-        one, some = seconds(work, 1), seconds(work, few)
-        return one, max(0.0, some - one) / max(1, few - 1)
+        first, all_rows = seconds_of(work, 1), seconds_of(work, rows)
+        return first, max(0.0, all_rows - first) / max(1, rows - 1)
 
     def check(self, work: Callable[[int], Any], rows: int) -> None:
         """Refuse rows that take longer than the time limit."""

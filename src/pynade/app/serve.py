@@ -12,7 +12,7 @@ from typing import Any
 
 from pynade.app.server import LOOPBACK, create
 from pynade.estimators.base import DensityEstimator
-from pynade.runs.run import load_run, sampled, training_data
+from pynade.runs.run import in_memory, load_run, training_data
 from pynade.runs.summary import read_result, read_spec
 from pynade.tables.images import binarized
 
@@ -28,17 +28,17 @@ def explorer_of_run(run: Path, data: str | None = None, data_dir: Path | None = 
     """
     model, facts = load_run(run, DensityEstimator)
     rows, note = None, ""
-    named = data or (read_spec(run)["data"] if run.is_dir() else None)
-    if named is not None:
+    name = data or (read_spec(run)["data"] if run.is_dir() else None)
+    if name is not None:
         try:
-            found = sampled(training_data(model, named, data_dir))
-            rows = binarized(found, facts.get("binarize")).split("all")
+            dataset = in_memory(training_data(model, name, data_dir))
+            rows = binarized(dataset, facts.get("binarize")).split("all")
         except (ValueError, OSError) as error:
             if data is not None:
                 raise
             note = f"without the data of the run: {error}"
     result = read_result(run) if (run / "result.json").is_file() else {}
-    options |= {"run": str(run), "data_name": None if rows is None else named, "facts": facts}
+    options |= {"run": str(run), "data_name": None if rows is None else name, "facts": facts}
     return create(model, rows, result=result, **options), note
 
 
@@ -78,8 +78,8 @@ def serve(
             listening.listen()
         except OSError as error:
             raise OSError(f"cannot listen at {host}, port {port}: {error.strerror}; try --port 0") from None
-        named = f"[{host}]" if ":" in host else host
-        address = f"http://{named}:{listening.getsockname()[1]}/" + (f"?token={token}" if token else "")
+        host_name = f"[{host}]" if ":" in host else host
+        address = f"http://{host_name}:{listening.getsockname()[1]}/" + (f"?token={token}" if token else "")
         say(f"{address}  (Ctrl-C stops it)", soft_wrap=True)
         if open_browser:
             webbrowser.open(address)

@@ -7,11 +7,11 @@ import logging
 import secrets
 from collections.abc import Callable
 from functools import partial
-from http.cookies import CookieError, SimpleCookie
 from importlib.resources import files
+from inspect import signature
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import polars
 import torch
@@ -26,9 +26,9 @@ from pynade.tables.frames import native_frame
 try:
     from anyio import CapacityLimiter, fail_after, to_thread
     from starlette.applications import Starlette
-    from starlette.datastructures import Headers, MutableHeaders
+    from starlette.datastructures import MutableHeaders
     from starlette.exceptions import HTTPException
-    from starlette.requests import ClientDisconnect, Request
+    from starlette.requests import ClientDisconnect, HTTPConnection, Request
     from starlette.responses import JSONResponse, RedirectResponse, Response
     from starlette.routing import Route
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -38,9 +38,8 @@ except ImportError as error:
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 COOKIE = "pynade_token"
 MOST_COLUMNS = 10_000  # of a table that is sent
-PAGE = {"/": ("index.html", "text/html"), "/app.js": ("app.js", "text/javascript")}
-PAGE |= {"/views.js": ("views.js", "text/javascript"), "/charts.js": ("charts.js", "text/javascript")}
-PAGE |= {"/style.css": ("style.css", "text/css")}
+PAGE = {"/": ("index.html", "text/html"), "/style.css": ("style.css", "text/css")}
+PAGE |= {f"/{name}.js": (f"{name}.js", "text/javascript") for name in ("app", "views", "charts")}
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
 POLICY += "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 HEADERS = {
@@ -83,42 +82,36 @@ class Guard:
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        answer = self.refused(scope) or self.app
+        answer = self.check(scope) or self.app
         await answer(scope, receive, with_headers)
 
-    def refused(self, scope: Scope) -> Response | None:
-        """The answer to a request that is not passed on."""
-        headers = Headers(scope=scope)
-        host, origin = headers.get("host", ""), headers.get("origin")
+    def check(self, scope: Scope) -> Response | None:
+        """The answer to a request that is not passed on; None passes it on."""
+        request = HTTPConnection(scope)
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
         try:
-            name, other = urlsplit(f"//{host}").hostname, urlsplit(origin or "").netloc
+            host_name, origin_host = urlsplit(f"//{host}").hostname, urlsplit(origin or "").netloc
         except ValueError:
             return refusal(400, "the Host or Origin header is not valid")
-        if self.hosts is not None and name not in self.hosts:
+        if self.hosts is not None and host_name not in self.hosts:
             return refusal(403, "this server answers only under its own name (Host header)")
-        foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site") and scope["path"] != "/"
-        if foreign or (origin is not None and other != host):  # (the page itself may be linked to)
+        site, at_page = request.headers.get("sec-fetch-site"), scope["path"] == "/"
+        foreign = site in ("cross-site", "same-site") and not at_page  # (the page itself may be linked to)
+        if foreign or (origin is not None and origin_host != host):
             return refusal(403, "requests of pages of other sites are refused")
         if self.token is None:
             return None
-        asked = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if self._right(asked) and scope["path"] == "/":
+        if at_page and self._is_token(request.query_params.get("token", "")):
             answer = RedirectResponse("/", 303)
             answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
             return answer
-        cookies: SimpleCookie = SimpleCookie()
-        try:
-            cookies.load(headers.get("cookie", ""))
-        except CookieError:
-            return refusal(400, "the Cookie header is not valid")
-        cookie = cookies[COOKIE].value if COOKIE in cookies else ""
-        bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        if self._right(cookie) or self._right(bearer):
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if self._is_token(request.cookies.get(COOKIE, "")) or self._is_token(bearer):
             return None
         return refusal(401, "a token is needed: open the address that `pynade explore` printed")
 
-    def _right(self, given: str) -> bool:
-        return secrets.compare_digest(given.encode(), (self.token or "").encode())
+    def _is_token(self, text: str) -> bool:
+        return secrets.compare_digest(text.encode(), (self.token or "").encode())
 
 
 def create(
@@ -154,16 +147,11 @@ def create(
     explorer = Explorer(model, data, code, result or {}, facts.get("image_shape"), limits)
     service = Service(explorer)
     routes = [Route(path, partial(_page, *file), methods=["GET"]) for path, file in PAGE.items()]
-    routes += [Route(f"/api/{name}", service.endpoint(work), methods=["GET"]) for name, work in READ.items()]
-    routes += [
-        Route(f"/api/{name}", service.endpoint(work, json_body), methods=["POST"])
-        for name, work in ASKED.items()
-    ]
-    routes += [
-        Route(f"/api/{name}", service.endpoint(work, table_body), methods=["POST"])
-        for name, work in SENT.items()
-    ]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _refused, Exception: _failed})
+    groups: tuple[Any, ...] = ((READ, "GET", None), (ASKED, "POST", json_body), (SENT, "POST", table_body))
+    for works, method, parse in groups:
+        for name, work in works.items():
+            routes.append(Route(f"/api/{name}", service.endpoint(work, parse), methods=[method]))
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _http_error, Exception: _server_error})
     app.add_middleware(Guard, token=token, hosts=hosts)
     return app
 
@@ -173,13 +161,13 @@ def _page(name: str, kind: str, request: Request) -> Response:
     return Response(text, media_type=kind)
 
 
-def _refused(request: Request, error: Exception) -> Response:
+def _http_error(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 400)
-    known = {404: "there is no such page", 405: "this address takes another method"}
-    return refusal(status, known.get(status, str(getattr(error, "detail", error))))
+    sentences = {404: "there is no such page", 405: "this address takes another method"}
+    return refusal(status, sentences.get(status, str(getattr(error, "detail", error))))
 
 
-def _failed(request: Request, error: Exception) -> Response:
+def _server_error(request: Request, error: Exception) -> Response:
     return refusal(500, "this is a fault of pynade; the log of the server has more about it")
 
 
@@ -201,10 +189,10 @@ class Service:
             self.busy += 1
             try:
                 with fail_after(self.limits.seconds):  # a slow sender holds no place
-                    raw = await self._read(request)
+                    body = await self._read(request)
                 self.threads = self.threads or CapacityLimiter(self.limits.concurrent)
                 return await to_thread.run_sync(
-                    self._computed, work, parse, request, raw, limiter=self.threads
+                    self._compute, work, parse, request, body, limiter=self.threads
                 )
             except TooMuch as error:
                 return refusal(413, str(error))
@@ -212,6 +200,9 @@ class Service:
                 return refusal(408, f"the request was not sent within {self.limits.seconds:g} s")
             except ClientDisconnect:
                 return refusal(400, "the request ended early")
+            except (ValueError, TypeError, OverflowError, polars.exceptions.PolarsError) as error:
+                log.info("refused: %s", error)
+                return refusal(400, str(error))
             finally:
                 self.busy -= 1
 
@@ -221,7 +212,7 @@ class Service:
         """The body of a request, within its limit."""
         too_large = TooMuch(f"a request may have {self.limits.bytes:,} bytes at most")
         length = request.headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > self.limits.bytes:
+        if not length.isdecimal() or int(length) > self.limits.bytes:
             raise too_large
         parts, size = [], 0
         async for part in request.stream():
@@ -231,75 +222,76 @@ class Service:
                 raise too_large
         return b"".join(parts)
 
-    def _computed(self, work: Callable[..., Any], parse: Any, request: Request, raw: bytes) -> Response:
+    def _compute(self, work: Callable[..., Any], parse: Any, request: Request, body: bytes) -> Response:
         torch.set_num_threads(1)  # of this thread: questions are small, and several are computed at once
-        try:
-            asked = {} if parse is None else parse(self.explorer, request, raw)
-            found = work(self.explorer, **asked)
-            return Response(json.dumps(found, allow_nan=False), media_type="application/json")
-        except TooMuch as error:
-            return refusal(413, str(error))
-        except (ValueError, TypeError, OverflowError, polars.exceptions.PolarsError) as error:
-            log.info("refused: %s", error)
-            return refusal(400, str(error))
+        arguments = {} if parse is None else parse(self.explorer, request, body)
+        check_arguments(work, arguments)
+        answer = json.dumps(work(self.explorer, **arguments), allow_nan=False)
+        return Response(answer, media_type="application/json")
 
 
-def _no_constants(word: str) -> float:
+def check_arguments(work: Callable[..., Any], arguments: dict[str, Any]) -> None:
+    """Refuse arguments of a request that a function of an explorer does not know, and missing ones."""
+    parameters = [*signature(work).parameters.values()][1:]
+    names = [parameter.name for parameter in parameters]
+    for name in arguments:
+        if name not in names:
+            raise ValueError(f"there is no {name!r:.40} here; known: {', '.join(names)}")
+    for parameter in parameters:
+        if parameter.default is parameter.empty and parameter.name not in arguments:
+            raise ValueError(f"the request has no {parameter.name!r}")
+
+
+def _refuse_constant(word: str) -> float:
     raise ValueError(f"the request has {word}, which is no JSON")
 
 
-def _parsed(raw: bytes) -> dict[str, Any]:
-    """The object of a JSON body."""
+def _json_object(body: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(raw.decode("utf-8"), parse_constant=_no_constants)
+        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the request is no JSON text ({error})") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ValueError("the request must be a JSON object")
-    return found
+    return value
 
 
-def json_body(explorer: Explorer, request: Request, raw: bytes) -> dict[str, Any]:
+def json_body(explorer: Explorer, request: Request, body: bytes) -> dict[str, Any]:
     """The arguments of a question."""
     if not request.headers.get("content-type", "").startswith("application/json"):
         raise ValueError("a question is sent as application/json")
-    return _parsed(raw)
+    return _json_object(body)
 
 
-def table_body(explorer: Explorer, request: Request, raw: bytes) -> dict[str, Any]:
+def table_body(explorer: Explorer, request: Request, body: bytes) -> dict[str, Any]:
     """The arguments of a question about a table that is sent: as CSV, or as JSON with rows or columns."""
     kind = request.headers.get("content-type", "").partition(";")[0]
-    asked: dict[str, Any] = dict(request.query_params)
-    for name in asked:
-        if not asked[name].isascii() or not asked[name].isdigit() or len(asked[name]) > 9:
+    arguments: dict[str, Any] = {}
+    for name, text in request.query_params.items():
+        if not text.isascii() or not text.isdigit() or len(text) > 9:
             raise ValueError(f"{name:.40} must be a whole number")
-        asked[name] = int(asked[name])
+        arguments[name] = int(text)
     if kind == "text/csv":
-        widest = max(max(line.count(b","), line.count(b";")) for line in raw.split(b"\n"))
+        widest = max(max(line.count(b","), line.count(b";")) for line in body.split(b"\n"))
         if widest >= MOST_COLUMNS:
             raise TooMuch(f"a table may have {MOST_COLUMNS:,} columns at most")
-        table = read_frame(Path("the table"), getattr(explorer.model, "missing", None), raw)
+        table = read_frame(Path("the table"), getattr(explorer.model, "missing", None), body)
     elif kind == "application/json":
-        table = _json_table(_parsed(raw))
+        table = _json_table(_json_object(body))
     else:
         raise ValueError("a table is sent as text/csv or application/json")
     if table.height > explorer.limits.rows:
         raise TooMuch(f"a table may have {explorer.limits.rows:,} rows at most, not {table.height:,}")
-    return asked | {"table": table}
+    return arguments | {"table": table}
 
 
-def _json_table(found: dict[str, Any]) -> Any:
+def _json_table(body: dict[str, Any]) -> Any:
     """A frame from {"rows": [{column: value, …}, …]} or {"columns": {column: [value, …], …}}."""
-    if (
-        list(found) == ["rows"]
-        and isinstance(found["rows"], list)
-        and all(isinstance(r, dict) for r in found["rows"])
-    ):
-        names = {name: None for row in found["rows"] for name in row}
-        columns: Any = {name: [row.get(name) for row in found["rows"]] for name in names}
-    elif list(found) == ["columns"] and isinstance(found["columns"], dict):
-        columns = found["columns"]
-    else:
+    rows, columns = body.get("rows"), body.get("columns")
+    if len(body) == 1 and isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
+        names = {name: None for row in rows for name in row}
+        columns = {name: [row.get(name) for row in rows] for name in names}
+    elif len(body) != 1 or not isinstance(columns, dict):
         raise ValueError('a table is {"rows": [{column: value}]} or {"columns": {column: [values]}}')
     if len(columns) > MOST_COLUMNS:
         raise TooMuch(f"a table may have {MOST_COLUMNS:,} columns at most")
@@ -318,32 +310,12 @@ def _is_cell(value: Any) -> bool:
     return abs(value) < 2**63 if number else value is None or isinstance(value, str)
 
 
-def _exactly(work: Callable[..., Any], *needed: str, **optional: Any) -> Callable[..., Any]:
-    """A function of an explorer and the arguments of a request, which refuses unknown and missing ones."""
-
-    def call(explorer: Explorer, **asked: Any) -> Any:
-        for name in asked:
-            if name not in needed and name not in optional:
-                raise ValueError(f"there is no {name!r:.40} here; known: {', '.join([*needed, *optional])}")
-        for name in needed:
-            if name not in asked:
-                raise ValueError(f"the request has no {name!r}")
-        return work(explorer, **optional | asked)
-
-    return call
-
-
-def _fill(explorer: Explorer, table: Any, draws: int, seed: int) -> Any:
-    """Best guesses, or so many draws."""
-    return views.fill(explorer, table, views.whole(draws, "draws", 0, 20) or None, seed)
-
-
-READ = {"model": _exactly(Explorer.about), "scores": _exactly(views.scores)}
+READ = {"model": Explorer.about, "scores": views.scores}
 ASKED = {
-    "conditional": _exactly(Explorer.conditional, "asked", given={}),
-    "spread": _exactly(Explorer.spread, "asked", given={}),
-    "rows": _exactly(views.rows, start=0, n=25, lowest=True),
-    "samples": _exactly(views.samples, n=1000, given={}, seed=0),
-    "image": _exactly(views.image, row=None, hole=[], seed=0),
+    "conditional": Explorer.conditional,
+    "spread": Explorer.spread,
+    "rows": views.rows,
+    "samples": views.samples,
+    "image": views.image,
 }
-SENT = {"score": _exactly(views.score, "table"), "fill": _exactly(_fill, "table", draws=0, seed=0)}
+SENT = {"score": views.score, "fill": views.fill}

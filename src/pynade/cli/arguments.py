@@ -45,7 +45,7 @@ def comma_separated(text: str) -> list[str]:
     return [part.strip() for part in re.findall(r'(?:^|,)((?:"[^"]*"|[^,"]|"(?=[^"]*$))*)', text)]
 
 
-def _plain(text: str) -> str:
+def _unquoted(text: str) -> str:
     text = text.strip()
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
 
@@ -60,32 +60,31 @@ def parse_given(text: str, columns: Sequence[str] = (), numbers: bool = True) ->
     """
     given: dict[int | str, Any] = {}
     for part in comma_separated(text):
-        pieces = part.split("=")
-        cuts = [(_plain("=".join(pieces[:k])), _plain("=".join(pieces[k:]))) for k in range(1, len(pieces))]
-        last = cuts[-1 if numbers else 0] if cuts else ("", "")
-        name, value = next((cut for cut in cuts if cut[0] in columns), last)
+        cuts = [(_unquoted(part[: m.start()]), _unquoted(part[m.end() :])) for m in re.finditer("=", part)]
+        usual = cuts[-1 if numbers else 0] if cuts else ("", "")
+        name, text = next((cut for cut in cuts if cut[0] in columns), usual)
         key: int | str = int(name) if name.isdigit() and name not in columns else name
-        found: Any = value
+        value: Any = text
         if numbers:
-            found = math.nan
+            value = math.nan
             with suppress(ValueError):
-                found = float(value)
-        if not name or found != found or found == "":
+                value = float(text)
+        if not name or value != value or value == "":
             form = "3=1,17=0 (index or column = value)" if numbers else "age=40, city=Paris"
             raise ValueError(f"known values are written like {form}, not {part!r}")
         if key in given:
             raise ValueError(f"variable {key!r} is given twice")
-        given[key] = found
+        given[key] = value
     return given
 
 
 def parse_question(text: str, columns: Sequence[str]) -> tuple[list[str], dict[int | str, Any]]:
     """ "income | age=40, city=Paris" as the columns asked about, and the values of the known ones."""
-    found = re.fullmatch(r'((?:"[^"]*"|[^|"])+)(?:\|(.*))?', text.strip(), re.DOTALL)
-    targets = [_plain(part) for part in comma_separated(found[1])] if found else []
-    if not found or not all(targets):
+    match = re.fullmatch(r'((?:"[^"]*"|[^|"])+)(?:\|(.*))?', text.strip(), re.DOTALL)
+    targets = [_unquoted(part) for part in comma_separated(match[1])] if match else []
+    if not match or not all(targets):
         raise ValueError(f'a question is written like "income | age=40, city=Paris", not {text!r}')
     if len(set(targets)) < len(targets):
         raise ValueError(f"a column is asked about twice: {text}")
-    given = (found[2] or "").strip()
+    given = (match[2] or "").strip()
     return targets, parse_given(given, columns, numbers=False) if given else {}

@@ -25,14 +25,15 @@ def list_(data_dir: DataDir = None) -> None:
     Example:
       pynade data list
     """
-    here = {name: entry.here(data_dir) for name, entry in registry.entries().items()}
-    rows = []
+    rows, absent = [], []
     for name, entry in registry.entries().items():
         sizes = [f"{entry.sizes.get(part, 0):,}" for part in ("train", "valid", "test")]
-        rows.append([name, entry.kind, entry.D, *sizes, "yes" if here[name] else "no"])
+        present = entry.here(data_dir)
+        rows.append([name, entry.kind, entry.D, *sizes, "yes" if present else "no"])
+        absent += [] if present else [("data", "get", name)]
     console.print(plain_table("name", "kind", "D", "train", "valid", "test", "here", rows=rows))
     console.print(f"data directory: {registry.data_directory(data_dir)}", soft_wrap=True)
-    next_commands(("data", "info", "digits"), *[("data", "get", name) for name in here if not here[name]][:1])
+    next_commands(("data", "info", "digits"), *absent[:1])
 
 
 @app.command()
@@ -46,13 +47,13 @@ def get(
     Example:
       pynade data get mushrooms binarized_mnist
     """
-    known = [registry.entry(name) for name in names]  # all, before anything is downloaded
+    entries = [registry.entry(name) for name in names]  # all, before anything is downloaded
     for name in names:
         with row_bar("", downloads=True) as bar:
             dataset = registry.load(name, data_dir, progress=bar)
         sizes = ", ".join(f"{part} {n:,}" for part, n in dataset.sizes.items())
         console.print(f"{name}: {dataset.n_variables} variables; {sizes}")
-    next_commands(("data", "info", name), ("fit", name, "--model", MODEL.get(known[-1].kind, "unet")))
+    next_commands(("data", "info", name), ("fit", name, "--model", MODEL.get(entries[-1].kind, "unet")))
 
 
 @app.command()
@@ -79,8 +80,8 @@ def info(
     facts += [(part, f"{n:,} rows") for part, n in (entry if dataset is None else dataset).sizes.items()]
     if entry:
         facts += [("upstream", address) for address in entry.addresses] + [("citation", entry.citation)]
-        others = ", ".join(f"{entry.name}/{other}" for other in entry.variants if other)
-        facts += [("also", others)] if others else []
+        variants = ", ".join(f"{entry.name}/{variant}" for variant in entry.variants if variant)
+        facts += [("also", variants)] if variants else []
         facts += [("note", note) for note in entry.notes]
     if dataset is None:
         facts.append(("here", f"no: {entry.by_hand or f'fetch it with `pynade data get {entry.name}`'}"))

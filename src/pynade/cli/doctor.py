@@ -44,8 +44,8 @@ def doctor(folder: Annotated[Path, Runs] = Path("runs"), data_dir: DataDir = Non
                 console.print(f"{state:8} {text}", soft_wrap=True)
         except Exception as error:  # of a broken library, say; the other checks go on
             problems += 1
-            what = f"{getattr(check, '__name__', '')}: {type(error).__name__}: {error}".partition("\n")[0]
-            console.print(f"problem  {what}; install pynade and what it needs again", soft_wrap=True)
+            text = f"{getattr(check, '__name__', '')}: {type(error).__name__}: {error}".partition("\n")[0]
+            console.print(f"problem  {text}; install pynade and what it needs again", soft_wrap=True)
     if problems:
         raise typer.Exit(1)
 
@@ -76,16 +76,16 @@ def cache() -> Lines:
     from pynade.kernels import cpu
 
     compiled: Any = cpu._walk
-    place = compiled.stats.cache_path  # None where numba found no folder that it could write to
+    folder = compiled.stats.cache_path  # None where numba found no folder that it could write to
     try:
-        if place is None:
+        if folder is None:
             raise OSError("no folder can be written")
-        with tempfile.TemporaryFile(dir=place) as file:
+        with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(4096))
-        yield "ok", f"numba's cache can be written: {place}"
+        yield "ok", f"numba's cache can be written: {folder}"
     except OSError as error:
-        what = f"numba cannot write its cache ({error.strerror or error}{f': {place}' if place else ''})"
-        yield "problem", f"{what}: set NUMBA_CACHE_DIR to a folder that can be written"
+        problem = f"numba cannot write its cache ({error.strerror or error}{f': {folder}' if folder else ''})"
+        yield "problem", f"{problem}: set NUMBA_CACHE_DIR to a folder that can be written"
 
 
 def kernels(kernel: str, device: str) -> Lines:
@@ -94,18 +94,19 @@ def kernels(kernel: str, device: str) -> Lines:
         yield "note", "no GPU"
         return
     name = f"GPU ({torch.cuda.get_device_name()})" if device == "cuda" else "CPU"
-    wanted = _example("reference", "cpu", torch.float64)
+    reference = _example("reference", "cpu", torch.float64)
     for dtype, most in CLOSE.items():
-        found = _example(kernel, device, getattr(torch, dtype))
-        pairs = {part: (found[part].double().cpu(), wanted[part]) for part in wanted}
-        apart = {part: float((a - b).abs().max() / b.abs().max()) for part, (a, b) in pairs.items()}
-        worst = max(apart, key=lambda part: (apart[part] != apart[part], apart[part]))  # NaN first
-        what = f"{name}: kernels of {kernel} in {dtype}"
-        if apart[worst] <= most:
-            yield "ok", f"{what} agree with the reference within {apart[worst]:.0e}"
+        results = _example(kernel, device, getattr(torch, dtype))
+        errors = {}
+        for part, exact in reference.items():
+            errors[part] = float((results[part].double().cpu() - exact).abs().max() / exact.abs().max())
+        worst = max(errors, key=lambda part: (errors[part] != errors[part], errors[part]))  # NaN first
+        text = f"{name}: kernels of {kernel} in {dtype}"
+        if errors[worst] <= most:
+            yield "ok", f"{text} agree with the reference within {errors[worst]:.0e}"
         else:
-            what += f" differ from the reference by {apart[worst]:.1e} in {worst}, so that results are wrong"
-            yield "problem", f"{what}: clear their cache, try other versions of torch and {kernel}; report it"
+            text += f" differ from the reference by {errors[worst]:.1e} in {worst}, so that results are wrong"
+            yield "problem", f"{text}: clear their cache, try other versions of torch and {kernel}; report it"
 
 
 def _example(kernel: str, device: str, dtype: Any) -> dict[str, Any]:
@@ -129,34 +130,33 @@ def _example(kernel: str, device: str, dtype: Any) -> dict[str, Any]:
 
 def data(data_dir: Path | None) -> Lines:
     """Whether the files of named data sets are those that were recorded: loading a set verifies it."""
-    place = registry.data_directory(data_dir)
+    folder = registry.data_directory(data_dir)
     stored = [e for e in registry.entries().values() if e.addresses or e.by_hand]  # others are in packages
     names = [entry.name for entry in stored if entry.here(data_dir)]
     for name in names:
         try:
             registry.load(name, data_dir, download=False)
-            yield "ok", f"data set {name} in {place} is the recorded one"
+            yield "ok", f"data set {name} in {folder} is the recorded one"
         except (ValueError, OSError) as error:
             yield "problem", f"{error}: remove the file, then pynade data get {name}"
     if not names:
-        yield "note", f"no data sets in {place}"
+        yield "note", f"no data sets in {folder}"
 
 
 def locks(folder: Path) -> Lines:
     """Locks of run folders: held by a process, or left behind by one that was killed."""
-    found = sorted(path.parent for path in folder.rglob(LOCK[0]))
-    if not found:
+    runs = sorted(path.parent for path in folder.rglob(LOCK[0]))
+    if not runs:
         yield "ok", f"no locks in {folder}"
-    for run in found:
+    for run in runs:
         try:
-            who, held = lock_of(run)
+            owner, in_use = lock_of(run)
         except OSError as error:
             yield "note", f"{run} has a lock that cannot be read: {error.strerror or error}"
             continue
         unfinished = (run / "spec.json").is_file() and not (run / "result.json").is_file()
         again = f"; to go on: pynade fit --resume {run}" if unfinished else ""
-        ended = (
-            "has ended" if who.endswith(f" on {socket.gethostname()}") else "does not hold it on this host"
-        )
-        stale = f"{run} has a stale lock of {who}, which {ended}: the next command takes it over{again}"
-        yield "note", f"{run} is in use by {who}" if held else stale
+        local = owner.endswith(f" on {socket.gethostname()}")
+        ended = "has ended" if local else "does not hold it on this host"
+        stale = f"{run} has a stale lock of {owner}, which {ended}: the next command takes it over{again}"
+        yield "note", f"{run} is in use by {owner}" if in_use else stale

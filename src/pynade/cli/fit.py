@@ -20,7 +20,7 @@ from typer.core import TyperCommand
 
 from pynade.cli import lazy
 from pynade.cli.arguments import DATA, Usage, parse_shape
-from pynade.cli.screen import console, errors, next_commands, print_schema, reading_bar, training_bar
+from pynade.cli.screen import console, errors, next_commands, print_schema, row_bar, training_bar
 from pynade.estimators.parameters import DOCS, parameters, text_of
 from pynade.estimators.registry import ALIASES, MODELS, PARAMETERS, estimator_class
 
@@ -63,7 +63,7 @@ def _models() -> str:
     groups: dict[str, list[str]] = {}
     for name, entry in MODELS.items():
         groups.setdefault(entry.data, []).append(short.get(name, name))
-    lines = [f"  {data:18} {', '.join(some)}" for data, some in groups.items()]
+    lines = [f"  {data:18} {', '.join(names)}" for data, names in groups.items()]
     presets = ", ".join(alias for alias, (_, preset) in ALIASES.items() if preset)
     return "\n".join([*lines, f"  {'with presets':18} {presets}"])
 
@@ -105,27 +105,25 @@ def fit(
         raise Usage("name the data to train on: pynade fit DATA")
 
     def print_columns(estimator: Any) -> None:  # of mixed tables
-        if hasattr(estimator, "schema_"):
+        if rank == 0 and hasattr(estimator, "schema_"):
             print_schema(estimator.schema_, COLUMNS)
             console.print(CHANGE, soft_wrap=True)
 
     model = model_for(model, [data or ""])
     folder = resume or out or default_folder(data or "", model)
-    common: Any = {"data_dir": data_dir}
-    if data is not None:
-        common |= {"overwrite": overwrite, "drop_constant": drop_constant}
+    options: Any = {"data_dir": data_dir}
     rank = 0
     try:
-        with lazy.processes.together() as rank, ExitStack() as shown, warnings.catch_warnings():
+        with lazy.processes.together() as rank, ExitStack() as stack, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "column .* is left out")  # `print_columns` says it
             if rank == 0:  # which speaks for all
-                common["callbacks"] = [shown.enter_context(training_bar())]
-                common["progress"] = shown.enter_context(reading_bar())
+                options["callbacks"] = [stack.enter_context(training_bar())]
+                options["progress"] = stack.enter_context(row_bar(rows=True))
             if data is None:
-                result = lazy.run.resume_run(folder, **common)
+                result = lazy.run.resume_run(folder, **options)
             else:
-                common["checked"] = print_columns if rank == 0 else None
-                result = lazy.run.start_run(folder, model, parameters, data, **common)
+                options |= {"overwrite": overwrite, "drop_constant": drop_constant, "checked": print_columns}
+                result = lazy.run.start_run(folder, model, parameters, data, **options)
     except KeyboardInterrupt:  # Ctrl-C or SIGTERM
         if rank > 0:
             raise typer.Exit(3) from None
@@ -175,11 +173,11 @@ class ModelCommand(TyperCommand):
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Add the model's options before the arguments are parsed."""
         words = [part for word in args for part in word.split("=", 1)]
-        asked = "auto" if {"-h", "--help"}.isdisjoint(args) else None
-        model = next((after for word, after in itertools.pairwise(words) if word == "--model"), asked)
+        default = "auto" if {"-h", "--help"}.isdisjoint(args) else None
+        model = next((after for word, after in itertools.pairwise(words) if word == "--model"), default)
         model = model and model_for(model, words)
-        own = {p.name for p in self.params}
-        self.options = {option.name: option for option in model_options(model) if option.name not in own}
+        fixed = {p.name for p in self.params}
+        self.options = {option.name: option for option in model_options(model) if option.name not in fixed}
 
         def empty() -> None: ...
 
@@ -187,16 +185,16 @@ class ModelCommand(TyperCommand):
         app = typer.Typer(add_completion=False)
         app.command()(empty)
         self.params += typer.main.get_command(app).params
-        known = [name for p in self.params for name in (*p.opts, *p.secondary_opts) if name.startswith("--")]
+        names = [name for p in self.params for name in (*p.opts, *p.secondary_opts) if name.startswith("--")]
         for n, word in enumerate(itertools.takewhile(lambda word: word != "--", args)):
             option, sign, value = word.partition("=")
             option = OLDER.get(option.replace("_", "-"), option)
             args[n] = f"{option}{sign}{value}"
-            if option.startswith("--") and option not in (*known, "--help"):
-                close = difflib.get_close_matches(option, known, n=1)
+            if option.startswith("--") and option not in (*names, "--help"):
+                close = difflib.get_close_matches(option, names, n=1)
                 nearest = f": did you mean {close[0]}?" if close else ""
-                where = f"(pynade fit --model {model} --help shows all)"
-                raise Usage(f"model {model!r} has no option {option}{nearest} {where}")
+                advice = f"(pynade fit --model {model} --help shows all)"
+                raise Usage(f"model {model!r} has no option {option}{nearest} {advice}")
         return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: Any) -> Any:
@@ -228,12 +226,12 @@ class ModelOption:
     model: str = ""  # class name of the model
 
     def __post_init__(self) -> None:
-        whole = self.annotation.startswith(("int", "Sequence[int]")) or self.name == "random_state"
-        usual = "INT" if whole else "FLOAT" if "float" in self.annotation else "TEXT"
-        several = self.annotation.startswith("Mapping[") or "Sequence[" in self.annotation
+        integer = self.annotation.startswith(("int", "Sequence[int]")) or self.name == "random_state"
+        number = "INT" if integer else "FLOAT" if "float" in self.annotation else "TEXT"
+        plural = self.annotation.startswith("Mapping[") or "Sequence[" in self.annotation
         self.word = "--column" if self.name == "schema" else f"--{self.name.replace('_', '-')}"
-        self.metavar = {"image_shape": "HxW", "schema": "NAME=KIND"}.get(self.name, usual)
-        self.many = several and self.name not in ("ordering", "image_shape")  # it may be repeated
+        self.metavar = {"image_shape": "HxW", "schema": "NAME=KIND"}.get(self.name, number)
+        self.many = plural and self.name not in ("ordering", "image_shape")  # it may be repeated
 
     def parameter(self) -> inspect.Parameter:
         """The keyword of a typer command; its help shows the default, where there is one for all models."""
@@ -242,8 +240,8 @@ class ModelOption:
             text += " Several with commas." if self.metavar in NUMBERS else " Repeat for several."
         if self.default is not MISSING:
             values = self.default if isinstance(self.default, list | tuple) else [self.default]
-            shown = " ".join(map(str, values))
-            text += f" [{WORDS.get(shown, shown)}]"
+            default = " ".join(map(str, values))
+            text += f" [{WORDS.get(default, default)}]"
         words = f"{self.word}/--no-{self.word[2:]}" if flag else self.word
         options: Any = {"metavar": None if flag else self.metavar, "rich_help_panel": self.panel}
         option = typer.Option(words, help=escape(text), show_default=False, **options)

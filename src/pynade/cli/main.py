@@ -19,10 +19,9 @@ from pynade._version import __version__
 from pynade.cli import data, lazy
 from pynade.cli.arguments import GROUP, Picture, Run, Usage
 from pynade.cli.doctor import doctor
-from pynade.cli.explore import explore
 from pynade.cli.fit import HELP as HELP_OF_FIT
 from pynade.cli.fit import ModelCommand, fit
-from pynade.cli.report import report
+from pynade.cli.pages import explore, report
 from pynade.cli.sample import impute, inpaint, sample, score
 from pynade.cli.screen import console, errors, next_commands, plain_table, print_facts, training_bar
 from pynade.cli.sweep import sweep
@@ -106,14 +105,14 @@ def demo(out: Picture = Path("pynade-demo.png"), digits: Annotated[bool, Digits]
         return next_commands(("fit", "digits", "--model", "deepnade"), ("data", "list"), ("fit", "--help"))
     console.print("344 penguins, 8 columns, 19 missing cells. Fitting TabularNADE ...")
     with training_bar() as bar:
-        found = lazy.demo.demo(out, [bar])
-    console.print(f"\nSchema (what each column is):\n\n{found.model.schema_}", soft_wrap=True)
-    console.print(f"\nMissing cells, filled (8 of {len(found.filled)}):")
-    cells = [(cell.row, cell.column, cell.value, cell.certainty) for cell in found.filled[:8]]
+        results = lazy.demo.demo(out, [bar])
+    console.print(f"\nSchema (what each column is):\n\n{results.model.schema_}", soft_wrap=True)
+    console.print(f"\nMissing cells, filled (8 of {len(results.filled)}):")
+    cells = [(cell.row, cell.column, cell.value, cell.certainty) for cell in results.filled[:8]]
     console.print(plain_table("row", "column", "filled with", "90 % interval or probability", rows=cells))
     console.print("Oddest cells, given the rest of their row:")
-    console.print(odd_cells(found.odd))
-    console.print(f"Log-likelihood: {found.gain:.2f} nats per row better than independent columns")
+    console.print(odd_cells(results.odd))
+    console.print(f"Log-likelihood: {results.gain:.2f} nats per row better than independent columns")
     console.print(f"Filled rows, an odd cell and a conditional distribution: {out}")
     next_commands(("demo", "--digits"), ("fit", "--help"))
 
@@ -135,12 +134,12 @@ def _version(value: bool) -> None:
 
 
 Version = Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
-Own = Option("--import", metavar="MODULE", help="Import a Python module that registers classes of your own.")
+Code = Option("--import", metavar="MODULE", help="Import a Python module that registers classes of your own.")
 
 
 @app.callback()
 def _options(
-    version: Annotated[bool, Version] = False, import_: Annotated[list[str] | None, Own] = None
+    version: Annotated[bool, Version] = False, import_: Annotated[list[str] | None, Code] = None
 ) -> None:
     if import_:
         sys.path.insert(0, "")
@@ -148,23 +147,23 @@ def _options(
         import_module(module)
 
 
-def _again(lost: sys.UnraisableHookArgs) -> None:
+def _interrupt_again(dropped: sys.UnraisableHookArgs) -> None:
     """Ask again for an interrupt that came where Python drops exceptions, as after an import."""
-    if not issubclass(lost.exc_type, KeyboardInterrupt):
-        return sys.__unraisablehook__(lost)
+    if not issubclass(dropped.exc_type, KeyboardInterrupt):
+        return sys.__unraisablehook__(dropped)
     return Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
 
 
 def _stop() -> NoReturn:
-    which = "score, impute, predict, surprise, sample, sweep and reproduce"
-    errors.print(f"Stopped. {which} go on when the same command is given again.")
+    commands = "score, impute, predict, surprise, sample, sweep and reproduce"
+    errors.print(f"Stopped. {commands} go on when the same command is given again.")
     sys.exit(3)
 
 
 def main() -> None:
     """Run the command line; an error that a user can correct is one sentence, without a traceback."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
-    sys.unraisablehook = _again
+    sys.unraisablehook = _interrupt_again
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # (None where it is closed)
             stream.reconfigure(errors="backslashreplace")  # of letters that a terminal does not have

@@ -12,6 +12,7 @@ from pynade.cli import lazy
 from pynade.cli.arguments import Data, DataDir, Engine, Picture, Run, Workers, parse_given, parse_shape
 from pynade.cli.lazy import files, np
 from pynade.cli.screen import console, errors, next_commands, row_bar
+from pynade.cli.table import ask_with_bar
 
 SPLIT = "train, valid, test or all; by default test, all rows of a plain file."
 ORDERINGS = "Score an orderless model under K orderings: typical and ensemble."
@@ -78,21 +79,21 @@ def score(
     if record is not None:
         files.check_destination(record, ".json")
         lazy.summary.read_spec(run)
-    with lazy.processes.together() as rank:
-        with row_bar("scoring", rows=orderings is None) as bar:
-            lines, asked = None, dict[str, Any](orderings=orderings, density=density)
-            if record is None and estimate is None:
-                where: Any = {"engine": engine, "workers": workers}
-                lines = lazy.score.score_files(run, data, split, rows, progress=bar, **where, **asked)
-            if lines is None:
-                if engine != "local" or workers not in (None, 1):
-                    what = "exact scores of tables in files, without --record, --estimate and --orderings"
-                    raise ValueError(f"--engine and --workers are for {what}")
-                asked |= {"draws": estimate, "every": every or 10, "precision": precision}
-                asked["progress"] = bar if rank == 0 else None
-                result = lazy.score.score_run(run, data, split, data_dir, **asked)
-        if rank > 0:
-            return
+    options: Any = {"orderings": orderings, "density": density}
+    with lazy.processes.together() as rank, row_bar("scoring", rows=orderings is None) as bar:
+        lines = None
+        if record is None and estimate is None:
+            workplace: Any = {"engine": engine, "workers": workers, "progress": bar}
+            lines = lazy.score.score_files(run, data, split, rows, **options, **workplace)
+        if lines is None:
+            if engine != "local" or workers not in (None, 1):
+                purpose = "exact scores of tables in files, without --record, --estimate and --orderings"
+                raise ValueError(f"--engine and --workers are for {purpose}")
+            options |= {"draws": estimate, "every": every or 10, "precision": precision}
+            options["progress"] = bar if rank == 0 else None
+            result = lazy.score.score_run(run, data, split, data_dir, **options)
+    if rank > 0:
+        return
     if lines is None:
         if rows is not None:
             files.write_table(rows, ["log_prob"], result.log_probs)
@@ -135,17 +136,16 @@ def sample(
     lazy.arguments.check_positive(**sizes)
     model, facts = lazy.run.load_run(run)
     names, numbers = list(getattr(model, "feature_names_in_", ())), not hasattr(model, "schema_")
-    known = None if given is None else parse_given(given, names, numbers)
-    asked: Any = {"per_step": per_step, "fresh_orderings": fresh}
-    blocks = {option: value for option, value in asked.items() if value}
-    many = out is not None and out.suffix != ".npy" and (n > lazy.stream.AT_ONCE or not out.suffix)
-    if many and plot is None and shape is None and hasattr(model, "save"):
+    values = None if given is None else parse_given(given, names, numbers)
+    image_options: Any = {"per_step": per_step, "fresh_orderings": fresh}
+    in_parts = out is not None and out.suffix != ".npy" and (n > lazy.stream.AT_ONCE or not out.suffix)
+    if in_parts and plot is None and shape is None and hasattr(model, "save"):
+        options = image_options | {"random_state": seed, "given": values, "columns": facts.get("columns")}
         with row_bar("drawing", rows=True) as bar:
-            asked = blocks | {"random_state": seed, "given": known, "columns": facts.get("columns")}
-            lazy.stream.ask(model, "sample", n, out, progress=bar, **asked)
+            lazy.stream.ask(model, "sample", n, out, progress=bar, **options)
         console.print(f"{n:,} rows -> {out}")
         return next_commands(("score", run, out))
-    rows, means = lazy.answers.draw(model, n, seed, known, plot is not None, **blocks)
+    rows, means = lazy.answers.draw(model, n, seed, values, plot is not None, **image_options)
     if sides is not None and math.prod(sides) != rows.shape[1]:
         pixels, variables = math.prod(sides), rows.shape[1]
         raise ValueError(f"{shape} has {pixels} pixels but the model has {variables} variables")
@@ -168,8 +168,8 @@ def sample(
         for line in rows.write_csv().splitlines() if framed else (" ".join(map(str, row)) for row in rows):
             console.print(line, soft_wrap=True)
         return next_commands(table, to=errors)
-    made = ", ".join(str(file) for file in (out, plot) if file)
-    console.print(f"{n} rows of {rows.shape[1]} variables -> {made}")
+    paths = ", ".join(str(path) for path in (out, plot) if path)
+    console.print(f"{n} rows of {rows.shape[1]} variables -> {paths}")
     next_commands(table if out is None else ("score", run, out))
 
 
@@ -200,21 +200,20 @@ def impute(
     estimated = hasattr(model.model_, "order")  # orderings of its own
     if particles is not None and not estimated:
         raise ValueError(f"{run} fills gaps without particles; only models with a fixed ordering need them")
-    used = lazy.questions.PARTICLES if particles is None else particles
-    sizes = {"the number of particles": used, "the number of draws": 1 if draws is None else draws}
+    particles = lazy.questions.PARTICLES if particles is None else particles
+    sizes = {"the number of particles": particles, "the number of draws": 1 if draws is None else draws}
     lazy.arguments.check_positive(**sizes)
-    asked: Any = {"draws": draws, "random_state": seed, "particles": used, "columns": facts.get("columns")}
-    with row_bar("imputing", rows=True) as bar:
-        asked |= {"dropped": facts.get("dropped", ()), "progress": bar, "engine": engine, "workers": workers}
-        made = lazy.stream.ask(model, "impute", lazy.run.table_for(model, str(file)), out, **asked)
-    for note in made.notes:
+    options: Any = {"draws": draws, "random_state": seed, "particles": particles, "engine": engine}
+    options |= {"workers": workers, "columns": facts.get("columns"), "dropped": facts.get("dropped", ())}
+    result = ask_with_bar("imputing", model, "impute", str(file), out, **options)
+    for note in result.notes:
         errors.print(f"Warning: {note}")
-    how = f" (an estimate with {used:,} particles per row)" if made.gaps and estimated else ""
-    console.print(f"{made.gaps:,} gaps in {made.rows:,} rows filled{how} -> {out}")
+    how = f" (an estimate with {particles:,} particles per row)" if result.gaps and estimated else ""
+    console.print(f"{result.gaps:,} gaps in {result.rows:,} rows filled{how} -> {out}")
     if draws is not None:
         return next_commands(("score", run, file), ("sample", run, "-n", 10))
-    several = out.with_stem(f"{out.stem}-draws")
-    next_commands(("score", run, out), ("impute", run, file, "--draws", 5, "--out", several))
+    drawn = out.with_stem(f"{out.stem}-draws")
+    next_commands(("score", run, out), ("impute", run, file, "--draws", 5, "--out", drawn))
 
 
 def inpaint(
@@ -260,14 +259,14 @@ def inpaint(
         raise ValueError(f"row {row} does not exist: {dataset.name} {split} has rows 0 … {len(part) - 1}")
     images = model._rows(part[chosen])
     holes = np.zeros((len(images), channels, height, width), dtype=bool)
-    for one in holes:
+    for pixels in holes:
         top, left = rng.integers(height - high + 1), rng.integers(width - wide + 1)
-        one[:, top : top + high, left : left + wide] = True
-    inside, white = holes.reshape(len(images), -1), model._cells().white
-    gaps = np.where(inside, np.nan, images.astype(np.float64))
+        pixels[:, top : top + high, left : left + wide] = True
+    missing, white = holes.reshape(len(images), -1), model._cells().white
+    gaps = np.where(missing, np.nan, images.astype(np.float64))
     with errors.status("completing"):
         log_probs, filled = model.score_samples(gaps), model.impute(gaps, draws, random_state=seed)
-    figure = lazy.figures.completion_figure(images / white, inside, filled / white, log_probs, shape)
+    figure = lazy.figures.completion_figure(images / white, missing, filled / white, log_probs, shape)
     lazy.figures.save_figure(figure, plot)
     for row, log_prob in zip(chosen, log_probs, strict=True):
         console.print(f"row {row}: log p without the hole {log_prob:.3f} nats")

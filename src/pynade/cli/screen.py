@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # importing torch takes a second, and `pynade --help` does no
 console = Console(highlight=False, markup=False)
 errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
+BAR_WIDTH = 40  # of a probability, in characters
 LINE_SECONDS = 15.0  # between lines where there is no terminal for a progress bar
 
 
@@ -42,19 +43,19 @@ def print_facts(facts: Iterable[tuple[str, str]], schema: Schema | None = None) 
 def print_schema(schema: Schema, most: int | None = None) -> None:
     """Print what each column of a table is (`most` of them at most), and which were left out and why."""
     columns = [line for line in schema.table() if line[1] != "ignored"]
-    shown = [(name, kind, v if len(v) <= 40 else f"{v[:39]}…", why) for name, kind, v, why in columns[:most]]
-    console.print(plain_table("column", "kind", "values", "why", rows=shown, numbers=False))
-    if more := len(columns) - len(shown):
+    rows = [(name, kind, v if len(v) <= 40 else f"{v[:39]}…", why) for name, kind, v, why in columns[:most]]
+    console.print(plain_table("column", "kind", "values", "why", rows=rows, numbers=False))
+    if more := len(columns) - len(rows):
         console.print(f"… and {more:,} more columns")
     for name, reason in schema.ignored:
         console.print(f"column {name!r} is left out: {reason}", soft_wrap=True)
 
 
-def print_bars(bars: Sequence[tuple[str, float]], width: int = 40) -> None:
+def print_bars(bars: Sequence[tuple[str, float]]) -> None:
     """Print probabilities with bars of blocks."""
     longest, most = max(len(label) for label, _ in bars), max(p for _, p in bars) or 1.0
     for label, p in bars:
-        eighths = round(8 * width * p / most)
+        eighths = round(8 * BAR_WIDTH * p / most)
         block = "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
         console.print(f"{label:>{longest}}  {p:6.3f}  {block}", soft_wrap=True)
 
@@ -79,7 +80,7 @@ def training_bar() -> Iterator[Callback]:
     times = TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
     bar = Bar(*texts, *times, console=errors, disable=not errors.is_terminal)  # begins with the training
     task = bar.add_task("", total=None, visible=False, epoch="", scores="")
-    shown, printed, messages = {"train": "–", "valid": "–", "best": "–"}, time.monotonic(), set[str]()
+    numbers, printed, messages = {"train": "–", "valid": "–", "best": "–"}, time.monotonic(), set[str]()
 
     def show(now: Progress) -> None:
         nonlocal printed
@@ -90,9 +91,9 @@ def training_bar() -> Iterator[Callback]:
         valid = None if now.valid is None else now.valid.mean
         for name, value in (("train", now.train), ("valid", valid), ("best", now.best_valid)):
             if value is not None and value == value:  # a number that is not known yet stays as it was
-                shown[name] = f"{value:.3f}"
+                numbers[name] = f"{value:.3f}"
         epoch = f"epoch {now.epoch}/{now.epochs}"
-        scores = "log-likelihood: train {train}  valid {valid}  best {best}".format(**shown)
+        scores = "log-likelihood: train {train}  valid {valid}  best {best}".format(**numbers)
         bar.update(task, total=now.updates, completed=now.update, visible=True, epoch=epoch, scores=scores)
         if not errors.is_terminal and now.epoch_done and time.monotonic() - printed > LINE_SECONDS:
             printed = time.monotonic()
@@ -105,46 +106,39 @@ def training_bar() -> Iterator[Callback]:
 
 
 @contextmanager
-def reading_bar() -> Iterator[Callable[[int, int, str], None]]:
-    """Show how far each pass over files has come, by a bar that is there for as long as a pass takes."""
-    with ExitStack() as held:
-        shown: dict[str, Callable[..., None]] = {}
-
-        def show(done: int, total: int, what: str) -> None:
-            if what not in shown:
-                held.close()
-                shown[what] = held.enter_context(row_bar(what, rows=what != "reading"))
-            shown[what](done, total)
-            if done >= total:
-                held.close()
-                del shown[what]
-
-        yield show
-
-
-@contextmanager
-def row_bar(what: str, downloads: bool = False, rows: bool = False) -> Iterator[Callable[..., None]]:
+def row_bar(label: str = "", downloads: bool = False, rows: bool = False) -> Iterator[Callable[..., None]]:
     """Show a progress bar; yields a function of (done, total), with a name where there are several bars.
 
-    Of `rows` it shows how many are done in a second; without a terminal it prints a line now and then.
+    A bar is there until its task is done, so that a bar of another kind can follow. Of `rows` it shows how
+    many are done in a second; without a terminal it prints a line now and then.
     """
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     share = TextColumn("{task.percentage:3.0f} %{task.fields[rate]}"), TimeRemainingColumn()
     columns = TextColumn("{task.description}"), BarColumn(), *([DownloadColumn()] if downloads else share)
-    tasks, began, printed, before = dict[str, Any](), time.monotonic(), time.monotonic(), 0
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+    bar = Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
+    tasks, printed = dict[str, tuple[Any, float, int]](), time.monotonic()
 
-        def show(done: int, total: int | None, name: str = what) -> None:
-            nonlocal began, printed, before
-            if name not in tasks:
-                tasks[name] = bar.add_task(name, total=total, rate="")
-                began, before = time.monotonic(), done  # rows of an earlier command that was killed
-            speed = (done - before) / max(time.monotonic() - began, 1e-3)
-            rate = f", {speed:,.0f} rows/s" if rows and name == what else ""
-            bar.update(tasks[name], completed=done, total=total, rate=rate)
-            if rate and not errors.is_terminal and time.monotonic() - printed > LINE_SECONDS:
-                printed = time.monotonic()
-                errors.print(f"{name}: {done:,} of {total:,} rows{rate}")
+    def show(done: int, total: int | None, name: str = label) -> None:
+        nonlocal printed
+        bar.start()
+        if name not in tasks:  # (rows of an earlier command that was killed are done at the beginning)
+            tasks[name] = bar.add_task(name, total=total, rate=""), time.monotonic(), done
+        task, began, before = tasks[name]
+        speed = (done - before) / max(time.monotonic() - began, 1e-3)
+        rate = f", {speed:,.0f} rows/s" if rows and name != "reading" else ""
+        bar.update(task, completed=done, total=total, rate=rate)
+        if rate and not errors.is_terminal and time.monotonic() - printed > LINE_SECONDS:
+            printed = time.monotonic()
+            errors.print(f"{name}: {done:,} of {total:,} rows{rate}")
+        if total is not None and done >= total:
+            bar.remove_task(task)
+            del tasks[name]
+            if not tasks:
+                bar.stop()
 
+    try:
         yield show
+    finally:
+        if tasks:
+            bar.stop()

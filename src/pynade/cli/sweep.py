@@ -70,34 +70,33 @@ def sweep(
     """
     if record is not None:
         lazy.files.check_destination(record, ".json")
-    values = dict(parse_values(text) for text in grid or [])
-    plain = dict(parse_values(text) for text in fixed or [])
-    for name, given in plain.items():
-        if len(given) != 1:
+    tried, parameters = (dict(map(parse_values, texts or ())) for texts in (grid, fixed))
+    for name, values in parameters.items():
+        if len(values) != 1:
             raise ValueError(f"--set takes one value for {name}; --grid takes several")
-        (plain[name],) = given
+        (parameters[name],) = values
     with standings() as show:
         options: dict[str, Any] = {"seed": seed, "data_dir": data_dir, "folds": folds, "retrain": retrain}
         options |= {"repeats": repeats, "quick": quick, "report": show, "engine": engine, "workers": workers}
-        result = lazy.sweep.Sweep(out, model, data, plain, values, **options).run()
+        result = lazy.sweep.Sweep(out, model, data, parameters, tried, **options).run()
     if record is not None:
         write_json(record, result)
-    part, shown = ("valid", "its score again") if quick else ("test", "test")
+    part, heading = ("valid", "its score again") if quick else ("test", "test")
     score = result[part]
     means = score.get("folds", [score["mean"]])
     rows = [
-        [line["fold"], *map(line.get, values), f"{line['valid']:.3f}", line["best_epoch"], f"{mean:.3f}"]
+        [line["fold"], *map(line.get, tried), f"{line['valid']:.3f}", line["best_epoch"], f"{mean:.3f}"]
         for line, mean in zip(result["chosen"], means, strict=True)
     ]
-    console.print(plain_table("fold", *values, "validation", "best epoch", shown, rows=rows))
+    console.print(plain_table("fold", *tried, "validation", "best epoch", heading, rows=rows))
     over = "folds" if len(means) > 1 else f"{score['n']:,} rows"
     note = " (quick: does not count)" if quick else ""
     mean = f"{lazy.summary.with_error(score)} nats"
     console.print(f"{part} {mean} (s.e. over {over}){note} -> {out}")
     if repeats > 1:
-        many = result["repeats"]
-        std = f"standard deviation {many['std']:.3f} ± {many['stderr_of_std']:.3f}"
-        console.print(f"{repeats} seeds: {part} {many['mean']:.3f} on average, {std}{note}")
+        seeds = result["repeats"]
+        std = f"standard deviation {seeds['std']:.3f} ± {seeds['stderr_of_std']:.3f}"
+        console.print(f"{repeats} seeds: {part} {seeds['mean']:.3f} on average, {std}{note}")
     first = out / "fold-1.safetensors"
     next_commands(("info", first), ("sample", first, "-n", 10))
 
@@ -134,26 +133,26 @@ def standings() -> Iterator[Callable[[SweepProgress], None]]:
             return
         last, now = time.monotonic(), progress.now
         running = sum(not history.stopped for history in now.histories)
-        where = f"{progress.what} {progress.part}/{progress.parts}, epoch {now.epoch}/{now.epochs}"
-        head = f"{where}, {running} of {len(now.histories)} in training, {now.seconds:.0f} s"
+        title = f"{progress.phase} {progress.part}/{progress.parts}, epoch {now.epoch}/{now.epochs}"
+        title += f", {running} of {len(now.histories)} in training, {now.seconds:.0f} s"
         if not errors.is_terminal:
-            errors.print(head)
+            errors.print(title)
         elif progress.settings:
-            table = _best(progress.settings, [history.best_valid for history in now.histories])
-            table.title = head
+            table = _best_settings(progress.settings, [history.best_valid for history in now.histories])
+            table.title = title
             live.update(table, refresh=True)
 
     with Live(console=errors, transient=True, auto_refresh=False) as live:
         yield show
 
 
-def _best(settings: list[dict[str, Any]], best: Sequence[float | None]) -> Table:
+def _best_settings(settings: list[dict[str, Any]], best: Sequence[float | None]) -> Table:
     """The settings with the best validation scores, averaged over folds."""
     scores: dict[str, list[float]] = {}
     for setting, value in zip(settings, best, strict=True):
-        shown = [f"{k} {v}" for k, v in setting.items() if k not in ("stop_at_train", "patience")]
-        scores.setdefault(", ".join(shown), []).append(-math.inf if value is None else value)
-    means = sorted(((sum(some) / len(some), label) for label, some in scores.items()), reverse=True)
+        texts = [f"{k} {v}" for k, v in setting.items() if k not in ("stop_at_train", "patience")]
+        scores.setdefault(", ".join(texts), []).append(-math.inf if value is None else value)
+    means = sorted(((sum(folds) / len(folds), label) for label, folds in scores.items()), reverse=True)
     rows = [(label, f"{mean:.3f}" if math.isfinite(mean) else "–") for mean, label in means[:LINES]]
     rows += [(f"… {len(means) - LINES} more", "")] if len(means) > LINES else []
     return plain_table("setting", "validation (mean over folds)", rows=rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,6 +29,13 @@ FOLDS = "Judge each of so many parts of the rows by a model fitted to the others
 QUESTION = 'A column, or several, and what is known: "income | age=40, city=Paris".'
 
 
+def ask_with_bar(label: str, model: Any, question: str, data: str, out: Path | None, **options: Any) -> Any:
+    """Answer a question about all rows of a table, as `pynade.runs.stream.ask`, with a progress bar."""
+    table = lazy.run.table_for(model, data)
+    with row_bar(label, rows=True) as bar:
+        return lazy.stream.ask(model, question, table, out, progress=bar, **options)
+
+
 def predict(
     run: Run,
     data: Data,
@@ -48,13 +55,10 @@ def predict(
       pynade predict runs/people people.csv --target income --proba --out probabilities.csv
     """
     model, _ = lazy.run.load_run(run, lazy.estimators.TabularNADE)
-    table = lazy.run.table_for(model, data)
-    with row_bar("predicting", rows=True) as bar:
-        given: Any = {"target": target, "proba": proba, "progress": bar}
-        given |= {"engine": engine, "workers": workers}
-        made = lazy.stream.ask(model, "predict", table, out, **given)
-    what = f"probabilities of {len(model.levels(target))} levels" if proba else "best guesses"
-    console.print(f"{what} of {target} in {made.rows:,} rows -> {out}")
+    options: Any = {"target": target, "proba": proba, "engine": engine, "workers": workers}
+    result = ask_with_bar("predicting", model, "predict", data, out, **options)
+    values = f"probabilities of {len(model.levels(target))} levels" if proba else "best guesses"
+    console.print(f"{values} of {target} in {result.rows:,} rows -> {out}")
     next_commands(("query", run, target), ("surprise", run, data, "--top", 20))
 
 
@@ -83,10 +87,8 @@ def surprise(
         files.check_destination(out, *files.FRAME_ENDINGS)
     model, _ = lazy.run.load_run(run, lazy.estimators.TabularNADE)
     if folds is None:
-        table = lazy.run.table_for(model, data)
-        with row_bar("scoring cells", rows=True) as bar:
-            asked: Any = {"top": top, "progress": bar, "engine": engine, "workers": workers}
-            cells = lazy.stream.ask(model, "surprise", table, out, **asked).cells
+        options: Any = {"top": top, "engine": engine, "workers": workers}
+        cells = ask_with_bar("scoring cells", model, "surprise", data, out, **options).cells
     else:
         if engine != "local" or workers is not None:
             raise ValueError("--folds fits models in this process: leave out --engine and --workers")
@@ -132,12 +134,13 @@ def query(
     """
     model, _ = lazy.run.load_run(run, lazy.estimators.TabularNADE)
     targets, given = parse_question(question, model.schema_.names)
-    answer = model.conditional(targets if len(targets) > 1 else targets[0], given)
+    joint = len(targets) > 1
+    answer = model.conditional(targets if joint else targets[0], given)
     if plot is not None:
         figure, ((axis,),) = lazy.figures.subplots(1, 1, 5, 3.2)
         answer.plot(axis)
         lazy.figures.save_figure(figure, plot)
-    if len(targets) > 1:
+    if joint:
         print_facts(_summary(model, answer.sample(DRAWS, seed)))
         console.print(f"({DRAWS:,} joint draws)")
     else:
@@ -149,53 +152,55 @@ def query(
     next_commands(("sample", run, "-n", 10, *(("--given", ",".join(texts)) if given else ())))
 
 
-def _shown(column: Column, value: Any) -> str:
+def _text(column: Column, value: Any) -> str:
     """A value of a column as text."""
     if isinstance(value, np.datetime64):
         return str(value.astype("datetime64[D]" if column.dtype.get("type") == "Date" else "datetime64[s]"))
     return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
 
 
-def _numbers(answer: ColumnConditional) -> list[tuple[str, str]]:
+def _numbers(answer: ColumnConditional) -> Iterator[tuple[str, str]]:
     """The numbers that describe the distribution of a column: names and texts."""
-    column, facts = answer.column, []
+    column = answer.column
     if column.n_levels:
-        facts.append(("likeliest", _shown(column, answer.mode())))
+        yield "likeliest", _text(column, answer.mode())
     else:
-        facts += [] if column.kind == "date" else [("mean", _shown(column, answer.mean()))]
-        low, high = (_shown(column, end) for end in answer.interval())
-        facts += [("median", _shown(column, answer.median())), ("90 % interval", f"{low} to {high}")]
+        if column.kind != "date":
+            yield "mean", _text(column, answer.mean())
+        low, high = (_text(column, end) for end in answer.interval())
+        yield "median", _text(column, answer.median())
+        yield "90 % interval", f"{low} to {high}"
     if answer.given:
         distance = f"{answer.disagreement():.3f} (largest total variation distance over 8 orderings)"
-        facts.append(("disagreement", distance))
-    return facts
+        yield "disagreement", distance
 
 
 def _bars(answer: ColumnConditional) -> list[tuple[str, float]]:
     """Values or ranges of a column with their probabilities, a few of them."""
     column = answer.column
     if column.n_levels:
-        found = list(answer.probabilities().items())
-        if (more := len(found) - BARS + 1) > 1:
-            found = sorted(found, key=lambda item: -item[1])[: BARS - 1]
-            found.append((f"{more} others", 1 - sum(p for _, p in found)))
-        return [(_shown(column, level), p) for level, p in found]
-    low, high = answer.quantile([0.005, 0.995])
-    dates, step = isinstance(low, np.datetime64), column.resolution
-    first, last = (float(end.astype(np.int64) if dates else end) for end in (low, high))
-    edges = column.bins(first, last, BARS)
+        levels = list(answer.probabilities().items())
+        if (more := len(levels) - BARS + 1) > 1:
+            levels = sorted(levels, key=lambda level: -level[1])[: BARS - 1]
+            levels.append((f"{more} others", 1 - sum(p for _, p in levels)))
+        return [(_text(column, level), p) for level, p in levels]
+    ends = answer.quantile([0.005, 0.995])
+    dates = isinstance(ends[0], np.datetime64)
+    first, last = ends.astype(np.int64 if dates else np.float64).tolist()
+    edges = column.bins(float(first), float(last), BARS)
 
     def value(number: float) -> Any:
         return np.datetime64(round(number), "us") if dates else number
 
-    p = np.diff(np.asarray(answer.cdf([value(edge) for edge in edges]), dtype=np.float64))
-    ends = [(_shown(column, value(a + step)), _shown(column, value(b))) for a, b in pairwise(edges.tolist())]
-    return [(a if a == b else f"{a} to {b}", max(0.0, float(x))) for (a, b), x in zip(ends, p, strict=True)]
+    p = np.diff(np.asarray(answer.cdf([value(edge) for edge in edges]), dtype=np.float64)).clip(0).tolist()
+    firsts = [_text(column, value(edge + column.resolution)) for edge in edges[:-1].tolist()]
+    lasts = [_text(column, value(edge)) for edge in edges[1:].tolist()]
+    labels = [a if a == b else f"{a} to {b}" for a, b in zip(firsts, lasts, strict=True)]
+    return list(zip(labels, p, strict=True))
 
 
-def _summary(model: TabularNADE, draws: DataFrame) -> list[tuple[str, str]]:
+def _summary(model: TabularNADE, draws: DataFrame) -> Iterator[tuple[str, str]]:
     """Each column of joint draws in a few words: median and middle 90 %, or the most frequent levels."""
-    lines = []
     for name in draws.columns:
         column, values = model.schema_.columns[model.schema_.index(name)], draws[name]
         if column.n_levels:
@@ -203,7 +208,6 @@ def _summary(model: TabularNADE, draws: DataFrame) -> list[tuple[str, str]]:
             text = ", ".join(f"{level} {count / len(values):.1%}" for level, count in counts)
         else:
             ends = (values.sort()[round(q * (len(values) - 1))] for q in (0.05, 0.5, 0.95))
-            low, middle, high = (_shown(column, end) for end in ends)
+            low, middle, high = (_text(column, end) for end in ends)
             text = f"median {middle}, 90 % between {low} and {high}"
-        lines.append((name, text))
-    return lines
+        yield name, text

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from pynade.plots import drawing
-from pynade.plots.cells import calibration, cell_cdfs, pit
-from pynade.plots.drawing import BARS, COLOURS, Columns, axes_or_new, column_names, places_of
+from pynade.plots.cells import calibration, cell_surprise, pit
+from pynade.plots.drawing import BARS, COLOURS, Columns, axes_or_new, column_indexes, column_names
 from pynade.tables.frames import is_missing, native_frame
 from pynade.training.history import read_lines
 
@@ -53,7 +53,7 @@ def pairs(
         >>> pynade.plots.pairs(model, table, ["species", "body_mass_g", "sex"]).shape
         (3, 3)
     """
-    return drawing.draw_pairs(_compared(model, X, columns, n, random_state, IN_PAIRS), figure)
+    return drawing.draw_pairs(_real_and_sampled(model, X, columns, n, random_state, IN_PAIRS), figure)
 
 
 def marginals(
@@ -71,7 +71,7 @@ def marginals(
         >>> len(pynade.plots.marginals(pynade.Gaussian().fit(rows), rows))
         3
     """
-    return drawing.draw_marginals(_compared(model, X, columns, n, random_state, MARGINALS), figure)
+    return drawing.draw_marginals(_real_and_sampled(model, X, columns, n, random_state, MARGINALS), figure)
 
 
 def dependence(
@@ -94,20 +94,18 @@ def dependence(
         >>> pynade.plots.dependence(pynade.Gaussian(covariance_floor=0.01).fit(rows), rows).get_title()
         'Association: real rows below the diagonal, sampled above'
     """
-    real, sampled = _compared(model, X, columns, n, random_state, LABELLED).values()
-    found = np.where(np.tri(len(real), dtype=bool), drawing.association(real), drawing.association(sampled))
-    np.fill_diagonal(found, np.nan)
+    real, sampled = _real_and_sampled(model, X, columns, n, random_state, LABELLED).values()
     names, D = [column.name for column in real], len(real)
+    strength = np.where(np.tri(D, dtype=bool), drawing.association(real), drawing.association(sampled))
+    np.fill_diagonal(strength, np.nan)
     ax = axes_or_new(ax, 3.2 + 0.28 * D, 2.4 + 0.28 * D)
-    image = ax.imshow(found, cmap="cividis", vmin=0, vmax=1)
+    image = ax.imshow(strength, cmap="cividis", vmin=0, vmax=1)
     ax.set_facecolor("0.85")
     ax.set_xticks(range(D), names, rotation=90, fontsize=8)
     ax.set_yticks(range(D), names, fontsize=8)
-    for (i, j), value in np.ndenumerate(found) if D <= WRITTEN else ():
-        colour = "white" if value < 0.5 else "black"
-        ax.text(
-            j, i, "" if np.isnan(value) else f"{value:.2f}", ha="center", va="center", color=colour, size=7
-        )
+    for (i, j), value in np.ndenumerate(strength) if D <= WRITTEN else ():
+        text, colour = "" if i == j else f"{value:.2f}", "white" if value < 0.5 else "black"
+        ax.text(j, i, text, ha="center", va="center", color=colour, size=7)
     ax.figure.colorbar(image, ax=ax, shrink=0.8, label="Cramér's V")
     ax.set_title("Association: real rows below the diagonal, sampled above", fontsize="medium")
     return ax
@@ -146,28 +144,29 @@ def surprise(
     """
     from matplotlib.colors import LogNorm
 
-    names, p = column_names(model), _p_values(model, X)
-    first = np.argsort(np.nanmin(np.where(np.isnan(p), 1, p), 1), kind="stable")[:rows]
-    order = np.argsort(np.nanmin(np.where(np.isnan(p[first]), 1, p[first]), 0), kind="stable")[:CELLS]
-    kept = sorted(order.tolist()) if columns is None else places_of(names, columns, len(names))
+    names, p = column_names(model), np.exp(-cell_surprise(model, X))
+    p_or_one = np.nan_to_num(p, nan=1.0)
+    first = np.argsort(p_or_one.min(1), kind="stable")[:rows]
+    order = np.argsort(p_or_one[first].min(0), kind="stable")[:CELLS]
+    kept = sorted(order.tolist()) if columns is None else column_indexes(names, columns, len(names))
     frame = native_frame(X, getattr(getattr(model, "schema_", None), "order", None) or names)[0]
     texts = [[_text(frame[int(row), names[i]]) for i in kept] for row in first]
-    widths = [max(len(line[k]) for line in [[names[i] for i in kept], *texts]) for k in range(len(kept))]
-    ax = axes_or_new(ax, 2.2 + 0.085 * sum(max(6, w) for w in widths), 1.2 + 0.24 * len(first))
-    edges = np.r_[0, np.cumsum([max(6, w) + 1 for w in widths])]
+    heads = [names[i] for i in kept]
+    widths = [max(6, *map(len, column)) for column in zip(heads, *texts, strict=True)]
+    ax = axes_or_new(ax, 2.2 + 0.085 * sum(widths), 1.2 + 0.24 * len(first))
+    edges = np.r_[0, np.cumsum(np.array(widths) + 1)]
     shade = np.clip(p[first][:, kept], 1e-6, 1)
     ax.set_facecolor("0.93")
-    tops = np.arange(len(first) + 1)
+    tops, centres = np.arange(len(first) + 1), (edges[1:] + edges[:-1]) / 2
     image = ax.pcolormesh(
         edges, tops, shade, cmap="YlOrBr_r", norm=LogNorm(1e-6, 1), edgecolor="white", lw=0.5
     )
     for (row, k), value in np.ndenumerate(shade):
-        place = (edges[k] + edges[k + 1]) / 2, row + 0.5
         colour = "white" if value < 1e-4 else "black"
-        ax.text(*place, texts[row][k], ha="center", va="center", fontsize=7, color=colour)
-    ax.set_xticks((edges[1:] + edges[:-1]) / 2, [names[i] for i in kept], fontsize=8, rotation=30, ha="left")
-    named = first if index is None else [index[row] for row in first]
-    ax.set_yticks(tops[:-1] + 0.5, [f"row {name}" for name in named], fontsize=8)
+        ax.text(centres[k], row + 0.5, texts[row][k], ha="center", va="center", fontsize=7, color=colour)
+    ax.set_xticks(centres, heads, fontsize=8, rotation=30, ha="left")
+    row_names = first if index is None else [index[row] for row in first]
+    ax.set_yticks(tops[:-1] + 0.5, [f"row {name}" for name in row_names], fontsize=8)
     ax.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
     ax.invert_yaxis()
     bar = ax.figure.colorbar(image, ax=ax, ticks=[1, 1e-2, 1e-4, 1e-6], pad=0.02)
@@ -175,14 +174,6 @@ def surprise(
     bar.set_label("probability of a value at least as odd", fontsize=8)
     bar.ax.minorticks_off()
     return ax
-
-
-def _p_values(model: Any, X: Any) -> np.ndarray:
-    """Probability of a value at least as odd as each cell, given the others (N, D); NaN where missing."""
-    if hasattr(model, "surprise"):
-        return np.exp(-native_frame(model.surprise(X, measure="p_value"), column_names(model))[0].to_numpy())
-    below, up_to = cell_cdfs(model, X)
-    return np.clip(2 * np.minimum(up_to, 1 - below), 0, 1)
 
 
 def training(source: Any, ax: Any = None) -> Any:
@@ -214,13 +205,13 @@ def training(source: Any, ax: Any = None) -> Any:
         ("train_scored", "train (some rows, scored as validation)", COLOURS[2]),
         ("valid", f"validation ({kind})", COLOURS[1]),
     ):
-        known = [line for line in epochs if line.get(name) is not None]
-        where, values = np.array([(line["epoch"], line[name]) for line in known]).reshape(-1, 2).T
-        if known:
-            ax.plot(where, values, color=colour, label=label, marker="o" if len(known) == 1 else None)
+        lines = [line for line in epochs if line.get(name) is not None]
+        numbers, values = np.array([(line["epoch"], line[name]) for line in lines]).reshape(-1, 2).T
+        if lines:
+            ax.plot(numbers, values, color=colour, label=label, marker="o" if len(lines) == 1 else None)
         if name == "valid":
-            error = np.array([line.get("valid_stderr") or 0.0 for line in known])
-            ax.fill_between(where, values - error, values + error, alpha=0.2, color=colour, linewidth=0)
+            error = np.array([line.get("valid_stderr") or 0.0 for line in lines])
+            ax.fill_between(numbers, values - error, values + error, alpha=0.2, color=colour, linewidth=0)
     if best := [line["epoch"] for line in epochs if line["best"]]:
         ax.axvline(best[-1], color="0.6", linestyle=":", label=f"best epoch ({best[-1]})")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -250,19 +241,19 @@ def conditional(answer: Any, ax: Any = None) -> Any:
     column, ax = getattr(answer, "column", None), axes_or_new(ax, 5, 3)
     name, inner = getattr(answer, "name", "value"), getattr(answer, "inner", answer)
     step, dates = getattr(column, "resolution", 0.0), getattr(column, "kind", "") == "date"
-    levels = column.n_levels if column is not None else inner.family.discrete
     first, last = inner.quantile([0.002, 0.998])
-    if column is not None and levels:
-        found = answer.probabilities()
-        best = sorted(found, key=lambda level: -found[level])[:BARS]
-        kept = [level for level in found if level in best]
-        ax.barh([str(level)[:30] for level in kept], [found[level] for level in kept], color=COLOURS[0])
+    if column is not None and column.n_levels:
+        p = answer.probabilities()
+        likeliest = sorted(p, key=lambda level: -p[level])[:BARS]
+        levels = [level for level in p if level in likeliest]
+        ax.barh([str(level)[:30] for level in levels], [p[level] for level in levels], color=COLOURS[0])
         ax.invert_yaxis()
-        more = f" ({len(best)} of {len(found)} levels)" if len(found) > len(best) else ""
+        more = f" ({len(likeliest)} of {len(p)} levels)" if len(p) > len(likeliest) else ""
         ax.set(xlabel="probability", ylabel=f"{name}{more}")
     else:
         label = "density"
-        if step or levels:  # of a lattice: ranges of the same number of steps, with all values between
+        if step or (column is None and inner.family.discrete):
+            # of a lattice: ranges of the same number of steps, with all values between
             wide = math.ceil((last - first + 1) / RANGES)
             edges = np.arange(first - 1, last + wide, wide)
             ends = edges + 0.5
@@ -285,21 +276,22 @@ def conditional(answer: Any, ax: Any = None) -> Any:
         if dates:
             drawing.date_axis(ax.xaxis, 6)
     if column is not None:
-        given, names = answer.given, answer.model.schema_.names
-        known = ", ".join(f"{names[j]} = {value}" for j, value in given.items())
-        ax.set_title(f"{name}{' given ' if known else ''}{known}"[:90], fontsize="medium", wrap=True)
+        names = answer.model.schema_.names
+        given = ", ".join(f"{names[j]} = {value}" for j, value in answer.given.items())
+        ax.set_title(f"{name}{' given ' if given else ''}{given}"[:90], fontsize="medium", wrap=True)
     return ax
 
 
-def _compared(
+def _real_and_sampled(
     model: Any, X: Any, columns: Columns, n: int, random_state: Any, most: int
 ) -> dict[str, drawing.Table]:
     """Real and sampled rows, by these names, of some columns as they are drawn."""
     schema, names = getattr(model, "schema_", None), column_names(model)
-    kept, sampled = places_of(names, columns, most), model.sample(n, random_state)
-    tables = [X, sampled] if schema is not None else [model._rows(table) for table in (X, sampled)]
-    shown = [[table[i] for i in kept] for table in drawing.shown_tables(tables, schema, names)]
-    return dict(zip(("real rows", "sampled rows"), shown, strict=True))
+    kept, tables = column_indexes(names, columns, most), [X, model.sample(n, random_state)]
+    if schema is None:
+        tables = [model._rows(table) for table in tables]
+    real, sampled = drawing.shown_tables(tables, schema, names)
+    return {"real rows": [real[i] for i in kept], "sampled rows": [sampled[i] for i in kept]}
 
 
 def _text(value: Any) -> str:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pynade._lazy import LazyModule
-from pynade.plots.drawing import COLOURS, Columns, axes_or_new, column_names, places_of
+from pynade.plots.drawing import COLOURS, Columns, axes_or_new, column_indexes, column_names
+from pynade.tables.frames import native_frame
 
 if TYPE_CHECKING:
     import torch
@@ -18,7 +19,7 @@ else:
     torch, likelihood, models = map(LazyModule, ("torch", "pynade.likelihood", "pynade.models"))
 
 NAMED_LINES = 6  # columns that are named in a calibration plot
-AT_ONCE = 4096  # rows of a pass of a net
+BATCH = 4096  # rows of a pass of a net
 
 
 def calibration(model: Any, X: Any, columns: Columns = None, random_state: Any = 0, ax: Any = None) -> Any:
@@ -44,32 +45,33 @@ def calibration(model: Any, X: Any, columns: Columns = None, random_state: Any =
         >>> ax.get_title()
         'Calibration on 200 rows: 2 of 2 columns inside the band'
     """
-    found, names = pit(model, X, random_state), column_names(model)
-    kept = places_of(names, columns, len(names))
-    sizes, distances, limits = calibration_limits(found[:, kept])
+    all_names = column_names(model)
+    kept = column_indexes(all_names, columns, len(all_names))
+    values, names = pit(model, X, random_state)[:, kept], [all_names[i] for i in kept]
+    sizes, distances, limits = calibration_limits(values)
     outside, order = distances > limits, np.argsort(-distances / limits)
     ax = axes_or_new(ax, 6.4, 4.2)
     band = float(np.median(limits))
     ax.axhspan(-band, band, color="0.88", lw=0, label="what chance allows (95 %)")
     ax.axhline(0, color="0.5", lw=0.8)
     coloured = [k for k in order if outside[k]][:NAMED_LINES]
-    if len(kept) <= NAMED_LINES:
-        coloured = list(range(len(kept)))
-    rest = [k for k in range(len(kept)) if k not in coloured]
-    for k in [*rest, *coloured]:
-        u = np.sort(found[:, kept[k]])[: sizes[k]]
+    if len(names) <= NAMED_LINES:
+        coloured = list(range(len(names)))
+    grey = [k for k in range(len(names)) if k not in coloured]
+    for k in [*grey, *coloured]:
+        u = np.sort(values[:, k])[: sizes[k]]
         p, share = np.r_[0, np.repeat(u, 2), 1], np.repeat(np.arange(len(u) + 1) / max(1, len(u)), 2)
         style: Any = {"color": "0.55", "lw": 0.7}
         if k in coloured:
-            style = {"color": COLOURS[coloured.index(k)], "lw": 1.6, "label": names[kept[k]]}
-        elif k == rest[0]:
-            style["label"] = f"{len(rest)} {'other ' * bool(coloured)}column{'s' * (len(rest) > 1)}"
+            style = {"color": COLOURS[coloured.index(k)], "lw": 1.6, "label": names[k]}
+        elif k == grey[0]:
+            style["label"] = f"{len(grey)} {'other ' * bool(coloured)}column{'s' * (len(grey) > 1)}"
         ax.plot(p, share - p, **style)
     ax.set(xlim=(0, 1), xlabel="p: probability that the model gives to values up to the cell's")
     reach = 1.25 * max(band, *(float(np.abs(line.get_ydata()).max()) for line in ax.lines))
     ax.set_ylim(-reach, reach)
     ax.set_ylabel("share of cells with at most p, less p")
-    title = f"Calibration on {len(found):,} rows: {len(kept) - outside.sum()} of {len(kept)} columns"
+    title = f"Calibration on {len(values):,} rows: {len(names) - outside.sum()} of {len(names)} columns"
     ax.set_title(f"{title} inside the band", fontsize="medium")
     ax.legend(fontsize=8, frameon=False)
     return ax
@@ -113,41 +115,51 @@ def cell_cdfs(model: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:
     """P(below the cell | others) and P(up to the cell | others) of each cell, (N, D) each."""
     schema, kind = getattr(model, "schema_", None), model._cells().kind
     x = torch.as_tensor(np.asarray(model._rows(X), dtype=np.float64))
-    below, up_to = (np.full(x.shape, np.nan) for _ in range(2))
+    below, up_to = np.full((2, *x.shape), np.nan)
     with torch.no_grad():
         for rows, i, family, eta in _conditionals(model._ready(), x):
-            seen = ~torch.isnan(x[rows, i])
-            value, own, at = x[rows, i][seen], eta[seen.to(eta.device)].double().cpu(), torch.tensor([i])
-            family = family.cpu().double()
-            p = family.cdf(value, own, at)
+            observed = ~torch.isnan(x[rows, i])
+            cells, at = x[rows, i][observed], torch.tensor([i])
+            eta, family = eta[observed.to(eta.device)].double().cpu(), family.cpu().double()
+            p = family.cdf(cells, eta, at)
             discrete = kind != "real" or family.discrete
             if schema is not None:
                 discrete = schema.columns[i].n_levels or schema.columns[i].resolution
-            places = np.arange(len(x))[rows][seen.numpy()]
+            mass = family.log_prob(cells, eta, at).exp() if discrete else 0 * p
+            places = np.arange(len(x))[rows][observed.numpy()]
             up_to[places, i] = p.numpy()
-            mass = family.log_prob(value, own, at).exp() if discrete else 0 * p
             below[places, i] = (p - mass).clamp(min=0).numpy()
     return below, up_to
 
 
+def cell_surprise(model: Any, X: Any) -> np.ndarray:
+    """-log of the probability of a value at least as odd as each cell given the others (N, D), or NaN."""
+    if hasattr(model, "surprise"):
+        frame = native_frame(model.surprise(X, measure="p_value"), column_names(model))[0]
+        surprise: np.ndarray = frame.to_numpy()
+        return surprise
+    below, up_to = cell_cdfs(model, X)
+    return -np.log(np.clip(2 * np.minimum(up_to, 1 - below), 1e-300, 1))
+
+
 def _conditionals(model: Any, x: torch.Tensor) -> Iterator[tuple[slice, int, Any, torch.Tensor]]:
     """Some rows, a column, and the family and eta of p(its cell | the others, or those before it)."""
-    D, known = x.shape[1], ~torch.isnan(x)
-    ordered = isinstance(model, models.Ordered)
-    if not (ordered or isinstance(model, models.Orderless | models.Marginalisable)):
+    D = x.shape[1]
+    ordered, marginalisable = isinstance(model, models.Ordered), isinstance(model, models.Marginalisable)
+    if not (ordered or marginalisable or isinstance(model, models.Orderless)):
         raise ValueError(f"a {type(model).__name__} has no conditional distributions of single cells")
-    wide = D * (model.net.n_params if hasattr(model, "net") else 1)
-    at_once = likelihood.at_most(max(1, min(AT_ONCE, (1 << 24) // wide)), model, model.device)
-    for start in range(0, len(x), at_once):
-        rows = slice(start, start + at_once)
-        part, there = x[rows].to(model.device), known[rows].to(model.device)
+    floats = D * (model.net.n_params if hasattr(model, "net") else 1)
+    batch_size = likelihood.at_most(max(1, min(BATCH, (1 << 24) // floats)), model, model.device)
+    for start in range(0, len(x), batch_size):
+        rows = slice(start, start + batch_size)
+        batch = x[rows].to(model.device)
+        observed, columns = ~torch.isnan(batch), torch.arange(D, device=model.device)
         if ordered:
-            one = model.member(0) if isinstance(model, models.Ensemble) else model
-            etas = one.eta(part)
+            member = model.member(0) if isinstance(model, models.Ensemble) else model
+            etas = member.eta(batch)
         for i in range(D):
-            others = there & (torch.arange(D, device=there.device) != i)
-            if isinstance(model, models.Marginalisable):
-                family, eta = model.distribution(i, torch.where(there, part, 0), others)
-                yield rows, i, family, eta
+            others = observed & (columns != i)
+            if marginalisable:
+                yield rows, i, *model.distribution(i, torch.where(observed, batch, 0), others)
             else:
-                yield rows, i, model.family, (etas if ordered else model.conditionals(part, others))[:, i]
+                yield rows, i, model.family, (etas if ordered else model.conditionals(batch, others))[:, i]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -27,28 +28,28 @@ FEW = 30  # steps of a lattice up to which points are spread
 Columns = Sequence[str | int] | None  # names or indexes; None leaves the choice to a function
 
 
-class Shown(NamedTuple):
-    """A column as it is drawn: the places of its cells on an axis (NaN = missing), and what is written."""
+class PlotColumn(NamedTuple):
+    """A column as it is drawn: positions of its cells on an axis (NaN = missing), and what is written."""
 
     name: str
-    places: np.ndarray  # values; of dates days since 1970, of levels the index of a label
+    positions: np.ndarray  # values; of dates days since 1970, of levels the index of a label
     labels: tuple[str, ...] = ()  # of levels
     step: float = 0.0  # of a lattice
     dates: bool = False
 
     @property
-    def known(self) -> np.ndarray:
-        """The places of the cells that are there."""
-        return self.places[~np.isnan(self.places)]
+    def observed(self) -> np.ndarray:
+        """The positions of the cells that are not missing."""
+        return self.positions[~np.isnan(self.positions)]
 
     def spread(self, rng: np.random.Generator) -> np.ndarray:
-        """The places, moved a little at random where they are few, so that points do not hide each other."""
-        few = self.step and np.ptp(self.known if len(self.known) else [0]) <= FEW * self.step
+        """The positions, moved a little at random where they are few: points must not hide each other."""
+        few = self.step and np.ptp(self.observed if len(self.observed) else [0]) <= FEW * self.step
         width = 0.7 if self.labels else 0.6 * self.step if few else 0.0
-        return self.places + width * (rng.random(len(self.places)) - 0.5)
+        return self.positions + width * (rng.random(len(self.positions)) - 0.5)
 
 
-Table = list[Shown]
+Table = list[PlotColumn]
 
 
 def axes_or_new(ax: Any, width: float, height: float) -> Any:
@@ -79,50 +80,52 @@ def shown_tables(
         schema: what the columns are, if that is known.
         names: of the columns of arrays; ``x1``, ``x2``, … when left out.
     """
+    columns: list[list[PlotColumn]]  # for each column, one of every table
     if schema is not None:
         codes = [schema.encode(table)[0] for table in tables]
-        each = [_of_codes(column, [c[:, i] for c in codes]) for i, column in enumerate(schema.columns)]
-        return [list(table) for table in zip(*each, strict=True)]
-    arrays = [np.asarray(table, dtype=np.float64) for table in tables]
-    names = default_names(arrays[0].shape[1]) if names is None else names
-    made: list[Table] = [[] for _ in tables]
-    for i, name in enumerate(names):
-        bits = all(np.isin(a[:, i][~np.isnan(a[:, i])], (0, 1)).all() for a in arrays)
-        for table, array in zip(made, arrays, strict=True):
-            table.append(Shown(str(name), array[:, i], ("0", "1") if bits else ()))
-    return made
+        columns = [_of_codes(column, [c[:, i] for c in codes]) for i, column in enumerate(schema.columns)]
+    else:
+        arrays = [np.asarray(table, dtype=np.float64) for table in tables]
+        names = default_names(arrays[0].shape[1]) if names is None else names
+        columns = [_of_numbers(str(name), [a[:, i] for a in arrays]) for i, name in enumerate(names)]
+    return [list(table) for table in zip(*columns, strict=True)]
 
 
-def _of_codes(column: Column, tables: Sequence[np.ndarray]) -> list[Shown]:
+def _of_numbers(name: str, tables: Sequence[np.ndarray]) -> list[PlotColumn]:
+    """A column of several tables from its numbers; zeros and ones are levels."""
+    binary = all(np.isin(cells[~np.isnan(cells)], (0, 1)).all() for cells in tables)
+    return [PlotColumn(name, cells, ("0", "1") if binary else ()) for cells in tables]
+
+
+def _of_codes(column: Column, tables: Sequence[np.ndarray]) -> list[PlotColumn]:
     """A column of several tables from its codes; of many levels, the rarer ones of the first are one."""
     if not column.n_levels:
         unit = DAY if column.kind == "date" else 1.0
-        found = []
+        columns = []
         for codes in tables:
-            places, known = np.full(len(codes), np.nan), ~np.isnan(codes)
-            places[known] = column.decode(codes[known]).astype(np.float64) / unit
-            found.append(Shown(column.name, places, (), column.resolution / unit, column.kind == "date"))
-        return found
+            positions, present = np.full(len(codes), np.nan), ~np.isnan(codes)
+            positions[present] = column.decode(codes[present]).astype(np.float64) / unit
+            step, dates = column.resolution / unit, column.kind == "date"
+            columns.append(PlotColumn(column.name, positions, (), step, dates))
+        return columns
     labels = [*map(str, column.levels), *(["(rare)"] if column.rare else [])]
-    place = np.arange(len(labels), dtype=np.float64)
+    position = np.arange(len(labels), dtype=np.float64)
     if len(labels) > BARS:
         counts = np.bincount(tables[0][~np.isnan(tables[0])].astype(int), minlength=len(labels))
-        kept = np.sort(np.argsort(-counts, kind="stable")[: BARS - 1])
-        place[:], place[kept] = len(kept), np.arange(len(kept))
-        labels = [*(labels[k] for k in kept), f"{len(labels) - len(kept)} others"]
-    nowhere = np.append(place, np.nan)  # where a missing cell is
+        frequent = np.sort(np.argsort(-counts, kind="stable")[: BARS - 1])
+        position[:], position[frequent] = len(frequent), np.arange(len(frequent))
+        labels = [*(labels[k] for k in frequent), f"{len(labels) - len(frequent)} others"]
+    position = np.append(position, np.nan)  # the last one is that of a missing cell
     return [
-        Shown(column.name, nowhere[np.where(np.isnan(codes), -1, codes).astype(int)], tuple(labels))
-        for codes in tables
+        PlotColumn(column.name, position[np.where(np.isnan(c), -1, c).astype(int)], tuple(labels))
+        for c in tables
     ]
 
 
 def draw_marginals(tables: Mapping[str, Table], figure: Any = None) -> np.ndarray:
     """Draw each column of one table, or of real and sampled rows (by name), on axes of its own."""
     first = next(iter(tables.values()))
-    across = (
-        min(4, math.ceil(math.sqrt(len(first)))) if len(first) <= 16 else math.ceil(math.sqrt(len(first)))
-    )
+    across = math.ceil(math.sqrt(len(first)))
     axes = _grid(figure, math.ceil(len(first) / across), across, 2.6, 2.0)
     for i, (axis, column) in enumerate(zip(axes.flat, first, strict=False)):
         _marginal(axis, {name: table[i] for name, table in tables.items()})
@@ -140,36 +143,33 @@ def draw_pairs(tables: Mapping[str, Table], figure: Any = None) -> np.ndarray:
 
     Of one table, correlations of numbers stand above the diagonal.
     """
-    (one, *more), rng = list(tables.values()), np.random.default_rng(0)
-    D = len(one)
+    (first, *others), rng = list(tables.values()), np.random.default_rng(0)
+    D = len(first)
     axes = _grid(figure, D, D, 1.2 + 2.4 / D, 1.1 + 2.2 / D)
-    ranges = [_range(column) for column in one]
+    ranges = [_range(column) for column in first]
     for (i, j), axis in np.ndenumerate(axes):
         if i == j:
             _marginal(axis, {name: table[i] for name, table in tables.items()})
-        elif j < i or more:
-            table = one if j < i else more[0]
+        elif j < i or others:
+            table = first if j < i else others[0]
             scatter(axis, table[j], table[i], COLOURS[0 if j < i else 1], rng)
             axis.set_ylim(ranges[i])
-            _ticks(axis.yaxis, one[i], j == 0 or (i == 0 and j == D - 1))
+            _ticks(axis.yaxis, first[i], j == 0 or (i == 0 and j == D - 1))
             if i == 0 and j == D - 1:
                 axis.yaxis.tick_right()
         else:
-            axis.text(
-                0.5, 0.5, _correlation(one[j], one[i]), ha="center", va="center", transform=axis.transAxes
-            )
+            text = _correlation(first[j], first[i])
+            axis.text(0.5, 0.5, text, ha="center", va="center", transform=axis.transAxes)
             axis.set_axis_off()
             continue
         axis.set_xlim(ranges[j])
-        _ticks(axis.xaxis, one[j], i == D - 1)
-    for k, column in enumerate(one):
+        _ticks(axis.xaxis, first[j], i == D - 1)
+    for k, column in enumerate(first):
         axes[-1, k].set_xlabel(column.name, fontsize=9)
         axes[k, 0].set_ylabel(column.name, fontsize=9)
-    if more:
-        names = list(tables)
-        axes[0, 0].figure.suptitle(
-            f"{names[0]} (blue, below the diagonal) and {names[1]} (orange)", fontsize=10
-        )
+    if others:
+        below, above, *_ = tables
+        axes[0, 0].figure.suptitle(f"{below} (blue, below the diagonal) and {above} (orange)", fontsize=10)
     return axes
 
 
@@ -185,56 +185,51 @@ def draw_joint(table: Table, ax: Any = None) -> Any:
     return ax
 
 
-def scatter(axis: Any, x: Shown, y: Shown, colour: str, rng: np.random.Generator) -> None:
+def scatter(axis: Any, x: PlotColumn, y: PlotColumn, colour: str, rng: np.random.Generator) -> None:
     """Draw the rows that have both columns, a random part of many."""
-    both = np.flatnonzero(~np.isnan(x.places) & ~np.isnan(y.places))
-    both = rng.choice(both, POINTS, replace=False) if len(both) > POINTS else both
-    size, alpha = (10.0, 0.6) if len(both) <= 300 else (5.0, 0.4)
-    axis.scatter(x.spread(rng)[both], y.spread(rng)[both], s=size, alpha=alpha, color=colour, linewidths=0)
+    rows = np.flatnonzero(~np.isnan(x.positions) & ~np.isnan(y.positions))
+    rows = rng.choice(rows, POINTS, replace=False) if len(rows) > POINTS else rows
+    size, alpha = (10.0, 0.6) if len(rows) <= 300 else (5.0, 0.4)
+    axis.scatter(x.spread(rng)[rows], y.spread(rng)[rows], s=size, alpha=alpha, color=colour, linewidths=0)
 
 
-def _marginal(axis: Any, tables: Mapping[str, Shown]) -> None:
+def _marginal(axis: Any, tables: Mapping[str, PlotColumn]) -> None:
     """Draw shares of the cells: bars of levels, a histogram of numbers and dates; blue, then orange."""
     first = next(iter(tables.values()))
     low, high = _range(first)
-    edges: np.ndarray = np.linspace(low, high, min(BINS, max(10, math.isqrt(len(first.known)))) + 1)
+    edges: np.ndarray = np.linspace(low, high, min(BINS, max(10, math.isqrt(len(first.observed)))) + 1)
     if first.step:  # whole steps, so that every bin has as many
-        wide = first.step * max(1, math.ceil((high - low) / first.step / BINS))
-        edges = np.arange(math.ceil((high - low) / wide - 1e-9) + 1) * wide + low
+        bin_width = first.step * max(1, math.ceil((high - low) / first.step / BINS))
+        edges = np.arange(math.ceil((high - low) / bin_width - 1e-9) + 1) * bin_width + low
     width = 0.8 / len(tables)
     for k, (name, column) in enumerate(tables.items()):
-        known, colour = column.known, COLOURS[k]
+        observed, style = column.observed, dict[str, Any](color=COLOURS[k], label=name)
         if first.labels:
-            share = np.bincount(known.astype(int), minlength=len(first.labels)) / max(1, len(known))
-            style: Any = (
-                {"color": colour} if k == 0 else {"facecolor": "white", "edgecolor": colour, "lw": 1.2}
-            )
-            place = np.arange(len(share)) + (k - (len(tables) - 1) / 2) * width
-            axis.bar(place, share, 0.95 * width, label=name, **style)
+            share = np.bincount(observed.astype(int), minlength=len(first.labels)) / max(1, len(observed))
+            if k:
+                style = {"facecolor": "white", "edgecolor": COLOURS[k], "lw": 1.2, "label": name}
+            position = np.arange(len(share)) + (k - (len(tables) - 1) / 2) * width
+            axis.bar(position, share, 0.95 * width, **style)
         else:
-            share = np.histogram(known, edges)[0] / max(1, len(known))
-            axis.stairs(
-                share, edges, fill=k == 0, color=colour, alpha=0.7 if k == 0 else 1, lw=1.4, label=name
-            )
+            share = np.histogram(observed, edges)[0] / max(1, len(observed))
+            axis.stairs(share, edges, fill=k == 0, alpha=0.7 if k == 0 else 1, lw=1.4, **style)
     axis.set_xlim(low, high)
     axis.set_yticks([])
 
 
-def _range(column: Shown) -> tuple[float, float]:
+def _range(column: PlotColumn) -> tuple[float, float]:
     """The ends of an axis: all values, or without far tails the middle ones with a margin."""
     if column.labels:
         return -0.6, len(column.labels) - 0.4
-    known = column.known if len(column.known) else np.zeros(1)
-    low, first, last, high = np.quantile(known, (0, 0.01, 0.99, 1))
+    observed = column.observed if len(column.observed) else np.zeros(1)
+    low, first, last, high = np.quantile(observed, (0, 0.01, 0.99, 1))
     if high - low > 4 * (last - first) > 0:
         low, high = max(low, first - (last - first)), min(high, last + (last - first))
-    if column.step:
-        return float(low - column.step / 2), float(high + column.step / 2)
-    margin = 0.03 * (high - low) or abs(high) * 0.05 or 0.5
+    margin = column.step / 2 or 0.03 * (high - low) or abs(high) * 0.05 or 0.5
     return float(low - margin), float(high + margin)
 
 
-def _ticks(axis: Any, column: Shown, written: bool = True) -> None:
+def _ticks(axis: Any, column: PlotColumn, written: bool = True) -> None:
     """Ticks of the axis of a column: its levels, dates, or a few numbers."""
     size: Any = {"labelsize": 7}
     if column.labels:
@@ -247,8 +242,8 @@ def _ticks(axis: Any, column: Shown, written: bool = True) -> None:
     else:
         from matplotlib.ticker import MaxNLocator
 
-        most = np.abs(column.known).max(initial=0)
-        axis.set_major_locator(MaxNLocator(4 if most < 1e5 else 2))
+        largest = np.abs(column.observed).max(initial=0)
+        axis.set_major_locator(MaxNLocator(4 if largest < 1e5 else 2))
     if not written:
         axis.set_tick_params(labelbottom=False, labelleft=False)
         axis.get_offset_text().set_visible(False)
@@ -263,9 +258,9 @@ def date_axis(axis: Any, most: int) -> None:
     axis.set_major_formatter(ConciseDateFormatter(locator))
 
 
-def _correlation(x: Shown, y: Shown) -> str:
-    both = ~np.isnan(x.places) & ~np.isnan(y.places)
-    a, b = x.places[both], y.places[both]
+def _correlation(x: PlotColumn, y: PlotColumn) -> str:
+    rows = ~np.isnan(x.positions) & ~np.isnan(y.positions)
+    a, b = x.positions[rows], y.positions[rows]
     if len(x.labels) > 2 or len(y.labels) > 2:
         return ""
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
@@ -275,22 +270,17 @@ def _correlation(x: Shown, y: Shown) -> str:
 
 def association(table: Table) -> np.ndarray:
     """Cramér's V of all pairs of columns (D, D), corrected for bias; numbers in equally frequent parts."""
-    parts, sizes = [], []
+    indicators, out = [], np.eye(len(table))
     for column in table:
-        place = column.places
-        if not column.labels and len(column.known):
-            cuts = np.unique(np.quantile(column.known, np.arange(1, COARSE) / COARSE))
-            place = np.where(np.isnan(place), np.nan, np.searchsorted(cuts, place, "left"))
-        parts.append(place)
-        sizes.append(max(1, len(column.labels) or COARSE))
-    found = np.eye(len(table))
-    for i in range(len(table)):
-        for j in range(i):
-            both = ~np.isnan(parts[i]) & ~np.isnan(parts[j])
-            cells = (parts[i][both] * sizes[j] + parts[j][both]).astype(int)
-            counts = np.bincount(cells, minlength=sizes[i] * sizes[j]).reshape(sizes[i], sizes[j])
-            found[i, j] = found[j, i] = _cramers_v(counts[counts.any(1)][:, counts.any(0)])
-    return found
+        parts = column.positions
+        if not column.labels and len(column.observed):
+            cuts = np.unique(np.quantile(column.observed, np.arange(1, COARSE) / COARSE))
+            parts = np.where(np.isnan(parts), np.nan, np.searchsorted(cuts, parts, "left"))
+        indicators.append((parts[:, None] == np.arange(len(column.labels) or COARSE)).astype(np.float64))
+    for i, j in combinations(range(len(table)), 2):
+        counts = indicators[i].T @ indicators[j]
+        out[i, j] = out[j, i] = _cramers_v(counts[counts.any(1)][:, counts.any(0)])
+    return out
 
 
 def _cramers_v(counts: np.ndarray) -> float:
@@ -311,8 +301,8 @@ def column_names(model: Any) -> list[str]:
     return [str(name) for name in model._names() or default_names(model.n_features_in_)]
 
 
-def places_of(names: Sequence[str], columns: Columns, most: int) -> list[int]:
-    """The places of columns that are given by name or index; the first ones if none is given."""
+def column_indexes(names: Sequence[str], columns: Columns, most: int) -> list[int]:
+    """The indexes of columns that are given by name or index; of the first ones if none is given."""
     if columns is None:
         return list(range(min(most, len(names))))
     for column in columns:

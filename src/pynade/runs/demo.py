@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -63,79 +64,79 @@ def demo(picture: Path, callbacks: Sequence[Callback] = (), epochs: int | None =
     model = TabularNADE(epochs=epochs, random_state=SEED).fit(table, callbacks=callbacks)
     filled, guesses = [], model.impute(table).to_dicts()
     for row, values in enumerate(table.to_dicts()):
-        known = {name: value for name, value in values.items() if value is not None}
-        for name in [name for name in model.schema_.names if name not in known]:
-            answer, value = model.conditional(name, given=known), guesses[row][name]
+        given = {name: value for name, value in values.items() if value is not None}
+        for name in [name for name in model.schema_.names if name not in given]:
+            answer, value = model.conditional(name, given=given), guesses[row][name]
             if answer.column.n_levels:
                 filled.append(Filled(row, name, value, probability=answer.pmf(value)))
             else:
                 filled.append(Filled(row, name, value, *(end.item() for end in answer.interval())))
-    found = Demo(model, table, filled, model.surprise(table, top=5), float(model.gain(table).mean()))
-    save_figure(penguin_figure(found), picture)
-    return found
+    results = Demo(model, table, filled, model.surprise(table, top=5), float(model.gain(table).mean()))
+    save_figure(penguin_figure(results), picture)
+    return results
 
 
-def penguin_figure(found: Demo) -> Figure:
+def penguin_figure(results: Demo) -> Figure:
     """Draw the filled rows as a table, then rows, filled rows and an odd cell, then a conditional."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 6), layout="constrained")
-    places: Any = [["table", "table"], ["rows", "one"]]
-    axes = figure.subplot_mosaic(places, height_ratios=[1, 1.6], width_ratios=[1.2, 1])
-    _filled_table(axes["table"], found)
-    _scatter(axes["rows"], found)
-    found.model.conditional("body_mass_g", {"species": "Gentoo", "sex": "female"}).plot(axes["one"])
-    axes["one"].set_title("Conditional: body mass of a female Gentoo", fontsize=10)
-    axes["one"].set_ylim(bottom=0)
+    layout: Any = [["table", "table"], ["rows", "mass"]]
+    axes = figure.subplot_mosaic(layout, height_ratios=[1, 1.6], width_ratios=[1.2, 1])
+    _draw_filled_table(axes["table"], results)
+    _draw_rows(axes["rows"], results)
+    results.model.conditional("body_mass_g", {"species": "Gentoo", "sex": "female"}).plot(axes["mass"])
+    axes["mass"].set_title("Conditional: body mass of a female Gentoo", fontsize=10)
+    axes["mass"].set_ylim(bottom=0)
     return figure
 
 
-def _filled_table(axis: Any, found: Demo) -> None:
-    texts = {(cell.row, cell.column): f"{cell.value} ({cell.certainty})" for cell in found.filled}
-    gaps = [cell.row for cell in found.filled]
-    shown = sorted(sorted(dict.fromkeys(gaps), key=lambda row: -gaps.count(row))[:5])
-    names, values = list(found.table.columns), found.table.to_dicts()
-    cells = [[texts.get((row, name), str(values[row][name])) for name in names] for row in shown]
-    colours = [["#fff2b3" if (row, name) in texts else "white" for name in names] for row in shown]
-    widest = [2 + max(map(len, column)) for column in zip(names, *cells, strict=True)]
-    options: Any = {"colWidths": [width / sum(widest) for width in widest], "bbox": [0.06, 0, 0.94, 1]}
-    options |= {"colLabels": names, "rowLabels": [f"row {row}" for row in shown]}
-    drawn = axis.table(cells, cellColours=colours, **options)
-    drawn.auto_set_font_size(False)
-    drawn.set_fontsize(8)
-    for cell in drawn.get_celld().values():
+def _draw_filled_table(axis: Any, results: Demo) -> None:
+    texts = {(cell.row, cell.column): f"{cell.value} ({cell.certainty})" for cell in results.filled}
+    gaps = Counter(cell.row for cell in results.filled)
+    rows = sorted(row for row, _ in gaps.most_common(5))
+    names, values = list(results.table.columns), results.table.to_dicts()
+    cells = [[texts.get((row, name), str(values[row][name])) for name in names] for row in rows]
+    colours = [["#fff2b3" if (row, name) in texts else "white" for name in names] for row in rows]
+    widths = [2 + max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    options: Any = {"colWidths": [width / sum(widths) for width in widths], "bbox": [0.06, 0, 0.94, 1]}
+    options |= {"colLabels": names, "rowLabels": [f"row {row}" for row in rows]}
+    table = axis.table(cells, cellColours=colours, **options)
+    table.auto_set_font_size(False)
+    table.set_fontsize(8)
+    for cell in table.get_celld().values():
         cell.set_edgecolor("0.8")
         cell.set_text_props(ha="center")
     axis.set_axis_off()
     axis.set_title("Rows with gaps (yellow), filled: best guess (90 % interval or probability)", fontsize=10)
 
 
-def _scatter(axis: Any, found: Demo) -> None:
-    table, label = found.table, "row with gaps, filled"
+def _draw_rows(axis: Any, results: Demo) -> None:
+    table, label = results.table, "row with gaps, filled"
     for colour, species in zip(COLOURS, sorted(table["species"].unique()), strict=False):
-        some = table.filter(table["species"] == species)
-        axis.scatter(some[X], some[Y], s=10, alpha=0.6, color=colour, linewidths=0, label=species)
-    ys = {cell.row: cell for cell in found.filled if cell.column == Y}
-    for x in (cell for cell in found.filled if cell.column == X and cell.row in ys):
+        rows = table.filter(table["species"] == species)
+        axis.scatter(rows[X], rows[Y], s=10, alpha=0.6, color=colour, linewidths=0, label=species)
+    ys = {cell.row: cell for cell in results.filled if cell.column == Y}
+    for x in (cell for cell in results.filled if cell.column == X and cell.row in ys):
         y = ys[x.row]
-        ends = [[[cell.value - cell.low], [cell.high - cell.value]] for cell in (y, x)]
-        axis.errorbar(x.value, y.value, *ends, fmt="D", color="black", ms=4, lw=1, label=label)
+        errors = [[[cell.value - cell.low], [cell.high - cell.value]] for cell in (y, x)]
+        axis.errorbar(x.value, y.value, *errors, fmt="D", color="black", ms=4, lw=1, label=label)
         label = ""
-    shown = []  # by how far they are outside their interval, in widths of it
-    for cell in found.odd.iter_rows(named=True):
+    odd = []  # by how far they are outside their interval, in widths of it
+    for cell in results.odd.iter_rows(named=True):
         if cell["column"] == Y and table[X][cell["row"]] is not None:
             value, low, high = (float(cell[name]) for name in ("value", "low", "high"))
             distance = max(low - value, value - high) / max(high - low, 1e-9)
-            shown.append((distance, cell["row"], value, low, high))
-    if shown:
-        _, row, value, low, high = max(shown)
-        at = table[X][row]
-        axis.scatter([at], [value], s=70, facecolors="none", edgecolors=RED, lw=1.5)
-        axis.plot([at, at], [low, high], color=RED, lw=1.5)
+            odd.append((distance, cell["row"], value, low, high))
+    if odd:
+        _, row, value, low, high = max(odd)
+        flipper = table[X][row]
+        axis.scatter([flipper], [value], s=70, facecolors="none", edgecolors=RED, lw=1.5)
+        axis.plot([flipper, flipper], [low, high], color=RED, lw=1.5)
         text = f"odd cell (row {row}): {value:g} mm,\n90 % interval {low:g} … {high:g}"
-        side, shift = ("left", 8) if at < 0.5 * (table[X].min() + table[X].max()) else ("right", -8)
+        side, shift = ("left", 8) if flipper < 0.5 * (table[X].min() + table[X].max()) else ("right", -8)
         options = {"textcoords": "offset points", "fontsize": 8, "color": RED, "ha": side}
-        axis.annotate(text, (at, value), (shift, -4), **options)
+        axis.annotate(text, (flipper, value), (shift, -4), **options)
     axis.set(xlabel=X, ylabel=Y)
     axis.set_title("All rows, and the 90 % intervals of filled cells", fontsize=10)
     axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, frameon=False)

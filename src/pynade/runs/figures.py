@@ -84,27 +84,23 @@ def table_figure(rows: Any, names: Sequence[str] | None = None, schema: Schema |
         draw_pairs({"": table}, figure)
     else:
         draw_marginals({"": table[:MOST_HISTOGRAMS]}, figure)
-        some = f", the first {MOST_HISTOGRAMS} of {len(table)} columns" * (len(table) > MOST_HISTOGRAMS)
-        figure.suptitle(f"{len(rows):,} rows{some}", fontsize=11)
+        first = f", the first {MOST_HISTOGRAMS} of {len(table)} columns" * (len(table) > MOST_HISTOGRAMS)
+        figure.suptitle(f"{len(rows):,} rows{first}", fontsize=11)
     return figure
 
 
-def _correlations(rows: np.ndarray) -> np.ndarray:
-    """Return the correlations (D, D) over complete rows, NaN where a column is constant."""
-    with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
-        return np.atleast_2d(np.corrcoef(rows[~np.isnan(rows).any(1)], rowvar=False))
-
-
 def _binary_table(rows: np.ndarray, names: Sequence[str]) -> Figure:
-    D, place = rows.shape[1], np.arange(rows.shape[1])
+    D, gaps = rows.shape[1], np.isnan(rows)
+    with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):  # of columns that are constant
+        correlations = np.atleast_2d(np.corrcoef(rows[~gaps.any(1)], rowvar=False))
     side = min(9.0, 4.0 + 0.12 * D)
     figure, ((left, right),) = subplots(1, 2, side, side * 0.85)
-    share = np.nansum(rows, 0) / np.maximum((~np.isnan(rows)).sum(0), 1)
-    left.barh(place, share, color=COLOURS[0], height=0.8 if D <= LABELLED else 1.0)
+    share = np.nansum(rows, 0) / np.maximum((~gaps).sum(0), 1)
+    left.barh(range(D), share, color=COLOURS[0], height=0.8 if D <= LABELLED else 1.0)
     left.set(xlim=(0, 1), ylim=(D - 0.5, -0.5), xlabel="share of ones")
     left.set_title(f"{len(rows):,} rows", fontsize=11)
     left.grid(axis="x", alpha=0.3)
-    image = right.imshow(_correlations(rows), cmap="PuOr", vmin=-1, vmax=1, interpolation="nearest")
+    image = right.imshow(correlations, cmap="PuOr", vmin=-1, vmax=1, interpolation="nearest")
     right.set_facecolor("0.85")  # of columns that are constant
     right.set_title("correlation", fontsize=11)
     figure.colorbar(image, ax=right, shrink=0.8)
@@ -113,8 +109,8 @@ def _binary_table(rows: np.ndarray, names: Sequence[str]) -> Figure:
         right.set_xlabel("column (counted from 0)")
         return figure
     size = 9 if D <= 20 else 7
-    left.set_yticks(place, names, fontsize=size)
-    right.set_xticks(place, names, fontsize=size, rotation=90)
+    left.set_yticks(range(D), names, fontsize=size)
+    right.set_xticks(range(D), names, fontsize=size, rotation=90)
     right.set_yticks([])
     return figure
 
@@ -122,9 +118,11 @@ def _binary_table(rows: np.ndarray, names: Sequence[str]) -> Figure:
 def save_figure(figure: Figure, path: Path | str, metadata: dict[str, str] | None = None) -> None:
     """Write a figure; the kind of file is taken from the ending (.png, .pdf, .svg)."""
     path = Path(path)
-    known = sorted(figure.canvas.get_supported_filetypes())
-    if path.suffix[1:].lower() not in known:
-        raise ValueError(f"cannot write a plot to {path.name}: its ending must be one of {', '.join(known)}")
+    endings = sorted(figure.canvas.get_supported_filetypes())
+    if path.suffix[1:].lower() not in endings:
+        raise ValueError(
+            f"cannot write a plot to {path.name}: its ending must be one of {', '.join(endings)}"
+        )
     check_destination(path)
     figure.savefig(path, dpi=150, metadata=metadata)
 
@@ -134,9 +132,9 @@ def completion_figure(
 ) -> Figure:
     """Draw a line for each image: itself, with its hole (and log p of the rest), completed by each draw."""
     figure, axes = subplots(len(images), 2 + len(draws), 1.5, 1.75)
-    shown = [images, np.where(holes, 0.5, images), *draws]
+    columns = [images, np.where(holes, 0.5, images), *draws]
     for (line, column), axis in np.ndenumerate(axes):
-        _show(axis, picture(shown[column][line], shape))
+        _show(axis, picture(columns[column][line], shape))
     for n, axis in enumerate(axes[0]):
         axis.set_title(f"completion {n - 1}" if n else "image", fontsize=10)
     for axis, log_prob in zip(axes[:, 1], log_probs, strict=True):
@@ -157,18 +155,18 @@ def tree_figure(tree: ChowLiuTree, names: Sequence[str] | None = None) -> Figure
     D = tree.n_variables
     if names is not None and len(names) != D:
         raise ValueError(f"{len(names)} names were given for {D} variables")
-    place = circular_layout(tree)
+    places = circular_layout(tree)
     p = tree.logits.detach().double().sigmoid().cpu().numpy()
     size = 5 + 7 * min(1.0, D / 200)
     figure, ((axis,),) = subplots(1, 1, size, size)
     for parent, child in tree.edges():
         rise = p[child, 1] - p[child, 0]
         colour, width = COLOURS[1 if rise > 0 else 0], 0.5 + 2.5 * abs(rise)
-        axis.plot(*place[[parent, child]].T, color=colour, linewidth=width, zorder=1)
-    axis.scatter(*place.T, s=12 if D > 50 else 30, color="black", zorder=2)
-    for at, name in zip(place, range(D) if names is None else names, strict=True):
+        axis.plot(*places[[parent, child]].T, color=colour, linewidth=width, zorder=1)
+    axis.scatter(*places.T, s=12 if D > 50 else 30, color="black", zorder=2)
+    for place, name in zip(places, range(D) if names is None else names, strict=True):
         if D <= NAMED_NODES:
-            axis.annotate(str(name), at, textcoords="offset points", xytext=(3, 3), fontsize=7)
+            axis.annotate(str(name), place, textcoords="offset points", xytext=(3, 3), fontsize=7)
     axis.set_aspect("equal")
     axis.set_axis_off()
     return figure
@@ -185,10 +183,10 @@ def circular_layout(tree: ChowLiuTree) -> np.ndarray:
         stack += reversed(children[d := stack.pop()])
         leaves += [] if children[d] else [d]
     angle = {d: 2 * math.pi * n / len(leaves) for n, d in enumerate(leaves)}
-    place = np.zeros((tree.n_variables, 2))
+    places = np.zeros((tree.n_variables, 2))
     first = 0 if len(levels[0]) == 1 else 1  # a single root is the centre
     for depth, d in [(depth, d) for depth, level in enumerate(levels) for d in level][::-1]:
         if children[d]:
             angle[d] = sum(angle[child] for child in children[d]) / len(children[d])
-        place[d] = np.multiply(depth + first, (math.cos(angle[d]), math.sin(angle[d])))
-    return place
+        places[d] = np.multiply(depth + first, (math.cos(angle[d]), math.sin(angle[d])))
+    return places

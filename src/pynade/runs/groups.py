@@ -28,7 +28,7 @@ def grouped_stderr(means: Any, sizes: Any) -> float:
     return float(math.sqrt(len(m) / (len(m) - 1) * squares) / n.sum())
 
 
-def by_group(data: Dataset, split: str, log_probs: np.ndarray) -> dict[str, Any]:
+def group_facts(data: Dataset, split: str, log_probs: np.ndarray) -> dict[str, Any]:
     """The mean log-probability of every group, and the standard error over groups; nothing without two.
 
     The paired difference between two models follows from their records: `grouped_stderr` of the difference

@@ -56,10 +56,10 @@ def page(title: str, body: str, style: str = "") -> str:
 
 def top(numbers: Iterable[tuple[str, str]], headings: Iterable[str]) -> str:
     """A few numbers, each with what it is, and a list of contents."""
-    boxes = "".join(f"<div><dt>{escape(n)}</dt><dd>{escape(what)}</dd></div>" for n, what in numbers)
+    boxes = "".join(f"<div><dt>{escape(n)}</dt><dd>{escape(name)}</dd></div>" for n, name in numbers)
     items = "".join(f'<li><a href="#{anchor(text)}">{escape(text)}</a></li>' for text in headings)
-    shown = f'<dl class="headlines">{boxes}</dl>\n' if boxes else ""
-    return f'{shown}<nav aria-labelledby="contents"><b id="contents">Contents</b><ul>{items}</ul></nav>'
+    headlines = f'<dl class="headlines">{boxes}</dl>\n' if boxes else ""
+    return f'{headlines}<nav aria-labelledby="contents"><b id="contents">Contents</b><ul>{items}</ul></nav>'
 
 
 def anchor(heading: str) -> str:
@@ -67,30 +67,29 @@ def anchor(heading: str) -> str:
     return re.sub(r"\W+", "-", heading.lower()).strip("-")
 
 
-def boxed(inner: str) -> str:
+def box(content: str) -> str:
     """A table or picture in a box that scrolls sideways, and says so where it has to be scrolled."""
-    is_table = inner.startswith("<table")
-    lines = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line) for line in re.split("</tr>", inner)]
+    kind, rest = ("table", " of its columns") if content.startswith("<table") else ("picture", " of it")
+    lines = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line) for line in re.split("</tr>", content)]
     widths = zip(*([len(re.sub("<.*?>", "", cell)) for cell in line] for line in lines if line), strict=True)
     wide = " wide" if sum(map(max, widths)) > WIDE else ""
-    what = "table sideways to see all of its columns" if is_table else "picture sideways to see all of it"
-    kind = f"box {'table' if is_table else 'picture'}{wide}"
-    inner = f'<div class="scroll" role="group" tabindex="0" aria-label="scrolls sideways">{inner}</div>'
-    return f'<div class="{kind}"><p>Scroll this {what}.</p>{inner}</div>'
+    content = f'<div class="scroll" role="group" tabindex="0" aria-label="scrolls sideways">{content}</div>'
+    advice = f"<p>Scroll this {kind} sideways to see all{rest}.</p>"
+    return f'<div class="box {kind}{wide}">{advice}{content}</div>'
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A table of texts in a box."""
     head = "".join(f"<th>{escape(name)}</th>" for name in header)
     lines = "".join(f"<tr>{''.join(f'<td>{escape(str(c))}</td>' for c in row)}</tr>" for row in rows)
-    return boxed(f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>")
+    return box(f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>")
 
 
 def picture(figure: Figure, words: str) -> str:
     """A figure inside the page, in a box; `words` say what it shows to those who cannot see it."""
     file = BytesIO()
     figure.savefig(file, format="png", dpi=110)
-    return boxed(f'<img alt="{escape(words)}" src="{png_data(file.getvalue())}">')
+    return box(f'<img alt="{escape(words)}" src="{png_data(file.getvalue())}">')
 
 
 def png_data(png: bytes) -> str:

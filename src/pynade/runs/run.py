@@ -48,9 +48,8 @@ FILES += ["last_good.safetensors", "model.safetensors"]
 
 def data_for(model: Any, data: str, data_dir: Path | None = None) -> Dataset:
     """The data set that a name or a file stands for, as frames if the model is one of mixed tables."""
-    if isinstance(model, TabularNADE):
-        return resolve(data, data_dir, frames=True, missing=model.missing)
-    return resolve(data, data_dir)
+    frames, missing = isinstance(model, TabularNADE), getattr(model, "missing", None)
+    return resolve(data, data_dir, frames=frames, missing=missing)
 
 
 def training_data(model: Any, data: str, data_dir: Path | None = None, progress: Progress = None) -> Dataset:
@@ -65,20 +64,19 @@ def training_data(model: Any, data: str, data_dir: Path | None = None, progress:
     if not mixed or (path.is_file() and CODED * most * path.stat().st_size <= model.stream_above * 2**30):
         return data_for(model, data, data_dir)
     table = model._files(data, progress)
-    if (whole := table.fits(model.stream_above)) and path.is_file():
+    if (fits := table.fits(model.stream_above)) and path.is_file():
         return data_for(model, data, data_dir)
     name = "/".join(path.absolute().parts[-2:])
     facts = {"source": name, "files": len({part.file for part in table.parts})}
-    found = Dataset.of_frame(name, table.read() if whole else read_part(table.parts[0]), facts)
-    return found if whole else replace(found, train=table)
+    dataset = Dataset.of_frame(name, table.read() if fits else read_part(table.parts[0]), facts)
+    return dataset if fits else replace(dataset, train=table)
 
 
-def sampled(dataset: Dataset) -> Dataset:
+def in_memory(dataset: Dataset) -> Dataset:
     """A data set in memory: of one that is not, a random sample of its rows and those held out."""
-    table = dataset.train
-    return (
-        replace(dataset, train=table.sample, valid=table.valid) if isinstance(table, FileTable) else dataset
-    )
+    if not isinstance(table := dataset.train, FileTable):
+        return dataset
+    return replace(dataset, train=table.sample, valid=table.valid)
 
 
 def table_for(model: Any, data: str) -> Any:
@@ -93,8 +91,8 @@ def load_run(run: Path, kind: type = object) -> tuple[Any, dict[str, Any]]:
     model, facts = load_with_facts(run)
     if not isinstance(model, kind):
         for_tables = "; this command is for models of tables of mixed columns (tabularnade)"
-        wanted = for_tables if kind is TabularNADE else ", not a model saved by an estimator"
-        raise ValueError(f"{run} is a {type(model).__name__}{wanted}")
+        expected = for_tables if kind is TabularNADE else ", not a model saved by an estimator"
+        raise ValueError(f"{run} is a {type(model).__name__}{expected}")
     if isinstance(model, TabularNADE):
         model.schema_ = replace(model.schema_, frame="polars")  # whatever it was trained on
     return model, facts
@@ -129,35 +127,25 @@ def start_run(
         progress: as for `training_data`.
     """
     estimator = estimator_named(model, {"random_state": 0} | parameters)
-    whole = _varying(training_data(estimator, data, data_dir, progress), drop_constant)
-    whole = binarized(whole, rule := _binarize_rule(whole, estimator))
-    _check_request(model, estimator, whole)  # before any split, so that rows are the file's
-    dataset = whole if whole.framed else _with_validation(whole, estimator, valid_rows)
+    dataset = _drop_constant(training_data(estimator, data, data_dir, progress), drop_constant)
+    dataset = binarized(dataset, rule := _binarize_rule(dataset, estimator))
+    _check_request(model, estimator, dataset)  # before any split, so that rows are the file's
+    dataset = dataset if dataset.framed else _cut_validation(dataset, estimator, valid_rows)
     given = {name: plain(value) for name, value in estimator.flat_parameters().items()}
-    here = not is_registered(data) and (Path(data).exists() or is_table(data))  # (a pattern)
-    where = str(Path(data).resolve()) if here else data
-    spec: Any = {"model": model, "parameters": given, "data": where, "data_checksum": dataset.checksum}
+    is_path = not is_registered(data) and (Path(data).exists() or is_table(data))  # (a pattern)
+    source = str(Path(data).resolve()) if is_path else data
+    spec: Any = {"model": model, "parameters": given, "data": source, "data_checksum": dataset.checksum}
     options = {"drop_constant": drop_constant or None, "valid_rows": valid_rows, "binarize": rule}
     spec |= {name: value for name, value in options.items() if value is not None}
-    origin = _origin(dataset, estimator)
+    origin = _provenance(dataset, estimator)
     if len(set(gathered(dataset.checksum))) > 1:
         raise ValueError(f"the processes of this fit have read different data as {data!r}")
-    try:
-        with in_first(_claimed(folder, overwrite)):
-            if checked is not None:
-                checked(estimator)
-            _write(folder / "spec.json", spec)
-            _write(folder / "provenance.json", origin)
-            try:
-                return _train(folder, estimator, dataset, resume=False, callbacks=callbacks)
-            except ValueError:  # what only learning finds out, such as a singular covariance: there is no run
-                if not (folder / "model.safetensors").is_file():
-                    _clear(folder, *FILES)
-                raise
-    except ValueError:
-        if is_first() and folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
-        raise
+    with in_first(_claim(folder, overwrite)):
+        if checked is not None:
+            checked(estimator)
+        _write(folder / "spec.json", spec)
+        _write(folder / "provenance.json", origin)
+        return _train(folder, estimator, dataset, resume=False, callbacks=callbacks)
 
 
 def resume_run(
@@ -169,59 +157,58 @@ def resume_run(
 ) -> dict[str, Any]:
     """Go on with an interrupted run to the result it would have had; arguments as for `start_run`."""
     read_spec(folder)
-    if (result := _ended(folder)) is not None:
+    if (result := _finished_result(folder)) is not None:
         with suppress(OSError):  # (it may have been killed just before, and may be read-only)
             _clear(folder)
         return result
     with in_first(sole_writer(folder)):
-        if (result := _ended(folder)) is not None:  # another process may have been quicker
+        if (result := _finished_result(folder)) is not None:  # another process may have been quicker
             return result
         spec = read_spec(folder)
         if is_first():
             _clear_parts(folder)
-        with _naming(folder):
+        with _name_settings(folder):
             estimator = estimator_named(spec["model"], spec["parameters"])
             torch_device(estimator.device)
             seed = estimator.random_state
             if seed is not None and (not isinstance(seed, int) or seed < 0):
                 raise ValueError(f"random_state is a whole number from 0 on, not {seed!r:.60}")
-        found = training_data(estimator, spec["data"], data_dir, progress)
-        dataset = _varying(found, spec.get("drop_constant", False))
-        dataset = binarized(dataset, spec.get("binarize"))
+        dataset = training_data(estimator, spec["data"], data_dir, progress)
+        dataset = binarized(_drop_constant(dataset, spec.get("drop_constant", False)), spec.get("binarize"))
         if not dataset.framed:
-            dataset = _with_validation(dataset, estimator, spec.get("valid_rows"))
+            dataset = _cut_validation(dataset, estimator, spec.get("valid_rows"))
         if dataset.checksum != spec["data_checksum"]:
             sums = f"(checksum {dataset.checksum[:12]}…, expected {spec['data_checksum'][:12]}…)"
-            what = f"the data {spec['data']!r} are not those the run in {folder} began with"
-            raise ValueError(f"{what}{_other_file(folder, dataset)} {sums}")
+            message = f"the data {spec['data']!r} are not those the run in {folder} began with"
+            raise ValueError(f"{message}{_changed_file(folder, dataset)} {sums}")
         if not (folder / "provenance.json").is_file():  # killed just before it was written
-            _write(folder / "provenance.json", _origin(dataset, estimator))
+            _write(folder / "provenance.json", _provenance(dataset, estimator))
         begun = of_first(any(path.is_file() for path in _files(folder)))  # else it starts over
-        with _naming(folder):
+        with _name_settings(folder):
             return _train(folder, estimator, dataset, resume=begun, callbacks=callbacks)
 
 
 @contextmanager
-def _naming(folder: Path) -> Iterator[None]:
+def _name_settings(folder: Path) -> Iterator[None]:
     """What is refused in this block, but for damaged files, are settings of the run in its spec.json."""
     try:
         yield
     except Damaged:
         raise
     except (ValueError, TypeError) as error:
-        what = str(error).partition("\n")[0]  # (torch's have several lines)
-        raise ValueError(f"the run cannot go on as {folder / 'spec.json'} says: {what}") from error
+        reason = str(error).partition("\n")[0]  # (torch's have several lines)
+        raise ValueError(f"the run cannot go on as {folder / 'spec.json'} says: {reason}") from error
 
 
-def _origin(dataset: Dataset, estimator: DensityEstimator) -> dict[str, Any]:
+def _provenance(dataset: Dataset, estimator: DensityEstimator) -> dict[str, Any]:
     """The provenance of a run, with the number of processes where there are several."""
-    found = provenance(dataset, seed=estimator.random_state, device=torch_device(estimator.device))
+    origin = provenance(dataset, seed=estimator.random_state, device=torch_device(estimator.device))
     if (digests := getattr(dataset.train, "digests", None)) is not None:  # of a table of files
-        found["data"] |= {"digests": digests}
-    return found | ({"processes": size} if (size := rank_and_size()[1]) > 1 else {})
+        origin["data"] |= {"digests": digests}
+    return origin | ({"processes": size} if (size := rank_and_size()[1]) > 1 else {})
 
 
-def _other_file(folder: Path, dataset: Dataset) -> str:
+def _changed_file(folder: Path, dataset: Dataset) -> str:
     """Of a table of files the first that is not as it was when the run began, as a part of a sentence."""
     with suppress(OSError, ValueError, KeyError, AttributeError):
         before = read_json(folder / "provenance.json", data=dict)["data"]["digests"]
@@ -233,7 +220,7 @@ def _other_file(folder: Path, dataset: Dataset) -> str:
     return ""
 
 
-def _ended(folder: Path) -> dict[str, Any] | None:
+def _finished_result(folder: Path) -> dict[str, Any] | None:
     """The result of a finished run, None of an unfinished one; refuses one that cannot go on."""
     if not (folder / "result.json").is_file():
         return None
@@ -245,10 +232,10 @@ def _ended(folder: Path) -> dict[str, Any] | None:
 
 def as_command(spec: dict[str, Any], folder: str) -> str:
     """The command that makes a run with this spec: what differs from the defaults, as options."""
-    usual, given = estimator_named(spec["model"], {}).flat_parameters(), spec["parameters"]
+    defaults, given = estimator_named(spec["model"], {}).flat_parameters(), spec["parameters"]
     words = ["pynade fit", shlex.quote(spec["data"]), "--model", spec["model"]]
     for name, value in given.items():
-        if name not in usual or plain(value) == plain(usual[name]) or name == "random_state":
+        if name not in defaults or plain(value) == plain(defaults[name]) or name == "random_state":
             continue
         option, values = name.replace("_", "-"), value if isinstance(value, list | tuple) else [value]
         if isinstance(value, bool):
@@ -265,12 +252,12 @@ def as_command(spec: dict[str, Any], folder: str) -> str:
     return " ".join([*words, "--out", folder])
 
 
-def _varying(dataset: Dataset, wanted: bool) -> Dataset:
+def _drop_constant(dataset: Dataset, wanted: bool) -> Dataset:
     """The data without the columns that are constant in the training rows, if that is wanted."""
     if not wanted or dataset.framed:  # (a model of mixed tables has constant columns)
         return dataset
-    known = dataset.train.astype(np.float64)
-    varies = np.array([len(np.unique(c[~np.isnan(c)])) > 1 for c in known.T])
+    columns = dataset.train.astype(np.float64).T
+    varies = np.array([len(np.unique(column[~np.isnan(column)])) > 1 for column in columns])
     if not varies.any():
         raise ValueError("every column is constant")
     parts: dict[str, Any] = {part: rows[:, varies] for part, rows in dataset.parts.items()}
@@ -284,14 +271,14 @@ def _binarize_rule(dataset: Dataset, estimator: DensityEstimator) -> float | str
 
     It is the run's, not the estimator's: images that are scored later must be treated in the same way.
     """
-    known = estimator.get_params(deep=False)
-    if "image_shape" in known and known["image_shape"] is None and dataset.image_shape is not None:
+    given = estimator.get_params(deep=False)
+    if "image_shape" in given and given["image_shape"] is None and dataset.image_shape is not None:
         estimator.set_params(image_shape=tuple(dataset.image_shape))
-    rule, family, grey = known.get("binarize"), known.get("family", "bernoulli"), is_grey(dataset)
+    rule, family, grey = given.get("binarize"), given.get("family", "bernoulli"), is_grey(dataset)
     if not grey and isinstance(rule, str):
         binarized(dataset, rule)  # refuses an unknown word
         raise ValueError(f"--binarize {rule} is for images with grey levels, which {dataset.name!r} has not")
-    if grey and rule is None and "binarize" in known and family == "bernoulli":
+    if grey and rule is None and "binarize" in given and family == "bernoulli":
         raise ValueError(
             f"the images of {dataset.name!r} have grey levels, but the model is one of zeros and ones: "
             "give --binarize 0.5 or --binarize random, or (convnade, unet) a --family for grey levels"
@@ -304,11 +291,11 @@ def _binarize_rule(dataset: Dataset, estimator: DensityEstimator) -> float | str
     return rule
 
 
-def _with_validation(dataset: Dataset, estimator: DensityEstimator, valid_rows: int | None = None) -> Dataset:
+def _cut_validation(dataset: Dataset, estimator: DensityEstimator, valid_rows: int | None = None) -> Dataset:
     """The data with a validation part, if the estimator wants one and there are rows enough for it."""
     if not 0 <= estimator.validation_fraction < 1:
         raise ValueError(f"validation_fraction must be in [0, 1), not {estimator.validation_fraction}")
-    dataset = sampled(dataset)
+    dataset = in_memory(dataset)
     rows = round(estimator.validation_fraction * len(dataset.train))
     if dataset.valid is None and rows >= 2 and len(dataset.train) - rows >= 2:
         dataset = dataset.with_validation(estimator.validation_fraction, seed=estimator.random_state)
@@ -319,7 +306,7 @@ def _with_validation(dataset: Dataset, estimator: DensityEstimator, valid_rows: 
 
 def _train(folder: Path, estimator: DensityEstimator, dataset: Dataset, **options: Any) -> dict[str, Any]:
     """Fit, save and score the estimator, which cuts off the validation rows of a mixed table itself."""
-    names, valid = list(dataset.schema.names), _with_validation(dataset, estimator).valid
+    names, valid = list(dataset.schema.names), _cut_validation(dataset, estimator).valid
     origin = dataset.provenance
     if valid is None:
         estimator.set_params(validation_fraction=0.0)
@@ -342,8 +329,8 @@ def _train(folder: Path, estimator: DensityEstimator, dataset: Dataset, **option
         slow = isinstance(model, Orderless) and model.net.row_floats  # a pass of the net for every variable
         with warnings.catch_warnings(action="ignore"):  # the result itself says whether it is an estimate
             if dataset.framed:
-                own, more = estimator.scores_and_gain(valid)
-                score, gain = estimator.summary(own), Estimate.from_rows(more).to_json()
+                scores, gains = estimator.scores_and_gain(valid)
+                score, gain = estimator.summary(scores), Estimate.from_rows(gains).to_json()
             elif slow:
                 score = estimator.estimate(valid)
             else:
@@ -368,8 +355,8 @@ def _check_request(model: str, estimator: DensityEstimator, dataset: Dataset) ->
     *names, last = (name for name, entry in MODELS.items() if entry.data.startswith(other))
     others = f"{', '.join(names)} and {last}"
     if kind == "real" and bits:
-        what = f"{model} takes real numbers, but every column of {dataset.name} holds only zeros and ones"
-        raise ValueError(f"{what}; models of these are {others}")
+        reason = f"{model} takes real numbers, but every column of {dataset.name} holds only zeros and ones"
+        raise ValueError(f"{reason}; models of these are {others}")
     try:
         estimator.check_request(dataset.train, dataset.valid, columns=dataset.schema.names)
     except ValueError as error:
@@ -379,21 +366,34 @@ def _check_request(model: str, estimator: DensityEstimator, dataset: Dataset) ->
 
 
 @contextmanager
-def _claimed(folder: Path, overwrite: bool) -> Iterator[None]:
-    """Make the run folder, or remove an earlier run from it, and hold its lock; other files stay."""
-    _check_free(folder, overwrite)
+def _claim(folder: Path, overwrite: bool) -> Iterator[None]:
+    """Make the run folder, or remove an earlier run from it, and hold its lock; other files stay.
+
+    Nothing is left of a run that is refused in this block, as by learning a singular covariance.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise PermissionError
-    except OSError as error:
-        reason = error.strerror or "no permission"
-        raise ValueError(f"cannot write to the output folder {folder}: {reason}") from None
-    with sole_writer(folder):
-        _check_free(folder, overwrite)  # another process may have been quicker
-        _clear_parts(folder)
-        _clear(folder, *FILES)
-        yield
+        _check_free(folder, overwrite)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(folder, os.W_OK):
+                raise PermissionError
+        except OSError as error:
+            reason = error.strerror or "no permission"
+            raise ValueError(f"cannot write to the output folder {folder}: {reason}") from None
+        with sole_writer(folder):
+            _check_free(folder, overwrite)  # another process may have been quicker
+            _clear_parts(folder)
+            _clear(folder, *FILES)
+            try:
+                yield
+            except ValueError:
+                if not (folder / "model.safetensors").is_file():
+                    _clear(folder, *FILES)
+                raise
+    except ValueError:
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+        raise
 
 
 def _check_free(folder: Path, overwrite: bool) -> None:
@@ -405,8 +405,8 @@ def _check_free(folder: Path, overwrite: bool) -> None:
     try:
         read_spec(folder)
     except (ValueError, OSError) as error:
-        what = f"{folder} is not a run folder, so --overwrite will not touch it"
-        raise ValueError(f"{what}: {error}") from None
+        message = f"{folder} is not a run folder, so --overwrite will not touch it"
+        raise ValueError(f"{message}: {error}") from None
 
 
 def _files(folder: Path, *names: str) -> list[Path]:

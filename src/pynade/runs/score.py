@@ -23,7 +23,7 @@ from pynade.evaluation import OrderingScores
 from pynade.likelihood import Estimate, row_log_probs
 from pynade.models import Density, Orderless
 from pynade.processes import rank_and_size
-from pynade.runs.groups import by_group
+from pynade.runs.groups import group_facts
 from pynade.runs.provenance import OF_MACHINE, code_version, device_name, now
 from pynade.runs.run import as_command, data_for, load_run
 from pynade.runs.stream import ask
@@ -58,7 +58,7 @@ def ensemble_sizes(k: int) -> list[int]:
     return sorted({2**p for p in range(k.bit_length())} | {k} | ({10} if k > 10 else set()))
 
 
-def averaged(folds: list[Estimate]) -> dict[str, Any]:
+def mean_over_folds(folds: list[Estimate]) -> dict[str, Any]:
     """Mean over folds of the mean over rows; with several folds the standard error is over folds."""
     if len(folds) == 1:
         return folds[0].to_json()
@@ -68,47 +68,53 @@ def averaged(folds: list[Estimate]) -> dict[str, Any]:
     return replace(Estimate.from_rows(means), **facts).to_json() | {"folds": means.tolist()}
 
 
-def ensembles_of(many: list[OrderingScores], typical: int | None = None) -> dict[str, Any]:
+def ensemble_facts(folds: list[OrderingScores], typical: int | None = None) -> dict[str, Any]:
     """What ensembles of fewer orderings give, and how much single orderings differ (mean over folds).
 
     The typical ordering is the mean over the first so many of them, or over all.
     """
 
-    def over_folds(estimates: list[Estimate]) -> dict[str, Any]:
-        return {name: value for name, value in averaged(estimates).items() if name != "folds"}
+    def mean(estimates: list[Estimate]) -> dict[str, Any]:
+        return {name: value for name, value in mean_over_folds(estimates).items() if name != "folds"}
 
-    k, some = many[0].log_probs.shape[1], [OrderingScores(m.log_probs[:, :typical]) for m in many]
+    k = folds[0].log_probs.shape[1]
+    singles = mean([OrderingScores(fold.log_probs[:, :typical]).mean() for fold in folds])
+    stds = [fold.ordering_means().std(ddof=1) for fold in folds] if k > 1 else None
     return {
-        "mean_over_orderings": over_folds([m.mean() for m in some]) | {"orderings": min(k, typical or k)},
-        "ensembles": {str(n): over_folds([m.ensemble(n) for m in many]) for n in ensemble_sizes(k)},
-        "ordering_std": float(np.mean([m.ordering_means().std(ddof=1) for m in many])) if k > 1 else None,
+        "mean_over_orderings": singles | {"orderings": min(k, typical or k)},
+        "ensembles": {str(n): mean([fold.ensemble(n) for fold in folds]) for n in ensemble_sizes(k)},
+        "ordering_std": stds and float(np.mean(stds)),
     }
 
 
-def scored(estimator: Any, rows: np.ndarray) -> tuple[np.ndarray, OrderingScores | None]:
+def score_rows(estimator: Any, rows: np.ndarray) -> tuple[np.ndarray, OrderingScores | None]:
     """Every row's score; of an ensemble over orderings also those of its members."""
     k = getattr(estimator, "n_orderings", 1)
     if estimator.has_orderings and k > 1 and not np.isnan(rows).any():
-        many = estimator.score_orderings(rows, k)  # smaller ensembles cost nothing more
-        return many.ensemble_rows(), many
+        members = estimator.score_orderings(rows, k)  # smaller ensembles cost nothing more
+        return members.ensemble_rows(), members
     return estimator.score_samples(rows), None
 
 
-def scored_folds(estimators: list[Any], parts: list[Dataset], name: str) -> tuple[list[Any], dict[str, Any]]:
+def score_folds(estimators: list[Any], parts: list[Dataset], name: str) -> tuple[list[Any], dict[str, Any]]:
     """Scores of one part of each fold, and what a record says of them; of ensembles also of smaller ones."""
-    pairs = [scored(estimator, part.split(name)) for estimator, part in zip(estimators, parts, strict=True)]
-    scores, many = [rows for rows, _ in pairs], [found for _, found in pairs if found is not None]
-    mean = averaged([e.summary(rows) for e, rows in zip(estimators, scores, strict=True)])
-    groups = by_group(parts[0], name, scores[0]) if len(parts) == 1 else {}
-    return scores, {name: mean, **groups, **(ensembles_of(many) if len(many) == len(parts) else {})}
+    pairs = [score_rows(e, part.split(name)) for e, part in zip(estimators, parts, strict=True)]
+    scores, members = [rows for rows, _ in pairs], [orderings for _, orderings in pairs if orderings]
+    facts = {name: mean_over_folds([e.summary(rows) for e, rows in zip(estimators, scores, strict=True)])}
+    if len(parts) == 1:
+        facts |= group_facts(parts[0], name, scores[0])
+    if len(members) == len(parts):
+        facts |= ensemble_facts(members)
+    return scores, facts
 
 
-def over_seeds(several: list[Any], first: np.ndarray, rows: np.ndarray) -> dict[str, Any]:
+def seed_facts(estimators: list[Any], first: np.ndarray, rows: np.ndarray) -> dict[str, Any]:
     """Means of one setting under several seeds, the first scored before; names those that diverged late."""
-    means = np.array([first.mean(), *(scored(estimator, rows)[0].mean() for estimator in several[1:])])
-    std, diverged = float(means.std(ddof=1)), [e for e in several if e.history_.stopped == "diverged"]
-    facts = {"seeds": [e.random_state for e in several], "means": means.tolist(), "mean": float(means.mean())}
-    facts |= {"std": std, "stderr_of_std": float(std / np.sqrt(2 * (len(means) - 1)))}  # of normal numbers
+    means = np.array([first.mean(), *(score_rows(e, rows)[0].mean() for e in estimators[1:])])
+    std, diverged = float(means.std(ddof=1)), [e for e in estimators if e.history_.stopped == "diverged"]
+    facts = {"seeds": [e.random_state for e in estimators], "means": means.tolist()}
+    facts |= {"mean": float(means.mean()), "std": std}
+    facts |= {"stderr_of_std": float(std / np.sqrt(2 * (len(means) - 1)))}  # of normal numbers
     facts |= {"diverged": [e.random_state for e in diverged]} if diverged else {}
     return {"repeats": facts}
 
@@ -140,66 +146,66 @@ def score_run(
         draws: prefixes per row of an estimate.
         first: only the first rows (a trial).
     """
-    model, facts = load_run(run)
-    dataset = binarized(data_for(model, data, data_dir), facts.get("binarize"))
+    model, saved = load_run(run)
+    dataset = binarized(data_for(model, data, data_dir), saved.get("binarize"))
     split = split or ("test" if dataset.test is not None else "all")
-    mixed, several = isinstance(model, TabularNADE), orderings is not None or draws is not None
+    mixed = isinstance(model, TabularNADE)
     if mixed and draws is not None:
         raise ValueError("scores of a table of mixed columns are exact: leave --estimate out")
     if density and not mixed:
         raise ValueError("--density is for models of tables of mixed columns (tabularnade)")
     if not isinstance(model, DensityEstimator | Density):
-        what = f"{run} holds a {type(model).__name__}, which is no density"
-        raise ValueError(f"{what}: an orderless model has `.under(…)`, an RBM `.normalised()`")
-    if several and not isinstance(model, DensityEstimator):
+        message = f"{run} holds a {type(model).__name__}, which is no density"
+        raise ValueError(f"{message}: an orderless model has `.under(…)`, an RBM `.normalised()`")
+    if (orderings is not None or draws is not None) and not isinstance(model, DensityEstimator):
         raise ValueError(f"{run} was not saved by an estimator, so it has no orderings to choose")
-    rows, names = dataset.split(split), dataset.schema.names
-    rows = rows if mixed else align(rows, names, facts.get("columns"), facts.get("dropped", ()))
-    rows, log_probs, estimate, begin = rows[:first], np.empty(0), None, time.perf_counter()
+    rows = dataset.split(split)
+    if not mixed:
+        rows = align(rows, dataset.schema.names, saved.get("columns"), saved.get("dropped", ()))
+    rows, log_probs, estimate, began = rows[:first], np.empty(0), None, time.perf_counter()
     options: dict[str, Any] = {"progress": progress, "precision": precision}
     keep = options | {"folder": run / "chunks" if run.is_dir() else None}
-    sizes, shown, lines, many = ensemble_sizes(orderings or 1), {}, [], OrderingScores(log_probs)
-    found: dict[str, Any] = {}
+    members, labelled = OrderingScores(log_probs), dict[str, Estimate]()  # estimates that have a line each
+    facts, gain_lines = dict[str, Any](), list[str]()
     if isinstance(model, TabularNADE):
         log_probs, gains = model.scores_and_gain(rows, orderings, density)
         gain = Estimate.from_rows(gains)
-        found = {"gain": gain.to_json()}
-        lines = _of_mixed(model, gain, density)
+        facts, gain_lines = {"gain": gain.to_json()}, _gain_lines(model.schema_, gain, density)
     elif not isinstance(model, DensityEstimator):
         log_probs = row_log_probs(model.double(), rows).numpy()
     elif draws is not None and orderings is not None:
-        made = model.control_variate_ensemble(rows, orderings, draws, every, **keep)
-        many, estimate, exact = made.subset, made.ensemble, f"exact on {len(made.estimates)} rows"
-        shown = {"mean over orderings": made.typical, f"ensemble of {orderings}, {exact}": estimate}
-        found = {"mean_over_orderings": made.typical.to_json()}
-        found["ensembles"] = {str(n): made.of(n).to_json() for n in sizes}
-        found["composition"] = made.to_json(split) | {"draws": draws}
+        control = model.control_variate_ensemble(rows, orderings, draws, every, **keep)
+        members, estimate, exact = control.subset, control.ensemble, f"exact on {len(control.estimates)} rows"
+        labelled = {"mean over orderings": control.typical, f"ensemble of {orderings}, {exact}": estimate}
+        facts = {"mean_over_orderings": control.typical.to_json()}
+        facts["ensembles"] = {str(n): control.of(n).to_json() for n in ensemble_sizes(orderings)}
+        facts["composition"] = control.to_json(split) | {"draws": draws}
     elif draws is not None:
         estimate = model.estimate(rows, draws, **options)
-        found = {"mean_over_orderings": estimate.to_json()}
+        facts = {"mean_over_orderings": estimate.to_json()}
     elif orderings is not None:
-        many = model.score_orderings(rows, orderings, **keep)
-        log_probs, found = many.ensemble_rows(), ensembles_of([many], typical=10)
-        shown = {f"one of {orderings} orderings": many.mean()}
-        shown |= {f"ensemble of {n}": many.ensemble(n) for n in sizes}
+        members = model.score_orderings(rows, orderings, **keep)
+        log_probs, facts = members.ensemble_rows(), ensemble_facts([members], typical=10)
+        labelled = {f"one of {orderings} orderings": members.mean()}
+        labelled |= {f"ensemble of {n}": members.ensemble(n) for n in ensemble_sizes(orderings)}
     else:
         with warnings.catch_warnings(action="ignore"):  # the summary says whether it is an estimate
             if isinstance(model.model_, Orderless) and not np.isnan(rows).any():
-                many = model.score_orderings(rows, model.orderings(), **keep)
-                log_probs = many.ensemble_rows()
+                members = model.score_orderings(rows, model.orderings(), **keep)
+                log_probs = members.ensemble_rows()
             else:
                 log_probs = model.score_samples(rows)
         estimate = model.summary(log_probs)
     estimate, words = estimate or Estimate.from_rows(log_probs), ""
-    if several and not mixed:
-        asked: Any = {"orderings": orderings, "estimate": draws}
-        asked |= {"every": every if orderings and draws else None, "precision": precision}
-        words = "".join(f" --{name} {value}" for name, value in asked.items() if value is not None)
-        found["precision"] = precision
-    texts = [f"{label}: {value}" for label, value in shown.items()] or [str(estimate)]
-    lines = [*(f"{dataset.name} {split}: {text}" for text in texts), *lines]
-    seconds = time.perf_counter() - begin
-    return Score(dataset, split, log_probs, estimate, lines, found, orderings, words, seconds, many.folder)
+    if not mixed and (orderings is not None or draws is not None):
+        given: Any = {"orderings": orderings, "estimate": draws}
+        given |= {"every": every if orderings and draws else None, "precision": precision}
+        words = "".join(f" --{name} {value}" for name, value in given.items() if value is not None)
+        facts["precision"] = precision
+    texts = [f"{label}: {value}" for label, value in labelled.items()] or [str(estimate)]
+    lines = [*(f"{dataset.name} {split}: {text}" for text in texts), *gain_lines]
+    seconds = time.perf_counter() - began
+    return Score(dataset, split, log_probs, estimate, lines, facts, orderings, words, seconds, members.folder)
 
 
 def score_files(
@@ -209,47 +215,38 @@ def score_files(
     out: Path | None = None,
     orderings: int | None = None,
     density: bool = False,
-    progress: Callable[..., None] | None = None,
-    engine: str = "local",
-    workers: int | None = None,
+    **options: Any,
 ) -> list[str] | None:
     """The score of a table in files, read part by part, in words; None where it has to be read at once.
 
     Args:
-        run, data, split, orderings, density, progress: as for `score_run`.
+        run, data, split, orderings, density: as for `score_run`.
         out: where to write the log p of every row.
-        engine, workers: where parts are scored, as for `pynade.engines.each`.
+        options: `progress`, `engine` and `workers`, as for `pynade.runs.stream.ask`.
     """
-    model, facts = load_run(run)
-    mixed, whole = isinstance(model, TabularNADE), split in (None, "all", "train")
-    if not (isinstance(model, DensityEstimator) and is_table(data) and whole and rank_and_size()[1] == 1):
+    if not is_table(data) or split not in (None, "all", "train") or rank_and_size()[1] > 1:
         return None
-    if not mixed and (density or orderings is not None):
+    model, saved = load_run(run)
+    mixed = isinstance(model, TabularNADE)
+    if not mixed and (density or orderings is not None or not isinstance(model, DensityEstimator)):
         return None
-    known = {"columns": facts.get("columns"), "dropped": facts.get("dropped", ())}
-    asked = known | {"progress": progress, "orderings": orderings} | ({"density": density} if mixed else {})
-    asked |= {"engine": engine, "workers": workers}
-    made, place = ask(model, "score", data, out, **asked), Path(data)
-    name = stem(place) if place.is_file() else place.name
-    return [
-        f"{name} {split or 'all'}: {made.scores}",
-        *(_of_mixed(model, made.gain, density) if mixed else ()),
-    ]
+    options |= {"columns": saved.get("columns"), "dropped": saved.get("dropped", ())}
+    result = ask(model, "score", data, out, orderings=orderings, density=density, **options)
+    path = Path(data)
+    name = stem(path) if path.is_file() else path.name
+    lines = [f"{name} {split or 'all'}: {result.scores}"]
+    return [*lines, *_gain_lines(model.schema_, result.gain, density)] if mixed else lines
 
 
-def _of_mixed(model: TabularNADE, gain: Any, density: bool) -> list[str]:
-    gained = f"gain over independent columns: {gain.mean:.3f} ± {gain.stderr:.3f} nats"
-    return [gained, f"({added_up(model.schema_, density)})"]
-
-
-def added_up(schema: Schema, density: bool = False) -> str:
-    """What the score of a row of a mixed table adds up, in words."""
+def _gain_lines(schema: Schema, gain: Any, density: bool) -> list[str]:
+    """The gain of a mixed table, and what the score of a row adds up, in words."""
     real = [c.name for c in schema.columns if not c.n_levels and (density or not c.resolution)]
     discrete = len(schema) - len(real)
-    some = ", ".join(real[:5]) + ", …" * (len(real) > 5)
+    names = ", ".join(real[:5]) + ", …" * (len(real) > 5)
     parts = [f"log-probabilities of {discrete} discrete column{'s' * (discrete > 1)}"] if discrete else []
-    parts += [f"log-densities of {len(real)} column{'s' * (len(real) > 1)} ({some})"] if real else []
-    return f"a row's score adds up {' and '.join(parts)}"
+    parts += [f"log-densities of {len(real)} column{'s' * (len(real) > 1)} ({names})"] if real else []
+    text = f"gain over independent columns: {gain.mean:.3f} ± {gain.stderr:.3f} nats"
+    return [text, f"(a row's score adds up {' and '.join(parts)})"]
 
 
 def forget_chunks(score: Score) -> None:
@@ -266,12 +263,12 @@ def _curve(run: Path) -> dict[str, Any]:
         return {}
     curve = {}
     for name in ("updates", "train", "train_scored", "valid", "seconds"):
-        known, sign = (name, 1) if name in ("updates", "seconds") else (f"{name}_nll", -1)
-        curve[known] = [line[name] and round(sign * line[name], 3) for line in lines]
+        key, sign = (name, 1) if name in ("updates", "seconds") else (f"{name}_nll", -1)
+        curve[key] = [line[name] and round(sign * line[name], 3) for line in lines]
     return {"curve": curve}  # records have negative log-likelihoods
 
 
-def _chosen(result: dict[str, Any]) -> dict[str, Any]:
+def _choices(result: dict[str, Any]) -> dict[str, Any]:
     """What a run chose and among what, as a sweep's record has it; one setting is a grid of one line."""
     only = {"valid": result["valid"] and result["valid"]["mean"]}
     lines = [line for line in result.get("choices", [only]) if line["valid"] is not None]
@@ -291,13 +288,13 @@ def write_record(path: Path, run: Path, score: Score) -> None:
     record = {
         score.split: score.estimate.to_json() | {"orderings": k},
         **score.facts,
-        **by_group(score.data, score.split, score.log_probs),
+        **group_facts(score.data, score.split, score.log_probs),
         **({} if score.split == "valid" else {"valid": result["valid"]}),
         **_curve(run),
         "spec": {"model": spec["model"], "parameters": parameters, "data": score.data.name},
         "commands": [as_command(spec, "RUN"), command],
         **{name: result[name] for name in OF_RESULT},
-        **_chosen(result),
+        **_choices(result),
         "seed": parameters["random_state"],
         "data_checksum": score.data.checksum,
         **{name: trained[name] for name in OF_MACHINE},

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 from pynade.digest import Damaged, read_header, read_json
 from pynade.tables import Schema
 from pynade.training.history import read_lines
+
+NUMBER = int | float
 
 
 def read_spec(folder: Path) -> dict[str, Any]:
@@ -25,17 +28,14 @@ def read_result(folder: Path) -> dict[str, Any]:
     result = read_json(path, status=str, stopped=object)
     if result["status"] != "finished":
         return result
-    number: Any = (int, float)
     wanted: dict[str, Any] = {"epochs": int, "best_epoch": object, "train_log_likelihood": object}
-    _check(path, result, "", wanted | {"valid": (dict, type(None)), "seconds": number})
-    for name in ("valid", "gain"):
+    wanted |= {"valid": dict | None, "seconds": NUMBER}
+    optional: dict[str, Any] = {"gain": dict | None, "messages": list, "choices": list, "chosen": dict}
+    optional["disagreement"] = NUMBER | None
+    _check(path, result, "", wanted | {name: kind for name, kind in optional.items() if name in result})
+    for name, more in (("valid", {"n": int, "exact": bool}), ("gain", {})):
         if result.get(name) is not None:
-            _check(path, result[name], name, {"mean": number, "stderr": (int, float, type(None))})
-    if result["valid"] is not None:
-        _check(path, result["valid"], "valid", {"n": int, "exact": bool})
-    optional: dict[str, Any] = {"gain": (dict, type(None)), "messages": list, "choices": list, "chosen": dict}
-    optional["disagreement"] = (int, float, type(None))
-    _check(path, result, "", {name: kind for name, kind in optional.items() if name in result})
+            _check(path, result[name], name, {"mean": NUMBER, "stderr": NUMBER | None} | more)
     return result
 
 
@@ -45,12 +45,12 @@ def with_error(mean: dict[str, Any], digits: int = 3) -> str:
     return f"{mean['mean']:.{digits}f}{error}"
 
 
-def _check(path: Path, facts: Any, name: str, wanted: dict[str, Any]) -> None:
+def _check(path: Path, facts: dict[str, Any], name: str, wanted: dict[str, Any]) -> None:
     """Raise Damaged where entries are not there, or of another type."""
     for key, kind in wanted.items():
-        if not isinstance(facts, dict) or key not in facts or not isinstance(facts[key], kind):
-            kinds = " or ".join(each.__name__ for each in (kind if isinstance(kind, tuple) else [kind]))
-            kinds = kinds.replace("NoneType", "null")
+        if key not in facts or not isinstance(facts[key], kind):
+            kinds = str(kind) if isinstance(kind, UnionType) else kind.__name__
+            kinds = kinds.replace(" | ", " or ").replace("None", "null")
             raise Damaged(f"{path} is damaged: expected {key} ({kinds}) in {name and 'its '}{name or 'it'}")
 
 

@@ -25,22 +25,24 @@ import numpy as np
 from pynade.atomic import sole_writer, unclaimed, write_json
 from pynade.device import torch_device
 from pynade.digest import Damaged, read_json, sealed
-from pynade.engines import check_engine, each
+from pynade.engines import check_engine, run_jobs
 from pynade.estimators.base import load
 from pynade.estimators.classical import ClassicalEstimator, fit_folds
 from pynade.estimators.net import NetEstimator
 from pynade.estimators.registry import PARAMETERS, estimator_named
 from pynade.runs.provenance import OF_MACHINE, now, provenance
-from pynade.runs.score import over_seeds, scored_folds
+from pynade.runs.score import score_folds, seed_facts
 from pynade.tables import Dataset, registry, resolve
 from pynade.training.gradient import OWN, Member, fit_population, train_log_likelihoods
 from pynade.training.history import History
 from pynade.training.loop import Callback, Progress
 
-_outcomes = partial(read_json, seconds=object, outcomes=list)  # of a batch, from its file
+_read_batch = partial(read_json, seconds=object, outcomes=list)  # of a file
 Setting = dict[str, Any]
 Outcome = dict[str, Any]  # a setting, the number of a fold (from 0), and how the training ended
 Job = tuple[Setting, int]  # a setting and the number of a fold
+Batch = list[Job]  # of one training
+Estimators = list[list[Any]]  # of each fold, one for each seed
 Rows = list[tuple[np.ndarray, np.ndarray | None]]  # of each fold, for training and validation
 Trained = tuple[float, list[tuple[Outcome, Any]]]  # seconds, and outcomes with their estimators
 SPEC = ("model", "data", "fixed", "grid", "seed", "folds", "retrain", "quick")  # in spec.json
@@ -54,7 +56,7 @@ class OtherSweep(ValueError):
 class SweepProgress(NamedTuple):
     """What a callback of a sweep gets after every epoch."""
 
-    what: str  # "grid" or "final"
+    phase: str  # "grid" or "final"
     part: int  # which population (of a classical model: fold) this is, from 1
     parts: int  # how many there are
     settings: list[Setting]  # of the members of the population; empty for a classical model
@@ -94,9 +96,9 @@ class Sweep:
     def __post_init__(self) -> None:
         self.fixed = {PARAMETERS.get(name, name): value for name, value in self.fixed.items()}
         self.grid = {PARAMETERS.get(name, name): list(values) for name, values in self.grid.items()}
-        tried = itertools.product(*self.grid.values())
-        self.tried: list[Setting] = [dict(zip(self.grid, values, strict=True)) for values in tried]
-        self.first = self.estimator(self.tried[0])
+        combinations = itertools.product(*self.grid.values())
+        self.settings: list[Setting] = [dict(zip(self.grid, values, strict=True)) for values in combinations]
+        self.first = self.estimator(self.settings[0])
         self.classical = isinstance(self.first, ClassicalEstimator)
         self.stops_at_train = self.retrain and "stop_at_train" in self.first.flat_parameters()
 
@@ -148,16 +150,16 @@ class Sweep:
 
     def _parts(self) -> list[Dataset]:
         """The data set, or its folds."""
-        named = (self.known or registry.entries()).get(self.data)
-        if named is not None and registry.fold_names(named):
+        entry = (self.known or registry.entries()).get(self.data)
+        if entry is not None and registry.fold_names(entry):
             if self.folds is not None:
                 raise ValueError(f"data set {self.data!r} has folds of its own; give no number of folds")
             return registry.folds(self.data, self.data_dir, known=self.known)
-        whole = resolve(self.data, self.data_dir, known=self.known)
-        parts = [whole] if self.folds is None else whole.folds(self.folds, self.seed)
+        dataset = resolve(self.data, self.data_dir, known=self.known)
+        parts = [dataset] if self.folds is None else dataset.folds(self.folds, self.seed)
         if parts[0].test is None:
-            what = f"the data {self.data!r} have no test part to report"
-            raise ValueError(f"{what}: cut them with --folds, such as 10")
+            message = f"the data {self.data!r} have no test part to report"
+            raise ValueError(f"{message}: cut them with --folds, such as 10")
         return parts
 
     def _check(self, n_parts: int) -> None:
@@ -189,11 +191,11 @@ class Sweep:
             with suppress(TypeError):
                 able = set(self.estimator(self.grid)._settings(part.train, validated=True)[0])
             for name in set(self.grid) - able:
-                what = f"a {self.model} does not choose among values of {name}"
-                raise ValueError(f"{what}; fix it with --set")
+                message = f"a {self.model} does not choose among values of {name}"
+                raise ValueError(f"{message}; fix it with --set")
             return
         try:
-            for setting in self.tried:
+            for setting in self.settings:
                 self.estimator(setting).check_request(part.train, part.valid, part.schema.names)
         except (TypeError, AttributeError) as error:
             raise ValueError(f"a parameter has a value of the wrong kind: {error}") from None
@@ -215,45 +217,46 @@ class Sweep:
         """Train the grid and the chosen settings, score them, and return the record."""
         origin = provenance(parts[0], seed=self.seed, device=torch_device(self.first.device))
         rows: Rows = [(part.train, part.valid) for part in parts]
-        jobs = [(setting, fold) for setting in self.tried for fold in range(len(parts))]
-        for name, (seconds, trained) in self._learned("grid", jobs, rows):
-            outcomes = [outcome for outcome, _ in trained]
-            for file, best in self._weights(outcomes).items():
-                trained[outcomes.index(best)][1].save(file)
+        jobs = [(setting, fold) for setting in self.settings for fold in range(len(parts))]
+        for name, (seconds, pairs) in self._run_batches("grid", jobs, rows):
+            outcomes = [outcome for outcome, _ in pairs]
+            for path, best in self._weights(outcomes).items():
+                pairs[outcomes.index(best)][1].save(path)
             write_json(self.folder / f"{name}.json", sealed({"seconds": seconds, "outcomes": outcomes}))
-        files = [_outcomes(self.folder / f"{name}.json") for name in self._batches(jobs)]
-        outcomes = [outcome for file in files for outcome in file["outcomes"]]
+        batches = [_read_batch(self.folder / f"{name}.json") for name in self._batches(jobs)]
+        outcomes = [outcome for batch in batches for outcome in batch["outcomes"]]
         began = time.monotonic()
         if self.retrain:
             rows = [(np.concatenate([part.train, part.split("valid")]), None) for part in parts]
-        chosen, made = self._final([best_first(outcomes, fold) for fold in range(len(parts))], rows)
-        for fold, (estimator, part) in enumerate(zip(made[:: self.repeats], parts, strict=True), start=1):
-            estimator.save(self.folder / f"fold-{fold}.safetensors", columns=list(part.schema.names))
-        record = self._record(parts, outcomes, chosen, made)
+        chosen, estimators = self._final([best_first(outcomes, fold) for fold in range(len(parts))], rows)
+        for fold, (seeds, part) in enumerate(zip(estimators, parts, strict=True), start=1):
+            seeds[0].save(self.folder / f"fold-{fold}.safetensors", columns=list(part.schema.names))
+        record = self._record(parts, outcomes, chosen, estimators)
         record |= {name: origin[name] for name in OF_MACHINE} | {"trained": origin["started"]}
-        wall = {"grid": round(sum(file["seconds"] for file in files), 2)}
+        wall = {"grid": round(sum(batch["seconds"] for batch in batches), 2)}
         return record | {"wall_seconds": wall | {"final": max(0.01, round(time.monotonic() - began, 2))}}
 
     def _record(
-        self, parts: list[Dataset], outcomes: list[Outcome], chosen: list[Outcome], made: list[Any]
+        self, parts: list[Dataset], outcomes: list[Outcome], chosen: list[Outcome], estimators: Estimators
     ) -> dict[str, Any]:
-        """Score what was chosen; `made` are the estimators of each fold, one for each seed."""
-        final, asked = made[:: self.repeats], "valid" if self.quick else "test"
-        scores, facts = scored_folds(final, parts, asked)
-        facts[asked]["orderings"] = getattr(final[0], "n_orderings", 1)
+        """Score what was chosen: of each fold an outcome, and an estimator for each seed."""
+        final, part = [seeds[0] for seeds in estimators], "valid" if self.quick else "test"
+        scores, facts = score_folds(final, parts, part)
+        facts[part]["orderings"] = getattr(final[0], "n_orderings", 1)
         protocol = "one split" if len(parts) == 1 else f"{len(parts)} folds"
-        protocol += f", {len(self.tried)} settings, chosen on validation on each fold"
+        protocol += f", {len(self.settings)} settings, chosen on validation on each fold"
         protocol += ", retrained on train + valid" if self.retrain else ""
         if self.stops_at_train:
             protocol += " until the training likelihood of the best validation iteration"
-        protocol += f"; the chosen settings trained with {self.repeats} seeds" if self.repeats > 1 else ""
+        if self.repeats > 1:
+            protocol += f"; the chosen settings trained with {self.repeats} seeds"
+            facts |= seed_facts(estimators[0], scores[0], parts[0].split(part))
+        if not (self.retrain or self.quick):  # (the weights are those that were validated)
+            facts["valid"] = score_folds(final, parts, "valid")[1]["valid"]
         sums = "".join(self.spec["data_checksums"])
         ranks = [best_first(outcomes, o["fold"]).index(o) for o in chosen]
-        as_they_are = not (self.retrain or self.quick)
         return {
             **facts,
-            **(over_seeds(made, scores[0], parts[0].split(asked)) if self.repeats > 1 else {}),
-            **({"valid": scored_folds(final, parts, "valid")[1]["valid"]} if as_they_are else {}),
             "quick": self.quick,
             "protocol": protocol,
             "spec": {k: v for k, v in self.spec.items() if k not in ("seed", "quick", "data_checksums")},
@@ -263,43 +266,44 @@ class Sweep:
                 | ({"diverged_before": rank} if rank else {})
                 for o, e, rank in zip(chosen, final, ranks, strict=True)
             ],
-            "validation_grid": by_setting(outcomes, self.tried, len(parts)),
+            "validation_grid": by_setting(outcomes, self.settings, len(parts)),
             "commands": [as_sweep_command(self.spec)],
             "seed": self.seed,
             "data_checksum": sums if len(parts) == 1 else hashlib.sha256(sums.encode()).hexdigest(),
         }
 
-    def _final(self, ranked: list[list[Outcome]], rows: Rows) -> tuple[list[Outcome], list[Any]]:
+    def _final(self, ranked: list[list[Outcome]], rows: Rows) -> tuple[list[Outcome], Estimators]:
         """Each fold's best outcome (the next one if its first seed diverges), and estimators of all seeds."""
         seeds: list[Setting] = [{}, *({"random_state": self.seed + n} for n in range(1, self.repeats))]
 
-        def learned(jobs: list[Job]) -> list[tuple[Outcome, Any]]:
-            return [pair for _, (_, pairs) in self._learned("final", jobs, rows) for pair in pairs]
+        def train_jobs(jobs: list[Job]) -> list[tuple[Outcome, Any]]:
+            return [pair for _, (_, pairs) in self._run_batches("final", jobs, rows) for pair in pairs]
 
         if not self.retrain and not self.classical:  # the first seed has the weights that the grid validated
-            chosen = [outcomes[0] for outcomes in ranked]
-            more = learned([(chosen[0]["setting"] | own, 0) for own in seeds[1:]])  # of one fold only
-            return chosen, [*map(load, self._weights(chosen)), *(estimator for _, estimator in more)]
-        whole = {"validation_fraction": 0.0} if self.retrain and self.classical else {}
+            best = [outcomes[0] for outcomes in ranked]
+            more = train_jobs([(best[0]["setting"] | seed, 0) for seed in seeds[1:]])  # of one fold only
+            first, *others = ([load(path)] for path in self._weights(best))
+            return best, [[*first, *(estimator for _, estimator in more)], *others]
+        all_rows = {"validation_fraction": 0.0} if self.retrain and self.classical else {}
         done: dict[int, list[Any]] = {}  # by fold
         while left := [fold for fold in range(len(ranked)) if fold not in done]:
             jobs = []
             for fold in left:
-                best = ranked[fold][0]
-                stop = {"patience": None, "stop_at_train": best["train"]} if self.stops_at_train else {}
-                jobs += [({**best["setting"], **stop, **whole, **own}, fold) for own in seeds]
-            made = learned(jobs)
+                setting, train = ranked[fold][0]["setting"], ranked[fold][0]["train"]
+                stop = {"patience": None, "stop_at_train": train} if self.stops_at_train else {}
+                jobs += [(setting | stop | all_rows | seed, fold) for seed in seeds]
+            pairs = train_jobs(jobs)
             for fold in left:
-                several = [estimator for outcome, estimator in made if outcome["fold"] == fold]
-                if several[0].history_.stopped == "diverged" and len(ranked[fold]) > 1:
+                estimators = [estimator for outcome, estimator in pairs if outcome["fold"] == fold]
+                if estimators[0].history_.stopped == "diverged" and len(ranked[fold]) > 1:
                     ranked[fold].pop(0)
                 else:
-                    done[fold] = several
-        return [outcomes[0] for outcomes in ranked], [model for fold in sorted(done) for model in done[fold]]
+                    done[fold] = estimators
+        return [outcomes[0] for outcomes in ranked], [done[fold] for fold in sorted(done)]
 
-    def _batches(self, jobs: list[Job]) -> dict[str, list[Job]]:
+    def _batches(self, jobs: list[Job]) -> dict[str, Batch]:
         """Jobs that are one training: of nets those with weights of the same shapes, else those of a fold."""
-        batches: dict[str, list[Job]] = {}
+        batches: dict[str, Batch] = {}
         for setting, fold in jobs:
             shape = {k: v for k, v in setting.items() if k not in (*OWN, "dropout", "random_state")}
             name = f"choices-{fold + 1}" if self.classical else f"population-{_digest(shape)}"
@@ -310,62 +314,66 @@ class Sweep:
         """Where weights are kept, if they are to be scored as they are: of the best outcome of each fold."""
         if self.retrain or self.classical:
             return {}
-        files = {}
+        paths = {}
         for fold in sorted({outcome["fold"] for outcome in outcomes if outcome["valid"] is not None}):
             best = best_first(outcomes, fold)[0]
             (name,) = self._batches([(best["setting"], fold)])
-            files[self.folder / f"{name}-{fold + 1}.safetensors"] = best
-        return files
+            paths[self.folder / f"{name}-{fold + 1}.safetensors"] = best
+        return paths
 
     def _finished(self, name: str) -> bool:
-        file = self.folder / f"{name}.json"
-        return file.is_file() and all(map(Path.is_file, self._weights(_outcomes(file)["outcomes"])))
+        path = self.folder / f"{name}.json"
+        return path.is_file() and all(map(Path.is_file, self._weights(_read_batch(path)["outcomes"])))
 
-    def _learned(self, what: str, jobs: list[Job], rows: Rows) -> Iterator[tuple[str, Trained]]:
+    def _run_batches(self, phase: str, jobs: list[Job], rows: Rows) -> Iterator[tuple[str, Trained]]:
         """The name of each batch that is left, the seconds it took, its outcomes with their estimators."""
         batches = self._batches(jobs)
-        left = [name for name in batches if what == "final" or not self._finished(name)]
-        here, away = self.engine == "local" and self.workers in (None, 1), copy(self)
-        away.report = away.known = None  # (of this process)
-        size, train = (self.first._folds_at_once, away._folds) if self.classical else (1, away._population)
-        groups, todo, places = [left[i : i + size] for i in range(0, len(left), size)], list[Any](), []
+        left = [name for name in batches if phase == "final" or not self._finished(name)]
+        local, remote = self.engine == "local" and self.workers in (None, 1), copy(self)
+        remote.report = remote.known = None  # (of this process)
+        train = remote._folds if self.classical else remote._population
+        size = self.first._folds_at_once if self.classical else 1
+        groups = [left[first : first + size] for first in range(0, len(left), size)]
+        reports, todo = [], []
         for group in groups:
             members = [] if self.classical else [setting for setting, _ in batches[group[0]]]
-            number = list(batches).index(group[0]) + 1
-            places.append(partial(SweepProgress, what, number, len(batches), members))
+            number = list(batches).index(group[0]) + 1  # of several folds the first
+            reports.append(partial(self._report, phase, number, len(batches), members))
+            callbacks = [reports[-1]] if self.report and local else []
+            todo.append((phase, [batches[name] for name in group], callbacks))
+        for n, results in run_jobs(partial(train, rows), todo, self.engine, self.workers, self.first.device):
+            if not local:
+                histories = [estimator.history_ for _, pairs in results for _, estimator in pairs]
+                epochs, seconds = len(histories[0].epochs), sum(seconds for seconds, _ in results)
+                progress = Progress(None, epochs, epochs, 0, 0, math.nan, math.nan, True)
+                reports[n](replace(progress, seconds=seconds, histories=histories))
+            yield from zip(groups[n], results, strict=True)
 
-            def show(now: Progress, place: Callable[..., SweepProgress] = places[-1]) -> None:
-                if self.report and now.epoch_done:
-                    self.report(place(now))  # of several folds the first
+    def _report(self, phase: str, part: int, parts: int, settings: list[Setting], now: Progress) -> None:
+        """Call the callback of the sweep at the end of an epoch of a training."""
+        if self.report and now.epoch_done:
+            self.report(SweepProgress(phase, part, parts, settings, now))
 
-            todo.append((what, [batches[name] for name in group], [show] if self.report and here else []))
-        for n, made in each(partial(train, rows), todo, self.engine, self.workers, self.first.device):
-            if self.report and not here:
-                ended = [estimator.history_ for _, pairs in made for _, estimator in pairs]
-                epochs, seconds = len(ended[0].epochs), sum(seconds for seconds, _ in made)
-                done: Any = {"epoch": epochs, "epochs": epochs, "epoch_done": True, "histories": ended}
-                done |= {"update": 0, "updates": 0, "learning_rate": math.nan, "train": math.nan}
-                self.report(places[n](Progress(None, seconds=seconds, **done)))
-            yield from zip(groups[n], made, strict=True)
-
-    def _folds(self, rows: Rows, what: str, batches: list[list[Job]], watch: list[Callback]) -> list[Trained]:
+    def _folds(
+        self, rows: Rows, phase: str, batches: list[Batch], callbacks: list[Callback]
+    ) -> list[Trained]:
         """Folds of a classical model: each chooses among the grid, or has one setting."""
         began, folds = time.perf_counter(), [jobs[0][1] for jobs in batches]
-        made = [self.estimator(self.grid if what == "grid" else jobs[0][0]) for jobs in batches]
-        fit_folds(made, [rows[fold][0] for fold in folds], [rows[fold][1] for fold in folds], watch)
-        seconds, found = (time.perf_counter() - began) / len(folds), []
-        for fold, estimator in zip(folds, made, strict=True):
+        estimators = [self.estimator(self.grid if phase == "grid" else jobs[0][0]) for jobs in batches]
+        fit_folds(estimators, [rows[fold][0] for fold in folds], [rows[fold][1] for fold in folds], callbacks)
+        seconds, trained = (time.perf_counter() - began) / len(folds), []
+        for fold, estimator in zip(folds, estimators, strict=True):
             history, pairs = estimator.history_, []
-            for choice in estimator.choices_ if what == "grid" else estimator.choices_[:1]:
+            for choice in estimator.choices_ if phase == "grid" else estimator.choices_[:1]:
                 setting = {name: choice[name] for name in self.grid}
                 valid = history.best_valid if choice["valid"] is None else choice["valid"]
                 outcome = _outcome(setting, fold, valid, history.train_log_likelihood, history)
                 pairs.append((outcome, estimator))
-            found.append((seconds, pairs))
-        return found
+            trained.append((seconds, pairs))
+        return trained
 
     def _population(
-        self, rows: Rows, what: str, batches: list[list[Job]], watch: list[Callback]
+        self, rows: Rows, phase: str, batches: list[Batch], callbacks: list[Callback]
     ) -> list[Trained]:
         """Nets of one architecture on their folds, as one population."""
         (jobs,), (name,) = batches, self._batches(batches[0])
@@ -373,16 +381,16 @@ class Sweep:
         checked: dict[int, tuple[np.ndarray, np.ndarray | None]] = {}  # rows as the estimator takes them
         for estimator, (_, fold) in zip(estimators, jobs, strict=True):
             seed, (train, valid) = estimator._seed(), rows[fold]
-            mine = estimator._rows(train, fitting=True)
+            train = estimator._rows(train, fitting=True)
             if fold not in checked:
-                checked[fold] = mine, None if valid is None else estimator._rows(valid)
+                checked[fold] = train, None if valid is None else estimator._rows(valid)
             model = estimator.build(checked[fold][0], seed).to(torch_device(estimator.device))
             members.append(Member(model, *checked[fold], estimator.options(), seed))
         key = name.removeprefix("population-")  # (a second round has a checkpoint of its own)
-        place = self.folder / (key if what == "grid" else f"final-{key}-{_digest(jobs)}")
-        place.mkdir(exist_ok=True)
-        histories = fit_population(members, folder=place, resume=True, callbacks=watch)
-        shutil.rmtree(place)
+        folder = self.folder / (key if phase == "grid" else f"final-{key}-{_digest(jobs)}")
+        folder.mkdir(exist_ok=True)
+        histories = fit_population(members, folder=folder, resume=True, callbacks=callbacks)
+        shutil.rmtree(folder)
         outcomes = []
         for n, likelihood in enumerate(train_log_likelihoods(members)):
             estimators[n].adopt(members[n].model, histories[n], members[n].seed)
@@ -401,10 +409,10 @@ def _digest(value: Any) -> str:
 
 def best_first(outcomes: list[Outcome], fold: int) -> list[Outcome]:
     """A fold's outcomes by validation score; those that diverged after a good epoch come last."""
-    mine = [o for o in outcomes if o["fold"] == fold and o["valid"] is not None]
-    if not mine:
+    scored = [o for o in outcomes if o["fold"] == fold and o["valid"] is not None]
+    if not scored:
         raise ValueError(f"every setting diverged on fold {fold + 1}")
-    return sorted(mine, key=lambda o: (o["stopped"] == "diverged", -o["valid"]))
+    return sorted(scored, key=lambda o: (o["stopped"] == "diverged", -o["valid"]))
 
 
 def as_sweep_command(spec: Mapping[str, Any]) -> str:
@@ -422,14 +430,14 @@ def as_sweep_command(spec: Mapping[str, Any]) -> str:
     return " ".join([*words, "--quick"] if spec["quick"] else words) + f" --seed {spec['seed']} --out FOLDER"
 
 
-def by_setting(outcomes: list[Outcome], tried: list[Setting], n_folds: int) -> list[dict[str, Any]]:
+def by_setting(outcomes: list[Outcome], settings: list[Setting], n_folds: int) -> list[dict[str, Any]]:
     """Every setting with its score on each fold, None where it diverged; where it did later, the folds."""
     lines = []
-    for setting in tried:
-        plain = json.loads(json.dumps(setting))  # tuples come back from files as lists
-        found = {o["fold"]: o for o in outcomes if o["setting"] == plain}
-        mine = [found[fold] for fold in range(n_folds)]
-        valid = [o["valid"] if o["valid"] is None else round(o["valid"], 4) for o in mine]
-        later = [o["fold"] + 1 for o in mine if o["stopped"] == "diverged" and o["valid"] is not None]
-        lines.append(plain | {"valid": valid} | ({"diverged_on_folds": later} if later else {}))
+    for setting in settings:
+        setting = json.loads(json.dumps(setting))  # tuples come back from files as lists
+        of_fold = {o["fold"]: o for o in outcomes if o["setting"] == setting}
+        ended = [of_fold[fold] for fold in range(n_folds)]
+        valid = [o["valid"] if o["valid"] is None else round(o["valid"], 4) for o in ended]
+        diverged = [o["fold"] + 1 for o in ended if o["stopped"] == "diverged" and o["valid"] is not None]
+        lines.append(setting | {"valid": valid} | ({"diverged_on_folds": diverged} if diverged else {}))
     return lines

@@ -26,21 +26,21 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         with path.open("rb") as stream:
             if not zipfile.is_zipfile(path):
-                _claim(stream, path.stat().st_size)
+                _claimed_shape(stream, path.stat().st_size)
             else:
                 archive = zipfile.ZipFile(stream)
                 for entry in archive.infolist():
-                    most = MOST_BYTES.get(entry.compress_type)
-                    with archive.open(entry) as part:
-                        _claim(part, entry.compress_size * most if most else entry.file_size)
+                    ratio = MOST_BYTES.get(entry.compress_type)
+                    with archive.open(entry) as member:
+                        _claimed_shape(member, entry.compress_size * ratio if ratio else entry.file_size)
             stream.seek(0)
             loaded = np.load(stream, allow_pickle=False)
             return {"train": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
     except PermissionError:
         raise
     except DAMAGE as error:
-        what = str(error).split(" and header")[0].splitlines()[0][:100] if str(error) else "no reason given"
-        raise ValueError(f"{path} is damaged or holds no plain arrays ({what})") from error
+        reason = str(error).split(" and header")[0].splitlines()[0][:100] if str(error) else "no reason given"
+        raise ValueError(f"{path} is damaged or holds no plain arrays ({reason})") from error
 
 
 def array_parts(path: Path) -> dict[str, np.ndarray]:
@@ -50,8 +50,8 @@ def array_parts(path: Path) -> dict[str, np.ndarray]:
         return {"train": next(iter(arrays.values()))}
     parts = {part: arrays[part] for part in PARTS if part in arrays}
     if set(arrays) - {*PARTS, "n_features"} or "train" not in parts:
-        held = f"{path} holds the arrays {', '.join(sorted(arrays))}"
-        raise ValueError(f"{held}; expected a single array, or 'train' with 'valid' and 'test' as there are")
+        expected = "expected a single array, or 'train' with 'valid' and 'test' as there are"
+        raise ValueError(f"{path} holds the arrays {', '.join(sorted(arrays))}; {expected}")
     if "n_features" not in arrays:
         return parts
     n: Any = arrays["n_features"]
@@ -68,16 +68,16 @@ def axes(path: Path) -> int:
     """Return the number of axes of an ``.npy`` file; 0 of one that is damaged."""
     try:
         with path.open("rb") as stream:
-            return len(_claim(stream, path.stat().st_size))
+            return len(_claimed_shape(stream, path.stat().st_size))
     except DAMAGE:
         return 0
 
 
-def _claim(stream: Any, room: int) -> tuple[int, ...]:
-    """The shape that the header of an array says; a ValueError where so many bytes cannot hold it."""
+def _claimed_shape(stream: Any, room: int) -> tuple[int, ...]:
+    """The shape that the header of an array claims; a ValueError where so many bytes cannot hold it."""
     version = npy.read_magic(stream)
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, _, dtype = read(stream)
+    read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = read_header(stream)
     if min(shape, default=0) < 0 or math.prod(shape) * max(dtype.itemsize, 1) > room:
         raise ValueError(f"its header claims {dtype} of shape {shape}, more than the file has room for")
     return tuple(shape)

@@ -76,7 +76,7 @@ class Column:
     @property
     def numeric(self) -> bool:
         """Whether values are numbers, so that they have a mean."""
-        return self.kind != "date" and all(is_number(v) for v in (*self.levels, *self.known_rare))
+        return self.kind != "date" and all(map(is_number, (*self.levels, *self.known_rare)))
 
     @property
     def known_rare(self) -> tuple[Any, ...]:
@@ -101,9 +101,9 @@ class Column:
         pairs = [(float(code), seen) for code in range(len(self.levels))]
         pairs += [(float(len(self.levels)), seen + math.log(share)) for _, share in self.rare]
         pairs += [(math.nan, 0.0), (math.nan, unseen)]
-        places = {value: place for place, value in enumerate((*self.levels, *self.known_rare, None))}
-        found = np.fromiter(map(places.get, values, repeat(len(pairs) - 1)), np.int64, len(values))
-        codes, offsets = np.array(pairs)[found].T
+        indices = {value: i for i, value in enumerate((*self.levels, *self.known_rare, None))}
+        rows = np.fromiter(map(indices.get, values, repeat(len(pairs) - 1)), np.int64, len(values))
+        codes, offsets = np.array(pairs)[rows].T
         return codes, offsets
 
     def _encode_lattice(self, x: np.ndarray, density: bool) -> Codes:
@@ -114,8 +114,8 @@ class Column:
             beyond = np.maximum(low - codes, codes - high) - 1
         span = min(high - low + 1, float(MAX_STEPS))
         offset = self._offsets(codes, beyond, span, 1.0)
-        each = self.resolution if density else float(self.per_step)
-        return codes, np.where(np.isnan(x), 0.0, offset - math.log(each))
+        divisor = self.resolution if density else float(self.per_step)
+        return codes, np.where(np.isnan(x), 0.0, offset - math.log(divisor))
 
     def _encode_real(self, x: np.ndarray) -> Codes:
         low, high = self._ends()
@@ -150,8 +150,8 @@ class Column:
         return 1.0 if self.high is not None else math.exp(min(self.loc, 700.0))
 
     def _ends(self) -> tuple[float, float]:
-        none = FAR_STEPS if self.resolution else math.inf
-        return (-none if self.low is None else self.low), (none if self.high is None else self.high)
+        far = FAR_STEPS if self.resolution else math.inf
+        return (-far if self.low is None else self.low), (far if self.high is None else self.high)
 
     def decode(self, codes: np.ndarray, rng: np.random.Generator | None = None) -> np.ndarray:
         """Values of codes: an object array of levels, int64 of integers and dates, else float64.
@@ -163,23 +163,23 @@ class Column:
         """
         codes = np.asarray(codes, dtype=np.float64)
         if np.isnan(codes).any():
-            what = f"the model's answer for column {self.name!r} is no number"
-            raise ValueError(f"{what}: its weights are too large, or the values it is given too far")
+            fault = f"the model's answer for column {self.name!r} is no number"
+            raise ValueError(f"{fault}: its weights are too large, or the values it is given too far")
         if self.kind in LEVELS:
-            values, places = np.empty(len(self.levels) + len(self.rare), object), codes.astype(np.int64)
+            values, indices = np.empty(len(self.levels) + len(self.rare), object), codes.astype(np.int64)
             values[:] = [*self.levels, *self.known_rare]
             if self.rare and rng is not None:
-                rows = np.flatnonzero(places == len(self.levels))
+                rows = np.flatnonzero(indices == len(self.levels))
                 shares = np.array([share for _, share in self.rare])
-                places[rows] += rng.choice(len(shares), size=len(rows), p=shares / shares.sum())
-            return values[places]
+                indices[rows] += rng.choice(len(shares), size=len(rows), p=shares / shares.sum())
+            return values[indices]
         if self.resolution:
             if self.kind in ("integer", "date") and self.resolution == int(self.resolution):
-                whole = int(self.origin) + np.round(codes).astype(np.int64) * int(self.resolution)
+                integers = int(self.origin) + np.round(codes).astype(np.int64) * int(self.resolution)
                 if rng is None or self.per_step == 1:
-                    return whole
-                within = rng.integers(self.per_step, size=whole.shape)
-                return whole + within * (int(self.resolution) // self.per_step)
+                    return integers
+                within = rng.integers(self.per_step, size=integers.shape)
+                return integers + within * (int(self.resolution) // self.per_step)
             x = self.origin + codes * self.resolution
             return np.round(x, self.decimals) if self.decimals < UNROUNDED else x
         x = self._axis(codes)
@@ -202,23 +202,20 @@ class Column:
         if self.kind == "date":
             return float(_microseconds(value, self.name))
         if self.kind not in LEVELS:
-            try:
-                if (number := float(value)) == number:
-                    return number
-            except (TypeError, ValueError, OverflowError):
-                pass
-            raise ValueError(f"column {self.name!r} is given as {value!r:.60}, which is no number")
+            if math.isnan(number := as_float(value)):
+                raise ValueError(f"column {self.name!r} is given as {value!r:.60}, which is no number")
+            return number
         value = value.item() if isinstance(value, np.generic) else value
-        known = (*self.levels, *self.known_rare)
-        if value in known:
-            return known[known.index(value)]
+        levels = (*self.levels, *self.known_rare)
+        if value in levels:
+            return levels[levels.index(value)]
         text, number = str(value).strip(), as_float(value)
-        for level in known:
-            word = isinstance(level, bool) and level == WORDS.get(text.lower())
-            if str(level) == text or word or (is_number(level) and level == number):
+        for level in levels:
+            is_word = isinstance(level, bool) and level == WORDS.get(text.lower())
+            if str(level) == text or is_word or (is_number(level) and level == number):
                 return level
-        some = ", ".join(map(str, known[:8])) + ", …" * (len(known) > 8)
-        raise ValueError(f"column {self.name!r} has no level {value!r}; its levels are: {some}")
+        listed = ", ".join(map(str, levels[:8])) + ", …" * (len(levels) > 8)
+        raise ValueError(f"column {self.name!r} has no level {value!r}; its levels are: {listed}")
 
     def bins(self, low: float, high: float, most: int) -> np.ndarray:
         """Ends of ranges of about one width that cover the values from low to high; dates in microseconds.
@@ -260,7 +257,7 @@ def as_float(value: Any) -> float:
     """The number that a value or a text stands for; NaN if there is none."""
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return math.nan
 
 
@@ -274,5 +271,5 @@ def _microseconds(value: Any, name: str) -> int:
         moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
         return round(moment.timestamp() * 1e6)
     except (ValueError, AttributeError, TypeError):
-        given = f"column {name!r} is given as {value!r}"
-        raise ValueError(f"{given}, which is no date such as 2024-05-31") from None
+        expected = "which is no date such as 2024-05-31"
+        raise ValueError(f"column {name!r} is given as {value!r}, {expected}") from None

@@ -85,8 +85,8 @@ class Dataset:
             raise ValueError(f"the source of {name} draws rows of {width} columns, but its schema has {n}")
         groups, rows = self.test_groups, self.test
         if groups is not None and (rows is None or groups.shape != (len(rows),)):
-            what = "has no test part" if rows is None else f"has {len(rows)} rows in its 'test' part"
-            raise ValueError(f"{name} {what}, but its test groups have shape {groups.shape}")
+            size = "has no test part" if rows is None else f"has {len(rows)} rows in its 'test' part"
+            raise ValueError(f"{name} {size}, but its test groups have shape {groups.shape}")
         if (shape := self.image_shape) is not None and int(np.prod(shape)) != n:
             raise ValueError(f"{name} has {n} variables, which do not fill an image of shape {shape}")
 
@@ -143,8 +143,8 @@ class Dataset:
         ``"train uint8 5000x123\\n"``, and then the values row by row, little-endian. Of a frame it takes its
         columns one after the other (`_column_bytes`). A table of files that is not in memory has its own.
         """
-        if isinstance(own := getattr(self.train, "checksum", None), str):
-            return own
+        if isinstance(checksum := getattr(self.train, "checksum", None), str):
+            return checksum
         digest = hashlib.sha256()
         for part, rows in self.parts.items():
             kind = "frame" if self.framed else rows.dtype.name
@@ -172,8 +172,8 @@ class Dataset:
         if n < 3:
             raise ValueError(f"cross-validation needs at least 3 folds, not {n}")
         if len(rows) < 2 * n:
-            few = f"data set {self.name!r} has {len(rows)} rows"
-            raise ValueError(f"{few}, too few for {n} folds of two rows or more")
+            size = f"data set {self.name!r} has {len(rows)} rows"
+            raise ValueError(f"{size}, too few for {n} folds of two rows or more")
         order, folds = np.random.Generator(np.random.PCG64(seed)).permutation(len(rows)), []
         pieces = [rows[part] for part in np.array_split(order, n)]
         for k, test in enumerate(pieces):

@@ -83,8 +83,8 @@ def dataset_from_file(path: str | Path, frames: bool = False, missing: Words = N
     parts, names = _read_parts(path)
     tables = parts.values()
     bits = np.all([np.all(np.isnan(rows) | (rows == 0) | (rows == 1), axis=0) for rows in tables], axis=0)
-    seen = np.any([~np.isnan(rows).all(axis=0) for rows in tables], axis=0)
-    kinds: list[Kind] = ["binary" if binary else "real" for binary in bits & seen]
+    empty = np.all([np.isnan(rows).all(axis=0) for rows in tables], axis=0)
+    kinds: list[Kind] = ["binary" if binary else "real" for binary in bits & ~empty]
     train, valid, test = map(parts.get, PARTS)
     return Dataset(stem(path), train, valid, test, Schema.from_kinds(kinds, names), origin)
 
@@ -99,8 +99,8 @@ def ending(path: Path) -> str:
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}")
     if not path.is_file():
-        what = "a folder" if path.is_dir() else "no file"
-        raise ValueError(f"{path} is {what}; expected a file ({', '.join(SUFFIXES)})")
+        kind = "a folder" if path.is_dir() else "no file"
+        raise ValueError(f"{path} is {kind}; expected a file ({', '.join(SUFFIXES)})")
     name = path.name.lower()
     if not name.endswith(SUFFIXES):
         raise ValueError(f"{path} has an unknown format; expected one of: {', '.join(SUFFIXES)}")
@@ -145,10 +145,10 @@ def numbers_of(table: Any, where: str, names: Names) -> np.ndarray:
     if rows.dtype.kind not in "buif":
         raise ValueError(f"{where}: expected numbers, but values of type {rows.dtype} were found")
     if rows.dtype.kind == "f" and (infinite := np.abs(rows) > np.finfo(np.float64).max).any():
-        row, place = (int(i) for i in np.argwhere(infinite)[0])
-        column = place if names is None else repr(names[place])
-        found = f"{rows[row, place]} was found in row {row}, column {column} (counted from 0)"
-        raise ValueError(f"{where}: expected finite numbers, but {found}; missing values are marked by NaN")
+        row, i = (int(index) for index in np.argwhere(infinite)[0])
+        column = i if names is None else repr(names[i])
+        fault = f"{rows[row, i]} was found in row {row}, column {column} (counted from 0)"
+        raise ValueError(f"{where}: expected finite numbers, but {fault}; missing values are marked by NaN")
     return rows
 
 
@@ -239,9 +239,9 @@ def write_table(path: Path, header: Sequence[str] | None, rows: Any) -> None:
 def write_by_polars(path: Path, write: Callable[[Path], object]) -> None:
     """`write_atomically` with a method of polars, whose errors (a full disk, for example) become OSError."""
 
-    def attempt(place: Path) -> None:
+    def attempt(temporary: Path) -> None:
         try:
-            write(place)
+            write(temporary)
         except (polars.exceptions.PolarsError, polars.exceptions.PanicException) as error:
             raise OSError(str(error).partition("\n")[0]) from error
 

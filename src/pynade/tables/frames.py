@@ -19,11 +19,11 @@ from pynade.tables.modules import nw, pa, pandas, polars
 MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "nat", "<na>")  # texts, in lower case
 FRAMES = ("pandas", "polars", "pyarrow")
 DATES = ("Date", "Datetime")
-EXACT = 2**53  # up to this size float64 has every whole number
+EXACT = 2**53  # up to this size float64 has all whole numbers
 Names = Sequence[str] | None
 #: Types of arrays, by their letters, that polars does not take, and those to use instead.
 UNKNOWN = {"M": "datetime64[us]", "m": "timedelta64[us]", "g": "float64"}
-Places = dict[str, tuple[np.ndarray, np.ndarray]]  # rows and their values, by column name
+Fillings = dict[str, tuple[np.ndarray, np.ndarray]]  # rows and their values, by column name
 
 
 def as_matrix(X: Any) -> tuple[Any, list[str] | None]:
@@ -41,7 +41,7 @@ def as_matrix(X: Any) -> tuple[Any, list[str] | None]:
     elif frame_kind(X) is None:
         return X, None
     else:
-        X, _ = _eager(X)
+        X, _ = _to_narwhals(X)
         columns = [_numbers(column.to_numpy(), column.name) for column in X.iter_columns()]
         names = list(X.columns) if all(isinstance(name, str) for name in X.columns) else None
     return np.stack(columns, axis=1) if columns else np.empty((len(X), 0)), names
@@ -59,14 +59,14 @@ def _numbers(cells: np.ndarray, name: str | int) -> np.ndarray:
             continue
         text, day = isinstance(cell, str | bytes), isinstance(cell, date | time | np.datetime64)
         if text or day or isinstance(cell, timedelta | np.timedelta64):
-            what = "text" if text else "dates" if day else "durations"
-            held = f"column {name!r} holds {what} such as {cell if text else str(cell)!r}"
-            raise ValueError(f"{held}; expected numbers: leave the column out or encode it as numbers")
+            kind = "text" if text else "dates" if day else "durations"
+            fault = f"column {name!r} holds {kind} such as {cell if text else str(cell)!r}"
+            raise ValueError(f"{fault}; expected numbers: leave the column out or encode it as numbers")
         try:
             numbers[i] = float(cell)
         except (TypeError, OverflowError) as error:
-            kind: Any = TypeError if isinstance(error, TypeError) else ValueError
-            raise kind(f"column {name!r} holds {_short(cell)}: {error}") from None
+            error_type: Any = TypeError if isinstance(error, TypeError) else ValueError
+            raise error_type(f"column {name!r} holds {_shorten(cell)}: {error}") from None
     return numbers
 
 
@@ -90,8 +90,8 @@ def is_missing(cell: Any) -> bool:
 
 def frame_kind(X: Any) -> str | None:
     """Return what a frame is of: pandas, polars or pyarrow; None for anything else, such as an array."""
-    homes = (base.__module__.partition(".")[0] for base in type(X).__mro__)
-    return next((home for home in homes if home in FRAMES), None) if hasattr(type(X), "columns") else None
+    packages = (base.__module__.partition(".")[0] for base in type(X).__mro__)
+    return next((name for name in packages if name in FRAMES), None) if hasattr(type(X), "columns") else None
 
 
 def native_frame(X: Any, names: Names = None) -> tuple[Any, str]:
@@ -114,20 +114,18 @@ def native_frame(X: Any, names: Names = None) -> tuple[Any, str]:
         if len(lengths := {len(values) for values in X.values()}) > 1:
             raise ValueError(f"the columns of a table have one length, not {sorted(lengths)}")
         X = polars.DataFrame([_series(str(name), values) for name, values in X.items()])
-    frame, kind = _eager(X)
+    frame, kind = _to_narwhals(X)
     if any(not isinstance(name, str) for name in frame.columns):
         frame = nw.from_native(X.set_axis([str(name) for name in X.columns], axis=1))
     return frame, kind
 
 
-def _eager(X: Any) -> tuple[Any, str]:
+def _to_narwhals(X: Any) -> tuple[Any, str]:
     """A frame of narwhals with the names that X has, and its kind; a sentence about anything else."""
     X = X.collect() if hasattr(type(X), "collect") else X  # a lazy frame
     if frame_kind(X) == "pandas" and X.columns.nlevels > 1:
-        advice = 'join them, as by X.columns.map("_".join)'
-        raise ValueError(
-            f"column names have {X.columns.nlevels} levels (a MultiIndex), expected one: {advice}"
-        )
+        advice = 'expected one: join them, as by X.columns.map("_".join)'
+        raise ValueError(f"column names have {X.columns.nlevels} levels (a MultiIndex), {advice}")
     columns = "column_names" if frame_kind(X) == "pyarrow" else "columns"
     check_names([str(name) for name in getattr(X, columns, ())])
     try:
@@ -144,7 +142,7 @@ def _eager(X: Any) -> tuple[Any, str]:
 def _series(name: str, values: Any) -> Any:
     """A polars series of values, of which some may be missing; a ValueError if it cannot hold one."""
     if type(values).__module__.startswith("pandas"):
-        values = _dense(pandas.Series(values, name=name))
+        values = _to_dense(pandas.Series(values, name=name))
         cells(nw.from_native(values, series_only=True))  # refuses what polars takes for numbers
     if isinstance(values, np.ndarray):
         values = rows_of(values)
@@ -152,20 +150,20 @@ def _series(name: str, values: Any) -> Any:
         values = values.tolist() if values.dtype == object else values
     if not isinstance(values, list | tuple):
         return polars.Series(name, values, strict=False)
-    listed = one_type([None if is_missing(v) else v for v in values])
-    series = polars.Series(name, listed, strict=False)
-    if series.null_count() > sum(v is None for v in listed):
-        lost = next(v for v, gone in zip(listed, series.is_null(), strict=True) if gone and v is not None)
-        raise ValueError(f"column {name!r} holds {_short(lost)}, which has no place among its other values")
+    values = unify_types([None if is_missing(v) else v for v in values])
+    series = polars.Series(name, values, strict=False)
+    if series.null_count() > values.count(None):
+        lost = next(v for v, null in zip(values, series.is_null(), strict=True) if null and v is not None)
+        raise ValueError(f"column {name!r} holds {_shorten(lost)}, which has no place among its other values")
     return series
 
 
-def _dense(column: Any) -> Any:
+def _to_dense(column: Any) -> Any:
     """A column of pandas that holds all of its cells."""
     return column.sparse.to_dense() if str(column.dtype).startswith("Sparse") else column
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     """A value, in a message."""
     try:
         return f"{value!r:.40}"
@@ -173,7 +171,7 @@ def _short(value: Any) -> str:
         return f"a number of {value.bit_length()} bits"
 
 
-def one_type(values: list[Any]) -> list[Any]:
+def unify_types(values: list[Any]) -> list[Any]:
     """The values, all as text where some are; None stays."""
     if len({isinstance(v, str) for v in values if v is not None}) > 1:
         return [None if v is None else str(v) for v in values]
@@ -207,8 +205,8 @@ def cells(series: Any, missing: Names = None) -> tuple[Any, str, Type]:
         stamps = series.dt.timestamp("us").cast(nw.Float64).to_numpy().astype(np.float64)
         return np.where(series.is_null().to_numpy(), np.nan, stamps), "date", facts
     if dtype in (nw.Duration, nw.Time, nw.List, nw.Struct, nw.Array, nw.Binary):
-        held = f"{column} holds values of type {facts['type'].lower()}"
-        raise ValueError(f"{held}; turn them into numbers, or leave it out (drop)")
+        advice = "turn them into numbers, or leave it out (drop)"
+        raise ValueError(f"{column} holds values of type {facts['type'].lower()}; {advice}")
     if dtype in (nw.Categorical, nw.Enum):
         levels = native.cat.categories if hasattr(native, "iloc") else series.drop_nulls().unique().sort()
         facts["categories"] = list(getattr(dtype, "categories", levels.to_list()))
@@ -232,17 +230,17 @@ def cells(series: Any, missing: Names = None) -> tuple[Any, str, Type]:
         return _numbers(np.array(listed, dtype=object), series.name), "number", facts
     for kind in kinds:
         if not issubclass(kind, str | bool | int | float | np.generic):
-            held = f"{column} holds values of type {kind.__name__}"
-            raise ValueError(f"{held}; expected numbers, text or dates")
+            expected = "expected numbers, text or dates"
+            raise ValueError(f"{column} holds values of type {kind.__name__}; {expected}")
     if hold(str) and facts["native"] == "object":
         facts["text"] = True
     tokens = MISSING if missing is None else missing
     if kinds == {str}:  # each text once
-        gaps_of = {v: None if v.strip().lower() in tokens else v for v in {*listed} - {None}}
-        return list(map(gaps_of.get, listed)), "text", facts
-    gaps = (v is None or (isinstance(v, str) and v.strip().lower() in tokens) for v in listed)
+        texts = {v: None if v.strip().lower() in tokens else v for v in {*listed} - {None}}
+        return list(map(texts.get, listed)), "text", facts
     plain = [v.item() if isinstance(v, np.generic) else v for v in listed]
-    return one_type([None if gap else v for v, gap in zip(plain, gaps, strict=True)]), "text", facts
+    gaps = {v for v in plain if isinstance(v, str) and v.strip().lower() in tokens}
+    return unify_types([None if v in gaps else v for v in plain]), "text", facts
 
 
 def build_frame(columns: dict[str, Any], types: dict[str, Type], kind: str) -> Any:
@@ -250,39 +248,39 @@ def build_frame(columns: dict[str, Any], types: dict[str, Type], kind: str) -> A
 
     The columns have no missing cells; dates are microseconds since 1970. Values of no type keep their own.
     """
-    made = {name: _column(kind, values, types.get(name, {})) for name, values in columns.items()}
+    native = {name: _column(kind, values, types.get(name, {})) for name, values in columns.items()}
     if kind == "numpy":
-        dtype: Any = np.float64 if all(map(_numeric, made.values())) else object
-        return np.stack([values.astype(dtype) for values in made.values()], axis=1)
-    frame = pa.table(made) if kind == "pyarrow" else import_module(kind).DataFrame(made)
+        dtype: Any = np.float64 if all(map(_is_numeric, native.values())) else object
+        return np.stack([values.astype(dtype) for values in native.values()], axis=1)
+    frame = pa.table(native) if kind == "pyarrow" else import_module(kind).DataFrame(native)
     labels = [types.get(name, {}).get("label", name) for name in columns]
     return frame.set_axis(labels, axis=1) if kind == "pandas" else frame
 
 
-def _numeric(values: np.ndarray) -> bool:
+def _is_numeric(values: np.ndarray) -> bool:
     return values.dtype.kind in "iufb" or all(isinstance(v, int | float | np.number) for v in values)
 
 
-def _whole(values: np.ndarray, facts: Type, name: str = "") -> tuple[np.ndarray, Type]:
+def _round(values: np.ndarray, facts: Type, name: str = "") -> tuple[np.ndarray, Type]:
     """Numbers rounded for a column of whole numbers, and its type, or none where that has no place for them.
 
     With the name of a column, whose type must stay, a ValueError.
     """
-    wanted = re.fullmatch(r"U?Int(8|16|32|64)", facts.get("type", ""))
-    if not wanted or values.dtype.kind not in "if" or not len(values):
+    kind = facts.get("type", "")
+    if not re.fullmatch(r"U?Int(8|16|32|64)", kind) or values.dtype.kind not in "if" or not len(values):
         return values, facts
-    values, limits = np.round(values), np.iinfo(wanted[0].lower())
+    values, limits = np.round(values), np.iinfo(kind.lower())
     if (outside := values[(values < limits.min) | (values > limits.max)]).size:
         if name:
-            held = f"column {name!r} is of type {facts['native'] or wanted[0]}"
-            raise ValueError(f"{held}, which has no place for {outside[0]:g}: give it a wider type")
+            fault = f"column {name!r} is of type {facts['native'] or kind}"
+            raise ValueError(f"{fault}, which has no place for {outside[0]:g}: give it a wider type")
         return values.astype(np.int64 if abs(values).max() < 2**63 else np.float64), {}
     return values, facts
 
 
 def _column(kind: str, values: np.ndarray, facts: Type, name: str = "") -> Any:
     """A column of a table of this kind; the dates of an array are Python's own."""
-    values, facts = (values, facts) if kind == "numpy" else _whole(values, facts, name)
+    values, facts = (values, facts) if kind == "numpy" else _round(values, facts, name)
     if facts.get("type") in DATES:
         values = values.astype(np.int64).astype("datetime64[us]")
     if kind == "numpy":
@@ -298,8 +296,8 @@ def _to_pandas(values: Any, facts: Type) -> Any:
     if "arrow" in facts:
         return pandas.arrays.ArrowExtensionArray(_to_arrow(values, facts))
     if "categories" in facts:
-        known = [*facts["categories"], *sorted({*values} - {*facts["categories"]}, key=str)]
-        return pandas.Categorical(values, categories=known, ordered=facts.get("ordered", False))
+        categories = [*facts["categories"], *sorted({*values} - {*facts["categories"]}, key=str)]
+        return pandas.Categorical(values, categories=categories, ordered=facts.get("ordered", False))
     series = pandas.Series(values)
     series = series.dt.tz_localize("UTC") if facts.get("zone") else series
     return series.astype(facts["native"]) if "native" in facts else series
@@ -316,75 +314,76 @@ def _to_polars(values: Any, facts: Type) -> Any:
         return series.cast(polars.Enum(facts["categories"]))
     if kind == "Decimal":
         return series.cast(polars.Decimal(38, facts["scale"])).cast(polars.Decimal(*facts["precision"]))
-    wanted = getattr(polars, kind or "", None)
-    return series if wanted is None else series.cast(wanted)
+    dtype = getattr(polars, kind or "", None)
+    return series if dtype is None else series.cast(dtype)
 
 
 def _to_arrow(values: Any, facts: Type) -> Any:
     if "arrow" not in facts:
-        made = pa.array(values)
-        return made.cast(pa.timestamp("us", facts["zone"])) if facts.get("zone") else made
-    wanted = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(facts["arrow"]))).field(0).type
-    if pa.types.is_dictionary(wanted):
-        return pa.array(values, wanted)
-    if pa.types.is_decimal(wanted):
-        unit = Decimal(1).scaleb(-wanted.scale)
-        return pa.array([Decimal(str(v)).quantize(unit) for v in values], wanted)
-    return pa.array(values).cast(wanted, safe=False)
+        array = pa.array(values)
+        return array.cast(pa.timestamp("us", facts["zone"])) if facts.get("zone") else array
+    dtype = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(facts["arrow"]))).field(0).type
+    if pa.types.is_dictionary(dtype):
+        return pa.array(values, dtype)
+    if pa.types.is_decimal(dtype):
+        unit = Decimal(1).scaleb(-dtype.scale)
+        return pa.array([Decimal(str(v)).quantize(unit) for v in values], dtype)
+    return pa.array(values).cast(dtype, safe=False)
 
 
-def fill_cells(X: Any, places: Places, types: dict[str, Type], order: Sequence[str]) -> Any:
+def fill_cells(X: Any, fillings: Fillings, types: dict[str, Type], order: Sequence[str]) -> Any:
     """Return a copy of a table with new values in some cells; everything else, index and types, stays.
 
-    For each column that is filled, `places` has the rows and their values (dates as microseconds since 1970).
-    A column without a type of its own takes that of training; `order` has the names of an array's columns.
+    For each column that is filled, `fillings` has the rows and their values (dates as microseconds since
+    1970). A column without a type of its own takes that of training; `order` has the names of an array's
+    columns.
     """
     if isinstance(X, np.ndarray | list | tuple):
-        return _fill_array(X, places, types, {name: i for i, name in enumerate(order)})
+        return _fill_array(X, fillings, types, {name: i for i, name in enumerate(order)})
     frame, kind = native_frame(X)
     native = X.copy(deep=False) if kind == "pandas" else frame.clone().to_native()
     columns = native.columns if kind == "pyarrow" else []
-    place = {name: i for i, name in enumerate(frame.columns)}
-    for name, (where, values) in places.items():
-        facts, at = cells(frame[name])[2], place[name]
+    positions = {name: i for i, name in enumerate(frame.columns)}
+    for name, (rows, values) in fillings.items():
+        facts, i = cells(frame[name])[2], positions[name]
         untyped = facts["type"] in ("Null", "Unknown") or facts["native"] == "object"
         if untyped and (kind == "pyarrow" or "arrow" not in facts) and frame[name].is_null().all():
             facts = types.get(name, {})
-        made = _column(kind, values, facts, name)
+        new = _column(kind, values, facts, name)
         if kind == "pandas":
-            made, old = pandas.Series(made), X.iloc[:, at]
-            kind_of, old = old.dtype, _dense(old)
-            old = old.astype(made.dtype) if "categories" in facts else old.copy()
-            old.iloc[where] = _dense(made.astype(object) if old.dtype == object else made).array
-            native.isetitem(at, old if "categories" in facts else old.astype(kind_of))
+            new, old = pandas.Series(new), X.iloc[:, i]
+            dtype, old = old.dtype, _to_dense(old)
+            old = old.astype(new.dtype) if "categories" in facts else old.copy()
+            old.iloc[rows] = _to_dense(new.astype(object) if old.dtype == object else new).array
+            native.isetitem(i, old if "categories" in facts else old.astype(dtype))
         elif kind == "polars":
-            old = native.to_series(at)
-            old = old.cast(made.dtype) if old.dtype == polars.Null else old
-            native.replace_column(at, old.scatter(where.tolist(), made))
+            old = native.to_series(i)
+            old = old.cast(new.dtype) if old.dtype == polars.Null else old
+            native.replace_column(i, old.scatter(rows.tolist(), new))
         else:
-            old, index = native.column(at), np.arange(len(native))
-            index[where] = len(native) + np.arange(len(where))
-            both = pa.chunked_array([*old.cast(made.type).chunks, made], made.type).unify_dictionaries()
-            columns[at] = both.take(pa.array(index))
+            old, index = native.column(i), np.arange(len(native))
+            index[rows] = len(native) + np.arange(len(rows))
+            joined = pa.chunked_array([*old.cast(new.type).chunks, new], new.type).unify_dictionaries()
+            columns[i] = joined.take(pa.array(index))
     if kind != "pyarrow":
         return native
     fields = [field.with_type(c.type) for field, c in zip(native.schema, columns, strict=True)]
     return pa.table(columns, pa.schema(fields, native.schema.metadata))
 
 
-def _fill_array(X: Any, places: Places, types: dict[str, Type], order: dict[str, int]) -> np.ndarray:
+def _fill_array(X: Any, fillings: Fillings, types: dict[str, Type], order: dict[str, int]) -> np.ndarray:
     """An array of the same type; of one that cannot hold a value, floats or objects."""
-    rows = np.ma.getdata(X) if isinstance(X, np.ndarray) else rows_of(X)
-    made = {name: _column("numpy", values, types.get(name, {})) for name, (_, values) in places.items()}
-    kind, wanted = rows.dtype.kind, rows.dtype
-    if kind in "US" or (kind in "iufb" and not all(map(_numeric, made.values()))):
-        wanted = np.dtype(object)
-    elif kind in "iub" and not all(float(v).is_integer() for values in made.values() for v in values):
-        wanted = np.dtype(np.float64)
-    rows = rows.astype(wanted)
-    for name, values in made.items():
-        rows[places[name][0], order[name]] = values.astype("datetime64[us]") if kind == "M" else values
-    return rows
+    table = np.ma.getdata(X) if isinstance(X, np.ndarray) else rows_of(X)
+    columns = {name: _column("numpy", values, types.get(name, {})) for name, (_, values) in fillings.items()}
+    kind, dtype = table.dtype.kind, table.dtype
+    if kind in "US" or (kind in "iufb" and not all(map(_is_numeric, columns.values()))):
+        dtype = np.dtype(object)
+    elif kind in "iub" and not all(float(v).is_integer() for values in columns.values() for v in values):
+        dtype = np.dtype(np.float64)
+    table = table.astype(dtype)
+    for name, values in columns.items():
+        table[fillings[name][0], order[name]] = values.astype("datetime64[us]") if kind == "M" else values
+    return table
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -409,26 +408,25 @@ def align(rows: np.ndarray, names: Names, wanted: Names, dropped: Sequence[str] 
         names = default_names(rows.shape[1])
     if names is None or wanted is None:
         return rows
-    left_out = set(dropped)
-    kept = [k for k, name in enumerate(names) if name not in left_out]
-    found, wanted = [names[k] for k in kept], list(wanted)
-    if found == wanted or any(side == default_names(len(side)) for side in (found, wanted)):
-        return rows[:, kept] if len(kept) < len(names) else rows
-    known, places = set(wanted), dict(zip(found, kept, strict=True))
-    check_columns(found, wanted, [name for name in found if name not in known])
-    return rows[:, [places[name] for name in wanted]]
+    left_out, model_names = set(dropped), set(wanted)
+    positions = {name: i for i, name in enumerate(names) if name not in left_out}
+    kept, wanted = list(positions), list(wanted)
+    if kept == wanted or any(side == default_names(len(side)) for side in (kept, wanted)):
+        return rows[:, list(positions.values())] if len(kept) < len(names) else rows
+    check_columns(kept, wanted, [name for name in kept if name not in model_names])
+    return rows[:, [positions[name] for name in wanted]]
 
 
-def check_columns(found: Sequence[str], wanted: Sequence[str], extra: Sequence[str] = ()) -> None:
-    """Raise a ValueError that names the wanted columns that were not found, and those that are none."""
-    known, faults = set(found), []
-    if lacking := [name for name in wanted if name not in known]:
-        faults.append(f"there {'is no column' if len(lacking) == 1 else 'are no columns'} {_listed(lacking)}")
+def check_columns(names: Sequence[str], wanted: Sequence[str], extra: Sequence[str] = ()) -> None:
+    """Raise a ValueError that names the wanted columns that are lacking, and those that are not wanted."""
+    present, faults = set(names), []
+    if lacking := [name for name in wanted if name not in present]:
+        faults.append(f"there {'is no column' if len(lacking) == 1 else 'are no columns'} {_join(lacking)}")
     if extra:
-        faults.append(f"{_listed(extra)} {'is not one' if len(extra) == 1 else 'are none'} of its columns")
+        faults.append(f"{_join(extra)} {'is not one' if len(extra) == 1 else 'are none'} of its columns")
     if faults:
         raise ValueError(f"the model was trained on other columns: {', and '.join(faults)}")
 
 
-def _listed(names: Sequence[str], most: int = 5) -> str:
+def _join(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(map(repr, names[:most])) + f" and {len(names) - most} more" * (len(names) > most)

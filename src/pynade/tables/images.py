@@ -36,7 +36,7 @@ def images_dataset(path: str | Path) -> Dataset:
     if "train" not in folders:
         raise ValueError(f"{path} has the folders {', '.join(folders)}, but no folder train")
     read = _read_pngs if path.is_dir() else _read_stack
-    stacks = {part: read(place) for part, place in folders.items()}
+    stacks = {part: read(folder) for part, folder in folders.items()}
     shapes = {stack.shape[1:] for stack in stacks.values()}
     if len(shapes) > 1:
         raise ValueError(f"the parts of {path} differ in the size of their images: {sorted(shapes)}")
@@ -110,8 +110,8 @@ def _read_pngs(folder: Path) -> np.ndarray:
             raise ValueError(f"{file} cannot be read as a PNG image ({error})") from None
         if images[-1].shape != images[0].shape:
             sizes = [f"{len(i)}x{i.shape[1]}{' in colour' * (i.ndim == 3)}" for i in (images[0], images[-1])]
-            found = f"{files[0].name} is {sizes[0]}, {file.name} is {sizes[1]}"
-            raise ValueError(f"the images of {folder} differ in size: {found}")
+            listed = f"{files[0].name} is {sizes[0]}, {file.name} is {sizes[1]}"
+            raise ValueError(f"the images of {folder} differ in size: {listed}")
     return np.stack(images)
 
 

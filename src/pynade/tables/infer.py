@@ -54,8 +54,8 @@ class Tally:
     and extreme ones; how many cells, which ends and which common step there are stays exact.
 
     Args:
-        most: different numbers that are kept; None has no limit.
-        texts: different texts, likewise.
+        max_numbers: how many different numbers are kept; by default all.
+        max_texts: how many different texts, likewise.
 
     Example:
         >>> tally = Tally()
@@ -65,50 +65,51 @@ class Tally:
         (3, array([0.5, 2. ]), array([1, 2]))
     """
 
-    def __init__(self, most: int | None = None, texts: int | None = None) -> None:
-        self.most, self.texts = (math.inf if limit is None else limit for limit in (most, texts))
-        self.sort, self.n, self.counting = "text", 0, True  # counting: every number is the one before plus 1
+    def __init__(self, max_numbers: float = math.inf, max_texts: float = math.inf) -> None:
+        self.max_numbers, self.max_texts = max_numbers, max_texts
+        self.value_kind, self.n = "text", 0
+        self.counting = True  # whether every number is the one before plus 1
         self.dtype: Type = {}
         self.counts: Counter[Any] = Counter()  # of texts and booleans
         self.given_up = False
-        self.known: np.ndarray | None = None  # the numbers in their order, where they are in memory
-        self.odd, self.step, self.halvings = math.nan, 0, 0  # the smallest number that is not whole
+        self.numbers: np.ndarray | None = None  # in their order, where they are in memory
+        self.fraction = math.nan  # the smallest number that is not whole
+        self.step, self.halvings = 0, 0
         self._last, self._pending, self._parts = math.nan, 0, list[tuple[np.ndarray, np.ndarray]]()
 
     @classmethod
-    def of(cls, values: Cells, sort: str, dtype: Type | None = None) -> Tally:
+    def of(cls, values: Cells, value_kind: str, dtype: Type | None = None) -> Tally:
         """That of all cells of a column, as `frames.cells` gives them."""
         tally = cls()
-        tally.add(values, sort, dtype)
-        if sort in ("number", "date"):
+        tally.add(values, value_kind, dtype)
+        if value_kind in ("number", "date"):
             x = np.asarray(values, dtype=np.float64)
-            tally.known = x[~np.isnan(x)]
+            tally.numbers = x[~np.isnan(x)]
         return tally
 
     def add(
-        self, values: Cells, sort: str, dtype: Type | None = None, repeats: Sequence[int] | None = None
+        self, values: Cells, value_kind: str, dtype: Type | None = None, repeats: Sequence[int] | None = None
     ) -> None:
         """Add cells: those that follow the ones before, or of texts different values with their numbers.
 
         Args:
-            values, sort, dtype: as `frames.cells` gives them.
+            values, value_kind, dtype: as `frames.cells` gives them.
             repeats: how often each text occurs.
         """
-        old, new = self.dtype.get("categories"), dict(dtype or {})
-        if old is not None and old != new.get("categories"):
-            new["categories"] = sorted({*old, *new["categories"]})
-        new |= {"inexact": True} if self.dtype.get("inexact") else {}
-        self.sort, self.dtype = sort, new
-        if sort in ("number", "date"):
+        categories, self.value_kind = self.dtype.get("categories"), value_kind
+        self.dtype = dict(dtype or {}) | ({"inexact": True} if self.dtype.get("inexact") else {})
+        if categories is not None and categories != self.dtype.get("categories"):
+            self.dtype["categories"] = sorted({*categories, *self.dtype["categories"]})
+        if value_kind in ("number", "date"):
             return self._add_numbers(np.asarray(values, dtype=np.float64))
-        found: Counter[Any] = Counter()
+        counts: Counter[Any] = Counter()
         for value, n in zip(values, repeats or [1] * len(values), strict=True):
-            found[value] += n
-        del found[None]
-        self.n += found.total()
+            counts[value] += n
+        del counts[None]
+        self.n += counts.total()
         if not self.given_up:
-            self.counts.update(found)
-            self.given_up = len(self.counts) > self.texts
+            self.counts.update(counts)
+            self.given_up = len(self.counts) > self.max_texts
             if self.given_up:
                 self.counts = Counter([next(iter(self.counts))])
 
@@ -121,34 +122,34 @@ class Tally:
             self.counting = self.counting and follows and bool((np.diff(x) == 1).all())
         self.n, self._last = self.n + len(x), x[-1]
         values, repeats = np.unique(x, return_counts=True)
-        odd = values[values != np.round(values)]
-        self.odd = float(np.fmin(self.odd, odd[0])) if len(odd) else self.odd
+        fractions = values[values != np.round(values)]
+        self.fraction = float(np.fmin(self.fraction, fractions[0])) if len(fractions) else self.fraction
         if self.halvings:
             self._note_step(values)
-            values, repeats = self._some(values, repeats, len(x))
+            values, repeats = self._sampled(values, repeats, len(x))
         self._parts.append((values, repeats))
         self._pending += len(values)
-        if self._pending > self.most / 4:
+        if self._pending > self.max_numbers / 4:
             self._merge()
 
     def _merge(self) -> tuple[np.ndarray, np.ndarray]:
         """All values so far, ascending, with their numbers."""
         if len(self._parts) > 1:
-            values, repeats = (np.concatenate(some) for some in zip(*self._parts, strict=True))
+            values, repeats = map(np.concatenate, zip(*self._parts, strict=True))
             order = np.argsort(values, kind="stable")  # (fast where pieces are in order)
             values, repeats = values[order], repeats[order]
             first = np.flatnonzero(np.append(True, values[1:] != values[:-1]))
             values, repeats = values[first], np.add.reduceat(repeats, first)
-            while len(values) > self.most:
+            while len(values) > self.max_numbers:
                 self._note_step(values)
                 self.halvings += 1
-                values, repeats = self._some(values, repeats, self.n)
+                values, repeats = self._sampled(values, repeats, self.n)
             self._parts = [(values, repeats)]
         self._pending = 0
         return self._parts[0]
 
-    def _some(self, values: np.ndarray, repeats: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Those of n cells that are kept, of which frequent values and both ends always are."""
+    def _sampled(self, values: np.ndarray, repeats: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """The values of n cells that are kept, of which frequent values and both ends always are."""
         bits = (values + 0.0).view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)  # (0.0: there is no -0)
         bits = (bits ^ (bits >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
         kept = (bits >> np.uint64(64 - self.halvings)) == 0
@@ -159,13 +160,13 @@ class Tally:
 
     def _note_step(self, values: np.ndarray) -> None:
         """Keep the greatest common divisor of differences of whole numbers that will not all be kept."""
-        if self.whole and len(values):
-            whole = np.append(self._parts[0][0][:1], values).astype(np.int64)
-            self.step = int(np.gcd.reduce(np.append(np.diff(whole), self.step)))
+        if self.is_whole and len(values):
+            integers = np.append(self._parts[0][0][:1], values).astype(np.int64)
+            self.step = int(np.gcd.reduce(np.append(np.diff(integers), self.step)))
 
     @property
     def values(self) -> np.ndarray:
-        """The different numbers that are known, ascending."""
+        """The different numbers that are kept, ascending."""
         return self._merge()[0]
 
     @property
@@ -174,19 +175,19 @@ class Tally:
         return self._merge()[1]
 
     @property
-    def whole(self) -> bool:
+    def is_whole(self) -> bool:
         """Whether all numbers are whole, and of a size that 64 bits can hold."""
         ends = [abs(float(v)) for part, _ in self._parts for v in part[[0, -1]]]
-        return math.isnan(self.odd) and max(ends) < LARGEST
+        return math.isnan(self.fraction) and max(ends) < LARGEST
 
     @property
     def stands_for(self) -> np.ndarray | int:
-        """How many different values each known one stands for."""
+        """How many different values each kept one stands for."""
         return np.where(self.repeats >= FREQUENT * self.n, 1, 1 << self.halvings) if self.halvings else 1
 
     @property
     def n_distinct(self) -> int:
-        """How many different numbers there are, about, where not all are known."""
+        """How many different numbers there are, about, where not all are kept."""
         return min(self.n, int((self.stands_for * np.ones(len(self.values), np.int64)).sum()))
 
     def moments(self, axis: Any) -> tuple[float, float]:
@@ -195,8 +196,8 @@ class Tally:
         Args:
             axis: a function of an array of numbers.
         """
-        if self.known is not None:
-            return _moments(axis(self.known), None)
+        if self.numbers is not None:
+            return _moments(axis(self.numbers), None)
         return _moments(axis(self.values), self.repeats * self.stands_for)
 
     def quantiles(self, axis: Any, shares: Sequence[float]) -> list[float]:
@@ -207,7 +208,7 @@ class Tally:
     def as_counts(self, kind: Any = None) -> Counter[Any]:
         """Numbers as levels of a type; without one those that are whole are integers."""
         if self.halvings:
-            raise Unsuitable(f"more than {self.most:,} different values in {self.n:,} rows")
+            raise Unsuitable(f"more than {self.max_numbers:,} different values in {self.n:,} rows")
         pairs = zip(self.values.tolist(), self.repeats.tolist(), strict=True)
         return Counter({(kind or (int if v == round(v) else float))(v): n for v, n in pairs})
 
@@ -223,31 +224,32 @@ def infer(name: str, tally: Tally, wanted: Wanted = None) -> Column:
     counts, n, order = tally.counts, tally.n, tally.dtype.get("categories", ())
     if not n:
         raise Unsuitable("every cell is missing")
-    if tally.sort in ("number", "date"):
+    if tally.value_kind in ("number", "date"):
         ends = tally.values[[0, -1]]
         near = MAX_STEPS * np.spacing(np.abs(ends).max())
         if tally.dtype.get("inexact") and wanted != "real" and ends[1] - ends[0] < near:
             raise Unsuitable("whole numbers beyond 2^53 so close together are no numbers of float64")
         if wanted in LEVELS:
             return _levels(name, tally.as_counts(), wanted, "as asked")
-        return _date(name, tally) if tally.sort == "date" else _number(name, tally, wanted)
+        return _date(name, tally) if tally.value_kind == "date" else _number(name, tally, wanted)
     if tally.given_up:
-        raise Unsuitable(f"more than {tally.texts:,} different texts in {n:,} rows, {_example(counts)}")
+        raise Unsuitable(f"more than {tally.max_texts:,} different texts in {n:,} rows, {_example(counts)}")
     if wanted is None and tally.dtype.get("ordered") and 2 < len(order) <= MOST_LEVELS:
         wanted = "ordinal"
-    if wanted in ("integer", "rounded", "real") or (wanted is None and tally.sort == "text" and not order):
-        odd = [value for value in counts if not math.isfinite(as_float(value))]
-        if not odd and (wanted is not None or not any(CODE.match(str(value)) for value in counts)):
-            found = _number(name, tally.as_numbers(), wanted)
-            return replace(found, reason=f"text that holds numbers: {found.reason}")
+    is_plain_text = tally.value_kind == "text" and not order
+    if wanted in ("integer", "rounded", "real") or (wanted is None and is_plain_text):
+        texts = [value for value in counts if not math.isfinite(as_float(value))]
+        if not texts and (wanted is not None or not any(CODE.match(str(value)) for value in counts)):
+            column = _number(name, tally.as_numbers(), wanted)
+            return replace(column, reason=f"text that holds numbers: {column.reason}")
         if wanted is not None:
-            raise ValueError(f"column {name!r} cannot be {wanted}: it holds {odd[0]!r}")
+            raise ValueError(f"column {name!r} cannot be {wanted}: it holds {texts[0]!r}")
     if order:
         kind: Kind = wanted or ("binary" if len(order) == 2 else "category")
         return _levels(name, counts, kind, "categories of the frame", order)
     if wanted is None and len(counts) > max(TEXT, 0.5 * n):
         raise Unsuitable(f"{len(counts):,} different texts in {n:,} rows, {_example(counts)}")
-    return _levels(name, counts, wanted, "true or false" if tally.sort == "boolean" else "text")
+    return _levels(name, counts, wanted, "true or false" if tally.value_kind == "boolean" else "text")
 
 
 def _example(counts: Counter[Any]) -> str:
@@ -255,7 +257,9 @@ def _example(counts: Counter[Any]) -> str:
     return f"such as {text!r}" + ("; read dates as dates" if re.match(r"\d{4}-\d\d-\d\d", text) else "")
 
 
-def _levels(name: str, counts: Counter[Any], wanted: Wanted, why: str, order: Sequence[Any] = ()) -> Column:
+def _levels(
+    name: str, counts: Counter[Any], wanted: Wanted, reason: str, order: Sequence[Any] = ()
+) -> Column:
     n = counts.total()
     kinds: Mapping[int, Kind] = {1: "constant", 2: "binary"}
     kind = wanted or kinds.get(len(counts), "category")
@@ -265,54 +269,54 @@ def _levels(name: str, counts: Counter[Any], wanted: Wanted, why: str, order: Se
     few = kind in ("binary", "constant") or len(rare) < 2 or len(frequent) < 2
     if kind == "ordinal" or (few and len(counts) <= MOST_LEVELS):
         frequent, rare = set(counts), []
-    place = {value: k for k, value in enumerate(order)}
-    levels = sorted(frequent, key=lambda value: (place.get(value, len(place)), value))
-    total = sum(count for _, count in rare)
-    why += f", {len(counts):,} level{'s' * (len(counts) > 1)}"
+    ranks = {value: rank for rank, value in enumerate(order)}
+    levels = sorted(frequent, key=lambda value: (ranks.get(value, len(ranks)), value))
+    n_rare = sum(count for _, count in rare)
+    shares = tuple((value, count / n_rare) for value, count in rare)
+    reason += f", {len(counts):,} level{'s' * (len(counts) > 1)}"
     if rare:
-        why += f", {len(rare):,} in fewer than {least} rows or not among the {MOST_LEVELS} most frequent"
-    shares = tuple((value, count / total) for value, count in rare)
-    return Column(name, kind, why, n, tuple(levels), shares)
+        reason += f", {len(rare):,} in fewer than {least} rows or not among the {MOST_LEVELS} most frequent"
+    return Column(name, kind, reason, n, tuple(levels), shares)
 
 
 def _number(name: str, tally: Tally, wanted: Wanted) -> Column:
-    distinct, repeats, n, whole = tally.values, tally.repeats, tally.n, tally.whole
+    distinct, repeats, n, is_whole = tally.values, tally.repeats, tally.n, tally.is_whole
     spike = bool(repeats.max() >= max(5, 0.01 * n))
-    few, origin = whole and len(distinct) <= FEW_CODES, float(distinct[0])
+    few, origin = is_whole and len(distinct) <= FEW_CODES, float(distinct[0])
     if wanted is None and len(distinct) <= 2:
-        why = "always the same" if len(distinct) == 1 else "two values"
-        return _levels(name, tally.as_counts(int if few else float), None, why)
+        reason = "always the same" if len(distinct) == 1 else "two values"
+        return _levels(name, tally.as_counts(int if few else float), None, reason)
     if wanted is None and few and n >= 5 * len(distinct):
-        why = f"whole numbers with at most {FEW_CODES} values"
-        return _levels(name, tally.as_counts(), "ordinal", why)
-    if wanted is None and whole and tally.n_distinct > 0.9 * n and n > TEXT:
+        reason = f"whole numbers with at most {FEW_CODES} values"
+        return _levels(name, tally.as_counts(), "ordinal", reason)
+    if wanted is None and is_whole and tally.n_distinct > 0.9 * n and n > TEXT:
         if tally.counting:
             raise Unsuitable("it counts the rows")
         if IDENTIFIER.search(name):
             raise Unsuitable("an identifier by its name, and hardly a value occurs twice")
-    if wanted == "integer" and tally.odd == tally.odd:
-        raise ValueError(f"column {name!r} cannot be integer: it holds {tally.odd:g}")
+    if wanted == "integer" and tally.fraction == tally.fraction:
+        raise ValueError(f"column {name!r} cannot be integer: it holds {tally.fraction:g}")
     step, decimals = _lattice(tally, spike) if wanted != "real" else (0.0, 0)
     if wanted in ("integer", "rounded") and not step:
-        step, decimals = _fine(distinct), UNROUNDED
+        step, decimals = _finest_step(distinct), UNROUNDED
     span = float((distinct[-1] - origin) / step) if step else 0.0  # in steps
-    if not step or (span > MAX_STEPS and wanted is None and not whole):
+    if not step or (span > MAX_STEPS and wanted is None and not is_whole):
         about = "about " if tally.halvings else ""
         return _real(name, tally, f"{about}{tally.n_distinct:,} different values in {n:,} rows")
-    if whole and wanted in (None, "integer"):
-        why = "whole numbers" + f", multiples of {step:g} apart" * (step > 1)
-        origin, span, beyond = _near(tally, step, origin, span)
-        why += f", {beyond:,} cell{'s' * (beyond > 1)} far out of range" * (beyond > 0)
+    if is_whole and wanted in (None, "integer"):
+        reason = "whole numbers" + f", multiples of {step:g} apart" * (step > 1)
+        origin, span, beyond = _usual_range(tally, step, origin, span)
+        reason += f", {beyond:,} cell{'s' * (beyond > 1)} far out of range" * (beyond > 0)
         wide = max(1, math.ceil(span / MAX_STEPS))  # steps to a code, where there are more steps than codes
         ends: Any = {"resolution": step * wide, "origin": origin, "low": 0.0, "high": span // wide}
-        return Column(name, "integer", why + f", {wide} to a step" * (wide > 1), n, **ends, per_step=wide)
+        return Column(name, "integer", reason + f", {wide} to a step" * (wide > 1), n, **ends, per_step=wide)
     steps = np.floor(origin / step + 1e-9)  # from 0 to the first value
     low = None if origin < 0 or steps > FAR_STEPS else -float(steps)
-    why = f"values repeat, and are multiples of {step:g}" if decimals < UNROUNDED else "values repeat"
-    return Column(name, "rounded", why, n, resolution=step, origin=origin, low=low, decimals=decimals)
+    reason = f"values repeat, and are multiples of {step:g}" if decimals < UNROUNDED else "values repeat"
+    return Column(name, "rounded", reason, n, resolution=step, origin=origin, low=low, decimals=decimals)
 
 
-def _near(tally: Tally, step: float, origin: float, span: float) -> tuple[float, float, int]:
+def _usual_range(tally: Tally, step: float, origin: float, span: float) -> tuple[float, float, int]:
     """The first of a column's whole numbers, their range in steps, and how many cells it leaves out.
 
     A few are left out, far away from all others, where with them the others would share a few codes.
@@ -332,11 +336,11 @@ def _real(name: str, tally: Tally, reason: str) -> Column:
     if least > 0 and most - least > 1e-4 * most:  # else a logarithm loses digits
         ends = {"low": 0.0, "high": 1.0} if most < 1 else {"low": 0.0}
         reason += ", all between 0 and 1" if "high" in ends else ", all above 0"
-    return bounded(Column(name, "real", reason, tally.n), tally, **ends)
+    return set_range(Column(name, "real", reason, tally.n), tally, **ends)
 
 
-def bounded(column: Column, tally: Tally, low: float | None = None, high: float | None = None) -> Column:
-    """A real column with the ends of its range, none of which is among its known values."""
+def set_range(column: Column, tally: Tally, low: float | None = None, high: float | None = None) -> Column:
+    """A real column with the ends of its range, neither of which is among its values."""
     least, most = map(float, tally.values[[0, -1]])
     if low is None and high is not None:
         raise ValueError(f"column {column.name!r} has an upper end, so it needs a lower one (low) too")
@@ -374,7 +378,7 @@ def _date(name: str, tally: Tally) -> Column:
     step = next((unit for unit in UNITS if step % unit == 0), step)  # a usual one, not 3 days by chance
     span = int(distinct[-1] - distinct[0])
     if span / step > MAX_STEPS:
-        return bounded(Column(name, "date", "dates", n), tally)
+        return set_range(Column(name, "date", "dates", n), tally)
     lattice: Any = {"resolution": float(step), "origin": float(distinct[0]), "low": 0.0, "high": span / step}
     return Column(name, "date", "dates", n, **lattice)
 
@@ -387,7 +391,7 @@ def _common_step(tally: Tally) -> int:
 def _lattice(tally: Tally, spike: bool) -> tuple[float, int]:
     """The step and decimals of the lattice that nearly all cells are on, if there are ties or a spike."""
     distinct, repeats = tally.values, tally.repeats
-    if tally.whole:
+    if tally.is_whole:
         return float(_common_step(tally) if len(distinct) >= 10 else 1), 0
     if (tally.n_distinct > TIES * tally.n and not spike) or np.abs(distinct).max() > 1e300:
         return 0.0, 0
@@ -401,10 +405,10 @@ def _lattice(tally: Tally, spike: bool) -> tuple[float, int]:
             size = int(np.gcd.reduce(steps)) / 10**decimals
             if size and (distinct[-1] - distinct[0]) / size <= MAX_STEPS:
                 return size, decimals
-    return _fine(distinct), UNROUNDED
+    return _finest_step(distinct), UNROUNDED
 
 
-def _fine(distinct: np.ndarray) -> float:
+def _finest_step(distinct: np.ndarray) -> float:
     """The smallest difference between values, but no finer than the codes of a lattice."""
     span = distinct[-1] - distinct[0]
     return float(max(np.diff(distinct).min(), span / MAX_STEPS)) if len(distinct) > 1 else 1.0

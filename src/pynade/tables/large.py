@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryFile, gettempdir
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
@@ -61,21 +62,16 @@ class FileTable:
         progress: Progress = None,
     ) -> None:
         self.missing, self.drop, self.progress = missing, drop, progress
-
-        def reading(done: int, total: int) -> None:
-            self._show(done, total, "reading")
-
-        self.parts = list_parts(data, missing=missing, progress=reading)
+        self.parts = list_parts(data, missing=missing, progress=partial(self._show, step="reading"))
         self.names = self.parts[0].columns.names
         n, width = self.shape = sum(part.rows for part in self.parts), len(self.names)
-        out = min(HELD, round(held * n))
-        out = out if 2 <= out <= n - 2 else 0
-        drawn = np.random.default_rng(0).choice(
-            n, out + min(SAMPLED, SAMPLED_CELLS // width, n - out), replace=False
-        )
-        self._places = [np.sort(rows) for rows in np.split(drawn, [out])]
+        n_held = min(HELD, round(held * n))
+        n_held = n_held if 2 <= n_held <= n - 2 else 0
+        n_drawn = n_held + min(SAMPLED, SAMPLED_CELLS // width, n - n_held)
+        drawn = np.random.default_rng(0).choice(n, n_drawn, replace=False)
+        self._held_rows, self._sample_rows = (np.sort(rows) for rows in np.split(drawn, [n_held]))
         self._tallies: dict[str, Tally] = {}  # of the columns that no schema has used yet
-        self._known: tuple[str, Schema] | None = None  # the schema of these kinds of columns
+        self._schema: tuple[str, Schema] | None = None  # with the kinds that were asked for
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -91,12 +87,12 @@ class FileTable:
     @cached_property
     def digests(self) -> dict[str, str]:
         """SHA-256 of each file, by its whole path."""
-        found = {}
+        digests = {}
         for file in dict.fromkeys(part.file for part in self.parts):
             with file.open("rb") as stream:
-                found[str(file.resolve())] = hashlib.file_digest(stream, "sha256").hexdigest()
+                digests[str(file.resolve())] = hashlib.file_digest(stream, "sha256").hexdigest()
         check_unchanged(self.parts)
-        return found
+        return digests
 
     @cached_property
     def checksum(self) -> str:
@@ -108,18 +104,18 @@ class FileTable:
 
         def tally(name: str) -> Tally:
             if name not in self._tallies:
-                self._survey()
+                self._frames = self._survey()
             return self._tallies.pop(name)
 
-        if self._known is None or self._known[0] != repr(overrides):
-            given: Any = overrides, self.missing, self.drop
-            self._known = repr(overrides), Schema.of_tallies(self.names, tally, "polars", *given)
-        return self._known[1]
+        if self._schema is None or self._schema[0] != repr(overrides):
+            options: Any = overrides, self.missing, self.drop
+            self._schema = repr(overrides), Schema.of_tallies(self.names, tally, "polars", *options)
+        return self._schema[1]
 
     @property
     def valid(self) -> polars.DataFrame | None:
         """The rows held out, if any are."""
-        return self._frames[0] if len(self._places[0]) else None
+        return self._frames[0] if len(self._held_rows) else None
 
     @property
     def sample(self) -> polars.DataFrame:
@@ -127,19 +123,18 @@ class FileTable:
         return self._frames[1]
 
     @cached_property
-    def _frames(self) -> list[polars.DataFrame]:
-        self._survey()
-        return self._frames
+    def _frames(self) -> tuple[polars.DataFrame, polars.DataFrame]:
+        return self._survey()
 
-    def _survey(self) -> None:
-        """Count the values of all columns, and take the rows that are held out or in the sample."""
+    def _survey(self) -> tuple[polars.DataFrame, polars.DataFrame]:
+        """Count the values of all columns; return the rows that are held out, and those of the sample."""
         tokens, left_out, most = missing_tokens(self.missing), set(self.drop), VALUES // len(self.names)
         self._tallies = {n: Tally(most, min(most, TEXTS)) for n in self.names if n not in left_out}
-        found: list[list[polars.DataFrame]] = [[], []]
+        held, sample = [], []
 
         def count(part: Part, frame: polars.DataFrame) -> None:
-            for rows, frames in zip(self._places, found, strict=True):
-                frames.append(frame[_inside(rows, part)])
+            held.append(frame[_rows_inside(self._held_rows, part)])
+            sample.append(frame[_rows_inside(self._sample_rows, part)])
             for name, tally in self._tallies.items():
                 column, repeats = frame[name], None
                 if not (column.dtype.is_numeric() or column.dtype.is_temporal()):
@@ -148,8 +143,8 @@ class FileTable:
                     column, repeats = column.alias(name), counts.to_list()
                 tally.add(*cells(nw.from_native(column, series_only=True), tokens), repeats)
 
-        self._each("counting", count)
-        self._frames = [polars.concat(frames) for frames in found]
+        self._for_each_part("counting", count)
+        return polars.concat(held), polars.concat(sample)
 
     @contextmanager
     def codes(self, schema: Schema, folder: Path | None = None) -> Iterator[CodeRows]:
@@ -160,68 +155,61 @@ class FileTable:
             folder: Where they are kept, in a file without a name that takes four bytes for every cell; None
                 takes the folder for temporary files.
         """
-        place = folder if folder is not None and folder.is_dir() else Path(gettempdir())
-        n = 0
+        folder = folder if folder is not None and folder.is_dir() else Path(gettempdir())
+        with writing(folder / "codes"):
+            file = TemporaryFile(dir=folder)  # noqa: SIM115
 
         def write(part: Part, frame: polars.DataFrame) -> None:
-            nonlocal n
             codes = schema.encode(frame)[0]
             kept = np.array(~np.isnan(codes).all(1))
-            kept[_inside(self._places[0], part)] = False
-            n += int(kept.sum())
-            with writing(place / "codes"):
+            kept[_rows_inside(self._held_rows, part)] = False
+            with writing(folder / "codes"):
                 file.write(codes[kept].astype(np.float32).tobytes())
 
-        with writing(place / "codes"):
-            made = TemporaryFile(dir=place)  # noqa: SIM115
-        with made as file:
-            self._each("encoding", write)
+        with file:
+            self._for_each_part("encoding", write)
             check_unchanged(self.parts)
-            if not n:
+            if not (n := file.tell() // (4 * len(schema))):
                 raise ValueError("there are no rows to train on")
             yield CodeRows(file, n, len(schema))
 
-    def _each(self, what: str, take: Callable[[Part, polars.DataFrame], None]) -> None:
-        """Hand over the rows of all parts; an error about them names their file."""
+    def _for_each_part(self, step: str, function: Callable[[Part, polars.DataFrame], None]) -> None:
+        """Call a function with the rows of each part; an error about them names their file."""
         for part, frame in read_parts(self.parts):
-            self._show(part.first, len(self), what)
+            self._show(part.first, len(self), step)
             try:
-                take(part, frame)
+                function(part, frame)
             except ValueError as error:
                 raise ValueError(f"{part.file}: {error}") from error
-        self._show(len(self), len(self), what)
+        self._show(len(self), len(self), step)
 
-    def _show(self, done: int, total: int, what: str) -> None:
+    def _show(self, done: int, total: int, step: str) -> None:
         if self.progress is not None:
-            self.progress(done, total, what)
+            self.progress(done, total, step)
 
 
-def _inside(rows: np.ndarray, part: Part) -> np.ndarray:
+def _rows_inside(rows: np.ndarray, part: Part) -> np.ndarray:
     """Those of ascending row numbers that are in a part, counted from its first row."""
     return rows[slice(*np.searchsorted(rows, [part.first, part.first + part.rows]))] - part.first
 
 
+@dataclass(frozen=True)
 class CodeRows:
-    """Rows of codes in a file, float32, of which training draws some at a time (a `RowSource`).
+    """Rows of codes in a file, float32, of which training draws some at a time (a `RowSource`)."""
 
-    Args:
-        file: Has the rows, one after the other.
-        n: How many.
-        n_variables: Codes in a row.
-        device: Where `draw` puts them.
-    """
-
-    def __init__(self, file: BinaryIO, n: int, n_variables: int, device: Any = "cpu") -> None:
-        self.file, self.n, self.n_variables, self.device = file, n, n_variables, device
+    file: BinaryIO  # has the rows, one after the other
+    n: int  # how many
+    n_variables: int  # codes in a row
+    device: Any = "cpu"  # where `draw` puts them
 
     def read(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows of these numbers, (n, n_variables); they are read in ascending order."""
-        size, order, found = 4 * self.n_variables, np.argsort(rows, kind="stable"), []
+        size, order, texts = 4 * self.n_variables, np.argsort(rows, kind="stable"), []
         for row in rows[order].tolist():
             self.file.seek(row * size)
-            found.append(self.file.read(size))
+            texts.append(self.file.read(size))
         codes = np.empty((len(rows), self.n_variables), np.float32)
-        codes[order] = np.frombuffer(b"".join(found), np.float32).reshape(codes.shape)
+        codes[order] = np.frombuffer(b"".join(texts), np.float32).reshape(codes.shape)
         return codes
 
     def draw(self, n: int, generator: torch.Generator) -> torch.Tensor:
@@ -233,4 +221,4 @@ class CodeRows:
 
     def to(self, device: torch.device | str) -> Self:
         """Return the rows for another device."""
-        return type(self)(self.file, self.n, self.n_variables, device)
+        return replace(self, device=device)

@@ -130,23 +130,23 @@ def entry(name: str, known: Known = None) -> Entry:
         known: The data sets by name; None takes `entries`.
     """
     base, _, variant = name.partition("/")
-    found = (known or entries()).get(base)
-    if found is None:
+    item = (known or entries()).get(base)
+    if item is None:
         raise ValueError(f"unknown data set {name!r}{_suggestion(base, known)}")
-    if name != base and variant not in filter(None, found.variants):
-        others = ", ".join(f"{base}/{other}" for other in found.variants if other)
-        expected = f"expected one of {others}" if others else f"{base!r} has no folds"
+    if name != base and variant not in filter(None, item.variants):
+        variants = ", ".join(f"{base}/{variant}" for variant in item.variants if variant)
+        expected = f"expected one of {variants}" if variants else f"{base!r} has no folds"
         raise ValueError(f"there is no {name!r}: {expected}")
-    return found
+    return item
 
 
 def is_registered(data: str, known: Known = None) -> bool:
     """Whether a word means a registered data set rather than a file in a folder of that name."""
     base, slash, variant = data.partition("/")
-    found = (known or entries()).get(base)
-    if found is None:
+    item = (known or entries()).get(base)
+    if item is None:
         return False
-    return not slash or (variant != "" and variant in found.variants) or not Path(data).exists()
+    return not slash or (variant != "" and variant in item.variants) or not Path(data).exists()
 
 
 def load(
@@ -178,8 +178,8 @@ def folds(name: str, data_dir: Folder = None, **options: Any) -> list[Dataset]:
     known = options.get("known") or entries()
     numbers = fold_names(entry(name, known))
     if not numbers:
-        others = ", ".join(other for other, item in known.items() if fold_names(item))
-        raise ValueError(f"data set {name!r} has no folds; those with folds are: {others or 'none'}")
+        folded = ", ".join(other for other, item in known.items() if fold_names(item))
+        raise ValueError(f"data set {name!r} has no folds; those with folds are: {folded or 'none'}")
     base = name.partition("/")[0]
     return [load(f"{base}/{number}", data_dir, **options) for number in numbers]
 
@@ -205,14 +205,14 @@ def resolve(
     kind, _, folder = name.partition(":")
     readers = [*entry_points(group="pynade.readers", name=kind)] if folder else []
     if is_registered(name, known):
-        found = load(name, data_dir, **options)
+        dataset = load(name, data_dir, **options)
     elif readers:
-        found = readers[0].load()(folder)
+        dataset = readers[0].load()(folder)
     elif path.exists():
-        found = images_dataset(path) if is_images(path) else dataset_from_file(path, frames, missing)
+        dataset = images_dataset(path) if is_images(path) else dataset_from_file(path, frames, missing)
     elif not name:
         raise FileNotFoundError(f"there is no file {path}")
     else:
-        close = _suggestion(name, known)
-        raise ValueError(f"no file {name!r} exists, and it is no registered data set{close}")
-    return found.as_frames() if frames else found
+        suggestion = _suggestion(name, known)
+        raise ValueError(f"no file {name!r} exists, and it is no registered data set{suggestion}")
+    return dataset.as_frames() if frames else dataset

@@ -11,7 +11,7 @@ import numpy as np
 
 from pynade.tables.column import DAY, Codes, Column, Kind
 from pynade.tables.frames import build_frame, cells, check_columns, check_names, default_names, native_frame
-from pynade.tables.infer import Tally, Unsuitable, bounded, infer
+from pynade.tables.infer import Tally, Unsuitable, infer, set_range
 
 #: Other words for the kinds.
 KINDS = {"categorical": "category", "boolean": "binary", "count": "integer", "ordered": "ordinal"}
@@ -88,8 +88,8 @@ class Schema:
         tokens = missing_tokens(missing)
 
         def tally(name: str) -> Tally:
-            values, sort, dtype = cells(frame[name], tokens)
-            return Tally.of(values, sort, dtype | labels.get(name, {}))
+            values, value_kind, dtype = cells(frame[name], tokens)
+            return Tally.of(values, value_kind, dtype | labels.get(name, {}))
 
         return cls.of_tallies(frame.columns, tally, kind, overrides, missing, drop)
 
@@ -114,9 +114,9 @@ class Schema:
         tokens = missing_tokens(missing)
         if isinstance(drop, str):
             raise ValueError(f"drop is a list of texts, not {drop!r}")
-        overrides, found, ignored = dict(overrides or {}), [], []
-        for option, some in (("schema", overrides), ("drop", drop)):
-            for name in some:
+        overrides, columns, ignored = dict(overrides or {}), [], []
+        for option, option_names in (("schema", overrides), ("drop", drop)):
+            for name in option_names:
                 if name not in names:
                     raise ValueError(f"{option} names a column {name!r} that the table does not have")
         left_out = set(drop)
@@ -124,20 +124,20 @@ class Schema:
             if name in left_out:
                 ignored.append((name, "left out as asked"))
                 continue
-            own, given = tally(name), overrides.get(name)
-            ends = dict(given) if isinstance(given, Mapping) else {"kind": given}
+            cells_tally, override = tally(name), overrides.get(name)
+            ends = dict(override) if isinstance(override, Mapping) else {"kind": override}
             wanted = ends.pop("kind", None)
             word: Any = KINDS.get(str(wanted).lower(), str(wanted).lower())
             wanted = None if wanted is None else Column(name, word).kind  # refuses an unknown kind
             try:
-                column = _with_ends(infer(name, own, wanted), own, ends)
-                found.append(replace(column, dtype=own.dtype))
+                column = _with_ends(infer(name, cells_tally, wanted), cells_tally, ends)
+                columns.append(replace(column, dtype=cells_tally.dtype))
             except Unsuitable as reason:
                 ignored.append((name, str(reason)))
-        if not found:
+        if not columns:
             reasons = "; ".join(f"{name!r}: {reason}" for name, reason in ignored[:3])
             raise ValueError(f"the table has no column that can be modelled ({reasons or 'it has none'})")
-        return cls(tuple(found), tuple(ignored), tuple(names), kind, tokens)
+        return cls(tuple(columns), tuple(ignored), tuple(names), kind, tokens)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -150,14 +150,14 @@ class Schema:
         return tuple(column.kind for column in self.columns)
 
     @cached_property
-    def _places(self) -> dict[str, int]:
+    def _indices(self) -> dict[str, int]:
         return {name: i for i, name in enumerate(self.names)}
 
     def index(self, name: str | int) -> int:
-        """The place of a column among the model's, or a ValueError that says what there is."""
+        """The index of a column among the model's, or a ValueError that says what there is."""
         if isinstance(name, str):
-            if name in self._places:
-                return self._places[name]
+            if name in self._indices:
+                return self._indices[name]
             if name in dict(self.ignored):
                 reason = dict(self.ignored)[name]
                 raise ValueError(f"column {name!r} is not part of the model: {reason}")
@@ -172,7 +172,7 @@ class Schema:
         Args:
             X: a table that has the model's columns, in any order; others are passed over.
             density: divide the probabilities of values on a lattice by its resolution.
-            without: the place of a column that is not looked at, and need not be there.
+            without: the index of a column that is not looked at, and need not be there.
         """
         frame, _ = native_frame(X, self.order or self.names)
         used = [(i, column) for i, column in enumerate(self.columns) if i != without]
@@ -184,21 +184,21 @@ class Schema:
 
     def _values(self, frame: Any, column: Column) -> Any:
         """The cells of a column of a frame, as `Column.encode` takes them."""
-        values, sort, _ = cells(frame[column.name], self.missing)
+        values, value_kind, _ = cells(frame[column.name], self.missing)
         if all(v is None for v in values) if isinstance(values, list) else np.isnan(values).all():
             return [None] * len(values) if column.n_levels else np.full(len(values), np.nan)
         dates = column.kind == "date" or column.dtype.get("type") in ("Date", "Datetime")
-        if (sort == "date") != dates and sort in ("date", "number"):
+        if (value_kind == "date") != dates and value_kind in ("date", "number"):
             was = "dates" if dates else "levels" if column.n_levels else "numbers"
-            raise ValueError(f"column {column.name!r} held {was} in training, but holds {sort}s")
+            raise ValueError(f"column {column.name!r} held {was} in training, but holds {value_kind}s")
         if column.n_levels:
-            if sort in ("number", "date"):
+            if value_kind in ("number", "date"):
                 values = [None if v != v else int(v) if v.is_integer() else v for v in values.tolist()]
-            known = (*column.levels, *column.known_rare)
-            if any(isinstance(v, str) for v in known) != any(isinstance(v, str) for v in values):
-                same = {str(level).lower(): level for level in known}
-                values = [None if v is None else same.get(str(v).lower(), v) for v in values]
-        elif sort in ("text", "boolean"):
+            levels = (*column.levels, *column.known_rare)
+            if any(isinstance(v, str) for v in levels) != any(isinstance(v, str) for v in values):
+                by_text = {str(level).lower(): level for level in levels}
+                values = [None if v is None else by_text.get(str(v).lower(), v) for v in values]
+        elif value_kind in ("text", "boolean"):
             values = np.array([np.nan if v is None else column.parse(v) for v in values])
             if np.isinf(values).any():
                 raise ValueError(f"column {column.name!r} holds an infinite value; expected finite numbers")
@@ -211,14 +211,14 @@ class Schema:
 
     def periods(self) -> np.ndarray:
         """Lengths of a day, a week and a year in codes of each column (D, 3); 0 where one does not repeat."""
-        found = np.zeros((len(self), len(PERIODS)))
+        lengths = np.zeros((len(self), len(PERIODS)))
         for i, column in enumerate(self.columns):
             if column.kind == "date":
                 step = column.resolution or column.scale
                 span = (4.0 if column.high is None else column.high) * step
-                shown = [column.resolution <= period / 2 and span > 2 * period for period in PERIODS]
-                found[i] = np.where(shown, np.divide(PERIODS, step), 0)
-        return found
+                repeated = [column.resolution <= period / 2 and span > 2 * period for period in PERIODS]
+                lengths[i] = np.where(repeated, np.divide(PERIODS, step), 0)
+        return lengths
 
     def to_json(self) -> dict[str, Any]:
         """As JSON can hold it."""
@@ -227,8 +227,8 @@ class Schema:
     @classmethod
     def from_json(cls, facts: dict[str, Any]) -> Schema:
         """The schema that `to_json` gave."""
-        known = {f.name for f in fields(Column)}
-        columns = tuple(Column(**{k: v for k, v in c.items() if k in known}) for c in facts["columns"])
+        names = {f.name for f in fields(Column)}
+        columns = tuple(Column(**{k: v for k, v in c.items() if k in names}) for c in facts["columns"])
         ignored: Any = tuple(map(tuple, facts["ignored"]))
         missing = None if facts.get("missing") is None else tuple(facts["missing"])
         return cls(columns, ignored, tuple(facts["order"]), facts["frame"], missing)
@@ -260,6 +260,6 @@ def _with_ends(column: Column, tally: Tally, ends: dict[str, Any]) -> Column:
         expected = "a column of numbers takes a kind, low and high"
         raise ValueError(f"column {column.name!r} is {column.kind}; {expected}")
     if not column.resolution:
-        return bounded(column, tally, **{k: float(v) for k, v in ends.items()})
+        return set_range(column, tally, **{k: float(v) for k, v in ends.items()})
     codes: Any = {k: round((float(v) - column.origin) / column.resolution) for k, v in ends.items()}
     return replace(column, **codes)

@@ -8,16 +8,15 @@ of all files, so that a table means the same whether it is read at once or part 
 from __future__ import annotations
 
 import csv
-import gzip
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from glob import glob
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from numbers import Integral
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from pynade.tables.frames import default_names
 from pynade.tables.modules import polars
 from pynade.tables.parquet import check_parquet
 from pynade.tables.registry import Place, is_registered
-from pynade.tables.text import TYPES, CsvText, as_type, packed_errors, rows_of, types_of
+from pynade.tables.text import TYPES, CsvText, as_type, open_csv, packed_errors, rows_of, types_of
 
 ENDINGS = (".csv", ".csv.gz", ".parquet")
 ROWS, CELLS = 1 << 16, 1 << 24  # of a part, at most
@@ -49,7 +48,6 @@ class Part:
     """Rows that follow each other in one file of a table; `read_part` reads them."""
 
     file: Path
-    number: int  # among the parts of the table, from 0
     first: int  # its first row, counted from 0 over all files
     rows: int
     begin: int  # in the file: the first row (Parquet), or the first byte, unpacked (CSV)
@@ -70,7 +68,7 @@ def is_table(data: Place) -> bool:
         return False
     path = Path(os.path.expanduser(data))
     if path.is_dir():
-        return bool(_inside(path))
+        return bool(_files_in(path))
     return path.name.lower().endswith(ENDINGS) if path.exists() else _is_pattern(data)
 
 
@@ -78,28 +76,28 @@ def _is_pattern(data: Place) -> bool:
     return any(mark in str(data) for mark in "*?[")
 
 
-def _inside(folder: Path) -> list[Path]:
+def _files_in(folder: Path) -> list[Path]:
     """The CSV and Parquet files in a folder and its folders, but for hidden ones (``.name``, ``_name``)."""
-    found = (path for path in folder.rglob("*") if path.name.lower().endswith(ENDINGS) and not path.is_dir())
-    return sorted(p for p in found if not any(n.startswith((".", "_")) for n in p.relative_to(folder).parts))
+    paths = (path for path in folder.rglob("*") if path.name.lower().endswith(ENDINGS) and not path.is_dir())
+    return sorted(p for p in paths if not any(n.startswith((".", "_")) for n in p.relative_to(folder).parts))
 
 
 def table_files(data: Place) -> list[Path]:
     """The files of a table, in the order of their names."""
     path = Path(os.path.expanduser(data))
     if path.is_dir():
-        files = _inside(path)
+        files = _files_in(path)
     elif not path.exists() and _is_pattern(data):
         files = sorted(map(Path, glob(str(path), recursive=True)))
     else:
         files = [path]
     if not files:
         raise ValueError(f"there is no CSV or Parquet file ({', '.join(ENDINGS)}) in {data}")
-    formats = [ending(file) for file in files]
-    for file, other in zip(files, formats, strict=True):
-        if other not in ENDINGS or other != formats[0]:
-            first = f"like {files[0].name}" if formats[0] in ENDINGS else "CSV or Parquet"
-            raise ValueError(f"{file} is a {other} file; expected all files of a table to be {first}")
+    first = ending(files[0])
+    expected = f"like {files[0].name}" if first in ENDINGS else "CSV or Parquet"
+    for file in files:
+        if (kind := ending(file)) not in ENDINGS or kind != first:
+            raise ValueError(f"{file} is a {kind} file; expected all files of a table to be {expected}")
     return files
 
 
@@ -147,53 +145,53 @@ def list_parts(
     Raises:
         ValueError: A file is damaged, has other columns than the first, or no rows; the message names it.
     """
-    files = table_files(data)
-    facts = [(file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    done, total, found = 0, sum(size for size, _ in facts), list[tuple[int, Piece]]()
-    first: dict[str, str] = {}
+    files, tokens = table_files(data), missing_words(missing)
+    states = [(file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    done, total, pieces = 0, sum(size for size, _ in states), list[tuple[Path, Piece, tuple[int, int]]]()
+    schema: dict[str, str] = {}
     kinds: Any = None
-    for place, file in enumerate(files):
+    for file, state in zip(files, states, strict=True):
 
         def show(byte: int, before: int = done) -> None:
             if progress is not None:
                 progress(before + byte, total)
 
-        scan = _scan_parquet if ending(file) == ".parquet" else _scan_csv
-        with _unchanged(file, *facts[place]):
-            own, pieces, kinds = scan(file, rows, kinds, missing_words(missing), numbers, show)
-        first = first or own
-        for one, other in zip_longest(own.items(), first.items()):
-            if one != other:
-                words = [f"{c[0]!r} {c[1]}".strip() if c else "no column" for c in (one, other)]
+        with _unchanged(file, *state):
+            if ending(file) == ".parquet":
+                columns, file_pieces = _scan_parquet(file, rows)
+            else:
+                columns, file_pieces, kinds = _scan_csv(file, rows, kinds, tokens, numbers, show)
+        schema = schema or columns
+        for column, expected in zip_longest(columns.items(), schema.items()):
+            if column != expected:
+                words = [f"{c[0]!r} {c[1]}".strip() if c else "no column" for c in (column, expected)]
                 raise ValueError(f"{file} has other columns than {files[0]}: {' in place of '.join(words)}")
-        done += facts[place][0]
-        found += [(place, piece) for piece in pieces]
-    if not found:
+        done += state[0]
+        pieces += [(file, piece, state) for piece in file_pieces]
+    if not pieces:
         raise ValueError(f"{files[0]} has column names but no rows")
-    types: Any = first.values()
-    if kinds is not None:
-        types = ("text" if len(some) == len(TYPES) else some[0] for some in kinds)
-    columns, before, parts = Columns(tuple(first), tuple(types), missing_words(missing), numbers), 0, []
-    for number, (place, (count, begin, end, line)) in enumerate(found):
-        where = before, count, begin, end, line
-        parts.append(Part(files[place], number, *where, *facts[place], columns))
-        before += count
-    return parts
+    types = schema.values() if kinds is None else ("text" if kind == TYPES else kind[0] for kind in kinds)
+    common = Columns(tuple(schema), tuple(types), tokens, numbers)
+    firsts = accumulate((piece[0] for _, piece, _ in pieces), initial=0)
+    return [
+        Part(file, first, *piece, *state, common)
+        for (file, piece, state), first in zip(pieces, firsts, strict=False)
+    ]
 
 
-def _at_most(rows: int | None, width: int) -> int:
+def _max_rows(rows: int | None, width: int) -> int:
     return part_size(rows, max(1, min(ROWS, CELLS // max(1, width))))
 
 
-def _scan_parquet(file: Path, rows: int | None, *_: Any) -> tuple[dict[str, str], list[Piece], Any]:
+def _scan_parquet(file: Path, rows: int | None) -> tuple[dict[str, str], list[Piece]]:
     """Names with types, and the parts of a Parquet file."""
     with parquet_errors(file):
         n, schema = check_parquet(file), polars.scan_parquet(file, glob=False).collect_schema()
     if not schema:
         raise ValueError(f"{file} has no columns")
-    step = _at_most(rows, len(schema))
+    step = _max_rows(rows, len(schema))
     pieces = [(min(step, n - at), at, min(n, at + step), 0) for at in range(0, n, step)]
-    return {name: str(kind) for name, kind in schema.items()}, pieces, None
+    return {name: str(dtype) for name, dtype in schema.items()}, pieces
 
 
 def _scan_csv(
@@ -207,62 +205,60 @@ def _scan_csv(
     """Names and parts of a CSV file; and the types that its columns and those of earlier files can have."""
     head, pieces = _head(file), []
     kinds = kinds or (None if numbers else [TYPES] * len(head.cells))
-    for at, line, raw in _csv_parts(file, head, _at_most(rows, len(head.cells)), show):
-        count = _lines(raw) + (not raw.endswith((b"\n", b"\r")))
+    for begin, line, raw in _csv_parts(file, head, _max_rows(rows, len(head.cells)), show):
+        count = _count_lines(raw) + (not raw.endswith((b"\n", b"\r")))
         if not numbers:
-            texts = CsvText(file, raw, head, (at, line)).texts(missing)
+            texts = head.part(raw, begin, line).texts(missing)
             count = len(texts[0])
-            kinds = [tuple(types_of(*both)) for both in zip(texts, kinds, strict=False)]
-        pieces.append((count, at, at + len(raw), line))
+            kinds = [tuple(types_of(*column)) for column in zip(texts, kinds, strict=False)]
+        if count:  # else there are blanks in quotes only
+            pieces.append((count, begin, begin + len(raw), line))
     return dict.fromkeys(head.names or default_names(len(head.cells)), ""), pieces, kinds
-
-
-def _opened(file: Path) -> Any:
-    return gzip.open(file) if file.suffix.lower() == ".gz" else file.open("rb")
 
 
 def _head(file: Path) -> CsvText:
     """The beginning of a CSV file: its delimiter and the names of its columns."""
-    with packed_errors(file), _opened(file) as stream:
+    with packed_errors(file), open_csv(file) as stream:
         raw = stream.read(BLOCK)
-        return CsvText(file, raw[: raw.rfind(b"\n") + 1 or None] if stream.read(1) else raw, empty=True)
+        return CsvText(file, raw[: raw.rfind(b"\n") + 1 or None] if stream.read(1) else raw)
 
 
 def _csv_parts(
     file: Path, head: CsvText, rows: int, show: Callable[[int], None]
 ) -> Iterator[tuple[int, int, bytes]]:
     """Of each part of a CSV file the byte and the line where it begins, and its text."""
-    at, line, held = head.start, head.line, b""
-    with packed_errors(file), _opened(file) as stream:
-        stream.seek(at)
+    begin, line, text = head.start, head.line, b""
+    with packed_errors(file), open_csv(file) as stream:
+        stream.seek(begin)
         while True:
             block, cut = stream.read(BLOCK), 0
-            held += block
-            ends, broken = _row_ends(held, head.delimiter, last=not block)
-            if len(held) - (int(ends[-1]) if len(ends) else 0) > LONGEST:
-                where = f"{file}, after line {line + _lines(held[: int(ends[-1])] if len(ends) else b'')}"
+            text += block
+            ends, broken = _row_ends(text, head.delimiter, last=not block)
+            if len(text) - (complete := ends[-1] if ends else 0) > LONGEST:
+                where = f"{file}, after line {line + _count_lines(text[:complete])}"
                 raise ValueError(f"{where}: a row has more than {LONGEST:,} bytes; do its quotes match?")
-            for end in map(int, ends[rows - 1 :: rows]):
-                if held[cut:end].strip():  # else blank lines
-                    yield at + cut, line, held[cut:end]
-                line += _lines(held[cut:end])
+            for end in ends[rows - 1 :: rows]:
+                part = text[cut:end]
+                if part.strip():  # else blank lines
+                    yield begin + cut, line, part
+                line += _count_lines(part)
                 cut = end
-            at, held = at + cut, held[cut:]
+            begin, text = begin + cut, text[cut:]
             show(getattr(stream, "fileobj", stream).tell())
             if not block or broken:
-                if held.strip():
-                    yield at, line, held
+                if text.strip():
+                    yield begin, line, text
                 return
 
 
-def _lines(text: bytes) -> int:
+def _count_lines(text: bytes) -> int:
     return text.count(b"\n") + text.count(b"\r") - text.count(b"\r\n")
 
 
-def _row_ends(text: bytes, delimiter: str, last: bool) -> tuple[Sequence[int] | np.ndarray, bool]:
+def _row_ends(text: bytes, delimiter: str, last: bool) -> tuple[list[int], bool]:
     """Where the rows of a CSV text end, the complete ones; and whether quotes do not match after these."""
     if b'"' not in text and text.count(b"\r") == text.count(b"\r\n"):
-        return np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1, False
+        return (np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1).tolist(), False
     ends: list[int] = []
     text = text if last else text[: max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1]
     try:  # (in this encoding every byte is a character)
@@ -272,50 +268,46 @@ def _row_ends(text: bytes, delimiter: str, last: bool) -> tuple[Sequence[int] | 
     return ends, False
 
 
-def read_part(part: Part, stream: BinaryIO | None = None) -> polars.DataFrame:
-    """Return the rows of a part; a file that changed, vanished or is damaged is named by the error.
-
-    Args:
-        part: One of `list_parts`.
-        stream: The unpacked file, if it is open; a ``.csv.gz`` file is else unpacked from its beginning.
-    """
-    file, columns = part.file, part.columns
-    with _unchanged(file, part.size, part.mtime):
-        if ending(file) == ".parquet":
-            with parquet_errors(file):
-                rows = polars.scan_parquet(file, glob=False).slice(part.begin, part.rows).collect()
-                if len(rows) != part.rows:
-                    raise ValueError(f"{len(rows)} rows were found where {part.rows} are expected")
-                return rows
-        with packed_errors(file), ExitStack() as held:
-            stream = stream or held.enter_context(_opened(file))
-            stream.seek(part.begin)
-            raw = stream.read(part.end - part.begin)
-        text = CsvText(file, raw, _head(file), (part.begin, part.line))
-        if columns.numbers:
-            return polars.DataFrame(text.numbers(), columns.names)
-        texts = text.texts(columns.missing)
-        return polars.DataFrame([as_type(t, kind) for t, kind in zip(texts, columns.types, strict=True)])
-
-
 class Reader:
-    """Reads parts; of a ``.csv.gz`` file whose parts are asked for in order, it unpacks each byte once."""
+    """Reads parts; of a CSV file whose parts are asked for in order, it unpacks each byte once."""
 
-    file: Path | None = None  # that is open
+    file: Path | None = None  # the CSV file that is open
+    head: Any = None  # its beginning
     stream: Any = None
 
     def __call__(self, part: Part) -> polars.DataFrame:
-        """The rows of a part."""
-        if part.file.suffix.lower() == ".gz" and part.file != self.file:
-            self.close()
-            with _unchanged(part.file, part.size, part.mtime):
-                self.file, self.stream = part.file, _opened(part.file)
-        return read_part(part, self.stream)
+        """Return the rows of a part; a file that changed, vanished or is damaged is named by the error."""
+        file, columns = part.file, part.columns
+        with _unchanged(file, part.size, part.mtime):
+            if ending(file) == ".parquet":
+                with parquet_errors(file):
+                    rows = polars.scan_parquet(file, glob=False).slice(part.begin, part.rows).collect()
+                    if len(rows) != part.rows:
+                        raise ValueError(f"{len(rows)} rows were found where {part.rows} are expected")
+                    return rows
+            if file != self.file:
+                self.close()
+                self.file, self.head, self.stream = file, _head(file), open_csv(file)
+            with packed_errors(file):
+                self.stream.seek(part.begin)
+                raw = self.stream.read(part.end - part.begin)
+            text = self.head.part(raw, part.begin, part.line)
+            if columns.numbers:
+                return polars.DataFrame(text.numbers(), columns.names)
+            texts = text.texts(columns.missing)
+            return polars.DataFrame([as_type(t, kind) for t, kind in zip(texts, columns.types, strict=True)])
 
     def close(self) -> None:
         """Close the file that is open."""
         if self.stream is not None:
             self.stream.close()
+        self.file = None
+
+
+def read_part(part: Part) -> polars.DataFrame:
+    """Return the rows of one part of a table, as `Reader` does."""
+    with closing(Reader()) as read:
+        return read(part)
 
 
 def read_parts(parts: Iterable[Part]) -> Iterator[tuple[Part, polars.DataFrame]]:

@@ -8,15 +8,15 @@ const $ = (id) => document.getElementById(id);
 export const state = { model: null, view: null, asked: [], given: new Map(), ranges: new Map(), token: 0 };
 
 async function request(path, options) {
-  const answer = await fetch(path, options);
-  let found;
+  const response = await fetch(path, options);
+  let answer;
   try {
-    found = await answer.json();
+    answer = await response.json();
   } catch {
     throw new Error("the server gave no answer that can be read");
   }
-  if (!answer.ok) throw new Error(found.error || `the server answered with ${answer.status}`);
-  return found;
+  if (!response.ok) throw new Error(answer.error || `the server answered with ${response.status}`);
+  return answer;
 }
 
 export const ask = (name, body) => request(`/api/${name}`, {
@@ -26,11 +26,11 @@ export const send = (path, file) => request(`/api/${path}`, { method: "POST", he
 
 export const givenValues = () => Object.fromEntries([...state.given].filter(([, value]) => value !== ""));
 
-export function badge(found) {
-  return node("span", { class: `badge ${found.kind}`, text: found.text, title: meaning[found.kind] });
+export function badge({ kind, text }) {
+  return node("span", { class: `badge ${kind}`, text, title: MEANINGS[kind] });
 }
 
-const meaning = {
+const MEANINGS = {
   exact: "Exact: nothing was drawn at random.",
   orderings: "Exact for the average over so many orderings of the columns.",
   estimate: "An estimate: something was drawn at random.",
@@ -54,39 +54,39 @@ export function download(name, text, kind = "text/csv") {
   setTimeout(() => URL.revokeObjectURL(address), 10000);
 }
 
-export function tip(text, near) {
+export function tip(text, target) {
   const box = $("tip");
   box.hidden = !text;
   if (!text) return;
   box.textContent = text;
-  const place = near.getBoundingClientRect();
-  box.style.left = `${Math.max(4, Math.min(place.left, window.innerWidth - box.offsetWidth - 8))}px`;
-  const below = place.bottom + 6;
-  box.style.top = `${below + box.offsetHeight > window.innerHeight ? place.top - box.offsetHeight - 6 : below}px`;
+  const bounds = target.getBoundingClientRect();
+  box.style.left = `${Math.max(4, Math.min(bounds.left, window.innerWidth - box.offsetWidth - 8))}px`;
+  const below = bounds.bottom + 6;
+  box.style.top = `${below + box.offsetHeight > window.innerHeight ? bounds.top - box.offsetHeight - 6 : below}px`;
 }
 
 // Runs a view's work; an older answer never replaces a newer one.
 export async function update() {
-  const mine = (state.token += 1);
+  const token = (state.token += 1);
   const box = $("view");
   say("Computing …");
   try {
-    const made = await views[state.view].show(() => mine === state.token);
-    if (mine !== state.token) return;
-    if (made) box.replaceChildren(...made);
+    const nodes = await views[state.view].show(() => token === state.token);
+    if (token !== state.token) return;
+    if (nodes) box.replaceChildren(...nodes);
     say("");
   } catch (error) {
-    if (mine !== state.token) return;
+    if (token !== state.token) return;
     box.replaceChildren(node("p", { class: "error", role: "alert", text: error.message }));
     showCode("");
     say("");
   }
 }
 
-let waiting = 0;
-function soon() {
-  clearTimeout(waiting);
-  waiting = setTimeout(() => views[state.view].asks && update(), 120);
+let timer = 0;
+function updateSoon() {
+  clearTimeout(timer);
+  timer = setTimeout(() => views[state.view].asks && update(), 120);
 }
 
 function stateOf(name) {
@@ -105,19 +105,19 @@ async function toggle(name) {
     state.asked = [...state.asked, name].slice(-2);
   }
   drawChips();
-  soon();
+  updateSoon();
 }
 
 // The slider of a column needs the range of its values, which the answer about it alone has.
 async function give(name) {
-  const column = state.model.columns.find((one) => one.name === name);
+  const column = state.model.columns.find((other) => other.name === name);
   if (column.levels.length) state.given.set(name, column.levels[0]);
   else {
     try {
       if (!state.ranges.has(name)) state.ranges.set(name, await ask("conditional", { asked: [name] }));
-      const found = state.ranges.get(name);
-      const middle = column.step ? found.middle : Number(found.middle.toPrecision(4));
-      state.given.set(name, column.kind === "date" ? dateText(column, found.middle) : middle);
+      const range = state.ranges.get(name);
+      const middle = column.step ? range.middle : Number(range.middle.toPrecision(4));
+      state.given.set(name, column.kind === "date" ? dateText(column, range.middle) : middle);
     } catch (error) {
       say(error.message);
       return;
@@ -132,9 +132,9 @@ function dateText(column, microseconds) {
 }
 
 function drawChips() {
-  const wanted = $("search").value.trim().toLowerCase();
+  const query = $("search").value.trim().toLowerCase();
   const focused = document.activeElement?.dataset?.column;
-  const shown = state.model.columns.filter((column) => column.name.toLowerCase().includes(wanted));
+  const shown = state.model.columns.filter((column) => column.name.toLowerCase().includes(query));
   shown.sort((a, b) => (stateOf(b.name) ? 1 : 0) - (stateOf(a.name) ? 1 : 0));
   $("counted").textContent = `(${shown.length === state.model.columns.length ? "" : `${shown.length} of `}${state.model.columns.length})`;
   $("chips").replaceChildren(...shown.slice(0, 400).map((column) => {
@@ -152,18 +152,18 @@ function drawChips() {
 function drawGiven() {
   $("given-title").hidden = state.given.size === 0;
   $("given").replaceChildren(...[...state.given.keys()].map((name, k) => {
-    const column = state.model.columns.find((one) => one.name === name);
+    const column = state.model.columns.find((other) => other.name === name);
     const id = `given-${k}`;
     const set = (value) => {
       state.given.set(name, value);
-      soon();
+      updateSoon();
     };
     const close = node("button", { type: "button", "aria-label": `Leave ${name} out`, text: "×", onclick: () => toggle(name) });
     const label = node("label", { for: id, text: name });
     if (column.levels.length) {
-      const every = [...column.levels, ...column.rare];
-      const select = node("select", { id, class: "wide", onchange: (event) => set(every[event.target.selectedIndex]) },
-        ...every.map((level) => node("option", { text: String(level), selected: level === state.given.get(name) })));
+      const levels = [...column.levels, ...column.rare];
+      const select = node("select", { id, class: "wide", onchange: (event) => set(levels[event.target.selectedIndex]) },
+        ...levels.map((level) => node("option", { text: String(level), selected: level === state.given.get(name) })));
       return node("div", { class: "giving" }, label, close, select);
     }
     const range = state.ranges.get(name);
@@ -200,10 +200,10 @@ function drawTabs() {
   const choose = (name, focus) => {
     state.view = name;
     for (const tab of $("tabs").children) {
-      const here = tab.dataset.view === name;
-      tab.setAttribute("aria-selected", here);
-      tab.tabIndex = here ? 0 : -1;
-      if (here && focus) tab.focus();
+      const selected = tab.dataset.view === name;
+      tab.setAttribute("aria-selected", selected);
+      tab.tabIndex = selected ? 0 : -1;
+      if (selected && focus) tab.focus();
     }
     $("view").setAttribute("aria-labelledby", `tab-${name}`);
     $("columns").hidden = !views[name].asks;
@@ -225,21 +225,21 @@ function drawTabs() {
 
 async function drawHeader() {
   const { model } = state;
-  const last = (path) => path.replace(/\/+$/, "").split("/").pop();
-  $("model").textContent = `${model.model} · ${last(model.run)}`;
+  const lastPart = (path) => path.replace(/\/+$/, "").split("/").pop();
+  $("model").textContent = `${model.model} · ${lastPart(model.run)}`;
   $("model").title = model.run;
-  const rows = model.data ? `${count(model.data.rows)} rows of ${last(model.data.name)}` : "no data beside it";
+  const rows = model.data ? `${count(model.data.rows)} rows of ${lastPart(model.data.name)}` : "no data beside it";
   const orderings = model.orderings ? `, scores over ${model.orderings} ordering${model.orderings > 1 ? "s" : ""}` : "";
   $("facts").textContent = `${count(model.columns.length)} columns, ${rows}${orderings}`;
-  const drawn = curve(model.history);
-  if (drawn) {
+  const chart = curve(model.history);
+  if (chart) {
     $("curve").hidden = false;
-    $("curve").replaceChildren(drawn, node("figcaption", { class: "quiet", text: "log-likelihood by epoch: " },
+    $("curve").replaceChildren(chart, node("figcaption", { class: "quiet", text: "log-likelihood by epoch: " },
       ...legend(["train", "training"], ["valid", "validation"]).children));
   }
   try {
-    const found = await request("/api/scores");
-    $("scores").replaceChildren(...found.scores.map((line) => node("div", { class: "score" },
+    const answer = await request("/api/scores");
+    $("scores").replaceChildren(...answer.scores.map((line) => node("div", { class: "score" },
       node("div", { class: "quiet", text: `${line.label} ` }),
       node("b", { text: `${line.mean.toFixed(2)}${line.stderr === null ? "" : ` ± ${line.stderr.toFixed(2)}`} nats ` }), badge(line.badge),
       node("div", { class: "quiet", text: line.where }))));
@@ -268,7 +268,7 @@ async function start() {
     }
   });
   document.addEventListener("keydown", (event) => event.key === "Escape" && tip(""));
-  narrow.addEventListener("change", soon); // charts have another width
+  narrow.addEventListener("change", updateSoon); // charts have another width
   if (!state.model.image_shape) state.asked = [state.model.columns[0].name];
   drawChips();
   drawTabs();

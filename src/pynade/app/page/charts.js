@@ -4,19 +4,19 @@ const SVG = "http://www.w3.org/2000/svg";
 
 export const narrow = matchMedia("(max-width: 700px)"); // as in style.css
 
-export function node(tag, facts = {}, ...inside) {
-  const made = facts.svg ? document.createElementNS(SVG, tag) : document.createElement(tag);
-  for (const [name, value] of Object.entries(facts)) {
+export function node(tag, attributes = {}, ...children) {
+  const element = attributes.svg ? document.createElementNS(SVG, tag) : document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
     if (name === "svg" || value === undefined || value === null || value === false) continue;
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (name === "text") made.textContent = value;
-    else made.setAttribute(name, value === true ? "" : value);
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "text") element.textContent = value;
+    else element.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...inside.filter((child) => child !== null && child !== undefined));
-  return made;
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
 }
 
-const draw = (tag, facts, ...inside) => node(tag, { ...facts, svg: true }, ...inside);
+const draw = (tag, attributes, ...children) => node(tag, { ...attributes, svg: true }, ...children);
 
 export function short(value) {
   if (value === null || value === undefined) return "–";
@@ -68,8 +68,8 @@ export function histogram(ends, p, other, { at = null, step = 0, date = false, w
   const svg = frame(width, height, label);
   const [low, high] = [edges[0], edges[edges.length - 1]];
   const x = (v) => 8 + ((v - low) / (high - low || 1)) * (width - 16);
-  const over = (some) => some.map((v, k) => v / Math.max(1e-300, edges[k + 1] - edges[k]));
-  const [dense, before] = [over(p), other ? over(other) : []];
+  const densities = (probabilities) => probabilities.map((v, k) => v / Math.max(1e-300, edges[k + 1] - edges[k]));
+  const [dense, before] = [densities(p), other ? densities(other) : []];
   const most = Math.max(...dense, ...before, 1e-300);
   const y = (v) => height - 22 - (v / most) * (height - 34);
   if (at) {
@@ -91,14 +91,14 @@ export function histogram(ends, p, other, { at = null, step = 0, date = false, w
 
 // Bars of levels: a probability each, with another one below it.
 export function bars(levels, p, other, { most = 30, width = 640, label = "" } = {}) {
-  let places = levels.map((_, k) => k);
-  if (places.length > most) places = places.sort((a, b) => p[b] - p[a]).slice(0, most);
+  let shown = levels.map((_, k) => k);
+  if (shown.length > most) shown = shown.sort((a, b) => p[b] - p[a]).slice(0, most);
   const row = other ? 26 : 20;
-  const svg = frame(width, places.length * row + 6, label);
+  const svg = frame(width, shown.length * row + 6, label);
   const side = width < 400 ? 100 : 170;
-  const longest = Math.max(...places.map((k) => Math.max(p[k], other ? other[k] : 0)), 1e-300);
+  const longest = Math.max(...shown.map((k) => Math.max(p[k], other ? other[k] : 0)), 1e-300);
   const size = (v) => (v / longest) * (width - side - 62);
-  places.forEach((k, line) => {
+  shown.forEach((k, line) => {
     const y = line * row + 4;
     const name = String(levels[k]);
     const chars = width < 400 ? 12 : 24;
@@ -116,24 +116,24 @@ export function bars(levels, p, other, { most = 30, width = 640, label = "" } = 
 function scale(values, column, from, to) {
   if (column.levels) {
     const step = (to - from) / values.length;
-    const place = new Map(values.map((v, k) => [String(v), k]));
-    return { at: (v) => (place.has(String(v)) ? from + step * (place.get(String(v)) + 0.5) : NaN), edge: (k) => from + step * k, n: values.length, wide: () => 1 };
+    const positions = new Map(values.map((v, k) => [String(v), k]));
+    return { at: (v) => (positions.has(String(v)) ? from + step * (positions.get(String(v)) + 0.5) : NaN), edge: (k) => from + step * k, n: values.length, size: () => 1 };
   }
   const edges = values.map((end) => end + column.step / 2);
   const [low, high] = [edges[0], edges[edges.length - 1]];
   const at = (v) => from + ((v - low) / (high - low || 1)) * (to - from);
-  return { at, low, high, edge: (k) => at(edges[k]), n: edges.length - 1, wide: (k) => edges[k + 1] - edges[k] || 1 };
+  return { at, low, high, edge: (k) => at(edges[k]), n: edges.length - 1, size: (k) => edges[k + 1] - edges[k] || 1 };
 }
 
 // The density of two columns from the probabilities of the cells of a grid, with real rows over it.
-export function heat(found, { width = 560, height = 430 } = {}) {
-  const [a, b] = found.columns;
+export function heat(answer, { width = 560, height = 430 } = {}) {
+  const [a, b] = answer.columns;
   const svg = frame(width, height, `Joint density of ${a.column} and ${b.column}`);
   svg.setAttribute("class", "joint");
   const left = b.levels ? 122 : 76;
-  const xs = scale(found.x_at, a, left, width - 8);
-  const ys = scale(found.y_at, b, height - 40, 8);
-  const density = found.p.map((line, i) => line.map((p, j) => p / xs.wide(i) / ys.wide(j)));
+  const xs = scale(answer.x_at, a, left, width - 8);
+  const ys = scale(answer.y_at, b, height - 40, 8);
+  const density = answer.p.map((line, i) => line.map((p, j) => p / xs.size(i) / ys.size(j)));
   const most = Math.max(...density.flat(), 1e-300);
   density.forEach((line, i) => line.forEach((v, j) => {
     const [x0, x1, y0, y1] = [xs.edge(i), xs.edge(i + 1), ys.edge(j + 1), ys.edge(j)];
@@ -141,14 +141,14 @@ export function heat(found, { width = 560, height = 430 } = {}) {
       class: "cell", x: x0, y: y0, width: Math.max(0.5, x1 - x0), height: Math.max(0.5, y1 - y0), "fill-opacity": Math.sqrt(v / most).toFixed(3),
     }));
   }));
-  found.points.forEach(([u, v], k) => {
+  answer.points.forEach(([u, v], k) => {
     const jitter = (levels, n) => (levels ? (((k * n) % 17) - 8) * 0.9 : 0);
     const [x, y] = [xs.at(u) + jitter(a.levels, 7), ys.at(v) + jitter(b.levels, 5)];
     if (x > left && x < width - 8 && y > 8 && y < height - 40) svg.append(draw("circle", { class: "point", cx: x, cy: y, r: 2 }));
   });
-  if (a.levels) found.x_at.slice(0, 12).forEach((v) => svg.append(draw("text", { x: xs.at(v), y: height - 24, "text-anchor": "middle", text: String(v).slice(0, 10) })));
+  if (a.levels) answer.x_at.slice(0, 12).forEach((v) => svg.append(draw("text", { x: xs.at(v), y: height - 24, "text-anchor": "middle", text: String(v).slice(0, 10) })));
   else ticks(svg, xs.low, xs.high, height - 24, xs.at, a.kind === "date", a.kind === "date" ? 4 : 9, a.step);
-  const on_y = b.levels ? found.y_at : roundNumbers(ys.low, ys.high, b.kind === "date", 7, b.step);
+  const on_y = b.levels ? answer.y_at : roundNumbers(ys.low, ys.high, b.kind === "date", 7, b.step);
   on_y.forEach((v) => svg.append(draw("text", {
     x: left - 5, y: Math.max(14, ys.at(v) + 4), "text-anchor": "end", text: b.levels ? String(v).slice(0, 15) : axisText(v, b.kind === "date"),
   })));
@@ -163,14 +163,14 @@ export function legend(...entries) {
 
 // Training curves: log-likelihood by epoch.
 export function curve(history, { width = 170, height = 62 } = {}) {
-  const known = history.flatMap((line) => [line.train, line.valid]).filter((v) => typeof v === "number").sort((u, v) => u - v);
-  if (history.length < 2 || !known.length) return null;
-  const [low, high] = [known[Math.floor(known.length * 0.06)], known[known.length - 1]];
+  const values = history.flatMap((line) => [line.train, line.valid]).filter((v) => typeof v === "number").sort((u, v) => u - v);
+  if (history.length < 2 || !values.length) return null;
+  const [low, high] = [values[Math.floor(values.length * 0.06)], values[values.length - 1]];
   const svg = frame(width, height, `Training curve: log-likelihood of ${history.length} epochs, at most ${short(high)} nats`);
   for (const name of ["train", "valid"]) {
     const points = history.map((line, k) => [k, line[name]]).filter(([, v]) => typeof v === "number");
-    const place = ([k, v]) => `${4 + (k / (history.length - 1)) * (width - 8)},${height - 4 - (Math.max(0, v - low) / (high - low || 1)) * (height - 8)}`;
-    svg.append(draw("polyline", { class: `curve ${name}`, points: points.map(place).join(" ") }));
+    const position = ([k, v]) => `${4 + (k / (history.length - 1)) * (width - 8)},${height - 4 - (Math.max(0, v - low) / (high - low || 1)) * (height - 8)}`;
+    svg.append(draw("polyline", { class: `curve ${name}`, points: points.map(position).join(" ") }));
   }
   return svg;
 }
