@@ -268,6 +268,21 @@ def test_means_are_within_the_ends_of_the_map():
     assert 4.0 < high <= made.knots[0, -1]
 
 
+def test_means_are_near_the_data_whatever_number_of_knots_other_columns_have():
+    """A guess of 406 mm for a diamond of 6 mm once came from knots that only made columns equally long."""
+    rng = np.random.default_rng(0)
+    sparse = 1000 * rng.choice(5, 3000).astype(float)  # many knots
+    line, far = rng.normal(6, 1, 3000), np.append(rng.normal(6, 1, 2999), 60.0)
+    codes = np.stack([sparse + rng.integers(0, 300, 3000), line, far, np.round(100 * far)], 1)
+    made = PerColumn.fitted(codes, [0] * 4, [True, False, False, True])
+    assert (made.knots.diff() > 0).all()
+    for sign in (-1, 1):
+        eta = torch.zeros(1, 4, made.n_params, dtype=torch.float64)
+        eta[..., made.n_components : 2 * made.n_components] = 50 * sign
+        mean = made.mean(eta)[0].numpy()
+        assert (np.abs(mean - [2000, 6, 6, 600]) < [4500, 7, 7, 700]).all()
+
+
 def test_a_few_values_far_away_do_not_change_the_map():
     """A value beyond a wide gap is far away in normal scores too, so that it can be seen to be odd."""
     rng = np.random.default_rng(0)

@@ -14,11 +14,11 @@ from pynade.nets import GaussianTableNet
 
 SIZES = (1, 2, 4, 8, 16)  # numbers of components that are tried
 SHRINKAGES = (1.0, 0.3, 0.1, 0.03, 0.01)  # strengths of the prior on a diagonal covariance that are tried
-ROWS_EACH = 15  # rows of a component, at least
-WORK = 1 << 22  # components times the cube of the columns of numbers, at most, of more than one component
-FOLDS = 3  # of the cross-validation that chooses among them
-MOST_ROWS = 4000  # that are used, a random part of more
-MOST_PATTERNS = 400  # of missing numbers, likewise
+ROWS_EACH = 15  # fewest rows for each component
+WORK = 1 << 22  # of several components, their number times the cube of the columns of numbers is at most this
+FOLDS = 3  # of the cross-validation that chooses the two
+MOST_ROWS = 4000  # largest number of rows that are used; of more, a random part
+MOST_PATTERNS = 400  # largest number of patterns of missing numbers
 EPOCHS, TOL = 100, 1e-3
 NEVER = -1e4  # log-probability of a level that a variable does not have
 RIDGE = 1e-4  # least variance left in a direction, of normal scores
@@ -49,9 +49,9 @@ def em_table(
         >>> bool(abs(net.covariance[0, 0, 1] - 1) < 0.2)
         True
     """
-    x = _some(x, levels, np.random.default_rng(seed))
-    shrinkage = max(SHRINKAGES, key=lambda s: _left_out(x, levels, 1, s, seed))
-    C = _chosen(x, levels, shrinkage, seed) if n_components is None else n_components
+    x = _subsample(x, levels, np.random.default_rng(seed))
+    shrinkage = max(SHRINKAGES, key=lambda s: _cross_validate(x, levels, 1, s, seed))
+    C = _choose_components(x, levels, shrinkage, seed) if n_components is None else n_components
     learner = TableEM(x, levels, C, shrinkage, seed)
     learner.run()
     net = GaussianTableNet(levels, C, n_features, sigma_floor).to(torch.float64)
@@ -60,15 +60,15 @@ def em_table(
     return net.float()
 
 
-def _some(x: np.ndarray, levels: Sequence[int], rng: np.random.Generator) -> np.ndarray:
-    """Rows to learn from: not too many of them, nor of patterns of gaps among the numbers."""
+def _subsample(x: np.ndarray, levels: Sequence[int], rng: np.random.Generator) -> np.ndarray:
+    """At most MOST_ROWS random rows, fewer where they have many patterns of missing numbers."""
     gaps = np.isnan(x[:, [i for i, n in enumerate(levels) if not n]])
     patterns = len(np.unique(gaps, axis=0)) if gaps.any() else 1
     most = min(MOST_ROWS, round(len(x) * min(1.0, MOST_PATTERNS / patterns)))
     return x if len(x) <= most else x[np.sort(rng.choice(len(x), most, replace=False))]
 
 
-def _left_out(x: np.ndarray, levels: Sequence[int], n_components: int, shrinkage: float, seed: int) -> float:
+def _cross_validate(x: np.ndarray, levels: Sequence[int], n_components: int, shrinkage: float, seed: int) -> float:
     """The log-likelihood of all rows, each by a mixture fitted to the other folds."""
     fold, total = np.random.default_rng(seed).permutation(len(x)) % FOLDS, 0.0
     for k in range(FOLDS):
@@ -78,24 +78,24 @@ def _left_out(x: np.ndarray, levels: Sequence[int], n_components: int, shrinkage
     return total
 
 
-def _chosen(x: np.ndarray, levels: Sequence[int], shrinkage: float, seed: int) -> int:
+def _choose_components(x: np.ndarray, levels: Sequence[int], shrinkage: float, seed: int) -> int:
     """The number of components with the best score of left-out rows, until two larger ones are worse."""
-    found: dict[int, float] = {}
+    scores: dict[int, float] = {}
     for C in SIZES:
         if C > 1 and (len(x) < ROWS_EACH * C or C * levels.count(0) ** 3 > WORK):
             break
-        found[C] = _left_out(x, levels, C, shrinkage, seed)
-        best = max(found, key=found.__getitem__)
-        if list(found).index(best) <= len(found) - 3:
+        scores[C] = _cross_validate(x, levels, C, shrinkage, seed)
+        best = max(scores, key=scores.__getitem__)
+        if list(scores).index(best) <= len(scores) - 3:
             break
     return best
 
 
-def _split(x: np.ndarray, levels: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _numbers_and_indicators(x: np.ndarray, levels: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Numbers (N, n), and indicators (N, L) of the levels of all other variables."""
     rows = torch.as_tensor(x, dtype=torch.float64)
-    found = [(rows[:, i, None] == torch.arange(n)).double() for i, n in enumerate(levels)]
-    return rows[:, [i for i, n in enumerate(levels) if not n]], torch.cat(found, 1)
+    indicators = [(rows[:, i, None] == torch.arange(n)).double() for i, n in enumerate(levels)]
+    return rows[:, [i for i, n in enumerate(levels) if not n]], torch.cat(indicators, 1)
 
 
 class TableEM(EM):
@@ -105,26 +105,26 @@ class TableEM(EM):
         self, x: np.ndarray, levels: Sequence[int], n_components: int, shrinkage: float, seed: int
     ) -> None:
         self.levels, self.C, self.shrinkage = list(levels), n_components, shrinkage
-        z, there = _split(x, levels)
+        z, indicators = _numbers_and_indicators(x, levels)
         one = torch.ones_like(z[0])
-        self.rows = Rows(z, Scale(0 * one, one, one), levels=there)
+        self.rows = Rows(z, Scale(0 * one, one, one), levels=indicators)
         self.valid = torch.arange(max(1, *levels)) < torch.tensor(self.levels).unsqueeze(-1)  # (D, most)
-        r, filled = self._start(there, seed), self.rows.filled
+        r, filled = self._start(indicators, seed), self.rows.filled
         missing = r.T @ torch.isnan(z).double()  # at first a gap is zero, with unit variance
         second = torch.einsum("nc,ni,nj->cij", r, filled, filled) + torch.diag_embed(missing)
-        self.moments = Moments(r.new_zeros(1), r.sum(0), r.T @ filled, second, r.T @ there)
-        self.shares = self._table(there.sum(0)) + self.valid
+        self.moments = Moments(r.new_zeros(1), r.sum(0), r.T @ filled, second, r.T @ indicators)
+        self.shares = self._table(indicators.sum(0)) + self.valid
         self.shares /= self.shares.sum(-1, keepdim=True).clamp(min=1)  # of all rows
-        super().__init__([self._fitted()], {"epochs": EPOCHS, "patience": None, "tol": TOL})
+        super().__init__([self._estimate()], {"epochs": EPOCHS, "patience": None, "tol": TOL})
 
-    def _start(self, there: Tensor, seed: int) -> Tensor:
+    def _start(self, indicators: Tensor, seed: int) -> Tensor:
         """Responsibilities (N, C): mostly one cluster of the rows, gaps taken as means."""
         n = self.rows.n
         if self.C == 1:
             return torch.ones(n, 1, dtype=torch.float64)
         from sklearn.cluster import KMeans
 
-        features = torch.cat([self.rows.filled, 0.7 * there], 1).numpy()
+        features = torch.cat([self.rows.filled, 0.7 * indicators], 1).numpy()
         clusters = min(self.C, len(np.unique(features, axis=0)))
         labels = torch.as_tensor(KMeans(clusters, n_init=1, random_state=seed).fit(features).labels_).long()
         r = torch.full((n, self.C), 0.1 / self.C, dtype=torch.float64)
@@ -137,8 +137,8 @@ class TableEM(EM):
         table[..., self.valid] = levels
         return table
 
-    def _fitted(self) -> dict[str, Tensor]:
-        """Parameters that fit the moments (the M-step)."""
+    def _estimate(self) -> dict[str, Tensor]:
+        """The parameters that maximise the objective, given the moments."""
         _, size, first, second, levels = self.moments
         mean = first / (size + 1).unsqueeze(-1)
         scatter = second - (size + 2).view(-1, 1, 1) * mean.unsqueeze(-1) * mean.unsqueeze(-2)  # about it
@@ -159,20 +159,20 @@ class TableEM(EM):
 
     def maximise(self) -> None:
         """M-step."""
-        self.params = [self._fitted()]
+        self.params = [self._estimate()]
 
     def expect(self) -> list[float | None]:
         """E-step."""
-        found = self.rows.moments(self._components())
-        self.moments = Moments(*(t[0] for t in found))
-        return self.rows.per_row(found).tolist()
+        moments = self.rows.moments(self._components())
+        self.moments = Moments(*(t[0] for t in moments))
+        return self.rows.per_row(moments).tolist()
 
     def _components(self) -> Components:
         log_pi, mean, covariance, log_theta = (t.unsqueeze(0) for t in self.params[0].values())
         return Components.of(log_pi, mean, torch.linalg.cholesky(covariance), log_theta[..., self.valid])
 
     def log_likelihood(self, x: np.ndarray) -> float:
-        """log p of the observed cells of rows, their sum."""
-        z, there = _split(x, self.levels)
-        found = Rows(z, self.rows.scale, keep=False, levels=there).moments(self._components(), True)
-        return float(found.log_likelihood)
+        """Sum of log p of the observed cells of all rows."""
+        z, indicators = _numbers_and_indicators(x, self.levels)
+        rows = Rows(z, self.rows.scale, keep=False, levels=indicators)
+        return float(rows.moments(self._components(), True).log_likelihood)

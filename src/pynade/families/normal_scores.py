@@ -20,13 +20,15 @@ LATTICE_KNOTS = (4, 8, 16, 32, 64, 128, 256, 512)  # numbers of quantiles that a
 REAL_KNOTS = (4, 8, 16, 32, 64)  # of real values, at most their square root: ties are no spikes there
 LEAST = 1e-6  # probability of a value, as far as the choice is concerned
 
-Map = tuple[np.ndarray, np.ndarray]  # knots in codes, and their normal scores, both ascending
+#: Knots in codes, and their normal scores, both ascending. The first and last are about the ends of the data.
+Map = tuple[np.ndarray, np.ndarray]
 
 
-def chosen_map(codes: np.ndarray, step: bool) -> Map:
-    """The map of a column, with the number of knots under which values that were left out are likeliest.
+def choose_map(codes: np.ndarray, step: bool) -> Map:
+    """The map of a column, with the number of knots that cross-validation chooses.
 
-    The simplest map is taken that is within a standard error of the best one. A straight line is tried, too.
+    The criterion is the log-likelihood of held-out values. Of the maps within one standard error of the best
+    one, the simplest is taken. A straight line is tried, too.
 
     Args:
         codes: of the column; NaN = missing.
@@ -41,7 +43,7 @@ def chosen_map(codes: np.ndarray, step: bool) -> Map:
     if not sizes or len(np.unique(x)) < 3:
         return normal_scores(codes, step, usual)
     fold = rng.permutation(len(part)) % FOLDS
-    scores = {n: _left_out(part, fold, step, n) for n in (0, *sizes)}
+    scores = {n: _held_out_log_prob(part, fold, step, n) for n in (0, *sizes)}
     best = max(scores.values(), key=np.sum)
     behind = {n: best - log_p for n, log_p in scores.items()}
     close = (n for n, gap in behind.items() if gap.mean() <= gap.std() / math.sqrt(len(part)))
@@ -52,12 +54,14 @@ def _map_of_size(codes: np.ndarray, step: bool, n: int) -> Map:
     """The map with about n knots; 0 is a straight line."""
     if n:
         return normal_scores(codes, step, n)
-    mean, deviation = np.nanmean(codes), np.nanstd(codes)
-    z = np.array([-3.0, 0.0, 3.0])
-    return mean + (deviation or 1.0) * z, z
+    x = codes[~np.isnan(codes)]
+    mean, deviation, within = x.mean(), x.std() or 1.0, without_outliers(np.sort(x))
+    ends = min(within[0], mean - 3 * deviation), max(within[-1], mean + 3 * deviation)
+    knots = np.array([ends[0], mean, ends[1]])
+    return knots, (knots - mean) / deviation
 
 
-def _left_out(x: np.ndarray, fold: np.ndarray, step: bool, n: int) -> np.ndarray:
+def _held_out_log_prob(x: np.ndarray, fold: np.ndarray, step: bool, n: int) -> np.ndarray:
     """Log p of each value under a normal distribution of its score, by the map of the other folds."""
     log_p = np.empty(len(x))
     for k in range(FOLDS):

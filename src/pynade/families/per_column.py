@@ -13,7 +13,7 @@ from torch.nn import functional
 from pynade.families.base import Family, KeepsTypes, at, refuse
 from pynade.families.discrete import Categorical
 from pynade.families.mixture import MixtureOfLogistics, interval_log_prob
-from pynade.families.normal_scores import chosen_map, interpolate
+from pynade.families.normal_scores import choose_map, interpolate
 from pynade.kernels import backends
 from pynade.kernels.autograd import fused
 from pynade.kernels.private import forward_mode
@@ -104,12 +104,12 @@ class PerColumn(KeepsTypes, Family):
         """
         used = np.zeros((len(levels), 0)) if periods is None else periods[:, (periods > 0).any(0)]
         lattice = step or [False] * len(levels)
-        maps = {i: chosen_map(codes[:, i], lattice[i]) for i, n in enumerate(levels) if n == 0}
+        maps = {i: choose_map(codes[:, i], lattice[i]) for i, n in enumerate(levels) if n == 0}
         family = cls(levels, n_components, max((len(k) for k, _ in maps.values()), default=2), used.shape[1])
         for i, pair in maps.items():
-            more = np.arange(1, family.n_knots - len(pair[0]) + 1)  # knots on the line of the last two
             for buffer, v in zip((family.knots, family.scores), pair, strict=True):
-                buffer[i] = torch.from_numpy(np.concatenate([v, v[-1] + more * (v[-1] - v[-2])]))
+                last = np.linspace(v[-2], v[-1], family.n_knots - len(v) + 2)  # as many as others have
+                buffer[i] = torch.from_numpy(np.concatenate([v[:-2], last]))
             family.step[i] = bool(lattice[i])
             for buffer, end in zip((family.low, family.high), ends[i] if ends else (), strict=False):
                 if lattice[i] and end is not None:
