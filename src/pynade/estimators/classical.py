@@ -55,10 +55,10 @@ class Problem:
     def loop(self, number: int | None = None) -> dict[str, Any]:
         """Callbacks and checkpoint of all settings at once, or of one, which count the updates of all."""
         from pynade.training.checkpoint import Checkpoint
-        from pynade.training.loop import part_of
+        from pynade.training.loop import for_part
 
         request, n, checkpoint = self.request, number or 0, None
-        callbacks = request.callbacks if number is None else part_of(request.callbacks, n, len(self.settings))
+        callbacks = request.callbacks if number is None else for_part(request.callbacks, n, len(self.settings))
         if request.folder is not None:
             path, identity = request.folder / f"checkpoint-{n}.safetensors", {"setting": self.settings[n]}
             checkpoint = Checkpoint(path, request.resume, self.identity | identity)

@@ -161,7 +161,7 @@ class TableQuestions(TransformerMixin, OrderlessEstimator):
             x, known = (torch.as_tensor(a[part]).to(device) for a in (codes, observed))
             with torch.no_grad():
                 eta = model.conditionals(x, known)
-            models.density.refuse_lost(torch.isnan(eta).any())
+            models.density.refuse_nan(torch.isnan(eta).any())
             yield part, eta
 
     def _best_guesses(self, codes: np.ndarray, wanted: np.ndarray) -> dict[int, np.ndarray]:
